@@ -1,8 +1,8 @@
-"""Lance tables in Dagster, written by Spark: every committed version is a partition you can see.
+"""Lance tables in Dagster, written by Spark: every committed version is a visible partition of an asset.
 
     from lance_assets import SparkAppend, SparkSessionResource, lance_table
 
-Names are loaded when they are used: Spark's workers import `lance_assets.spark` and must not pay for Dagster.
+Names are loaded on first use: Spark's workers import `lance_assets.spark` and must not load Dagster.
 """
 
 from importlib import import_module

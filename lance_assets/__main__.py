@@ -1,4 +1,4 @@
-"""`python -m lance_assets`, which is `lance-assets`."""
+"""Entry point of `python -m lance_assets`, the same as the command `lance-assets`."""
 
 import sys
 

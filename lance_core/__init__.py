@@ -1,8 +1,8 @@
-"""The Lance table format in Python: versions, commits that land exactly once, and reading them back.
+"""Lance table format in Python: versioned tables with idempotent commits, scans and maintenance.
 
     from lance_core import Table
 
-The names in `__all__` are the front door; everything else may move.
+The names in `__all__` are the public API; everything else may move. Start at `Table`.
 """
 
 from lance_core.coordination.idempotency import FOR_GOOD

@@ -1,32 +1,37 @@
-"""Every error a caller can meet, grouped by what the caller does next.
+"""Error tree: every error that this package raises on purpose, grouped by what the caller does next.
 
     LanceError
-     ├── ConflictError            another writer was first: carries ours, theirs, version, rule
+     ├── ConflictError            another writer committed first; carries ours, theirs, version and rule
      │   ├── RetryableConflict        run the operation again on the new version
-     │   └── IncompatibleConflict     the intention no longer holds; a person decides
-     ├── AuditFailed              the caller's own audit refused a change: nothing was published; carries the version
-     │                            beside the line that holds it
-     ├── CommitUndecided          it may have landed: look before retrying, delete nothing
-     ├── Unsupported              a feature, type or encoding we do not know: refused, never guessed
-     ├── Corrupt                  bytes contradict the format: carries path and field
-     │   └── CorruptHead              the newest version is the damaged one
-     ├── NotFound                 no such table, version or file
-     ├── AlreadyExists            a table is there already
-     ├── StorageError             the store failed; its own error is the cause
-     ├── MissingPiece             something this machine needs is absent (Java, a package)
-     └── InvalidInput             the request makes no sense as given (also a ValueError)
-         └── SchemaMismatch           carries column, expected, got
+     │   └── IncompatibleConflict     the change contradicts what was committed; a person decides what to do
+     ├── AuditFailed              the caller's audit rejected the change, and nothing was published; inspect the
+     │                            detached version that holds it, then correct the data or the audit
+     ├── CommitUndecided          the commit may have succeeded: search the history for the uuid before retrying, and
+     │                            delete no files
+     ├── Unsupported              a feature flag, type or encoding that this version does not know; upgrade, or do
+     │                            what the message says
+     ├── Corrupt                  bytes contradict the format; carries path and field; run fsck on the table
+     │   └── CorruptHead              the newest version is damaged; repair it with fsck or restore an older version
+     ├── NotFound                 the table, version or file does not exist; correct the name, or create it
+     ├── AlreadyExists            a table already exists at the location; open it, or choose another location
+     ├── StorageError             the store failed, and its own error is the cause; fix the access, or try again
+     ├── MissingDependency        a package or program is missing on this machine; the message says how to install it
+     └── InvalidInput             an argument is invalid; the message names it and says what is accepted; also a
+         │                        ValueError
+         └── SchemaMismatch           a column has another type than expected; carries column, expected and got
 
-A message says what happened, to which table, version, column or file, and what to do next. None carries
-storage options. Nothing here imports another room.
+A message says what happened, to which table, version, column or file, and what to do next. No message contains
+storage options or another secret. This module imports no other module of the package.
 """
 
 
 class LanceError(Exception):
-    """The root: catch this to catch everything this package raises on purpose."""
+    """Root of the tree. Catching it catches every error that this package raises on purpose."""
 
 
 class ConflictError(LanceError):
+    """Another writer committed a change first that `ours` conflicts with. `rule` names the conflict rule."""
+
     def __init__(self, message: str, *, ours: str, theirs: str, version: int, rule: str) -> None:
         super().__init__(message)
         self.ours = ours
@@ -36,15 +41,15 @@ class ConflictError(LanceError):
 
 
 class RetryableConflict(ConflictError):
-    """Run the operation again on the new version."""
+    """A conflict that a retry resolves: run the operation again on the new version."""
 
 
 class IncompatibleConflict(ConflictError):
-    """The intention no longer holds on what the table has become; a person decides."""
+    """A conflict that no retry resolves: the change contradicts what was committed, and a person decides what to do."""
 
 
 class AuditFailed(LanceError):
-    """An audit refused the change. Nothing was published; `detached_version` is what it would have become."""
+    """An audit rejected the change, and nothing was published. `detached_version` holds the rejected table."""
 
     def __init__(self, message: str, *, uri: str, detached_version: int, why: str) -> None:
         super().__init__(message)
@@ -54,7 +59,9 @@ class AuditFailed(LanceError):
 
 
 class CommitUndecided(LanceError):
-    """The store never said whether the last put landed. Look for `uuid` before retrying; delete nothing."""
+    """The store never answered whether the commit succeeded. Before retrying, search the history of the table for
+    `uuid`. Delete no files: the commit may refer to them.
+    """
 
     def __init__(self, message: str, *, uuid: str, version: int) -> None:
         super().__init__(message)
@@ -63,11 +70,11 @@ class CommitUndecided(LanceError):
 
 
 class Unsupported(LanceError):
-    """A feature flag, type or encoding we do not know. Refused, because a guess could lose rows."""
+    """A feature flag, type or encoding is unknown. The operation is refused, because a guess could lose rows."""
 
 
 class Corrupt(LanceError):
-    """Bytes contradict the format."""
+    """Bytes contradict the format. `path` is the file, `field` the part of it that is wrong; fsck checks the table."""
 
     def __init__(self, message: str, *, path: str, field: str) -> None:
         super().__init__(f"{path}: {message}")
@@ -77,34 +84,36 @@ class Corrupt(LanceError):
 
 
 class CorruptHead(Corrupt):
-    """The newest version of a table is damaged. It is never skipped: that would hide acknowledged rows."""
+    """The newest version of a table is damaged. It is never skipped, because that would hide acknowledged rows."""
 
 
 class NotFound(LanceError):
-    """No such table, version or file."""
+    """The table, version or file does not exist. Correct the name, or create it."""
 
 
 class AlreadyExists(LanceError):
-    """There is a table at that place already."""
+    """A table already exists at the location. Open it, or choose another location."""
 
 
 class StorageError(LanceError):
-    """The store failed in a way that is neither 'there' nor 'not there'; the cause is attached."""
+    """A store or a worker failed. The store's own error is attached as the cause; fix the access, or try again."""
 
 
 class MissingDependency(LanceError):
-    """This machine lacks a package or program that the operation needs; the message says how to install it."""
+    """A package or program that the operation needs is missing on this machine. The message says how to install it."""
 
 
 MissingPiece = MissingDependency
-"""The name of `MissingDependency` before version 0.2.0. Deprecated; removed in 0.3.0."""
+"""Name of `MissingDependency` before version 0.2.0. Deprecated; removed in 0.3.0."""
 
 
 class InvalidInput(LanceError, ValueError):
-    """The request makes no sense as given."""
+    """An argument is invalid. The message names it and says what is accepted."""
 
 
 class SchemaMismatch(InvalidInput):
+    """A column of the input does not have the type that the table expects. Cast `column` from `got` to `expected`."""
+
     def __init__(self, message: str, *, column: str, expected: str, got: str) -> None:
         super().__init__(message)
         self.column = column
@@ -113,4 +122,4 @@ class SchemaMismatch(InvalidInput):
 
 
 class IndexIgnored(UserWarning):
-    """An index cannot be read: what it covers was scanned, with the same result in more time."""
+    """An index could not be read, so its fragments were scanned: the result is the same and takes longer."""

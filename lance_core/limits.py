@@ -1,14 +1,14 @@
-"""How much a table may ask of whoever opens it: every cap in one place, with its reason.
+"""Resource limits: the caps on what an untrusted table may cost a reader, each with its reason.
 
-A table is untrusted input. A few bytes can promise more memory than a machine has: empty messages, runs of deleted
-rows, compressed nothing. So what is read is measured first, by what it costs and not by what it says. Each cap is far
-above what Lance writes; who has such a table all the same, and trusts it, raises one in the environment, for this
+A few bytes can expand to more memory than a machine has: empty messages, runs of deleted rows, compressed zeros. So
+the reader checks what data will cost before it reads it, and does not rely on the sizes that the table declares. Each
+cap is far above what Lance writes. A user who trusts a table beyond a cap raises it in the environment, for this
 process and for its workers:
 
     LANCE_ASSETS_MANIFEST_BYTES_MAX=1073741824
 
-Nothing here reads a table; what is refused is an `Unsupported` that names the cap. Start at `read_whole` in
-`storage/store.py` for files, at `format/size_guard.py` for messages.
+This module reads no table. Exceeding a cap raises an `Unsupported` that names it. The caps on files are applied by
+`read_whole` in `storage/store.py`, those on messages by `format/size_guard.py`.
 """
 
 import os
@@ -22,70 +22,88 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limit:
+    """Cap on one resource. The environment variable `variable` overrides its default."""
+
     name: str
-    most: int
-    what: str
-    """Of what this many are too many, for messages."""
+    maximum: int
+    unit: str
+    """Noun phrase for what is counted, for messages."""
 
     @classmethod
-    def of(cls, name: str, most: int, what: str, environment: Mapping[str, str] = os.environ) -> "Limit":
-        """
-        >>> Limit.of("ROWS", 10, "rows", {"LANCE_ASSETS_ROWS_MAX": "12"}).most
+    def from_environment(
+        cls, name: str, default: int, unit: str, environment: Mapping[str, str] = os.environ
+    ) -> "Limit":
+        """Return the limit with its maximum from the environment, or with the default.
+
+        >>> Limit.from_environment("ROWS", 10, "rows", {"LANCE_ASSETS_ROWS_MAX": "12"}).maximum
         12
         """
-        limit = cls(name, most, what)
-        said = environment.get(limit.variable)
-        if said is None:
+        limit = cls(name, default, unit)
+        configured = environment.get(limit.variable)
+        if configured is None:
             return limit
-        if not (said.isascii() and said.isdecimal() and int(said)):
-            raise InvalidInput(f"{limit.variable} in the environment is a whole number of {what}, not {said!r}")
-        return cls(name, int(said), what)
+        if not (configured.isascii() and configured.isdecimal() and int(configured)):
+            raise InvalidInput(
+                f"the environment variable {limit.variable} must be a positive integer (a number of {unit}), "
+                f"not {configured!r}"
+            )
+        return cls(name, int(configured), unit)
 
     @property
     def variable(self) -> str:
         return f"LANCE_ASSETS_{self.name}_MAX"
 
     def check(self, count: int, *, path: str) -> None:
-        if count > self.most:
+        if count > self.maximum:
             raise self.exceeded(f"{count:,}", path=path)
 
     def exceeded(self, count: str, *, path: str) -> Unsupported:
         return Unsupported(
-            f"{path} has {count} {self.what}, and no more than {self.most:,} are read. If you trust this table, set "
-            f"{self.variable} in the environment to what it needs"
+            f"{path} has {count} {self.unit}, and no more than {self.maximum:,} are read. If you trust this table, set "
+            f"the environment variable {self.variable} to the number that it needs"
         )
 
 
-MANIFEST_BYTES = Limit.of("MANIFEST_BYTES", 256 * _MIB, "bytes in a manifest file")
+MANIFEST_BYTES = Limit.from_environment("MANIFEST_BYTES", 256 * _MIB, "bytes in a manifest file")
 """A million fragments take half of it."""
-TRANSACTION_BYTES = Limit.of("TRANSACTION_BYTES", 64 * _MIB, "bytes in a transaction")
-"""Numbers of one byte take eight in memory, and twice that while they are read."""
-DELETION_BYTES = Limit.of("DELETION_BYTES", 512 * _MIB, "bytes in a deletion file")
-"""A bitmap of four billion rows in no order at all."""
-FILE_METADATA_BYTES = Limit.of("FILE_METADATA_BYTES", 256 * _MIB, "bytes of metadata at the end of a data file")
-"""Of format 0.1; what newer ones say of themselves, the codec reads."""
-REFERENCE_BYTES = Limit.of("REFERENCE_BYTES", _MIB, "bytes in the file of a tag, a branch or a clone")
-INTENT_BYTES = Limit.of("INTENT_BYTES", 64 * _MIB, "bytes in the record of an intent, or of work under way")
-"""It lists data files, half a million of them here."""
-INGESTED_BYTES = Limit.of("INGESTED_BYTES", 512 * _MIB, "bytes in a record of ingested files")
-"""Some two hundred a file, and as many in memory."""
-LINEAGE_BYTES = Limit.of("LINEAGE_BYTES", 64 * _MIB, "bytes in one sequence of row ids or row versions")
-LINEAGE_BYTES_TOGETHER = Limit.of("LINEAGE_BYTES_TOGETHER", 256 * _MIB, "bytes of such sequences beside its fragments")
-INDEX_DETAILS_BYTES = Limit.of("INDEX_DETAILS_BYTES", 256 * _MIB, "bytes in the notes of a fragment reuse index")
+TRANSACTION_BYTES = Limit.from_environment("TRANSACTION_BYTES", 64 * _MIB, "bytes in a transaction")
+"""A number of one byte takes eight bytes in memory, and twice that while it is read."""
+DELETION_BYTES = Limit.from_environment("DELETION_BYTES", 512 * _MIB, "bytes in a deletion file")
+"""Size of a bitmap over four billion rows that does not compress."""
+FILE_METADATA_BYTES = Limit.from_environment(
+    "FILE_METADATA_BYTES", 256 * _MIB, "bytes of metadata at the end of a data file"
+)
+"""Applies to data files of format 0.1. The codec reads the metadata of newer files."""
+REFERENCE_BYTES = Limit.from_environment("REFERENCE_BYTES", _MIB, "bytes in the file of a tag, a branch or a clone")
+INTENT_BYTES = Limit.from_environment(
+    "INTENT_BYTES", 64 * _MIB, "bytes in the record of an intent or of work in progress"
+)
+"""The record lists data files; this size holds half a million of them."""
+INGESTED_BYTES = Limit.from_environment("INGESTED_BYTES", 512 * _MIB, "bytes in a record of ingested files")
+"""A record takes about two hundred bytes a file, and as many in memory."""
+LINEAGE_BYTES = Limit.from_environment("LINEAGE_BYTES", 64 * _MIB, "bytes in one sequence of row ids or row versions")
+LINEAGE_BYTES_TOGETHER = Limit.from_environment(
+    "LINEAGE_BYTES_TOGETHER", 256 * _MIB, "bytes of row id and row version sequences in separate files"
+)
+INDEX_DETAILS_BYTES = Limit.from_environment(
+    "INDEX_DETAILS_BYTES", 256 * _MIB, "bytes in the details of a fragment reuse index"
+)
 
-JSON_PARTS = Limit.of("JSON_PARTS", 1_000_000, "commas and brackets in a record of JSON")
-"""An empty object is written with three bytes and takes 64 in memory; what such a record lists are names."""
-SMALL_PARTS = Limit.of("SMALL_PARTS", 2_000_000, "parts of less than 16 bytes in one message")
-"""Each becomes an object of some 130 bytes, however few bytes say so; a fragment has two or three."""
-FRAGMENTS = Limit.of("FRAGMENTS", 2_000_000, "fragments")
-FIELDS = Limit.of("FIELDS", 100_000, "fields, with those inside of fields")
-"""Each is an object in Python, and a field of Arrow."""
-INDICES = Limit.of("INDICES", 100_000, "segments of indices")
-INDEX_KEYS = Limit.of("INDEX_KEYS", 4_000_000, "different values in an index with a set of rows for each")
-"""A kilobyte each while such an index is built, some hundred bytes while it is open."""
-FILES_OF_A_FRAGMENT = Limit.of("FILES_OF_A_FRAGMENT", 10_000, "data files in one fragment")
-"""One more for each column added since the last compaction."""
-DELETED_ROWS = Limit.of("DELETED_ROWS", 2**26, "deleted rows in one fragment")
-"""As numbers they take four bytes each."""
-DELETED_ROWS_AS_ARROW = Limit.of("DELETED_ROWS_AS_ARROW", 2**22, "deleted rows in one Arrow file")
-"""Lance writes such files for 5,000 rows at most, and zstd makes 16 KB of half a gigabyte."""
+JSON_PARTS = Limit.from_environment("JSON_PARTS", 1_000_000, "commas and brackets in a JSON record")
+"""An empty object is written with three bytes and takes 64 in memory. Such a record lists names."""
+SMALL_PARTS = Limit.from_environment("SMALL_PARTS", 2_000_000, "parts of less than 16 bytes in one message")
+"""Each becomes an object of about 130 bytes, however few bytes encode it; a fragment has two or three."""
+FRAGMENTS = Limit.from_environment("FRAGMENTS", 2_000_000, "fragments")
+FIELDS = Limit.from_environment("FIELDS", 100_000, "fields, nested ones included")
+"""Each becomes a Python object and an Arrow field."""
+INDICES = Limit.from_environment("INDICES", 100_000, "index segments")
+INDEX_KEYS = Limit.from_environment(
+    "INDEX_KEYS", 4_000_000, "distinct values in an index that has a set of rows for each value"
+)
+"""Each takes a kilobyte while such an index is built, and about a hundred bytes while it is open."""
+FILES_OF_A_FRAGMENT = Limit.from_environment("FILES_OF_A_FRAGMENT", 10_000, "data files in one fragment")
+"""Each column added since the last compaction adds one."""
+DELETED_ROWS = Limit.from_environment("DELETED_ROWS", 2**26, "deleted rows in one fragment")
+"""Decoded to numbers, they take four bytes each."""
+DELETED_ROWS_AS_ARROW = Limit.from_environment("DELETED_ROWS_AS_ARROW", 2**22, "deleted rows in one Arrow file")
+"""Lance writes such files for 5,000 rows at most, and zstd compresses half a gigabyte to 16 KB."""

@@ -1,5 +1,8 @@
-"""The operations that `Table.commit` takes, and the parts they are made of; `Clone`, which only histories show; and the
-appends that one transaction may hold. And what one of them wrote, in files.
+"""Public operations: the arguments of `Table.commit` and the values they are made of.
+
+`Clone` cannot be committed; it only appears in histories. `Part` and `parts_of` describe the appends that a group
+commit combined into one transaction. `files_written` and `deletion_files_written` return the files that a transaction
+added.
 """
 
 from lance_core.format.base_path import BasePath

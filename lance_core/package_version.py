@@ -1,15 +1,15 @@
-"""The version of this package, as manifests and workers record it."""
+"""Package version, as manifests and workers record it."""
 
 from importlib.metadata import PackageNotFoundError, version
 
 
-def _installed() -> str:
+def _installed_version() -> str:
     try:
         return version("lance-assets")
     except PackageNotFoundError:
         return "0.0.0"
 
 
-PACKAGE_VERSION = _installed()
+PACKAGE_VERSION = _installed_version()
 LIBRARY_VERSION = ".".join(PACKAGE_VERSION.split(".")[:3])
-"""Only major, minor and patch: other readers parse it."""
+"""Major, minor and patch alone, because other readers parse the library version in a manifest."""

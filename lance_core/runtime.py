@@ -1,6 +1,7 @@
-"""What the outside world gives to the rooms that must not take it: time, chance, fresh uuids, waiting.
+"""Runtime: the sources of nondeterminism (clock, uuids, random numbers, sleep) as one injected value.
 
-Handed in, so that the same code runs in production and in a simulation that decides all of them.
+Code that needs one of them takes a `Runtime` as an argument, so the same code runs in production and in a simulation
+that controls all of them.
 """
 
 import random
@@ -12,15 +13,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
+    """Clock, uuid source, random number generator and sleep of a process or of a simulation."""
+
     now_ns: Callable[[], int]
-    """Nanoseconds since 1970, UTC."""
+    """Wall clock in nanoseconds since 1970, UTC."""
     new_uuid: Callable[[], uuid.UUID]
     elapsed_ns: Callable[[], int]
-    """Nanoseconds since some moment; never back, whatever happens to the clock."""
+    """Monotonic clock in nanoseconds since an arbitrary start; it never goes back when the wall clock is changed."""
     random: Callable[[], float]
-    """From 0 up to 1."""
+    """Random number from 0 up to, but not including, 1."""
     sleep: Callable[[float], None]
-    """Seconds."""
+    """Wait for a number of seconds."""
 
 
 SYSTEM_RUNTIME = Runtime(

@@ -1,8 +1,8 @@
-"""A table as a command line names it: its URI, and how it is reached.
+"""Command line access: how a command names a table and passes the options to reach it.
 
-A command line is seen by everybody on the machine, so a secret is not taken from it: an option names the variable of
-the environment that has the value. What a table may be named is judged here, once for all commands; nothing is opened.
-What comes from a table comes from anybody, and is printed without what a terminal obeys (`plain`).
+Every user of a machine can list command lines, so a secret is never accepted on one: an option names the environment
+variable that holds the value. All commands check their URIs here. This module opens no table. Text that comes from a
+table is untrusted, and is printed without terminal control characters (`plain`). Start at `add_access` and `access`.
 """
 
 import argparse
@@ -14,18 +14,18 @@ from urllib.parse import parse_qsl
 
 from lance_core.errors import InvalidInput
 from lance_core.storage.factory import without_secrets
-from lance_core.storage.options import bound, is_secret
+from lance_core.storage.options import is_secret, options_for
 
-_PASSWORD = re.compile(r"://[^/@?]*:[^@]*@")
-"""It may have any character in it but the one that ends it."""
+_PASSWORD_IN_URL = re.compile(r"://[^/@?]*:[^@]*@")
+"""The password may contain any character except the `@` that ends it."""
 _SECRET_WORDS = ("pass", "secret", "token")
-_QUERY_OF_DYNAMODB = "s3+ddb://"
-_UNPRINTED = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+_DYNAMODB_PREFIX = "s3+ddb://"
+_UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How tables are reached; as `Table.open` takes it."""
+    """Options to reach a table, as `Table.open` takes them."""
 
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     manifest_store: str | None = field(default=None, repr=False)
@@ -33,86 +33,102 @@ class Access:
 
 
 def add_access(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `access` reads to a parser."""
     add = parser.add_argument
-    add("--storage-option", metavar="KEY=VALUE", action="append", default=[], help="never a secret; repeatable")
+    add(
+        "--storage-option", metavar="KEY=VALUE", action="append", default=[],
+        help="storage option that is not a secret; repeatable",
+    )  # fmt: skip
     add(
         "--storage-option-from", metavar="KEY=VARIABLE", action="append", default=[],
-        help="one whose value a variable of the environment has; repeatable",
+        help="storage option whose value is in an environment variable; repeatable",
     )  # fmt: skip
     manifests = parser.add_mutually_exclusive_group()
-    manifests.add_argument("--manifest-store", metavar="URL", help="where versions are reserved; without a password")
-    manifests.add_argument("--manifest-store-from", metavar="VARIABLE", help="the same, from the environment")
-    add("--base", metavar="PLACE", action="append", default=[], help="outside the table, and may be read; repeatable")
+    manifests.add_argument(
+        "--manifest-store", metavar="URL", help="store that reserves versions; the URL must not contain a password"
+    )
+    manifests.add_argument(
+        "--manifest-store-from", metavar="VARIABLE", help="environment variable with the URL of the manifest store"
+    )
+    add(
+        "--base", metavar="LOCATION", action="append", default=[],
+        help="location outside the table that may be read; repeatable",
+    )  # fmt: skip
 
 
 def access(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Access:
+    """Return the access options of a parsed command line, with the values from the environment."""
     options = {}
     for text in arguments.storage_option:
-        key, value = _pair(text, "--storage-option", "KEY=VALUE")
+        key, value = _split_pair(text, "--storage-option", "KEY=VALUE")
         if is_secret(key):
             raise InvalidInput(
-                f"{key} is a secret, and a command line is seen by everybody on this machine; put it into the "
-                f"environment, and name it: --storage-option-from {key}=VARIABLE"
+                f"{key} is a secret, and every user of this machine can see a command line; put it into an environment "
+                f"variable and name that: --storage-option-from {key}=VARIABLE"
             )
         options[key] = value
     for text in arguments.storage_option_from:
-        key, variable = _pair(text, "--storage-option-from", "KEY=VARIABLE")
-        options[key] = _variable(variable, environment)
+        key, variable = _split_pair(text, "--storage-option-from", "KEY=VARIABLE")
+        options[key] = _read_variable(variable, environment)
     manifests: str | None = arguments.manifest_store
     if manifests is not None and _has_password(manifests):
         raise InvalidInput(
-            "the URL of the manifest store has a password, and a command line is seen by everybody on this machine; "
-            "put it into the environment, and name it: --manifest-store-from VARIABLE"
+            "the URL of the manifest store contains a password, and every user of this machine can see a command line; "
+            "put it into an environment variable and name that: --manifest-store-from VARIABLE"
         )
     if arguments.manifest_store_from is not None:
-        manifests = _variable(arguments.manifest_store_from, environment)
+        manifests = _read_variable(arguments.manifest_store_from, environment)
     return Access(options, manifests, tuple(arguments.base))
 
 
 def check_uri(uri: str) -> None:
-    if _PASSWORD.search(uri) or ("?" in uri and "://" in uri and not uri.lower().startswith(_QUERY_OF_DYNAMODB)):
+    """Raise if the URI contains a password or a query, except the query that names a DynamoDB table."""
+    if _PASSWORD_IN_URL.search(uri) or ("?" in uri and "://" in uri and not uri.lower().startswith(_DYNAMODB_PREFIX)):
         raise InvalidInput(
-            "the URI has a password or a query, and a command line is seen by everybody on this machine; give it "
-            "without, and what it needs with --storage-option-from"
+            "the URI contains a password or a query, and every user of this machine can see a command line; remove it, "
+            "and pass what the store needs with --storage-option-from"
         )
 
 
 def elsewhere(access: Access, *, own: str, other: str) -> Access:
-    """How another table is reached, which the one at `own` names: without what is meant for its store alone."""
-    return replace(access, storage_options=bound(access.storage_options, own=own, other=other))
+    """Return the options for the table at `other`, which the table at `own` refers to.
+
+    Options that are meant only for the store of `own` are removed, so that no credential goes to another store.
+    """
+    return replace(access, storage_options=options_for(access.storage_options, own=own, other=other))
 
 
 def plain(text: str) -> str:
-    """On one line, and without what a terminal obeys.
+    """Return the text on one line and without terminal control characters, which become replacement characters.
 
     >>> plain("red\\x1b[31m")
     'red�[31m'
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(each if _is_printed(each) else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return "".join(char if _is_printable(char) else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _has_password(url: str) -> bool:
-    asked = [name.lower() for name, _value in parse_qsl(url.partition("?")[2], keep_blank_values=True)]
-    return bool(_PASSWORD.search(url)) or any(word in name for name in asked for word in _SECRET_WORDS)
+    names = [name.lower() for name, _value in parse_qsl(url.partition("?")[2], keep_blank_values=True)]
+    return bool(_PASSWORD_IN_URL.search(url)) or any(word in name for name in names for word in _SECRET_WORDS)
 
 
-def _pair(text: str, option: str, form: str) -> tuple[str, str]:
+def _split_pair(text: str, option: str, form: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not (key and separator):
-        raise InvalidInput(f"{option} is of the form {form}; this one has no key, or no '='")
+        raise InvalidInput(f"{option} must have the form {form}; this one lacks a key or the '='")
     return key, value
 
 
-def _variable(name: str, environment: Mapping[str, str]) -> str:
+def _read_variable(name: str, environment: Mapping[str, str]) -> str:
     if name not in environment:
-        raise InvalidInput(f"the environment has no variable {name!r}; set it, or name another")
+        raise InvalidInput(f"the environment variable {name!r} is not set; set it, or name another")
     return environment[name]
 
 
-def _is_printed(character: str) -> bool:
-    return character.isprintable() and category(character) not in _UNPRINTED
+def _is_printable(character: str) -> bool:
+    return character.isprintable() and category(character) not in _UNPRINTABLE_CATEGORIES
 
 
 __all__ = ["Access", "access", "add_access", "check_uri", "elsewhere", "plain", "without_secrets"]

@@ -1,5 +1,8 @@
-"""Where Spark looks for the format `lance`: it imports every package whose name begins with `pyspark_`, and takes what
-is called `DefaultSource`. Nothing else lives here; the format is in `lance_assets/spark/source.py`."""
+"""Registration of the format `lance` with Spark.
+
+Spark imports every package whose name begins with `pyspark_` and registers its `DefaultSource`. This package holds
+nothing else; the format is implemented in `lance_assets/spark/source.py`.
+"""
 
 from lance_assets.spark.source import LanceDataSource as DefaultSource
 

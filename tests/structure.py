@@ -1,9 +1,8 @@
-"""The rules of the house, each one a function from the source tree to what breaks it.
+"""Structure rules: functions from the parsed source tree to the findings that break a rule.
 
-A rule takes the parsed modules of the tree and returns findings, one line each: file, line and what to do
-instead. It opens no file, so that `test_structure.py` can hand it both the real tree and a small bad one. Which
-room may import which is not here: those contracts stand in `pyproject.toml` and belong to import-linter.
-Start at `RULES`, at the bottom.
+A rule takes the modules of the tree and returns one line for each finding: file, line and what to do instead. A rule
+opens no file, so that `test_structure.py` runs it on the real tree and on a small bad one. The layers of imports are
+contracts in `pyproject.toml`, which import-linter checks. Start at `RULES`, at the bottom.
 """
 
 import ast
@@ -15,11 +14,33 @@ from dataclasses import dataclass
 from functools import cached_property
 
 PRODUCT = ("lance_core", "lance_assets")
-PURE_ROOMS = ("lance_core.format", "lance_core.transactions")
+PURE_PACKAGES = (
+    "lance_core.datafiles.assemble",
+    "lance_core.datafiles.blob_locations",
+    "lance_core.datafiles.column_layout",
+    "lance_core.expressions",
+    "lance_core.format",
+    "lance_core.fsck.manifests",
+    "lance_core.index.access_path",
+    "lance_core.maintenance.compaction_plan",
+    "lance_core.scan.column_resolution",
+    "lance_core.scan.plan",
+    "lance_core.tasks.streaming.offsets",
+    "lance_core.transactions",
+    "lance_assets.common.text",
+    "lance_assets.io_manager.partition_predicates",
+    "lance_assets.ledger.partition_keys",
+    "lance_assets.ledger.version_budget",
+    "lance_assets.lineage.graph",
+    "lance_assets.lineage.model",
+    "lance_assets.lineage.render",
+    "lance_assets.maintenance.plan",
+)
+"""Packages and modules without I/O, clocks, random numbers and threads; the simulator replaces what they are passed."""
 GENERATED = "lance_core.format._pb"
 CODEC = "lance_core.datafiles.lance_codec"
 
-# Loaded by a name that no import statement holds: the shell, Dagster's workspace.yaml, users.
+# Modules that no import statement names: the shell, Dagster's workspace.yaml and users load them.
 ENTRY_POINTS = (
     "lance_assets.demo",
     "lance_assets.components",
@@ -28,13 +49,13 @@ ENTRY_POINTS = (
     "lance_core.tasks",
 )
 
-# Ports that only tests fill: what commits and histories run on in memory.
+# Implementations that only tests use: the codec and the store that histories run on in memory.
 FOR_TESTS = ("lance_core.datafiles.ipc_codec", "lance_core.storage.memory")
 
-# What users of the core may name besides its front door.
-OPEN_ROOMS = ("lance_core.operations", "lance_core.shell", "lance_core.tasks")
+# Modules of the core that users may import besides the package itself.
+PUBLIC_PACKAGES = ("lance_core.operations", "lance_core.shell", "lance_core.tasks")
 
-# The one import inside a function: lance.file costs a third of a second and loads pandas.
+# Imports that are allowed inside a function, because they are slow: lance.file takes 0.3 s and loads pandas.
 LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
     CODEC: ("lance.file",),
     "lance_core.expressions.engine": ("datafusion",),
@@ -51,7 +72,7 @@ LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
     "lance_core.storage.object_store": ("lance_core.storage.buckets.client_cache",),
 }
 
-OUTSIDE_WORLD = (
+IO_MODULES = (
     "asyncio", "concurrent", "fsspec", "glob", "http", "logging", "multiprocessing", "numpy.random", "os",
     "pathlib", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "random", "requests", "secrets", "shutil",
     "signal", "socket", "sqlite3", "subprocess", "sys", "tempfile", "threading", "time", "urllib",
@@ -59,15 +80,37 @@ OUTSIDE_WORLD = (
 CLOCK_CALLS = ("now", "today", "utcnow")
 FRESH_UUIDS = ("uuid1", "uuid4", "uuid6", "uuid7")
 OPENS_FILES = ("input", "open", "print")
-# Plans travel to Spark's workers, and Spark pickles them: of what it brings, the core unpickles nothing itself.
-RUNS_BYTES = ("cffi", "cloudpickle", "ctypes", "dill", "joblib", "jsonpickle", "marshal", "pickle", "shelve", "yaml")
-RUNS_TEXT = ("__import__", "compile", "eval", "exec")
-RUNS_WHAT_IT_LOADS = ("allow_pickle", "read_pickle", "set_auto_load", "unsafe_load")
+# Spark pickles the plans that travel to workers; the core itself unpickles nothing.
+EXECUTES_BYTES = (
+    "cffi",
+    "cloudpickle",
+    "ctypes",
+    "dill",
+    "joblib",
+    "jsonpickle",
+    "marshal",
+    "pickle",
+    "shelve",
+    "yaml",
+)
+EXECUTES_TEXT = ("__import__", "compile", "eval", "exec")
+EXECUTES_LOADED_DATA = ("allow_pickle", "read_pickle", "set_auto_load", "unsafe_load")
+
+
+TOP_LEVEL_NAMES_MAX = {"lance_core": 24, "lance_assets": 20}
+CLASSES_OF_ONE_NAME_MAX = 2
+MODULES_OF_ONE_NAME_MAX = 3
+COMPLEXITY, COMPLEXITY_MAX = 15, 25
+COMPLEX_FUNCTIONS: Mapping[str, str] = {}
+"""Functions whose complexity is above `COMPLEXITY`, with the reason why splitting them would not help a reader."""
+RELATIVE_OPENING = re.compile(r"(?:Of|What|Who|Whose|Which|Where|Whether|Those|None of|Whoever|Whatever)\b")
+FILE_REFERENCE = re.compile(r"(?<![\w./{}*-])((?:[\w-]+/)*[\w-]+\.(?:py|md))(?![\w({*])")
+NOT_CHECKED_FOR_REFERENCES = ("CHANGELOG.md", "tests/structure.py", "tests/test_structure.py", "tests/__init__.py")
 
 
 @dataclass(frozen=True)
 class Module:
-    """One Python file: dotted name, place in the tree, text. Not slotted: it caches its parse."""
+    """One Python file: dotted name, path in the tree and text. It has no slots, since it caches its parse."""
 
     name: str
     path: str
@@ -85,13 +128,13 @@ class Module:
     def package(self) -> str:
         return self.name if self.path.endswith("/__init__.py") else self.name.rpartition(".")[0]
 
-    def says(self, line: int, what: str) -> str:
-        return f"{self.path}:{line}: {what}"
+    def finding(self, line: int, message: str) -> str:
+        return f"{self.path}:{line}: {message}"
 
 
 @dataclass(frozen=True)
 class Import:
-    """One imported name; `from a import b` is `a.b`, be b a module or something in it."""
+    """One imported name; `from a import b` is `a.b`, whether `b` is a module or a name in it."""
 
     name: str
     line: int
@@ -103,86 +146,92 @@ Modules = tuple[Module, ...]
 Rule = Callable[[Modules], list[str]]
 
 
-def pure_rooms_touch_nothing(modules: Modules) -> list[str]:
-    """Clock, uuid, random and I/O are handed in, so that the simulator can hand in its own."""
-    found = []
-    for module in inside(written(modules), *PURE_ROOMS):
-        found += [
-            module.says(each.line, f"a pure room imports {each.name}; let the caller hand in what it needs")
+def pure_packages_do_no_io(modules: Modules) -> list[str]:
+    """Pure packages get clocks, uuids, random numbers and bytes as arguments, so that the simulator can replace them."""
+    findings = []
+    for module in modules_within(handwritten(modules), *PURE_PACKAGES):
+        findings += [
+            module.finding(each.line, f"a pure package imports {each.name}; pass in what it needs")
             for each in module.imports
-            if is_in(each.name, *OUTSIDE_WORLD) or each.name in {f"uuid.{name}" for name in FRESH_UUIDS}
+            if is_within(each.name, *IO_MODULES) or each.name in {f"uuid.{name}" for name in FRESH_UUIDS}
         ]
         for node in ast.walk(module.tree):
             match node:
                 case ast.Call(func=ast.Name(id=name)) if name in OPENS_FILES:
-                    found.append(module.says(node.lineno, f"a pure room calls {name}(); bytes are handed in"))
+                    findings.append(module.finding(node.lineno, f"a pure package calls {name}(); pass in the bytes"))
                 case ast.Call(func=ast.Attribute(attr=name)) if name in CLOCK_CALLS:
-                    found.append(module.says(node.lineno, f"a pure room reads the clock: {name}(); hand it in"))
+                    findings.append(
+                        module.finding(node.lineno, f"a pure package reads the clock with {name}(); pass in the time")
+                    )
                 case ast.Attribute(value=ast.Name(id="uuid"), attr=name) if name in FRESH_UUIDS:
-                    found.append(module.says(node.lineno, f"a pure room makes a uuid with {name}; hand it in"))
+                    findings.append(
+                        module.finding(node.lineno, f"a pure package creates a uuid with {name}; pass it in")
+                    )
                 case ast.Attribute(value=ast.Name(id="numpy" | "np"), attr="random"):
-                    found.append(module.says(node.lineno, "a pure room draws a random number; hand it in"))
-    return found
+                    findings.append(module.finding(node.lineno, "a pure package draws a random number; pass it in"))
+    return findings
 
 
 def every_module_is_imported(modules: Modules) -> list[str]:
-    """A module that nobody imports is dead; a package whose front door is still bare is not judged."""
-    product = inside(written(modules), *PRODUCT)
+    """A module that no other module imports is dead. A package whose `__init__` is empty is not checked."""
+    product = modules_within(handwritten(modules), *PRODUCT)
     opened = {module.name for module in product if module.name in PRODUCT and len(module.tree.body) > 1}
     mentioned = {module.name: set(_mentions(module)) for module in product}
-    found = []
+    findings = []
     for module in product:
-        outside = [names for other, names in mentioned.items() if not is_in(other, module.name)]
+        outside = [names for other, names in mentioned.items() if not is_within(other, module.name)]
         known = (
-            module.name in PRODUCT or is_in(module.name, *ENTRY_POINTS, *FOR_TESTS) or module.name.endswith(".__main__")
+            module.name in PRODUCT
+            or is_within(module.name, *ENTRY_POINTS, *FOR_TESTS)
+            or module.name.endswith(".__main__")
         )
         if known or module.name.partition(".")[0] not in opened:
             continue
-        if not any(is_in(name, module.name) for names in outside for name in names):
-            found.append(module.says(1, f"nobody imports {module.name}; use it, remove it or list it above"))
-    return found
+        if not any(is_within(name, module.name) for names in outside for name in names):
+            findings.append(module.finding(1, f"no module imports {module.name}; use it, remove it or list it above"))
+    return findings
 
 
 def generated_code_stays_in_format(modules: Modules) -> list[str]:
-    """Messages are seen by the format room alone; the others get views."""
+    """Only the format package imports generated messages; other packages use its views."""
     return [
-        module.says(each.line, f"{each.name} is generated code; only lance_core/format sees it, use its views")
+        module.finding(each.line, f"{each.name} is generated code; only lance_core/format imports it, use its views")
         for module in modules
-        if not is_in(module.name, "lance_core.format", "tests")
+        if not is_within(module.name, "lance_core.format", "tests")
         for each in module.imports
-        if is_in(each.name, GENERATED)
+        if is_within(each.name, GENERATED)
     ]
 
 
-def core_runs_no_data(modules: Modules) -> list[str]:
-    """A table is untrusted input: nothing read may turn into code."""
-    found = []
-    for module in inside(written(modules), "lance_core"):
-        found += [
-            module.says(each.line, f"{each.name} runs what it reads; use protobuf, JSON or Arrow IPC")
+def core_executes_no_data(modules: Modules) -> list[str]:
+    """A table is untrusted input: data that is read must not be executed."""
+    findings = []
+    for module in modules_within(handwritten(modules), "lance_core"):
+        findings += [
+            module.finding(each.line, f"{each.name} executes what it reads; use protobuf, JSON or Arrow IPC")
             for each in module.imports
-            if is_in(each.name, *RUNS_BYTES)
+            if is_within(each.name, *EXECUTES_BYTES)
         ]
-        found += [
-            module.says(node.lineno, f"{node.func.id}() turns text into code")
+        findings += [
+            module.finding(node.lineno, f"{node.func.id}() executes text")
             for node in ast.walk(module.tree)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RUNS_TEXT
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in EXECUTES_TEXT
         ]
         for node in ast.walk(module.tree):
             match node:
-                case ast.Attribute(attr=name) | ast.keyword(arg=str(name)) if name in RUNS_WHAT_IT_LOADS:
-                    found.append(
-                        module.says(node.lineno, f"{name} runs what it reads; use protobuf, JSON or Arrow IPC")
+                case ast.Attribute(attr=name) | ast.keyword(arg=str(name)) if name in EXECUTES_LOADED_DATA:
+                    findings.append(
+                        module.finding(node.lineno, f"{name} runs what it reads; use protobuf, JSON or Arrow IPC")
                     )
-    return found
+    return findings
 
 
-def objects_are_measured_first(modules: Modules) -> list[str]:
-    """A file can be of any size: outside of storage it is read up to a limit, or in ranges."""
+def reads_are_bounded(modules: Modules) -> list[str]:
+    """A file can have any size: outside the storage package it is read up to a limit, or in ranges."""
     return [
-        module.says(node.lineno, f"{ast.unparse(node)} reads whatever is there; use read_whole, or give a range")
-        for module in inside(written(modules), "lance_core")
-        if not is_in(module.name, "lance_core.storage", *FOR_TESTS)
+        module.finding(node.lineno, f"{ast.unparse(node)} reads a file of any size; use read_whole or pass a range")
+        for module in modules_within(handwritten(modules), "lance_core")
+        if not is_within(module.name, "lance_core.storage", *FOR_TESTS)
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
         if isinstance(node.func, ast.Attribute) and node.func.attr == "read"
@@ -190,11 +239,11 @@ def objects_are_measured_first(modules: Modules) -> list[str]:
     ]
 
 
-def errors_are_named(modules: Modules) -> list[str]:
-    """What is caught is what can be handled; everything else goes on to whoever knows it."""
+def exceptions_are_named(modules: Modules) -> list[str]:
+    """An except clause names the errors that it can handle; all others propagate."""
     return [
-        module.says(node.lineno, "catches everything; name the errors that are meant")
-        for module in inside(written(modules), "lance_core")
+        module.finding(node.lineno, "catches every exception; name the ones that it handles")
+        for module in modules_within(handwritten(modules), "lance_core")
         for node in ast.walk(module.tree)
         if isinstance(node, ast.ExceptHandler) and not _raises_again(node)
         if node.type is None or {"Exception", "BaseException"} & {each.strip() for each in _named(node.type)}
@@ -210,89 +259,221 @@ def _raises_again(handler: ast.ExceptHandler) -> bool:
 
 
 def pylance_is_a_codec(modules: Modules) -> list[str]:
-    """Of pylance the product uses lance.file, in one module, however it is spelt."""
-    found = []
-    for module in inside(written(modules), *PRODUCT):
+    """Of pylance, the product uses lance.file only, in one module, however it is imported."""
+    findings = []
+    for module in modules_within(handwritten(modules), *PRODUCT):
         for name, line in _loads(module):
-            if is_in(name, "lance") and (module.name != CODEC or not is_in(name, "lance.file")):
-                found.append(module.says(line, f"{name} of pylance; only lance.file, and only in {CODEC}"))
-    return found
+            if is_within(name, "lance") and (module.name != CODEC or not is_within(name, "lance.file")):
+                findings.append(module.finding(line, f"{name} of pylance; use only lance.file, and only in {CODEC}"))
+    return findings
 
 
 def core_imports_at_the_top(modules: Modules) -> list[str]:
-    """An import inside a function means a stair going up, unless it is too slow for the front door."""
-    found = []
-    for module in inside(written(modules), "lance_core"):
+    """An import inside a function hides a cycle between layers, unless the module is slow to import."""
+    findings = []
+    for module in modules_within(handwritten(modules), "lance_core"):
         lazy = LOADED_ON_FIRST_USE.get(module.name, ())
         for each in module.imports:
-            if each.in_function and not is_in(each.name, *lazy):
-                found.append(module.says(each.line, f"{each.name} is imported inside a function; import it at the top"))
-            if not each.in_function and not each.for_types and is_in(each.name, *lazy):
-                found.append(module.says(each.line, f"{each.name} is slow to import; load it inside a function"))
-    return found
+            if each.in_function and not is_within(each.name, *lazy):
+                findings.append(
+                    module.finding(each.line, f"{each.name} is imported inside a function; import it at the top")
+                )
+            if not each.in_function and not each.for_types and is_within(each.name, *lazy):
+                findings.append(module.finding(each.line, f"{each.name} is slow to import; load it inside a function"))
+    return findings
 
 
-def edge_uses_the_front_door(modules: Modules) -> list[str]:
-    """lance_assets names what lance_core exports, its tasks and its operations; the rest is free to move."""
-    rooms = {module.name for module in modules if is_in(module.name, "lance_core")} - {"lance_core"}
+def lance_assets_uses_the_public_api(modules: Modules) -> list[str]:
+    """lance_assets imports the public names of lance_core, its tasks and its operations; other modules may move."""
+    rooms = {module.name for module in modules if is_within(module.name, "lance_core")} - {"lance_core"}
     return [
-        module.says(each.line, f"{each.name} is behind the front door; use lance_core, its tasks or operations")
-        for module in inside(modules, "lance_assets")
+        module.finding(each.line, f"{each.name} is internal; use lance_core, its tasks or operations")
+        for module in modules_within(modules, "lance_assets")
         for each in module.imports
-        if is_in(each.name, *rooms) or each.name.startswith("lance_core._") or each.name.count(".") > 1
-        if is_in(each.name, "lance_core") and not is_in(each.name, *OPEN_ROOMS)
+        if is_within(each.name, *rooms) or each.name.startswith("lance_core._") or each.name.count(".") > 1
+        if is_within(each.name, "lance_core") and not is_within(each.name, *PUBLIC_PACKAGES)
     ]
 
 
-def spark_side_knows_no_dagster(modules: Modules) -> list[str]:
-    """Executors load lance_assets.spark: it and what it imports in its own package stay free of Dagster."""
-    assets = {module.name for module in modules if is_in(module.name, "lance_assets")}
+def spark_package_imports_no_dagster(modules: Modules) -> list[str]:
+    """Executors load lance_assets.spark, so neither it nor what it imports may load Dagster."""
+    assets = {module.name for module in modules if is_within(module.name, "lance_assets")}
     return [
-        module.says(each.line, f"{each.name} on the Spark side; it may use lance_core and PySpark")
-        for module in inside(modules, "lance_assets.spark")
+        module.finding(each.line, f"{each.name} in the Spark package, which may import lance_core and PySpark")
+        for module in modules_within(modules, "lance_assets.spark")
         for each in module.imports
-        if is_in(each.name, "dagster", "dagster_pyspark", "dagster_shared")
-        or (is_in(each.name, *(assets - {"lance_assets"})) and not is_in(each.name, "lance_assets.spark"))
+        if is_within(each.name, "dagster", "dagster_pyspark", "dagster_shared")
+        or (is_within(each.name, *(assets - {"lance_assets"})) and not is_within(each.name, "lance_assets.spark"))
     ]
 
 
-def silence_is_precise(modules: Modules) -> list[str]:
-    """A finding of a checker is silenced by its code, or not at all."""
+def suppressions_name_a_code(modules: Modules) -> list[str]:
+    """A suppression of a linter or type checker names the code that it suppresses."""
     bare = re.compile(r"#\s*type:\s*ignore(?!\[)|#\s*noqa(?!:)", re.IGNORECASE)
     return [
-        module.says(token.start[0], f"{token.string!r} silences everything; name the code in it")
-        for module in written(modules)
+        module.finding(token.start[0], f"{token.string!r} suppresses every code; name one")
+        for module in handwritten(modules)
         for token in tokenize.generate_tokens(io.StringIO(module.text).readline)
         if token.type == tokenize.COMMENT and bare.search(token.string)
     ]
 
 
-def every_module_introduces_itself(modules: Modules) -> list[str]:
-    """The first paragraph says what lives here and what never does."""
+def modules_have_docstrings(modules: Modules) -> list[str]:
+    """A module docstring says what the module holds."""
     return [
-        module.says(1, "no module docstring; say what lives here and what never does")
-        for module in written(modules)
+        module.finding(1, "no module docstring; say what the module holds")
+        for module in handwritten(modules)
         if not ast.get_docstring(module.tree)
     ]
 
 
+def packages_are_few(modules: Modules) -> list[str]:
+    """A reader finds a module by its folder, so each package has few top-level names."""
+    findings = []
+    for package, names_max in TOP_LEVEL_NAMES_MAX.items():
+        names = {module.path.split("/")[1].removesuffix(".py") for module in modules_within(modules, package)}
+        names -= {"__init__", "__main__"}
+        if len(names) > names_max:
+            findings.append(f"{package}/__init__.py:1: {len(names)} top-level names, at most {names_max}; group them")
+    return findings
+
+
+def names_are_unique(modules: Modules) -> list[str]:
+    """A name that several modules define has to be looked up before it is understood."""
+    classes: dict[str, list[tuple[Module, int]]] = {}
+    files: dict[str, list[Module]] = {}
+    for module in modules_within(handwritten(modules), *PRODUCT):
+        stem = module.path.rpartition("/")[2].removesuffix(".py")
+        if not stem.startswith("__"):
+            files.setdefault(stem, []).append(module)
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append((module, node.lineno))
+    return [
+        *(
+            module.finding(
+                line, f"{len(uses)} modules define a class {name}, at most {CLASSES_OF_ONE_NAME_MAX}; rename it"
+            )
+            for name, uses in classes.items()
+            if len({module.name for module, _ in uses}) > CLASSES_OF_ONE_NAME_MAX
+            for module, line in uses[-1:]
+        ),
+        *(
+            uses[-1].finding(1, f"{len(uses)} modules are called {name}, at most {MODULES_OF_ONE_NAME_MAX}; rename it")
+            for name, uses in files.items()
+            if len(uses) > MODULES_OF_ONE_NAME_MAX
+        ),
+    ]
+
+
+def functions_are_simple(modules: Modules) -> list[str]:
+    """A function with many branches is split, or its reason is in `COMPLEX_FUNCTIONS`."""
+    return [
+        module.finding(
+            node.lineno, f"{node.name} has complexity {complexity(node)}; split it, or say why not in COMPLEX_FUNCTIONS"
+        )
+        for module in modules_within(handwritten(modules), *PRODUCT)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.FunctionDef)
+        if complexity(node) > (COMPLEXITY_MAX if f"{module.name}.{node.name}" in COMPLEX_FUNCTIONS else COMPLEXITY)
+    ]
+
+
+def complexity(function: ast.FunctionDef) -> int:
+    """Return the cyclomatic complexity of a function: one, plus one for each branch."""
+    branches = 1
+    nested = {child for node in ast.walk(function) if node is not function and isinstance(node, ast.FunctionDef | ast.Lambda)
+              for child in ast.walk(node)}  # fmt: skip
+    for node in ast.walk(function):
+        if node in nested:
+            continue
+        match node:
+            case (
+                ast.If()
+                | ast.IfExp()
+                | ast.For()
+                | ast.While()
+                | ast.ExceptHandler()
+                | ast.comprehension()
+                | ast.Assert()
+            ):
+                branches += 1
+            case ast.BoolOp(values=values):
+                branches += len(values) - 1
+            case ast.match_case(pattern=pattern) if not isinstance(pattern, ast.MatchAs) or pattern.pattern:
+                branches += 1
+    return branches
+
+
+def sentences_open_plainly(modules: Modules) -> list[str]:
+    """A docstring starts with what the thing is or does, and its sentences with their subject."""
+    return [
+        module.finding(line, f"a sentence opens with {match[0]!r}; start with the subject or the verb")
+        for module in modules_within(handwritten(modules), *PRODUCT)
+        for line, text in docstrings(module)
+        for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])", " ".join(text.split()))
+        if (match := RELATIVE_OPENING.match(sentence)) and not sentence.endswith("?")
+    ]
+
+
+def docstrings(module: Module) -> Iterator[tuple[int, str]]:
+    """Return the docstrings of a module, its classes, functions and attributes, each with its line."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            for statement in node.body:
+                match statement:
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        yield statement.lineno, text
+
+
+def references_resolve(files: Mapping[str, str]) -> list[str]:
+    """A Python file that a document or a docstring mentions exists."""
+    paths = [path for path in files if path.endswith((".py", ".md", ".proto"))]
+    endings = {"/".join(path.split("/")[start:]) for path in paths for start in range(path.count("/") + 1)}
+    return [
+        f"{path}:{number}: {reference} does not exist"
+        for path, text in files.items()
+        if path.endswith((".md", ".py"))
+        and path not in NOT_CHECKED_FOR_REFERENCES
+        and GENERATED.replace(".", "/") not in path
+        for number, line in enumerate(mentions_in(path, text).splitlines(), 1)
+        for reference in FILE_REFERENCE.findall(line)
+        if reference not in endings
+    ]
+
+
+def mentions_in(path: str, text: str) -> str:
+    """Return the text without code: all of a document, and the docstrings and comments of a Python file."""
+    if not path.endswith(".py"):
+        return text
+    lines = [""] * (text.count("\n") + 2)
+    module = Module(path.removesuffix(".py").replace("/", "."), path, text)
+    for line, docstring in docstrings(module):
+        for offset, part in enumerate(docstring.splitlines()):
+            lines[line - 1 + offset] += part
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            lines[token.start[0] - 1] += token.string
+    return "\n".join(lines)
+
+
 def text_is_portable(files: Mapping[str, str]) -> list[str]:
-    """No file names a place that exists on one machine only."""
-    places = re.compile(
+    """No file names a path that exists on one machine only."""
+    machine_paths = re.compile(
         r"(?<![\w.>-])/(?:work|root)/\w|(?<!\w)/(?:home|Users)/\w+/|/(?:tmp)/venv|/(?:opt)/(?:pypi|wheels)|[.]pyenv/"
     )
     return [
-        f"{path}:{number}: {found[0]} exists on one machine only"
+        f"{path}:{number}: {match[0]} exists on one machine only"
         for path, text in files.items()
         for number, line in enumerate(text.splitlines(), 1)
-        if (found := places.search(line))
+        if (match := machine_paths.search(line))
     ]
 
 
 def lock_names_no_host(files: Mapping[str, str]) -> list[str]:
-    """The lock holds names, versions and hashes; where to fetch them is the reader's choice."""
+    """The lock holds names, versions and hashes, and no address to fetch them from."""
     return [
-        f"{path}:{number}: the lock may not say where to fetch from; make it with `make lock`"
+        f"{path}:{number}: the lock names an address; create it with `make lock`"
         for path, text in files.items()
         if path.endswith(".lock")
         for number, line in enumerate(text.splitlines(), 1)
@@ -300,18 +481,18 @@ def lock_names_no_host(files: Mapping[str, str]) -> list[str]:
     ]
 
 
-def is_in(name: str, *packages: str) -> bool:
-    """Whether a dotted name is one of the packages or inside one."""
+def is_within(name: str, *packages: str) -> bool:
+    """Return whether a dotted name is one of the packages or within one."""
     return any(name == package or name.startswith(package + ".") for package in packages)
 
 
-def inside(modules: Iterable[Module], *packages: str) -> Modules:
-    return tuple(module for module in modules if is_in(module.name, *packages))
+def modules_within(modules: Iterable[Module], *packages: str) -> Modules:
+    return tuple(module for module in modules if is_within(module.name, *packages))
 
 
-def written(modules: Iterable[Module]) -> Modules:
-    """The modules that people wrote."""
-    return tuple(module for module in modules if not is_in(module.name, GENERATED))
+def handwritten(modules: Iterable[Module]) -> Modules:
+    """Return the modules that are not generated."""
+    return tuple(module for module in modules if not is_within(module.name, GENERATED))
 
 
 def _imports(module: Module, node: ast.AST, in_function: bool, for_types: bool) -> Iterator[Import]:
@@ -332,7 +513,7 @@ def _imports(module: Module, node: ast.AST, in_function: bool, for_types: bool) 
 
 
 def _loads(module: Module) -> Iterator[tuple[str, int]]:
-    """What a module imports, by statement or by a name in a call such as import_module("lance")."""
+    """Return what a module imports, by a statement or by a call such as import_module("lance"), with its line."""
     for each in module.imports:
         yield each.name, each.line
     for node in ast.walk(module.tree):
@@ -345,7 +526,7 @@ def _loads(module: Module) -> Iterator[tuple[str, int]]:
 
 
 def _mentions(module: Module) -> Iterator[str]:
-    """What a module imports or names in a string, as lazy exports and `python -m` do."""
+    """Return the names that a module imports, or mentions in a string as lazy exports and `python -m` do."""
     for each in module.imports:
         yield each.name
     for node in ast.walk(module.tree):
@@ -356,16 +537,20 @@ def _mentions(module: Module) -> Iterator[str]:
 
 
 RULES: tuple[Rule, ...] = (
+    core_executes_no_data,
     core_imports_at_the_top,
-    core_runs_no_data,
-    edge_uses_the_front_door,
-    errors_are_named,
-    every_module_introduces_itself,
     every_module_is_imported,
+    exceptions_are_named,
+    functions_are_simple,
     generated_code_stays_in_format,
-    objects_are_measured_first,
-    pure_rooms_touch_nothing,
+    lance_assets_uses_the_public_api,
+    modules_have_docstrings,
+    names_are_unique,
+    packages_are_few,
+    pure_packages_do_no_io,
     pylance_is_a_codec,
-    silence_is_precise,
-    spark_side_knows_no_dagster,
+    reads_are_bounded,
+    sentences_open_plainly,
+    spark_package_imports_no_dagster,
+    suppressions_name_a_code,
 )

@@ -1,4 +1,4 @@
-"""The table of conflicts, printed for people:
+"""Conflict table generator: prints the table of conflict rules as Markdown.
 
 python -m tools.conflicts > lance_core/transactions/CONFLICTS.md
 """
@@ -11,13 +11,13 @@ from lance_core.transactions.verdicts import Rule
 
 
 def grid() -> str:
-    """The table as Markdown."""
+    """Return the table as Markdown."""
     lines = [
-        "# Who may stand beside whom",
+        "# Conflict rules",
         "",
-        "Printed from `conflicts.py`; a test keeps it current. Row: the change being committed. Column: the one that",
-        "was first. An empty cell is `compatible`, ✗ `incompatible`, ↻ `plan_again`, ? `unknown_change`; a number is",
-        "one of the rules below, which look closer.",
+        "Generated from `conflicts.py`; a test keeps this file current. Row: the operation being committed. Column: the",
+        "operation that was committed before it. An empty cell is `compatible`, ✗ `incompatible`, ↻ `plan_again`, ?",
+        "`unknown_change`; a number is one of the rules below, which inspect the two operations.",
         "",
     ]
     signs = {compatible: "", incompatible: "✗", plan_again: "↻", unknown_change: "?"}

@@ -230,7 +230,7 @@ def _asking_ours(uri: str) -> tuple[Callable[[str], Leaf], Callable[[Leaf], int]
     (standing,) = coverage.segments
     assert standing.kind is not None
     schema = base.manifest.schema.arrow
-    segment = coverage.segment(standing.metadata)
+    segment = coverage.segment_of(standing.metadata)
     (column,) = (schema.field(name) for name in schema.names if standing.metadata.name == f"{name}_idx")
     searcher = standing.kind.open(segment, column)
 

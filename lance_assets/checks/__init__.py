@@ -1,11 +1,9 @@
-"""Checks of versions: what each may look at, and what it finds.
+"""Checks: rules that are evaluated on each version of a table.
 
-check.py        what a check is; start here
-schema_checks.py  manifest_checks.py  index_checks.py  writer_checks.py      those that a manifest answers
-row_checks.py     those that read rows; duplicates.py: which keys are there twice
-custom_checks.py       a project's own, as a query or a function
-evaluate.py      asking them about a version, and putting down what they found
-asset_checks.py        asking them by hand, from Dagster's pages
+check.py base class, context and result; start here schema_checks.py manifest_checks.py index_checks.py
+writer_checks.py checks that read metadata only row_checks.py checks that read rows; duplicates.py finds duplicate
+keys custom_checks.py checks of a project: a query or a function evaluate.py evaluation of checks on a version, as
+values and as Dagster events asset_checks.py the checks as Dagster asset checks, launched by hand
 """
 
 from lance_assets.checks.check import Check, CheckContext, CheckResult, Severity

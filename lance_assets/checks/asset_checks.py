@@ -1,4 +1,4 @@
-"""The checks of a table as Dagster knows them: they belong to its ledger, and launched by hand they judge its head."""
+"""Asset checks: the checks of a table on its ledger. Launched by hand, they are evaluated on the newest version."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ _LEDGER = "ledger"
 
 
 def asset_checks(ledger: Ledger, checks: Sequence[Check]) -> dg.AssetChecksDefinition:
-    """One step for those that are launched together."""
+    """Return the checks as one op, so that checks that are launched together share a step."""
     specs = {
         f"check_{check.name}": dg.AssetCheckSpec(
             check.name, asset=ledger.key, description=check.description, metadata=_metadata(check)
@@ -23,34 +23,34 @@ def asset_checks(ledger: Ledger, checks: Sequence[Check]) -> dg.AssetChecksDefin
 
     @dg.op(
         name=f"lance_checks__{ledger.slug}",
-        description=f"Judges the newest version of the Lance table {ledger.label}.",
+        description=f"Evaluates the checks on the newest version of the Lance table {ledger.label}.",
         ins={_LEDGER: dg.In(dg.Nothing)},
         out={name: dg.Out(is_required=False) for name in specs},
     )
-    def judge(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+    def evaluate_checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         names = {key.name for key in context.selected_asset_check_keys}
         with translate_errors(ledger, retry_number=context.retry_number):
-            seen = context_at(ledger.open(), instance=context.instance)
-        for each in evaluate_all([check for check in checks if check.name in names], seen):
+            check_context = context_at(ledger.open(), instance=context.instance)
+        for evaluated in evaluate_all([check for check in checks if check.name in names], check_context):
             yield dg.AssetCheckResult(
                 asset_key=ledger.key,
-                check_name=each.check.name,
-                passed=each.result.passed,
-                severity=severity_of(each.check),
-                description=each.result.description,
-                metadata=metadata_of(each, None),
+                check_name=evaluated.check.name,
+                passed=evaluated.result.passed,
+                severity=severity_of(evaluated.check),
+                description=evaluated.result.description,
+                metadata=metadata_of(evaluated, None),
             )
 
-    # Made of an op, as profiles are: @multi_asset_check would name its ins and outs after the ledger's key, and a
-    # branch's has a sign that names may not have.
-    made: dg.AssetChecksDefinition = dg.AssetChecksDefinition.create(
+    # Built from an op, like profiles: @multi_asset_check would name its ins and outs after the ledger's key, and the
+    # key of a branch's ledger contains `@`, which is not allowed in names.
+    definition: dg.AssetChecksDefinition = dg.AssetChecksDefinition.create(
         keys_by_input_name={_LEDGER: ledger.key},
-        node_def=judge,
+        node_def=evaluate_checks,
         check_specs_by_output_name=specs,
         can_subset=True,
         resource_defs=None,
     )
-    return made
+    return definition
 
 
 def _metadata(check: Check) -> dict[str, dg.MetadataValue]:

@@ -1,9 +1,9 @@
-"""What a check is: it looks at one version of a table, and finds that something holds, or not.
+"""Check: a rule that is evaluated on one version of a table.
 
-    Check.judge(Seen) -> Finding
+    Check.judge(CheckContext) -> CheckResult
 
-A check knows nothing of Dagster's runs and events: the same one is asked about each version on the ledger, and about a
-version beside the line before anybody else can see it (an audit). `evaluate.py` asks it, and puts down what it found.
+A check knows nothing of Dagster's runs and events. The same check is evaluated on each version of the ledger, and, as
+an audit, on a detached version before it is published. `evaluate.py` runs checks and reports their results.
 """
 
 from abc import ABC, abstractmethod
@@ -19,6 +19,8 @@ from lance_core import InvalidInput, Table
 
 
 class Severity(Enum):
+    """Severity of a failed check: an audit refuses to publish on ERROR and only logs on WARN."""
+
     ERROR = "error"
     WARN = "warn"
 
@@ -29,58 +31,67 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What a check is shown."""
+    """The version that a check is evaluated on."""
 
     table: Table
-    """At the version that is judged."""
+    """The table at the version to evaluate."""
     parent: Table | None
-    """At the version that it was made upon; None for the first, and where that is gone."""
+    """The table at the parent version; `None` for the first version, and if the parent no longer exists."""
     is_head: bool = True
-    """Whether it is the newest version of its line, as far as whoever asks knows."""
+    """True if the caller knows no newer version of the branch."""
     run_is_known: bool | None = None
-    """Whether this Dagster knows the run that the version names; None where it names none, or nobody looked."""
+    """True if this Dagster instance knows the run that the version names; `None` if it names none or the caller did
+    not ask."""
     now: datetime = field(default_factory=_now)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
+    """Result of one evaluation."""
+
     passed: bool
     description: str
-    """A sentence with the figures in it: what was found, and where it was not as it should be, what to do."""
+    """Sentence with the numbers that were measured and, if the check failed, what to do."""
     metadata: Mapping[str, dg.MetadataValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSettings:
+    """Settings that every check has."""
+
     severity: Severity = Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True)
 class Check(CheckSettings, ABC):
+    """Base class of all checks."""
+
     name: str
 
     def __post_init__(self) -> None:
         check_name(self.name, subject="a check's name")
         if not isinstance(self.severity, Severity):
-            raise self.declaration_error(f"severity is Severity.ERROR or Severity.WARN, not {self.severity!r}")
+            raise self.declaration_error(f"severity must be Severity.ERROR or Severity.WARN, not {self.severity!r}")
         self.check()
 
     def check(self) -> None:
-        """What can be known to be wrong when it is declared."""
+        """Raise `InvalidInput` for options that are wrong before any evaluation."""
 
     @property
     def reads_data(self) -> bool:
-        """Whether rows are read for it. One that looks at manifests alone is asked about versions wherever they are
-        found, by a sensor too; the others where there is time."""
+        """True if the check reads rows. Checks that read manifests only are also evaluated by sensors; the others
+        only in runs."""
         return False
 
     @property
     def description(self) -> str:
-        """What it asks for, in a sentence for a page of Dagster."""
-        return f"{type(self).__name__}, asked about each version."
+        """Sentence for Dagster's pages that says what must hold."""
+        return f"{type(self).__name__}, evaluated on each version."
 
     @abstractmethod
-    def judge(self, context: CheckContext) -> CheckResult: ...
+    def judge(self, context: CheckContext) -> CheckResult:
+        """Evaluate the check on one version."""
 
     def declaration_error(self, reason: str) -> InvalidInput:
+        """Return an error that names this check."""
         return InvalidInput(f"{type(self).__name__}({self.name!r}): {reason}")

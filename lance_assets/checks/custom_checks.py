@@ -1,4 +1,4 @@
-"""Checks that a project writes itself: a query, or a function."""
+"""Custom checks: a project writes its own as a query or a function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,8 +17,9 @@ CheckFunction = Callable[[CheckContext], "CheckResult | bool"]
 
 @dataclass(frozen=True, slots=True)
 class SqlCheck(Check):
-    """A query over the version, which it calls `dataset`. It passes when the query returns no rows: what it returns is
-    what is wrong. With `expect="true"` it is to return one value, and passes when that is true (a null is not).
+    """Query over the version, which it names `dataset`. The check passes if the query returns no rows: its rows are
+    the violations. With `expect="true"`, the query returns one boolean, and the check passes if that is true; null
+    fails.
 
         SqlCheck("amounts", "select id from dataset where amount < 0")
         SqlCheck("one_each", "select id from dataset group by id having count(*) > 1")
@@ -31,9 +32,9 @@ class SqlCheck(Check):
     def check(self) -> None:
         sql: object = self.sql
         if not isinstance(sql, str) or not sql.strip():
-            raise self.declaration_error("sql= is a query, such as 'select id from dataset where amount < 0'")
+            raise self.declaration_error("sql= must be a query, such as 'select id from dataset where amount < 0'")
         if self.expect not in ("no rows", "true"):
-            raise self.declaration_error(f"expect= is 'no rows' or 'true', not {self.expect!r}")
+            raise self.declaration_error(f"expect= must be 'no rows' or 'true', not {self.expect!r}")
 
     @property
     def reads_data(self) -> bool:
@@ -41,8 +42,8 @@ class SqlCheck(Check):
 
     @property
     def description(self) -> str:
-        wanted = "returns no rows" if self.expect == "no rows" else "is true"
-        return f"`{' '.join(self.sql.split())}` {wanted}."
+        expectation = "returns no rows" if self.expect == "no rows" else "is true"
+        return f"`{' '.join(self.sql.split())}` {expectation}."
 
     def judge(self, context: CheckContext) -> CheckResult:
         answer = context.table.query(self.sql, limit=_ROWS_SHOWN + 1)
@@ -51,11 +52,11 @@ class SqlCheck(Check):
     def _expect_true(self, answer: pa.Table) -> CheckResult:
         if answer.shape != (1, 1) or not pa.types.is_boolean(answer.schema.field(0).type):
             raise InvalidInput(
-                f"with expect='true' the query returns one boolean, and it returned {_describe_shape(answer)}; leave expect= "
-                "out where its rows are what is wrong"
+                f"with expect='true' the query must return one boolean, and it returned {_describe_shape(answer)}; "
+                "leave expect= out if the rows of the query are the violations"
             )
         value = answer.column(0)[0].as_py()
-        return CheckResult(value is True, f"the query says {_value_text(value)}")
+        return CheckResult(value is True, f"the query returned {_value_text(value)}")
 
     def _expect_no_rows(self, answer: pa.Table) -> CheckResult:
         if not answer.num_rows:
@@ -63,8 +64,8 @@ class SqlCheck(Check):
         more = answer.num_rows > _ROWS_SHOWN
         rows = answer.slice(0, _ROWS_SHOWN)
         count = f"more than {_ROWS_SHOWN} rows" if more else f"{rows.num_rows} row{'s' if rows.num_rows > 1 else ''}"
-        one = answer.shape == (1, 1) and pa.types.is_boolean(answer.schema.field(0).type)
-        hint = "; if its value is meant to be true, give expect='true'" if one else ""
+        is_one_boolean = answer.shape == (1, 1) and pa.types.is_boolean(answer.schema.field(0).type)
+        hint = "; if this value should be true, set expect='true'" if is_one_boolean else ""
         return CheckResult(
             False,
             f"the query returned {count}, the first: {_row_text(rows)}{hint}",
@@ -74,10 +75,10 @@ class SqlCheck(Check):
 
 @dataclass(frozen=True, slots=True)
 class FunctionCheck(Check):
-    """A function that receives a version and returns a `CheckResult`, or a boolean. `reads_rows=False` says that the
-    function needs manifests only, so that the check also runs where a sensor discovers a version.
+    """Function of the version that returns a `CheckResult` or a boolean. With `reads_rows=False` the function
+    promises to read manifests only, so that the check is also evaluated when a sensor discovers a version.
 
-        FunctionCheck("has_index", lambda seen: bool(seen.table.indices), reads_rows=False)
+        FunctionCheck("has_index", lambda context: bool(context.table.indices), reads_rows=False)
     """
 
     fn: CheckFunction
@@ -85,7 +86,7 @@ class FunctionCheck(Check):
 
     def check(self) -> None:
         if not callable(self.fn):
-            raise self.declaration_error("fn= must be a function of what is seen: fn(seen) -> CheckResult or bool")
+            raise self.declaration_error("fn= must be a function: fn(context: CheckContext) -> CheckResult or bool")
 
     @property
     def reads_data(self) -> bool:
@@ -93,38 +94,40 @@ class FunctionCheck(Check):
 
     @property
     def description(self) -> str:
-        own = (getattr(self.fn, "__doc__", None) or "").strip().partition("\n")[0]
-        return own or f"{getattr(self.fn, '__qualname__', type(self.fn).__name__)}() agrees to it."
+        first_line = (getattr(self.fn, "__doc__", None) or "").strip().partition("\n")[0]
+        return first_line or f"{getattr(self.fn, '__qualname__', type(self.fn).__name__)}() returns true."
 
     def judge(self, context: CheckContext) -> CheckResult:
-        found = self.fn(context)
-        if isinstance(found, CheckResult):
-            return found
-        if isinstance(found, bool):
-            return CheckResult(found, self.description if found else f"{self.name}() says no: {self.description}")
-        raise InvalidInput(f"the function of {self.name} must return a CheckResult, True or False, not {found!r:.200}")
+        answer = self.fn(context)
+        if isinstance(answer, CheckResult):
+            return answer
+        if isinstance(answer, bool):
+            return CheckResult(
+                answer, self.description if answer else f"{self.name}() returned false: {self.description}"
+            )
+        raise InvalidInput(f"the function of {self.name} must return a CheckResult, True or False, not {answer!r:.200}")
 
 
 def lance_check(
     name: str | None = None, *, severity: Severity = Severity.ERROR, reads_rows: bool = True
 ) -> Callable[[CheckFunction], FunctionCheck]:
-    """Makes a check of a function, under its name.
+    """Turn a function into a check with the name of the function.
 
     @lance_check(severity=Severity.WARN)
-    def has_index(seen: Seen) -> bool: ...
+    def has_index(context: CheckContext) -> bool: ...
     """
 
     def decorate(fn: CheckFunction) -> FunctionCheck:
-        own = getattr(fn, "__name__", "check")
-        return FunctionCheck(name or own, fn, reads_rows, severity=severity)
+        function_name: str = getattr(fn, "__name__", "check")
+        return FunctionCheck(name or function_name, fn, reads_rows, severity=severity)
 
     if callable(name):  # @lance_check without parentheses
-        raise InvalidInput("write @lance_check() with its parentheses")
+        raise InvalidInput("write @lance_check() with parentheses")
     return decorate
 
 
 def metadata_table(rows: pa.Table) -> dg.MetadataValue:
-    """As Dagster shows tables, of texts that are not too long."""
+    """Return rows as a Dagster table of shortened texts."""
     columns = [dg.TableColumn(name) for name in rows.column_names]
     records = [dg.TableRecord({name: _value_text(value) for name, value in row.items()}) for row in rows.to_pylist()]
     return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=columns))

@@ -1,11 +1,11 @@
-"""Which keys are there twice, found in bounded memory, of any number of rows.
+"""Duplicate detection: finds keys that occur more than once, in bounded memory, for any number of rows.
 
-    fingerprints    64 bits of each row's key, in buckets by their first bits; on disk where they are many
-    suspects        fingerprints that are there twice: each bucket is sorted by itself
-    duplicates      the keys of suspects are read once more and compared themselves
+    fingerprints    64-bit hash of each row's key, in buckets by their first bits; spilled to disk if there are many
+    suspects        fingerprints that occur more than once; each bucket is sorted by itself
+    duplicates      the keys of suspects are read once more and compared by value
 
-Equal keys have equal fingerprints, so no suspects means no duplicates; different keys that share a fingerprint are told
-apart in the end. As in an upsert, a key with a null in it equals nothing, and a NaN equals every NaN.
+Equal keys have equal fingerprints, so no suspects means no duplicates; the last step separates different keys that
+share a fingerprint. As in an upsert, a key that contains a null equals nothing, and a NaN equals every NaN.
 """
 
 import itertools
@@ -30,38 +30,41 @@ _SECRET_LENGTH = 16
 
 Fingerprints = npt.NDArray[np.uint64]
 ReadBatches = Callable[[], Iterable[pa.RecordBatch]]
-"""The key columns, from the beginning each time."""
+"""Function that reads the key columns from the beginning at each call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
+    """Duplicate keys among a number of rows."""
+
     rows: int
     with_null: int
-    """Rows whose key has a null."""
+    """Rows whose key contains a null."""
     keys: tuple[tuple[object, ...], ...]
-    """The first of those that are there more than once."""
+    """The first duplicate keys."""
 
 
 def find_duplicates(read: ReadBatches, *, shown_max: int) -> Duplicates:
-    secret = secrets.token_hex(_SECRET_LENGTH // 2)  # nobody can prepare keys that share a fingerprint
+    """Return the first `shown_max` duplicate keys, and the number of rows read."""
+    secret = secrets.token_hex(_SECRET_LENGTH // 2)  # prevents prepared keys that share a fingerprint
     rows = with_null = 0
     with tempfile.TemporaryDirectory(prefix="lance-keys-") as folder:
         buckets = _Buckets(Path(folder))
         for batch in read():
-            fingerprints, _there = _fingerprints(batch, secret)
+            fingerprints, _has_key = _fingerprints(batch, secret)
             rows += batch.num_rows
             with_null += batch.num_rows - len(fingerprints)
             buckets.add(fingerprints)
-        found: list[tuple[object, ...]] = []
+        keys: list[tuple[object, ...]] = []
         for suspects in buckets.suspects():
-            found += _confirm_duplicates(read(), suspects, secret, shown_max - len(found))
-            if len(found) >= shown_max:
+            keys += _confirm_duplicates(read(), suspects, secret, shown_max - len(keys))
+            if len(keys) >= shown_max:
                 break
-    return Duplicates(rows, with_null, tuple(found))
+    return Duplicates(rows, with_null, tuple(keys))
 
 
 class _Buckets:
-    """Fingerprints by their first bits, so that equal ones meet."""
+    """Fingerprints partitioned by their first bits, so that equal ones are in the same bucket."""
 
     def __init__(self, folder: Path) -> None:
         self._files = [folder / str(number) for number in range(_BUCKETS)]
@@ -76,17 +79,17 @@ class _Buckets:
             self._spill()
 
     def suspects(self) -> Iterator[Fingerprints]:
-        """Those that are there twice, a bounded number at a time, sorted."""
-        waiting = np.empty(0, np.uint64)
+        """Yield fingerprints that occur more than once, in sorted arrays of bounded size."""
+        pending = np.empty(0, np.uint64)
         for bucket in self._buckets():
             bucket.sort()
-            twice = np.unique(bucket[1:][bucket[1:] == bucket[:-1]])
-            waiting = np.concatenate([waiting, twice])
-            while len(waiting) >= _SUSPECTS_PER_PASS:
-                yield np.sort(waiting[:_SUSPECTS_PER_PASS])
-                waiting = waiting[_SUSPECTS_PER_PASS:]
-        if len(waiting):
-            yield np.sort(waiting)
+            repeated = np.unique(bucket[1:][bucket[1:] == bucket[:-1]])
+            pending = np.concatenate([pending, repeated])
+            while len(pending) >= _SUSPECTS_PER_PASS:
+                yield np.sort(pending[:_SUSPECTS_PER_PASS])
+                pending = pending[_SUSPECTS_PER_PASS:]
+        if len(pending):
+            yield np.sort(pending)
 
     def _buckets(self) -> Iterator[Fingerprints]:
         if not self._is_spilled:
@@ -98,65 +101,66 @@ class _Buckets:
 
     def _spill(self) -> None:
         self._is_spilled = True
-        together = np.concatenate([np.empty(0, np.uint64), *self._buffered])
+        fingerprints = np.concatenate([np.empty(0, np.uint64), *self._buffered])
         self._buffered, self._count = [], 0
-        numbers = (together >> np.uint64(58)).astype(np.uint8)
+        numbers = (fingerprints >> np.uint64(58)).astype(np.uint8)
         order = np.argsort(numbers, kind="stable")
-        together, numbers = together[order], numbers[order]
+        fingerprints, numbers = fingerprints[order], numbers[order]
         starts = np.searchsorted(numbers, np.arange(_BUCKETS + 1))
         for file, (start, stop) in zip(self._files, itertools.pairwise(starts.tolist()), strict=True):
             with open(file, "ab") as bucket:
-                bucket.write(together[start:stop].tobytes())
+                bucket.write(fingerprints[start:stop].tobytes())
 
 
 def _confirm_duplicates(
     batches: Iterable[pa.RecordBatch], suspects: Fingerprints, secret: str, most: int
 ) -> list[tuple[object, ...]]:
-    """Keys that are there twice, in the order in which their second row comes."""
-    seen: dict[tuple[object, ...], int] = {}
-    found: list[tuple[object, ...]] = []
+    """Return keys of suspects that occur more than once, at most `most`, in the order of their second rows."""
+    occurrences: dict[tuple[object, ...], int] = {}
+    duplicates: list[tuple[object, ...]] = []
     for batch in batches:
         if not len(suspects):
-            return found
-        fingerprints, there = _fingerprints(batch, secret)
-        at = np.minimum(np.searchsorted(suspects, fingerprints), len(suspects) - 1)
-        is_suspect = suspects[at] == fingerprints
-        rows = np.flatnonzero(there)[is_suspect]
+            return duplicates
+        fingerprints, has_key = _fingerprints(batch, secret)
+        positions = np.minimum(np.searchsorted(suspects, fingerprints), len(suspects) - 1)
+        is_suspect = suspects[positions] == fingerprints
+        rows = np.flatnonzero(has_key)[is_suspect]
         if not len(rows):
             continue
-        picked = batch.take(pa.array(rows))
-        shown = zip(*(column.to_pylist() for column in picked.columns), strict=True)
-        proven = set()
-        each = zip(_normalized_keys(picked), shown, fingerprints[is_suspect].tolist(), strict=True)
-        for compared, key, fingerprint in each:
-            seen[compared] = seen.get(compared, 0) + 1
-            if seen[compared] == 2:
-                found.append(key)
-                proven.add(fingerprint)
-                if len(found) == most:
-                    return found
-        # The other rows of a key that was found need not be looked at, however many there are.
-        suspects = np.setdiff1d(suspects, np.array(list(proven), np.uint64))
-    return found
+        suspect_rows = batch.take(pa.array(rows))
+        keys = zip(*(column.to_pylist() for column in suspect_rows.columns), strict=True)
+        confirmed = set()
+        for normalized, key, fingerprint in zip(
+            _normalized_keys(suspect_rows), keys, fingerprints[is_suspect].tolist(), strict=True
+        ):
+            occurrences[normalized] = occurrences.get(normalized, 0) + 1
+            if occurrences[normalized] == 2:
+                duplicates.append(key)
+                confirmed.add(fingerprint)
+                if len(duplicates) == most:
+                    return duplicates
+        # A confirmed key may have any number of further rows, which need no comparison.
+        suspects = np.setdiff1d(suspects, np.array(list(confirmed), np.uint64))
+    return duplicates
 
 
 def _normalized_keys(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
     columns = [_normalize(column) for column in batch.columns]
-    return zip(*(each.to_pylist() for each in columns), strict=True)
+    return zip(*(column.to_pylist() for column in columns), strict=True)
 
 
 def _fingerprints(batch: pa.RecordBatch, secret: str) -> tuple[Fingerprints, npt.NDArray[np.bool_]]:
-    """Of the rows whose key has no null, and which rows those are."""
-    there = np.ones(batch.num_rows, np.bool_)
+    """Return the fingerprints of the rows whose key has no null, and a mask of those rows."""
+    has_key = np.ones(batch.num_rows, np.bool_)
     for column in batch.columns:
         if column.null_count:
-            there &= np.asarray(column.is_valid())
-    kept = batch if there.all() else batch.filter(pa.array(there))
-    together = np.zeros(kept.num_rows, np.uint64)
-    for column in kept.columns:
+            has_key &= np.asarray(column.is_valid())
+    rows_with_key = batch if has_key.all() else batch.filter(pa.array(has_key))
+    fingerprints = np.zeros(rows_with_key.num_rows, np.uint64)
+    for column in rows_with_key.columns:
         hashed = _hash_column(_normalize(column), secret)
-        together = _mix_bits(together * np.uint64(3) + hashed)
-    return together, there
+        fingerprints = _mix_bits(fingerprints * np.uint64(3) + hashed)
+    return fingerprints, has_key
 
 
 def _hash_column(column: pa.Array, secret: str) -> Fingerprints:
@@ -169,14 +173,15 @@ def _hash_column(column: pa.Array, secret: str) -> Fingerprints:
 
 
 def _mix_bits(numbers: Fingerprints) -> Fingerprints:
-    """Each number to another, far from its neighbours: the finalizer of splitmix64, which loses nothing."""
+    """Map each number to another one, far from those of its neighbours: the finalizer of splitmix64, which is a
+    bijection."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(numbers ^ (numbers >> np.uint64(31)), dtype=np.uint64)
 
 
 def _normalize(column: pa.Array) -> pa.Array:
-    """As whole numbers, or as bytes, that are equal where keys are."""
+    """Return the column as integers, texts or bytes that are equal if and only if the keys are."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     kind = column.type
@@ -198,18 +203,18 @@ def _normalize(column: pa.Array) -> pa.Array:
         return column.cast(pa.string())
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return column.cast(pa.binary())
-    raise InvalidInput(f"a column of type {kind} is no key; name columns of numbers, texts, dates or bytes")
+    raise InvalidInput(f"a column of type {kind} cannot be a key; name columns of numbers, texts, dates or bytes")
 
 
 def _float_bits(floats: pa.Array) -> pa.Array:
     values = np.asarray(floats.cast(pa.float64() if pa.types.is_float64(floats.type) else pa.float32()).fill_null(0))
-    alike = np.where(np.isnan(values), values.dtype.type(np.nan), values)
-    bits = alike.view(np.uint64 if alike.dtype == np.float64 else np.uint32)
+    one_nan = np.where(np.isnan(values), values.dtype.type(np.nan), values)
+    bits = one_nan.view(np.uint64 if one_nan.dtype == np.float64 else np.uint32)
     return pa.array(bits, mask=np.asarray(floats.is_null()))
 
 
 def check_key_columns(schema: pa.Schema, names: Sequence[str]) -> None:
-    """That these columns can be keys, before any is read."""
+    """Raise `InvalidInput` if a column has a type that cannot be a key, before any row is read."""
     for name in names:
         if name in schema.names:
             _normalize(pa.nulls(0, schema.field(name).type))

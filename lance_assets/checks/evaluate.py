@@ -1,10 +1,10 @@
-"""Asking checks about a version, and what Dagster is told of it.
+"""Check evaluation: runs checks on a version and reports the results to Dagster.
 
-    seen_at(table)            the version and its parent, as a check is shown them
-    judged(check, seen)       what it finds; an exception is a finding too, and never the end of whoever asked
-    evaluation(ledger, ...)   the same as an event of Dagster
+    context_at(table)               the version and its parent, as the argument of checks
+    evaluate(check, context)        the result; an exception becomes a failed result and never ends the caller's run
+    evaluation_event(ledger, ...)   the result as a Dagster event
 
-`001-checks-run-at-recording.md` says who asks when. Nothing is decided here by what was found.
+`001-checks-run-at-recording.md` says when checks are evaluated. Nothing here decides what follows from a result.
 """
 
 import time
@@ -27,6 +27,8 @@ _TEXT_MAX = 2_000
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedCheck:
+    """Check with its result for one version."""
+
     check: Check
     result: CheckResult
     version: int
@@ -34,17 +36,18 @@ class EvaluatedCheck:
 
     @property
     def summary(self) -> str:
+        """Sentence for a log."""
         verdict = "passed" if self.result.passed else "failed"
         return f"{self.check.name} {verdict} for version {self.version}: {self.result.description}"
 
 
 def check_unique_names(checks: Sequence[Check], label: str) -> None:
-    """That each has its own, under which its results are kept."""
+    """Raise `InvalidInput` if two checks have the same name, under which Dagster stores their results."""
     names = [check.name for check in checks]
     for check in checks:
         if names.count(check.name) > 1:
             raise check.declaration_error(
-                f"{names.count(check.name)} checks of the Lance table {label!r} are called so; give each its own name="
+                f"{names.count(check.name)} checks of the Lance table {label!r} have this name; give each its own name="
             )
 
 
@@ -55,79 +58,80 @@ def context_at(
     is_head: bool = True,
     now: datetime | None = None,
 ) -> CheckContext:
-    """`instance` is where the run that the version names is looked for."""
+    """Return the context of a version. `instance` tells whether it knows the run that the version names."""
     try:
         parent = table.at(table.version - 1) if table.version > 1 else None
     except (Corrupt, NotFound, Unsupported):
         parent = None
-    made_by = table.transaction()
-    run_id = made_by.properties.get(RUN_ID) if made_by else None
-    known = instance.has_run(run_id) if instance is not None and run_id else None
+    transaction = table.transaction()
+    run_id = transaction.properties.get(RUN_ID) if transaction else None
+    run_is_known = instance.has_run(run_id) if instance is not None and run_id else None
     if now is None:
-        return CheckContext(table, parent, is_head, known)
-    return CheckContext(table, parent, is_head, known, now)
+        return CheckContext(table, parent, is_head, run_is_known)
+    return CheckContext(table, parent, is_head, run_is_known, now)
 
 
 def evaluate(check: Check, context: CheckContext, *, reraise: tuple[type[LanceError], ...] = ()) -> EvaluatedCheck:
-    """A check that raises has failed; errors that are `reraise` are the caller's."""
+    """Evaluate one check. An exception counts as a failure, except errors of the types in `reraise`."""
     started = time.monotonic()
     try:
-        finding = check.judge(context)
+        result = check.judge(context)
     except reraise:
         raise
     except LanceError as error:
-        finding = CheckResult(False, f"it could not be judged: {error}", _error_metadata(error))
+        result = CheckResult(False, f"the check could not be evaluated: {error}", _error_metadata(error))
     except Exception as error:  # noqa: BLE001  # a project's own function may raise anything
-        said = f"{type(error).__name__}: {error}"[:_TEXT_MAX]
-        where = "".join(traceback.format_exception(error)[-_TRACE_LINES:])[-_TEXT_MAX:]
-        trace = {"lance/trace": dg.MetadataValue.text(where)}
-        finding = CheckResult(False, f"it could not be judged: {said}", {**_error_metadata(error), **trace})
-    return EvaluatedCheck(check, finding, context.table.version, time.monotonic() - started)
+        message = f"{type(error).__name__}: {error}"[:_TEXT_MAX]
+        trace = "".join(traceback.format_exception(error)[-_TRACE_LINES:])[-_TEXT_MAX:]
+        metadata = {**_error_metadata(error), "lance/trace": dg.MetadataValue.text(trace)}
+        result = CheckResult(False, f"the check could not be evaluated: {message}", metadata)
+    return EvaluatedCheck(check, result, context.table.version, time.monotonic() - started)
 
 
 def evaluate_all(checks: Iterable[Check], context: CheckContext) -> list[EvaluatedCheck]:
     return [evaluate(check, context) for check in checks]
 
 
-def evaluation_event(ledger: Ledger, each: EvaluatedCheck, partition: str) -> dg.AssetCheckEvaluation:
-    """Of one version: under its partition, so that a run that makes several versions keeps what it found of each."""
+def evaluation_event(ledger: Ledger, evaluated: EvaluatedCheck, partition: str) -> dg.AssetCheckEvaluation:
+    """Return a result as an event, with the partition of its version: a run that makes several versions keeps one for
+    each."""
     return dg.AssetCheckEvaluation(
         asset_key=ledger.key,
-        check_name=each.check.name,
-        passed=each.result.passed,
-        severity=SEVERITIES[each.check.severity],
-        description=each.result.description,
-        metadata=metadata_of(each, partition),
+        check_name=evaluated.check.name,
+        passed=evaluated.result.passed,
+        severity=SEVERITIES[evaluated.check.severity],
+        description=evaluated.result.description,
+        metadata=metadata_of(evaluated, partition),
         partition=partition,
     )
 
 
-def metadata_of(each: EvaluatedCheck, partition: str | None) -> dict[str, dg.MetadataValue]:
-    told: dict[str, dg.MetadataValue] = {
-        "lance/version": dg.MetadataValue.int(each.version),
-        "lance/seconds": dg.MetadataValue.float(round(each.seconds, 3)),
+def metadata_of(evaluated: EvaluatedCheck, partition: str | None) -> dict[str, dg.MetadataValue]:
+    metadata: dict[str, dg.MetadataValue] = {
+        "lance/version": dg.MetadataValue.int(evaluated.version),
+        "lance/seconds": dg.MetadataValue.float(round(evaluated.seconds, 3)),
     }
     if partition is not None:
-        told["lance/partition"] = dg.MetadataValue.text(partition)
-    return {**told, **each.result.metadata}
+        metadata["lance/partition"] = dg.MetadataValue.text(partition)
+    return {**metadata, **evaluated.result.metadata}
 
 
 def evaluate_in_run(
     context: dg.AssetExecutionContext, ledger: Ledger, checks: Sequence[Check], table: Table, partition: str
 ) -> None:
-    """Ask all of them about a version that this run has recorded. What they find is put down, and ends no run: the
-    version is there already."""
+    """Evaluate all checks on a version that this run has recorded, and log the results. A failure does not end the
+    run, since the version is already committed."""
     if not checks:
         return
     try:
-        seen = context_at(table, instance=context.instance)
+        check_context = context_at(table, instance=context.instance)
     except (LanceError, OSError) as error:
-        context.log.warning(f"{ledger.label}: version {table.version} could not be looked at for its checks: {error}")
+        context.log.warning(f"{ledger.label}: version {table.version} cannot be read for its checks: {error}")
         return
-    for each in evaluate_all(checks, seen):
-        context.log_event(evaluation_event(ledger, each, partition))
-        if not each.result.passed:
-            context.log.warning(f"{ledger.label}: the check {each.summary}")
+    for evaluated in evaluate_all(checks, check_context):
+        context.log_event(evaluation_event(ledger, evaluated, partition))
+        if not evaluated.result.passed:
+            context.log.warning(f"{ledger.label}: the check {evaluated.summary}")
 
 
 def severity_of(check: Check) -> dg.AssetCheckSeverity:

@@ -1,6 +1,4 @@
-"""What rows can be asked: whether keys are unique, and how many values are missing. The columns asked about are read, a
-batch at a time, and no others.
-"""
+"""Row checks: unique keys and null values. They read the checked columns only, one batch at a time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +8,7 @@ import pyarrow as pa
 
 from lance_assets.checks.check import Check, CheckContext, CheckResult
 from lance_assets.checks.duplicates import check_key_columns, find_duplicates
+from lance_assets.common.text import format_count
 from lance_core import Table
 
 _SHOWN = 5
@@ -18,8 +17,8 @@ _VALUE_SHOWN = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysUnique(Check):
-    """No two rows have the same values in these columns. Every row is looked at, in bounded memory. A row with a null
-    there equals none, as in an upsert; say `Nulls` where there should be none.
+    """No two rows have the same values in these columns. The check reads every row, in bounded memory. As in an
+    upsert, a row with a null in its key equals no other row; use `Nulls` to forbid nulls.
 
         KeysUnique(columns=["id"])
     """
@@ -40,20 +39,20 @@ class KeysUnique(Check):
 
     def judge(self, context: CheckContext) -> CheckResult:
         check_key_columns(context.table.schema, self.columns)
-        found = find_duplicates(lambda: context.table.to_batches(list(self.columns)), shown_max=_SHOWN + 1)
-        nulls = f", {found.with_null:,} of them with a null and not compared" if found.with_null else ""
-        rows = f"{found.rows:,} row{'' if found.rows == 1 else 's'}{nulls}"
-        if not found.keys:
+        duplicates = find_duplicates(lambda: context.table.to_batches(list(self.columns)), shown_max=_SHOWN + 1)
+        nulls = f", {duplicates.with_null:,} of them with a null and not compared" if duplicates.with_null else ""
+        rows = f"{duplicates.rows:,} row{'' if duplicates.rows == 1 else 's'}{nulls}"
+        if not duplicates.keys:
             return CheckResult(
-                True, f"no key is there twice in {rows}", {"lance/rows": dg.MetadataValue.int(found.rows)}
+                True, f"no duplicate key in {rows}", {"lance/rows": dg.MetadataValue.int(duplicates.rows)}
             )
-        shown = [self._key_text(key) for key in found.keys[:_SHOWN]]
-        more = ", and more" if len(found.keys) > _SHOWN else ""
+        shown = [self._key_text(key) for key in duplicates.keys[:_SHOWN]]
+        more = ", and more" if len(duplicates.keys) > _SHOWN else ""
         return CheckResult(
             False,
-            f"{len(shown)} key{'s are' if len(shown) > 1 else ' is'} there more than once in {rows}: "
+            f"{len(shown)} key{'s occur' if len(shown) > 1 else ' occurs'} more than once in {rows}: "
             f"{'; '.join(shown)}{more}",
-            {"lance/rows": dg.MetadataValue.int(found.rows), "lance/keys": dg.MetadataValue.json(shown)},
+            {"lance/rows": dg.MetadataValue.int(duplicates.rows), "lance/keys": dg.MetadataValue.json(shown)},
         )
 
     def _key_text(self, values: Sequence[object]) -> str:
@@ -62,8 +61,8 @@ class KeysUnique(Check):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nulls(Check):
-    """Of the values of each of these columns at most so large a share is null: none, unless told otherwise. A column
-    may be a field of a struct, `address.city`.
+    """At most a share of the values of each of these columns is null; by default none may be. A column may be a field
+    of a struct, `address.city`.
 
         Nulls(columns=["id", "address.city"])
         Nulls(name="few_scores", columns=["score"], max_share=0.05)
@@ -77,7 +76,7 @@ class Nulls(Check):
         _check_columns(self, self.columns)
         share: object = self.max_share
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
-            raise self.declaration_error(f"max_share= is a share from 0 to below 1, not {share!r}")
+            raise self.declaration_error(f"max_share= must be a share of at least 0 and below 1, not {share!r}")
 
     @property
     def reads_data(self) -> bool:
@@ -90,24 +89,28 @@ class Nulls(Check):
 
     def judge(self, context: CheckContext) -> CheckResult:
         rows = context.table.count_rows()
-        counted = count_nulls(context.table, self.columns)
-        told = {f"lance/nulls/{name}": dg.MetadataValue.int(count) for name, count in counted.items()}
-        bad = [name for name, count in counted.items() if count > self.max_share * rows]
-        if bad:
-            sentences = [f"{name!r} has {counted[name]:,} ({counted[name] / rows:.2%})" for name in bad]
-            allowed = f"at most {self.max_share:.2%} may be null" if self.max_share else "none should be null"
-            return CheckResult(False, f"of {rows:,} values {'; '.join(sentences)} nulls, and {allowed}", told)
-        total = sum(counted.values())
-        return CheckResult(True, f"{total:,} nulls in {rows:,} rows" if total else f"no nulls in {rows:,} rows", told)
+        nulls = count_nulls(context.table, self.columns)
+        metadata = {f"lance/nulls/{name}": dg.MetadataValue.int(count) for name, count in nulls.items()}
+        exceeded = [name for name, count in nulls.items() if count > self.max_share * rows]
+        if exceeded:
+            sentences = [
+                f"{name!r} has {format_count(nulls[name], 'null')} ({nulls[name] / rows:.2%})" for name in exceeded
+            ]
+            allowed = f"at most {self.max_share:.2%} may be null" if self.max_share else "none may be null"
+            return CheckResult(False, f"in {rows:,} rows {'; '.join(sentences)}, and {allowed}", metadata)
+        total = sum(nulls.values())
+        return CheckResult(
+            True, f"{total:,} nulls in {rows:,} rows" if total else f"no nulls in {rows:,} rows", metadata
+        )
 
 
 def count_nulls(table: Table, columns: Sequence[str]) -> dict[str, int]:
-    """What the schema rules out is not read."""
+    """Count the nulls of each column. Columns that cannot be null by the schema are not read."""
     counts = dict.fromkeys(columns, 0)
-    wanted = [name for name in columns if _may_be_null(table.schema, name)]
-    if wanted:
-        for batch in table.to_batches(wanted):
-            for name, column in zip(wanted, batch.columns, strict=True):
+    nullable = [name for name in columns if _may_be_null(table.schema, name)]
+    if nullable:
+        for batch in table.to_batches(nullable):
+            for name, column in zip(nullable, batch.columns, strict=True):
                 counts[name] += column.null_count
     return counts
 
@@ -117,8 +120,8 @@ def _may_be_null(schema: pa.Schema, name: str) -> bool:
 
 
 def _check_columns(check: Check, columns: Sequence[object]) -> None:
-    if isinstance(columns, str) or not columns or not all(isinstance(each, str) and each for each in columns):
-        raise check.declaration_error(f"columns= is a list of names, not {columns!r}")
+    if isinstance(columns, str) or not columns or not all(isinstance(name, str) and name for name in columns):
+        raise check.declaration_error(f"columns= must be a list of names, not {columns!r}")
     if len(set(columns)) < len(columns):
         raise check.declaration_error(f"columns= names a column twice: {columns!r}")
 

@@ -1,4 +1,4 @@
-"""Whether the columns are still those that readers know."""
+"""Schema check: compares the columns of a version with those of its parent."""
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
@@ -16,6 +16,8 @@ _SHOWN_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class _ColumnSignature:
+    """Field id, type and nullability of a column."""
+
     id: int
     type: str
     nullable: bool
@@ -23,8 +25,9 @@ class _ColumnSignature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaStable(Check):
-    """The columns are those of the version before, but for changes that are allowed: additions, unless told otherwise.
-    Their order, and metadata, are not looked at; fields of structs are columns too (`address.city`).
+    """The columns are those of the parent version, except for the allowed kinds of change; by default additions are
+    allowed. The order of the columns and their metadata do not count. Fields of structs are columns too
+    (`address.city`).
 
         SchemaStable()
         SchemaStable(allow=["additions", "drops"])
@@ -37,75 +40,73 @@ class SchemaStable(Check):
     def check(self) -> None:
         changes = get_args(Change)
         if isinstance(self.allow, str) or not set(self.allow) <= set(changes):
-            raise self.declaration_error(
-                f"allow= is a list of what may happen, of {', '.join(changes)}; not {self.allow!r}"
-            )
+            raise self.declaration_error(f"allow= must be a list of {', '.join(changes)}; not {self.allow!r}")
 
     @property
     def description(self) -> str:
-        allowed = f", but for {', '.join(self.allow)}" if self.allow else ""
-        return f"The columns are those of the version before{allowed}."
+        allowed = f", except for {', '.join(self.allow)}" if self.allow else ""
+        return f"The columns are those of the parent version{allowed}."
 
     def judge(self, context: CheckContext) -> CheckResult:
         if context.parent is None:
-            return CheckResult(True, "there is no version before it to compare with")
-        found = list(_schema_changes(context.parent, context.table))
-        refused = [sentence for change, sentence in found if change not in self.allow]
-        told = {"lance/schema_changes": dg.MetadataValue.int(len(found))}
+            return CheckResult(True, "there is no parent version to compare with")
+        changes = list(_schema_changes(context.parent, context.table))
+        refused = [sentence for change, sentence in changes if change not in self.allow]
+        metadata = {"lance/schema_changes": dg.MetadataValue.int(len(changes))}
         if refused:
             return CheckResult(
                 False,
-                f"against version {context.parent.version}: {_join_limited(refused)}. If readers can live with it, allow it by "
-                f"allow= of this check; if not, t.restore({context.parent.version}) puts the columns back",
-                told,
+                f"compared with version {context.parent.version}: {_join_limited(refused)}. If readers accept this, "
+                f"add it to allow= of the check; otherwise t.restore({context.parent.version}) restores the columns",
+                metadata,
             )
-        if found:
-            sentences = [sentence for _change, sentence in found]
+        if changes:
+            sentences = [sentence for _change, sentence in changes]
             return CheckResult(
-                True, f"against version {context.parent.version}, as allowed: {_join_limited(sentences)}", told
+                True, f"against version {context.parent.version}, as allowed: {_join_limited(sentences)}", metadata
             )
-        return CheckResult(True, f"the same columns as in version {context.parent.version}", told)
+        return CheckResult(True, f"the same columns as in version {context.parent.version}", metadata)
 
 
 def _schema_changes(before: Table, after: Table) -> Iterator[tuple[Change, str]]:
-    """What is in a column that came, went or got another name is told with it."""
+    """Yield the changes between two versions. A change of a struct column is not repeated for its fields."""
     old, new = _columns_by_path(before.manifest.schema), _columns_by_path(after.manifest.schema)
-    came = _outermost(new.keys() - old.keys())
-    went = _outermost(old.keys() - new.keys())
-    path_of = {new[path].id: path for path in came}
-    for path in old:
-        was = old[path]
+    added = _outermost(new.keys() - old.keys())
+    removed = _outermost(old.keys() - new.keys())
+    added_by_id = {new[path].id: path for path in added}
+    for path, column in old.items():
         if path in new:
-            now = new[path]
-            if now.type != was.type:
-                yield "types", f"{path!r} is of type {now.type}, and was {was.type}"
-            if now.nullable != was.nullable:
-                yield "nullability", f"{path!r} {'may be null now' if now.nullable else 'may not be null any more'}"
-        elif path in went:
-            name = path_of.get(was.id)
-            if name is not None and new[name].type == was.type:
-                came.remove(name)
-                yield "renames", f"{path!r} is called {name!r} now"
+            current = new[path]
+            if current.type != column.type:
+                yield "types", f"{path!r} has type {current.type} instead of {column.type}"
+            if current.nullable != column.nullable:
+                yield "nullability", f"{path!r} {'is now nullable' if current.nullable else 'is no longer nullable'}"
+        elif path in removed:
+            name = added_by_id.get(column.id)
+            if name is not None and new[name].type == column.type:
+                added.remove(name)
+                yield "renames", f"{path!r} was renamed to {name!r}"
             else:
-                yield "drops", f"{path!r} is gone"
+                yield "drops", f"{path!r} was dropped"
     for path in new:
-        if path in came:
+        if path in added:
             yield "additions", f"{path!r} of type {new[path].type} is new"
 
 
 def _columns_by_path(schema: TableSchema) -> dict[str, _ColumnSignature]:
-    """By path, in their order."""
-    found: dict[str, _ColumnSignature] = {}
-    waiting = [(field.name, field) for field in reversed(schema.fields)]
-    while waiting:
-        path, field = waiting.pop()
-        found[path] = _ColumnSignature(field.id, field.logical_type, field.nullable)
-        waiting.extend((f"{path}.{child.name}", child) for child in reversed(field.children))
-    return found
+    """Return all columns by path, in schema order."""
+    columns: dict[str, _ColumnSignature] = {}
+    pending = [(field.name, field) for field in reversed(schema.fields)]
+    while pending:
+        path, field = pending.pop()
+        columns[path] = _ColumnSignature(field.id, field.logical_type, field.nullable)
+        pending.extend((f"{path}.{child.name}", child) for child in reversed(field.children))
+    return columns
 
 
 def _outermost(paths: Set[str]) -> set[str]:
-    return {path for path in paths if not any(above in paths for above in _parent_paths(path))}
+    """Return the paths that are not below another one of them."""
+    return {path for path in paths if not any(parent in paths for parent in _parent_paths(path))}
 
 
 def _parent_paths(path: str) -> Iterator[str]:

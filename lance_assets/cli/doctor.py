@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace, access: Access) -> int:
             each.severity.value,
             each.rule,
             each.what,
-            _remedy_text(each.repair, uri, each.mend.kind.value if each.mend else None),
+            _remedy_text(each.repair, uri, each.automatic_repair.kind.value if each.automatic_repair else None),
             each.path,
             each.version,
         )

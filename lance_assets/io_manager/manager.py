@@ -38,8 +38,10 @@ from lance_assets.resources.spark import SparkSessionResource, session_of
 from lance_assets.spark import append, overwrite, read
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed, InvalidInput, NotFound, Table
-from lance_core.tasks import here
-from lance_core.tasks.here import TableRef
+from lance_core.tasks.driver import TableRef, WriteOptions
+from lance_core.tasks.partitioning import LocalRunner
+from lance_core.tasks.replace_where import overwrite_slice
+from lance_core.tasks.write import FileLimits, append_rows, overwrite_rows, stage_locally
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -216,12 +218,17 @@ class _Output:
 
     def _write_locally(self, rows: Rows) -> Committed:
         target = self.target
-        where = TableRef(target.uri, **target.access)
+        table, stage = TableRef(target.uri, **target.access), stage_locally(rows)
+        limits, options = FileLimits(), WriteOptions(**self._options())
         if target.mode == APPEND:
-            return here.append(rows, where, **self._options())
+            return append_rows(table, rows.schema, stage, limits=limits, options=options)
         only = self._replace_predicate(rows.schema)
-        replaces = only is None and target.replace_schema is not False
-        return here.overwrite(rows, where, only=only, replace_schema=replaces, **self._options())
+        if only is not None:
+            return overwrite_slice(
+                table, rows.schema, stage, only, limits=limits, options=options, runner=LocalRunner()
+            )
+        replaces = target.replace_schema is not False
+        return overwrite_rows(table, rows.schema, stage, replace_schema=replaces, limits=limits, options=options)
 
     def _write_with_spark(self, frame: "DataFrame") -> Committed:
         target = self.target

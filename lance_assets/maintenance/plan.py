@@ -35,7 +35,7 @@ class Plan:
 
 def plan_maintenance(survey: Survey, policy: Maintenance, *, pinned: Collection[int] = ()) -> Plan:
     """`pinned` are versions that stay for others."""
-    expired = [version for version in survey.outlived if version not in pinned]
+    expired = [version for version in survey.expired_versions if version not in pinned]
     compact, clean = tuple(_compaction_reasons(survey, policy)), tuple(_cleanup_reasons(expired, policy))
     index = tuple(_index_reasons(survey, policy))
     done = [
@@ -52,7 +52,7 @@ def describe_shape(survey: Survey) -> str:
     indices = f"; its index {least.name!r} leaves {_count(least.uncovered_rows, 'row')} uncovered" if least else ""
     return (
         f"version {survey.version} has {_count(survey.rows, 'row')} in {_count(survey.fragments, 'fragment')}, of which "
-        f"{survey.small_fragments} could be joined{indices}; {_count(len(survey.outlived), 'version')} could go"
+        f"{survey.small_fragments} could be joined{indices}; {_count(len(survey.expired_versions), 'version')} could go"
     )
 
 

@@ -1,12 +1,12 @@
-"""Spark ops over Lance tables, and the sessions they run in: PySpark, no Dagster.
+"""Spark operations over Lance tables and the sessions they run in, with PySpark and without Dagster.
 
-Every op that makes one version takes `audit=`: a function that is shown, on the driver, the table with the change and
-the one it was made upon (None for a first version), before anybody else can see it. If it raises, nothing is published.
-So does `upsert_batches`, of each batch of a stream; the format `lance` has options only, which are text.
+Executors write and read files through `lance_core.tasks`; the driver plans and commits once. Every operation that
+commits one version takes `audit=`: a function that the driver calls before the version is published, with the table
+after the change and the table before it (`None` for a first version). If it raises, nothing is published.
+`upsert_batches` takes one for each micro-batch of a stream. The format `lance` cannot, since its options are text.
 
-Executors write and read files through `lance_core.tasks`; the driver plans, and commits once. Names are loaded when
-they are used, so that importing this package costs nothing. Start with `writer.py`, or with `session.py`. (A module
-must not be called like a function that is exported here: importing it would hide the function.)
+Names are loaded on first use, so importing this package costs nothing. A module must not have the name of a function
+that is exported here, since importing the module would hide the function. Start with `writer.py` or `session.py`.
 """
 
 from importlib import import_module

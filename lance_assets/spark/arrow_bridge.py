@@ -1,8 +1,9 @@
-"""Rows of a DataFrame, handed to Python tasks in batches of Spark's making.
+"""Arrow bridge: passes the rows of a DataFrame to Python tasks in batches of a size that suits their types.
 
-After every row Spark measures the batch that it fills, so that one of wide rows does not grow too large; with sixteen
-columns that takes longer than filling it. Where the types say that so many rows are no large batch, it is told not to.
-What that saves, and when it may be: `003-arrow-batch-transfer.md`.
+While Spark fills an Arrow batch it measures the batch after every row, so that a batch of wide rows does not grow too
+large. With sixteen columns the measurement takes longer than the filling. If the types bound the size of a batch,
+this module sets a row limit and switches the measurement off. `003-arrow-batch-transfer.md` has the measurements and
+the conditions. Start with `map_in_arrow`.
 """
 
 import re
@@ -18,81 +19,91 @@ from lance_assets.spark.session import classic_context
 from lance_assets.spark.worker_setup import WorkerTask
 
 BATCH_ROWS = 65_536
-"""In a batch of narrow rows, and in one that is measured."""
+"""Rows in a batch of fixed-width columns, and in a batch that Spark measures."""
 TEXT_BATCH_ROWS = 1024
-"""In a batch that nobody measures: it may be text of a megabyte each."""
+"""Rows in an unmeasured batch with text columns, since each text may have a megabyte."""
 BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 ROWS_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
 UNLIMITED_BYTES = str(2**31 - 1)
+"""Value of `BYTES_SETTING` with which Spark does not measure batches."""
 _BATCH_BYTES = 64 * 1024**2
 _SCALAR_BYTES_MAX = 16
-"""Of a number or a time."""
+"""Size of the widest number or time."""
 _FIXED_WIDTH_TYPES = (T.NumericType, T.BooleanType, T.DatetimeType, T.AnsiIntervalType, T.NullType)
 _TEXT_TYPES = (T.StringType, T.CharType, T.VarcharType)
 _PYTHON_NODE = re.compile(r"\b\w*(?:Python|Pandas|InArrow)\w* (\w*)")
 _OWN_TASK = re.compile(r"ReadTask_of_version_\d+_of_\w*|KeysTask")
-"""They are given numbers of parts, and nothing else."""
+"""Names of tasks of this package in a query plan. Their input is partition numbers only."""
 
 
 def map_in_arrow(
     df: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], output_schema: str
 ) -> pa.Table:
-    """What a task gives back for each partition of the rows."""
+    """Run `task` on each partition of `df` and return all its output rows."""
     with _batch_properties_set(df):
         return df.mapInArrow(WorkerTask(task), output_schema).toArrow()
 
 
 @contextmanager
 def _batch_properties_set(df: DataFrame) -> Iterator[None]:
-    """Of jobs of this thread. Spark Connect knows sessions only."""
+    """Set the batch limits for the jobs of this thread.
+
+    Spark Connect has settings per session only, so nothing is set there.
+    """
     context = classic_context(df.sparkSession)
-    if context is None or _runs_python(df):
+    if context is None or _runs_other_python(df):
         yield
         return
-    wanted = _batch_properties(df)
-    before = {key: context.getLocalProperty(key) for key in wanted}
-    _set_local_properties(context, wanted)
+    properties = _batch_properties(df)
+    previous = {key: context.getLocalProperty(key) for key in properties}
+    _set_local_properties(context, properties)
     try:
         yield
     finally:
-        _set_local_properties(context, before)
+        _set_local_properties(context, previous)
 
 
 def _batch_properties(df: DataFrame) -> Mapping[str, str]:
-    """What a session sets itself counts more than what a job says."""
+    """Return the local properties to set. A setting of the user's session takes precedence over them."""
     session = df.sparkSession
-    sets = session._jsparkSession.sessionState().conf().contains
-    if sets(BYTES_SETTING):
+    is_set = session._jsparkSession.sessionState().conf().contains
+    if is_set(BYTES_SETTING):
         return {}
-    most = unmeasured_batch_rows(df.schema)
-    if not sets(ROWS_SETTING):
-        return {ROWS_SETTING: str(most or BATCH_ROWS)} | ({BYTES_SETTING: UNLIMITED_BYTES} if most else {})
-    return {BYTES_SETTING: UNLIMITED_BYTES} if most and int(session.conf.get(ROWS_SETTING) or 0) <= most else {}
+    rows_max = unmeasured_batch_rows(df.schema)
+    if not is_set(ROWS_SETTING):
+        return {ROWS_SETTING: str(rows_max or BATCH_ROWS)} | ({BYTES_SETTING: UNLIMITED_BYTES} if rows_max else {})
+    return {BYTES_SETTING: UNLIMITED_BYTES} if rows_max and int(session.conf.get(ROWS_SETTING) or 0) <= rows_max else {}
 
 
 def _set_local_properties(context: SparkContext, properties: Mapping[str, str | None]) -> None:
     for key, value in properties.items():
-        context.setLocalProperty(key, value)  # type: ignore[arg-type]  # None takes it away
+        context.setLocalProperty(key, value)  # type: ignore[arg-type]  # None removes the property
 
 
 def unmeasured_batch_rows(schema: T.StructType) -> int | None:
-    """How many rows of these types may be a batch without being measured; None if none of them may."""
-    kinds = list(_leaf_types(schema))
-    if not all(isinstance(kind, _FIXED_WIDTH_TYPES + _TEXT_TYPES) for kind in kinds):
+    """Return how many rows of these types may form a batch that Spark does not measure.
+
+    `None` means that a type has no bounded size, so that every batch must be measured.
+    """
+    types = list(_leaf_types(schema))
+    if not all(isinstance(leaf, _FIXED_WIDTH_TYPES + _TEXT_TYPES) for leaf in types):
         return None
-    most = TEXT_BATCH_ROWS if any(isinstance(kind, _TEXT_TYPES) for kind in kinds) else BATCH_ROWS
-    return max(1, min(most, _BATCH_BYTES // (_SCALAR_BYTES_MAX * max(1, len(kinds)))))
+    rows_max = TEXT_BATCH_ROWS if any(isinstance(leaf, _TEXT_TYPES) for leaf in types) else BATCH_ROWS
+    return max(1, min(rows_max, _BATCH_BYTES // (_SCALAR_BYTES_MAX * max(1, len(types)))))
 
 
-def _leaf_types(kind: T.DataType) -> Iterator[T.DataType]:
-    if isinstance(kind, T.StructType):
-        for field in kind.fields:
+def _leaf_types(data_type: T.DataType) -> Iterator[T.DataType]:
+    if isinstance(data_type, T.StructType):
+        for field in data_type.fields:
             yield from _leaf_types(field.dataType)
     else:
-        yield kind
+        yield data_type
 
 
-def _runs_python(df: DataFrame) -> bool:
-    """Whether rows are handed to Python on their way here too: how many at a time is not for us to say."""
+def _runs_other_python(df: DataFrame) -> bool:
+    """Return whether the plan passes rows to Python code that is not of this package.
+
+    The batch limits would apply to that code too, and its batch size is not this package's to choose.
+    """
     plan = df._jdf.queryExecution().optimizedPlan().toString()
     return not all(_OWN_TASK.fullmatch(task) for task in _PYTHON_NODE.findall(plan))

@@ -1,11 +1,11 @@
-"""Work of Spark's ends with whoever asked for it: what was begun inside is interrupted when its driver's code is.
+"""Cancellation: interrupts the Spark jobs that a block of code started when that code is cancelled.
 
-    with ending_together(spark):
+    with cancel_with_caller(spark):
         append(...)
 
-Spark goes on with a job whose driver has stopped waiting for it, on a cluster and behind Spark Connect until the job is
-done. Here everything begun by this thread has a tag, and is interrupted by it. No op does this by itself: whoever can
-be cancelled does it around them.
+Spark continues a job whose driver no longer waits for it; on a cluster and behind Spark Connect it runs to its end.
+`cancel_with_caller` tags every job of this thread and interrupts them by that tag. No function of this package does so
+by itself: a caller that can be cancelled wraps them.
 """
 
 import signal
@@ -23,13 +23,14 @@ from pyspark.sql import SparkSession
 from lance_assets.spark.session import classic_context
 
 _INTERRUPT_TIMEOUT_S = 10.0
-"""For Spark to take the word; a driver that is told to end must not wait for one that hangs."""
+"""Longest wait for Spark to accept an interrupt. A driver that has to end must not wait for a Spark that hangs."""
 
 
 @contextmanager
 def cancel_with_caller(spark: SparkSession) -> Iterator[None]:
+    """Interrupt the Spark jobs of the `with` block when it ends with an exception or the process gets a signal."""
     tag = f"lance-assets-{uuid.uuid4()}"
-    # A session's own tags are known to the thread that has added them alone, and who interrupts is another one.
+    # The tags of a classic session are visible to the thread that added them only, and another thread interrupts.
     context = classic_context(spark)
     add, remove, interrupt = (
         (spark.addTag, spark.removeTag, spark.interruptTag)
@@ -38,100 +39,113 @@ def cancel_with_caller(spark: SparkSession) -> Iterator[None]:
     )
     add(tag)
     try:
-        with _interrupt_on_signal(lambda: _interrupt_with_timeout(interrupt, tag)) as told:
+        with _interrupt_on_signal(lambda: _interrupt_with_timeout(interrupt, tag)) as signal_errors:
             yield
     except BaseException as error:
-        answers = _interrupt_with_timeout(interrupt, tag)
-        if isinstance(error, Exception) and not told:
+        has_answered = _interrupt_with_timeout(interrupt, tag)
+        if isinstance(error, Exception) and not signal_errors:
             remove(tag)
             raise
         _close_connection(context)
-        if answers:
+        if has_answered:
             _reactivate_session(spark, context)
-        if told and error is not told[0]:  # what Spark said of its cancelled work came over it
-            raise told[0] from error
+        if signal_errors and error is not signal_errors[0]:  # Spark's error about the cancelled jobs replaced it
+            raise signal_errors[0] from error
         raise
     remove(tag)
 
 
 @contextmanager
 def _interrupt_on_signal(interrupt: Callable[[], object]) -> Iterator[list[BaseException]]:
-    """Work is interrupted by the signal itself: while the exception passes, PySpark waits for the job that it left.
-    Gives what the handlers that were there before have raised."""
-    told: list[BaseException] = []
+    """Call `interrupt` from the handlers of SIGINT and SIGTERM; yield a list of the errors of the previous handlers.
+
+    The handler must do it: while the handler's exception propagates, PySpark waits for the job that it abandons.
+    """
+    errors: list[BaseException] = []
     if threading.current_thread() is not threading.main_thread():
-        yield told
+        yield errors
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def handle(number: int, frame: FrameType | None) -> None:
         interrupt()
-        handler = before[signal.Signals(number)]
+        handler = previous[signal.Signals(number)]
         try:
             if callable(handler):
                 handler(number, frame)
         except BaseException as error:
-            told.append(error)
+            errors.append(error)
             raise
 
-    ours = [number for number, handler in before.items() if callable(handler)]
-    for number in ours:
+    replaced = [number for number, handler in previous.items() if callable(handler)]
+    for number in replaced:
         signal.signal(number, handle)
     try:
-        yield told
+        yield errors
     finally:
-        for number in ours:
-            signal.signal(number, before[number])
+        for number in replaced:
+            signal.signal(number, previous[number])
 
 
 @contextmanager
 def keep_sigint_handler() -> Iterator[None]:
-    """Around what may start Spark: PySpark takes SIGINT for itself, to cancel everybody's jobs. Whoever had asked to be
-    told of it keeps it."""
+    """Restore the caller's SIGINT handler after a block that may start Spark.
+
+    PySpark installs its own handler, which cancels the jobs of all threads.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.getsignal(signal.SIGINT)
+    previous = signal.getsignal(signal.SIGINT)
     try:
         yield
     finally:
-        if before not in (signal.default_int_handler, signal.SIG_DFL, None):
-            signal.signal(signal.SIGINT, before)
+        if previous not in (signal.default_int_handler, signal.SIG_DFL, None):
+            signal.signal(signal.SIGINT, previous)
 
 
 def _close_connection(context: SparkContext | None) -> None:
-    """This thread may have stopped reading in the middle of an answer of Java's, which must not be taken for the answer
-    to its next question. Py4J does the same, for KeyboardInterrupt alone."""
+    """Close this thread's connection to Java.
+
+    The thread may have stopped in the middle of an answer, whose rest must not be read as the answer to the next
+    request. Py4J closes the connection by itself for KeyboardInterrupt only.
+    """
     if context is None or context._gateway is None:
         return
     client = context._gateway._gateway_client
-    # Without a connection for each thread, it is one of many, and nobody asks it again.
+    # Without one connection per thread, this one is taken from a pool and is not used again.
     connection = client.get_thread_connection() if hasattr(client, "get_thread_connection") else None
     if connection is not None:
         connection.close()
 
 
 def _reactivate_session(spark: SparkSession, context: SparkContext | None) -> None:
-    """A new connection is a new thread of Java's, which has no session: there Spark would know no data source of
-    Python's any more, `format("lance")` for one."""
+    """Make `spark` the active session of this thread again.
+
+    A new connection is a new thread in Java, which has no session. There Spark would know none of the data sources
+    that are written in Python, such as `format("lance")`.
+    """
     if context is None:
         return
     try:
-        spark.createDataFrame([], "none int")  # which PySpark does in the thread's own name
-    except (PySparkException, Py4JError, OSError):  # Spark is gone
+        spark.createDataFrame([], "none int")  # PySpark sets the thread's active session here
+    except (PySparkException, Py4JError, OSError):  # Spark has ended
         return
 
 
 def _interrupt_with_timeout(interrupt: Callable[[str], object], tag: str) -> bool:
-    """From a thread of its own: this one's connection may be in use. Whether Spark took the word in time."""
+    """Interrupt the jobs with this tag from another thread; return whether Spark accepted it in time.
 
-    def tell() -> None:
+    The connection of the calling thread may be in use.
+    """
+
+    def run() -> None:
         try:
             interrupt(tag)
-        except (PySparkException, Py4JError, OSError):  # Spark is gone, and its work with it
+        except (PySparkException, Py4JError, OSError):  # Spark has ended, and its jobs with it
             return
 
-    telling = threading.Thread(target=tell, name="lance-interrupt", daemon=True)
-    telling.start()
-    telling.join(_INTERRUPT_TIMEOUT_S)
-    return not telling.is_alive()
+    thread = threading.Thread(target=run, name="lance-interrupt", daemon=True)
+    thread.start()
+    thread.join(_INTERRUPT_TIMEOUT_S)
+    return not thread.is_alive()

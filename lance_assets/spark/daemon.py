@@ -1,7 +1,8 @@
-"""The process that starts Spark's Python workers where driver and workers are on one machine: PySpark's, less a word.
+"""Worker daemon: PySpark's daemon for Python workers without the error that it logs for a released worker.
 
-A worker that had nothing to do for a minute is let go by Spark, which closes its socket. It says that it could not say
-good-bye: over TCP to nobody, over a socket of the machine to the log, as an error with a traceback. Here it just ends.
+Spark releases a worker that was idle for a minute by closing its socket. PySpark's worker then fails to send its
+last message. Over TCP this goes unnoticed; over a Unix domain socket it logs an error with a traceback. This daemon
+ends such a worker silently. Sessions whose driver and workers share a machine use it (`session.py`).
 """
 
 import socket
@@ -10,10 +11,11 @@ from pyspark import daemon
 
 _pyspark_worker = daemon.worker
 _RELEASED = 1
+"""Exit code of a worker whose socket Spark has closed."""
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Until its task is done. Whoever is not listened to any more has nobody to tell."""
+    """Run PySpark's worker; end silently if Spark has closed its socket."""
     try:
         return int(_pyspark_worker(sock, authenticated))
     except BrokenPipeError:

@@ -1,6 +1,6 @@
-"""Files into Lance tables: executors read them and write fragments, and no row goes through the JVM.
+"""File ingest: executors read files and write fragments of a Lance table; no row passes through the JVM.
 
-Which files a table has is part of each of its versions, so that a repetition takes only what is new.
+Each version records which files the table has ingested, so a repeated ingest adds new files only. Start with `ingest`.
 """
 
 import os
@@ -42,14 +42,17 @@ def ingest(
     max_rows_per_file: int = ROWS_PER_FILE_MAX,
     max_bytes_per_file: int = BYTES_PER_FILE_MAX,
 ) -> Committed:
-    """Add the rows of those of the files that the table has not taken yet: Parquet, CSV, JSON lines or Arrow, told by
-    suffix or by `format`. `files` is a path, a directory (with all below it), a glob (`**` for any depth), or several.
+    """Add the rows of the files that the table has not ingested yet.
 
-    Columns go by name; `mapping={"column": "source.name"}` says where others come from; those that the table lacks are
-    refused, or left out with `extra="drop"`. A table that is not there gets the columns of the files, or `schema`. A
-    record that does not fit ends it, or goes into the table named by `on_bad_record`, with its place and the reason.
-    A file of the same name with other content than before is `changed`: "fail", "again" (all its rows) or "skip".
-    `source_options` are for the files, where they are reached in another way than the table.
+    `files` is a path, a directory (searched recursively), a glob (`**` for any depth), or a list of these. Parquet,
+    CSV, JSON lines and Arrow files are recognized by their suffix; `format` overrides it.
+
+    Columns match by name; `mapping={"column": "source.name"}` names another source. Columns that the table lacks are
+    an error, or are dropped with `extra="drop"`. A table that does not exist is created with the columns of the
+    files, or with `schema`. A record that does not fit the schema fails the ingest, or goes into the table that
+    `on_bad_record` names, with its position and the reason. `changed` decides about an ingested file whose content
+    has changed since: "fail", "again" (add all its rows) or "skip". `source_options` are storage options for the
+    files, if they differ from those of the table.
     """
     what = IngestRequest(
         files,

@@ -1,7 +1,7 @@
-"""Indices of Lance tables, built by Spark's workers and committed once.
+"""Index operations: Spark's workers build index segments of a Lance table, and the driver commits them once.
 
-Workers read values from the files of the table and write the files of the index through the table's own store: the JVM
-sees no row, the driver no page. `lance_core.tasks.index_build` decides what is built, and in how many jobs.
+Workers read the values from the data files and write the index files through the table's own store. No row passes
+through the JVM and no index page through the driver. `lance_core.tasks.index_build` plans the segments and the jobs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,21 +34,23 @@ def build_index(
     audit: Audit | None = None,
     **params: object,
 ) -> Committed:
-    """An index of this kind on a column, or on a field within (`address.city`): "BTREE", "BITMAP", "LABEL_LIST",
-    "ZONEMAP" or "BLOOMFILTER". `params` are what the kind may be told, such as `rows_per_zone=4096` for a zone map.
+    """Build an index on a column or on a nested field (`address.city`) and commit it.
 
-    It covers all rows that there are; one whose name is taken is an error, and `replace` builds it anew. With
-    `only="uncovered"` an index that is there is built on: rows that it does not cover yet become a segment of their
-    own, and where all are covered there is no new version. `only="needed"` is for whoever says again and again which
-    index there should be: one that is there is built on, small segments of it become one, and where it is of another
-    kind, or was built with other `params` than are given, it is built anew. Rows that others add meanwhile are scanned
-    until it is built on; what a compaction moved is built again before the commit.
+    `kind` is the index type: "BTREE", "BITMAP", "LABEL_LIST", "ZONEMAP" or "BLOOMFILTER". `params` are its parameters,
+    such as `rows_per_zone=4096` for a zone map.
+
+    The index covers all current rows. A name that is in use is an error; `replace=True` rebuilds the index of that
+    name. `only="uncovered"` extends an existing index: the rows that it does not cover become a new segment, and no
+    version is committed if it covers all rows. `only="needed"` declares which index the table should have, and can be
+    called repeatedly: it extends an existing index, merges its small segments, and rebuilds it if its type or its
+    `params` differ from the arguments. Rows that other writers append meanwhile are scanned until the index is
+    extended. Segments whose rows a compaction moves meanwhile are rebuilt before the commit.
     """
     return index_build.build_index(
         TableRef(uri, branch, storage_options, manifest_store),
         IndexRequest(column, kind, name, replace, params=params),
         only,
-        how=WriteOptions(intent, properties, retries, audit),
+        options=WriteOptions(intent, properties, retries, audit),
         runner=SparkRunner(spark),
     )
 
@@ -66,12 +68,14 @@ def optimize_indices(
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
 ) -> Committed:
-    """Cover with all indices, or those of some `names`, what they do not cover yet; merge segments; write those anew
-    whose rows a compaction moved. What it does is what `Table.optimize_indices` does; all small indices are one job."""
+    """Extend the indices to the rows that they do not cover, merge segments, and rewrite those that a compaction moved.
+
+    `names` limits it to some indices. It does what `Table.optimize_indices` does; one job handles all small indices.
+    """
     return index_build.optimize_indices(
         TableRef(uri, branch, storage_options, manifest_store),
         names,
         merge,
-        how=WriteOptions(intent, properties, retries),
+        options=WriteOptions(intent, properties, retries),
         runner=SparkRunner(spark),
     )

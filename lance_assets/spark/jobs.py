@@ -1,6 +1,6 @@
-"""Tasks of the core as Spark jobs: a Spark task for each part of a table, whose results come back to the driver.
+"""Spark jobs: runs the tasks of `lance_core.tasks` as one Spark task per partition and collects their results.
 
-No rows cross over to the JVM: a task is given a number, and gives back bytes.
+Rows never enter the JVM: a task receives partition numbers and returns bytes. Start with `SparkRunner`.
 """
 
 import re
@@ -21,70 +21,80 @@ from lance_core.tasks.partitioning import Task
 PARTITION_RESULT_SCHEMA = "part bigint, result binary, refusal string"
 FRAGMENT_RESULT_SCHEMA = "fragment binary, refusal string"
 """Spark schemas of task results: `RESULT` of `lance_core.tasks.partitioning` and of `lance_core.tasks.write`."""
-_SLOTS_UNKNOWN = 8
+_SLOTS_IF_UNKNOWN = 8
 _SLOTS_MAX = 1024
 _EXECUTORS_IF_UNBOUNDED = 32
-"""Where Spark may have as many as it wants."""
+"""Assumed number of executors where dynamic allocation has no upper limit."""
 _BIGINT_BYTES = 8
 _ESTIMATE_BYTES_MAX = 128 * 1024**2
-"""Far above what Spark sends to every worker (10 MB), and counted in a few milliseconds."""
+"""Far above the size up to which Spark broadcasts (10 MB); Spark generates as many numbers in a few milliseconds."""
 _RESULT_TOO_LARGE = re.compile(r"\(([^()]+)\) is bigger than (spark\.driver\.maxResultSize \([^()]+\))")
 _LOCAL_MASTER = re.compile(r"local\[(\d+)(?:,\s*\d+)?\]")
 
 
 @dataclass(frozen=True, slots=True)
 class SparkRunner:
+    """`Runner` that executes tasks on the workers of a Spark session."""
+
     spark: SparkSession
 
     @property
     def slots(self) -> int:
         return count_task_slots(self.spark)
 
-    def run(self, task: Task, parts: int) -> pa.Table:
-        return partition_numbers(self.spark, parts).mapInArrow(WorkerTask(task), PARTITION_RESULT_SCHEMA).toArrow()
+    def run(self, task: Task, partitions: int) -> pa.Table:
+        numbers = partition_numbers(self.spark, partitions)
+        return numbers.mapInArrow(WorkerTask(task), PARTITION_RESULT_SCHEMA).toArrow()
 
 
 @contextmanager
 def limited_driver_result(subject: str, remedy: str) -> Iterator[None]:
-    """Where what comes back grows with the data. Spark ends a job that gives its driver too much, and says so somewhere
-    in a traceback of Java."""
+    """Raise `InvalidInput` if the results of a job exceed what the driver accepts.
+
+    Use it around jobs whose results grow with the data. Spark aborts such a job and names the limit inside a Java
+    traceback only. `subject` begins the message, `remedy` is what the user can do.
+    """
     try:
         yield
     except (Py4JError, PySparkException) as error:
-        found = _RESULT_TOO_LARGE.search(str(error))
-        if found is None:
+        match = _RESULT_TOO_LARGE.search(str(error))
+        if match is None:
             raise
-        came, bound = found.groups()
+        result_size, limit = match.groups()
         raise InvalidInput(
-            f"{subject}: {came} came back from the workers, more than {bound} lets the driver take. {remedy}, or set it "
-            "higher where the session is opened"
+            f"{subject}: the workers returned {result_size}, more than {limit} allows the driver to collect. {remedy}, "
+            "or raise that setting where the session is opened"
         ) from None
 
 
-def partition_numbers(spark: SparkSession, parts: int, memory_bytes: int = 0) -> DataFrame:
-    """A number for each part, in a partition of its own.
+def partition_numbers(spark: SparkSession, partitions: int, memory_bytes: int = 0) -> DataFrame:
+    """Return a DataFrame of the numbers below `partitions`, each in a Spark partition of its own.
 
-    To Spark, what a task makes of them is as big as they are: it would join with a table of any size by sending all of
-    it to every worker. So it is told of as many rows more as take `memory_bytes`, none of which is ever there.
+    Spark estimates the output of a task by the size of its input, so it would join with a table of any size by
+    broadcasting the table to every worker. To raise the estimate to `memory_bytes`, the plan contains a second range of
+    numbers whose filter matches none of them.
     """
-    each = spark.range(0, parts, 1, parts)
-    told = min(memory_bytes, _ESTIMATE_BYTES_MAX) // _BIGINT_BYTES - parts
-    if told <= 0:
-        return each
-    none = spark.range(0, told, 1, 1).where("id < 0")
-    return each.union(none).coalesce(parts)
+    numbers = spark.range(0, partitions, 1, partitions)
+    extra_rows = min(memory_bytes, _ESTIMATE_BYTES_MAX) // _BIGINT_BYTES - partitions
+    if extra_rows <= 0:
+        return numbers
+    no_rows = spark.range(0, extra_rows, 1, 1).where("id < 0")
+    return numbers.union(no_rows).coalesce(partitions)
 
 
 def count_task_slots(spark: SparkSession) -> int:
-    """How many tasks run at once, or soon will: executors come late to an application that has just begun, and to one
-    that asks for them as it needs them. Spark Connect does not say how many there are, but how it was configured."""
+    """Return how many tasks can run concurrently, now or soon.
+
+    The result considers the settings as well as the running executors, since executors join late: after the start of
+    an application, and on demand with dynamic allocation. Spark Connect exposes the settings only.
+    """
     context = classic_context(spark)
-    told = configured_slots(lambda key: spark.conf.get(key, None))
-    return max(told, int(context.defaultParallelism)) if context else told or _SLOTS_UNKNOWN
+    configured = configured_slots(lambda key: spark.conf.get(key, None))
+    return max(configured, int(context.defaultParallelism)) if context else configured or _SLOTS_IF_UNKNOWN
 
 
 def configured_slots(setting: Callable[[str], str | None]) -> int:
-    """0 where the settings do not say."""
+    """Return the number of task slots that the settings imply; 0 if they imply none."""
 
     def number(key: str) -> int:
         value = setting(key) or ""
@@ -96,5 +106,5 @@ def configured_slots(setting: Callable[[str], str | None]) -> int:
     executors = number("spark.executor.instances")
     if setting("spark.dynamicAllocation.enabled") == "true":
         executors = number("spark.dynamicAllocation.maxExecutors") or _EXECUTORS_IF_UNBOUNDED
-    told = executors * (number("spark.executor.cores") or 1)
-    return min(_SLOTS_MAX, max(told, number("spark.cores.max"), number("spark.default.parallelism")))
+    slots = executors * (number("spark.executor.cores") or 1)
+    return min(_SLOTS_MAX, max(slots, number("spark.cores.max"), number("spark.default.parallelism")))

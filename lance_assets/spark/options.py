@@ -1,8 +1,8 @@
-"""What `option(...)` said, as the format `lance` reads it. To Spark all of it is text, and names are in small letters.
+"""Options of the format `lance`: parses what `option(...)` sets, with names in lower case and values as text.
 
-Names are written with underscores here, and understood as Spark writes them too: `max_rows_per_file` and
-`maxRowsPerFile` are the same. `property.` stands before the name of a property of a version; what stands before those
-of storage options, and which of them are refused, `lance_core.tasks.credentials` tells. Start with `FormatOptions`.
+Option names have underscores here and may be spelt as in Spark: `max_rows_per_file` and `maxRowsPerFile` are the same.
+The prefix `property.` marks a property of the version. `lance_core.tasks.credentials` defines the prefixes of storage
+options and refuses secrets in plain text. Start with `FormatOptions`.
 """
 
 from collections.abc import Mapping
@@ -19,71 +19,78 @@ _Default = TypeVar("_Default")
 
 @dataclass(frozen=True, slots=True)
 class FormatOptions:
+    """Typed access to the options that Spark passes to the format."""
+
     raw: Mapping[str, str] = field(repr=False)
 
     @property
     def uri(self) -> str:
+        """URI of the table."""
         if uri := self.raw.get("path"):
             return uri
         raise InvalidInput(
-            'the format "lance" is told no path: give one by load(uri), save(uri) or start(uri). A table of Spark\'s '
-            "catalog loses its options on the way; make a view: CREATE TEMPORARY VIEW v USING lance "
-            "OPTIONS (path '...')"
+            'the format "lance" has no path: give one by load(uri), save(uri) or start(uri). A table of Spark\'s '
+            "catalog does not pass its options to the format; create a view instead: CREATE TEMPORARY VIEW v USING "
+            "lance OPTIONS (path '...')"
         )
-
-    def get_text(self, name: str) -> str | None:
-        both = {self.raw.get(name), self.raw.get(name.replace("_", ""))} - {None}
-        if len(both) > 1:
-            raise InvalidInput(f"the option {name} is given twice, in two spellings; keep one")
-        return next(iter(both), None)
 
     @property
     def storage(self) -> dict[str, str]:
+        """Storage options of the table."""
         return parse_storage_options(self.raw)
 
     @property
     def properties(self) -> dict[str, str]:
+        """Properties to record in the version."""
         named = {key: value for key, value in self.raw.items() if key.startswith(_PROPERTY)}
         return {key.removeprefix(_PROPERTY): value for key, value in named.items()}
 
+    def get_text(self, name: str) -> str | None:
+        """Return the value of an option in either spelling; `None` if it is not set."""
+        values = {self.raw.get(name), self.raw.get(name.replace("_", ""))} - {None}
+        if len(values) > 1:
+            raise InvalidInput(f"the option {name} is set twice, in two spellings and to different values; keep one")
+        return next(iter(values), None)
+
     def get_names(self, option: str) -> tuple[str, ...] | None:
-        given = self.get_text(option)
-        return None if given is None else tuple(name.strip() for name in given.split(",") if name.strip())
+        """Return the names of a comma-separated option; `None` if it is not set."""
+        value = self.get_text(option)
+        return None if value is None else tuple(name.strip() for name in value.split(",") if name.strip())
 
     def get_flag(self, option: str, *, default: bool) -> bool:
-        given = self.get_text(option)
-        if given is None:
+        value = self.get_text(option)
+        if value is None:
             return default
-        if given.lower() not in _FLAGS:
-            raise InvalidInput(f"the option {option} is {given!r}: it is true or false")
-        return _FLAGS[given.lower()]
+        if value.lower() not in _FLAGS:
+            raise InvalidInput(f"the option {option} is {value!r}; it must be true or false")
+        return _FLAGS[value.lower()]
 
     def get_number(self, option: str, default: _Default) -> int | _Default:
-        given = self.get_text(option)
-        if given is None:
+        value = self.get_text(option)
+        if value is None:
             return default
         try:
-            return int(given)
+            return int(value)
         except ValueError:
-            raise InvalidInput(f"the option {option} is {given!r}: it is a whole number") from None
+            raise InvalidInput(f"the option {option} is {value!r}; it must be a whole number") from None
 
     def get_seconds(self, option: str) -> float | None:
-        given = self.get_text(option)
+        value = self.get_text(option)
         try:
-            return None if given is None else float(given)
+            return None if value is None else float(value)
         except ValueError:
-            raise InvalidInput(f"the option {option} is {given!r}: it is a number of seconds") from None
+            raise InvalidInput(f"the option {option} is {value!r}; it must be a number of seconds") from None
 
-    def refuse_for_streams(self, why: Mapping[str, str]) -> None:
-        """Refuse options that mean something elsewhere."""
-        for option, instead in why.items():
+    def refuse_for_streams(self, remedies: Mapping[str, str]) -> None:
+        """Raise `InvalidInput` if a batch option is set on a stream. `remedies` maps an option to what replaces it."""
+        for option, remedy in remedies.items():
             if self.get_text(option) is not None:
-                raise InvalidInput(f"the option {option} is not for streams: {instead}")
+                raise InvalidInput(f"the option {option} does not apply to streams: {remedy}")
 
-    def refuse_audit(self, instead: str) -> None:
-        """Without it the rows would be there for all to see, and nobody would have looked."""
+    def refuse_audit(self, remedy: str) -> None:
+        """Raise `InvalidInput` if the option `audit` is set; to ignore it would publish rows that no audit has seen."""
         if self.get_text("audit") is not None:
             raise InvalidInput(
-                "the format takes no option audit: an audit is a function, and options are text. Nothing was written; "
-                f"use {instead}"
+                "the format has no option audit: an audit is a function, and options are text. Nothing was written; "
+                f"use {remedy}"
             )

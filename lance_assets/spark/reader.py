@@ -1,7 +1,7 @@
-"""Lance tables as DataFrames: planned on the driver, read by executors, pinned to one version.
+"""Reader: Lance tables as DataFrames, planned on the driver, read by executors and pinned to one version.
 
-Which rows match is decided by Lance's SQL, in the workers, by the evaluator that one process uses. Counting and
-aggregating read rows in the workers too, and bring no row to Spark: start with `read`, then `aggregate`.
+Filters are Lance SQL. The workers evaluate them with the same evaluator as a scan in one process. `count_rows` and
+`aggregate` also read in the workers and pass no rows to Spark. Start with `read`, then `aggregate`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,12 +33,15 @@ def read(
     manifest_store: ManifestStore | str | None = None,
     bases: Sequence[str] = (),
 ) -> DataFrame:
-    """The newest version, or the one that is named by its number or by a tag. The DataFrame keeps reading it, whatever
-    is committed since. `filter` is a condition in Lance's SQL: only rows that match leave the workers, and of the
-    others only the columns that it needs are read. Addresses and ids of rows come as `bigint`.
+    """Return a DataFrame of the newest version, or of the version that a number or a tag names.
 
-    Where indices say which few rows can match, those are read at once, by the driver, and are the DataFrame: to look
-    up rows by their key takes no job."""
+    The DataFrame is pinned to that version: later commits do not change it. `filter` is a condition in Lance SQL. Only
+    matching rows leave the workers, and of the other rows only the columns of the filter are read. Row addresses and
+    row ids have the type `bigint`.
+
+    If indices limit the matches to a few rows, the driver reads those rows during this call and the DataFrame holds
+    them. A lookup by key therefore runs no Spark job.
+    """
     base = VersionRef(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
     plan = fetch_or_plan(
         base,
@@ -53,7 +56,7 @@ def read(
         schema = spark_schema(plan.arrow)
         return spark.createDataFrame(plan.rows, schema) if plan.rows.num_rows else _empty_frame(spark, schema)
     if not plan.arrow.names:
-        # Rows without columns do not travel as Arrow; how many there are is a number.
+        # Arrow batches of Spark cannot carry rows without columns, so a range of the same length replaces them.
         return spark.range(plans.count_rows(base, filter, runner=lambda: SparkRunner(spark))).select()
     schema = spark_schema(plan.arrow)
     if not plan.partitions:
@@ -64,7 +67,7 @@ def read(
 
 
 def _empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
-    """To look at which takes no job either: Spark sees that of none there is nothing to compute."""
+    """Return an empty DataFrame. With `limit(0)` the optimizer sees that it needs no job."""
     return spark.createDataFrame([], schema).limit(0)
 
 
@@ -80,8 +83,11 @@ def count_rows(
     manifest_store: ManifestStore | str | None = None,
     bases: Sequence[str] = (),
 ) -> int:
-    """How many rows there are: from the manifest, without a job. With a condition in Lance's SQL, how many match: the
-    workers count them, and read nothing but its columns."""
+    """Return the number of rows.
+
+    Without a filter the number comes from the manifest and no job runs. With a filter, a condition in Lance SQL, the
+    workers count the matching rows and read the columns of the filter only.
+    """
     base = VersionRef(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
     return plans.count_rows(base, filter, runner=lambda: SparkRunner(spark))
 
@@ -98,9 +104,13 @@ def aggregate(
     manifest_store: ManifestStore | str | None = None,
     bases: Sequence[str] = (),
 ) -> pa.Table:
-    """What a query with aggregates gives, such as `select city, avg(age) from dataset where age > 17 group by city`.
-    The table is called `dataset` in it. Workers aggregate what they read; the driver puts their groups together."""
+    """Return the result of an aggregate query such as `select city, avg(age) from dataset where age > 17 group by
+    city`.
+
+    The query calls the table `dataset`. Each worker aggregates the rows that it reads; the driver merges the partial
+    groups.
+    """
     base = VersionRef(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
-    what = f"{base.location.uri}: the groups of {sql!r}"
-    with limited_driver_result(what, "Ask for fewer groups, group the rows of read(...) with Spark"):
+    subject = f"{base.location.uri}: the groups of {sql!r}"
+    with limited_driver_result(subject, "Query fewer groups, or group the rows of read(...) with Spark"):
         return aggregating.aggregate(base, sql, runner=lambda: SparkRunner(spark))

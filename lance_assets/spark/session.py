@@ -1,11 +1,11 @@
-"""A Spark session by configuration: from `local[*]` on a laptop to a cluster or a Spark Connect server.
+"""Spark sessions: opens a session by configuration, from `local[*]` on a laptop to a cluster or Spark Connect.
 
-Each `open_session` hands out a session of its own, with its own temporary views and SQL settings, over the
-one Spark application a process can have. What was asked for either holds or is refused by name: a setting
-that Spark fixes at its start is never dropped silently. The user's settings come before ours, and ours for
-the start give way to the cluster's `spark-defaults.conf`. Only here is a `SparkContext` touched. Nothing here
-reads or writes a table, or stops a session, which may be shared. Start at `open_session`; one that is there
-goes through `live_session`.
+Each call of `open_session` returns a new session with its own temporary views and SQL settings, over the one Spark
+application that a process can have. A requested setting either takes effect or is refused by name: a setting that
+Spark fixes at its start is never dropped silently. The user's settings take precedence over the defaults of this
+module, and its start defaults give way to the cluster's `spark-defaults.conf`. Other modules get a `SparkContext`
+from `classic_context` only. This module never reads or writes a table, and never stops a session, which may be
+shared. Start with `open_session`; `live_session` checks an existing session.
 """
 
 import importlib.util
@@ -29,10 +29,10 @@ from lance_assets.spark.java import ensure_java
 from lance_assets.spark.settings import COSMETIC_KEYS, SparkSettings, as_text, mask_secret, parse_mebibytes
 from lance_core import InvalidInput, MissingDependency
 
-# Rows must not depend on the machine's zone, and mapInArrow must not swap columns in silence.
+# Rows must not depend on the machine's time zone, and mapInArrow must not swap columns silently.
 RUNTIME_DEFAULTS: Mapping[str, str] = {
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
-    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",  # a native crash leaves a stack
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",  # a native crash leaves a stack trace
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.redaction.options.regex": "(?i)url|passw|secret|token|key|credential|sas|signature|manifest_store",
     "spark.sql.session.timeZone": "UTC",
@@ -41,11 +41,11 @@ START_DEFAULTS: Mapping[str, str] = {
     "spark.python.worker.reuse": "true",
     "spark.ui.enabled": "false",
 }
-CONSOLE_DEFAULTS = {"spark.ui.showConsoleProgress": "false"}  # Spark turns it on for what it takes for a shell
+CONSOLE_DEFAULTS = {"spark.ui.showConsoleProgress": "false"}  # Spark turns it on in what looks like a shell
 LOOPBACK = "127.0.0.1"
 LOCAL_DEFAULTS: Mapping[str, str] = {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
 
-# Read when the Java process starts; in one that runs they change nothing.
+# Settings that the Java process reads at its start; in a running one they have no effect.
 JVM_SETTINGS = (
     "spark.driver.defaultJavaOptions",
     "spark.driver.extraClassPath",
@@ -54,7 +54,7 @@ JVM_SETTINGS = (
     "spark.driver.memory",
     "spark.jars.packages",
 )
-# What Spark is given of these it adds to, or spells out.
+# Settings whose value Spark extends or rewrites.
 _EXTENDED_BY_SPARK = (
     "spark.archives",
     "spark.driver.extraJavaOptions",
@@ -63,13 +63,13 @@ _EXTENDED_BY_SPARK = (
     "spark.jars",
     "spark.submit.",
 )
-# A limit on what workers may map, not on what they use: a reader of Lance files maps 2.4 GB and uses 0.2.
+# Limits the memory that workers map, not what they use: a reader of Lance files maps 2.4 GB and uses 0.2 GB.
 PYTHON_MEMORY = "spark.executor.pyspark.memory"
 PYTHON_MEMORY_MIN_MIB = 3 * 1024
 _DAEMON = "lance_assets.spark.daemon"
 _SOCKET_DIRECTORY_MAX = 60
-"""A socket's whole name has 108 characters at most."""
-# What `pyspark[connect]` installs, by what is imported.
+"""The path of a Unix domain socket has at most 108 characters."""
+# Packages that `pyspark[connect]` installs, by the module that is imported.
 CONNECT_PACKAGES = {
     "grpc": "grpcio",
     "grpc_status": "grpcio-status",
@@ -80,41 +80,44 @@ CONNECT_PACKAGES = {
 
 _log = logging.getLogger(__name__)
 _open_lock = RLock()
-# By application id, what it was asked for: Spark adds to some settings, and every new session inherits the rest.
+# Requested settings by application id: Spark extends some of them, and every new session inherits the others.
 _started_with: dict[str, dict[str, str]] = {}
 
 
 class HasSession(Protocol):
-    """What dagster-pyspark's resources have, and ours."""
+    """Object with a Spark session, such as `SparkSessionResource` or a resource of dagster-pyspark."""
 
     @property
     def spark_session(self) -> SparkSession: ...
 
 
 def open_session(settings: SparkSettings | None = None) -> SparkSession:
-    """A session of its own on the application these settings describe, which is started if need be.
+    """Return a new session on the application that these settings describe; start the application if necessary.
 
-    Raises `MissingDependency` without a suitable Java (or, for Spark Connect, its packages), and `InvalidInput`
-    naming each setting that the running application cannot take any more.
+    Raises `MissingDependency` without a suitable Java (or, for Spark Connect, without its packages), and `InvalidInput`
+    that names each setting which the running application can no longer take.
     """
-    asked = settings or SparkSettings()
+    settings = settings or SparkSettings()
     with _open_lock:
-        remote = asked.remote or (None if asked.master else os.environ.get("SPARK_REMOTE"))
+        remote = settings.remote or (None if settings.master else os.environ.get("SPARK_REMOTE"))
         if remote:
-            return _connect_to_server(asked, remote)
-        running = _running_context()
-        if running is None:
-            running = _start_application(asked)
-            session = SparkSession(running)
+            return _connect_to_server(settings, remote)
+        context = _running_context()
+        if context is None:
+            context = _start_application(settings)
+            session = SparkSession(context)
         else:
             session = SparkSession.builder.getOrCreate()
-            if asked.master and asked.master != running.master:
-                raise _ignored_settings_error({"spark.master": (asked.master, running.master or "unset")}, session)
-        return _configure(session.newSession(), asked)
+            if settings.master and settings.master != context.master:
+                raise _ignored_settings_error({"spark.master": (settings.master, context.master or "unset")}, session)
+        return _configure(session.newSession(), settings)
 
 
 def live_session(source: SparkSession | HasSession) -> SparkSession:
-    """The session in a resource with `.spark_session`, or the one given, if it is alive."""
+    """Return the session of a resource with `.spark_session`, or a session itself.
+
+    Raises `InvalidInput` if the session was stopped.
+    """
     session = cast(SparkSession, getattr(source, "spark_session", source))
     if not is_session(session):
         raise InvalidInput(
@@ -123,28 +126,33 @@ def live_session(source: SparkSession | HasSession) -> SparkSession:
     context = classic_context(session)
     if getattr(session, "is_stopped", False) or (context is not None and context._jsc is None):
         raise InvalidInput(
-            "This Spark session was stopped: somebody called .stop() on it, perhaps an earlier step that "
-            "shared it. Open a new one, and leave stopping to whoever opened it."
+            "This Spark session was stopped: other code called .stop() on it, perhaps an earlier step that "
+            "shared it. Open a new one, and stop a session only in the code that opened it."
         )
     return session
 
 
 def check_applied(session: SparkSession, requested: Mapping[str, object]) -> None:
-    """Refuse by name what was asked for and this session has otherwise: on an application that runs `getOrCreate` says
-    nothing of settings that come too late."""
+    """Raise `InvalidInput` that names each requested setting which this session runs with a different value.
+
+    On a running application `getOrCreate` ignores settings that come too late without an error.
+    """
     ignored = {}
     for key, value in requested.items():
-        wanted = as_text(value) if isinstance(value, str | int | float | bool) else None
+        text = as_text(value) if isinstance(value, str | int | float | bool) else None
         live = _effective_value(session, key)
-        if wanted is None or key in COSMETIC_KEYS or wanted == live or (live and key.startswith(_EXTENDED_BY_SPARK)):
+        if text is None or key in COSMETIC_KEYS or text == live or (live and key.startswith(_EXTENDED_BY_SPARK)):
             continue
-        ignored[key] = (wanted, live if live is not None else "unset")
+        ignored[key] = (text, live if live is not None else "unset")
     if ignored:
         raise _ignored_settings_error(ignored, session)
 
 
 def _effective_value(session: SparkSession, key: str) -> str | None:
-    """`getOrCreate` notes on a session also what its application cannot take any more."""
+    """Return the value a setting has in the application.
+
+    The session may show another one: `getOrCreate` also stores settings on it that the application can no longer take.
+    """
     context = classic_context(session)
     if context is None or key.startswith("spark.sql."):
         return session.conf.get(key, None)
@@ -156,47 +164,48 @@ def is_session(source: object) -> bool:
 
 
 def is_connect(session: object) -> bool:
-    """Whether this is a session of Spark Connect, which has no SparkContext, broadcast or RDD."""
+    """Return whether this is a session of Spark Connect, which has no SparkContext, broadcast or RDD."""
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
 def classic_context(session: SparkSession) -> SparkContext | None:
-    """The one way to a SparkContext; None on Spark Connect, where callers take their other road."""
+    """Return the SparkContext of a session; `None` on Spark Connect, where callers work without one."""
     return None if is_connect(session) else session.sparkContext
 
 
-def _start_application(asked: SparkSettings) -> SparkContext:
-    """Start Java if it is not there, then the application.
+def _start_application(settings: SparkSettings) -> SparkContext:
+    """Start Java if it does not run yet, then the application.
 
-    Java is started with what is no secret, since every user of the machine can read its command line; the
-    rest is set inside. Once it runs, `SparkConf` also knows what spark-submit and spark-defaults.conf say.
+    Java starts with the settings that are not secret, since every user of the machine can read its command line; the
+    others are set inside the process. Once Java runs, `SparkConf` also has the settings of spark-submit and
+    spark-defaults.conf.
     """
     if "SPARK_CONNECT_MODE_ENABLED" in os.environ and "SPARK_LOCAL_REMOTE" not in os.environ:
         raise InvalidInput(
-            "This process has been a client of Spark Connect, and cannot run a Spark application of its own "
-            "any more. Use one process for each, or give the remote again."
+            "This process has been a client of Spark Connect, and can no longer run a Spark application of its own. "
+            "Use one process for each, or pass the remote again."
         )
-    told = {"spark.app.name": asked.app_name, **asked.requested}
-    if asked.master:
-        told["spark.master"] = asked.master
+    requested = {"spark.app.name": settings.app_name, **settings.requested}
+    if settings.master:
+        requested["spark.master"] = settings.master
     if _is_java_running():
         SparkContext._ensure_initialized()
         conf = SparkConf()
         late = {
-            key: (told[key], conf.get(key) or "unset")
+            key: (requested[key], conf.get(key) or "unset")
             for key in JVM_SETTINGS
-            if key in told and told[key] != conf.get(key)
+            if key in requested and requested[key] != conf.get(key)
         }
         if late:
             raise _ignored_settings_error(late)
     else:
         ensure_java()
-        public = {key for key, value in told.items() if key in JVM_SETTINGS or mask_secret(key, value) == value}
-        with _temporary_environment(_java_environment(asked)):
-            _launch_java(_console_settings(asked) | {key: told[key] for key in public})
+        public = {key for key, value in requested.items() if key in JVM_SETTINGS or mask_secret(key, value) == value}
+        with _temporary_environment(_java_environment(settings)):
+            _launch_java(_console_settings(settings) | {key: requested[key] for key in public})
         conf = SparkConf()
-        told = {key: value for key, value in told.items() if key not in public}
-    conf.setAll(list(told.items()))
+        requested = {key: value for key, value in requested.items() if key not in public}
+    conf.setAll(list(requested.items()))
     master = conf.get("spark.master") or "local[*]"
     defaults = {"spark.master": master, **START_DEFAULTS}
     if is_local(master):
@@ -204,36 +213,36 @@ def _start_application(asked: SparkSettings) -> SparkContext:
         defaults |= {**LOCAL_DEFAULTS, **python, **_socket_settings()}
     for key, value in defaults.items():
         conf.setIfMissing(key, value)
-    # PySpark's Python side takes the workers' interpreter from the environment alone, whatever the setting says.
+    # PySpark's Python side takes the workers' interpreter from the environment only and ignores the setting.
     workers = conf.get("spark.pyspark.python")
     with _temporary_environment({"PYSPARK_PYTHON": workers} if workers else {}):
         context = SparkContext(conf=conf)
-    _started_with[context.applicationId] = asked.requested
+    _started_with[context.applicationId] = settings.requested
     return context
 
 
-def _launch_java(told: Mapping[str, str]) -> None:
+def _launch_java(settings: Mapping[str, str]) -> None:
     if not shutil.which("bash"):
-        raise MissingDependency("Spark's start scripts need bash, and there is none on the path: install it.")
-    launch = SparkConf(loadDefaults=False).setAll(list(told.items()))
+        raise MissingDependency("Spark's start scripts need bash, and no bash is on the path: install it.")
+    launch = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     try:
         SparkContext._ensure_initialized(gateway=launch_gateway(launch))  # type: ignore[no-untyped-call]
     except PySparkException as error:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise InvalidInput(
-            "Spark's Java process ended before it was ready; it wrote why on stderr, above. "
-            f"Most often a setting is at fault: {', '.join(sorted(told))}."
+            "Spark's Java process ended before it was ready; it wrote the reason to stderr, above. "
+            f"Most often a setting is at fault: {', '.join(sorted(settings))}."
         ) from error
 
 
-def _connect_to_server(asked: SparkSettings, remote: str) -> SparkSession:
+def _connect_to_server(settings: SparkSettings, remote: str) -> SparkSession:
     if _running_context() is not None:
         raise InvalidInput(
             "This process runs a Spark application of its own, and cannot be a client of Spark Connect as "
             "well. Use one process for each, or stop the other session first."
         )
-    # PySpark looks for these as well, but where one is missing it ends some processes without an error.
+    # PySpark checks these too, but if one is missing it ends some processes without an error.
     missing = [package for module, package in CONNECT_PACKAGES.items() if not _is_installed(module)]
     if missing:
         raise MissingDependency(
@@ -243,15 +252,15 @@ def _connect_to_server(asked: SparkSettings, remote: str) -> SparkSession:
         session = SparkSession.builder.remote(remote).create()
     except PySparkImportError as error:  # one of them is too old
         raise MissingDependency(f'Spark Connect: {error}. Run: pip install "pyspark[connect]"') from error
-    return _configure(session, asked)
+    return _configure(session, settings)
 
 
-def _configure(session: SparkSession, asked: SparkSettings) -> SparkSession:
-    """Put the session's settings on it, and refuse what the application under it has otherwise."""
-    requested = asked.requested
+def _configure(session: SparkSession, settings: SparkSettings) -> SparkSession:
+    """Apply the settings to the session. Raise `InvalidInput` for those that its application runs with differently."""
+    requested = settings.requested
     context = classic_context(session)
-    brought = _started_with.get(context.applicationId, {}) if context else {}
-    for key in brought:
+    started_with = _started_with.get(context.applicationId, {}) if context else {}
+    for key in started_with:
         if key not in requested and session.conf.isModifiable(key):
             session.conf.unset(key)
     ignored = {}
@@ -263,21 +272,21 @@ def _configure(session: SparkSession, asked: SparkSettings) -> SparkSession:
             except AnalysisException:  # fixed when the application starts
                 pass
         live = session.conf.get(key, None)
-        if value not in (live, brought.get(key)):  # Spark adds to some of what it is given
+        if value not in (live, started_with.get(key)):  # Spark extends the value of some settings
             ignored[key] = (value, live if live is not None else "unset")
     if ignored:
         raise _ignored_settings_error(ignored, session)
     _warn_of_low_memory_limit(session.conf.get(PYTHON_MEMORY, None))
     if context is not None:
-        context.setLogLevel(asked.log_level)
+        context.setLogLevel(settings.log_level)
     return session
 
 
 def _warn_of_low_memory_limit(limit: str | None) -> None:
     if (parse_mebibytes(limit) or PYTHON_MEMORY_MIN_MIB) < PYTHON_MEMORY_MIN_MIB:
         _log.warning(
-            "%s is %s: it bounds what Python workers map, and readers of Lance files map more than they use. Workers "
-            "that end without a reason need 3g, or no such limit.",
+            "%s is %s: it limits the memory that Python workers map, and readers of Lance files map more than they "
+            "use. If workers end without an error, set it to 3g or remove it.",
             PYTHON_MEMORY,
             limit,
         )
@@ -286,30 +295,30 @@ def _warn_of_low_memory_limit(limit: str | None) -> None:
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package around it
+    except ModuleNotFoundError:  # the parent package is missing too
         return False
 
 
 def _ignored_settings_error(
     settings: Mapping[str, tuple[str, str]], session: SparkSession | None = None
 ) -> InvalidInput:
-    """One line a setting: asked, and what runs."""
+    """Return the error for settings that did not take effect, with the requested and the live value of each."""
     lines = [
-        f"{key}: asked for {mask_secret(key, asked)}, it runs with {mask_secret(key, live)}"
-        for key, (asked, live) in settings.items()
+        f"{key}: requested {mask_secret(key, requested)}, but it runs with {mask_secret(key, live)}"
+        for key, (requested, live) in settings.items()
     ]
-    where = "Java process"
+    target = "Java process"
     if session is not None:
         context = classic_context(session)
-        where = f"application {context.applicationId}" if context else "Spark Connect server"
+        target = f"application {context.applicationId}" if context else "Spark Connect server"
     return InvalidInput(
-        f"The running {where} cannot take settings that Spark reads at its start: {'; '.join(lines)}. "
-        "Ask for what it runs with, leave them out, or use a process of its own."
+        f"The running {target} cannot take settings that Spark reads at its start: {'; '.join(lines)}. "
+        "Request the values it runs with, leave them out, or use a separate process."
     )
 
 
 def is_local(master: str) -> bool:
-    """`local`, `local[4,3]`, `local-cluster[...]`: driver and workers are on this machine."""
+    """Return whether driver and workers are on this machine: `local`, `local[4,3]`, `local-cluster[...]`."""
     return master.startswith("local")
 
 
@@ -318,46 +327,50 @@ def _running_context() -> SparkContext | None:
 
 
 def _is_java_running() -> bool:
-    """Started by an earlier session of this process, perhaps stopped since, or by spark-submit."""
+    """Return whether Java runs, started by spark-submit or by an earlier session of this process that may have ended."""
     return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextmanager
-def _temporary_environment(lent: Mapping[str, str]) -> Iterator[None]:
-    """Lend Java and PySpark what they read from the environment while they start; put it back afterwards."""
-    before = {key: os.environ.get(key) for key in lent}
-    os.environ.update(lent)
+def _temporary_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables that Java and PySpark read while they start; restore the old values afterwards."""
+    previous = {key: os.environ.get(key) for key in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        for key, value in before.items():
+        for key, value in previous.items():
             if value is None:
                 os.environ.pop(key, None)
             else:
                 os.environ[key] = value
 
 
-def _java_environment(asked: SparkSettings) -> dict[str, str]:
-    python = asked.settings.get("spark.pyspark.python")
-    if not _is_certainly_local(asked):
+def _java_environment(settings: SparkSettings) -> dict[str, str]:
+    python = settings.settings.get("spark.pyspark.python")
+    if not _is_certainly_local(settings):
         return {"PYSPARK_PYTHON": python} if python else {}
     return {
         "PYSPARK_PYTHON": python or _local_python(),
-        "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP") or LOOPBACK,  # else Java looks host names up, and warns
+        "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP")
+        or LOOPBACK,  # without it Java resolves host names, and warns
     }
 
 
-def _console_settings(asked: SparkSettings) -> dict[str, str]:
-    """What PySpark prints at its start tells a user of this package nothing. A configured log stays as it is."""
-    if not _is_certainly_local(asked) or "SPARK_CONF_DIR" in os.environ:
+def _console_settings(settings: SparkSettings) -> dict[str, str]:
+    """Return the settings that silence PySpark's start messages, which are noise here. A configured log is kept."""
+    if not _is_certainly_local(settings) or "SPARK_CONF_DIR" in os.environ:
         return dict(CONSOLE_DEFAULTS)
     log = Path(__file__).with_name("log4j2.properties").as_uri()
     return CONSOLE_DEFAULTS | {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={log}"}
 
 
 def _socket_settings() -> dict[str, str]:
-    """Rows go to Python over sockets of the machine: over TCP each task waits 40 ms for an answer that the kernel holds
-    back. Their names have to be short, which on other machines nobody knows (`004-python-task-overhead.md`)."""
+    """Return the settings that pass rows to Python over Unix domain sockets.
+
+    Over TCP each task waits 40 ms for an acknowledgement that the kernel delays. The path of a socket must be short,
+    which cannot be checked for other machines (`004-python-task-overhead.md`).
+    """
     directory = tempfile.gettempdir()
     if os.name != "posix" or len(directory) > _SOCKET_DIRECTORY_MAX:
         return {}
@@ -372,9 +385,12 @@ def _local_python() -> str:
     return os.environ.get("PYSPARK_PYTHON") or sys.executable
 
 
-def _is_certainly_local(asked: SparkSettings) -> bool:
-    """Before Java runs, nobody else has been asked; where a cluster may be configured we do not guess."""
-    if asked.master:
-        return is_local(asked.master)
-    elsewhere = ("MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
-    return not any(os.environ.get(name) for name in elsewhere)
+def _is_certainly_local(settings: SparkSettings) -> bool:
+    """Return whether Spark is certain to run on this machine, before Java runs and its configuration is known.
+
+    The answer is no if the environment may configure a cluster.
+    """
+    if settings.master:
+        return is_local(settings.master)
+    variables = ("MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
+    return not any(os.environ.get(name) for name in variables)

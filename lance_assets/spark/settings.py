@@ -1,4 +1,7 @@
-"""Which Spark is wanted and how, as a value: fit to be shown, kept in a configuration, compared. No sessions."""
+"""Spark settings: describes a Spark application as a value that can be compared, stored and displayed.
+
+Secrets are masked in its text form. This module never opens a session. Start with `SparkSettings`.
+"""
 
 import re
 from collections.abc import Mapping
@@ -6,23 +9,23 @@ from dataclasses import dataclass, field
 
 from lance_core import InvalidInput
 
-COSMETIC_KEYS = ("spark.app.name",)  # on reuse the first one stays, and nobody is harmed
+COSMETIC_KEYS = ("spark.app.name",)  # on reuse of an application the first name stays, which is harmless
 LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 SECRET_PATTERN = re.compile(r"passw|pwd|secret|token|key|credential|sas(?![a-z])|signature", re.IGNORECASE)
-NON_SECRET_KEYS = ("spark.sql.mapKeyDedupPolicy",)  # they only look like it
+NON_SECRET_KEYS = ("spark.sql.mapKeyDedupPolicy",)  # only its name looks like a secret
 MASKED = "***"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SparkSettings:
-    """Which Spark, and how. `conf` holds any Spark setting and comes before every default.
+    """Location and configuration of Spark. `conf` holds any Spark setting and takes precedence over every default.
 
         SparkSettings()                                                    # local[*]
         SparkSettings(master="spark://host:7077", conf={"spark.executor.memory": "8g"})
         SparkSettings(remote="sc://host:15002")                            # Spark Connect
 
-    Without `master` Spark's own places are asked (spark-submit, MASTER, spark-defaults.conf), then it is
-    `local[*]`. A local master retries a failed task only if told: `local[4,3]` gives up at the third failure.
+    Without `master`, Spark's own sources decide (spark-submit, MASTER, spark-defaults.conf); the last resort is
+    `local[*]`. A local master retries a failed task only on request: `local[4,3]` gives up at the third failure.
     """
 
     master: str | None = None
@@ -34,11 +37,11 @@ class SparkSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "conf", {key: as_text(value) for key, value in self.conf.items()})
         for name, key in (("master", "spark.master"), ("remote", "spark.remote")):
-            ours, inside = getattr(self, name), self.settings.get(key)
-            if ours == "" or (ours and inside and ours != inside):
-                here, there = mask_secret(name, ours), mask_secret(name, inside or "")
-                raise InvalidInput(f"Spark's {name} is {here!r}, {key} in conf is {there!r}: give one of them.")
-            object.__setattr__(self, name, ours or inside)
+            value, in_conf = getattr(self, name), self.settings.get(key)
+            if value == "" or (value and in_conf and value != in_conf):
+                masked, masked_conf = mask_secret(name, value), mask_secret(name, in_conf or "")
+                raise InvalidInput(f"Spark's {name} is {masked!r}, {key} in conf is {masked_conf!r}: give one of them.")
+            object.__setattr__(self, name, value or in_conf)
         if self.master and self.master.startswith("sc://") and self.remote in (None, self.master):
             object.__setattr__(self, "remote", self.master)
             object.__setattr__(self, "master", None)
@@ -53,12 +56,12 @@ class SparkSettings:
 
     @property
     def settings(self) -> dict[str, str]:
-        """`conf` as text, which is what Spark takes."""
+        """`conf` with all values as text, as Spark takes them."""
         return {key: as_text(value) for key, value in self.conf.items()}
 
     @property
     def requested(self) -> dict[str, str]:
-        """Every setting the user asked for, less where Spark is and what it is called."""
+        """All settings of the user, except the location of Spark and the application's name."""
         return {
             key: value
             for key, value in self.settings.items()
@@ -66,16 +69,16 @@ class SparkSettings:
         }
 
     def __repr__(self) -> str:
-        shown = {key: mask_secret(key, value) for key, value in self.settings.items()}
+        masked = {key: mask_secret(key, value) for key, value in self.settings.items()}
         remote = mask_secret("remote", self.remote) if self.remote else None
         return (
             f"SparkSettings(master={self.master!r}, remote={remote!r}, app_name={self.app_name!r}, "
-            f"conf={shown!r}, log_level={self.log_level!r})"
+            f"conf={masked!r}, log_level={self.log_level!r})"
         )
 
 
 def mask_secret(key: str, value: str) -> str:
-    """The value of a setting, fit to be shown: hidden if the key or the value itself speaks of a secret."""
+    """Return the value of a setting for display, masked if the key or the value itself looks like a secret."""
     if key in NON_SECRET_KEYS or value.lower() in ("true", "false"):
         return value
     if SECRET_PATTERN.search(key) or re.search(r"://[^/@\s]+@", value):
@@ -84,13 +87,13 @@ def mask_secret(key: str, value: str) -> str:
 
 
 def as_text(value: str | int | float | bool) -> str:
-    """Spark spells booleans in lower case."""
+    """Return the value as Spark spells it, with booleans in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def parse_mebibytes(size: str | None) -> int | None:
-    """A size of memory as Spark writes them, where a bare number counts mebibytes; None where it is no size."""
-    found = re.fullmatch(r"(\d+)\s*([kmgt]?)i?b?", (size or "").strip().lower())
-    if not found:
+    """Return a memory size of Spark's in mebibytes; `None` if it is not one. A bare number counts mebibytes."""
+    match = re.fullmatch(r"(\d+)\s*([kmgt]?)i?b?", (size or "").strip().lower())
+    if not match:
         return None
-    return int(int(found[1]) * 1024.0 ** " kmgt".index(found[2] or "m") / 1024**2)
+    return int(int(match[1]) * 1024.0 ** " kmgt".index(match[2] or "m") / 1024**2)

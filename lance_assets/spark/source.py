@@ -1,12 +1,13 @@
-"""The data source `lance`: `spark.read.format("lance")` and `df.write.format("lance")`, over the same plans as the ops.
+"""Data source `lance`: `spark.read.format("lance")` and `df.write.format("lance")` over the plans of `read` and
+`append`.
 
     spark.read.format("lance").option("columns", "id, city").option("filter", "age > 17").load(uri)
     df.write.format("lance").mode("append").save(uri)
 
-Spark calls each method in a process of its own, so what must be the same for all travels in pickles: the version that
-a DataFrame reads, and the uuid of a write. It prunes no columns by itself and gives nothing back: where that matters
-use `read`, `append` and the other functions. Importing this module is cheap; `pyspark_lance` does, so that Spark finds
-the format without being told. Start with `LanceDataSource`.
+Spark calls each method in a separate process, so the values that all of them share travel in pickles: the version that
+a DataFrame reads, and the uuid of a write. Spark prunes no columns of a Python data source and returns nothing from a
+write; use `read`, `append` and the other functions if that matters. Importing this module is cheap: `pyspark_lance`
+imports it, so that Spark finds the format without registration. Start with `LanceDataSource`.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -24,24 +25,27 @@ if TYPE_CHECKING:
     from lance_core.tasks.write_handle import WriteHandle
 
 _ASSUMED_SLOTS = 8
-"""How many tasks run at once is not known where Spark plans."""
+"""Assumed number of task slots, since the process that plans does not know the cluster."""
 
 
 class LanceDataSource(ds.DataSource):
-    """Options of both directions: `branch`, `manifest_store`, and `storage.` before the name of a storage option. What
-    is secret is named (`env:VARIABLE`, `storage.provider`), or has `secret.` before its name, which Spark hides.
+    """Spark data source for reading, writing and streaming Lance tables.
 
-    Reading: `version` or `tag`, `columns` (names with commas between), `filter` (Lance's SQL, evaluated by the
-    workers), `with_row_id`, `with_row_address`, `bases` (with commas). Spark's own filters are Spark's to evaluate.
+    Options for reads and writes: `branch`, `manifest_store`, and `storage.` as the prefix of a storage option. A secret
+    is passed by reference (`env:VARIABLE`, `storage.provider`), or with the prefix `secret.`, which Spark redacts.
 
-    Writing, with mode "append" or "overwrite": `intent`, `property.` before the name of a property of the version,
-    `replace_schema`, `create`, `max_rows_per_file`, `max_bytes_per_file`. An `audit` is a function, and no option
-    can be one: the functions of this package take it.
+    Options for reads: `version` or `tag`, `columns` (comma-separated), `filter` (Lance SQL, evaluated by the workers),
+    `with_row_id`, `with_row_address`, `bases` (comma-separated). Spark evaluates the filters of a query itself.
 
-    Streams: where one begins, `starting_version` (a number, whose rows are sent too, or "latest") or
-    `starting_timestamp`; else with all rows. How much at once: `max_rows_per_trigger`, `max_files_per_trigger`,
-    `max_versions_per_trigger`. What of versions that change or remove rows: `on_change`, "fail", "skip" or "rewritten".
-    How often a bucket is asked for new versions at most, whatever the trigger: `poll_seconds` (1; on a disk always).
+    Options for writes, with mode "append" or "overwrite": `intent`, `property.` as the prefix of a property of the
+    version, `replace_schema`, `create`, `max_rows_per_file`, `max_bytes_per_file`. An `audit` is a function and cannot
+    be an option; the functions of this package take one.
+
+    Options for streams: `starting_version` (a number, whose rows are included, or "latest") or `starting_timestamp`; by
+    default a stream begins with all rows. `max_rows_per_trigger`, `max_files_per_trigger` and
+    `max_versions_per_trigger` limit a micro-batch. `on_change` handles versions that change or remove rows: "fail",
+    "skip" or "rewritten". `poll_seconds` is the shortest interval between two checks of a bucket for new versions,
+    whatever the trigger (1 by default; tables on a local disk are always checked).
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -72,22 +76,22 @@ class LanceDataSource(ds.DataSource):
         )
         from lance_core.tasks.write_handle import WriteHandle
 
-        said = self._format_options()
-        said.refuse_audit("append(df, uri, audit=) or overwrite(df, uri, audit=) of lance_assets.spark")
-        uri, incoming = said.uri, stored_schema(schema)
+        options = self._format_options()
+        options.refuse_audit("append(df, uri, audit=) or overwrite(df, uri, audit=) of lance_assets.spark")
+        uri, incoming = options.uri, stored_schema(schema)
         limits = FileLimits(
-            said.get_number("max_rows_per_file", ROWS_PER_FILE_MAX),
-            said.get_number("max_bytes_per_file", BYTES_PER_FILE_MAX),
+            options.get_number("max_rows_per_file", ROWS_PER_FILE_MAX),
+            options.get_number("max_bytes_per_file", BYTES_PER_FILE_MAX),
         )
-        intent, branch, store = map(said.get_text, ("intent", "branch", "manifest_store"))
+        intent, branch, store = map(options.get_text, ("intent", "branch", "manifest_store"))
         if overwrite:
             planned = begin_overwrite(
                 uri,
                 incoming,
-                replace_schema=said.get_flag("replace_schema", default=False),
+                replace_schema=options.get_flag("replace_schema", default=False),
                 intent=intent,
                 limits=limits,
-                storage_options=said.storage,
+                storage_options=options.storage,
                 manifest_store=store,
                 branch=branch,
             )
@@ -95,15 +99,15 @@ class LanceDataSource(ds.DataSource):
             planned = begin_append(
                 uri,
                 incoming,
-                create=said.get_flag("create", default=True),
+                create=options.get_flag("create", default=True),
                 intent=intent,
                 limits=limits,
-                storage_options=said.storage,
+                storage_options=options.storage,
                 manifest_store=store,
                 branch=branch,
             )
-        handed = None if isinstance(planned, Committed) else WriteHandle.of(planned, manifest_store=store)
-        return LanceWriter(handed, said.properties)
+        handle = None if isinstance(planned, Committed) else WriteHandle.of(planned, manifest_store=store)
+        return LanceWriter(handle, options.properties)
 
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
         from lance_assets.spark.streaming import stream_reader
@@ -116,26 +120,26 @@ class LanceDataSource(ds.DataSource):
         return stream_writer(self.options, schema, overwrite=overwrite)
 
     def _plan(self, schema: StructType | None) -> "ReadPlan":
-        """Of the version that this was first asked for; all copies made since agree on it."""
+        """Plan a read of the pinned version. The first call pins it, and later copies of this object share it."""
         from lance_assets.spark.types import spark_schema, transport_schema
         from lance_core.tasks.read import VersionRef, plan_read
 
-        said = self._format_options()
-        tag, branch, store = map(said.get_text, ("tag", "branch", "manifest_store"))
-        version = said.get_number("version", None)
+        options = self._format_options()
+        tag, branch, store = map(options.get_text, ("tag", "branch", "manifest_store"))
+        version = options.get_number("version", None)
         if self._pinned is not None:
             (version, branch), tag = self._pinned, None
-        bases = said.get_names("bases") or ()
-        base = VersionRef(said.uri, version, tag, branch, said.storage, store, bases).snapshot()
+        bases = options.get_names("bases") or ()
+        base = VersionRef(options.uri, version, tag, branch, options.storage, store, bases).snapshot()
         self._pinned = (int(base.version), base.manifest.branch)
         plan = plan_read(
             base,
             transport=transport_schema,
             slots=_ASSUMED_SLOTS,
-            columns=said.get_names("columns") if schema is None else schema.fieldNames(),
-            filter=said.get_text("filter"),
-            with_row_id=schema is None and said.get_flag("with_row_id", default=False),
-            with_row_address=schema is None and said.get_flag("with_row_address", default=False),
+            columns=options.get_names("columns") if schema is None else schema.fieldNames(),
+            filter=options.get_text("filter"),
+            with_row_id=schema is None and options.get_flag("with_row_id", default=False),
+            with_row_address=schema is None and options.get_flag("with_row_address", default=False),
         )
         if schema is not None:
             check_same_types(spark_schema(plan.arrow), schema)
@@ -148,26 +152,28 @@ class LanceDataSource(ds.DataSource):
 
 
 class LancePartition(ds.InputPartition):
-    def __init__(self, part: "ScanPartition") -> None:
-        super().__init__(part)
-        self.part = part
+    """Spark input partition that carries a `ScanPartition`."""
+
+    def __init__(self, scan_partition: "ScanPartition") -> None:
+        super().__init__(scan_partition)
+        self.scan_partition = scan_partition
 
     def __repr__(self) -> str:
-        return f"LancePartition({len(self.part.fragments)} fragments)"
+        return f"LancePartition({len(self.scan_partition.fragments)} fragments)"
 
 
 class LanceReader(ds.DataSourceReader):
-    """It must not have `pushFilters`; why is told in decision 1 of this package."""
+    """Batch reader of the data source. It must not define `pushFilters`; see `001-filter-pushdown.md`."""
 
     def __init__(self, schema: StructType, plan: "ReadPlan") -> None:
         self._schema = schema
         self._plan = plan
 
     def partitions(self) -> list[ds.InputPartition]:
-        return [LancePartition(part) for part in self._plan.partitions]
+        return [LancePartition(scan_partition) for scan_partition in self._plan.partitions]
 
     def read(self, partition: ds.InputPartition | None) -> "Iterator[pa.RecordBatch]":
-        """Where there is nothing to read, Spark asks for one partition all the same."""
+        """Yield the rows of a partition. Without partitions Spark still calls this once, with another object."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         from lance_assets.spark.worker_setup import set_up_worker
@@ -175,10 +181,10 @@ class LanceReader(ds.DataSourceReader):
         if not isinstance(partition, LancePartition):
             return iter(())
         set_up_worker()
-        return self._plan.work.read(partition.part, to_arrow_schema(self._schema, timezone="UTC"))
+        return self._plan.work.read(partition.scan_partition, to_arrow_schema(self._schema, timezone="UTC"))
 
     def __getstate__(self) -> dict[str, object]:
-        """Workers are given their parts one by one."""
+        """Leave the partitions out, since each worker receives its own one separately."""
         return {"_schema": self._schema, "_plan": self._plan.without_partitions()}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -187,45 +193,59 @@ class LanceReader(ds.DataSourceReader):
 
 @dataclass(frozen=True, slots=True)
 class LanceMessage(ds.WriterCommitMessage):
+    """Encoded result of one write task."""
+
     encoded_result: bytes = field(repr=False)
 
 
 class LanceWriter(ds.DataSourceArrowWriter):
-    """Workers write files, one process commits them. Where the same intent has landed before, nothing is written."""
+    """Batch writer of the data source: workers write files, one process commits them.
 
-    def __init__(self, handed: "WriteHandle | None", properties: Mapping[str, str]) -> None:
-        self._handed = handed
+    Without a handle the intent was committed before, and nothing is written.
+    """
+
+    def __init__(self, handle: "WriteHandle | None", properties: Mapping[str, str]) -> None:
+        self._handle = handle
         self._properties = dict(properties)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> LanceMessage:
         from lance_assets.spark.worker_setup import set_up_worker
 
         set_up_worker()
-        return LanceMessage(self._handed.write_batches(iterator) if self._handed else b"")
+        return LanceMessage(self._handle.write_batches(iterator) if self._handle else b"")
 
     def commit(self, messages: list[ds.WriterCommitMessage | None]) -> None:
         from lance_core import StorageError
         from lance_core.tasks.write_handle import combine_results
 
-        if self._handed is None:
+        if self._handle is None:
             return
         if not all(isinstance(message, LanceMessage) for message in messages):
-            raise StorageError(f"{self._handed.plan.uri}: Spark gave back less than its tasks wrote; write again")
-        written = [message.encoded_result for message in messages if isinstance(message, LanceMessage)]
-        self._handed.to_planned_write().finish(combine_results(written), properties=self._properties)
+            raise StorageError(
+                f"{self._handle.plan.uri}: Spark returned the results of some tasks only; nothing was committed, so "
+                "write again"
+            )
+        results = [message.encoded_result for message in messages if isinstance(message, LanceMessage)]
+        self._handle.to_planned_write().finish(combine_results(results), properties=self._properties)
 
     def abort(self, messages: list[ds.WriterCommitMessage | None]) -> None:
-        """Nothing. Spark asks for it after a commit that failed too, which may have landed: its files may be in use.
-        What no version names is cleaned up later."""
+        """Do nothing. Spark also calls this after a failed commit, which may have succeeded, so its files may be in
+        use.
+
+        Cleanup removes files that no version references.
+        """
 
 
-def check_same_types(stored: StructType, asked: StructType) -> None:
-    """Of a schema that Spark was given for the columns: their names choose, their types must be what they are."""
+def check_same_types(stored: StructType, requested: StructType) -> None:
+    """Raise `InvalidInput` if a schema that the user gave to Spark changes the type of a column.
+
+    Such a schema may select columns by name only.
+    """
     from lance_core import InvalidInput
 
-    for ours, theirs in zip(stored, asked, strict=True):
+    for ours, theirs in zip(stored, requested, strict=True):
         if ours.dataType.simpleString() != theirs.dataType.simpleString():
             raise InvalidInput(
-                f"column {ours.name!r} is asked for as {theirs.dataType.simpleString()}, and it is "
-                f"{ours.dataType.simpleString()} to Spark; ask for that, and cast it afterwards"
+                f"column {ours.name!r} is requested as {theirs.dataType.simpleString()}, but its type in Spark is "
+                f"{ours.dataType.simpleString()}; request that type and cast the column afterwards"
             )

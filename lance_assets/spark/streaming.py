@@ -1,9 +1,9 @@
-"""The format `lance` as a source of Structured Streaming: the rows of a table, and then those that are added to it.
+"""Streaming source: the format `lance` in Structured Streaming sends the rows of a table and then the appended rows.
 
     spark.readStream.format("lance").option("maxRowsPerTrigger", 1_000_000).load(uri)
 
-Spark keeps one process for each query that asks here how far there is something to read, and reads in tasks. The
-module `lance_core.tasks.streaming.stream_source` decides what is followed and what an offset means. Start with
+Spark keeps one process per query that asks this module for offsets, and reads the rows in tasks. The module
+`lance_core.tasks.streaming.stream_source` defines which changes a stream follows and what an offset means. Start with
 `stream_reader`.
 """
 
@@ -34,58 +34,68 @@ from lance_core.tasks.streaming.stream_partitions import StreamPartition
 from lance_core.tasks.streaming.stream_source import ReadLimits, Stream
 
 _ASSUMED_SLOTS = 8
-"""How many tasks run at once is not known where Spark plans."""
+"""Assumed number of task slots, since the process that plans does not know the cluster."""
 _UNLIMITED_ROWS = (1 << 63) - 1
 _LATEST = "latest"
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> "LanceStreamReader":
-    """Which options there are is told at `LanceDataSource`."""
-    given = FormatOptions(options)
-    given.refuse_for_streams(dict.fromkeys(("version", "tag"), "it begins where starting_version says, and goes on"))
-    branch, store, bases = given.get_text("branch"), given.get_text("manifest_store"), given.get_names("bases") or ()
+    """Return the stream reader for these options, which `LanceDataSource` documents."""
+    format_options = FormatOptions(options)
+    format_options.refuse_for_streams(
+        dict.fromkeys(("version", "tag"), "use starting_version to choose where the stream begins")
+    )
+    branch, store, bases = (
+        format_options.get_text("branch"),
+        format_options.get_text("manifest_store"),
+        format_options.get_names("bases") or (),
+    )
     stream = Stream(
-        VersionRef(given.uri, None, None, branch, given.storage, store, bases),
+        VersionRef(format_options.uri, None, None, branch, format_options.storage, store, bases),
         transport=transport_schema,
         columns=schema.fieldNames(),
-        filter=given.get_text("filter"),
-        start=_start_position(given),
-        on_change=_change_mode(given),
+        filter=format_options.get_text("filter"),
+        start=_start_position(format_options),
+        on_change=_change_mode(format_options),
         limits=ReadLimits(
-            rows=given.get_number("max_rows_per_trigger", None),
-            files=given.get_number("max_files_per_trigger", None),
-            versions=given.get_number("max_versions_per_trigger", None),
+            rows=format_options.get_number("max_rows_per_trigger", None),
+            files=format_options.get_number("max_files_per_trigger", None),
+            versions=format_options.get_number("max_versions_per_trigger", None),
         ),
-        poll_seconds=given.get_seconds("poll_seconds"),
+        poll_seconds=format_options.get_seconds("poll_seconds"),
     )
     check_same_types(spark_schema(stream.arrow), schema)
     return LanceStreamReader(schema, stream)
 
 
 class LanceStreamPartition(ds.InputPartition):
-    def __init__(self, part: StreamPartition) -> None:
-        super().__init__(part)
-        self.part = part
+    """Spark input partition that carries a `StreamPartition`."""
+
+    def __init__(self, stream_partition: StreamPartition) -> None:
+        super().__init__(stream_partition)
+        self.stream_partition = stream_partition
 
     def __repr__(self) -> str:
-        return f"LanceStreamPartition({len(self.part.slices)} pieces)"
+        return f"LanceStreamPartition({len(self.stream_partition.slices)} slices)"
 
 
 class LanceStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stream reader of the data source. The driver's copy has a `Stream`; the copies in tasks have none."""
+
     def __init__(self, schema: StructType, stream: Stream | None) -> None:
         self._schema = schema
         self._stream = stream
 
     @property
     def stream(self) -> Stream:
-        assert self._stream is not None, "tasks are told what to read"
+        assert self._stream is not None, "only the driver plans a stream"
         return self._stream
 
     def initialOffset(self) -> dict[str, object]:
         return self.stream.initial_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark knows one limit at a time; here it only says that there are some, and all of them are kept."""
+        """Return one of the limits. Spark supports one limit at a time; `Stream` applies all of them."""
         limits = self.stream.limits
         if limits == ReadLimits():
             return ReadAllAvailable()
@@ -103,28 +113,29 @@ class LanceStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.stream.stop_at_newest()
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[ds.InputPartition]:
-        return [LanceStreamPartition(part) for part in self.stream.plan_partitions(start, end, slots=_ASSUMED_SLOTS)]
+        planned = self.stream.plan_partitions(start, end, slots=_ASSUMED_SLOTS)
+        return [LanceStreamPartition(stream_partition) for stream_partition in planned]
 
     def read(self, partition: ds.InputPartition | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LanceStreamPartition):
             return iter(())
         set_up_worker()
-        return partition.part.read(to_arrow_schema(self._schema, timezone="UTC"))
+        return partition.stream_partition.read(to_arrow_schema(self._schema, timezone="UTC"))
 
     def __getstate__(self) -> dict[str, object]:
-        """Tasks are given their parts one by one."""
+        """Leave the stream out, since each task receives its own partition separately."""
         return {"_schema": self._schema, "_stream": None}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
 
 
-def _start_position(given: FormatOptions) -> StreamStart:
-    version, time = given.get_text("starting_version"), given.get_text("starting_timestamp")
+def _start_position(format_options: FormatOptions) -> StreamStart:
+    version, time = format_options.get_text("starting_version"), format_options.get_text("starting_timestamp")
     if version is not None and version.lower() == _LATEST:
         return StreamStart(latest=True, timestamp=None if time is None else _parse_timestamp(time))
     return StreamStart(
-        given.get_number("starting_version", None), timestamp=None if time is None else _parse_timestamp(time)
+        format_options.get_number("starting_version", None), timestamp=None if time is None else _parse_timestamp(time)
     )
 
 
@@ -133,12 +144,14 @@ def _parse_timestamp(text: str) -> datetime:
         return datetime.fromisoformat(text)
     except ValueError:
         raise InvalidInput(
-            f"the option starting_timestamp is {text!r}: it is a time such as 2026-01-31T08:00:00+00:00, with its zone"
+            f"the option starting_timestamp is {text!r}; it must be a time with its zone, such as "
+            "2026-01-31T08:00:00+00:00"
         ) from None
 
 
-def _change_mode(given: FormatOptions) -> OnChange:
-    text = given.get_text("on_change") or OnChange.FAIL.value
-    if text not in {each.value for each in OnChange}:
-        raise InvalidInput(f"the option on_change is {text!r}: it is {', '.join(each.value for each in OnChange)}")
+def _change_mode(format_options: FormatOptions) -> OnChange:
+    text = format_options.get_text("on_change") or OnChange.FAIL.value
+    modes = [mode.value for mode in OnChange]
+    if text not in modes:
+        raise InvalidInput(f"the option on_change is {text!r}; it must be one of {', '.join(modes)}")
     return OnChange(text)

@@ -1,11 +1,11 @@
-"""The format `lance` as a sink of Structured Streaming: each batch is one version, and lands once.
+"""Streaming sink: the format `lance` in Structured Streaming commits each micro-batch as one version, exactly once.
 
     df.writeStream.format("lance").option("checkpointLocation", place).start(uri)
     df.writeStream.foreachBatch(upsert_batches(uri, "id")).option("checkpointLocation", place).start()
 
-Spark makes a writer anew for each batch, and another for its commit; only tasks are told which query and which batch
-they work for, so they tell it to the commit. A query is the same as long as its checkpoint is. Start with
-`stream_writer`.
+Spark creates a new writer for each batch and another one for its commit. Only tasks know their query and batch, so they
+pass both to the commit in their messages. A query keeps its identity as long as it keeps its checkpoint. Start with
+`stream_writer`, or with `upsert_batches` for the output mode "update".
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,34 +31,40 @@ _QUERY, _BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "LanceStreamWriter":
-    """Which options there are is told at `LanceDataSource`. `overwrite` is what Spark makes of the output mode
-    "complete"."""
-    given = FormatOptions(options)
-    given.refuse_for_streams({"intent": "each batch has one of its own"})
-    given.refuse_audit("foreachBatch with append(..., intent=, audit=), or upsert_batches(..., audit=)")
+    """Return the stream writer for these options, which `LanceDataSource` documents.
+
+    Spark sets `overwrite` for the output mode "complete".
+    """
+    format_options = FormatOptions(options)
+    format_options.refuse_for_streams({"intent": "each batch has its own intent"})
+    format_options.refuse_audit("foreachBatch with append(..., intent=, audit=), or upsert_batches(..., audit=)")
     limits = FileLimits(
-        given.get_number("max_rows_per_file", ROWS_PER_FILE_MAX),
-        given.get_number("max_bytes_per_file", BYTES_PER_FILE_MAX),
+        format_options.get_number("max_rows_per_file", ROWS_PER_FILE_MAX),
+        format_options.get_number("max_bytes_per_file", BYTES_PER_FILE_MAX),
     )
     write = StreamedWrite.begin(
-        given.uri,
+        format_options.uri,
         stored_schema(schema),
         replaces=overwrite,
-        create=given.get_flag("create", default=True),
+        create=format_options.get_flag("create", default=True),
         limits=limits,
-        branch=given.get_text("branch"),
-        storage_options=given.storage,
-        manifest_store=given.get_text("manifest_store"),
+        branch=format_options.get_text("branch"),
+        storage_options=format_options.storage,
+        manifest_store=format_options.get_text("manifest_store"),
     )
-    return LanceStreamWriter(write, given)
+    return LanceStreamWriter(write, format_options)
 
 
 @dataclass(frozen=True, slots=True)
 class LanceStreamMessage(ds.WriterCommitMessage):
+    """Spark's commit message of one task, with the sink's own message."""
+
     message: SinkMessage
 
 
 class LanceStreamWriter(ds.DataSourceStreamArrowWriter):
+    """Stream writer of the data source: tasks write files, one process commits the micro-batch."""
+
     def __init__(self, write: StreamedWrite, options: FormatOptions) -> None:
         self._write = write
         self._options = options
@@ -68,14 +74,14 @@ class LanceStreamWriter(ds.DataSourceStreamArrowWriter):
         return LanceStreamMessage(self._write.write_batches(iterator, _current_batch()))
 
     def commit(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:
-        told = [message.message for message in messages if isinstance(message, LanceStreamMessage)]
-        if len(told) < len(messages):
+        sink_messages = [message.message for message in messages if isinstance(message, LanceStreamMessage)]
+        if len(sink_messages) < len(messages):
             raise StorageError(
-                f"{self._options.uri}: Spark gave back less than its tasks wrote in batch {batchId}; start the query "
-                "again, which repeats the batch"
+                f"{self._options.uri}: Spark returned the results of some tasks of batch {batchId} only; start the "
+                "query again, which repeats the batch"
             )
         stream_sink.commit_batch(
-            told,
+            sink_messages,
             batchId,
             storage_options=self._options.storage,
             manifest_store=self._options.get_text("manifest_store"),
@@ -84,8 +90,11 @@ class LanceStreamWriter(ds.DataSourceStreamArrowWriter):
         )
 
     def abort(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing. Spark asks for it after a commit that failed too, which may have landed: its files may be in use.
-        What no version names is cleaned up later."""
+        """Do nothing. Spark also calls this after a failed commit, which may have succeeded, so its files may be in
+        use.
+
+        Cleanup removes files that no version references.
+        """
 
 
 def upsert_batches(
@@ -106,14 +115,17 @@ def upsert_batches(
     max_rows_per_file: int = ROWS_PER_FILE_MAX,
     max_bytes_per_file: int = BYTES_PER_FILE_MAX,
 ) -> Callable[[DataFrame, int], None]:
-    """What `foreachBatch` calls, where an output mode "update" is wanted: each batch is an `upsert`, and is done once,
-    however often it is repeated. A batch is known by its query and its number. Where Spark does not say which query it
-    is, `query_id` does; give another one with each new checkpoint, for its batches count from 0 again.
+    """Return a function for `foreachBatch` that upserts each micro-batch, for the output mode "update".
 
-    A batch that `audit` refuses ends the query, and is shown again when that goes on, unless `Table.publish` has landed
-    it meanwhile."""
+    A batch commits at most one version, however often Spark repeats it. Its query and its number identify it. If Spark
+    does not provide the query, pass a `query_id`, and another one with each new checkpoint, whose batches count from 0
+    again.
 
-    def bring(rows: DataFrame, number: int) -> None:
+    A batch that `audit` refuses ends the query. After a restart the audit sees the batch again, unless `Table.publish`
+    has committed it meanwhile.
+    """
+
+    def upsert_batch(rows: DataFrame, number: int) -> None:
         batch = _batch_of_frame(rows, number, query_id)
         upsert(
             rows,
@@ -134,11 +146,11 @@ def upsert_batches(
             max_bytes_per_file=max_bytes_per_file,
         )
 
-    return bring
+    return upsert_batch
 
 
 def _current_batch() -> MicroBatch | None:
-    """Which one this task works for; None where Spark does not say."""
+    """Return the micro-batch that this task belongs to; `None` if Spark does not provide it."""
     context = TaskContext.get()
     query, number, run = (context.getLocalProperty(name) if context else None for name in (_QUERY, _BATCH, _RUN))
     return MicroBatch(query, int(number), run) if query and number else None
@@ -147,9 +159,9 @@ def _current_batch() -> MicroBatch | None:
 def _batch_of_frame(rows: DataFrame, number: int, query_id: str | None) -> MicroBatch:
     context = getattr(rows.sparkSession, "sparkContext", None)
     query, run = (context.getLocalProperty(name) if context else None for name in (_QUERY, _RUN))
-    if not (found := query_id or query):
+    if not (known_query := query_id or query):
         raise InvalidInput(
-            f"this session does not say which streaming query batch {number} belongs to, so it could not be told from "
-            "a new one when it is repeated; give upsert_batches a query_id"
+            f"this session does not provide the streaming query of batch {number}, so a repeated batch could not be "
+            "recognized; pass query_id= to upsert_batches"
         )
-    return MicroBatch(found, number, run)
+    return MicroBatch(known_query, number, run)

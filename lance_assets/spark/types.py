@@ -1,9 +1,9 @@
-"""Spark types and Arrow types, both ways, for what a Lance table stores.
+"""Type conversion between Spark types and the Arrow types that a Lance table stores.
 
-Spark has fewer: it knows no unsigned integers, half floats, fixed sizes or time zones of a column. `spark_schema` says
-what a table looks like to Spark; `transport_schema` what its batches are cast to on the way there; `stored_schema` what
-a new table stores for a DataFrame. The way back into an existing table is decided by the table's own schema. All of it
-as a table, which a test holds true: `TYPES.md`.
+Spark has fewer types: it lacks unsigned integers, half floats, fixed sizes and time zones of a column. `spark_schema`
+returns the schema of a table in Spark, `transport_schema` the Arrow types that its batches are cast to on the way to
+Spark, and `stored_schema` the types that a new table stores for a DataFrame. Rows that return to an existing table are
+converted to the table's own schema. `TYPES.md` lists all conversions, and a test checks it.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,11 +37,11 @@ _UNSIGNED_TO_SIGNED = {
 }
 _DECIMAL_PRECISION_MAX = 38
 FIXED_SIZE_KEY = "arrow.fixed-size-list.size"
-"""In the metadata of a Spark column of arrays: so long is each, and a new table stores them as vectors."""
+"""Metadata key of a Spark array column: all arrays have this length, and a new table stores them as vectors."""
 _STORAGE_KEY_PREFIXES = ("ARROW:", "SPARK::", "lance-schema:")
-"""Metadata of a stored column that says what its type is, or what the table promises of it."""
+"""Prefixes of field metadata that describe the stored type or constraints of the table, and are not passed on."""
 _BLOB_KEY_PREFIXES = ("lance-encoding:blob", "lance-encoding:packed")
-"""Said of bytes. Of a blob that is stored Spark is told where it is."""
+"""Prefixes of field metadata that describe bytes. Spark receives the location of a stored blob, not its bytes."""
 _CONVERSION_ADVICE: tuple[tuple[type[T.DataType], str], ...] = (
     (T.VariantType, "make it a text with to_json()"),
     (T.TimeType, "cast it to string"),
@@ -53,20 +53,25 @@ _CONVERSION_ADVICE: tuple[tuple[type[T.DataType], str], ...] = (
 
 
 def spark_schema(arrow: pa.Schema) -> T.StructType:
+    """Return the Spark schema of a table with this Arrow schema."""
     return T.StructType([_spark_field(field) for field in arrow])
 
 
 def transport_schema(arrow: pa.Schema) -> pa.Schema:
+    """Return the nearest Arrow schema that Spark accepts."""
     return pa.schema([pa.field(field.name, _transport_type(field.type, field.name), field.nullable) for field in arrow])
 
 
 def stored_schema(spark: T.StructType) -> pa.Schema:
-    """Everything is nullable: to Spark "not null" is an inference about one DataFrame, not a promise about the next."""
+    """Return the Arrow schema that a new table stores for a DataFrame.
+
+    All columns are nullable: in Spark "not null" is inferred for one DataFrame and guarantees nothing for the next.
+    """
     return pa.schema([_stored_field(field, field.name) for field in spark])
 
 
 def _spark_field(field: pa.Field) -> T.StructField:
-    """With its metadata, so that a table made of the same rows has it too."""
+    """Return the Spark field with its metadata, so that a table created from the same rows has the metadata too."""
     metadata: dict[str, object] = {}
     for name, value in (field.metadata or {}).items():
         if name.isascii() and not name.decode().startswith((*_STORAGE_KEY_PREFIXES, *_BLOB_KEY_PREFIXES)):
@@ -77,31 +82,31 @@ def _spark_field(field: pa.Field) -> T.StructField:
 
 
 def _stored_field(field: T.StructField, path: str) -> pa.Field:
-    """What Spark knows of a column besides its type is kept where it is a text; the rest is Spark's own."""
+    """Return the Arrow field. Text metadata of the column is stored; other values are internal to Spark."""
     metadata: Mapping[str, object] = field.metadata or {}
     arrow = _arrow_type(field.dataType, path)
     if FIXED_SIZE_KEY in metadata:
         arrow = _vector_type(arrow, metadata[FIXED_SIZE_KEY], path)
-    told = {
+    kept = {
         name: value
         for name, value in metadata.items()
         if isinstance(value, str) and name != FIXED_SIZE_KEY and not name.startswith((*_STORAGE_KEY_PREFIXES, "__"))
     }
-    return pa.field(field.name, arrow, metadata=told or None)
+    return pa.field(field.name, arrow, metadata=kept or None)
 
 
 def _vector_type(arrow: pa.DataType, size: object, path: str) -> pa.DataType:
     length = int(size) if isinstance(size, int | str) and str(size).isdecimal() else 0
     if not pa.types.is_list(arrow) or not length:
         raise InvalidInput(
-            f"column {path!r} says in its metadata that it is of vectors ({FIXED_SIZE_KEY} = {size!r}): that is a whole "
-            f"number above 0, for an array, and this is {arrow}"
+            f"column {path!r} is marked as vectors in its metadata ({FIXED_SIZE_KEY} = {size!r}): that needs an array "
+            f"column and a whole number above 0, and the column is {arrow}"
         )
     return pa.list_(arrow.value_field, length)
 
 
 def _transport_type(arrow: pa.DataType, path: str) -> pa.DataType:
-    """The Arrow type nearest to `arrow` that Spark takes."""
+    """Return the nearest Arrow type that Spark accepts."""
     if isinstance(arrow, pa.BaseExtensionType):
         arrow = arrow.storage_type
     if arrow in _UNSIGNED_TO_SIGNED:
@@ -139,7 +144,7 @@ def _transport_type(arrow: pa.DataType, path: str) -> pa.DataType:
     if any(arrow == known for _, known in _SCALAR_TYPES):
         return arrow
     raise Unsupported(
-        f"column {path!r} is stored as {arrow}, which Spark cannot hold; leave it out with columns=[...], or read it "
+        f"column {path!r} is stored as {arrow}, a type that Spark lacks; leave it out with columns=[...], or read it "
         "with lance_core.Table"
     )
 
@@ -172,9 +177,9 @@ def _arrow_type(spark: T.DataType, path: str) -> pa.DataType:
             return arrow
     if isinstance(spark, T.CharType | T.VarcharType):
         return pa.string()
-    way_out = next((advice for kind, advice in _CONVERSION_ADVICE if isinstance(spark, kind)), "cast it")
+    conversion = next((advice for kind, advice in _CONVERSION_ADVICE if isinstance(spark, kind)), "cast it")
     raise Unsupported(
-        f"column {path!r} has the Spark type {spark.simpleString()}, which a Lance table cannot store; {way_out}"
+        f"column {path!r} has the Spark type {spark.simpleString()}, which a Lance table cannot store; {conversion}"
     )
 
 

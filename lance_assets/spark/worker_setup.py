@@ -1,8 +1,8 @@
-"""What a Python process of Spark does once, before it works for us: it keeps the process for many tasks.
+"""Worker setup: prepares a Python worker of Spark once, since Spark keeps the process for many tasks.
 
-After each task Spark collects garbage, and so looks at every object that there is: with the libraries that read tables
-this takes 15 to 35 ms, more than a small task does. What is there when a task begins are modules, which stay; they are
-taken out of its sight. What else a task costs is told in `004-python-task-overhead.md`.
+After each task Spark collects garbage and visits every object of the process. With the libraries that read tables this
+takes 15 to 35 ms, more than a small task takes. The objects that exist when a task begins belong to modules and stay,
+so `gc.freeze` excludes them from collection. `004-python-task-overhead.md` lists the other costs of a task.
 """
 
 import gc
@@ -13,19 +13,19 @@ import pyarrow as pa
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _FREEZES_MAX = 2
-"""What is imported on first use is there when the second task begins."""
+"""Modules that the first task imports on first use exist when the second task begins."""
 _freezes = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """A task of ours in a worker of Spark's. Picklable as it is."""
+    """Task of this package in a Python worker of Spark: sets the worker up and runs `task`. Picklable."""
 
     task: Task
 
     @property
     def __name__(self) -> str:
-        """What a plan of Spark calls it."""
+        """Name of the task in Spark's query plans."""
         return str(getattr(self.task, "__name__", type(self.task).__name__))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -34,7 +34,10 @@ class WorkerTask:
 
 
 def set_up_worker() -> None:
-    """Between two tasks no garbage is left, so that nothing is kept that would go."""
+    """Freeze the objects that exist before a task.
+
+    Spark collects garbage between tasks, so no garbage is frozen.
+    """
     global _freezes
     if _freezes < _FREEZES_MAX:
         _freezes += 1

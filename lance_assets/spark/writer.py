@@ -1,11 +1,10 @@
-"""Writing DataFrames into Lance tables: executors write the files, the driver commits once.
+"""Writer: appends DataFrames to Lance tables or overwrites them. Executors write the files, the driver commits once.
 
 A retried or speculative task leaves orphan files, never rows; a failed job leaves nothing to undo.
 """
 
 from collections.abc import Mapping, Sequence
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lance_assets.spark.arrow_bridge import map_in_arrow
@@ -20,10 +19,9 @@ from lance_core.tasks.write import (
     ROWS_PER_FILE_MAX,
     FileLimits,
     ManifestStore,
-    PlannedWrite,
-    WriteTask,
-    begin_append,
-    begin_overwrite,
+    StageFunction,
+    append_rows,
+    overwrite_rows,
 )
 
 
@@ -43,24 +41,21 @@ def append(
     max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     cluster_by: str | Sequence[str] = (),
 ) -> Committed:
-    """Add the rows of `df`; a table that is not there is created with them, unless `create=False`.
+    """Append the rows of `df`. A table that does not exist is created, unless `create=False`.
 
-    With `intent=`, the same intent again, from anywhere, returns the version that holds it. `cluster_by` names columns
-    whose like values shall lie together: rows are spread over the files by ranges of them, and sorted within each, so
-    that a filter on them reads few.
+    If `intent` was committed before, by any process, the version of that commit is returned and nothing is written.
+    `cluster_by` names columns to cluster by: rows are range-partitioned by them over the files and sorted within each
+    file, so that a filter on them reads few files.
     """
     ordered = _clustered(df, cluster_by)
-    planned = begin_append(
-        uri,
+    return append_rows(
+        TableRef(uri, branch, storage_options, manifest_store),
         stored_schema(df.schema),
+        _stage(ordered),
         create=create,
-        intent=intent,
         limits=FileLimits(max_rows_per_file, max_bytes_per_file),
-        storage_options=storage_options,
-        manifest_store=manifest_store,
-        branch=branch,
+        options=WriteOptions(intent, properties, retries, audit),
     )
-    return _write(ordered, planned, properties, retries, audit)
 
 
 def overwrite(
@@ -80,55 +75,50 @@ def overwrite(
     max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     cluster_by: str | Sequence[str] = (),
 ) -> Committed:
-    """Replace all rows. The stored schema stays, since it knows what Spark forgets (fixed sizes, unsigned integers,
-    time zones, field metadata), unless `replace_schema=True`. `df` may read the same table: its version is pinned.
+    """Replace all rows by those of `df`, or with `where` the rows that match a condition.
 
-    `where`, a condition in Lance's SQL, overwrites a slice: the rows that match go, and those of `df`, all of which
-    have to match it too, take their place in the same version. The slice is what `df` is, whatever others write into it
-    meanwhile; `df` runs once, also where it has to be planned again.
+    The stored schema stays, unless `replace_schema=True`, since it holds what Spark types lose: fixed sizes, unsigned
+    integers, time zones, field metadata. `df` may read the same table, since its version is pinned.
+
+    `where` is a condition in Lance SQL. The rows that match it are removed and those of `df` added in the same version;
+    all rows of `df` must match the condition too. In the committed version the rows that match are exactly those of
+    `df`: rows that concurrent writers added before it are replaced too. `df` is computed once, even if the overwrite is
+    replanned.
     """
     ordered = _clustered(df, cluster_by)
+    table = TableRef(uri, branch, storage_options, manifest_store)
+    limits = FileLimits(max_rows_per_file, max_bytes_per_file)
+    options = WriteOptions(intent, properties, retries, audit)
     if where is not None:
         if replace_schema:
             raise InvalidInput("replace_schema=True is for an overwrite of all rows; with where= the schema stays")
         return overwrite_slice(
-            TableRef(uri, branch, storage_options, manifest_store),
+            table,
             stored_schema(df.schema),
-            lambda task: map_in_arrow(ordered, task, FRAGMENT_RESULT_SCHEMA),
+            _stage(ordered),
             where,
-            limits=FileLimits(max_rows_per_file, max_bytes_per_file),
-            how=WriteOptions(intent, properties, retries, audit),
+            limits=limits,
+            options=options,
             runner=SparkRunner(df.sparkSession),
         )
-    planned = begin_overwrite(
-        uri,
+    return overwrite_rows(
+        table,
         stored_schema(df.schema),
+        _stage(ordered),
         replace_schema=replace_schema,
-        intent=intent,
-        limits=FileLimits(max_rows_per_file, max_bytes_per_file),
-        storage_options=storage_options,
-        manifest_store=manifest_store,
-        branch=branch,
+        limits=limits,
+        options=options,
     )
-    return _write(ordered, planned, properties, retries, audit)
 
 
-def _write(
-    df: DataFrame,
-    planned: PlannedWrite | Committed,
-    properties: Mapping[str, str] | None,
-    retries: int,
-    audit: Audit | None,
-) -> Committed:
-    if isinstance(planned, Committed):
-        return planned
-    written: pa.Table = map_in_arrow(df, WriteTask(planned.plan), FRAGMENT_RESULT_SCHEMA)
-    return planned.finish(written, properties=properties, retries=retries, audit=audit)
+def _stage(df: DataFrame) -> StageFunction:
+    """Return the stage in which executors write the rows of `df`."""
+    return lambda task: map_in_arrow(df, task, FRAGMENT_RESULT_SCHEMA)
 
 
 def _clustered(df: DataFrame, by: str | Sequence[str]) -> DataFrame:
     names = [by] if isinstance(by, str) else list(by)
     if unknown := [name for name in names if name not in df.columns]:
-        raise InvalidInput(f"cluster_by={names}: there is no column {unknown[0]!r}; there are {', '.join(df.columns)}")
+        raise InvalidInput(f"cluster_by={names}: no column {unknown[0]!r}; the columns are {', '.join(df.columns)}")
     columns = [df[f"`{name.replace('`', '``')}`"] for name in names]
     return df.repartitionByRange(*columns).sortWithinPartitions(*columns) if columns else df

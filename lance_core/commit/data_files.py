@@ -37,7 +37,7 @@ class FileCapacity:
         fits = (
             self._rows + rows.rows <= limits.rows_max
             and self._bytes + rows.bytes <= min(limits.bytes_max, SHARED_BYTES_MAX)
-            and self._first.may_share_with(rows)
+            and self._first.can_share_file(rows)
         )
         if fits:
             self._rows += rows.rows

@@ -10,10 +10,12 @@ nor named goes with a cleanup, when it is old (`maintenance/cleanup.py`).
 from collections.abc import Mapping
 from dataclasses import replace
 
+from lance_core import validation
+from lance_core.commit.change import Change, resume
 from lance_core.commit.data_files import check_files
 from lance_core.commit.detached_manifest import put_detached
 from lance_core.commit.fencing import ClockReading
-from lance_core.commit.write_protocol import StartedWrite, WriteResult, check_not_detached, finish, write_result
+from lance_core.commit.write_protocol import StartedWrite, WriteResult, check_not_detached, write_result
 from lance_core.errors import InvalidInput, NotFound
 from lance_core.format import naming
 from lance_core.format.ids import Version
@@ -38,7 +40,8 @@ def commit_detached(
     return write_result(StartedWrite(location, base, ours.uuid, None, runtime), outcome)
 
 
-def publish(location: Location, version: Version, *, attempts: int, runtime: Runtime) -> WriteResult:
+def publish(location: Location, version: Version, *, retries: int, runtime: Runtime) -> WriteResult:
+    validation.check_intent_and_retries(retries=retries)
     if not naming.is_detached(version):
         raise InvalidInput(f"version {version} is on the line already; a detached one is published")
     found = load_at(location, version)
@@ -50,10 +53,17 @@ def publish(location: Location, version: Version, *, attempts: int, runtime: Run
             f"{location.uri}: version {version} was built on {ours.read_version}, which is detached too, and would "
             "leave its changes behind. Make the changes of both anew, on a version of the table"
         )
-    # Its files may be old, and a cleanup may be about to take it with them.
-    begun = StartedWrite(location, _base(location, found, ours), ours.uuid, None, runtime, ClockReading.distant_past())
+    started = StartedWrite(location, _base(location, found, ours), ours.uuid, None, runtime)
     operation = _whole(ours.operation, found.manifest.schema)
-    return finish(begun, operation, properties=ours.properties, attempts=attempts)
+    is_first = isinstance(started.base, NewTable)
+    change = Change(
+        "publish",
+        plan=None if is_first else lambda _base: operation,
+        create=(lambda _started: operation) if is_first else None,
+        can_replan=False,
+        files_exist=True,  # they may be old, and a cleanup may be about to remove them
+    )
+    return resume(change, started, properties=ours.properties, retries=retries)
 
 
 def _base(location: Location, found: Snapshot, ours: Transaction) -> Snapshot | NewTable:

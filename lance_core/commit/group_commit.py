@@ -286,7 +286,7 @@ def commit_group(
 
 def commit_alone(append: PendingAppend) -> CommitResult:
     """Commit one append with files of its own."""
-    fragments = append.rows.written(append.location.codec, append.runtime.new_uuid) if append.rows else ()
+    fragments = append.rows.write(append.location.codec, append.runtime.new_uuid) if append.rows else ()
     return _commit(append, _with_files(append, fragments))
 
 

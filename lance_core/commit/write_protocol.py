@@ -33,8 +33,9 @@ from lance_core.runtime import Runtime
 from lance_core.transactions.apply import NewTable
 from lance_core.transactions.change_stats import RowsChanged, files_written, rows_changed, segments_written
 from lance_core.transactions.fold import part_with_uuid
-from lance_core.versions.location import Location, check_manifest_store
+from lance_core.versions.location import Location, check_manifest_store, manifest_store_config
 from lance_core.versions.snapshot import Snapshot, load_at, load_latest, load_transaction, read_history
+from lance_core.versions.table_id import TABLE_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ def finish_append(
     """Of rows that are not written yet: those of several who append at the same time go into one file, unless somebody
     wants to see them first."""
     if audit is not None:
-        append = Append(rows.written(begun.location.codec, begun.runtime.new_uuid))
+        append = Append(rows.write(begun.location.codec, begun.runtime.new_uuid))
         return finish(begun, append, properties=properties, attempts=attempts, audit=audit)
     outcome = commit_append(
         begun.location,
@@ -246,6 +247,11 @@ def finish_unchanged(begun: StartedWrite, operation: str = Append.name) -> Write
     if begun.record:
         idempotency.move_base(begun.location.store, begun.record, begun.base.version)
     return WriteResult(begun.base, landing, attempts=0, rebased_over=(), landed_before=False)
+
+
+def new_table_config(started: StartedWrite, config: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the config of the first version of a table: its id, `config`, and its manifest store."""
+    return {TABLE_ID: started.uuid, **(config or {}), **manifest_store_config(started.location)}
 
 
 def check_not_detached(base: Snapshot) -> None:

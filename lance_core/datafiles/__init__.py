@@ -1,6 +1,7 @@
-"""Arrow batches to data files and back, and the fragments that describe them.
+"""Data files: Arrow batches to files and back, and the fragments that describe the files.
 
-What lives here: the port that a codec fills (`codec.py`) with its two codecs, which field sits in which
-column (`column_layout.py`), bringing batches into the table's stored types (`conform.py`), writing and reading
-fragments. What never does: versions of a table, commits. Start with `write.py` or `read.py`.
+This package defines the port that a codec implements (`codec.py`) with its two codecs, decides which field is stored
+in which column (`column_layout.py`), converts batches to the stored types of a table (`conform.py`), and writes and
+reads fragments. It knows neither versions of a table nor commits. Start with `fragment_writer.py` or
+`fragment_reader.py`.
 """

@@ -1,8 +1,8 @@
-"""Files that lie in another place than the table's own: paths such as `@0/data/x.lance` find their way there.
+"""Base paths: resolves paths such as `@0/data/x.lance`, whose files are in another location than the table's own.
 
-`BasedStore` and `BasedCodec` stand where the table's own store and codec do, and pass everything else on to them. Only
-reading follows a base; what a table writes is always its own. Which place a number means, and whether it may be
-opened, is told by whoever makes them (`location.py`).
+`BasedStore` and `BasedCodec` wrap the store and the codec of a table, and delegate to them. Only reads follow a base;
+a table always writes to its own location. `versions/location.py` decides which location a base id means, and whether
+it may be opened.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, Store
 
 @dataclass(frozen=True, slots=True)
 class OpenBase:
-    """A place that may be read."""
+    """A location that may be read."""
 
     store: Store
     codec: DataCodec
     is_dataset_root: bool
 
     def path(self, path: str) -> str:
-        """Of a file of the table, here. Where the place is no table, files lie right in it."""
+        """Return the path of a file in this location. If the location is not a table, its files are at its root."""
         return path if self.is_dataset_root else path.partition("/")[2]
 
 
@@ -35,6 +35,8 @@ OpenBaseById = Callable[[int], OpenBase]
 
 @dataclass(frozen=True, slots=True)
 class BasedStore:
+    """Store of a table that also reads from the bases of a version."""
+
     own: Store
     base: OpenBaseById
 
@@ -71,7 +73,7 @@ class BasedStore:
         self.own.ensure_durable(list(map(_check_own, paths)))
 
     def resolve(self, path: str) -> tuple[Store, str]:
-        """The store that really has this, and what it calls it."""
+        """Return the store that has a file, and the path of the file there."""
         base_id, inner = split_qualified_path(path)
         if base_id is None:
             return self.own, path
@@ -81,6 +83,8 @@ class BasedStore:
 
 @dataclass(frozen=True, slots=True)
 class BasedCodec:
+    """Codec of a table that also reads from the bases of a version."""
+
     own: DataCodec
     base: OpenBaseById
 
@@ -103,5 +107,5 @@ def _with_qualified_paths(found: Sequence[ObjectInfo], inner: str, directory: st
 
 def _check_own(path: str) -> str:
     if split_qualified_path(path)[0] is not None:
-        raise InvalidInput(f"{path} lies in another place than the table, which is read and never written")
+        raise InvalidInput(f"{path} is outside the table, in a base that can only be read")
     return path

@@ -1,10 +1,10 @@
-"""A data file with blobs, as the codec can read it: some of its columns, and of its blobs where they are.
+"""Blob view: a small file through which the codec reads some columns of a data file, and the descriptors of its blobs.
 
-The codec reads what the schema inside a file says. Of a blob column (v1) that says bytes, where descriptors are wanted;
-and after one of v2 it miscounts the columns, so that what follows would be read from others. So a small file is put
-together that has the pages of the wanted columns where the data file has them, holes elsewhere, and at its end a schema
-that is right. Pages and metadata are copied as they are; blobs are not touched. Pure but for the function it is handed
-to read with. Start with `build_view`.
+The codec follows the schema inside a file. For a blob column (v1) that schema makes it return bytes where descriptors
+are needed; and after a column of blobs v2 it miscounts the columns, so that it would read the following ones from the
+wrong places. The view therefore has the pages of the requested columns at the positions that they have in the data
+file, holes elsewhere, and at its end a correct schema. Pages and metadata are copied unchanged; blobs are not read.
+Pure except for the read function that the caller passes. Start with `build_view`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ from lance_core.format.fragment import StorageVersion
 from lance_core.format.schema import Field, TableSchema
 
 DESCRIPTOR_V1 = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
-"""Where in its data file a blob is."""
+"""Position and size of a blob in its data file."""
 DESCRIPTOR_V2 = pa.struct(
     [
         pa.field("kind", pa.uint8(), nullable=False),
@@ -36,20 +36,20 @@ _BLOB = {b"lance-encoding:blob": b"true"}
 _PACKED = {b"lance-encoding:packed": b"true"}
 
 ReadBytes = Callable[[int, int], bytes]
-"""Bytes of the data file from a position, so many."""
+"""Function that reads a number of bytes of the data file from a position."""
 Span = tuple[int, int]
 """Position and size."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileView:
-    """A file to be written: parts at their positions, nothing between them."""
+    """Content of a view: byte strings at their positions, with holes between them."""
 
     parts: tuple[tuple[int, bytes], ...]
 
 
 def descriptor_schema(schema: TableSchema) -> pa.Schema:
-    """What comes of a table's columns when blobs are told by where they are."""
+    """Return the schema of a table's columns when blob columns return descriptors."""
     fields = [
         _descriptor_field(field, arrow) if is_blob(field) else arrow
         for field, arrow in zip(schema.fields, schema.arrow, strict=True)
@@ -64,25 +64,25 @@ def _descriptor_field(field: Field, arrow: pa.Field) -> pa.Field:
 
 
 def repair_schema(schema: pa.Schema) -> pa.Schema:
-    """A file's schema without the children of blobs v2, which come as if they were columns of their own."""
+    """Return the schema of a file without the children of blobs v2, which the codec reports as separate columns."""
     fields = list(schema)
     if not any(map(is_misread, fields)):
         return schema
-    kept = []
+    repaired = []
     while fields:
         field = fields.pop(0)
-        kept.append(field)
+        repaired.append(field)
         del fields[: DESCRIPTOR_V2.num_fields * _count_misread(field)]
-    return pa.schema(kept, schema.metadata)
+    return pa.schema(repaired, schema.metadata)
 
 
 def is_misread(field: pa.Field) -> bool:
-    """Whether the codec is wrong about this column of a file and the columns after it."""
+    """Return whether the codec misreads this column of a file and the columns after it."""
     return _count_misread(field) > 0
 
 
 def _count_misread(field: pa.Field) -> int:
-    """How many blobs of v2 it has: itself, or inside."""
+    """Return how many blob v2 fields a column contains, itself included."""
     if _is_blob_v2(field):
         return 1
     return sum(_count_misread(field.type.field(number)) for number in range(field.type.num_fields))
@@ -104,50 +104,55 @@ def build_view(
     describe: bool,
     path: str,
 ) -> FileView:
-    """Of top-level columns of a file with this (repaired) schema. `pages` tells where the buffers of a column are, by
-    its number."""
+    """Build a view of top-level columns of a file with this (repaired) schema. `pages` returns the spans of the
+    buffers of a column by its number."""
     if size < _FOOTER.size:
-        raise Corrupt(f"{size} bytes are too few for a data file", path=path, field="footer")
+        raise Corrupt(f"a file of {size} bytes is too small to be a data file", path=path, field="footer")
     *_, offsets, _buffers, _count, columns, major, minor, magic = _FOOTER.unpack(
         read(size - _FOOTER.size, _FOOTER.size)
     )
     version = StorageVersion.of_file(major, minor)
-    own = TableSchema.from_arrow(schema, is_stored=True)
-    first_column = _first_columns(own, version)
-    wanted = [
+    file_schema = TableSchema.from_arrow(schema, is_stored=True)
+    first_column = _first_columns(file_schema, version)
+    numbers = [
         number
         for name in names
         for number in range(
-            first_column[name], first_column[name] + len(columns_of(_single_column(own, name), version).field_ids)
+            first_column[name],
+            first_column[name] + len(columns_of(_single_column(file_schema, name), version).field_ids),
         )
     ]
-    if magic != _MAGIC or max(wanted, default=0) >= columns or offsets + columns * _SPAN.size > size:
+    if magic != _MAGIC or max(numbers, default=0) >= columns or offsets + columns * _SPAN.size > size:
         raise Corrupt(f"has no columns {', '.join(names)}", path=path, field="footer")
     metadata = []
-    for number in wanted:
+    for number in numbers:
         position, length = _SPAN.unpack(read(offsets + number * _SPAN.size, _SPAN.size))
         if position + length > size:
-            raise Corrupt(f"the metadata of column {number} is outside of the file", path=path, field="footer")
+            raise Corrupt(f"the metadata of column {number} is outside the file", path=path, field="footer")
         metadata.append(read(position, length))
-    copied = [(start, read(start, count)) for number in wanted for start, count in pages(number) if count]
-    shown = [_view_field(own.field(name), schema.field(name), describe=describe) for name in names]
-    at_end = -(-size // _ALIGNMENT) * _ALIGNMENT
-    end = _encode_tail(
-        at_end, TableSchema.from_arrow(pa.schema(shown), is_stored=True), rows, metadata, version_stamp=(major, minor)
+    copied = [(start, read(start, count)) for number in numbers for start, count in pages(number) if count]
+    fields = [_view_field(file_schema.field(name), schema.field(name), describe=describe) for name in names]
+    tail_position = -(-size // _ALIGNMENT) * _ALIGNMENT
+    tail = _encode_tail(
+        tail_position,
+        TableSchema.from_arrow(pa.schema(fields), is_stored=True),
+        rows,
+        metadata,
+        version_stamp=(major, minor),
     )
-    return FileView((*copied, (at_end, end)))
+    return FileView((*copied, (tail_position, tail)))
 
 
-def _first_columns(own: TableSchema, version: StorageVersion) -> dict[str, int]:
-    found, number = {}, 0
-    for field in own.fields:
-        found[field.name] = number
+def _first_columns(schema: TableSchema, version: StorageVersion) -> dict[str, int]:
+    first_column, number = {}, 0
+    for field in schema.fields:
+        first_column[field.name] = number
         number += len(columns_of(TableSchema((field,), {}), version).field_ids)
-    return found
+    return first_column
 
 
-def _single_column(own: TableSchema, name: str) -> TableSchema:
-    return TableSchema((own.field(name),), {})
+def _single_column(schema: TableSchema, name: str) -> TableSchema:
+    return TableSchema((schema.field(name),), {})
 
 
 def _view_field(field: Field, arrow: pa.Field, *, describe: bool) -> pa.Field:

@@ -1,6 +1,5 @@
-"""Small batches put together before they are written: what a batch costs beside its rows is as much as thousands of
-them, and some come with a thousand.
-"""
+"""Batch coalescing: concatenates small batches before they are written. The overhead of a batch equals thousands of
+rows, and some sources deliver a thousand rows per batch."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,27 +9,30 @@ _ROWS, _BYTES = 16_384, 1 << 23
 
 
 def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order. What is large is not copied, and neither are dictionaries, which Arrow cannot
-    always put together."""
-    some: list[pa.RecordBatch] = []
+    """Yield the same rows in the same order, in larger batches.
+
+    Large batches are not copied. Batches with dictionaries are passed on unchanged, since Arrow cannot always
+    concatenate dictionaries.
+    """
+    group: list[pa.RecordBatch] = []
     rows, size = 0, 0
     for batch in batches:
-        its_size = batch.nbytes
-        is_large = batch.num_rows >= _ROWS or its_size >= _BYTES
-        fits = some and batch.schema.equals(some[0].schema, check_metadata=True)
-        if some and (is_large or not fits):
-            yield _one(some)
-            some, rows, size = [], 0, 0
-        some.append(batch)
-        rows, size = rows + batch.num_rows, size + its_size
+        batch_size = batch.nbytes
+        is_large = batch.num_rows >= _ROWS or batch_size >= _BYTES
+        fits = group and batch.schema.equals(group[0].schema, check_metadata=True)
+        if group and (is_large or not fits):
+            yield _concat(group)
+            group, rows, size = [], 0, 0
+        group.append(batch)
+        rows, size = rows + batch.num_rows, size + batch_size
         if rows >= _ROWS or size >= _BYTES or any(map(_holds_dictionaries, batch.schema.types)):
-            yield _one(some)
-            some, rows, size = [], 0, 0
-    if some:
-        yield _one(some)
+            yield _concat(group)
+            group, rows, size = [], 0, 0
+    if group:
+        yield _concat(group)
 
 
-def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 

@@ -1,6 +1,6 @@
-"""The port between fragments and files: whoever can write and read a file of Arrow columns can be a codec.
+"""Codec port: what the fragment code needs from a library that writes and reads files of Arrow columns.
 
-Two fill it: `lance_codec.py` (the product) and `ipc_codec.py` (for commits under test, in memory).
+Two codecs implement it: `lance_codec.py` (production) and `ipc_codec.py` (commits under test, in memory).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,46 +19,55 @@ Rows = npt.NDArray[np.int64]
 
 
 class FileWriter(Protocol):
+    """Writer for one file."""
+
     def write(self, batch: pa.RecordBatch) -> None: ...
 
-    def attach(self, data: bytes) -> int:
-        """Bytes beside the columns; the number under which the file has them."""
+    def add_buffer(self, data: bytes) -> int:
+        """Store bytes apart from the columns, and return the number of the buffer."""
 
-    def note(self, key: str, value: str) -> None:
-        """Into the metadata of the file's schema."""
+    def add_metadata(self, key: str, value: str) -> None:
+        """Add an entry to the metadata of the file's schema."""
 
     def finish(self) -> int:
-        """Close and make durable; the file's size in bytes."""
+        """Close the file, make it durable, and return its size in bytes."""
 
 
 class FileReader(Protocol):
+    """Reader for one file."""
+
     @property
     def row_count(self) -> int: ...
 
     @property
     def schema(self) -> pa.Schema:
-        """The file's own schema, with the names its columns had when it was written."""
+        """Schema of the file, with the names that its columns had when it was written."""
 
     @property
-    def notes(self) -> Mapping[str, str]:
-        """The metadata of that schema."""
+    def metadata(self) -> Mapping[str, str]:
+        """Metadata of that schema."""
 
-    def attached(self, number: int) -> bytes:
-        """What was attached under this number."""
+    def read_buffer(self, number: int) -> bytes:
+        """Return the buffer with this number."""
 
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        """Rows `start` to `start + count` of columns, in batches of at most `BATCH_ROWS`. A name with dots is a path
-        into structs; a codec that cannot read a part of a column reads the whole."""
+        """Read rows `start` to `start + count` of columns, in batches of at most `BATCH_ROWS`.
 
-    def described(self) -> "FileReader":
-        """The same file, but of blobs it reads where they are."""
+        A name with dots is a path into structs; a codec that cannot read a part of a column reads the whole.
+        """
+
+    def with_descriptors(self) -> "FileReader":
+        """Return a reader for the same file that returns the locations of blobs instead of their bytes."""
 
     def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
-        """The same of single rows."""
+        """Read single rows of columns."""
 
 
 class DataCodec(Protocol):
+    """Factory for writers and readers."""
+
     def create(self, path: str, schema: pa.Schema, version: StorageVersion) -> FileWriter: ...
 
     def open(self, path: str, columns: Sequence[str] = ()) -> FileReader:
-        """`columns` are those that will probably be read: a codec may prepare for them. They need not be there."""
+        """Open a file. `columns` are the ones that will probably be read, so that a codec can prepare for them; they
+        need not exist."""

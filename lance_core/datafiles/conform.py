@@ -1,17 +1,25 @@
-"""Bringing a batch into the types that the table stores, and saying exactly what does not fit.
+"""Type conformance: converts a batch to the types that the table stores, and reports exactly what does not fit.
 
-Columns are matched by name. `EXACT` accepts what already is the stored type, but for differences that mean nothing
-(names of list items, string views, a storage array for its extension type). `CAST` also converts values where none is
-lost, because Spark forgets fixed sizes, unsigned integers, time zones and nullability: which pairs of types, says
-`conversions.py`. `OUTWARD` is the same on the way to somebody who has fewer types. `ASKED_FOR` is for columns that
-get another type because somebody said so: whatever Arrow casts safely, and floats are rounded.
+Columns are matched by name. `EXACT` accepts only the stored type, apart from differences without meaning (names of
+list items, string views, a storage array for its extension type). `CAST` also converts values if no value loses
+information, because Spark has no fixed sizes, unsigned integers, time zones per column or nullability;
+`conversions.py` lists the pairs of types. `OUTWARD` is the same in the other direction, for a reader with fewer types.
+`REQUESTED` is for columns whose type a user changes: whatever Arrow casts safely, and floats are rounded. Start with
+`columns_to_write` and `conform`.
 """
 
 import enum
 
 import pyarrow as pa
 
-from lance_core.datafiles.conversions import Unfit, may_round, means_the_same, obstacle, rounded, unfit
+from lance_core.datafiles.conversions import (
+    ValueMismatch,
+    find_rounded_value,
+    find_type_mismatch,
+    find_unconvertible_value,
+    is_equivalent,
+    may_round,
+)
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.schema import TableSchema
@@ -21,19 +29,21 @@ _FIRST_WITH_NULL_STRUCTS = StorageVersion(2, 1)
 
 
 class Conversion(enum.Enum):
+    """Conversions that are allowed."""
+
     EXACT = "exact"
     CAST = "cast"
     OUTWARD = "outward"
-    ASKED_FOR = "asked for"
+    REQUESTED = "asked for"
 
 
-def columns_to_write(incoming: pa.Schema, stored: TableSchema, *, conversion: Conversion, what: str) -> TableSchema:
-    """The part of the stored schema that `incoming` fills, after checking every column.
+def columns_to_write(data_schema: pa.Schema, stored: TableSchema, *, conversion: Conversion, what: str) -> TableSchema:
+    """Return the part of the stored schema that `data_schema` fills, after checking every column.
 
-    Nullable columns that are absent stay absent from the file, and read as null.
+    Nullable columns that are absent from the data are absent from the file, and read as null.
     """
     seen: set[str] = set()
-    for column in incoming:
+    for column in data_schema:
         if column.name in seen:
             raise SchemaMismatch(
                 f"{what}: the data has two columns named {column.name!r}",
@@ -51,11 +61,11 @@ def columns_to_write(incoming: pa.Schema, stored: TableSchema, *, conversion: Co
                 got=str(column.type),
             )
         expected = stored.arrow.field(column.name).type
-        _refuse_type(column.name, column.type, expected, conversion, what)
+        _check_type(column.name, column.type, expected, conversion, what)
     for field in stored.arrow:
         if field.name not in seen and not field.nullable:
             raise SchemaMismatch(
-                f"{what}: column {field.name!r} is not nullable, and the data does not have it",
+                f"{what}: column {field.name!r} is not nullable, but the data does not contain it",
                 column=field.name,
                 expected=str(field.type),
                 got="nothing",
@@ -72,7 +82,7 @@ def columns_to_write(incoming: pa.Schema, stored: TableSchema, *, conversion: Co
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, *, conversion: Conversion, what: str) -> pa.RecordBatch:
-    """`batch` with the columns and the exact types of `schema`."""
+    """Return the batch with the columns and the exact types of `schema`."""
     return pa.RecordBatch.from_arrays(
         [
             _conform_column(batch.column(batch.schema.get_field_index(field.name)), field, conversion, what)
@@ -83,100 +93,104 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, *, conversion: Conversion,
 
 
 def _conform_column(array: pa.Array, field: pa.Field, conversion: Conversion, what: str) -> pa.Array:
-    _refuse_type(field.name, array.type, field.type, conversion, what)
+    _check_type(field.name, array.type, field.type, conversion, what)
     if array.type != field.type:
-        array = _converted(array, field, conversion, what)
-    _refuse_nulls(array, field, field.name, what)
-    return _aligned(array)
+        array = _convert(array, field, conversion, what)
+    _check_nulls(array, field, field.name, what)
+    return _align_decimals(array)
 
 
-def _converted(array: pa.Array, field: pa.Field, conversion: Conversion, what: str) -> pa.Array:
+def _convert(array: pa.Array, field: pa.Field, conversion: Conversion, what: str) -> pa.Array:
     target = field.type
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     storage = target.storage_type if isinstance(target, pa.BaseExtensionType) else target
     if array.type != storage:
-        given = array = _with_buffers(array)
+        original = array = _with_allocated_buffers(array)
         try:
             array = array.cast(storage, safe=True)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise _lossy(what, unfit(given, storage, field.name), str(error), conversion) from error
-        rounds = conversion is not Conversion.ASKED_FOR and may_round(given.type, storage)
-        if rounds and (at := rounded(given, array, field.name)):
-            raise _lossy(what, at, "a number would be rounded", conversion)
+            raise _lossy_error(
+                what, find_unconvertible_value(original, storage, field.name), str(error), conversion
+            ) from error
+        can_round = conversion is not Conversion.REQUESTED and may_round(original.type, storage)
+        if can_round and (mismatch := find_rounded_value(original, array, field.name)):
+            raise _lossy_error(what, mismatch, "a number would be rounded", conversion)
     return array if storage is target else pa.ExtensionArray.from_storage(target, array)
 
 
-def _with_buffers(array: pa.Array) -> pa.Array:
-    """Where no list has an item, Arrow IPC gives items without memory, and the cast to fixed-size lists reads it."""
-    lacking = any(buffer is not None and not buffer.address for buffer in array.buffers())
-    return afresh(array) if lacking else array
+def _with_allocated_buffers(array: pa.Array) -> pa.Array:
+    """Return a copy if a buffer has no memory. Arrow IPC delivers such item buffers if no list has an item, and the
+    cast to fixed-size lists reads them."""
+    is_unallocated = any(buffer is not None and not buffer.address for buffer in array.buffers())
+    return copy_array(array) if is_unallocated else array
 
 
-def _refuse_nulls(array: pa.Array, field: pa.Field, path: str, what: str) -> None:
+def _check_nulls(array: pa.Array, field: pa.Field, path: str, what: str) -> None:
     nulls = array.null_count
     if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
         nulls = array.dictionary_decode().null_count
     if not field.nullable and nulls:
         raise SchemaMismatch(
-            f"{what}: column {path!r} is not nullable, and the data has {nulls} nulls in it",
+            f"{what}: column {path!r} is not nullable, but the data has {nulls} nulls in it",
             column=path,
             expected=f"{field.type} not null",
             got="nulls",
         )
-    # Not `drop_null`: where all is null it cannot build some types that are nested, UUIDs for one.
+    # `drop_null` fails if all values are null and the type is nested in some ways, for example with UUIDs.
     if pa.types.is_struct(array.type):
-        alive = array.filter(array.is_valid()) if array.null_count else array
+        valid = array.filter(array.is_valid()) if array.null_count else array
         for index, child in enumerate(array.type):
-            _refuse_nulls(alive.field(index), child, f"{path}.{child.name}", what)
+            _check_nulls(valid.field(index), child, f"{path}.{child.name}", what)
     elif pa.types.is_map(array.type):
         child = array.type.item_field
-        _refuse_nulls(afresh(array.filter(array.is_valid())).items, child, f"{path}.{child.name}", what)
+        _check_nulls(copy_array(array.filter(array.is_valid())).items, child, f"{path}.{child.name}", what)
     elif isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         child = array.type.value_field
-        _refuse_nulls(array.flatten(), child, f"{path}.{child.name}", what)
+        _check_nulls(array.flatten(), child, f"{path}.{child.name}", what)
 
 
 def check_no_null_structs(batch: pa.RecordBatch, version: StorageVersion, *, what: str) -> None:
-    """Storage version 2.0 has no place for them: the codec refuses a file half way."""
+    """Raise `InvalidInput` for null structs, which storage version 2.0 cannot store: the codec would fail in the
+    middle of a file."""
     if version >= _FIRST_WITH_NULL_STRUCTS:
         return
     for name, array in zip(batch.schema.names, batch.columns, strict=True):
-        if path := _null_struct(array, name):
+        if path := _find_null_struct(array, name):
             raise InvalidInput(
-                f"{what}: column {path!r} has a struct that is null, which storage version {version} cannot store; "
+                f"{what}: column {path!r} has a null struct, which storage version {version} cannot store; "
                 f"{_FIRST_WITH_NULL_STRUCTS} can. Fill its fields with nulls, or create a table with "
                 f"storage_version={str(_FIRST_WITH_NULL_STRUCTS)!r}"
             )
 
 
-def _null_struct(array: pa.Array, path: str) -> str | None:
-    """Where the first one is."""
+def _find_null_struct(array: pa.Array, path: str) -> str | None:
+    """Return the path of the first null struct."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_struct(array.type):
         if array.null_count:
             return path
-        below = ((array.field(index), f"{path}.{child.name}") for index, child in enumerate(array.type))
-        return next((found for each in below if (found := _null_struct(*each))), None)
+        children = ((array.field(index), f"{path}.{child.name}") for index, child in enumerate(array.type))
+        return next((null_path for child_path in children if (null_path := _find_null_struct(*child_path))), None)
     if isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
-        return _null_struct(array.flatten(), f"{path}.{array.type.value_field.name}")
+        return _find_null_struct(array.flatten(), f"{path}.{array.type.value_field.name}")
     return None
 
 
-def _aligned(array: pa.Array) -> pa.Array:
-    """The codec panics on decimals whose buffer is not aligned to their width;
-    Arrow IPC promises only half of it."""
+def _align_decimals(array: pa.Array) -> pa.Array:
+    """Return an array whose decimal buffers are aligned to the width of a value. The codec panics on others, and Arrow
+    IPC guarantees only half of that alignment."""
     if not _has_decimals(array.type):
         return array
     if all(buffer is None or buffer.address % _DECIMAL_ALIGNMENT == 0 for buffer in array.buffers()):
         return array
-    return afresh(array)
+    return copy_array(array)
 
 
-def afresh(array: pa.Array) -> pa.Array:
-    """A copy in buffers of its own, aligned, that begin with its first value. Not by `take`: for slices of nested
-    fixed-size lists that gives other rows."""
+def copy_array(array: pa.Array) -> pa.Array:
+    """Return a copy in new, aligned buffers that begin with its first value. `take` cannot be used: for slices of
+    nested fixed-size lists it returns other rows."""
     return pa.concat_arrays([array, array.slice(0, 0)])
 
 
@@ -190,27 +204,29 @@ def _has_decimals(arrow: pa.DataType) -> bool:
     )
 
 
-def _refuse_type(column: str, given: pa.DataType, stored: pa.DataType, conversion: Conversion, what: str) -> None:
-    if conversion is Conversion.ASKED_FOR:
+def _check_type(column: str, given: pa.DataType, stored: pa.DataType, conversion: Conversion, what: str) -> None:
+    if conversion is Conversion.REQUESTED:
         return
     if conversion is Conversion.EXACT:
-        same = means_the_same(given, stored)
-        found = None if same else f"{column!r} is stored as {stored}, the data has {given}; cast it before writing"
+        is_same = is_equivalent(given, stored)
+        mismatch = (
+            None if is_same else f"{column!r} is stored as {stored}, but the data has {given}; cast it before writing"
+        )
     else:
-        found = obstacle(given, stored, column)
-    if found:
-        raise SchemaMismatch(f"{what}: column {found}", column=column, expected=str(stored), got=str(given))
+        mismatch = find_type_mismatch(given, stored, column)
+    if mismatch:
+        raise SchemaMismatch(f"{what}: column {mismatch}", column=column, expected=str(stored), got=str(given))
 
 
-_WAYS_OUT = {
-    Conversion.CAST: "Round or cast what does not fit before it is written",
+_REMEDIES = {
+    Conversion.CAST: "Round or cast these values before writing",
     Conversion.OUTWARD: "Leave the column out with columns=[...], or read it with lance_core.Table",
 }
 
 
-def _lossy(what: str, unfit: Unfit, why: str, conversion: Conversion) -> SchemaMismatch:
+def _lossy_error(what: str, unfit: ValueMismatch, why: str, conversion: Conversion) -> SchemaMismatch:
     path, given, stored = unfit
-    way_out = f". {way}" if (way := _WAYS_OUT.get(conversion)) else ""
+    way_out = f". {way}" if (way := _REMEDIES.get(conversion)) else ""
     return SchemaMismatch(
         f"{what}: column {path!r} of type {given} does not convert to {stored} without loss: "
         f"{why.rstrip('.')}{way_out}",

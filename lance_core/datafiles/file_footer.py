@@ -1,13 +1,14 @@
-"""The last bytes of a data file: where its parts are, and the schema that it says it has, as bytes.
+"""File footer: the last bytes of a data file, which locate its parts, and the serialized schema of the file.
 
-For the two modules of this room that look at a file beside the codec. What columns hold, the codec alone decodes.
+Serves the two modules of this package that read files without the codec. Only the codec decodes columns.
 """
 
 import os
 import struct
 
 FOOTER = struct.Struct("<QQQIIHH4s")
-"""Starts of column metadata, of its offsets and of those of global buffers; counts of both; the version; the magic."""
+"""Start of the column metadata, of its offset table and of the offset table of the global buffers; the number of
+buffers and of columns; the file version; the magic bytes."""
 SPAN = struct.Struct("<QQ")
 """Position and size."""
 MAGIC = b"LANC"
@@ -17,22 +18,25 @@ _SCHEMA_TAG = 0x0A
 _LENGTH_BYTES_MAX = 10
 
 
-def schema_bytes(path: str) -> bytes | None:
-    """Two files in which these are equal have one schema. None where they are not at hand: a file may be damaged, or
-    say a lot, and then its codec is asked."""
+def read_schema_bytes(path: str) -> bytes | None:
+    """Return the serialized schema of a file: files with equal bytes have the same schema.
+
+    `None` if the bytes are not easily accessible, for example in a damaged file or for a very large schema. The caller
+    then asks the codec.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return None
     try:
-        return _schema_bytes(descriptor)
+        return _read_schema_bytes(descriptor)
     except OSError:
         return None
     finally:
         os.close(descriptor)
 
 
-def _schema_bytes(descriptor: int) -> bytes | None:
+def _read_schema_bytes(descriptor: int) -> bytes | None:
     size = os.fstat(descriptor).st_size
     start = max(0, size - _TAIL_BYTES)
     tail = os.pread(descriptor, _TAIL_BYTES, start)
@@ -53,18 +57,19 @@ def _schema_bytes(descriptor: int) -> bytes | None:
     position, length = SPAN.unpack(entry)
     if length > _SCHEMA_BYTES_MAX or position > size - length:
         return None
-    return _first_field(span(position, length))
+    return _schema_field(span(position, length))
 
 
-def _first_field(told: bytes) -> bytes | None:
-    """Of a message; the second of this one is the number of rows, in which files of one schema differ."""
-    if not told or told[0] != _SCHEMA_TAG:
+def _schema_field(message: bytes) -> bytes | None:
+    """Return the first field of the message. The second one is the number of rows, in which files with the same
+    schema differ."""
+    if not message or message[0] != _SCHEMA_TAG:
         return None
     length, shift = 0, 0
-    for number in range(1, min(len(told), _LENGTH_BYTES_MAX + 1)):
-        length |= (told[number] & 0x7F) << shift
+    for number in range(1, min(len(message), _LENGTH_BYTES_MAX + 1)):
+        length |= (message[number] & 0x7F) << shift
         shift += 7
-        if told[number] < 0x80:
+        if message[number] < 0x80:
             end = number + 1 + length
-            return told[:end] if end <= len(told) else None
+            return message[:end] if end <= len(message) else None
     return None

@@ -1,7 +1,8 @@
-"""Batches into data files and the fragments that describe them. Nothing here makes a version: until a commit
-names them, the files are nobody's.
+"""Fragment writer: writes batches to data files, and returns the fragments that describe them. It creates no version:
+until a commit references the files, they are orphan files.
 
-Names are fresh uuids, so that two attempts at the same work never touch each other's files.
+File names are random uuids, so that two attempts at the same work never touch each other's files. Start with
+`write_fragments`.
 """
 
 import uuid
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lance_core import validation
-from lance_core.datafiles.blob_writing import as_stored
+from lance_core.datafiles.blob_writing import to_stored
 from lance_core.datafiles.codec import DataCodec, FileWriter
 from lance_core.datafiles.column_layout import check_storable, columns_of
 from lance_core.datafiles.conform import Conversion, check_no_null_structs, columns_to_write, conform
@@ -26,13 +27,13 @@ BYTES_PER_FILE_MAX = 90 * 1024**3
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """A file is closed when either is reached. Bytes are counted as Arrow holds them, before encoding."""
+    """Limits at which a file is closed. Bytes are counted in Arrow memory, before encoding."""
 
     rows_max: int = ROWS_PER_FILE_MAX
     bytes_max: int = BYTES_PER_FILE_MAX
 
     def __post_init__(self) -> None:
-        validation.file_limits(self.rows_max, self.bytes_max)
+        validation.check_file_limits(self.rows_max, self.bytes_max)
 
 
 def write_fragments(
@@ -45,21 +46,24 @@ def write_fragments(
     conversion: Conversion,
     new_uuid: Callable[[], uuid.UUID],
     what: str,
-    look: Callable[[pa.RecordBatch], None] | None = None,
+    validate: Callable[[pa.RecordBatch], None] | None = None,
 ) -> tuple[Fragment, ...]:
-    """One fragment a file, in the order of the rows; none for no rows. `what` names the table in errors. `look` is
-    shown the rows as they are stored, and may refuse them."""
+    """Write rows, and return one fragment per file in the order of the rows; none for no rows.
+
+    `what` names the table in errors. `validate` receives the rows as they are stored, and may raise an error to reject
+    them.
+    """
     rolling = RollingWriter(codec, version, limits, new_uuid)
-    for batch, columns in _conformed(batches, schema, version, conversion, what):
-        if look is not None:
-            look(batch)
+    for batch, columns in _conform_batches(batches, schema, version, conversion, what):
+        if validate is not None:
+            validate(batch)
         rolling.write(batch, columns)
     return rolling.finish()
 
 
 @dataclass(frozen=True, slots=True)
 class BufferedRows:
-    """Rows that only have to be written: in memory, looked at, and as the files of the table store them."""
+    """Rows in memory that are validated and converted to the stored types, so that they only have to be written."""
 
     batches: tuple[pa.RecordBatch, ...]
     columns: TableSchema
@@ -68,13 +72,14 @@ class BufferedRows:
     rows: int
     bytes: int
 
-    def written(self, codec: DataCodec, new_uuid: Callable[[], uuid.UUID]) -> tuple[Fragment, ...]:
+    def write(self, codec: DataCodec, new_uuid: Callable[[], uuid.UUID]) -> tuple[Fragment, ...]:
+        """Write the rows to files of their own."""
         rolling = RollingWriter(codec, self.version, self.limits, new_uuid)
         rolling.write_all(self)
         return rolling.finish()
 
-    def may_share_with(self, other: "BufferedRows") -> bool:
-        """Whether one file can hold both, as far as it has room."""
+    def can_share_file(self, other: "BufferedRows") -> bool:
+        """Return whether one file can store both, up to the limits."""
         return (
             self.columns.fields == other.columns.fields
             and self.version == other.version
@@ -91,33 +96,33 @@ def buffer_rows(
     conversion: Conversion,
     what: str,
 ) -> BufferedRows | None:
-    """What `write_fragments` would write, up to the first file; None for no rows."""
-    found = [each for each in _conformed(batches, schema, version, conversion, what) if each[0].num_rows]
-    if not found:
+    """Convert the rows that `write_fragments` would write, but keep them in memory; `None` for no rows."""
+    conformed = [each for each in _conform_batches(batches, schema, version, conversion, what) if each[0].num_rows]
+    if not conformed:
         return None
-    held = tuple(batch for batch, _columns in found)
-    rows = sum(batch.num_rows for batch in held)
+    kept = tuple(batch for batch, _columns in conformed)
+    rows = sum(batch.num_rows for batch in kept)
     return BufferedRows(
-        held, found[0][1], version, limits, rows, sum(max(batch.nbytes, batch.num_rows) for batch in held)
+        kept, conformed[0][1], version, limits, rows, sum(max(batch.nbytes, batch.num_rows) for batch in kept)
     )
 
 
-def _conformed(
+def _conform_batches(
     batches: Iterable[pa.RecordBatch], schema: TableSchema, version: StorageVersion, conversion: Conversion, what: str
 ) -> Iterator[tuple[pa.RecordBatch, TableSchema]]:
-    """Each with the columns that it fills, which are the same for all."""
+    """Yield converted batches, each with the columns that it fills; these are the same for all batches."""
     columns: TableSchema | None = None
     columns_arrow = pa.schema([])
-    columns_given: pa.Schema | None = None
-    for batch in as_stored(batches, schema):
-        if columns is None or batch.schema != columns_given:
-            found = columns_to_write(batch.schema, schema, conversion=conversion, what=what)
+    batch_schema: pa.Schema | None = None
+    for batch in to_stored(batches, schema):
+        if columns is None or batch.schema != batch_schema:
+            filled = columns_to_write(batch.schema, schema, conversion=conversion, what=what)
             if columns is None:
-                check_storable(found, version)
-                columns, columns_arrow = found, found.arrow
-            elif found.fields != columns.fields:
-                raise InvalidInput(f"{what}: the batches to write do not all have the same columns")
-            columns_given = batch.schema
+                check_storable(filled, version)
+                columns, columns_arrow = filled, filled.arrow
+            elif filled.fields != columns.fields:
+                raise InvalidInput(f"{what}: all batches to write must have the same columns")
+            batch_schema = batch.schema
         batch = conform(batch, columns_arrow, conversion=conversion, what=what)
         check_no_null_structs(batch, version, what=what)
         yield batch, columns
@@ -134,23 +139,23 @@ def write_columns(
     new_uuid: Callable[[], uuid.UUID],
     what: str,
 ) -> DataFile:
-    """One more file for a fragment of `rows` physical rows, each of which has to be in the batches. `schema` is what
-    the file stores, under the ids that the table will give it."""
+    """Write one more file for a fragment of `rows` physical rows; the batches must contain every row. `schema` is what
+    the file stores, with the field ids that the table will assign."""
     check_storable(schema, version)
     arrow = schema.arrow
     name = naming.data_file_name(new_uuid().bytes)
     file = codec.create(f"{naming.DATA}/{name}", arrow, version)
     written = 0
-    for batch in as_stored(batches, schema):
+    for batch in to_stored(batches, schema):
         batch = conform(batch, arrow, conversion=conversion, what=what)
         check_no_null_structs(batch, version, what=what)
         file.write(batch)
         written += batch.num_rows
     assert written == rows, f"{written} rows for a fragment of {rows}"
-    return _data_file(name, schema, version, file.finish())
+    return _describe_file(name, schema, version, file.finish())
 
 
-def _data_file(name: str, schema: TableSchema, version: StorageVersion, size: int) -> DataFile:
+def _describe_file(name: str, schema: TableSchema, version: StorageVersion, size: int) -> DataFile:
     stored = columns_of(schema, version)
     return DataFile.of(
         path=name, field_ids=stored.field_ids, column_indices=stored.column_indices, version=version, size=size
@@ -158,7 +163,7 @@ def _data_file(name: str, schema: TableSchema, version: StorageVersion, size: in
 
 
 class RollingWriter:
-    """One file after the other, each as large as the limits want it."""
+    """Writes one file after the other, each up to the limits."""
 
     def __init__(
         self, codec: DataCodec, version: StorageVersion, limits: FileLimits, new_uuid: Callable[[], uuid.UUID]
@@ -174,16 +179,16 @@ class RollingWriter:
         self._bytes = 0
         self._columns: TableSchema | None = None
 
-    def write_all(self, held: BufferedRows) -> None:
-        for batch in held.batches:
-            self.write(batch, held.columns)
+    def write_all(self, buffered: BufferedRows) -> None:
+        for batch in buffered.batches:
+            self.write(batch, buffered.columns)
 
     def write(self, batch: pa.RecordBatch, columns: TableSchema) -> None:
         while batch.num_rows:
             if self._file is None:
                 self._open(columns)
-            room = self._rows_that_fit(batch)
-            head, batch = batch.slice(0, room), batch.slice(room)
+            fitting_rows = self._rows_that_fit(batch)
+            head, batch = batch.slice(0, fitting_rows), batch.slice(fitting_rows)
             assert self._file is not None
             self._file.write(head)
             self._rows += head.num_rows
@@ -197,7 +202,8 @@ class RollingWriter:
         return tuple(self._fragments)
 
     def _rows_that_fit(self, batch: pa.RecordBatch) -> int:
-        """At least one; a batch counts as evenly wide."""
+        """Return how many rows of a batch fit in the open file, at least one. All rows of a batch count as
+        equally wide."""
         rows = min(int(batch.num_rows), self._limits.rows_max - self._rows)
         row_bytes = max(1, int(batch.nbytes) // int(batch.num_rows))
         return max(1, min(rows, -(-(self._limits.bytes_max - self._bytes) // row_bytes)))
@@ -213,5 +219,5 @@ class RollingWriter:
         assert self._columns is not None
         size = self._file.finish()
         self._file = None
-        file = _data_file(self._name, self._columns, self._version, size)
+        file = _describe_file(self._name, self._columns, self._version, size)
         self._fragments.append(Fragment.of(files=[file], physical_rows=self._rows))

@@ -1,4 +1,4 @@
-"""The forms in which a caller may hand in rows, as one: a schema and a stream of batches."""
+"""Input rows: converts the forms in which a caller may pass rows to a schema and a stream of batches."""
 
 import itertools
 from collections.abc import Iterable
@@ -14,26 +14,28 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa
 
 @dataclass(frozen=True, slots=True)
 class InputRows:
+    """Rows to be written."""
+
     schema: pa.Schema | None
-    """None where there was not even one batch to tell."""
+    """`None` if there is not even one batch."""
     batches: Iterable[pa.RecordBatch]
     bytes: int | None = None
-    """How much they are, where they are in memory."""
+    """Size of rows that are in memory."""
 
     def materialized(self) -> "InputRows":
-        """In memory, to be read more than once."""
+        """Return the rows with their batches in memory, so that they can be read more than once."""
         return InputRows(self.schema, tuple(self.batches))
 
     @property
-    def columns(self) -> pa.Schema:
-        """For who has to know them before the first row."""
+    def required_schema(self) -> pa.Schema:
+        """Schema, for a caller that needs it before the first row. Raises `InvalidInput` if it is unknown."""
         if self.schema is None:
-            raise InvalidInput("no batches do not say which columns they have; give a pyarrow Table instead")
+            raise InvalidInput("the columns of zero batches are unknown; pass a pyarrow Table instead")
         return self.schema
 
 
 def as_input(data: Rows | pa.Schema) -> InputRows:
-    """A schema alone stands for no rows of it."""
+    """Convert rows to one form. A schema alone means no rows of that schema."""
     if isinstance(data, pa.Schema):
         return InputRows(data, iter(()))
     if isinstance(data, pa.RecordBatch):
@@ -50,6 +52,6 @@ def as_input(data: Rows | pa.Schema) -> InputRows:
         if first is None:
             return InputRows(None, iter(()))
     raise InvalidInput(
-        "rows come as a pyarrow Table, RecordBatch, RecordBatchReader or an iterable of batches, not as "
+        "rows must be a pyarrow Table, RecordBatch, RecordBatchReader or an iterable of batches, not "
         f"{type(data)}. For pandas: pyarrow.Table.from_pandas(frame)"
     )

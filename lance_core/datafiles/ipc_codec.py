@@ -1,5 +1,5 @@
-"""A codec of Arrow IPC files inside any store: for commits under test and simulation, where the product's
-codec cannot look. It can write everything that Arrow can; nobody but this package can read such a table."""
+"""IPC codec: stores Arrow IPC files in any store, for tests and simulations of commits, where the production codec has
+no access to the store. It can write every Arrow type, but only this package can read such a table."""
 
 import base64
 import io
@@ -13,11 +13,13 @@ from lance_core.errors import StorageError, Unsupported
 from lance_core.format.fragment import StorageVersion
 from lance_core.storage.store import Store
 
-_ATTACHED = "attached:"
+_BUFFER_PREFIX = "attached:"
 
 
 @dataclass(frozen=True, slots=True)
 class IpcCodec:
+    """Codec for Arrow IPC files."""
+
     store: Store
 
     def create(self, path: str, schema: pa.Schema, version: StorageVersion) -> "IpcFileWriter":
@@ -28,29 +30,31 @@ class IpcCodec:
 
 
 class IpcFileWriter:
+    """Writer that collects its batches in memory until `finish`."""
+
     def __init__(self, store: Store, path: str, schema: pa.Schema) -> None:
         self._store = store
         self._path = path
         self._schema = schema
         self._batches: list[pa.RecordBatch] = []
-        self._notes: dict[str, str] = {}
-        self._attached = 0
+        self._metadata: dict[str, str] = {}
+        self._buffer_count = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
 
-    def attach(self, data: bytes) -> int:
-        self._attached += 1
-        self._notes[f"{_ATTACHED}{self._attached}"] = base64.b64encode(data).decode()
-        return self._attached
+    def add_buffer(self, data: bytes) -> int:
+        self._buffer_count += 1
+        self._metadata[f"{_BUFFER_PREFIX}{self._buffer_count}"] = base64.b64encode(data).decode()
+        return self._buffer_count
 
-    def note(self, key: str, value: str) -> None:
-        self._notes[key] = value
+    def add_metadata(self, key: str, value: str) -> None:
+        self._metadata[key] = value
 
     def finish(self) -> int:
         buffer = io.BytesIO()
-        told = {**(self._schema.metadata or {}), **self._notes}
-        with pa.ipc.new_file(buffer, self._schema.with_metadata(told)) as writer:
+        metadata = {**(self._schema.metadata or {}), **self._metadata}
+        with pa.ipc.new_file(buffer, self._schema.with_metadata(metadata)) as writer:
             for batch in self._batches:
                 writer.write_batch(batch)
         data = buffer.getvalue()
@@ -60,6 +64,8 @@ class IpcFileWriter:
 
 @dataclass(frozen=True, slots=True)
 class IpcFileReader:
+    """Reader for a file that is in memory."""
+
     table: pa.Table
 
     @property
@@ -71,21 +77,23 @@ class IpcFileReader:
         return self.table.schema
 
     @property
-    def notes(self) -> Mapping[str, str]:
+    def metadata(self) -> Mapping[str, str]:
         return {key.decode(): value.decode() for key, value in (self.schema.metadata or {}).items()}
 
-    def attached(self, number: int) -> bytes:
+    def read_buffer(self, number: int) -> bytes:
         try:
-            return base64.b64decode(self.notes[f"{_ATTACHED}{number}"])
+            return base64.b64decode(self.metadata[f"{_BUFFER_PREFIX}{number}"])
         except KeyError:
-            raise StorageError(f"there is no buffer {number}") from None
+            raise StorageError(f"the file has no buffer {number}") from None
 
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        rows = self._select(columns).slice(start, count).combine_chunks()  # several files are read side by side
+        rows = (
+            self._select(columns).slice(start, count).combine_chunks()
+        )  # batches of parallel files must have the same lengths
         yield from rows.to_batches(max_chunksize=BATCH_ROWS)
 
-    def described(self) -> "IpcFileReader":
-        raise Unsupported("files of this codec hold their blobs as any other value; there is nothing to describe")
+    def with_descriptors(self) -> "IpcFileReader":
+        raise Unsupported("files of this codec store blobs like any other value and have no descriptors")
 
     def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
         yield from self._select(columns).take(rows).combine_chunks().to_batches(max_chunksize=BATCH_ROWS)

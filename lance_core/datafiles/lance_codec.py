@@ -1,7 +1,7 @@
-"""The codec of the product: `.lance` files through `lance.file`, on its own storage stack.
+"""Lance codec, the production codec: reads and writes `.lance` files through `lance.file` and its own storage stack.
 
-The only place that imports pylance, and only on first use: loading it costs more than all of this package.
-Its panics are not ordinary exceptions; here they become typed errors like everything else.
+This is the only module that imports pylance, and it does so on first use: loading pylance costs more than all of this
+package. Panics of pylance are not ordinary exceptions; this module translates them to typed errors.
 """
 
 import functools
@@ -20,8 +20,8 @@ import pyarrow as pa
 from lance_core.datafiles import blob_view, file_footer
 from lance_core.datafiles.blob_files import BlobFiles, Sidecar
 from lance_core.datafiles.codec import BATCH_ROWS, Rows
-from lance_core.datafiles.conform import afresh
-from lance_core.datafiles.dictionaries import with_missing_indices
+from lance_core.datafiles.conform import copy_array
+from lance_core.datafiles.dictionaries import nulls_as_missing_indices
 from lance_core.errors import NotFound, StorageError, Unsupported
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.naming import blob_file_name
@@ -31,16 +31,18 @@ from lance_core.storage.local import LocalStore
 if TYPE_CHECKING:
     import lance.file
 
-_SESSIONS_KEPT = 64
-_said: "dict[bytes, _DeclaredSchema]" = {}
-"""Of files that were opened, by what they say of their schema: most files of a table say the same."""
-_SCHEMAS_KEPT = 1024
-_DRAFT_OF_A_VERSION = "miniblock pages require the u32 chunk grammar"
-"""What the codec says of 2.2 as releases around 1.0 wrote it."""
+_SESSIONS_MAX = 64
+_declared_schemas: "dict[bytes, _DeclaredSchema]" = {}
+"""Schemas of opened files by their serialized form: most files of a table have the same schema."""
+_CACHED_SCHEMAS_MAX = 1024
+_DRAFT_FORMAT_MESSAGE = "miniblock pages require the u32 chunk grammar"
+"""Part of the codec's message for files of version 2.2 as releases around 1.0 wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LanceCodec:
+    """Codec for Lance files."""
+
     store: TableStore
 
     def create(self, path: str, schema: pa.Schema, version: StorageVersion) -> "LanceFileWriter":
@@ -51,57 +53,63 @@ class LanceCodec:
 
 
 class LanceFileWriter:
+    """Writer for one file and its blob files."""
+
     def __init__(self, store: TableStore, path: str, schema: pa.Schema, version: StorageVersion) -> None:
         from lance.file import LanceFileWriter as Writer
 
         self._store = store
         self._path = path
-        self._beside = path.removesuffix(".lance")
-        self._place = str(store.inside(path))
+        self._blob_directory = path.removesuffix(".lance")
+        self._full_path = str(store.resolve_path(path))
         store.make_directory(path.rpartition("/")[0])
-        with _told_apart(self._store, self._place):
-            self._blobs = BlobFiles(schema, packed=self._packed, dedicated=self._dedicated)
-            options = dict(store.given) or None
-            self._writer = Writer(self._place, self._blobs.schema, version=str(version), storage_options=options)
+        with _translated_errors(self._store, self._full_path):
+            self._blobs = BlobFiles(schema, packed=self._open_packed, dedicated=self._open_dedicated)
+            options = dict(store.codec_options) or None
+            self._writer = Writer(self._full_path, self._blobs.schema, version=str(version), storage_options=options)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        with _told_apart(self._store, self._place):
-            stored = self._blobs.descriptors(batch)
-            columns = [_without_offsets(column) for column in stored.columns]
+        with _translated_errors(self._store, self._full_path):
+            stored = self._blobs.write_blobs(batch)
+            columns = [_copy_sliced_structs(column) for column in stored.columns]
             self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=stored.schema))
 
-    def attach(self, data: bytes) -> int:
-        with _told_apart(self._store, self._place):
+    def add_buffer(self, data: bytes) -> int:
+        with _translated_errors(self._store, self._full_path):
             return int(self._writer.add_global_buffer(data))
 
-    def note(self, key: str, value: str) -> None:
-        with _told_apart(self._store, self._place):
+    def add_metadata(self, key: str, value: str) -> None:
+        with _translated_errors(self._store, self._full_path):
             self._writer.add_schema_metadata(key, value)
 
     def finish(self) -> int:
-        with _told_apart(self._store, self._place):
+        with _translated_errors(self._store, self._full_path):
             self._blobs.finish()
             self._writer.close()
-        blobs = [f"{self._beside}/{blob_file_name(number)}" for number in self._blobs.blob_ids]
+        blobs = [f"{self._blob_directory}/{blob_file_name(number)}" for number in self._blobs.blob_ids]
         self._store.ensure_durable([*blobs, self._path])
         assert self._writer.size_bytes is not None
         return self._writer.size_bytes
 
-    def _packed(self, number: int) -> Sidecar:
-        self._store.make_directory(self._beside)
-        writer = _session(self._store.base, self._store.given).open_packed_blob_writer(self._path, number)
+    def _open_packed(self, number: int) -> Sidecar:
+        self._store.make_directory(self._blob_directory)
+        writer = _session(self._store.codec_uri, self._store.codec_options).open_packed_blob_writer(self._path, number)
         return Sidecar(writer.write_blob, writer.finish)
 
-    def _dedicated(self, number: int) -> Sidecar:
-        self._store.make_directory(self._beside)
-        writer = _session(self._store.base, self._store.given).open_dedicated_blob_writer(self._path, number)
+    def _open_dedicated(self, number: int) -> Sidecar:
+        self._store.make_directory(self._blob_directory)
+        writer = _session(self._store.codec_uri, self._store.codec_options).open_dedicated_blob_writer(
+            self._path, number
+        )
         return Sidecar(writer.write, writer.finish)
 
 
 class LanceFileReader:
-    """Opens the file once for every projection that is asked for: first the one that will probably be, with which the
-    file's own schema is read as well. The codec's own readers fail when two threads begin to read from one; what they
-    began may go on side by side."""
+    """Reader for one file. It opens the file once for every projection that is requested, beginning with the expected
+    one, which also yields the schema of the file.
+
+    Reads of the codec's own readers may run concurrently, but fail if two threads begin one at the same time.
+    """
 
     def __init__(
         self,
@@ -113,24 +121,24 @@ class LanceFileReader:
     ) -> None:
         self._store = store
         self._path = path
-        self._place = str(store.inside(path))
+        self._full_path = str(store.resolve_path(path))
         self._columns = columns or None
-        self._reader = self._opened(self._columns)
+        self._reader = self._open(self._columns)
         self._describe = describe
         self._described: LanceFileReader | None = None
-        self._says: _DeclaredSchema | None = None
-        self._others: dict[tuple[str, ...], lance.file.LanceFileReader] = {}
-        self._one_at_a_time = threading.Lock()
+        self._declared: _DeclaredSchema | None = None
+        self._projections: dict[tuple[str, ...], lance.file.LanceFileReader] = {}
+        self._begin_lock = threading.Lock()
 
-    def _opened(self, columns: tuple[str, ...] | None) -> "lance.file.LanceFileReader":
-        with _told_apart(self._store, self._place):
-            session = _session(self._store.base, self._store.given)
+    def _open(self, columns: tuple[str, ...] | None) -> "lance.file.LanceFileReader":
+        with _translated_errors(self._store, self._full_path):
+            session = _session(self._store.codec_uri, self._store.codec_options)
             if columns is None:
                 return session.open_reader(self._path)
             try:
                 return session.open_reader(self._path, list(columns))
             except (OSError, ValueError):
-                # The file calls its columns otherwise. Whoever guessed learns their names from its schema.
+                # The file has other column names, which the caller then reads from its schema.
                 self._columns = None
                 return session.open_reader(self._path)
 
@@ -140,74 +148,80 @@ class LanceFileReader:
 
     @property
     def schema(self) -> pa.Schema:
-        return self._said().schema
+        return self._declared_schema().schema
 
     @property
-    def notes(self) -> Mapping[str, str]:
+    def metadata(self) -> Mapping[str, str]:
         return {key.decode(): value.decode() for key, value in (self.schema.metadata or {}).items()}
 
-    def attached(self, number: int) -> bytes:
-        with _told_apart(self._store, self._place):
+    def read_buffer(self, number: int) -> bytes:
+        with _translated_errors(self._store, self._full_path):
             return bytes(self._reader.read_global_buffer(number))
 
-    def _said(self) -> "_DeclaredSchema":
-        """Asking the codec takes several times as long as looking whether the file says what another one said."""
-        if self._says is None:
-            key = file_footer.schema_bytes(self._place)
-            says = None if key is None else _said.get(key)
-            if says is None:
-                with _told_apart(self._store, self._place):
-                    says = _DeclaredSchema.of(self._reader.metadata().schema)
-                if key is not None and len(_said) < _SCHEMAS_KEPT:
-                    _said[key] = says
-            self._says = says
-        return self._says
+    def _declared_schema(self) -> "_DeclaredSchema":
+        """Return the schema of the file. Asking the codec takes several times as long as comparing the serialized
+        schema with those of other files."""
+        if self._declared is None:
+            key = file_footer.read_schema_bytes(self._full_path)
+            declared = None if key is None else _declared_schemas.get(key)
+            if declared is None:
+                with _translated_errors(self._store, self._full_path):
+                    declared = _DeclaredSchema.of(self._reader.metadata().schema)
+                if key is not None and len(_declared_schemas) < _CACHED_SCHEMAS_MAX:
+                    _declared_schemas[key] = declared
+            self._declared = declared
+        return self._declared
 
-    def described(self) -> "LanceFileReader":
+    def with_descriptors(self) -> "LanceFileReader":
         if self._described is None:
             self._described = LanceFileReader(self._store, self._path, (), describe=True)
         return self._described
 
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        with _told_apart(self._store, self._place):
-            with self._one_at_a_time:
-                found = self._projected(columns).read_range(start, count, batch_size=BATCH_ROWS)
-            yield from _so_many(found.to_batches(), count)
+        with _translated_errors(self._store, self._full_path):
+            with self._begin_lock:
+                result = self._reader_for(columns).read_range(start, count, batch_size=BATCH_ROWS)
+            yield from _limit_batches(result.to_batches(), count)
 
     def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
-        with _told_apart(self._store, self._place):
-            with self._one_at_a_time:
-                found = self._projected(columns).take_rows(rows.tolist(), batch_size=BATCH_ROWS)
-            yield from _so_many(found.to_batches(), len(rows))
+        with _translated_errors(self._store, self._full_path):
+            with self._begin_lock:
+                result = self._reader_for(columns).take_rows(rows.tolist(), batch_size=BATCH_ROWS)
+            yield from _limit_batches(result.to_batches(), len(rows))
 
-    def _projected(self, columns: Sequence[str]) -> "lance.file.LanceFileReader":
-        wanted = tuple(columns)
-        if wanted == self._columns and not self._needs_view(wanted):
+    def _reader_for(self, columns: Sequence[str]) -> "lance.file.LanceFileReader":
+        names = tuple(columns)
+        if names == self._columns and not self._needs_view(names):
             return self._reader
-        if wanted not in self._others:
-            through = (
-                self._viewed(wanted) if self._needs_view(wanted) else _session(self._store.base, self._store.given)
+        if names not in self._projections:
+            session = (
+                self._open_view(names)
+                if self._needs_view(names)
+                else _session(self._store.codec_uri, self._store.codec_options)
             )
-            self._others[wanted] = through.open_reader(self._path, list(wanted))
-        return self._others[wanted]
+            self._projections[names] = session.open_reader(self._path, list(names))
+        return self._projections[names]
 
     def _needs_view(self, columns: Sequence[str]) -> bool:
         if self._describe:
             return True
-        return not {name.partition(".")[0] for name in columns}.isdisjoint(self._said().misread)
+        return not {name.partition(".")[0] for name in columns}.isdisjoint(self._declared_schema().misread)
 
-    def _viewed(self, columns: Sequence[str]) -> "lance.file.LanceFileSession":
-        """On disk for as long as this reader is there."""
+    def _open_view(self, columns: Sequence[str]) -> "lance.file.LanceFileSession":
+        """Open a view of the file, which exists on disk as long as this reader."""
         info = self._store.head(self._path)
         if info is None:
             raise NotFound(f"data file {self._path} does not exist")
-        told = self._reader.metadata().columns
+        column_metadata = self._reader.metadata().columns
 
         def pages(number: int) -> list[tuple[int, int]]:
-            buffers = [*told[number].column_buffers, *(each for page in told[number].pages for each in page.buffers)]
+            buffers = [
+                *column_metadata[number].column_buffers,
+                *(each for page in column_metadata[number].pages for each in page.buffers),
+            ]
             return [(each.position, each.size) for each in buffers]
 
-        view = blob_view.view_of(
+        view = blob_view.build_view(
             lambda start, length: self._store.read(self._path, start, length),
             size=info.size,
             rows=self.row_count,
@@ -230,42 +244,43 @@ class LanceFileReader:
 
 @dataclass(frozen=True, slots=True)
 class _DeclaredSchema:
-    """What a file says of its schema, and what of that the codec would read from wrong places."""
+    """Schema that a file declares, and the columns that the codec would read from wrong places."""
 
     schema: pa.Schema
     misread: frozenset[str]
 
     @classmethod
-    def of(cls, told: pa.Schema) -> "_DeclaredSchema":
-        schema = blob_view.repaired(told)
-        if schema is told:
-            return cls(told, frozenset())
-        start = next(at for at, each in enumerate(told) if blob_view.is_misread(each))
-        return cls(schema, frozenset(schema.names[start:]))
+    def of(cls, declared: pa.Schema) -> "_DeclaredSchema":
+        schema = blob_view.repair_schema(declared)
+        if schema is declared:
+            return cls(declared, frozenset())
+        first_misread = next(number for number, each in enumerate(declared) if blob_view.is_misread(each))
+        return cls(schema, frozenset(schema.names[first_misread:]))
 
 
-@functools.lru_cache(maxsize=_SESSIONS_KEPT)
+@functools.lru_cache(maxsize=_SESSIONS_MAX)
 def _session(root: str, options: tuple[tuple[str, str], ...]) -> "lance.file.LanceFileSession":
-    """It saves half of what opening a small file costs, and remembers no file."""
+    """Return a session of the codec. It halves the cost of opening a small file, and caches no file content."""
     from lance.file import LanceFileSession
 
     return LanceFileSession(root, storage_options=dict(options) or None)
 
 
-def _so_many(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Asking whether there are more takes as long as reading a small batch."""
+def _limit_batches(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches until `rows` rows have been read. Asking the codec for one more batch takes as long as reading
+    a small batch."""
     for batch in batches:
-        yield with_missing_indices(batch)
+        yield nulls_as_missing_indices(batch)
         rows -= batch.num_rows
         if rows <= 0:
             return
 
 
-def _without_offsets(array: pa.Array) -> pa.Array:
-    """The codec panics on slices of structs inside structs and fixed-size lists; those are copied."""
+def _copy_sliced_structs(array: pa.Array) -> pa.Array:
+    """Copy slices of structs inside structs and fixed-size lists, on which the codec panics."""
     if not (_holds_struct(array.type) and _has_offset(array)):
         return array
-    return afresh(array)
+    return copy_array(array)
 
 
 def _holds_struct(arrow: pa.DataType) -> bool:
@@ -285,17 +300,18 @@ def _has_offset(array: pa.Array) -> bool:
 
 
 @contextmanager
-def _told_apart(store: TableStore, path: str) -> Iterator[None]:
+def _translated_errors(store: TableStore, path: str) -> Iterator[None]:
+    """Translate errors and panics of the codec to typed errors without secrets."""
     try:
         yield
     except (OSError, ValueError, RuntimeError) as error:
         what = store.without_secrets(_without_build_paths(str(error)))
         if what.startswith("Not found"):
             raise NotFound(f"data file {path} does not exist") from error
-        if _DRAFT_OF_A_VERSION in what:
+        if _DRAFT_FORMAT_MESSAGE in what:
             raise Unsupported(
-                f"data file {path} was written in a draft of its storage version, before that was settled: {what}. "
-                "The release that wrote it can copy it into a settled one"
+                f"data file {path} was written in a draft of its storage version, before that version was final: "
+                f"{what}. The release that wrote it can copy it into a final version"
             ) from error
         raise StorageError(f"data file {path}: {what}") from (error if isinstance(store, LocalStore) else None)
     except BaseException as error:
@@ -305,6 +321,6 @@ def _told_apart(store: TableStore, path: str) -> Iterator[None]:
 
 
 def _without_build_paths(message: str) -> str:
-    """The codec ends its messages with the place in its own source that raised them."""
+    """Return a message of the codec without the location in its source code, with which it ends."""
     head, separator, tail = message.rpartition(", /")
     return head if separator and ".rs:" in tail else message

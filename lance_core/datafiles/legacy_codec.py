@@ -1,10 +1,10 @@
-"""Data files of format 0.1, read by a decoder of our own: the codec of the product begins with 2.0.
+"""Legacy codec: decodes data files of format 0.1, which the production codec does not read; it begins with 2.0.
 
-What lives here: from a page's bytes to an Arrow array, for every type that the format had. Nothing is ever written.
-Such a file names its own columns and keeps its own dictionaries, so no manifest is asked. The format kept no
-validity: a null number is whatever the writer's buffer held, a null list is empty, a null struct has children, and
-among strings of a nullable column the empty ones are read as null, as every reader of the format does.
-Where things are in the file is decoded in `format/legacy_file.py`. Start with `LegacyFileReader.open`.
+This module turns the bytes of a page into an Arrow array, for every type of that format. It never writes. Such a file
+names its own columns and contains its own dictionaries, so no manifest is needed. The format stores no validity: a
+null number is whatever the writer's buffer contained, a null list is empty, a null struct has children, and empty
+strings of a nullable column read as null, as in every reader of the format. `format/legacy_file.py` decodes where the
+parts of the file are. Start with `LegacyFileReader.open`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,7 +32,7 @@ _NO_PAGE = Page(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class LegacyFileReader:
-    """Fills the port `FileReader`."""
+    """Reader for one file of format 0.1; implements `FileReader`."""
 
     _store: Store
     _path: str
@@ -51,7 +51,7 @@ class LegacyFileReader:
 
         def bytes_from(position: int, field: str) -> bytes:
             if not 0 <= position <= size:
-                raise Corrupt(f"{field} would start at byte {position} of {size}", path=path, field=field)
+                raise Corrupt(f"{field} starts at byte {position} of a file of {size} bytes", path=path, field=field)
             if position >= tail_start:
                 return tail[position - tail_start :]
             FILE_METADATA_BYTES.check(tail_start - position, path=path)
@@ -63,7 +63,7 @@ class LegacyFileReader:
         manifest = legacy_file.read_message(bytes_from(file.schema_position, "schema"), path=path, field="schema")
         columns = LegacySchema.decode(manifest, path=path)
         for field in columns.schema.fields:
-            field.arrow()  # refuses types that nobody knows, and lists without a child
+            field.arrow()  # rejects unknown types, and lists without a child
         pages = PageTable.decode(bytes_from(file.page_table_position, "page_table"), columns.schema, file.batches)
         return cls(store, path, file, columns, pages)
 
@@ -73,7 +73,7 @@ class LegacyFileReader:
 
     @property
     def table_schema(self) -> TableSchema:
-        """With the field ids that the file was written under."""
+        """Schema with the field ids under which the file was written."""
         return self._columns.schema
 
     @property
@@ -81,12 +81,12 @@ class LegacyFileReader:
         return self._columns.schema.arrow
 
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        known = {field.name: field for field in self._columns.schema.fields}
-        tops = dict.fromkeys(name if name in known else name.partition(".")[0] for name in columns)
-        fields = [known[name] for name in tops]
+        fields_by_name = {field.name: field for field in self._columns.schema.fields}
+        names = dict.fromkeys(name if name in fields_by_name else name.partition(".")[0] for name in columns)
+        fields = [fields_by_name[name] for name in names]
         for first in range(start, start + count, BATCH_ROWS):
             last = min(first + BATCH_ROWS, start + count)
-            arrays = [self._column(field, first, last) for field in fields]
+            arrays = [self._read_column(field, first, last) for field in fields]
             named = [_arrow_field(field, array) for field, array in zip(fields, arrays, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(named))
 
@@ -95,22 +95,22 @@ class LegacyFileReader:
         return {key.decode(): value.decode() for key, value in (self.schema.metadata or {}).items()}
 
     def read_buffer(self, number: int) -> bytes:
-        raise Unsupported(f"{self._path}: files of format 0.1 have no buffers beside their columns")
+        raise Unsupported(f"{self._path}: files of format 0.1 have no buffers apart from their columns")
 
     def with_descriptors(self) -> "LegacyFileReader":
-        raise Unsupported(f"{self._path}: format 0.1 holds blobs as any other value; read the column")
+        raise Unsupported(f"{self._path}: format 0.1 stores blobs like any other value; read the column")
 
     def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
-        """Batch by batch of those that hold any of them."""
+        """Read single rows, one batch of the file at a time."""
         while len(rows):
             first = int(rows[0])
-            here = rows[: int(np.searchsorted(rows, first + BATCH_ROWS))]
-            (batch,) = self.read(columns, first, int(here[-1]) + 1 - first)
-            yield batch.take(pa.array(here - first))
-            rows = rows[len(here) :]
+            rows_here = rows[: int(np.searchsorted(rows, first + BATCH_ROWS))]
+            (batch,) = self.read(columns, first, int(rows_here[-1]) + 1 - first)
+            yield batch.take(pa.array(rows_here - first))
+            rows = rows[len(rows_here) :]
 
-    def _column(self, field: Field, first: int, last: int) -> pa.Array:
-        """Rows of one column, put together from the batches that they fall into."""
+    def _read_column(self, field: Field, first: int, last: int) -> pa.Array:
+        """Read rows of one column from all batches that contain them."""
         offsets = self._file.batch_offsets
         batches = range(max(0, bisect_right(offsets, first) - 1), min(bisect_left(offsets, last), self._file.batches))
         parts = []
@@ -118,11 +118,12 @@ class LegacyFileReader:
             begin, end = max(first, offsets[batch]), min(last, offsets[batch + 1])
             parts.append(self._decode(field, batch, begin - offsets[batch], end - begin))
         if sum(map(len, parts)) != last - first:
-            raise self._corrupt(field, f"rows {first} to {last} are not all there")
+            raise self._corrupt_error(field, f"does not contain all of the rows {first} to {last}")
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def _decode(self, field: Field, batch: int, start: int, count: int) -> pa.Array:
-        """`count` values of a field within a batch; children of lists have more, or fewer, than the batch has rows."""
+        """Decode `count` values of a field within a batch; children of lists may have more or fewer values than the
+        batch has rows."""
         kind = field.logical_type.partition(".")[0]
         if kind == "struct":
             children = [self._decode(child, batch, start, count) for child in field.children]
@@ -133,20 +134,24 @@ class LegacyFileReader:
         page = self._pages.page(field.id, batch)
         if page is None:
             if count:
-                raise self._corrupt(field, f"has no page in batch {batch}")
+                raise self._corrupt_error(field, f"has no page in batch {batch}")
             page = _NO_PAGE
         if kind in ("list", "large_list"):
-            return self._lists(field, page, batch, start, count, is_large=kind == "large_list")
+            return self._decode_lists(field, page, batch, start, count, is_large=kind == "large_list")
         arrow = pa.large_binary() if kind == "json" else field.arrow().type
         if pa.types.is_dictionary(arrow):
-            return self._dictionary(field, arrow, page, start, count)
-        return self._values(field, arrow, page, start, count)
+            return self._decode_dictionary(field, arrow, page, start, count)
+        return self._decode_values(field, arrow, page, start, count)
 
-    def _lists(self, field: Field, page: Page, batch: int, start: int, count: int, *, is_large: bool) -> pa.Array:
-        """A page of offsets into the values that the child has in the same batch."""
+    def _decode_lists(
+        self, field: Field, page: Page, batch: int, start: int, count: int, *, is_large: bool
+    ) -> pa.Array:
+        """Decode lists: a page of offsets into the values that the child has in the same batch."""
         width = pa.int64() if is_large else pa.int32()
-        offsets = self._fixed(field, width, page, start, count + 1).to_numpy() if count else np.zeros(1, np.int64)
-        first, last = self._ends(field, offsets)
+        offsets = (
+            self._decode_fixed(field, width, page, start, count + 1).to_numpy() if count else np.zeros(1, np.int64)
+        )
+        first, last = self._offset_bounds(field, offsets)
         child = field.children[0]
         values = self._decode(child, batch, first, last - first)
         item = _arrow_field(child, values)
@@ -155,43 +160,44 @@ class LegacyFileReader:
             return pa.LargeListArray.from_arrays(relative, values, type=pa.large_list(item))
         return pa.ListArray.from_arrays(relative, values, type=pa.list_(item))
 
-    def _dictionary(self, field: Field, arrow: pa.DataType, page: Page, start: int, count: int) -> pa.Array:
+    def _decode_dictionary(self, field: Field, arrow: pa.DataType, page: Page, start: int, count: int) -> pa.Array:
         values_page = self._columns.dictionaries.get(field.id)
         if values_page is None:
-            raise self._corrupt(field, "is a dictionary column, and the file holds no values for it")
-        keys = self._fixed(field, arrow.index_type, page, start, count)
-        values = self._values(field, arrow.value_type, values_page, 0, values_page.length, empty_is_null=True)
+            raise self._corrupt_error(field, "is a dictionary column, but the file has no values for it")
+        keys = self._decode_fixed(field, arrow.index_type, page, start, count)
+        values = self._decode_values(field, arrow.value_type, values_page, 0, values_page.length, empty_is_null=True)
         numbers = keys.to_numpy(zero_copy_only=False)
         if count and (int(numbers.min()) < 0 or int(numbers.max()) >= len(values)):
-            raise self._corrupt(field, f"has keys outside of its {len(values)} dictionary values")
+            raise self._corrupt_error(field, f"has keys outside its {len(values)} dictionary values")
         return pa.DictionaryArray.from_arrays(keys, values)
 
-    def _values(
+    def _decode_values(
         self, field: Field, arrow: pa.DataType, page: Page, start: int, count: int, *, empty_is_null: bool = False
     ) -> pa.Array:
         if pa.types.is_null(arrow):
-            self._check_within(field, page, start, count)
+            self._check_page_range(field, page, start, count)
             return pa.nulls(count)
         if arrow in _VARIABLE_32 or arrow in _VARIABLE_64:
-            return self._variable(field, arrow, page, start, count, empty_is_null or field.nullable)
-        return self._fixed(field, arrow, page, start, count)
+            return self._decode_variable(field, arrow, page, start, count, empty_is_null or field.nullable)
+        return self._decode_fixed(field, arrow, page, start, count)
 
-    def _variable(
+    def _decode_variable(
         self, field: Field, arrow: pa.DataType, page: Page, start: int, count: int, empty_is_null: bool
     ) -> pa.Array:
-        """The page is of offsets, one more than values, that are positions in the file."""
+        """Decode values of variable length. Their page contains offsets, one more than values, that are
+        positions in the file."""
         if not count:
             return pa.array([], arrow)
-        self._check_within(field, page, start, count)
-        raw = self._bytes(field, page.position + start * _OFFSETS.itemsize, (count + 1) * _OFFSETS.itemsize)
+        self._check_page_range(field, page, start, count)
+        raw = self._read_bytes(field, page.position + start * _OFFSETS.itemsize, (count + 1) * _OFFSETS.itemsize)
         offsets = np.frombuffer(raw, dtype=_OFFSETS)
-        first, last = self._ends(field, offsets)
+        first, last = self._offset_bounds(field, offsets)
         if arrow in _VARIABLE_32 and last - first > _INT32_MAX:
             raise Unsupported(
-                f"{self._path}: {count} values of column {field.name!r} are {last - first} bytes, more than {arrow} "
-                "can hold at once"
+                f"{self._path}: {count} values of column {field.name!r} have {last - first} bytes, more than one "
+                f"array of {arrow} can hold"
             )
-        data = self._bytes(field, first, last - first)
+        data = self._read_bytes(field, first, last - first)
         relative = (offsets - first).astype("<i4" if arrow in _VARIABLE_32 else "<i8")
         validity = None
         if empty_is_null:
@@ -202,48 +208,50 @@ class LegacyFileReader:
             try:
                 array.validate(full=True)
             except pa.ArrowInvalid as error:
-                raise self._corrupt(field, "holds bytes that are not UTF-8") from error
+                raise self._corrupt_error(field, "contains bytes that are not UTF-8") from error
         return array
 
-    def _fixed(self, field: Field, arrow: pa.DataType, page: Page, start: int, count: int) -> pa.Array:
-        """Values side by side, bools as bits; the items of a fixed-size list as values of their own."""
-        self._check_within(field, page, start, count)
+    def _decode_fixed(self, field: Field, arrow: pa.DataType, page: Page, start: int, count: int) -> pa.Array:
+        """Decode values of fixed width: bools as bits, the items of a fixed-size list as individual values."""
+        self._check_page_range(field, page, start, count)
         if pa.types.is_fixed_size_list(arrow):
             size = arrow.list_size
             inner = Page(page.position, page.length * size)
-            items = self._fixed(field, arrow.value_type, inner, start * size, count * size)
+            items = self._decode_fixed(field, arrow.value_type, inner, start * size, count * size)
             return pa.FixedSizeListArray.from_arrays(items, type=arrow)
         try:
             bits = arrow.bit_width
         except ValueError as error:
             raise Unsupported(
-                f"{self._path}: column {field.name!r} is a {arrow}, which format 0.1 is not known to store"
+                f"{self._path}: column {field.name!r} has the type {arrow}, which is not known in format 0.1"
             ) from error
         begin, end = start * bits // 8, -(-(start + count) * bits // 8)
-        raw = self._bytes(field, page.position + begin, end - begin)
+        raw = self._read_bytes(field, page.position + begin, end - begin)
         skipped = start - begin * 8 // bits
         return pa.Array.from_buffers(arrow, count, [None, pa.py_buffer(raw)], offset=skipped)
 
-    def _check_within(self, field: Field, page: Page, start: int, count: int) -> None:
+    def _check_page_range(self, field: Field, page: Page, start: int, count: int) -> None:
         if start < 0 or count < 0 or start + count > page.length:
-            raise self._corrupt(
-                field, f"has {page.length} values in a page, of which {start} to {start + count} are due"
+            raise self._corrupt_error(
+                field, f"has {page.length} values in a page, but values {start} to {start + count} are needed"
             )
 
-    def _ends(self, field: Field, offsets: npt.NDArray[np.signedinteger]) -> tuple[int, int]:
+    def _offset_bounds(self, field: Field, offsets: npt.NDArray[np.signedinteger]) -> tuple[int, int]:
         if offsets[0] < 0 or (np.diff(offsets) < 0).any():
-            raise self._corrupt(field, "has offsets that go backwards")
+            raise self._corrupt_error(field, "has offsets that go backwards")
         return int(offsets[0]), int(offsets[-1])
 
-    def _bytes(self, field: Field, position: int, length: int) -> bytes:
+    def _read_bytes(self, field: Field, position: int, length: int) -> bytes:
         if position < 0 or length < 0 or position + length > self._file.size:
-            raise self._corrupt(field, f"would be at bytes {position} to {position + length} of {self._file.size}")
+            raise self._corrupt_error(
+                field, f"is at bytes {position} to {position + length} of a file of {self._file.size} bytes"
+            )
         data = self._store.read(self._path, position, length) if length else b""
         if len(data) != length:
-            raise self._corrupt(field, f"ends {length - len(data)} bytes early")
+            raise self._corrupt_error(field, f"ends {length - len(data)} bytes early")
         return data
 
-    def _corrupt(self, field: Field, what: str) -> Corrupt:
+    def _corrupt_error(self, field: Field, what: str) -> Corrupt:
         return Corrupt(f"column {field.name!r} {what}", path=self._path, field=f"fields[id={field.id}]")
 
 

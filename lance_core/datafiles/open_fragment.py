@@ -1,7 +1,8 @@
-"""A fragment whose files are open: its live rows, or some of its rows, with the columns that were wanted when it was
-opened. Where those are in the files a `FragmentLayout` says, which fragments of one shape share.
+"""Open fragment: a fragment whose files are open, from which live rows or single rows are read, with the columns that
+were requested when it was opened. A `FragmentLayout` tells where those columns are in the files; fragments of the same
+shape share it.
 
-Who decides what is wanted, and finds it in files, is `fragment_reader.py`; start there.
+`fragment_reader.py` resolves the requested columns and opens fragments; start there.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ from lance_core.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """An open file and where in it the table's fields are."""
+    """An open file, and the paths of the table's fields in it."""
 
     file: DataFile
     reader: FileReader
@@ -34,12 +35,12 @@ class OpenFile:
 
 @dataclass(frozen=True, slots=True)
 class LiveRows:
-    """A batch of live rows, and where in the fragment they are."""
+    """A batch of live rows, and their offsets in the fragment."""
 
     batch: pa.RecordBatch
     _start: int
     _alive: npt.NDArray[np.bool_] | None
-    """Over the physical rows from `_start`; None where all of them are live."""
+    """Mask over the physical rows from `_start`; `None` if all of them are live."""
 
     @property
     def count(self) -> int:
@@ -47,7 +48,7 @@ class LiveRows:
 
     @property
     def start(self) -> int:
-        """The physical rows that were read are those from here to `stop`."""
+        """First physical row that was read; `stop` is the end."""
         return self._start
 
     @property
@@ -55,19 +56,19 @@ class LiveRows:
         return self._start + (self.batch.num_rows if self._alive is None else len(self._alive))
 
     def live_before(self, physical: int) -> int:
-        """How many of these rows come before a physical one."""
-        passed = min(max(physical - self._start, 0), self.stop - self._start)
-        return passed if self._alive is None else int(np.count_nonzero(self._alive[:passed]))
+        """Return how many of these rows come before a physical offset."""
+        position = min(max(physical - self._start, 0), self.stop - self._start)
+        return position if self._alive is None else int(np.count_nonzero(self._alive[:position]))
 
     @property
     def offsets(self) -> npt.NDArray[np.int64]:
-        """Physical, ascending."""
+        """Physical offsets, ascending."""
         if self._alive is None:
             return np.arange(self._start, self._start + self.batch.num_rows, dtype=np.int64)
         return np.flatnonzero(self._alive) + self._start
 
-    def part(self, rows: slice, batch: pa.RecordBatch) -> "LiveRows":
-        """Some of these rows, with other columns."""
+    def slice(self, rows: slice, batch: pa.RecordBatch) -> "LiveRows":
+        """Return a range of these rows, with the columns of `batch`."""
         if self._alive is None or not batch.num_rows:
             return LiveRows(batch, self._start + rows.start, None)
         offsets = np.flatnonzero(self._alive)[rows]
@@ -77,7 +78,7 @@ class LiveRows:
 
 @dataclass(frozen=True, slots=True)
 class OpenFragment:
-    """Made by `FragmentReader.open`; several threads may read from one."""
+    """An open fragment, made by `FragmentReader.open`. Several threads may read from it."""
 
     physical_rows: int
     all_live: bool
@@ -86,73 +87,75 @@ class OpenFragment:
     fields: Sequence[Field]
     arrow: pa.Schema
     blobs: BlobValues | None = None
-    """Where blobs are wanted, and not where they are."""
+    """Loader for blobs, if blobs are requested instead of their locations."""
 
-    def live(self, deletions: DeletionVector | None, start: int = 0, count: int | None = None) -> Iterator[LiveRows]:
-        """Live rows among the physical rows `start` to `start + count`, in order, in batches."""
-        for rows in self._live(deletions, start, count):
+    def read_live(
+        self, deletions: DeletionVector | None, start: int = 0, count: int | None = None
+    ) -> Iterator[LiveRows]:
+        """Read the live rows among the physical rows `start` to `start + count`, in order, in batches."""
+        for rows in self._read_live(deletions, start, count):
             if self.blobs is None:
                 yield rows
             else:
-                for part, batch in self.blobs.pieces(rows.batch):
-                    yield rows.part(part, batch)
+                for part, batch in self.blobs.load_chunks(rows.batch):
+                    yield rows.slice(part, batch)
 
-    def _live(self, deletions: DeletionVector | None, start: int, count: int | None) -> Iterator[LiveRows]:
-        left = self.physical_rows - start
+    def _read_live(self, deletions: DeletionVector | None, start: int, count: int | None) -> Iterator[LiveRows]:
+        remaining = self.physical_rows - start
         position = start
-        for batches in self._batches(_Range(start, left if count is None else min(count, left))):
+        for batches in self._read_streams(_RowRange(start, remaining if count is None else min(count, remaining))):
             rows = batches[0].num_rows
             alive = deletions.live_mask(position, rows) if deletions else None
             if alive is not None and alive.all():
                 alive = None
-            live = [_only(batch, alive) for batch in batches]
-            yield LiveRows(self._joined(live, all_live=self.all_live or deletions is not None), position, alive)
+            live = [_filter_live(batch, alive) for batch in batches]
+            yield LiveRows(self._assemble(live, all_live=self.all_live or deletions is not None), position, alive)
             position += rows
 
     def take(self, rows: Rows) -> pa.RecordBatch:
-        """These physical rows, deleted or not."""
+        """Read the rows at these physical offsets, deleted or not."""
         if self.blobs is None:
-            return self._taken(rows)
-        return _one_batch([batch for _, batch in self.pieces(rows)], self.blobs.arrow)
+            return self._take(rows)
+        return _concat([batch for _, batch in self.take_chunks(rows)], self.blobs.arrow)
 
-    def pieces(self, rows: Rows) -> Iterator[tuple[slice, pa.RecordBatch]]:
-        """The same, so many at a time that their blobs fit in memory."""
-        taken = self._taken(rows)
-        return self.blobs.pieces(taken) if self.blobs else iter([(slice(0, len(rows)), taken)])
+    def take_chunks(self, rows: Rows) -> Iterator[tuple[slice, pa.RecordBatch]]:
+        """Read the same rows in chunks whose blobs fit in memory."""
+        taken = self._take(rows)
+        return self.blobs.load_chunks(taken) if self.blobs else iter([(slice(0, len(rows)), taken)])
 
-    def _taken(self, rows: Rows) -> pa.RecordBatch:
-        found = [self._joined(batches, all_live=self.all_live) for batches in self._batches(_Picked(rows))]
-        return _one_batch(found, self.arrow)
+    def _take(self, rows: Rows) -> pa.RecordBatch:
+        taken = [self._assemble(batches, all_live=self.all_live) for batches in self._read_streams(_RowNumbers(rows))]
+        return _concat(taken, self.arrow)
 
-    def _batches(self, rows: "_Range | _Picked") -> Iterator[Sequence[pa.RecordBatch]]:
-        """The same rows of every stream at a time."""
+    def _read_streams(self, rows: "_RowRange | _RowNumbers") -> Iterator[Sequence[pa.RecordBatch]]:
+        """Yield the same rows of every stream, one batch of each at a time."""
         if not self.layout.streams:
-            return _rows_of_nothing(len(rows))
+            return _empty_batches(len(rows))
         streams = []
         for stream, (number, names) in enumerate(self.layout.streams):
             reader = self.sources[number].reader
             streams.append(rows.read(reader.with_descriptors() if stream in self.layout.descriptors else reader, names))
         return zip(*streams, strict=True)
 
-    def _joined(self, batches: Sequence[pa.RecordBatch], *, all_live: bool) -> pa.RecordBatch:
-        """What the streams hold, as the table's columns."""
+    def _assemble(self, batches: Sequence[pa.RecordBatch], *, all_live: bool) -> pa.RecordBatch:
+        """Combine batches of all streams to the columns of the table."""
         if not self.fields:
             return batches[0]
-        if self.layout.is_straight and batches[0].schema.equals(self.arrow):
+        if self.layout.is_identity and batches[0].schema.equals(self.arrow):
             if batches[0].schema.equals(self.arrow, check_metadata=True):
                 return batches[0]
             return pa.RecordBatch.from_arrays(batches[0].columns, schema=self.arrow)
         columns = []
-        for field, target, places in zip(self.fields, self.arrow, self.layout.places, strict=True):
-            if any(stream in self.layout.descriptors for _, stream, _ in places):
-                ((_, stream, name),) = places
+        for field, target, placements in zip(self.fields, self.arrow, self.layout.placements, strict=True):
+            if any(stream in self.layout.descriptors for _, stream, _ in placements):
+                ((_, stream, name),) = placements
                 columns.append(batches[stream].column(name))
                 continue
-            if not places:
+            if not placements:
                 columns.append(self.layout.nulls(target.type, batches[0].num_rows))
                 continue
             parts = []
-            for number, stream, name in places:
+            for number, stream, name in placements:
                 source = self.sources[number]
                 parts.append(StoredColumn(batches[stream].column(name), source.paths, source.file.path, all_live))
             columns.append(assemble_column(field, target.type, parts, batches[0].num_rows))
@@ -160,7 +163,7 @@ class OpenFragment:
 
 
 @dataclass(frozen=True, slots=True)
-class _Range:
+class _RowRange:
     start: int
     count: int
 
@@ -172,7 +175,7 @@ class _Range:
 
 
 @dataclass(frozen=True, slots=True)
-class _Picked:
+class _RowNumbers:
     rows: Rows
 
     def __len__(self) -> int:
@@ -182,56 +185,59 @@ class _Picked:
         return reader.take(names, self.rows)
 
 
-Shape = tuple[tuple[tuple[int, ...], tuple[int, ...], StorageVersion], ...]
-"""What a manifest says of a fragment's files, but for their names and sizes."""
+FragmentShape = tuple[tuple[tuple[int, ...], tuple[int, ...], StorageVersion], ...]
+"""Everything that a manifest records about the files of a fragment, except names and sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentLayout:
-    """Where the wanted fields are in fragments of one shape, whose files have these schemas."""
+    """Positions of the requested fields in fragments of one shape, whose files have these schemas."""
 
-    used: tuple[int, ...]
-    """The files that hold any of them, by their number in the fragment; the rest of the numbers count these."""
+    file_numbers: tuple[int, ...]
+    """Files that store any of the fields, by their index in the fragment. The other indices count only these."""
     paths: tuple[dict[int, Path], ...]
     schemas: tuple[pa.Schema, ...]
     streams: Sequence[tuple[int, tuple[str, ...]]]
-    """What is read at once: the file and its columns."""
-    places: Sequence[Sequence[tuple[int, int, str]]]
-    """For each field the files that hold it, or children of it, with the stream and the column there."""
+    """Columns that are read together: the index of a file, and the names."""
+    placements: Sequence[Sequence[tuple[int, int, str]]]
+    """For each field, the files that store it or children of it, each with the stream and the column there."""
     descriptors: Set[int]
-    """The streams that are of blobs told by where they are."""
-    is_straight: bool
-    """Whether one file has the fields as they are wanted, so that its columns need only be taken in their order."""
+    """Streams that return the locations of blobs."""
+    is_identity: bool
+    """`True` if a single file stores the fields exactly as requested, so that its columns are used unchanged."""
     _nulls: dict[pa.DataType, pa.Array] = dataclasses.field(default_factory=dict)
 
     def nulls(self, arrow: pa.DataType, rows: int) -> pa.Array:
-        """Of a column that no file holds: made once, since a manifest can say for nothing that there are many."""
-        known = self._nulls.get(arrow)
-        if known is None or len(known) < rows:
-            known = self._nulls[arrow] = pa.nulls(rows, arrow)
-        return known.slice(0, rows)
+        """Return nulls for a column that no file stores. The array is cached, since a manifest can claim a huge number
+        of rows at no cost."""
+        cached = self._nulls.get(arrow)
+        if cached is None or len(cached) < rows:
+            cached = self._nulls[arrow] = pa.nulls(rows, arrow)
+        return cached.slice(0, rows)
 
-    def opened(self, store: Store, codec: DataCodec, files: Sequence[DataFile]) -> "Sequence[OpenFile] | None":
-        """The same files of another fragment; None where they have other schemas."""
+    def open_files(self, store: Store, codec: DataCodec, files: Sequence[DataFile]) -> "Sequence[OpenFile] | None":
+        """Open the corresponding files of another fragment; `None` if they have other schemas."""
         sources = []
-        for number, (used, paths, schema) in enumerate(zip(self.used, self.paths, self.schemas, strict=True)):
-            plain = (each for stream, each in enumerate(self.streams) if stream not in self.descriptors)
-            likely = next((names for of, names in plain if of == number), ())
-            reader = reader_of(store, codec, files[used], likely)
+        for number, (number_in_fragment, paths, schema) in enumerate(
+            zip(self.file_numbers, self.paths, self.schemas, strict=True)
+        ):
+            value_streams = (each for stream, each in enumerate(self.streams) if stream not in self.descriptors)
+            expected = next((names for file_number, names in value_streams if file_number == number), ())
+            reader = open_reader(store, codec, files[number_in_fragment], expected)
             if reader.schema is not schema and not reader.schema.equals(schema, check_metadata=True):
                 return None
-            sources.append(OpenFile(files[used], reader, paths))
+            sources.append(OpenFile(files[number_in_fragment], reader, paths))
         return sources
 
 
-def _rows_of_nothing(count: int) -> Iterator[Sequence[pa.RecordBatch]]:
-    """One batch at a time, since `count` is only what a manifest says, and costs it nothing to say."""
+def _empty_batches(count: int) -> Iterator[Sequence[pa.RecordBatch]]:
+    """Yield batches without columns, one at a time: `count` is only a claim of the manifest, which costs it nothing."""
     for start in range(0, max(count, 1), BATCH_ROWS):
         yield [rows_without_columns(min(BATCH_ROWS, count - start))]
 
 
-def _one_batch(batches: Sequence[pa.RecordBatch], arrow: pa.Schema) -> pa.RecordBatch:
-    """Of batches that may have no columns."""
+def _concat(batches: Sequence[pa.RecordBatch], arrow: pa.Schema) -> pa.RecordBatch:
+    """Concatenate batches, which may have no columns."""
     if len(batches) == 1:
         return batches[0]
     if not arrow.names:
@@ -239,11 +245,16 @@ def _one_batch(batches: Sequence[pa.RecordBatch], arrow: pa.Schema) -> pa.Record
     return pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=arrow)
 
 
-def reader_of(store: Store, codec: DataCodec, file: DataFile, likely: Sequence[str] = ()) -> FileReader:
-    return LegacyFileReader.open(store, file.qualified_path) if file.version.is_legacy else codec.open(file.qualified_path, likely)
+def open_reader(store: Store, codec: DataCodec, file: DataFile, likely: Sequence[str] = ()) -> FileReader:
+    """Open a file with the codec for its format."""
+    return (
+        LegacyFileReader.open(store, file.qualified_path)
+        if file.version.is_legacy
+        else codec.open(file.qualified_path, likely)
+    )
 
 
-def _only(batch: pa.RecordBatch, alive: npt.NDArray[np.bool_] | None) -> pa.RecordBatch:
+def _filter_live(batch: pa.RecordBatch, alive: npt.NDArray[np.bool_] | None) -> pa.RecordBatch:
     if alive is None:
         return batch
     if not batch.num_columns:
@@ -252,6 +263,6 @@ def _only(batch: pa.RecordBatch, alive: npt.NDArray[np.bool_] | None) -> pa.Reco
 
 
 def rows_without_columns(count: int) -> pa.RecordBatch:
-    """A batch that still knows how many rows it stands for."""
+    """Return a batch without columns that still has a number of rows."""
     none_null = pa.array(np.zeros(count, dtype=np.bool_))
     return pa.RecordBatch.from_struct_array(pa.StructArray.from_arrays([], fields=[], mask=none_null))

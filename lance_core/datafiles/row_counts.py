@@ -1,9 +1,9 @@
-"""How many rows a fragment has, where its writer did not say, or not rightly: read from its files.
+"""Row counts: reads the row counts of fragments from their files if the writer recorded none, or wrong ones.
 
-Releases before 0.8.x did not sign their manifests. The older of them counted neither rows nor deleted rows, and the
-last ones, going on with such a table, took the rows that were left for all rows, and so counted deletions twice. So of
-an unsigned manifest every count is read anew, once, when it is opened. Whatever reads the version, and whatever is
-committed after it, has them then.
+Releases before 0.8.x did not sign their manifests. The older ones counted neither rows nor deleted rows. The last of
+them, when they continued such a table, recorded the remaining rows as all rows, and so counted deletions twice. Every
+count of an unsigned manifest is therefore read from the files, once, when the version is opened. All readers of the
+version use these counts, and later commits record them.
 """
 
 from lance_core.datafiles.codec import DataCodec
@@ -15,7 +15,7 @@ from lance_core.storage.store import Store
 
 
 def with_counts(store: Store, codec: DataCodec, manifest: Manifest) -> Manifest:
-    """The manifest itself, where it can be trusted."""
+    """Return the manifest with correct counts; unchanged if it is signed."""
     if manifest.has_writer:
         return manifest
     return manifest.with_fragments(
@@ -26,7 +26,9 @@ def with_counts(store: Store, codec: DataCodec, manifest: Manifest) -> Manifest:
 
 def _physical_rows(store: Store, codec: DataCodec, fragment: Fragment, path: str) -> int:
     if not fragment.files:
-        raise Corrupt(f"fragment {fragment.id} has no files to count its rows in", path=path, field="fragments")
+        raise Corrupt(
+            f"fragment {fragment.id} has no files in which its rows could be counted", path=path, field="fragments"
+        )
     return count_file_rows(store, codec, fragment.files[0])
 
 

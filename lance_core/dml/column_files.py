@@ -11,16 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.datafiles.blob_files import is_v2
+from lance_core.datafiles.blob_files import is_blob_v2
 from lance_core.datafiles.codec import BATCH_ROWS
-from lance_core.datafiles.conform import Conversion, afresh
+from lance_core.datafiles.conform import Conversion, copy_array
 from lance_core.datafiles.fragment_reader import read_fragment
 from lance_core.datafiles.fragment_writer import write_columns
 from lance_core.errors import InvalidInput
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import Runtime
-from lance_core.scan.system_columns import ROW_COLUMNS, SystemColumns
+from lance_core.scan.system_columns import SYSTEM_COLUMN_NAMES, SystemColumns
 from lance_core.versions.snapshot import Snapshot
 
 
@@ -37,12 +37,12 @@ def live_rows(
 ) -> Iterator[PositionedBatch]:
     """Columns of `schema`, and of those that every table has besides."""
     location, path = base.location, f"{base.location.uri}/{base.manifest.path}"
-    stored = [name for name in columns if name not in ROW_COLUMNS]
+    stored = [name for name in columns if name not in SYSTEM_COLUMN_NAMES]
     facts = SystemColumns(base.manifest, fragment, path=path)
     for rows in read_fragment(
         location.store, location.codec, fragment, schema, columns=stored, path=path, describe_blobs=describe_blobs
     ):
-        batch = rows.batch if stored == list(columns) else facts.joined(rows, columns)
+        batch = rows.batch if stored == list(columns) else facts.add_to(rows, columns)
         yield PositionedBatch(batch, rows.offsets)
 
 
@@ -96,13 +96,13 @@ def _stretched(placed: PositionedBatch, schema: pa.Schema, start: int, stop: int
         columns = []
         for field, column in zip(schema, placed.batch.columns, strict=True):
             places = pa.array(at, mask=dead if _may_be_null(field) else None)
-            columns.append((afresh(column) if column.offset else column).take(places))
+            columns.append((copy_array(column) if column.offset else column).take(places))
         yield pa.RecordBatch.from_arrays(columns, names=placed.batch.schema.names)
 
 
 def _may_be_null(field: pa.Field) -> bool:
     """Structs that are null are not for every storage version, nor every kind of struct; blobs always can be."""
-    return bool(field.nullable and (is_v2(field) or not pa.types.is_struct(field.type)))
+    return bool(field.nullable and (is_blob_v2(field) or not pa.types.is_struct(field.type)))
 
 
 def _nulls(schema: pa.Schema, fragment: Fragment) -> pa.RecordBatch:

@@ -5,7 +5,7 @@ from lance_core.dml.row_matching import matching
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete
 from lance_core.runtime import Runtime
-from lance_core.scan.column_resolution import check_condition, conditional
+from lance_core.scan.column_resolution import check_condition, filterable_schema
 from lance_core.scan.selection import Selection
 from lance_core.versions.snapshot import Snapshot
 
@@ -13,7 +13,7 @@ from lance_core.versions.snapshot import Snapshot
 def delete(base: Snapshot, sql: str, *, runtime: Runtime, selection: Selection | None = None) -> Delete:
     """Fragments that lose all of their rows go as a whole, and get no deletion file. `selection` is what indices know,
     where they were asked before."""
-    predicate = Predicate.parse(sql, conditional(base.manifest))
+    predicate = Predicate.parse(sql, filterable_schema(base.manifest))
     check_condition(base.manifest, predicate.columns, what="the condition")
     updated, removed, affected = [], [], {}
     for fragment, offsets in matching(base, predicate, selection):

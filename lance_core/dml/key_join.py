@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.datafiles.key_normalization import normalized_key, storage_of
+from lance_core.datafiles.key_normalization import normalized_key, storage_type_of
 from lance_core.dml.integer_keys import IntegerKeys
 from lance_core.errors import InvalidInput
 from lance_core.format.logical_types import is_json
@@ -94,7 +94,7 @@ class SourceKeys:
 
 
 def check_key_type(name: str, arrow: pa.DataType, *, what: str) -> None:
-    storage = storage_of(arrow)
+    storage = storage_type_of(arrow)
     if pa.types.is_nested(storage) or pa.types.is_null(storage) or is_json(arrow):
         raise InvalidInput(f"{what}: rows cannot be matched by column {name!r}, a {arrow}; keys hold plain values")
 

@@ -60,9 +60,9 @@ def merge_columns(base: Snapshot, data: InputRows, on: str | Sequence[str], *, r
     """A left join: rows without a partner get null, and null keys have none. `data` is held in memory."""
     what, stored = base.location.uri, base.manifest.schema
     keys = validation.check_key_columns(on, "on")
-    added = pa.schema([field for field in data.columns if field.name not in keys])
+    added = pa.schema([field for field in data.required_schema if field.name not in keys])
     for name in keys:
-        for side, names in (("the table", stored.arrow.names), ("the data", data.columns.names)):
+        for side, names in (("the table", stored.arrow.names), ("the data", data.required_schema.names)):
             if name not in names:
                 raise InvalidInput(f"{what}: cannot join on {name!r}, for in {side} {unknown_column_message(name, names)}")
         check_key_type(name, stored.arrow.field(name).type, what=what)

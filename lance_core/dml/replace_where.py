@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lance_core.datafiles.blob_view import described
-from lance_core.datafiles.blob_writing import schema_as_stored
+from lance_core.datafiles.blob_view import descriptor_schema
+from lance_core.datafiles.blob_writing import schema_to_stored
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion, columns_to_write
 from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
@@ -44,7 +44,7 @@ class ReplaceScope:
     @classmethod
     def of(cls, sql: str, schema: TableSchema, *, what: str) -> "ReplaceScope":
         """Rows that come have no ids and addresses yet, and their blobs are nowhere: such a slice has no new rows."""
-        predicate = Predicate.parse(sql, with_metadata_columns(described(schema)))
+        predicate = Predicate.parse(sql, with_metadata_columns(descriptor_schema(schema)))
         known = {field.name: field for field in schema.fields}
         if not predicate.columns:
             raise InvalidInput(
@@ -146,7 +146,7 @@ def plan_locally(rows: InputRows, sql: str, *, limits: FileLimits, runtime: Runt
                 rule="columns_of_a_stream",
             )
         before.append(base.version)
-        stored = schema_as_stored(rows.columns, schema)
+        stored = schema_to_stored(rows.required_schema, schema)
         columns = columns_to_write(stored, schema, conversion=Conversion.EXACT, what=what)
         return columns, write_fragments(
             base.location.codec,
@@ -157,7 +157,7 @@ def plan_locally(rows: InputRows, sql: str, *, limits: FileLimits, runtime: Runt
             conversion=Conversion.EXACT,
             new_uuid=runtime.new_uuid,
             what=what,
-            look=its.looking(what),
+            validate=its.looking(what),
         )
 
     its_rows = ReplacementRows(write, sql)

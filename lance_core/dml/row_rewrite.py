@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.datafiles.blob_writing import as_stored
+from lance_core.datafiles.blob_writing import to_stored
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.datafiles.fragment_reader import FragmentReader, load_deletions
@@ -196,10 +196,10 @@ def _read(
     if count * _SPARSE <= span:
         for start in range(0, count, _ROWS_AT_ONCE):
             some = part.offsets[start : start + _ROWS_AT_ONCE]
-            for rows, batch in reader.pieces(part.fragment, some):
+            for rows, batch in reader.take_chunks(part.fragment, some):
                 yield np.arange(start + rows.start, start + rows.stop), batch
         return
-    for found in reader.live(part.fragment, None, first, span):
+    for found in reader.read_live(part.fragment, None, first, span):
         wanted = np.isin(found.offsets, part.offsets, assume_unique=True)
         if wanted.any():
             yield np.searchsorted(part.offsets, found.offsets[wanted]), found.batch.filter(pa.array(wanted))
@@ -219,7 +219,7 @@ def _columns_of(changes: RowRewrite, part: FragmentChange) -> Iterator[Positione
     """The columns that change, of all live rows."""
     deletions = load_deletions(changes.base.location.store, part.fragment)
     columns = list(dict.fromkeys((*changes.columns, *changes.reads)))
-    for found in _reader(changes, columns).live(part.fragment, deletions):
+    for found in _reader(changes, columns).read_live(part.fragment, deletions):
         if not found.batch.num_rows:
             continue
         old = found.batch.select(list(changes.columns))
@@ -263,7 +263,7 @@ def _reader(changes: RowRewrite, columns: Sequence[str]) -> FragmentReader:
 
 def _conformed(changes: RowRewrite, new: pa.RecordBatch) -> pa.RecordBatch:
     """In the types that the table stores; also where a null must not be is found out here."""
-    (new,) = as_stored([new], changes.schema)
+    (new,) = to_stored([new], changes.schema)
     arrow = pa.schema([changes.schema.arrow.field(name) for name in changes.columns])
     return conform(new, arrow, conversion=Conversion.EXACT, what=changes.base.location.uri)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from lance_core import validation
-from lance_core.datafiles.blob_locations import nulls
+from lance_core.datafiles.blob_locations import null_mask
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion
 from lance_core.dml.column_files import live_rows, with_columns
@@ -142,7 +142,7 @@ def _cast(
         rows = live_rows(base, fragment, [read.name], source)
         kept = _with_dead(fragment, moved, live)
         try:
-            fragments.append(with_columns(base, kept, rows, stored, conversion=Conversion.ASKED_FOR, runtime=runtime))
+            fragments.append(with_columns(base, kept, rows, stored, conversion=Conversion.REQUESTED, runtime=runtime))
         except SchemaMismatch as error:
             raise SchemaMismatch(
                 f"{base.location.uri}: column {path!r} cannot become a {type}: {error}",
@@ -182,7 +182,7 @@ def _check_no_nulls(base: Snapshot, chain: FieldPath, path: str) -> None:
     for fragment in base.manifest.fragments:
         for rows in live_rows(base, fragment, [chain[0].name], source, describe_blobs=True):
             array = rows.batch.column(0)
-            if nulls(array).any() if is_blob(chain[0]) else _has_nulls(array, len(chain) - 1):
+            if null_mask(array).any() if is_blob(chain[0]) else _has_nulls(array, len(chain) - 1):
                 raise InvalidInput(
                     f"{base.location.uri}: column {path!r} holds nulls (in fragment {fragment.id}), so it cannot "
                     "become not nullable; give those rows a value first, or delete them"

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.datafiles.blob_writing import as_stored, schema_as_stored
-from lance_core.datafiles.conform import Conversion, afresh, columns_to_write, conform
+from lance_core.datafiles.blob_writing import to_stored, schema_to_stored
+from lance_core.datafiles.conform import Conversion, copy_array, columns_to_write, conform
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.datafiles.inputs import InputRows
 from lance_core.datafiles.key_normalization import normalized_key
@@ -172,11 +172,11 @@ def _as_others(rules: UpsertRules, schema: TableSchema) -> bool:
 
 def _source(rows: InputRows, rules: UpsertRules, schema: TableSchema, what: str) -> pa.Table:
     """All rows that come, in the types that the table stores, in memory."""
-    rows = InputRows(schema_as_stored(rows.columns, schema), as_stored(rows.batches, schema))
-    arrow = columns_that_come(rows.columns, schema, rules, Conversion.EXACT, what).arrow
+    rows = InputRows(schema_to_stored(rows.required_schema, schema), to_stored(rows.batches, schema))
+    arrow = columns_that_come(rows.required_schema, schema, rules, Conversion.EXACT, what).arrow
     batches = [
         pa.RecordBatch.from_arrays(
-            [afresh(column) if column.offset else column for column in batch.columns], schema=arrow
+            [copy_array(column) if column.offset else column for column in batch.columns], schema=arrow
         )
         for batch in (conform(batch, arrow, conversion=Conversion.EXACT, what=what) for batch in rows.batches)
     ]

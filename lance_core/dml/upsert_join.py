@@ -23,7 +23,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId
 from lance_core.format.schema import TableSchema
 from lance_core.index import lookup
-from lance_core.scan.column_resolution import check_condition, conditional
+from lance_core.scan.column_resolution import check_condition, filterable_schema
 from lance_core.scan.selection import Offsets, Selection
 from lance_core.scan.system_columns import ROW_OFFSET
 from lance_core.versions.snapshot import Snapshot
@@ -64,17 +64,17 @@ class UpsertRules:
         insert: bool,
         delete_unmatched: bool | str | None,
     ) -> "UpsertRules":
-        keys = validation.keys(on, "on")
+        keys = validation.check_key_columns(on, "on")
         if not keys or len(set(keys)) != len(keys):
             raise InvalidInput(f"on={list(keys)}: name the columns that tell rows apart, each once")
-        rule = validation.choice(Matched, matched, "matched")
+        rule = validation.check_choice(Matched, matched, "matched")
         if matched_if is not None and rule not in (Matched.UPDATE, Matched.DELETE):
             raise InvalidInput(f"matched_if= says which rows to update or delete, and matched={matched!r} does neither")
         if delete_unmatched is None:
             delete_unmatched = False
         elif not isinstance(delete_unmatched, str):
-            delete_unmatched = validation.flag(delete_unmatched, "delete_unmatched")
-        return cls(keys, rule, matched_if, validation.flag(insert, "insert"), delete_unmatched)
+            delete_unmatched = validation.check_flag(delete_unmatched, "delete_unmatched")
+        return cls(keys, rule, matched_if, validation.check_flag(insert, "insert"), delete_unmatched)
 
 
 class SourceRows(Protocol):
@@ -159,7 +159,7 @@ class Conditions:
     @classmethod
     def of(cls, base: Snapshot, source: pa.Schema, rules: UpsertRules) -> "Conditions":
         """What the rules say in SQL, after checking it; `source` are the columns that come."""
-        schema = conditional(base.manifest)
+        schema = filterable_schema(base.manifest)
         unmatched = rules.delete_unmatched
         doomed = Predicate.parse(unmatched, schema) if isinstance(unmatched, str) else None
         condition = Condition.of(rules.matched_if, source, schema) if rules.matched_if is not None else None
@@ -181,7 +181,7 @@ class Conditions:
 def join(
     base: Snapshot, source: SourceRows, rules: UpsertRules, seen: JoinCache, known: Selection | None = None
 ) -> JoinResult:
-    """`known` are the rows that can have one of the keys, as somebody was told by indices; one that is empty says that
+    """`covered` are the rows that can have one of the keys, as somebody was told by indices; one that is empty says that
     nothing is known, and all are read. Without it the version's own indices are asked."""
     conditions = Conditions.of(base, source.columns, rules)
     doomed, condition, unmatched = conditions.doomed, conditions.matched_if, rules.delete_unmatched
@@ -208,7 +208,7 @@ def join(
     candidates = known if known is not None else looked_up(base, source, rules) if unread else Selection()
 
     def rows_in(fragment: Fragment) -> pa.Table:
-        picked = fragment.id in candidates.known
+        picked = fragment.id in candidates.covered
         columns = conditions.columns(rules, all_rows=not (picked or fragment.deletion_file))
         if picked:
             return picked_rows_of(base, fragment, columns, candidates.fragments.get(fragment.id))
@@ -243,11 +243,11 @@ def looked_up(base: Snapshot, source: SourceRows, rules: UpsertRules) -> Selecti
     """Rows that alone can have one of the keys, as far as indices on them tell. Of few keys only: else every row is
     read, as it is where rows go that nothing matches. Few keys may be those of many rows."""
     few = 0 < source.count <= min(_KEYS_MAX, base.manifest.row_count() // _ROWS_A_KEY)
-    if not few or rules.delete_unmatched is not False or lookup.select(base) is None:
+    if not few or rules.delete_unmatched is not False or lookup.selector_of(base) is None:
         return Selection()
     keys = source.take(np.arange(source.count), rules.on)
     lists = tuple(In((name,), tuple(keys[name].unique().drop_null())) for name in rules.on if _is_told(keys[name].type))
-    return lookup.IndexLookup.of(base).candidates(And(lists)) if lists else Selection()
+    return lookup.IndexLookup.of(base).select_candidates(And(lists)) if lists else Selection()
 
 
 def _is_told(arrow: pa.DataType) -> bool:

@@ -1,7 +1,7 @@
-"""Predicates and expressions: Lance's SQL, checked, read by planners and evaluated by DataFusion.
+"""Expressions: the SQL of filters and computed columns, parsed, checked and evaluated by DataFusion.
 
-Start at `Predicate` and `Projection`; `tree` holds the nodes that planners read and that other rooms build
-predicates from. Pure: no file, no table, no version. DataFusion is loaded by the first use, in `engine` alone.
+Start at `Predicate` and `Projection`. `tree` has the nodes that planners read and that other packages build predicates
+from. This package is pure: it knows no files, tables and versions. Only `engine` imports DataFusion, on first use.
 """
 
 from lance_core.expressions.engine_batches import METADATA_COLUMNS, with_metadata_columns

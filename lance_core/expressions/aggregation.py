@@ -21,7 +21,7 @@ from lance_core.errors import InvalidInput
 from lance_core.expressions import engine, engine_batches
 from lance_core.expressions.compiled import Compiled
 from lance_core.expressions.engine import EngineError
-from lance_core.expressions.error_messages import failure
+from lance_core.expressions.error_messages import evaluation_error
 
 if TYPE_CHECKING:
     from datafusion import Expr
@@ -44,8 +44,8 @@ FUNCTIONS: Mapping[str, str] = {
 @dataclass(frozen=True, slots=True)
 class Measure:
     function: str
-    given: tuple[Compiled, ...]
-    gives: pa.DataType
+    arguments: tuple[Compiled, ...]
+    result_type: pa.DataType
 
     @property
     def is_average(self) -> bool:
@@ -53,38 +53,38 @@ class Measure:
 
     @property
     def is_supported(self) -> bool:
-        return not self.is_average or pa.types.is_float64(self.gives) or pa.types.is_decimal(self.gives)
+        return not self.is_average or pa.types.is_float64(self.result_type) or pa.types.is_decimal(self.result_type)
 
     @property
     def counts_rows(self) -> bool:
-        return self.function == "count" and not any(each.names for each in self.given) and not self._counts_null
+        return self.function == "count" and not any(each.names for each in self.arguments) and not self._counts_null
 
     @property
     def _counts_null(self) -> bool:
-        return any(pa.types.is_null(each.type) or not engine.constant(each.expr).is_valid for each in self.given)
+        return any(pa.types.is_null(each.type) or not engine.evaluate_constant(each.expr).is_valid for each in self.arguments)
 
-    def partial(self, name: str) -> "dict[str, Expr]":
-        given = [each.expr for each in self.given]
+    def partial_exprs(self, name: str) -> "dict[str, Expr]":
+        given = [each.expr for each in self.arguments]
         if not self.is_average:
-            return {name: engine.aggregated(self.function, given)}
-        values = given[0].cast(pa.float64()) if pa.types.is_float64(self.gives) else given[0]
-        return {name: engine.aggregated("sum", [values]), _counted(name): engine.aggregated("count", given)}
+            return {name: engine.aggregate_call(self.function, given)}
+        values = given[0].cast(pa.float64()) if pa.types.is_float64(self.result_type) else given[0]
+        return {name: engine.aggregate_call("sum", [values]), _count_column(name): engine.aggregate_call("count", given)}
 
-    def joining(self, name: str) -> "dict[str, Expr]":
-        joined = {name: engine.aggregated(FUNCTIONS[self.function], [engine.column([name])])}
+    def merge_exprs(self, name: str) -> "dict[str, Expr]":
+        joined = {name: engine.aggregate_call(FUNCTIONS[self.function], [engine.column([name])])}
         if self.is_average:
-            joined[_counted(name)] = engine.aggregated("sum", [engine.column([_counted(name)])])
+            joined[_count_column(name)] = engine.aggregate_call("sum", [engine.column([_count_column(name)])])
         return joined
 
-    def finished(self, together: pa.Table, name: str) -> pa.ChunkedArray:
+    def finish(self, together: pa.Table, name: str) -> pa.ChunkedArray:
         values = together[name]
         if not self.is_average:
-            return values.cast(self.gives)
-        counts = together[_counted(name)]
-        if pa.types.is_float64(self.gives):
+            return values.cast(self.result_type)
+        counts = together[_count_column(name)]
+        if pa.types.is_float64(self.result_type):
             return pc.divide(values, counts.cast(pa.float64()))
-        means = [_mean(*each, self.gives.scale) for each in zip(values.to_pylist(), counts.to_pylist(), strict=True)]
-        return pa.chunked_array([pa.array(means, self.gives)])
+        means = [_mean(*each, self.result_type.scale) for each in zip(values.to_pylist(), counts.to_pylist(), strict=True)]
+        return pa.chunked_array([pa.array(means, self.result_type)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,68 +93,68 @@ class Aggregation:
     """What the query calls the table."""
     groups: tuple[Compiled, ...]
     measures: tuple[Measure, ...]
-    told: pa.Schema
+    group_schema: pa.Schema
     """What a query has of the groups, under the names that its other parts use."""
-    table: pa.Schema
+    table_schema: pa.Schema
     """The columns that there are."""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Those that must be read, sorted."""
-        return tuple(sorted({column for each in self._compiled() for column in each.columns}))
+        return tuple(sorted({column for each in self._all_compiled() for column in each.columns}))
 
     @property
     def only_counts_rows(self) -> bool:
         return not self.groups and all(measure.counts_rows for measure in self.measures)
 
-    def counted(self, rows: int) -> pa.Table:
+    def count_groups(self, rows: int) -> pa.Table:
         """Of so many rows, where nothing but their number is asked for."""
         return pa.table({name: pa.array([rows], pa.int64()) for name in self._names(self.measures, "m")})
 
-    def of(self, rows: Sequence[pa.RecordBatch]) -> pa.Table:
+    def group_rows(self, rows: Sequence[pa.RecordBatch]) -> pa.Table:
         """Groups of these rows."""
-        names = {name: column for each in self._compiled() for name, column in each.names}
+        names = {name: column for each in self._all_compiled() for name, column in each.names}
         groups = {name: each.expr for name, each in zip(self._names(self.groups, "g"), self.groups, strict=True)}
         try:
-            return engine.grouped(
+            return engine.group_rows(
                 groups,
-                self._each(Measure.partial),
+                self._measure_exprs(Measure.partial_exprs),
                 [engine_batches.to_engine(batch, names) for batch in rows],
                 self.relation,
             )
         except EngineError as error:
-            raise failure("query", ", ".join(each.sql for each in self._compiled()), str(error)) from error
+            raise evaluation_error("query", ", ".join(each.sql for each in self._all_compiled()), str(error)) from error
 
-    def nothing(self) -> pa.Table:
-        """What `of` gives for no row."""
-        none = pa.schema([self.table.field(name) for name in self.columns])
-        return self.of([pa.RecordBatch.from_pylist([], none) if none.names else _no_rows()])
+    def empty_groups(self) -> pa.Table:
+        """What `group_rows` gives for no row."""
+        none = pa.schema([self.table_schema.field(name) for name in self.columns])
+        return self.group_rows([pa.RecordBatch.from_pylist([], none) if none.names else _empty_batch()])
 
-    def together(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """Groups of the rows of all; tables that `of` or `together` gave."""
+    def merge_groups(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """Groups of the rows of all; tables that `group_rows` or `merge_groups` gave."""
         schema = tables[0].schema
         if len(tables) == 1:
             return tables[0]
         rows = [batch for table in tables for batch in table.cast(schema).to_batches()]
         groups = {name: engine.column([name]) for name in self._names(self.groups, "g")}
         try:
-            found = engine.grouped(groups, self._each(Measure.joining), rows)
+            found = engine.group_rows(groups, self._measure_exprs(Measure.merge_exprs), rows)
             return found.cast(schema)  # a sum of sums is wider than it need be
         except (EngineError, pa.ArrowInvalid) as error:
             raise InvalidInput(f"the query's groups cannot be put together: {error}; cast what is summed") from error
 
-    def finished(self, together: pa.Table) -> pa.Table:
+    def finish_groups(self, together: pa.Table) -> pa.Table:
         arrays = [together[name] for name in self._names(self.groups, "g")]
         arrays += [
-            measure.finished(together, name)
+            measure.finish(together, name)
             for name, measure in zip(self._names(self.measures, "m"), self.measures, strict=True)
         ]
-        return pa.table(arrays, schema=pa.schema([field.with_nullable(True) for field in self.told]))
+        return pa.table(arrays, schema=pa.schema([field.with_nullable(True) for field in self.group_schema]))
 
-    def _compiled(self) -> list[Compiled]:
-        return [*self.groups, *(each for measure in self.measures for each in measure.given)]
+    def _all_compiled(self) -> list[Compiled]:
+        return [*self.groups, *(each for measure in self.measures for each in measure.arguments)]
 
-    def _each(self, part: "Callable[[Measure, str], dict[str, Expr]]") -> "dict[str, Expr]":
+    def _measure_exprs(self, part: "Callable[[Measure, str], dict[str, Expr]]") -> "dict[str, Expr]":
         named = zip(self._names(self.measures, "m"), self.measures, strict=True)
         return {name: expr for prefix, measure in named for name, expr in part(measure, prefix).items()}
 
@@ -163,14 +163,14 @@ class Aggregation:
         return [f"{letter}{number}" for number in range(len(of))]
 
 
-_EXACT = Context(prec=160)
+_DECIMAL_CONTEXT = Context(prec=160)
 
 
-def _no_rows() -> pa.RecordBatch:
+def _empty_batch() -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0)], names=["no column"])
 
 
-def _counted(name: str) -> str:
+def _count_column(name: str) -> str:
     return f"{name} of"
 
 
@@ -178,6 +178,6 @@ def _mean(total: Decimal | None, count: int, scale: int) -> Decimal | None:
     """As the engine has it: what does not fit is cut off."""
     if total is None or not count:
         return None
-    units = int(_EXACT.scaleb(total, scale))
+    units = int(_DECIMAL_CONTEXT.scaleb(total, scale))
     whole = abs(units) // count
-    return _EXACT.scaleb(Decimal(whole if units >= 0 else -whole), -scale)
+    return _DECIMAL_CONTEXT.scaleb(Decimal(whole if units >= 0 else -whole), -scale)

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from datafusion.expr import SortExpr
 
 # Rules that move expressions between plan nodes; without them the simplified one stays where it is looked for.
-_RULES_THAT_MOVE = (
+_REMOVED_RULES = (
     "common_sub_expression_eliminate",
     "extract_leaf_expressions",
     "optimize_projections",
     "push_down_leaf_projections",
 )
 # How a JSON column is shown to the engine: as nothing that it can compare or cast.
-JSON_TEXT = "json text"
-JSON_SHOWN = pa.struct([(JSON_TEXT, pa.string())])
+JSON_FIELD_NAME = "json text"
+JSON_ENGINE_TYPE = pa.struct([(JSON_FIELD_NAME, pa.string())])
 # Back-ticks for names, both quotes for strings, no backslash escapes: how Lance reads SQL.
 _DIALECT = "databricks"
 _BATCH_ROWS = 1 << 24
-_DECODED_KEPT = 256
-_EMPTY_KEPT = 16
+_DECODED_CACHE_SIZE = 256
+_FRAME_CACHE_SIZE = 16
 
 
 class EngineError(Exception):
@@ -41,8 +41,8 @@ class EngineError(Exception):
 
 def parse(sql: str, schema: pa.Schema) -> "Expr":
     """The expression as written: names resolved, nothing typed or simplified yet."""
-    with _told():
-        return _kept_empty(schema).parse_sql_expr(sql)
+    with _translate_errors():
+        return _cached_empty_frame(schema).parse_sql_expr(sql)
 
 
 def simplify(expr: "Expr", schema: pa.Schema, relation: str | None = None) -> "Expr":
@@ -50,22 +50,22 @@ def simplify(expr: "Expr", schema: pa.Schema, relation: str | None = None) -> "E
     the expression calls the table, where it names one."""
     from datafusion import Expr
 
-    with _told():
-        frame = _empty(schema, relation).select(expr.alias("it"))
+    with _translate_errors():
+        frame = _empty_frame(schema, relation).select(expr.alias("it"))
         frame.execution_plan()
         plan = frame.optimized_logical_plan().to_variant()
         return Expr(plan.projections()[0].rex_call_operands()[0])
 
 
 def type_of(expr: "Expr", schema: pa.Schema, relation: str | None = None) -> pa.DataType:
-    with _told():
-        return _kept_empty(schema, relation).select(expr.alias("it")).schema().field(0).type
+    with _translate_errors():
+        return _cached_empty_frame(schema, relation).select(expr.alias("it")).schema().field(0).type
 
 
 def can_be_null(expr: "Expr", schema: pa.Schema) -> bool:
     """Whether any row could have no value for it, by the nullability of the columns in `schema`."""
-    with _told():
-        return bool(_kept_empty(schema).select(expr.alias("it")).schema().field(0).nullable)
+    with _translate_errors():
+        return bool(_cached_empty_frame(schema).select(expr.alias("it")).schema().field(0).nullable)
 
 
 def evaluate(
@@ -76,15 +76,15 @@ def evaluate(
     filled = [batch for batch in batches if batch.num_rows]
     if not filled:
         return tuple(pa.nulls(0, type_of(expr, batches[0].schema, relation)) for expr in exprs.values())
-    with _told():
-        frame = _called(_runner().read_batches(filled), relation)
+    with _translate_errors():
+        frame = _with_alias(_execution_context().read_batches(filled), relation)
         found = frame.select(*(expr.alias(name) for name, expr in exprs.items())).collect()
     if len(found) == 1:
         return tuple(found[0].columns)
     return tuple(pa.concat_arrays([part.column(index) for part in found]) for index in range(len(exprs)))
 
 
-def constant(expr: "Expr") -> pa.Scalar:
+def evaluate_constant(expr: "Expr") -> pa.Scalar:
     """The value of an expression without columns."""
     row = pa.RecordBatch.from_arrays([pa.array([0], pa.int8())], names=["row"])
     return evaluate({"it": expr}, [row])[0][0]
@@ -92,18 +92,18 @@ def constant(expr: "Expr") -> pa.Scalar:
 
 def encode(expr: "Expr") -> bytes:
     """What `decode` is known to read back: not every expression has a form in bytes."""
-    with _told():
-        encoded = expr.to_bytes(_runner())
+    with _translate_errors():
+        encoded = expr.to_bytes(_execution_context())
     decode(encoded)
     return encoded
 
 
-@lru_cache(maxsize=_DECODED_KEPT)
+@lru_cache(maxsize=_DECODED_CACHE_SIZE)
 def decode(encoded: bytes) -> "Expr":
     from datafusion import Expr
 
-    with _told():
-        return Expr.from_bytes(encoded, _runner())
+    with _translate_errors():
+        return Expr.from_bytes(encoded, _execution_context())
 
 
 def column(path: Sequence[str]) -> "Expr":
@@ -130,109 +130,109 @@ def is_in(expr: "Expr", values: Sequence["Expr"], *, negated: bool = False) -> "
 
 def call(function: str, arguments: Sequence["Expr"]) -> "Expr":
     """A call of a scalar function by its SQL name."""
-    with _told():
-        return _runner().udf(function)(*arguments)
+    with _translate_errors():
+        return _execution_context().udf(function)(*arguments)
 
 
-def query(sql: str, table: str, schema: pa.Schema) -> "tuple[LogicalPlan, pa.Schema]":
+def plan_query(sql: str, table: str, schema: pa.Schema) -> "tuple[LogicalPlan, pa.Schema]":
     """What a query over one table asks for, as written, and what it gives. Nothing but a query is planned."""
     from datafusion import SQLOptions
 
-    with _told():
-        context = _context({})
-        context.register_record_batches(table, [[_no_rows(schema)]])
+    with _translate_errors():
+        context = _new_context({})
+        context.register_record_batches(table, [[_empty_batch(schema)]])
         only = SQLOptions().with_allow_ddl(False).with_allow_dml(False).with_allow_statements(False)
         frame = context.sql_with_options(sql, only)
         return frame.logical_plan(), frame.schema()
 
 
-def function_of(aggregate: "Expr") -> tuple[str, list["Expr"]] | None:
+def split_aggregate(aggregate: "Expr") -> tuple[str, list["Expr"]] | None:
     """Its name and what it is given; None where it is asked for more than that: distinct values, a filter, an order."""
-    with _told():
+    with _translate_errors():
         found = aggregate.to_variant()
-        name, given = found.aggregate_type(), [wrapped(each) for each in found.args()]
-        plain = aggregated(name, given)
+        name, given = found.aggregate_type(), [wrap_expr(each) for each in found.args()]
+        plain = aggregate_call(name, given)
     return (name, given) if plain.canonical_name() == aggregate.canonical_name() else None
 
 
-def aggregated(name: str, given: Sequence["Expr"]) -> "Expr":
-    with _told():
-        return _runner().udaf(name)(*given)
+def aggregate_call(name: str, given: Sequence["Expr"]) -> "Expr":
+    with _translate_errors():
+        return _execution_context().udaf(name)(*given)
 
 
-def grouped(
+def group_rows(
     groups: Mapping[str, "Expr"],
     measures: Mapping[str, "Expr"],
     batches: Sequence[pa.RecordBatch],
     relation: str | None = None,
 ) -> pa.Table:
     """A row for each group; without groups one row, of no batch with rows too."""
-    with _told():
-        frame = _called(_runner().read_batches(list(batches)), relation)
+    with _translate_errors():
+        frame = _with_alias(_execution_context().read_batches(list(batches)), relation)
         by, what = ([expr.alias(name) for name, expr in each.items()] for each in (groups, measures))
         return frame.aggregate(by, what).to_arrow_table()
 
 
-def grouped_schema(groups: Sequence["Expr"], measures: Sequence["Expr"], schema: pa.Schema, relation: str) -> pa.Schema:
+def group_schema(groups: Sequence["Expr"], measures: Sequence["Expr"], schema: pa.Schema, relation: str) -> pa.Schema:
     """As a query has it, under the names that its other parts use."""
-    with _told():
-        return _empty(schema, relation).aggregate(list(groups), list(measures)).schema()
+    with _translate_errors():
+        return _empty_frame(schema, relation).aggregate(list(groups), list(measures)).schema()
 
 
-def wrapped(raw: "Expr") -> "Expr":
+def wrap_expr(raw: "Expr") -> "Expr":
     """The parts of a plan come without their methods."""
     from datafusion import Expr
 
     return Expr(getattr(raw, "expr", raw))
 
 
-def sort_keys(raw: Sequence["SortExpr"]) -> "list[SortExpr]":
+def wrap_sort_keys(raw: Sequence["SortExpr"]) -> "list[SortExpr]":
     from datafusion.expr import SortExpr
 
-    return [SortExpr(wrapped(each.expr()), each.ascending(), each.nulls_first()) for each in raw]
+    return [SortExpr(wrap_expr(each.expr()), each.ascending(), each.nulls_first()) for each in raw]
 
 
-def replayed(table: pa.Table, relation: str, steps: Sequence[Callable[["DataFrame"], "DataFrame"]]) -> pa.Table:
-    with _told():
-        batches = table.to_batches() or [_no_rows(table.schema)]
-        frame = _called(_context({}).read_batches(batches), relation)
+def apply_steps(table: pa.Table, relation: str, steps: Sequence[Callable[["DataFrame"], "DataFrame"]]) -> pa.Table:
+    with _translate_errors():
+        batches = table.to_batches() or [_empty_batch(table.schema)]
+        frame = _with_alias(_new_context({}).read_batches(batches), relation)
         for step in steps:
             frame = step(frame)
         return frame.to_arrow_table()
 
 
-def _empty(schema: pa.Schema, relation: str | None = None) -> "DataFrame":
+def _empty_frame(schema: pa.Schema, relation: str | None = None) -> "DataFrame":
     """For the clock of what is planned upon it, it is now when this is made, however late it is planned."""
-    return _called(_planner().read_batch(_no_rows(schema)), relation)
+    return _with_alias(_planning_context().read_batch(_empty_batch(schema)), relation)
 
 
-_kept_empty = lru_cache(maxsize=_EMPTY_KEPT)(_empty)
+_cached_empty_frame = lru_cache(maxsize=_FRAME_CACHE_SIZE)(_empty_frame)
 """For what is asked without planning, which reads no clock."""
 
 
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in schema], schema=schema)
 
 
-def _called(frame: "DataFrame", relation: str | None) -> "DataFrame":
+def _with_alias(frame: "DataFrame", relation: str | None) -> "DataFrame":
     return frame if relation is None else frame.alias(relation)
 
 
 @cache
-def _planner() -> "SessionContext":
-    context = _context({})
-    for rule in _RULES_THAT_MOVE:
+def _planning_context() -> "SessionContext":
+    context = _new_context({})
+    for rule in _REMOVED_RULES:
         context.remove_optimizer_rule(rule)
     return context
 
 
 @cache
-def _runner() -> "SessionContext":
+def _execution_context() -> "SessionContext":
     """For expressions that are simplified already: no optimizer pass, one partition, batches as they come."""
-    return _context({"datafusion.optimizer.max_passes": "0", "datafusion.execution.batch_size": str(_BATCH_ROWS)})
+    return _new_context({"datafusion.optimizer.max_passes": "0", "datafusion.execution.batch_size": str(_BATCH_ROWS)})
 
 
-def _context(options: Mapping[str, str]) -> "SessionContext":
+def _new_context(options: Mapping[str, str]) -> "SessionContext":
     from datafusion import SessionConfig, SessionContext, udf
 
     config = SessionConfig().with_target_partitions(1)
@@ -246,13 +246,13 @@ def _context(options: Mapping[str, str]) -> "SessionContext":
     # By name only: an expression in bytes may then carry no code of its own.
     context = SessionContext(config).with_python_udf_inlining(enabled=False)
     for name, function in FUNCTIONS.items():
-        given = [JSON_SHOWN, *[pa.string()] * function.arguments]
+        given = [JSON_ENGINE_TYPE, *[pa.string()] * function.arguments]
         context.register_udf(udf(function, given, function.returns, "immutable", name=name))
     return context
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except BaseException as error:

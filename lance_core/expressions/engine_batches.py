@@ -1,9 +1,9 @@
-"""How batches are shown to the engine, without copying where nothing is in the way.
+"""Engine batches: converts batches to the form in which the engine evaluates them, without a copy where possible.
 
-Four things are. Extension types come as their storage. A JSON column is wrapped so that only IS NULL and the JSON
-functions accept it: its text has no one spelling to compare. A field of a null struct must read as null, whatever
-lies below. And a column that the SQL spells in another case is shown under that spelling too. Nothing here
-evaluates anything.
+There are four differences. Extension types become their storage types. A JSON column is wrapped in a struct that only
+IS NULL and the JSON functions accept, because equal JSON values can have different texts. A field of a null struct
+becomes null, whatever is stored in its child array. A column that the SQL spells in another case also appears under that
+spelling. This module evaluates nothing.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from lance_core.expressions.engine import JSON_SHOWN, JSON_TEXT
+from lance_core.expressions.engine import JSON_ENGINE_TYPE, JSON_FIELD_NAME
 from lance_core.format.logical_types import is_json
 
 METADATA_COLUMNS = pa.schema(
@@ -25,85 +25,90 @@ METADATA_COLUMNS = pa.schema(
 )
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`")
 _WORD = re.compile(r"\w+")
-_PLAIN_WORDS = frozenset({"and", "or", "not", "in", "is", "null", "like", "between", "true", "false"})
-_CLOCKS = frozenset(
+_TIME_INDEPENDENT_WORDS = frozenset({"and", "or", "not", "in", "is", "null", "like", "between", "true", "false"})
+_CLOCK_FUNCTIONS = frozenset(
     {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp", "now", "today"}
 )
-_JOINT = re.compile(r"\b(?:and|or)\b|[\w)\]]\s*[-+*/%|&^]", re.IGNORECASE)
+_OPERATOR = re.compile(r"\b(?:and|or)\b|[\w)\]]\s*[-+*/%|&^]", re.IGNORECASE)
 
 
 def with_metadata_columns(schema: pa.Schema) -> pa.Schema:
-    """`schema` and the columns that every table has besides: row id, address, offset and versions."""
-    return pa.schema([*schema, *(each for each in METADATA_COLUMNS if each.name not in schema.names)], schema.metadata)
+    """Return the schema with the system columns that every table has: row id, address, offset and row versions."""
+    return pa.schema(
+        [*schema, *(field for field in METADATA_COLUMNS if field.name not in schema.names)], schema.metadata
+    )
 
 
-def spellings(sql: str, schema: pa.Schema) -> dict[str, str]:
-    """Words of the SQL that name a column in another case, each with that column: the first that matches."""
-    return folded_names(set(_WORD.findall(_QUOTED.sub(" ", sql))) - set(schema.names), schema)
+def find_case_aliases(sql: str, schema: pa.Schema) -> dict[str, str]:
+    """Return the words of the SQL that name a column in another case, each with the first column that matches."""
+    return match_ignoring_case(set(_WORD.findall(_QUOTED.sub(" ", sql))) - set(schema.names), schema)
 
 
-def joints(sql: str) -> int:
-    """How many operators the SQL joins expressions by, which is how deep its tree may be."""
-    return len(_JOINT.findall(_QUOTED.sub("x", sql)))
+def count_operators(sql: str) -> int:
+    """Return the number of operators in the SQL, an upper bound for the depth of its tree."""
+    return len(_OPERATOR.findall(_QUOTED.sub("x", sql)))
 
 
-def reads_no_clock(sql: str, schema: pa.Schema) -> bool:
-    """Whether it means the same at any time: it has no words but names of columns and those of plain conditions."""
+def is_time_independent(sql: str, schema: pa.Schema) -> bool:
+    """Return whether the SQL certainly means the same at any time: all its words are columns or plain operators."""
     words = {word.lower() for word in _WORD.findall(_QUOTED.sub(" ", sql)) if not word.isdigit()}
-    return words.isdisjoint(_CLOCKS) and words <= _PLAIN_WORDS | {name.lower() for name in schema.names}
+    return words.isdisjoint(_CLOCK_FUNCTIONS) and words <= _TIME_INDEPENDENT_WORDS | {name.lower() for name in schema.names}
 
 
-def folded_names(words: Iterable[str], schema: pa.Schema) -> dict[str, str]:
+def match_ignoring_case(words: Iterable[str], schema: pa.Schema) -> dict[str, str]:
+    """Return the words that equal the name of a column but for case, each with the first such column."""
     folded: dict[str, str] = {}
     for name in schema.names:
         folded.setdefault(name.lower(), name)
     return {word: folded[word.lower()] for word in sorted(words) if word.lower() in folded}
 
 
-def engine_schema(schema: pa.Schema, spelt: Mapping[str, str]) -> pa.Schema:
-    fields = [pa.field(each.name, _shown_type(each.type)) for each in schema]
-    fields += [pa.field(word, _shown_type(schema.field(name).type)) for word, name in spelt.items()]
+def engine_schema(schema: pa.Schema, aliases: Mapping[str, str]) -> pa.Schema:
+    """Return the schema as the engine sees it, with the aliased columns under their aliases as well."""
+    fields = [pa.field(field.name, _engine_type(field.type)) for field in schema]
+    fields += [pa.field(alias, _engine_type(schema.field(name).type)) for alias, name in aliases.items()]
     return pa.schema(fields)
 
 
 def to_engine(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatch:
-    """The named columns of a batch, each under the name that the expression has for it."""
-    arrays = [_shown_array(batch.column(name)) for name in columns.values()]
-    if not arrays:  # an expression of constants still needs to know how many rows there are
+    """Return some columns of a batch as the engine sees them. `columns` maps names in the expression to columns."""
+    arrays = [_engine_array(batch.column(name)) for name in columns.values()]
+    if not arrays:  # an expression without columns still needs the number of rows
         return pa.RecordBatch.from_arrays([pa.nulls(batch.num_rows)], names=["no column"])
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
-def _shown_type(arrow: pa.DataType) -> pa.DataType:
+def _engine_type(arrow: pa.DataType) -> pa.DataType:
     if isinstance(arrow, pa.BaseExtensionType):
-        return JSON_SHOWN if is_json(arrow) else arrow.storage_type
+        return JSON_ENGINE_TYPE if is_json(arrow) else arrow.storage_type
     return arrow
 
 
-def _shown_array(array: pa.Array) -> pa.Array:
+def _engine_array(array: pa.Array) -> pa.Array:
     if isinstance(array, pa.ExtensionArray):
         stored = array.storage
         if not is_json(array.type):
             return stored
         mask = stored.is_null() if stored.null_count else None
-        return pa.StructArray.from_arrays([stored.cast(pa.string())], names=[JSON_TEXT], mask=mask)
-    return _nulls_pushed_down(array)
+        return pa.StructArray.from_arrays([stored.cast(pa.string())], names=[JSON_FIELD_NAME], mask=mask)
+    return _push_down_nulls(array)
 
 
-def _nulls_pushed_down(array: pa.Array) -> pa.Array:
-    kind = array.type
-    if pa.types.is_struct(kind):
-        if not (array.null_count or any(pa.types.is_nested(each.type) for each in kind)):
+def _push_down_nulls(array: pa.Array) -> pa.Array:
+    """Return the array with the nulls of structs applied to their fields, also inside of lists."""
+    arrow = array.type
+    if pa.types.is_struct(arrow):
+        if not (array.null_count or any(pa.types.is_nested(field.type) for field in arrow)):
             return array
-        children = [_nulls_pushed_down(child) for child in array.flatten()]
+        children = [_push_down_nulls(child) for child in array.flatten()]
         mask = array.is_null() if array.null_count else None
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
-    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_struct(kind.value_type):
-        values = _nulls_pushed_down(array.values)
-        make = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+        return pa.StructArray.from_arrays(children, fields=list(arrow), mask=mask)
+    if (pa.types.is_list(arrow) or pa.types.is_large_list(arrow)) and pa.types.is_struct(arrow.value_type):
+        values = _push_down_nulls(array.values)
+        list_array = pa.LargeListArray if pa.types.is_large_list(arrow) else pa.ListArray
         mask = array.is_null() if array.null_count else None
-        if array.offset and mask is not None:
+        if array.offset and mask is not None:  # `from_arrays` accepts no mask for a sliced array, so copy it
             array = pa.concat_arrays([array, array.slice(0, 0)])
-            values, mask = _nulls_pushed_down(array.values), array.is_null()
-        return make.from_arrays(array.offsets, values, type=kind, mask=mask)
+            values, mask = _push_down_nulls(array.values), array.is_null()
+        return list_array.from_arrays(array.offsets, values, type=arrow, mask=mask)
     return array

@@ -1,6 +1,7 @@
-"""What a caller is told when SQL is refused: what is wrong, where, what comes near, what is supported.
+"""SQL error messages: turns errors about SQL into an `InvalidInput` that says what is wrong, where, and what to write.
 
-DataFusion's words are read here and nowhere else; where they are not recognised they are passed on as they are.
+Only this module parses the messages of DataFusion. A message that it does not recognize is passed on unchanged. Start at
+`error_for`.
 """
 
 import re
@@ -24,75 +25,75 @@ _ALTERNATIVES = {
 _SQL_CHARACTERS_MAX = 200
 
 
-def error_for(what: str, sql: str, said: str, schema: pa.Schema) -> InvalidInput:
-    """`said` about `sql`, as an error for the caller; `what` names what the SQL is for."""
+def error_for(what: str, sql: str, engine_message: str, schema: pa.Schema) -> InvalidInput:
+    """Return the error for SQL that the engine rejected. `what` names the purpose of the SQL."""
     shown = _shorten(sql)
     for pattern, explain in _EXPLANATIONS:
-        if found := re.search(pattern, said, flags=re.DOTALL):
-            return InvalidInput(f"{what} {shown!r}: {explain(found, sql, schema)}")
-    return InvalidInput(f"{what} {shown!r}: {_first_line(said)}. {SUPPORTED}")
+        if match := re.search(pattern, engine_message, flags=re.DOTALL):
+            return InvalidInput(f"{what} {shown!r}: {explain(match, sql, schema)}")
+    return InvalidInput(f"{what} {shown!r}: {_innermost_cause(engine_message)}. {SUPPORTED}")
 
 
-def invalid_expression_error(what: str, sql: str, said: str) -> InvalidInput:
-    """What this room itself objects to is said in full already."""
-    return InvalidInput(f"{what} {_shorten(sql)!r}: {said}")
+def invalid_expression_error(what: str, sql: str, message: str) -> InvalidInput:
+    """Return the error for an `InvalidExpression` of this package, whose message is complete."""
+    return InvalidInput(f"{what} {_shorten(sql)!r}: {message}")
 
 
-def evaluation_error(what: str, sql: str, said: str) -> InvalidInput:
-    """What went wrong while rows were evaluated: a value, not the SQL, was in the way."""
+def evaluation_error(what: str, sql: str, engine_message: str) -> InvalidInput:
+    """Return the error for a failed evaluation, which a value caused, not the SQL."""
     return InvalidInput(
-        f"{what} {_shorten(sql)!r} failed on a row: {_first_line(said)}; leave such rows out by a condition of "
-        "their own, or use try_cast, nullif or CASE"
+        f"{what} {_shorten(sql)!r} failed on a row: {_innermost_cause(engine_message)}; exclude such rows with another "
+        "condition, or use try_cast, nullif or CASE"
     )
 
 
-def _explain_syntax_error(found: re.Match[str], sql: str, schema: pa.Schema) -> str:
-    return f"it does not parse: {_lower_first_letter(found[1])}. {SUPPORTED}"
+def _explain_syntax_error(match: re.Match[str], sql: str, schema: pa.Schema) -> str:
+    return f"it does not parse: {_lower_first_letter(match[1])}. {SUPPORTED}"
 
 
-def _explain_recursion_limit(found: re.Match[str], sql: str, schema: pa.Schema) -> str:
-    return "it is nested too deeply; take some of the parentheses away"
+def _explain_recursion_limit(match: re.Match[str], sql: str, schema: pa.Schema) -> str:
+    return "it is nested too deeply; remove parentheses"
 
 
-def _explain_unknown_column(found: re.Match[str], sql: str, schema: pa.Schema) -> str:
-    name = found[1].replace('"', "").rstrip(".")
-    place = sql.find(name)
-    at = f" at character {place + 1}" if place >= 0 else ""
+def _explain_unknown_column(match: re.Match[str], sql: str, schema: pa.Schema) -> str:
+    name = match[1].replace('"', "").rstrip(".")
+    position = sql.find(name)
+    at = f" at character {position + 1}" if position >= 0 else ""
     if "." in name and name.partition(".")[0] in schema.names:
         return f"there is no field {name!r}{at}"
     return f"there is no column {name!r}{at}; {suggest_name(name, schema.names)}"
 
 
-def _explain_unknown_field(found: re.Match[str], sql: str, schema: pa.Schema) -> str:
-    place = sql.find(found[1])
-    return f"there is no field {found[1]!r} in that struct{f' at character {place + 1}' if place >= 0 else ''}"
+def _explain_unknown_field(match: re.Match[str], sql: str, schema: pa.Schema) -> str:
+    position = sql.find(match[1])
+    return f"there is no field {match[1]!r} in that struct{f' at character {position + 1}' if position >= 0 else ''}"
 
 
-def _explain_unknown_function(found: re.Match[str], sql: str, schema: pa.Schema) -> str:
-    name = found[1]
-    place = sql.lower().find(name.lower())
-    at = f" at character {place + 1}" if place >= 0 else ""
-    instead = _ALTERNATIVES.get(name.lower())
+def _explain_unknown_function(match: re.Match[str], sql: str, schema: pa.Schema) -> str:
+    name = match[1]
+    position = sql.lower().find(name.lower())
+    at = f" at character {position + 1}" if position >= 0 else ""
+    alternative = _ALTERNATIVES.get(name.lower())
     if name.lower().startswith("json_"):
-        instead = f"there are {', '.join(FUNCTIONS)}"
-    guess = found[2] if found.lastindex and found.lastindex > 1 else None
-    hint = instead or (f"did you mean {guess!r}?" if guess else SUPPORTED)
+        alternative = f"there are {', '.join(FUNCTIONS)}"
+    suggestion = match[2] if match.lastindex and match.lastindex > 1 else None
+    hint = alternative or (f"did you mean {suggestion!r}?" if suggestion else SUPPORTED)
     return f"there is no function {name!r}{at}; {hint}"
 
 
-def _explain_not_boolean(found: re.Match[str], sql: str, schema: pa.Schema) -> str:
-    return f"it is of type {found[1]}, a predicate must be true or false for each row"
+def _explain_not_boolean(match: re.Match[str], sql: str, schema: pa.Schema) -> str:
+    return f"it is of type {match[1]}, but a predicate must be true or false for each row"
 
 
-def _explain_type_mismatch(found: re.Match[str], sql: str, schema: pa.Schema) -> str:
-    if 'Struct("json text"' in found[0]:
-        return "a JSON column is not compared or cast; ask for IS NULL or for what it holds: json_get_string(x, 'key')"
-    return f"types do not go together: {_first_line(found[0])}; CAST one side"
+def _explain_type_mismatch(match: re.Match[str], sql: str, schema: pa.Schema) -> str:
+    if 'Struct("json text"' in match[0]:
+        return "a JSON column cannot be compared or cast; use IS NULL or a function such as json_get_string(x, 'key')"
+    return f"the types cannot be compared: {_innermost_cause(match[0])}; CAST one side"
 
 
-def _first_line(said: str) -> str:
-    """The innermost cause, without the stack of rules that DataFusion went through."""
-    last = said.rpartition("caused by\n")[2]
+def _innermost_cause(engine_message: str) -> str:
+    """Return the first line of the innermost cause, without DataFusion's list of optimizer rules."""
+    last = engine_message.rpartition("caused by\n")[2]
     for prefix in (
         "Arrow error: ",
         "Compute error: ",

@@ -1,8 +1,8 @@
-"""Lance's functions over JSON columns: json_extract, json_exists, json_get_*, json_array_*.
+"""JSON functions: SQL functions over JSON columns: json_extract, json_exists, json_get_*, json_array_*.
 
-What they answer was learned from the reference, conversions, rounding and the spelling of numbers included; paths go
-by name and position (`$.a.b[0]`, `$["odd name"]`), and everything else of JSONPath is refused, not guessed. Values are
-read row by row here, in Python: where a question is asked often, a column of its own answers faster.
+Their results follow the reference implementation, including conversions, rounding and the spelling of numbers. Paths
+consist of names and positions (`$.a.b[0]`, `$["odd name"]`); other JSONPath syntax is rejected. The functions evaluate
+row by row in Python, so a frequent query is faster with a column of its own.
 """
 
 import json
@@ -24,7 +24,7 @@ Reader: TypeAlias = Callable[[JsonOrMissing, str], Scalar]
 
 
 class Missing:
-    """Where a path leads nowhere."""
+    """Result of a path that matches nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class JsonFunction:
             return None
         first, last = str(arguments[0]), str(arguments[-1])
         document = json.loads(text, parse_int=_parse_integer)
-        found = _value_at_key(document, first) if self.by_key else _value_at(document, parse_path(first))
-        return self.convert(found, last)
+        value = _value_at_key(document, first) if self.by_key else _value_at(document, parse_path(first))
+        return self.convert(value, last)
 
 
 class UnsupportedPath(ValueError):
-    """Says which path, and what is supported."""
+    """JSON path with unsupported syntax. The message quotes the path and says what is supported."""
 
 
 _ROOT = re.compile(r"\$|(?=\[)|(?=[\w\"])|$")
@@ -61,9 +61,9 @@ _STEP = re.compile(r"\.?(?:(?P<name>\w+)|\"(?P<quoted>[^\"\\]*)\")|\[\s*(?:(?P<i
 
 @lru_cache(maxsize=256)
 def parse_path(text: str) -> Path:
-    """The steps of a JSON path.
+    """Return the steps of a JSON path.
 
-    >>> path('$.a["odd name"][0]')
+    >>> parse_path('$.a["odd name"][0]')
     ('a', 'odd name', 0)
     """
     stripped = text.strip()
@@ -71,20 +71,20 @@ def parse_path(text: str) -> Path:
     at = root.end() if root else -1
     steps: list[Step] = []
     while 0 <= at < len(stripped):
-        found = _STEP.match(stripped, at)
-        bare = found is not None and stripped[at] not in ".["
-        if found is None or (bare and at > 0):
+        step = _STEP.match(stripped, at)
+        is_bare = step is not None and stripped[at] not in ".["
+        if step is None or (is_bare and at > 0):
             at = -1
             break
-        steps.append(int(found["index"]) if found["index"] else found["name"] or found["quoted"] or found["key"] or "")
-        at = found.end()
+        steps.append(int(step["index"]) if step["index"] else step["name"] or step["quoted"] or step["key"] or "")
+        at = step.end()
     if at < 0:
         raise UnsupportedPath(f"JSON path {text!r} is not supported; write names and positions, as in '$.a.b[0]'")
     return tuple(steps)
 
 
 def to_json_text(value: Json) -> str:
-    """Compact, keys in order, numbers as Lance spells them."""
+    """Return the value as compact JSON with sorted keys and with numbers as Lance spells them."""
     match value:
         case dict():
             pairs = (f"{_quote(key)}:{to_json_text(value[key])}" for key in sorted(value, key=str.encode))
@@ -146,15 +146,15 @@ def _length(value: JsonOrMissing, _: str) -> int | None:
     return len(value) if isinstance(value, list) else 0
 
 
-def _contains(value: JsonOrMissing, wanted: str) -> bool:
+def _contains(value: JsonOrMissing, element: str) -> bool:
     if not isinstance(value, list):
         return False
-    return any(wanted in (text, text.strip('"')) for text in map(to_json_text, value))
+    return any(element in (text, text.strip('"')) for text in map(to_json_text, value))
 
 
 def _as_string(value: JsonOrMissing, _: str) -> str | None:
     if isinstance(value, list | dict):
-        raise _conversion_error(value, "text")
+        raise _conversion_error(value, "a string")
     if value is None or isinstance(value, Missing):
         return None
     return value if isinstance(value, str) else to_json_text(value)
@@ -176,10 +176,10 @@ def _as_int(value: JsonOrMissing, _: str) -> int | None:
         if number is None:
             return None
         if not math.isfinite(number):
-            raise _conversion_error(number, "a whole number")
+            raise _conversion_error(number, "an integer")
         value = int(math.copysign(math.floor(abs(number) + 0.5), number))
     if not -(2**63) <= value < 2**63:
-        raise _conversion_error(value, "a whole number of 64 bits")
+        raise _conversion_error(value, "a 64-bit integer")
     return int(value)
 
 
@@ -191,8 +191,8 @@ def _as_bool(value: JsonOrMissing, _: str) -> bool | None:
     raise _conversion_error(value, "true or false")
 
 
-def _conversion_error(value: Json, wanted: str) -> ValueError:
-    return ValueError(f"the JSON value {to_json_text(value)[:60]} is not {wanted}")
+def _conversion_error(value: Json, expected: str) -> ValueError:
+    return ValueError(f"the JSON value {to_json_text(value)[:60]} is not {expected}")
 
 
 _INT = re.compile(r"[+-]?[0-9]+")

@@ -3,7 +3,7 @@
 DataFusion would widen the column instead, which changes answers (`f32 = 0.1` matches nothing as doubles) and hides
 the column from indices; Lance narrows the literal. Refused are comparisons that Lance refuses and that a guess
 would decide (a text against a number); answered beyond Lance are those with one possible meaning (an ISO date in
-quotes against a date, `1.5` against a decimal). Start at `fit`.
+quotes against a date, `1.5` against a decimal). Start at `coerce_literal`.
 """
 
 import decimal
@@ -16,12 +16,12 @@ _NARROW_DECIMAL = 38
 _HALF_MAX = 65504
 
 
-class Misfit(Exception):
-    """Says what does not fit, and what to write instead. Never leaves this room."""
+class InvalidExpression(Exception):
+    """Rejected expression. The message says why, and what to write instead. It does not leave this package."""
 
 
-def fit(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
-    """`value` as a comparison with a column of type `target` should see it."""
+def coerce_literal(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
+    """Return the value as it is compared with a column of type `target`, or raise `InvalidExpression`."""
     if pa.types.is_dictionary(target):
         target = target.value_type
     if not value.is_valid or value.type == target or pa.types.is_null(value.type):
@@ -33,7 +33,7 @@ def fit(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
 
 
 def _to_boolean(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
-    raise Misfit(f"{_shown(value)} is no boolean; write true or false")
+    raise InvalidExpression(f"{_display(value)} is not a boolean; write true or false")
 
 
 def _to_integer(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
@@ -43,33 +43,39 @@ def _to_integer(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
         number = value.as_py()
         if number.is_integer() and abs(number) < 2**53:
             return pa.scalar(int(number), pa.int64())
-        raise Misfit(f"{number} is no whole number, the column holds {target}; compare with a whole number, or cast")
-    raise Misfit(f"{_shown(value)} is no number, the column holds {target}; write it without quotes, or cast")
+        raise InvalidExpression(
+            f"{number} is not an integer, but the column holds {target}; compare with an integer, or cast"
+        )
+    raise _not_a_number(value, target)
 
 
 def _to_floating(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
     if pa.types.is_decimal(value.type):
         return value
     if not (pa.types.is_floating(value.type) or pa.types.is_integer(value.type)):
-        raise Misfit(f"{_shown(value)} is no number, the column holds {target}; write it without quotes, or cast")
+        raise _not_a_number(value, target)
     if pa.types.is_float16(target) and pa.types.is_integer(value.type) and abs(value.as_py()) > _HALF_MAX:
-        raise Misfit(f"{_shown(value)} is beyond what {target} can hold")
+        raise InvalidExpression(f"{_display(value)} is out of the range of {target}; cast the column")
     return value.cast(target, safe=False)
 
 
 def _to_text(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
     if _is_text(value.type):
         return value.cast(target)
-    raise Misfit(f"{_shown(value)} is no text, the column holds {target}; put it in quotes")
+    raise InvalidExpression(f"{_display(value)} is not a string, but the column holds {target}; put it in quotes")
 
 
 def _to_bytes(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
     if not _is_bytes(value.type):
-        raise Misfit(f"{_shown(value)} is no binary value; write the bytes in hexadecimal, as in X'0aff'")
+        raise InvalidExpression(
+            f"{_display(value)} is not a binary value; write the bytes in hexadecimal, as in X'0aff'"
+        )
     if pa.types.is_fixed_size_binary(target):
         data = value.as_py()
         if len(data) != target.byte_width:
-            raise Misfit(f"{len(data)} bytes against a column of {target.byte_width} bytes")
+            raise InvalidExpression(
+                f"the value has {len(data)} bytes, but the column holds {target.byte_width}; write all bytes"
+            )
         return pa.scalar(data, target)
     return value.cast(target)
 
@@ -80,14 +86,16 @@ def _to_decimal(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
     try:
         number = decimal.Decimal(repr(value.as_py()) if pa.types.is_floating(value.type) else value.as_py())
     except (decimal.InvalidOperation, TypeError, ValueError) as error:
-        raise Misfit(f"{_shown(value)} is no number, the column holds {target}") from error
-    return exact_decimal(number, target)
+        raise InvalidExpression(
+            f"{_display(value)} is not a number, but the column holds {target}; write a number"
+        ) from error
+    return to_exact_decimal(number, target)
 
 
-def exact_decimal(number: decimal.Decimal, target: pa.DataType) -> pa.Scalar:
-    """In the column's type where nothing is lost, else in one that holds every digit."""
+def to_exact_decimal(number: decimal.Decimal, target: pa.DataType) -> pa.Scalar:
+    """Return the number in the type of the column if that is exact, otherwise in a decimal type with all its digits."""
     if not number.is_finite():
-        raise Misfit(f"{number} against a column of {target}")
+        raise InvalidExpression(f"{number} is not finite, but the column holds {target}; write a finite number")
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
     scale = max(-exponent, 0)
@@ -95,14 +103,14 @@ def exact_decimal(number: decimal.Decimal, target: pa.DataType) -> pa.Scalar:
     if scale <= target.scale and precision + target.scale - scale <= target.precision:
         return pa.scalar(number, target)
     if precision > _WIDEST_DECIMAL:
-        raise Misfit(f"{number} is beyond what any decimal can hold")
+        raise InvalidExpression(f"{number} has more than {_WIDEST_DECIMAL} digits, which no decimal type can hold")
     wide = pa.types.is_decimal256(target) or precision > _NARROW_DECIMAL
     return pa.scalar(number, (pa.decimal256 if wide else pa.decimal128)(precision, scale))
 
 
 def _to_date(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
     if pa.types.is_integer(value.type) or pa.types.is_floating(value.type):
-        raise Misfit(f"{_shown(value)} is no date; write date '2020-01-31'")
+        raise InvalidExpression(f"{_display(value)} is not a date; write date '2020-01-31'")
     return value
 
 
@@ -112,8 +120,14 @@ def _to_time(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
         try:
             return value.cast(bits).cast(target)
         except pa.ArrowInvalid as error:
-            raise Misfit(f"{_shown(value)} is no time of day") from error
+            raise InvalidExpression(f"{_display(value)} is not a time of day; write time '12:30:00'") from error
     return value
+
+
+def _not_a_number(value: pa.Scalar, target: pa.DataType) -> InvalidExpression:
+    return InvalidExpression(
+        f"{_display(value)} is not a number, but the column holds {target}; write it without quotes, or cast"
+    )
 
 
 def _is_text(arrow: pa.DataType) -> bool:
@@ -129,7 +143,7 @@ def _is_bytes(arrow: pa.DataType) -> bool:
     )
 
 
-def _shown(value: pa.Scalar) -> str:
+def _display(value: pa.Scalar) -> str:
     return repr(value.as_py())
 
 

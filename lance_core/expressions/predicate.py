@@ -1,7 +1,7 @@
-"""A condition over rows, in Lance's SQL: checked when it is made, sent to workers as bytes, run batch by batch.
+"""Predicate: a condition over rows in SQL, checked once, sent to workers as bytes and evaluated batch by batch.
 
-A frozen value that pickles small. Its `tree` is what planners, indices and conflict detection read; `mask` and
-`filter` are what scans and writers run. A row where it is NULL does not match.
+A predicate is a frozen value that pickles small. Planners, indices and conflict detection read its `tree`; scans and
+writers call `mask` and `filter`. A row for which the condition is NULL does not match.
 """
 
 import functools
@@ -13,29 +13,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.expressions import engine
-from lance_core.expressions.compiled import Compiled, compile_expr, compile_sql, run_condition
+from lance_core.expressions.compiled import Compiled, compile_expr, compile_sql, evaluate_condition
 from lance_core.expressions.engine import EngineError
-from lance_core.expressions.engine_batches import engine_schema, folded_names, reads_no_clock
-from lance_core.expressions.error_messages import error_for, misfit
-from lance_core.expressions.literal_coercion import Misfit
-from lance_core.expressions.membership import Membership, membership
-from lance_core.expressions.resolve import check, columns_in, joined, operands, resolve, shown_text
-from lance_core.expressions.tree import Node, read, renamed, write
+from lance_core.expressions.engine_batches import engine_schema, match_ignoring_case, is_time_independent
+from lance_core.expressions.error_messages import error_for, invalid_expression_error
+from lance_core.expressions.literal_coercion import InvalidExpression
+from lance_core.expressions.membership import Membership, as_membership
+from lance_core.expressions.resolve import check_supported, columns_in, join_balanced, flatten_operands, resolve, display_text
+from lance_core.expressions.tree import Node, node_from_expr, rename_columns, expr_from_node
 
 if TYPE_CHECKING:
     from datafusion import Expr
 
 _WHAT = "predicate"
-_LONG = 1 << 14  # bytes of an expression; about a thousand values
-_PARTS_KEPT = 16
-_PARSED_KEPT = 64
-_KEPT_LENGTH = 1 << 12
-_BATCHES_AT_ONCE, _BYTES_AT_ONCE = 8, 1 << 25
+_LONG_EXPRESSION_BYTES = 1 << 14  # about a thousand values of an IN list
+_CONJUNCTS_CACHE_SIZE = 16
+_PARSE_CACHE_SIZE = 64
+_CACHED_CHARACTERS_MAX = 1 << 12
+_GROUP_BATCHES_MAX, _GROUP_BYTES_MAX = 8, 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """Make one with `parse` or `of`.
+    """Condition over rows. Create one with `parse` or `from_node`.
 
     >>> people = pa.schema([("age", pa.int32()), ("name", pa.string())])
     >>> adults = Predicate.parse("age >= 18 AND name LIKE 'A%'", people)
@@ -47,41 +47,42 @@ class Predicate:
     """
 
     compiled: Compiled
-    schema: pa.Schema  # of the columns it reads, under the names its expression has for them
+    schema: pa.Schema
+    """Columns that it reads, under the names that its expression uses."""
 
     @classmethod
     def parse(cls, sql: str, schema: pa.Schema) -> "Predicate":
-        """Raises `InvalidInput` that says what is wrong, where, and what is supported."""
-        return _parsed(sql, schema) if _may_be_kept(sql, schema) else _parsed.__wrapped__(sql, schema)
+        """Parse SQL. Raise an `InvalidInput` that says what is wrong, where, and what is supported."""
+        return _parse_cached(sql, schema) if _is_cacheable(sql, schema) else _parse_cached.__wrapped__(sql, schema)
 
     @classmethod
-    def of(cls, node: Node, schema: pa.Schema) -> "Predicate":
-        """From a tree made by other code: how predicates are built, instead of from pieces of text."""
+    def from_node(cls, node: Node, schema: pa.Schema) -> "Predicate":
+        """Build a predicate from a tree. Code that constructs conditions uses this instead of building SQL text."""
         try:
-            expr = write(node)
+            expr = expr_from_node(node)
         except EngineError as error:
             raise error_for(_WHAT, str(node), str(error), schema) from error
-        spelt = folded_names(columns_in(expr) - set(schema.names), schema)
-        return cls._from(compile_expr(_WHAT, shown_text(expr), expr, schema, spelt=spelt), schema)
+        spelt = match_ignoring_case(columns_in(expr) - set(schema.names), schema)
+        return cls._from_compiled(compile_expr(_WHAT, display_text(expr), expr, schema, aliases=spelt), schema)
 
     @classmethod
-    def _from(cls, compiled: Compiled, schema: pa.Schema) -> "Predicate":
+    def _from_compiled(cls, compiled: Compiled, schema: pa.Schema) -> "Predicate":
         if not pa.types.is_boolean(compiled.type):
             raise error_for(_WHAT, compiled.sql, f"not boolean but {compiled.type}", schema)
         return cls(compiled, pa.schema([schema.field(column).with_name(name) for name, column in compiled.names]))
 
     @classmethod
-    def of_query(cls, expr: "Expr", schema: pa.Schema, *, spelt: Mapping[str, str], relation: str) -> "Predicate":
-        """The condition of a query, whose columns are of the table that it calls `relation`."""
-        what, text = "the query's condition", shown_text(expr)
+    def from_query(cls, expr: "Expr", schema: pa.Schema, *, aliases: Mapping[str, str], relation: str) -> "Predicate":
+        """Build a predicate from the condition of a query, which calls the table `relation`."""
+        what, text = "the query's condition", display_text(expr)
         try:
-            check(expr)
-            expr = resolve(expr, engine_schema(schema, spelt))
-        except Misfit as error:
-            raise misfit(what, text, str(error)) from error
+            check_supported(expr)
+            expr = resolve(expr, engine_schema(schema, aliases))
+        except InvalidExpression as error:
+            raise invalid_expression_error(what, text, str(error)) from error
         except EngineError as error:
             raise error_for(what, text, str(error), schema) from error
-        return cls._from(compile_expr(what, text, expr, schema, spelt=spelt, relation=relation), schema)
+        return cls._from_compiled(compile_expr(what, text, expr, schema, aliases=aliases, relation=relation), schema)
 
     @property
     def sql(self) -> str:
@@ -89,57 +90,59 @@ class Predicate:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The top-level columns that must be read, sorted."""
+        """Top-level columns that must be read, sorted."""
         return self.compiled.columns
 
     @property
     def tree(self) -> Node:
-        """In the table's names, whatever case the SQL was written in."""
-        return _tree(self)
+        """Condition as nodes, with the column names of the table whatever the case in the SQL."""
+        return _tree_cached(self)
 
     def conjuncts(self) -> "tuple[Predicate, ...]":
-        """The conditions that must all hold; each may be evaluated where its columns are at hand."""
-        parts = operands(self.compiled.expr, "AND")
-        return (self,) if len(parts) == 1 else tuple(map(self._part, parts))
+        """Return the operands of the top-level AND. Each can be evaluated as soon as its columns are read."""
+        parts = flatten_operands(self.compiled.expr, "AND")
+        return (self,) if len(parts) == 1 else tuple(map(self._conjunct, parts))
 
-    def keeping(self, numbers: Collection[int]) -> "Predicate":
-        """Only these of the conditions that must all hold, by their numbers among `conjuncts`."""
-        parts = operands(self.compiled.expr, "AND")
-        return self if len(numbers) == len(parts) else self._part(joined([parts[each] for each in numbers], "AND"))
+    def select_conjuncts(self, numbers: Collection[int]) -> "Predicate":
+        """Return the conjunction of some of the `conjuncts`, given by their positions."""
+        parts = flatten_operands(self.compiled.expr, "AND")
+        if len(numbers) == len(parts):
+            return self
+        return self._conjunct(join_balanced([parts[number] for number in numbers], "AND"))
 
-    def _part(self, expr: "Expr") -> "Predicate":
-        read_by_it = columns_in(expr)
-        names = tuple(pair for pair in self.compiled.names if pair[0] in read_by_it)
+    def _conjunct(self, expr: "Expr") -> "Predicate":
+        columns = columns_in(expr)
+        names = tuple(pair for pair in self.compiled.names if pair[0] in columns)
         fields = pa.schema([self.schema.field(name) for name, _ in names])
         return Predicate(
-            Compiled(shown_text(expr), engine.encode(expr), names, pa.bool_(), self.compiled.relation), fields
+            Compiled(display_text(expr), engine.encode(expr), names, pa.bool_(), self.compiled.relation), fields
         )
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """Which rows match, without nulls. The batch may have more columns than are read."""
-        (found,) = self.masks([batch])
-        return found
+        """Return which rows match, without nulls. The batch may have more columns than the condition reads."""
+        (mask,) = self.masks([batch])
+        return mask
 
     def masks(self, batches: Sequence[pa.RecordBatch]) -> list[pa.BooleanArray]:
-        """The same for batches of one schema, which together cost little more than one of them."""
+        """Return the masks of several batches of one schema, which costs little more than a single one."""
         if not batches:
             return []
-        if len(self.compiled.encoded) < _LONG:
-            return self._evaluated(batches)
-        by_part = [
-            [part.mask(batch) for batch in batches] if isinstance(part, Membership) else part._evaluated(batches)
-            for part in _parts(self)
+        if len(self.compiled.encoded) < _LONG_EXPRESSION_BYTES:
+            return self._evaluate(batches)
+        masks_by_conjunct = [
+            [part.mask(batch) for batch in batches] if isinstance(part, Membership) else part._evaluate(batches)
+            for part in _conjuncts_cached(self)
         ]
-        return [functools.reduce(pc.and_, masks) for masks in zip(*by_part, strict=True)]
+        return [functools.reduce(pc.and_, masks) for masks in zip(*masks_by_conjunct, strict=True)]
 
-    def _evaluated(self, batches: Sequence[pa.RecordBatch]) -> list[pa.BooleanArray]:
-        found = run_condition(_WHAT, self.compiled, batches)
-        return [mask.fill_null(False) if mask.null_count else mask for mask in found]
+    def _evaluate(self, batches: Sequence[pa.RecordBatch]) -> list[pa.BooleanArray]:
+        masks = evaluate_condition(_WHAT, self.compiled, batches)
+        return [mask.fill_null(False) if mask.null_count else mask for mask in masks]
 
     def filter(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows that match; batches without any are left out. Some batches are taken at a time."""
-        for some in _together(batches):
-            for batch, mask in zip(some, self.masks(some), strict=True):
+        """Yield the matching rows, without batches that have none. Batches are evaluated in small groups."""
+        for group in _group_batches(batches):
+            for batch, mask in zip(group, self.masks(group), strict=True):
                 matches = mask.true_count
                 if matches == batch.num_rows:
                     yield batch
@@ -147,35 +150,35 @@ class Predicate:
                     yield batch.filter(mask)
 
 
-def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    some: list[pa.RecordBatch] = []
+def _group_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    group: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        some.append(batch)
+        group.append(batch)
         size += batch.nbytes
-        if len(some) == _BATCHES_AT_ONCE or size >= _BYTES_AT_ONCE:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+        if len(group) == _GROUP_BATCHES_MAX or size >= _GROUP_BYTES_MAX:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
-def _may_be_kept(sql: object, schema: pa.Schema) -> bool:
-    return isinstance(sql, str) and len(sql) <= _KEPT_LENGTH and reads_no_clock(sql, schema)
+def _is_cacheable(sql: object, schema: pa.Schema) -> bool:
+    return isinstance(sql, str) and len(sql) <= _CACHED_CHARACTERS_MAX and is_time_independent(sql, schema)
 
 
-@functools.lru_cache(maxsize=_PARSED_KEPT)
-def _parsed(sql: str, schema: pa.Schema) -> Predicate:
-    return Predicate._from(compile_sql(_WHAT, sql, schema), schema)
+@functools.lru_cache(maxsize=_PARSE_CACHE_SIZE)
+def _parse_cached(sql: str, schema: pa.Schema) -> Predicate:
+    return Predicate._from_compiled(compile_sql(_WHAT, sql, schema), schema)
 
 
-@functools.lru_cache(maxsize=_PARTS_KEPT)
-def _tree(predicate: Predicate) -> Node:
-    return renamed(read(predicate.compiled.expr, engine_schema(predicate.schema, {})), dict(predicate.compiled.names))
+@functools.lru_cache(maxsize=_CONJUNCTS_CACHE_SIZE)
+def _tree_cached(predicate: Predicate) -> Node:
+    return rename_columns(node_from_expr(predicate.compiled.expr, engine_schema(predicate.schema, {})), dict(predicate.compiled.names))
 
 
-@functools.lru_cache(maxsize=_PARTS_KEPT)
-def _parts(predicate: Predicate) -> "tuple[Membership | Predicate, ...]":
-    """The conditions of a predicate whose text is long, its lists of values ready to be looked up."""
+@functools.lru_cache(maxsize=_CONJUNCTS_CACHE_SIZE)
+def _conjuncts_cached(predicate: Predicate) -> "tuple[Membership | Predicate, ...]":
+    """Return the conjuncts of a long predicate, its IN lists with their hash tables."""
     table = pa.schema([predicate.schema.field(name).with_name(column) for name, column in predicate.compiled.names])
-    return tuple(membership(part.tree, table) or part for part in predicate.conjuncts())
+    return tuple(as_membership(part.tree, table) or part for part in predicate.conjuncts())

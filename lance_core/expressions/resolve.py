@@ -1,9 +1,9 @@
-"""From the expression as written to the one that Lance means: literals in the column's type, checks on what is called.
+"""Expression resolution: coerces literals to the types of their columns, and rejects unsupported expressions.
 
-DataFusion's expressions cannot be edited, so those parts that change are built anew: AND, OR, NOT, comparisons, IN and
-BETWEEN between a column and literals. The rest passes as it is. What may not stand in a predicate or a projection
-(aggregates, subqueries, parameters, functions that answer differently each time) is found by kind here, never by
-looking at the text.
+DataFusion expressions are immutable, so the parts that change are rebuilt: AND, OR, NOT, and comparisons, IN and BETWEEN
+between a column and literals. All other parts stay unchanged. Expressions that a predicate or projection must not
+contain (aggregates, subqueries, parameters, nondeterministic functions) are recognized by their type, never by the SQL
+text. Start at `resolve` and `check_supported`.
 """
 
 import operator
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lance_core.expressions import engine
-from lance_core.expressions.json_functions import FUNCTIONS, UnsupportedPath, path
-from lance_core.expressions.literal_coercion import Misfit, fit
+from lance_core.expressions.json_functions import FUNCTIONS, UnsupportedPath, parse_path
+from lance_core.expressions.literal_coercion import InvalidExpression, coerce_literal
 
 if TYPE_CHECKING:
     from datafusion import Expr
@@ -29,11 +29,11 @@ _COMPARE: dict[str, Callable[["Expr", "Expr"], "Expr"]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_CHECKED = ("IS DISTINCT FROM", "IS NOT DISTINCT FROM")
+_CHECKED_ONLY = ("IS DISTINCT FROM", "IS NOT DISTINCT FROM")
 _LOGIC: dict[str, Callable[["Expr", "Expr"], "Expr"]] = {"AND": operator.and_, "OR": operator.or_}
 _ARITHMETIC = ("+", "-", "*", "/", "%")
 _VOLATILE = ("random", "rand", "uuid")
-_REFUSED = {
+_UNSUPPORTED = {
     "AggregateFunction": "an aggregate",
     "Exists": "a subquery",
     "GroupingSet": "a grouping set",
@@ -50,83 +50,90 @@ _REFUSED = {
 
 
 def resolve(expr: "Expr", schema: pa.Schema) -> "Expr":
-    """`expr` with every literal that meets a column in the column's type."""
+    """Return the expression with every literal that is compared with a column in the type of the column."""
     match expr.variant_name():
         case "BinaryExpr":
-            return _binary(expr, schema)
+            return _resolve_binary(expr, schema)
         case "Not":
             return ~resolve(expr.rex_call_operands()[0], schema)
         case "Between":
             subject, low, high = expr.rex_call_operands()
             if (target := type_at(column_path(subject), schema)) is not None:
-                return subject.between(_fitted(low, target), _fitted(high, target), negated=expr.to_variant().negated())
+                return subject.between(_coerce(low, target), _coerce(high, target), negated=expr.to_variant().negated())
         case "InList":
-            subject, *given = expr.rex_call_operands()
+            subject, *listed = expr.rex_call_operands()
             if (target := type_at(column_path(subject), schema)) is not None:
-                values = [_fitted(value, target) for value in given]
-                if all(value is was for value, was in zip(values, given, strict=True)):
+                values = [_coerce(value, target) for value in listed]
+                if all(value is original for value, original in zip(values, listed, strict=True)):
                     return expr
                 return engine.is_in(subject, values, negated=expr.to_variant().negated())
         case "ScalarFunction" if expr.rex_call_operator() == "regexp_match":
-            # A list of groups where a boolean is due: what is asked is whether there was a match.
+            # It returns a list of groups; as a condition it asks whether there was a match.
             return expr.is_not_null()
     return expr
 
 
-def is_settled(expr: "Expr", schema: pa.Schema) -> bool:
-    """Whether simplifying would change nothing, which takes longer than all else of a lookup's condition: a column
-    beside a value of its type."""
+def is_simplified(expr: "Expr", schema: pa.Schema) -> bool:
+    """Return whether the expression compares a column with a literal of its type, so that simplifying changes nothing.
+
+    Simplifying takes longer than everything else that a point lookup does with its condition.
+    """
     if expr.variant_name() != "BinaryExpr" or expr.rex_call_operator() not in _COMPARE:
         return False
     left, right = expr.rex_call_operands()
     if left.variant_name() != "Column" or right.variant_name() != "Literal":
         return False
-    found, value = type_at(column_path(left), schema), right.python_value()
-    return found is not None and not pa.types.is_boolean(found) and value.is_valid and bool(value.type == found)
+    column_type, value = type_at(column_path(left), schema), right.python_value()
+    if column_type is None or pa.types.is_boolean(column_type):
+        return False
+    return value.is_valid and bool(value.type == column_type)
 
 
-def check(expr: "Expr") -> None:
-    """Raise `Misfit` for what no predicate and no projection may hold."""
-    for part in walk(expr):
-        kind = part.variant_name()
-        if what := _REFUSED.get(kind):
-            raise Misfit(f"{what} cannot be evaluated row by row; compute it first and write its value")
-        if kind == "ScalarFunction" and (function := part.rex_call_operator()) in _VOLATILE:
-            raise Misfit(f"{function}() answers differently each time it is asked")
-        if kind == "ScalarFunction" and function in FUNCTIONS and not FUNCTIONS[function].by_key:
+def check_supported(expr: "Expr") -> None:
+    """Raise `InvalidExpression` for an expression that a predicate or a projection must not contain."""
+    for part in walk_expr(expr):
+        variant = part.variant_name()
+        if description := _UNSUPPORTED.get(variant):
+            raise InvalidExpression(
+                f"{description} cannot be evaluated row by row; compute it first and write its value"
+            )
+        if variant == "ScalarFunction" and (function := part.rex_call_operator()) in _VOLATILE:
+            raise InvalidExpression(f"{function}() is not deterministic; write a value, or compute a column first")
+        if variant == "ScalarFunction" and function in FUNCTIONS and not FUNCTIONS[function].by_key:
             _check_json_path(part)
 
 
 def _check_json_path(call: "Expr") -> None:
-    asked = call.rex_call_operands()[1]
-    if asked.variant_name() == "Literal" and isinstance(text := asked.python_value().as_py(), str):
+    path = call.rex_call_operands()[1]
+    if path.variant_name() == "Literal" and isinstance(text := path.python_value().as_py(), str):
         try:
-            path(text)
+            parse_path(text)
         except UnsupportedPath as error:
-            raise Misfit(str(error)) from error
+            raise InvalidExpression(str(error)) from error
 
 
-def walk(expr: "Expr") -> Iterator["Expr"]:
-    waiting = [expr]
-    while waiting:
-        part = waiting.pop()
+def walk_expr(expr: "Expr") -> Iterator["Expr"]:
+    """Yield the expression and all its parts, except those of literals, columns and unsupported expressions."""
+    pending = [expr]
+    while pending:
+        part = pending.pop()
         yield part
-        kind = part.variant_name()
-        if kind in _REFUSED or kind in ("Column", "Literal"):
+        variant = part.variant_name()
+        if variant in _UNSUPPORTED or variant in ("Column", "Literal"):
             continue
         try:
-            waiting.extend(part.rex_call_operands())
+            pending.extend(part.rex_call_operands())
         except RuntimeError as error:
-            raise Misfit(f"{part.canonical_name()} is a kind of expression that is not supported") from error
+            raise InvalidExpression(f"the expression {part.canonical_name()} is not supported; remove it") from error
 
 
 def columns_in(expr: "Expr") -> frozenset[str]:
-    """The top-level columns that must be read."""
-    return frozenset(part.to_variant().name() for part in walk(expr) if part.variant_name() == "Column")
+    """Return the top-level columns that the expression reads."""
+    return frozenset(part.to_variant().name() for part in walk_expr(expr) if part.variant_name() == "Column")
 
 
 def column_path(expr: "Expr") -> Path | None:
-    """The path of a column or of a field inside one; None for anything else."""
+    """Return the path of a column or of a field inside one; `None` for any other expression."""
     names: list[str] = []
     while expr.variant_name() == "ScalarFunction" and expr.rex_call_operator() == "get_field":
         expr, *fields = expr.rex_call_operands()
@@ -140,33 +147,36 @@ def column_path(expr: "Expr") -> Path | None:
 
 
 def type_at(path: Path | None, schema: pa.Schema) -> pa.DataType | None:
-    """The type at a path through structs, if it is one."""
+    """Return the type of a column or of a field inside structs; `None` if the path leads to none."""
     if path is None or (index := schema.get_field_index(path[0])) < 0:
         return None
-    found = schema.field(index).type
+    arrow = schema.field(index).type
     for name in path[1:]:
-        if not pa.types.is_struct(found) or (child := found.get_field_index(name)) < 0:
+        if not pa.types.is_struct(arrow) or (child := arrow.get_field_index(name)) < 0:
             return None
-        found = found.field(child).type
-    return found
+        arrow = arrow.field(child).type
+    return arrow
 
 
-def operands(expr: "Expr", operation: str) -> list["Expr"]:
-    """What a chain of one logical operator joins, left to right. Not by recursion: chains are long."""
-    found: list[Expr] = []
-    waiting = [expr]
-    while waiting:
-        part = waiting.pop()
+def flatten_operands(expr: "Expr", operation: str) -> list["Expr"]:
+    """Return the operands of a chain of one logical operator, left to right.
+
+    The chain is walked without recursion, because it can be long.
+    """
+    operands: list[Expr] = []
+    pending = [expr]
+    while pending:
+        part = pending.pop()
         if part.variant_name() == "BinaryExpr" and part.rex_call_operator() == operation:
             left, right = part.rex_call_operands()
-            waiting += (right, left)
+            pending += (right, left)
         else:
-            found.append(part)
-    return found
+            operands.append(part)
+    return operands
 
 
-def joined(parts: list["Expr"], operation: str) -> "Expr":
-    """The parts under one operator, as a tree that is shallow."""
+def join_balanced(parts: list["Expr"], operation: str) -> "Expr":
+    """Join expressions by one logical operator, as a balanced tree of logarithmic depth."""
     join = _LOGIC[operation]
     while len(parts) > 1:
         pairs = zip(parts[::2], parts[1::2], strict=False)
@@ -174,44 +184,44 @@ def joined(parts: list["Expr"], operation: str) -> "Expr":
     return parts[0]
 
 
-def shown_text(expr: "Expr") -> str:
-    """For people: how the expression reads, its columns without the name of a table that is none."""
+def display_text(expr: "Expr") -> str:
+    """Return the expression as text for messages, its columns without DataFusion's placeholder for the table."""
     return expr.canonical_name().replace("?table?.", "")
 
 
-def compare(left: "Expr", operation: str, right: "Expr") -> "Expr":
+def build_comparison(left: "Expr", operation: str, right: "Expr") -> "Expr":
     return _COMPARE[operation](left, right)
 
 
-def _binary(expr: "Expr", schema: pa.Schema) -> "Expr":
+def _resolve_binary(expr: "Expr", schema: pa.Schema) -> "Expr":
     operation = expr.rex_call_operator()
     if operation in _LOGIC:
-        return joined([resolve(part, schema) for part in operands(expr, operation)], operation)
-    if operation not in _COMPARE and operation not in _CHECKED:
+        return join_balanced([resolve(part, schema) for part in flatten_operands(expr, operation)], operation)
+    if operation not in _COMPARE and operation not in _CHECKED_ONLY:
         return expr
     left, right = expr.rex_call_operands()
     if (target := type_at(column_path(left), schema)) is not None:
-        right = _narrowed(_fitted(right, target), target)
+        right = _cast_integer(_coerce(right, target), target)
     elif (target := type_at(column_path(right), schema)) is not None:
-        left = _fitted(left, target)
+        left = _coerce(left, target)
     else:
         return expr
-    return compare(left, operation, right) if operation in _COMPARE else expr
+    return build_comparison(left, operation, right) if operation in _COMPARE else expr
 
 
-def _fitted(expr: "Expr", target: pa.DataType) -> "Expr":
-    kind = expr.variant_name()
-    if kind == "Literal" or _is_literal_arithmetic(expr):
-        value = expr.python_value() if kind == "Literal" else engine.constant(expr)
-        fitted = fit(value, target)
-        return expr if fitted is value else engine.literal(fitted)
-    if kind == "Cast" and pa.types.is_timestamp(target) and target.unit != "ns":
+def _coerce(expr: "Expr", target: pa.DataType) -> "Expr":
+    variant = expr.variant_name()
+    if variant == "Literal" or _is_literal_arithmetic(expr):
+        value = expr.python_value() if variant == "Literal" else engine.evaluate_constant(expr)
+        coerced = coerce_literal(value, target)
+        return expr if coerced is value else engine.literal(coerced)
+    if variant == "Cast" and pa.types.is_timestamp(target) and target.unit != "ns":
         return _in_microseconds(expr)
     return expr
 
 
-def _narrowed(expr: "Expr", target: pa.DataType) -> "Expr":
-    """A whole number in the type of its column, as simplifying would have it: then nothing is left to be simplified."""
+def _cast_integer(expr: "Expr", target: pa.DataType) -> "Expr":
+    """Return an integer literal in the type of its column, as simplifying would do, so that `is_simplified` holds."""
     if expr.variant_name() != "Literal" or not pa.types.is_integer(target):
         return expr
     value = expr.python_value()
@@ -219,7 +229,7 @@ def _narrowed(expr: "Expr", target: pa.DataType) -> "Expr":
         return expr
     try:
         return engine.literal(value.cast(target))
-    except pa.ArrowInvalid:  # beyond all that the column can hold
+    except pa.ArrowInvalid:  # out of the range of the column
         return expr
 
 
@@ -232,7 +242,7 @@ def _is_literal_arithmetic(expr: "Expr") -> bool:
 
 
 def _in_microseconds(cast: "Expr") -> "Expr":
-    """`timestamp '2300-01-01'` as Lance reads it; in nanoseconds it is out of range."""
+    """Return a cast like `timestamp '2300-01-01'` in microseconds, as Lance does; in nanoseconds it is out of range."""
     (text,) = cast.rex_call_operands()
     if text.variant_name() != "Literal" or not cast.canonical_name().endswith(" AS Timestamp(ns))"):
         return cast

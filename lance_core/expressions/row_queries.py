@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lance_core.expressions import compiled, engine, engine_batches
-from lance_core.expressions.aggregate_queries import TABLE, bounds_of, exprs_of, input_of, kind_of, misnamed, rows_of
+from lance_core.expressions.aggregate_queries import TABLE_NAME, bounds_of, exprs_of, input_of, node_type, unknown_table_error, scan_of
 from lance_core.expressions.compiled import Compiled, compile_expr
 from lance_core.expressions.engine import EngineError
-from lance_core.expressions.error_messages import error_for, misfit
-from lance_core.expressions.literal_coercion import Misfit
+from lance_core.expressions.error_messages import error_for, invalid_expression_error
+from lance_core.expressions.literal_coercion import InvalidExpression
 from lance_core.expressions.predicate import Predicate
-from lance_core.expressions.resolve import check, shown_text
+from lance_core.expressions.resolve import check_supported, display_text
 
 if TYPE_CHECKING:
     from datafusion import LogicalPlan
@@ -39,76 +39,76 @@ class RowQuery:
     """
 
     where: Predicate | None
-    shown: tuple[Compiled, ...]
+    projections: tuple[Compiled, ...]
     schema: pa.Schema
     """Of the answer."""
-    skip: int
-    take: int | None
+    offset: int
+    limit: int | None
 
     @classmethod
     def parse(cls, sql: str, schema: pa.Schema) -> "RowQuery":
         """Raises `InvalidInput` that says what is wrong, or what cannot be done row by row."""
-        spelt = engine_batches.spellings(sql, schema)
+        spelt = engine_batches.find_case_aliases(sql, schema)
         try:
-            plan, gives = engine.query(sql, TABLE, engine_batches.engine_schema(schema, spelt))
+            plan, gives = engine.plan_query(sql, TABLE_NAME, engine_batches.engine_schema(schema, spelt))
             skip, take = 0, None
-            if kind_of(plan) == "Limit":
+            if node_type(plan) == "Limit":
                 skip, take = bounds_of(plan.to_variant())
                 plan = input_of(plan)
-            if kind_of(plan) != "Projection":
-                raise Misfit(f"{kind_of(plan)} needs all rows at once, and a query for rows goes through them; {_CAN}")
-            condition, relation = rows_of(input_of(plan), under="in a query for rows", can=_CAN)
-            where = None if condition is None else Predicate.of_query(condition, schema, spelt=spelt, relation=relation)
-            shown = _shown(plan.to_variant(), schema, spelt, relation)
-            kept = [number for number, each in enumerate(shown) if not _is_echo(each, gives.names[number], sql, spelt)]
+            if node_type(plan) != "Projection":
+                raise InvalidExpression(f"{node_type(plan)} needs all rows at once, and a query for rows goes through them; {_SUPPORTED}")
+            condition, relation = scan_of(input_of(plan), under="in a query for rows", can=_SUPPORTED)
+            where = None if condition is None else Predicate.from_query(condition, schema, aliases=spelt, relation=relation)
+            shown = _compile_projections(plan.to_variant(), schema, spelt, relation)
+            kept = [number for number, each in enumerate(shown) if not _is_case_duplicate(each, gives.names[number], sql, spelt)]
             return cls(
                 where, tuple(shown[each] for each in kept), pa.schema([gives[each] for each in kept]), skip, take
             )
-        except Misfit as error:
-            raise misfit(_WHAT, sql, str(error)) from error
+        except InvalidExpression as error:
+            raise invalid_expression_error(_WHAT, sql, str(error)) from error
         except EngineError as error:
-            raise misnamed(sql, error) or error_for(_WHAT, sql, str(error), schema) from error
+            raise unknown_table_error(sql, error) or error_for(_WHAT, sql, str(error), schema) from error
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Those that must be read, sorted."""
-        return tuple(sorted({column for each in self.shown for column in each.columns}))
+        return tuple(sorted({column for each in self.projections for column in each.columns}))
 
-    def of(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def project(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What is shown of these rows, which match."""
-        names = [f"c{number}" for number in range(len(self.shown))]
+        names = [f"c{number}" for number in range(len(self.projections))]
         for batch in rows:
-            arrays = compiled.run(_WHAT, dict(zip(names, self.shown, strict=True)), batch)
+            arrays = compiled.evaluate_batch(_WHAT, dict(zip(names, self.projections, strict=True)), batch)
             fields = [pa.field(name, array.type) for name, array in zip(self.schema.names, arrays, strict=True)]
             yield pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
 
 
-_CAN = "there are columns and expressions, WHERE and LIMIT, or GROUP BY with aggregates"
+_SUPPORTED = "there are columns and expressions, WHERE and LIMIT, or GROUP BY with aggregates"
 
 
-def _shown(node: "Projection", schema: pa.Schema, spelt: Mapping[str, str], relation: str) -> list[Compiled]:
+def _compile_projections(node: "Projection", schema: pa.Schema, spelt: Mapping[str, str], relation: str) -> list[Compiled]:
     found = []
     for expr in exprs_of(node.projections()):
-        plain = engine.wrapped(expr.to_variant().expr()) if expr.variant_name() == "Alias" else expr
-        check(plain)
-        found.append(compile_expr(_WHAT, shown_text(plain), plain, schema, spelt=spelt, relation=relation))
+        plain = engine.wrap_expr(expr.to_variant().expr()) if expr.variant_name() == "Alias" else expr
+        check_supported(plain)
+        found.append(compile_expr(_WHAT, display_text(plain), plain, schema, aliases=spelt, relation=relation))
     return found
 
 
-def _is_echo(shown: Compiled, name: str, sql: str, spelt: Mapping[str, str]) -> bool:
+def _is_case_duplicate(shown: Compiled, name: str, sql: str, spelt: Mapping[str, str]) -> bool:
     """A column that `*` shows once more, since the query spells it in another case elsewhere."""
     return "*" in sql and name in spelt and shown.names == ((name, spelt[name]),)
 
 
-def aggregates(sql: str, schema: pa.Schema) -> bool:
+def is_aggregate_query(sql: str, schema: pa.Schema) -> bool:
     """Whether it is one for `aggregate_queries.py`."""
-    spelt = engine_batches.spellings(sql, schema)
+    spelt = engine_batches.find_case_aliases(sql, schema)
     try:
-        plan, _gives = engine.query(sql, TABLE, engine_batches.engine_schema(schema, spelt))
+        plan, _gives = engine.plan_query(sql, TABLE_NAME, engine_batches.engine_schema(schema, spelt))
     except EngineError as error:
-        raise misnamed(sql, error) or error_for(_WHAT, sql, str(error), schema) from error
-    return _holds(plan, "Aggregate") or _holds(plan, "Distinct")
+        raise unknown_table_error(sql, error) or error_for(_WHAT, sql, str(error), schema) from error
+    return _contains_node(plan, "Aggregate") or _contains_node(plan, "Distinct")
 
 
-def _holds(plan: "LogicalPlan", kind: str) -> bool:
-    return kind_of(plan) == kind or any(_holds(each, kind) for each in plan.inputs())
+def _contains_node(plan: "LogicalPlan", kind: str) -> bool:
+    return node_type(plan) == kind or any(_contains_node(each, kind) for each in plan.inputs())

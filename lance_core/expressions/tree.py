@@ -1,6 +1,6 @@
 """A predicate as its readers see it: planners, indices and conflict detection look here, never at DataFusion.
 
-`read` turns a simplified expression into small frozen nodes, `write` turns nodes into an expression, so that other
+`node_from_expr` turns a simplified expression into small frozen nodes, `expr_from_node` turns nodes into an expression, so that other
 rooms can build predicates without building text. A literal has the type of its column; a comparison where that is not
 so (the column had to be widened), like everything else a reader could not use, is `Other`. BETWEEN appears as two
 comparisons, equalities joined by OR as one `In`. Nothing here evaluates.
@@ -19,10 +19,10 @@ from lance_core.expressions.resolve import (
     Path,
     column_path,
     columns_in,
-    compare,
-    joined,
-    operands,
-    shown_text,
+    build_comparison,
+    join_balanced,
+    flatten_operands,
+    display_text,
     type_at,
 )
 from lance_core.expressions.widening import is_widening
@@ -132,22 +132,22 @@ Node: TypeAlias = And | Or | Not | Comparison | In | IsNull | Like | Call | Cons
 _PREFIX = re.compile(r"(?:[^\\%_]|\\.)*", re.DOTALL)
 
 
-def read(expr: "Expr", schema: pa.Schema) -> Node:
+def node_from_expr(expr: "Expr", schema: pa.Schema) -> Node:
     """The nodes of a simplified boolean expression."""
-    node = _read(expr, schema)
-    return node if node is not None else Other(shown_text(expr), columns_in(expr), engine.encode(expr))
+    node = _node_or_none(expr, schema)
+    return node if node is not None else Other(display_text(expr), columns_in(expr), engine.encode(expr))
 
 
-def _read(expr: "Expr", schema: pa.Schema) -> Node | None:
+def _node_or_none(expr: "Expr", schema: pa.Schema) -> Node | None:
     match expr.variant_name():
         case "BinaryExpr":
-            return _binary(expr, schema)
+            return _node_from_binary(expr, schema)
         case "Not":
-            return Not(read(expr.rex_call_operands()[0], schema))
+            return Not(node_from_expr(expr.rex_call_operands()[0], schema))
         case "InList":
             subject, *given = expr.rex_call_operands()
             path = column_path(subject)
-            values = tuple(_value(each, type_at(path, schema)) for each in given)
+            values = tuple(_literal_value(each, type_at(path, schema)) for each in given)
             found = [value for value in values if value is not None and value.is_valid]
             if path is None or len(found) < len(values):
                 return None
@@ -159,29 +159,29 @@ def _read(expr: "Expr", schema: pa.Schema) -> Node | None:
                 return None
             return IsNull(path) if kind == "IsNull" else Not(IsNull(path))
         case "Like" | "ILike" as kind:
-            return _like(expr, ignore_case=kind == "ILike" or " ILIKE " in expr.canonical_name())
+            return _node_from_like(expr, ignore_case=kind == "ILike" or " ILIKE " in expr.canonical_name())
         case "Literal":
             return Constant(expr.python_value().as_py())
         case "Column":
-            return _flag(expr)
+            return _node_from_boolean_column(expr)
         case "ScalarFunction":
-            return _flag(expr) or _call(expr, schema)
+            return _node_from_boolean_column(expr) or _node_from_call(expr, schema)
         case "Alias":  # a function by another of its names
-            return _read(expr.rex_call_operands()[0], schema)
+            return _node_or_none(expr.rex_call_operands()[0], schema)
     return None
 
 
-def write(node: Node) -> "Expr":
+def expr_from_node(node: Node) -> "Expr":
     """The expression that `node` stands for, to be simplified like any other."""
     match node:
         case And(operands=parts) | Or(operands=parts):
             if not parts:
                 return engine.literal(pa.scalar(isinstance(node, And)))
-            return joined([write(part) for part in parts], "AND" if isinstance(node, And) else "OR")
+            return join_balanced([expr_from_node(part) for part in parts], "AND" if isinstance(node, And) else "OR")
         case Not(operand=part):
-            return ~write(part)
+            return ~expr_from_node(part)
         case Comparison(path=path, op=op, value=value):
-            return compare(engine.column(path), op.value, engine.literal(value))
+            return build_comparison(engine.column(path), op.value, engine.literal(value))
         case In(path=path, values=values):
             return engine.is_in(engine.column(path), [engine.literal(value) for value in values])
         case IsNull(path=path):
@@ -199,15 +199,15 @@ def write(node: Node) -> "Expr":
             return engine.decode(encoded)
 
 
-def renamed(node: Node, names: Mapping[str, str]) -> Node:
+def rename_columns(node: Node, names: Mapping[str, str]) -> Node:
     """The same nodes over other top-level columns. What an `Other` evaluates keeps its spelling."""
     match node:
         case And(operands=parts):
-            return And(tuple(renamed(part, names) for part in parts))
+            return And(tuple(rename_columns(part, names) for part in parts))
         case Or(operands=parts):
-            return either([renamed(part, names) for part in parts])
+            return disjunction([rename_columns(part, names) for part in parts])
         case Not(operand=part):
-            return Not(renamed(part, names))
+            return Not(rename_columns(part, names))
         case Other(columns=columns):
             return replace(node, columns=frozenset(names.get(name, name) for name in columns))
         case Constant():
@@ -217,12 +217,12 @@ def renamed(node: Node, names: Mapping[str, str]) -> Node:
             return replace(node, path=(names.get(first, first), *rest))
 
 
-def _binary(expr: "Expr", schema: pa.Schema) -> Node | None:
+def _node_from_binary(expr: "Expr", schema: pa.Schema) -> Node | None:
     operation = expr.rex_call_operator()
     if operation == "AND":
-        return And(tuple(read(part, schema) for part in operands(expr, operation)))
+        return And(tuple(node_from_expr(part, schema) for part in flatten_operands(expr, operation)))
     if operation == "OR":
-        return either([read(part, schema) for part in operands(expr, operation)])
+        return disjunction([node_from_expr(part, schema) for part in flatten_operands(expr, operation)])
     if operation not in {op.value for op in Op}:
         return None
     left, right = expr.rex_call_operands()
@@ -230,13 +230,13 @@ def _binary(expr: "Expr", schema: pa.Schema) -> Node | None:
     path = column_path(left)
     if path is None:
         left, right, op, path = right, left, op.mirrored, column_path(right)
-    value = _value(right, type_at(path, schema))
+    value = _literal_value(right, type_at(path, schema))
     if path is None or value is None or not value.is_valid:
         return None
     return Comparison(path, op, value)
 
 
-def either(parts: Sequence[Node]) -> Node:
+def disjunction(parts: Sequence[Node]) -> Node:
     """OR, its equalities of one path gathered into one `In`, where the first of them stood."""
     gathered: dict[Path, list[pa.Scalar]] = {}
     for part in parts:
@@ -257,7 +257,7 @@ def either(parts: Sequence[Node]) -> Node:
     return found[0] if len(found) == 1 else Or(tuple(found))
 
 
-def _like(expr: "Expr", *, ignore_case: bool) -> Node | None:
+def _node_from_like(expr: "Expr", *, ignore_case: bool) -> Node | None:
     subject, pattern = expr.rex_call_operands()
     path = column_path(subject)
     if path is None or pattern.variant_name() != "Literal" or not pattern.python_value().is_valid:
@@ -266,12 +266,12 @@ def _like(expr: "Expr", *, ignore_case: bool) -> Node | None:
     return Not(node) if expr.to_variant().negated() else node
 
 
-def _flag(expr: "Expr") -> Comparison | None:
+def _node_from_boolean_column(expr: "Expr") -> Comparison | None:
     path = column_path(expr)
     return None if path is None else Comparison(path, Op.EQ, pa.scalar(True))
 
 
-def _call(expr: "Expr", schema: pa.Schema) -> Call | None:
+def _node_from_call(expr: "Expr", schema: pa.Schema) -> Call | None:
     subject, *arguments = expr.rex_call_operands() or [expr]
     is_cast = subject.variant_name() == "Cast"
     if is_cast:
@@ -298,7 +298,7 @@ def _is_widened(element: pa.DataType, literal: pa.DataType) -> bool:
     return is_widening(element, literal.value_type if pa.types.is_nested(literal) else literal)
 
 
-def _value(expr: "Expr", target: pa.DataType | None) -> pa.Scalar | None:
+def _literal_value(expr: "Expr", target: pa.DataType | None) -> pa.Scalar | None:
     if target is None or expr.variant_name() != "Literal":
         return None
     value: pa.Scalar = expr.python_value()

@@ -1,5 +1,7 @@
-"""Which types hold all values of which others, each as a value of its own. A column may be asked as if it had the wider
-type: what is equal there is equal here. Nothing is cast here.
+"""Widening: which casts map distinct values to distinct values, so that equality is preserved.
+
+A condition on a column that was cast to a wider type can then be answered by an index on the column itself. This module
+only compares types; it casts nothing.
 """
 
 from collections.abc import Callable
@@ -11,12 +13,13 @@ _FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (
     (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
 )
 _WHOLE_BITS = {16: 11, 32: 24, 64: 53}
-"""Of whole numbers, that floats of so many bits have all of."""
+"""Bits of a float type, and the bits of the integers that it represents exactly."""
 _UNITS = ("s", "ms", "us", "ns")
 
 
 def is_widening(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    """
+    """Return whether the wide type represents every value of the narrow type exactly.
+
     >>> is_widening(pa.int8(), pa.int64()), is_widening(pa.int64(), pa.int8())
     (True, False)
     >>> is_widening(pa.int32(), pa.float64()), is_widening(pa.int64(), pa.float64())
@@ -25,7 +28,7 @@ def is_widening(narrow: pa.DataType, wide: pa.DataType) -> bool:
     if narrow == wide:
         return True
     for family in _FAMILIES:
-        if all(any(is_one(each) for is_one in family) for each in (narrow, wide)):
+        if all(any(is_member(arrow) for is_member in family) for arrow in (narrow, wide)):
             return True
     if pa.types.is_integer(narrow):
         bits = narrow.bit_width - pa.types.is_signed_integer(narrow)

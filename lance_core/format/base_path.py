@@ -1,9 +1,9 @@
-"""Other places where a version's files may lie, numbered in its manifest: what a clone or a branch shares with
-its source.
+"""Base paths: other directories that hold files of a version, numbered in its manifest. A clone or a branch shares
+the files of its source through them.
 
-A file without a base is the table's own. One with a base is named `@{id}/...` inside this package, a path that no
-stored name can spell; `datafiles/bases.py` knows where it leads. Whether a place may be opened at all is
-`location.py`'s question. Never here: opening anything.
+A file without a base belongs to the table's own directory. A file with a base is addressed as `@{id}/...` inside this
+package, a path that no stored name can spell; `datafiles/bases.py` resolves it. `versions/location.py` decides
+whether a base may be opened. This module opens nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,12 +16,13 @@ from lance_core.format._pb import table_pb2
 @dataclass(frozen=True, slots=True)
 class BasePath:
     path: str
-    """Absolute, or a URI, as it is stored; some writers store what they were given, relative paths too."""
+    """An absolute path or a URI, as stored. Some writers store relative paths as they received them."""
     id: int = 0
-    """In an operation that adds it, zero says: not yet given out. In a manifest it is an id like any other."""
+    """In an operation that adds the base, 0 means that no id is assigned yet. In a manifest, 0 is an id like any
+    other."""
     name: str | None = None
     is_dataset_root: bool = False
-    """A table, with `data/` and the rest below it. Otherwise files lie right in the path."""
+    """True if the path is a table with `data/` and the other directories; false if files lie directly in the path."""
 
     @property
     def message(self) -> table_pb2.BasePath:
@@ -32,51 +33,54 @@ class BasePath:
 
 
 def decode_bases(messages: Iterable[table_pb2.BasePath]) -> tuple[BasePath, ...]:
-    """In the order of their ids: a manifest holds them in any."""
+    """Return the bases in the order of their ids; a manifest holds them in any order."""
     return tuple(sorted(map(decode, messages), key=lambda base: base.id))
 
 
 def by_id(bases: Iterable[BasePath], *, path: str) -> dict[int, BasePath]:
-    found: dict[int, BasePath] = {}
+    result: dict[int, BasePath] = {}
     for base in bases:
-        if base.id in found:
-            raise Corrupt(f"numbers two base paths {base.id}", path=path, field="base_paths")
-        found[base.id] = base
-    return found
+        if base.id in result:
+            raise Corrupt(f"has two base paths with the id {base.id}", path=path, field="base_paths")
+        result[base.id] = base
+    return result
 
 
 def smallest_free_id(bases: Iterable[BasePath], *, first: int) -> int:
-    """The smallest one that is unused. A clone begins at 0, added paths at 1."""
+    """Return the smallest unused id. Ids of clones start at 0, ids of added bases at 1."""
     taken = {base.id for base in bases}
     return next(number for number in range(first, first + len(taken) + 1) if number not in taken)
 
 
 def add_bases(known: Sequence[BasePath], new: Iterable[BasePath]) -> tuple[BasePath, ...]:
-    """Those that are there and new ones, which get an id where they bring none."""
+    """Return the known bases and the new ones. A new base without an id gets a free one."""
     bases = list(known)
     for base in new:
         for other in bases:
             if base.path == other.path or (base.name is not None and base.name == other.name):
                 raise InvalidInput(
-                    f"there is a base path {other.id} ({other.name or 'unnamed'}) at {other.path} already; "
+                    f"base path {other.id} ({other.name or 'unnamed'}) at {other.path} already exists; "
                     f"{base.path} ({base.name or 'unnamed'}) needs another name and path"
                 )
             if base.id and base.id == other.id:
-                raise InvalidInput(f"the id {base.id} is {other.path}'s already; leave it at 0 to get a free one")
+                raise InvalidInput(
+                    f"the id {base.id} is already used by base path {other.path}; pass 0 to get a free id"
+                )
         bases.append(base if base.id else replace(base, id=smallest_free_id(bases, first=1)))
     return tuple(bases)
 
 
 def qualify_path(base_id: int | None, path: str) -> str:
-    """
-    >>> located(None, "data/x.lance"), located(0, "data/x.lance")
+    """Return a path that names its base.
+
+    >>> qualify_path(None, "data/x.lance"), qualify_path(0, "data/x.lance")
     ('data/x.lance', '@0/data/x.lance')
     """
     return path if base_id is None else f"@{base_id}/{path}"
 
 
 def split_qualified_path(path: str) -> tuple[int | None, str]:
-    """What `qualify_path` put together."""
+    """Return the base id and the path that `qualify_path` combined."""
     if not path.startswith("@"):
         return None, path
     number, _, inner = path[1:].partition("/")

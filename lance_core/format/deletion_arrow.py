@@ -1,8 +1,8 @@
-"""Deleted rows as an Arrow IPC file: measured first, decompressed then.
+"""Deletion files in Arrow IPC format: their buffers are measured before they are decompressed.
 
-Compressed, 16 KB can stand for half a gigabyte. Each compressed buffer begins with the length that it will have, and
-where buffers begin is in the metadata of its batch, a flatbuffer that pyarrow does not show; the few fields of it that
-count are read here. What is not in such a file: which fragment it is of, and how many rows that has.
+Compressed, 16 KB can stand for half a gigabyte. Each compressed buffer begins with its uncompressed length. The
+positions of the buffers are in the metadata of their record batch, a flatbuffer that pyarrow does not expose, so this
+module parses the few fields that it needs. Such a file does not name its fragment or that fragment's number of rows.
 """
 
 import struct
@@ -18,11 +18,11 @@ from lance_core.limits import DELETED_ROWS_AS_ARROW
 SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
 _WRITTEN = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
 _READ = pa.ipc.IpcReadOptions(use_threads=False)
-"""There is one column. To hand a few bytes to another thread takes longer than to compress them, a tenth of a
-millisecond and more where the machine is busy."""
+"""Threads are off because there is one column: handing a few bytes to another thread takes longer than compressing
+them, a tenth of a millisecond or more on a busy machine."""
 _WIDTH = 4
 _SLACK_BYTES = 64
-"""Some writers compress the padding of a buffer with it."""
+"""Some writers compress the padding of a buffer together with its values."""
 _TRAILER = struct.Struct("<i6s")
 _BLOCK = struct.Struct("<qi4xq")
 _COUNT = struct.Struct("<I")
@@ -30,7 +30,7 @@ _LENGTH = struct.Struct("<q")
 _BUFFER = struct.Struct("<qq")
 _NOT_COMPRESSED = -1
 _FOOTER_BATCHES, _HEADER, _ROWS, _BUFFERS, _COMPRESSION = 3, 2, 0, 2, 3
-"""Numbers of fields: of the footer, of a message, and three of a record batch."""
+"""Field numbers: one of the footer, one of a message, three of a record batch."""
 
 
 def encode(offsets: npt.NDArray[np.uint32]) -> bytes:
@@ -41,33 +41,39 @@ def encode(offsets: npt.NDArray[np.uint32]) -> bytes:
 
 
 def decode(data: bytes, *, path: str) -> npt.NDArray[np.uint32]:
-    """In the order of the file."""
+    """Return the offsets in the order of the file."""
     try:
         with pa.ipc.open_file(data, options=_READ) as file:
             if not file.schema.equals(SCHEMA):
-                raise Corrupt(f"has the columns {file.schema}, not row_id: uint32 not null", path=path, field="schema")
-            found = list(_read_batches(file, pa.py_buffer(data), path=path))
+                raise Corrupt(
+                    f"has the columns {file.schema}; expected row_id: uint32 not null", path=path, field="schema"
+                )
+            batches = list(_read_batches(file, pa.py_buffer(data), path=path))
     except (pa.ArrowException, OSError, EOFError, struct.error) as error:
         raise Corrupt("is not an Arrow IPC file", path=path, field="deletion_file") from error
-    return np.concatenate([np.empty(0, dtype=np.uint32), *found])
+    return np.concatenate([np.empty(0, dtype=np.uint32), *batches])
 
 
-def _read_batches(file: pa.ipc.RecordBatchFileReader, data: pa.Buffer, *, path: str) -> Iterator[npt.NDArray[np.uint32]]:
-    left = DELETED_ROWS_AS_ARROW.maximum
+def _read_batches(
+    file: pa.ipc.RecordBatchFileReader, data: pa.Buffer, *, path: str
+) -> Iterator[npt.NDArray[np.uint32]]:
+    rows_left = DELETED_ROWS_AS_ARROW.maximum
     for number, (start, size) in enumerate(_batch_spans(data)):
         if not 0 <= start <= start + size <= data.size:
-            raise Corrupt(f"has a batch at bytes {start} to {start + size} of {data.size}", path=path, field="footer")
+            raise Corrupt(
+                f"places a batch at bytes {start} to {start + size} of {data.size}", path=path, field="footer"
+            )
         message = pa.ipc.read_message(data.slice(start, size))
-        left -= _check_batch(message.metadata.to_pybytes(), message.body, left, path=path)
+        rows_left -= _check_batch(message.metadata.to_pybytes(), message.body, rows_left, path=path)
         batch = file.get_batch(number)
         batch.validate()
         if batch.column(0).null_count:
-            raise Corrupt("holds nulls, and a deleted row has a number", path=path, field="row_id")
+            raise Corrupt("holds a null instead of a row number", path=path, field="row_id")
         yield batch.column(0).to_numpy()
 
 
 def _batch_spans(data: pa.Buffer) -> Iterator[tuple[int, int]]:
-    """Where each batch is, metadata and all, by the footer."""
+    """Yield the position and size of each batch, including its metadata, from the footer."""
     end = data.size - _TRAILER.size
     size, _magic = _TRAILER.unpack(data.slice(end).to_pybytes())
     footer = data.slice(end - size, size).to_pybytes()
@@ -81,12 +87,12 @@ def _batch_spans(data: pa.Buffer) -> Iterator[tuple[int, int]]:
 
 
 def _check_batch(metadata: bytes, body: pa.Buffer, rows_max: int, *, path: str) -> int:
-    """How many rows the batch has, if its buffers are as long as that, compressed or not."""
+    """Return the number of rows of a batch, after checking that its buffers, compressed or not, have the size for it."""
     batch = _table_position(metadata, _follow_offset(metadata, 0), _HEADER)
     if batch is None:
         raise Corrupt("holds a batch without metadata", path=path, field="deletion_file")
-    place = _field_position(metadata, batch, _ROWS)
-    rows = 0 if place is None else int(_LENGTH.unpack_from(metadata, place)[0])
+    rows_position = _field_position(metadata, batch, _ROWS)
+    rows = 0 if rows_position is None else int(_LENGTH.unpack_from(metadata, rows_position)[0])
     if rows > rows_max:
         raise DELETED_ROWS_AS_ARROW.exceeded("more", path=path)
     if rows < 0 or body is None:
@@ -102,27 +108,27 @@ def _check_batch(metadata: bytes, body: pa.Buffer, rows_max: int, *, path: str) 
         if size < _LENGTH.size:
             continue
         if not 0 <= start <= body.size - _LENGTH.size:
-            raise Corrupt(f"has a buffer at byte {start} of {body.size}", path=path, field="row_id")
+            raise Corrupt(f"places a buffer at byte {start} of {body.size}", path=path, field="row_id")
         (length,) = _LENGTH.unpack(body.slice(start, _LENGTH.size).to_pybytes())
         if length != _NOT_COMPRESSED and not 0 <= length <= rows * _WIDTH + _SLACK_BYTES:
-            raise Corrupt(f"would be {length:,} bytes for {rows:,} rows", path=path, field="row_id")
+            raise Corrupt(f"decompresses to {length:,} bytes for {rows:,} rows", path=path, field="row_id")
     return rows
 
 
 def _table_position(data: bytes, table: int, number: int) -> int | None:
-    """Where the table, or the vector, is that a field of a table leads to."""
-    place = _field_position(data, table, number)
-    return None if place is None else _follow_offset(data, place)
+    """Return the position of the table or vector to which a field of a table points."""
+    position = _field_position(data, table, number)
+    return None if position is None else _follow_offset(data, position)
 
 
 def _field_position(data: bytes, table: int, number: int) -> int | None:
-    """Where a field is; None where the table leaves it out."""
+    """Return the position of a field, or `None` if the table omits it."""
     entries = table - struct.unpack_from("<i", data, table)[0]
     (size,) = struct.unpack_from("<H", data, entries)
-    at = 4 + 2 * number
-    offset = struct.unpack_from("<H", data, entries + at)[0] if at < size else 0
+    entry = 4 + 2 * number
+    offset = struct.unpack_from("<H", data, entries + entry)[0] if entry < size else 0
     return table + offset if offset else None
 
 
-def _follow_offset(data: bytes, place: int) -> int:
-    return place + int(struct.unpack_from("<I", data, place)[0])
+def _follow_offset(data: bytes, position: int) -> int:
+    return position + int(struct.unpack_from("<I", data, position)[0])

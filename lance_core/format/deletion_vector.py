@@ -1,6 +1,6 @@
-"""Which rows of a fragment are deleted: a sorted set of physical offsets, and its two encodings.
+"""Deletion vector: the sorted physical offsets of a fragment's deleted rows, and their two encodings.
 
-Readers follow the file type that the fragment names; what is in the file is always the complete set.
+Readers follow the file type that the fragment names. A deletion file always holds the complete set.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from lance_core.format.sorted_unique import sorted_unique
 from lance_core.limits import DELETED_ROWS
 
 _ARRAY_ROWS_MAX = 5000
+"""The largest number of rows that Lance writes as an Arrow array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,12 @@ class DeletionVector:
             bitmap = BitMap.deserialize(data)
         except (ValueError, IndexError) as error:
             raise Corrupt("is not a Roaring bitmap", path=path, field="deletion_file") from error
-        DELETED_ROWS.check(len(bitmap), path=path)  # a run of four billion is eight bytes
+        DELETED_ROWS.check(len(bitmap), path=path)  # eight bytes can encode a run of four billion rows
         return cls(np.frombuffer(bitmap.to_array(), dtype=np.uint32))
 
     @classmethod
     def of(cls, offsets: npt.ArrayLike) -> "DeletionVector":
-        """From offsets in any order."""
+        """Return the vector of offsets in any order."""
         return cls(sorted_unique(np.asarray(offsets, dtype=np.uint32)))
 
     def union(self, other: "DeletionVector") -> "DeletionVector":
@@ -48,12 +49,13 @@ class DeletionVector:
 
     @property
     def prefers_bitmap(self) -> bool:
-        """Which of the two encodings Lance chooses for this many rows."""
+        """True if Lance chooses the bitmap encoding for this number of rows."""
         return len(self) > _ARRAY_ROWS_MAX
 
     def should_use_bitmap(self, *, was_bitmap: bool | None) -> bool:
-        """The same where a file is there already (None: there is none). A bitmap stays one, however small; 5,000 rows
-        become one only if they are the first."""
+        """Return whether Lance writes this vector as a bitmap, given the encoding of the existing file (`None` if
+        there is none). A bitmap stays a bitmap, however small. Exactly 5,000 rows become a bitmap only if no file
+        exists yet."""
         return was_bitmap or self.prefers_bitmap or (was_bitmap is None and len(self) == _ARRAY_ROWS_MAX)
 
     def encode(self, *, as_bitmap: bool) -> bytes:
@@ -62,12 +64,12 @@ class DeletionVector:
         return deletion_arrow.encode(self.offsets)
 
     def to_physical_offsets(self, live: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Where the live rows of these numbers are."""
+        """Convert numbers of live rows to physical offsets."""
         before = self.offsets.astype(np.int64) - np.arange(len(self.offsets))
         return live + np.searchsorted(before, live, side="right")
 
     def live_mask(self, start: int, count: int) -> npt.NDArray[np.bool_]:
-        """For the rows at `start`, `start + 1`, …: which ones are still there."""
+        """Return, for the rows `start`, `start + 1`, …, whether they are live."""
         first, last = np.searchsorted(self.offsets, [start, start + count])
         mask = np.ones(count, dtype=np.bool_)
         mask[self.offsets[first:last] - start] = False

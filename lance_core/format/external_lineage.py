@@ -1,8 +1,8 @@
-"""Whether any fragment of a version keeps its row ids, or the versions of its rows, elsewhere than in the manifest.
+"""External lineage: detects fragments whose row ids or row versions are stored outside the manifest.
 
-Hardly any table does, and who opens one should not pay for looking at each fragment. So the whole list is parsed as if
-it were one fragment: a parser merges what comes more than once, and in the end a field is there if any fragment has it.
-Reading what is elsewhere is `datafiles/row_lineage.py`'s.
+Hardly any table has such fragments, so opening a table should not pay for a check of each fragment. Instead, the
+whole list is parsed as if it were one fragment: a protobuf parser merges repeated occurrences, so the merged message
+has a field if any fragment has it. `datafiles/row_lineage.py` reads the external sequences.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ IN_FILES: Mapping[str, str] = {
     "external_created_at_versions": "inline_created_at_versions",
     "external_last_updated_at_versions": "inline_last_updated_at_versions",
 }
-"""Field -> the one that holds the same in the manifest itself."""
+"""Maps each field for an external sequence to the field that holds the same sequence inline."""
 IN_COLUMNS = ("column_row_ids", "column_created_at_versions", "column_last_updated_at_versions")
 
 
 def external_lineage_fields(manifest: bytes, *, path: str) -> frozenset[str]:
-    """Which of the fields above some fragment has."""
+    """Return the fields of `IN_FILES` and `IN_COLUMNS` that at least one fragment has."""
     try:
         merged: Message = _MERGED_TYPE.FromString(manifest).fragments  # type: ignore[attr-defined]
     except DecodeError as error:
@@ -35,7 +35,7 @@ def external_lineage_fields(manifest: bytes, *, path: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class LineageFile:
-    """Where one sequence of a fragment is; the path from the table's root, as it is stored."""
+    """Location of one sequence of a fragment. The path is relative to the table's root, as stored."""
 
     field: str
     path: str
@@ -44,13 +44,14 @@ class LineageFile:
 
 
 def lineage_files(fragment: Fragment) -> tuple[LineageFile, ...]:
+    """Return the locations of the sequences of a fragment that are stored in files."""
     message = fragment.message
-    found = ((name, getattr(message, name)) for name in IN_FILES if message.HasField(name))
-    return tuple(LineageFile(name, file.path, file.offset, file.size) for name, file in found)
+    files = ((name, getattr(message, name)) for name in IN_FILES if message.HasField(name))
+    return tuple(LineageFile(name, file.path, file.offset, file.size) for name, file in files)
 
 
 def inline_sequences(fragment: Fragment, sequences: Mapping[str, bytes]) -> Fragment:
-    """With these in the manifest itself, by the field that said where they are."""
+    """Return the fragment with these sequences inline, by the name of the field that held their location."""
     message = table_pb2.DataFragment()
     message.CopyFrom(fragment.message)
     for name, sequence in sequences.items():
@@ -59,7 +60,7 @@ def inline_sequences(fragment: Fragment, sequences: Mapping[str, bytes]) -> Frag
 
 
 def _declare_merged_type() -> type[Message]:
-    """A manifest of one fragment, which has just these fields, under their real numbers, each as bytes."""
+    """Declare a manifest type with a single fragment that has only these fields, with their real numbers, as bytes."""
     package = "lance.table.spilled_lineage"
     file = descriptor_pb2.FileDescriptorProto(name="lance_core/format/external_lineage", package=package)
     fragment, manifest = file.message_type.add(name="Fragment"), file.message_type.add(name="Manifest")

@@ -1,7 +1,7 @@
-"""Feature flags: two words in every manifest that say what a reader or writer must understand.
+"""Feature flags: two words in every manifest that state what a reader and a writer must support.
 
-A bit we do not know refuses: rows could be invisible, or doubled, to a reader that guesses. Both words are
-computed anew on each commit from what the version contains, except for bits that stay once set.
+An unknown bit is refused, because a reader that guesses could miss rows or return them twice. Both words are
+recomputed on each commit from the contents of the version, except for sticky bits, which stay set.
 """
 
 import enum
@@ -47,19 +47,26 @@ WRITABLE = (
 )
 STICKY = Feature.MIXED_FILE_VERSIONS
 PAIRED = Feature.MIXED_FILE_VERSIONS | Feature.FRAGMENT_REUSE_INDEX | Feature.MANAGED_BLOBS
-"""Bits that mean nothing unless both words carry them."""
+"""Bits that are valid only if both words have them."""
 
 
 def check_readable(reader_flags: int, writer_flags: int, *, what: str) -> None:
     if unknown := reader_flags & ~int(READABLE):
-        raise Unsupported(f"{what} needs reader features {_flag_names(unknown)}; this version cannot read it")
+        raise Unsupported(
+            f"{what} needs reader features {_flag_names(unknown)}, which this version of the library cannot read"
+        )
     if halves := (reader_flags ^ writer_flags) & int(PAIRED):
-        raise Unsupported(f"{what} sets features {_flag_names(halves)} in one of its two flag words only; run a check on it")
+        raise Unsupported(
+            f"{what} sets features {_flag_names(halves)} in only one of its two flag words; check the table with fsck"
+        )
 
 
 def check_writable(writer_flags: int, *, what: str) -> None:
     if unknown := writer_flags & ~int(WRITABLE):
-        raise Unsupported(f"{what} needs writer features {_flag_names(unknown)}; this version can read it, not change it")
+        raise Unsupported(
+            f"{what} needs writer features {_flag_names(unknown)}; this version of the library can read it but not "
+            "change it"
+        )
 
 
 def _flag_names(bits: int) -> str:

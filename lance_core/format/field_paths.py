@@ -24,13 +24,15 @@ def find_field(schema: TableSchema, path: str, *, can_enter: Callable[[Field], b
     for top in schema.fields:
         if top.name == path:
             return (top,)
-    routes = list(_matching_paths(schema.fields, path, can_enter))
-    meant = [route for route, is_loose in routes if not is_loose] or [route for route, _ in routes]
-    if not meant:
+    candidates = list(_matching_paths(schema.fields, path, can_enter))
+    matches = [candidate for candidate, is_loose in candidates if not is_loose] or [
+        candidate for candidate, _ in candidates
+    ]
+    if not matches:
         raise InvalidInput(unknown_column_message(path, _suggestions(schema, path, can_enter)))
-    if len(meant) > 1:
-        raise InvalidInput(f"column {path!r} is ambiguous; write {' or '.join(map(repr, map(format_path, meant)))}")
-    return meant[0]
+    if len(matches) > 1:
+        raise InvalidInput(f"column {path!r} is ambiguous; write {' or '.join(map(repr, map(format_path, matches)))}")
+    return matches[0]
 
 
 def format_path(chain: Sequence[Field]) -> str:
@@ -49,8 +51,8 @@ def unknown_column_message(name: str, names: Sequence[str]) -> str:
 
 def suggest_name(name: str, names: Sequence[str]) -> str:
     """Return a hint for an error message: the most similar name, ignoring case, or else the existing names."""
-    if close := difflib.get_close_matches(name.lower(), [each.lower() for each in names], n=1):
-        match = next(each for each in names if each.lower() == close[0])
+    if close := difflib.get_close_matches(name.lower(), [candidate.lower() for candidate in names], n=1):
+        match = next(candidate for candidate in names if candidate.lower() == close[0])
         return f"did you mean {match!r}?"
     return f"available: {', '.join(names[:_SHOWN_MAX])}" + (", …" if len(names) > _SHOWN_MAX else "")
 
@@ -85,12 +87,12 @@ def _matching_paths(
 ) -> Iterator[tuple[FieldPath, bool]]:
     """Yield every field that a path can mean, and whether back-ticks that a name needs were omitted."""
     for field in fields:
-        for written in dict.fromkeys((field.name, _quote(field.name))):
-            is_loose = written == field.name and needs_quotes(field.name)
-            if path == written:
+        for spelling in dict.fromkeys((field.name, _quote(field.name))):
+            is_loose = spelling == field.name and needs_quotes(field.name)
+            if path == spelling:
                 yield (field,), is_loose
-            elif path.startswith(f"{written}.") and enters(field):
-                for below, is_below_loose in _matching_paths(field.children, path.removeprefix(f"{written}."), enters):
+            elif path.startswith(f"{spelling}.") and enters(field):
+                for below, is_below_loose in _matching_paths(field.children, path.removeprefix(f"{spelling}."), enters):
                     yield (field, *below), is_loose or is_below_loose
 
 

@@ -256,14 +256,14 @@ class Fragment:
     @property
     def created_at(self) -> bytes | None:
         """Encoded `RowVersions`: the version in which each row was created."""
-        given = self._message.HasField("inline_created_at_versions")
-        return self._message.inline_created_at_versions if given else None
+        is_recorded = self._message.HasField("inline_created_at_versions")
+        return self._message.inline_created_at_versions if is_recorded else None
 
     @property
     def last_updated_at(self) -> bytes | None:
         """Encoded `RowVersions`: the version in which each row last changed."""
-        given = self._message.HasField("inline_last_updated_at_versions")
-        return self._message.inline_last_updated_at_versions if given else None
+        is_recorded = self._message.HasField("inline_last_updated_at_versions")
+        return self._message.inline_last_updated_at_versions if is_recorded else None
 
     @property
     def message(self) -> table_pb2.DataFragment:
@@ -354,8 +354,8 @@ class Fragment:
                     field=where,
                 )
             ids = {field_id for field_id in file.field_ids if field_id >= 0}
-            if twice := ids & live:
-                raise Corrupt(f"field {min(twice)} is live in two files", path=path, field=where)
+            if repeated := ids & live:
+                raise Corrupt(f"field {min(repeated)} is live in two files", path=path, field=where)
             live |= ids
 
 

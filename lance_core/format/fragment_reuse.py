@@ -1,8 +1,9 @@
-"""The fragment reuse index: where rows went in compactions that left the other indices alone.
+"""Fragment reuse index: the record of where rows moved in compactions that left the other indices unchanged.
 
-It is an entry of the index section, named `__lance_frag_reuse`, with one `Version` for each such compaction. A reader
-of another index maps what it finds through them, oldest first: the k-th surviving old address is the k-th row of the
-new fragments. Here are its bytes and what it means for coverage; when one is written is decided in `maintenance/`.
+It is the entry `__lance_frag_reuse` of the index section, with one `Version` message for each such compaction. A
+reader of another index maps the addresses it finds through the compactions, oldest first: the k-th surviving old
+address is the k-th row of the new fragments. This module encodes and decodes the entry and applies it to coverage;
+`maintenance/` decides when one is written.
 """
 
 import uuid
@@ -25,29 +26,29 @@ from lance_core.format.manifest import FRAGMENT_ID_MAX
 INLINE_BYTES_MAX = 204_800
 DETAILS_FILE = "details.binpb"
 _ROWS_MAX = 2**32 - 1
-"""Of one fragment."""
+"""The maximum number of rows of one fragment."""
 _TYPE_URL = "/lance.table.FragmentReuseIndexDetails"
 _Details = table_pb2.FragmentReuseIndexDetails
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentRewrite:
-    """Fragments that became others."""
+    """Fragments that were rewritten into other fragments."""
 
     old: tuple[Fragment, ...]
     deleted: tuple[npt.NDArray[np.uint32] | None, ...]
-    """For each of them, the offsets whose rows did not survive."""
+    """For each old fragment, the offsets of the rows that did not survive."""
     new: tuple[Fragment, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReuseGroup:
-    """One group of a note: where the rows of some fragments went."""
+    """One group of a compaction: fragments whose rows moved together."""
 
     old: tuple[tuple[int, int], ...]
-    """Ids, each with its physical rows."""
+    """Fragment ids with their numbers of physical rows."""
     surviving: bytes
-    """The addresses of rows that survived, as they are written: `surviving_rows` reads them."""
+    """The addresses of the surviving rows, encoded; `surviving_rows` decodes them."""
     new: tuple[tuple[int, int], ...]
 
 
@@ -63,7 +64,7 @@ class FragmentReuse:
 
     @classmethod
     def decode(cls, data: bytes, *, path: str) -> "FragmentReuse":
-        """The content itself, wherever it is kept."""
+        """Decode the content, wherever it is stored."""
         size_guard.check_message(data, path=path)
         try:
             content = _Details.InlineContent.FromString(data)
@@ -72,7 +73,7 @@ class FragmentReuse:
         return cls(_check_fragment_ids(content, path=path))
 
     def with_compaction(self, dataset_version: Version, groups: Iterable[FragmentRewrite]) -> "FragmentReuse":
-        """With one more compaction, built when `dataset_version` was the newest."""
+        """Return the record with one more compaction, planned when `dataset_version` was the newest version."""
         content = _Details.InlineContent()
         content.CopyFrom(self._content)
         version = content.versions.add(dataset_version=dataset_version)
@@ -85,7 +86,7 @@ class FragmentReuse:
         return FragmentReuse(content)
 
     def keep_compactions(self, numbers: Collection[int]) -> "FragmentReuse":
-        """Only these of its notes, as `compactions()` counts them."""
+        """Return the record with only these compactions, numbered as in `compactions()`."""
         content = _Details.InlineContent()
         content.CopyFrom(self._content)
         kept = [version for number, version in enumerate(self._content.versions) if number in numbers]
@@ -97,7 +98,7 @@ class FragmentReuse:
         return self._content.SerializeToString()
 
     def follow_coverage(self, covered: BitMap) -> BitMap:
-        """A coverage in today's fragments, from one that was noted when older ones were alive."""
+        """Convert a coverage that was recorded for older fragments to the current fragments."""
         for version in self._content.versions:
             for group in version.groups:
                 old = BitMap(fragment.id for fragment in group.old_fragments)
@@ -106,7 +107,7 @@ class FragmentReuse:
         return covered
 
     def compactions(self) -> Iterator[tuple[Version, tuple[ReuseGroup, ...]]]:
-        """Oldest first, each with the version that it was planned on."""
+        """Yield the compactions, oldest first, each with the version on which it was planned."""
         for version in self._content.versions:
             yield Version(version.dataset_version), tuple(map(_reuse_group, version.groups))
 
@@ -116,7 +117,8 @@ class FragmentReuse:
         return BitMap(f.id for version in versions for group in version.groups for f in group.new_fragments)
 
     def as_index(self, identity: uuid.UUID, *, dataset_version: Version, created_ms: int) -> IndexMetadata:
-        """The entry of the index section; what is too large for it goes beside it, under `details_path`."""
+        """Return the entry of the index section. Content that is too large for the entry belongs in the file
+        `DETAILS_FILE` of the index's directory."""
         content = self.encode()
         details = _Details()
         message = table_pb2.IndexMetadata(
@@ -137,7 +139,7 @@ class FragmentReuse:
 
 @dataclass(frozen=True, slots=True)
 class ExternalContent:
-    """The content is in a file of the index's directory."""
+    """The location of content that is stored in a file of the index's directory."""
 
     name: str
     offset: int
@@ -145,12 +147,12 @@ class ExternalContent:
 
 
 def content_of(index: IndexMetadata) -> FragmentReuse | ExternalContent:
-    """What an entry of the index section holds, or where it holds it."""
+    """Return the content of an entry of the index section, or its location."""
     path = f"index {index.name}"
     if index.message.index_version > 0:
         raise Unsupported(
-            f"{path} is of version {index.message.index_version}, and this package knows 0; compact with the library "
-            "that wrote it"
+            f"{path} has version {index.message.index_version}, but this library supports only 0; compact with the "
+            "library that wrote it"
         )
     try:
         details = _Details.FromString(index.message.index_details.value)
@@ -163,31 +165,37 @@ def content_of(index: IndexMetadata) -> FragmentReuse | ExternalContent:
 
 
 def _check_fragment_ids(content: _Details.InlineContent, *, path: str) -> _Details.InlineContent:
-    """Bitmaps hold ids of 32 bits, as fragments have."""
+    """Return the content if all fragment ids fit 32 bits, the size of an entry of a bitmap."""
     groups = [group for version in content.versions for group in version.groups]
-    ids = [each.id for group in groups for each in (*group.old_fragments, *group.new_fragments)]
+    ids = [fragment.id for group in groups for fragment in (*group.old_fragments, *group.new_fragments)]
     if max(ids, default=0) > FRAGMENT_ID_MAX:
         raise Corrupt(f"fragment id {max(ids)} does not fit 32 bits", path=path, field="index_details")
     return content
 
 
 def surviving_rows(group: ReuseGroup, *, path: str) -> BitMap64:
-    """Ascending, they are the rows of the new fragments in their order."""
+    """Return the old addresses of the surviving rows. In ascending order they are the rows of the new fragments in
+    their order."""
     rows = sum(count for _, count in group.old)
     new_rows = sum(count for _, count in group.new)
     try:
-        found = BitMap64.deserialize(group.surviving)
+        addresses = BitMap64.deserialize(group.surviving)
     except ValueError as error:
         raise Corrupt("is not a set of rows", path=path, field="changed_row_addrs") from error
-    if max((count for _, count in (*group.old, *group.new)), default=0) > _ROWS_MAX or not len(found) == new_rows <= rows:
-        raise Corrupt(f"leads {len(found)} of {rows} rows to {new_rows} new ones", path=path, field="changed_row_addrs")
-    return found
+    if (
+        max((count for _, count in (*group.old, *group.new)), default=0) > _ROWS_MAX
+        or not len(addresses) == new_rows <= rows
+    ):
+        raise Corrupt(
+            f"maps {len(addresses)} of {rows} rows to {new_rows} new rows", path=path, field="changed_row_addrs"
+        )
+    return addresses
 
 
 def _reuse_group(group: table_pb2.FragmentReuseIndexDetails.Group) -> ReuseGroup:
-    old = tuple((each.id, each.physical_rows) for each in group.old_fragments)
+    old = tuple((fragment.id, fragment.physical_rows) for fragment in group.old_fragments)
     return ReuseGroup(
-        old, group.changed_row_addrs, tuple((each.id, each.physical_rows) for each in group.new_fragments)
+        old, group.changed_row_addrs, tuple((fragment.id, fragment.physical_rows) for fragment in group.new_fragments)
     )
 
 

@@ -1,12 +1,12 @@
-"""The container of a manifest file: length-prefixed sections and a 16-byte footer.
+"""Manifest file framing: length-prefixed sections and a 16-byte footer.
 
-    [values of dictionaries] only in tables of format 0.1, whose fields say where
-    [u32 n][index section]   only when the version has indices
-    [u32 n][transaction]     only when the inline copy is written
+    [dictionary values]      only in tables of format 0.1; the fields hold their positions
+    [u32 n][index section]   only if the version has indices
+    [u32 n][transaction]     only if the transaction is stored inline
     [u32 n][manifest]        starts at P
     i64 P, u16 major, u16 minor, "LANC"
 
-Lengths and positions are checked against the file's size before a byte is parsed.
+Lengths and positions are checked against the size of the file before a byte is parsed.
 """
 
 import struct
@@ -23,23 +23,27 @@ _MAJOR, _MINOR = 0, 2
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Where the optional sections start. Zero is a position like any other; None is absence."""
+    """Start positions of the optional sections. Zero is a valid position; `None` means that the section is absent."""
 
     index_section: int | None
     transaction: int | None
 
 
 def section_offsets(index_section: bytes | None, transaction: bytes | None, *, before: bytes = b"") -> Offsets:
-    """Where `frame_manifest` will put the sections: known before the manifest that has to name them is serialised."""
+    """Return the positions at which `frame_manifest` puts the sections. They are known before the manifest, which has
+    to contain them, is serialised."""
     position = len(before)
-    at: list[int | None] = []
+    offsets: list[int | None] = []
     for section in (index_section, transaction):
-        at.append(None if section is None else position)
+        offsets.append(None if section is None else position)
         position += 0 if section is None else _LENGTH.size + len(section)
-    return Offsets(index_section=at[0], transaction=at[1])
+    return Offsets(index_section=offsets[0], transaction=offsets[1])
 
 
-def frame_manifest(index_section: bytes | None, transaction: bytes | None, manifest: bytes, *, before: bytes = b"") -> bytes:
+def frame_manifest(
+    index_section: bytes | None, transaction: bytes | None, manifest: bytes, *, before: bytes = b""
+) -> bytes:
+    """Return the bytes of a manifest file. `before` precedes all sections."""
     parts: list[bytes] = [before]
     for section in (index_section, transaction):
         if section is not None:
@@ -50,25 +54,27 @@ def frame_manifest(index_section: bytes | None, transaction: bytes | None, manif
 
 
 def find_manifest_position(tail: bytes, *, size: int, path: str) -> int:
-    """Where the manifest message's section starts, read from the last bytes of a file of `size` bytes."""
+    """Return the position of the manifest section, from the last bytes of a file of `size` bytes."""
     if len(tail) < FOOTER.size:
-        raise Corrupt(f"{size} bytes are too few for a manifest", path=path, field="footer")
+        raise Corrupt(f"is {size} bytes long, which is too short for a manifest", path=path, field="footer")
     position, _major, _minor, magic = FOOTER.unpack(tail[-FOOTER.size :])
     if magic != MAGIC:
-        raise Corrupt(f"does not end in {MAGIC!r} but in {magic!r}", path=path, field="footer.magic")
+        raise Corrupt(f"ends in {magic!r} instead of {MAGIC!r}", path=path, field="footer.magic")
     MANIFEST_BYTES.check(size, path=path)
     if not 0 <= position <= size - FOOTER.size - _LENGTH.size:
-        raise Corrupt(f"the manifest would start at byte {position} of {size}", path=path, field="footer.position")
+        raise Corrupt(
+            f"its footer places the manifest at byte {position} of {size}", path=path, field="footer.position"
+        )
     return int(position)
 
 
 def extract_manifest_message(data: bytes, *, path: str) -> bytes:
-    """The manifest message's bytes in a whole file."""
+    """Return the bytes of the manifest message in a whole file."""
     position = find_manifest_position(data[-FOOTER.size :], size=len(data), path=path)
     message = read_section(data, position, path=path, field="manifest")
     if position + _LENGTH.size + len(message) + FOOTER.size != len(data):
         raise Corrupt(
-            f"the manifest's length {len(message)} does not fill the file up to its footer",
+            f"the manifest has {len(message)} bytes, which do not reach up to the footer",
             path=path,
             field="manifest.length",
         )
@@ -76,11 +82,11 @@ def extract_manifest_message(data: bytes, *, path: str) -> bytes:
 
 
 def read_section(data: bytes, position: int, *, path: str, field: str) -> bytes:
-    """The length-prefixed section that starts at `position`."""
+    """Return the length-prefixed section that starts at `position`."""
     start = position + _LENGTH.size
     if position < 0 or start > len(data):
-        raise Corrupt(f"section {field} would start at byte {position} of {len(data)}", path=path, field=field)
+        raise Corrupt(f"section {field} is placed at byte {position} of {len(data)}", path=path, field=field)
     (length,) = _LENGTH.unpack_from(data, position)
     if start + length > len(data):
-        raise Corrupt(f"section {field} is cut short: {length} bytes at {position}", path=path, field=field)
+        raise Corrupt(f"section {field} is truncated: {length} bytes at {position}", path=path, field=field)
     return data[start : start + length]

@@ -1,12 +1,12 @@
-"""Which bytes a version was made upon: the number of its parent and the SHA-256 of the parent's whole manifest file.
+"""Hash chain: each version names its parent and the SHA-256 of the parent's whole manifest file.
 
-The format has no checksum, and a manifest with one bit changed can read like another table. So every version of ours
-tells, in the properties of its transaction, what its parent was:
+The format has no checksum, and a manifest with one flipped bit may read like another table. So every version that
+this library writes records its parent in the properties of its transaction:
 
     lance_assets.parent = "41 sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0bb22cd15d6c15b0f00a08"
 
-Other engines keep it, and read past it. What does not have this form is kept as it is, as the parent that no version
-can be. Who sets it: `transactions/apply.py`. Who asks: `fsck/hash_chain.py`.
+Other engines carry the property along and ignore it. A value of another form is kept as a parent with version 0,
+which no version can match. `transactions/apply.py` sets the property, `fsck/hash_chain.py` verifies it.
 """
 
 import re
@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from lance_core.format.ids import Version
 
 PARENT = "lance_assets.parent"
+"""The transaction property that holds the parent hash."""
 PARENT_BYTES_MAX = 256
-"""What it adds to a transaction, at most."""
+"""The maximum number of bytes that the property adds to a transaction."""
 _PATTERN = re.compile(r"([1-9][0-9]{0,18}) sha256:([0-9a-f]{64})")
 
 
@@ -27,8 +28,9 @@ class ParentHash:
 
     @classmethod
     def of(cls, text: str) -> "ParentHash":
-        """
-        >>> Parent.of("somebody else's").version
+        """Parse a property value. A value of another form gets version 0.
+
+        >>> ParentHash.of("written by another engine").version
         0
         """
         matched = _PATTERN.fullmatch(text)

@@ -1,7 +1,7 @@
-"""Runs of consecutive ids: the arithmetic below sequences of row ids and of row versions.
+"""Run-length arithmetic: operations on runs of consecutive ids, for sequences of row ids and of row versions.
 
-A run is its first id and its length; runs stand in row order, in two arrays. Nothing here knows fragments, messages or
-files.
+A run is its first id and its length; runs are stored in row order, in two arrays. This module knows no fragments,
+messages or files.
 """
 
 import numpy as np
@@ -19,27 +19,29 @@ END_MAX = 2**64 - 1
 
 
 def check_positions(positions: Positions, rows: int) -> Counts:
+    """Return the positions as signed integers, after checking that they are rows of a fragment with `rows` rows."""
     if len(positions) and not (positions.min() >= 0 and positions.max() < rows):
-        raise InvalidInput(f"rows {positions.min()} to {positions.max()} of {rows}")
+        raise InvalidInput(f"rows {positions.min()} to {positions.max()} were requested from a sequence of {rows} rows")
     return positions.astype(np.int64)
 
 
 def remove_positions(lengths: Counts, deleted: Counts) -> tuple[Counts, Counts, Counts]:
-    """What stays of runs when rows are deleted: for each piece, its run, how far into it, and its length."""
+    """Return what remains of runs after rows are deleted. Each remaining piece is given by its run, its offset in
+    that run and its length."""
     ends = np.cumsum(lengths)
     if not len(deleted):
         return np.arange(len(lengths)), np.zeros_like(lengths), lengths
-    # Every deleted row ends a piece and starts the next; in order, the n-th start belongs to the n-th end.
+    # Every deleted row ends one piece and starts the next, so the n-th start in order belongs to the n-th end.
     piece_starts = np.sort(np.concatenate([ends - lengths, deleted + 1]), kind="stable")
     piece_ends = np.sort(np.concatenate([ends, deleted]), kind="stable")
-    stays = piece_ends > piece_starts
-    piece_starts, piece_ends = piece_starts[stays], piece_ends[stays]
+    is_kept = piece_ends > piece_starts
+    piece_starts, piece_ends = piece_starts[is_kept], piece_ends[is_kept]
     run = np.searchsorted(ends, piece_starts, side="right")
     return run, piece_starts - (ends - lengths)[run], piece_ends - piece_starts
 
 
 def clip_runs(lengths: Counts, start: int, stop: int) -> tuple[Counts, Counts, Counts]:
-    """What of runs lies between two rows, in the form of `remove_positions`."""
+    """Return the part of runs between two rows, in the form of `remove_positions`."""
     ends = np.cumsum(lengths)
     begins = np.maximum(ends - lengths, start)
     run = np.flatnonzero(np.minimum(ends, stop) > begins)
@@ -64,13 +66,14 @@ def runs_of(ids: Ids) -> tuple[Ids, Counts]:
 
 
 def is_successor(ids: Ids, before: Ids) -> npt.NDArray[np.bool_]:
-    """The highest id is followed by none, though its sum with 1 wraps to 0."""
+    """Return, for each id, whether it directly follows the id in `before`. No id follows the highest one, although
+    adding 1 to it wraps to 0."""
     follows: npt.NDArray[np.bool_] = (ids == before + np.uint64(1)) & (ids != 0)
     return follows
 
 
 def last_ids(starts: Ids, lengths: Counts) -> Ids:
-    """Inclusive, since the end of a run may need a bit more."""
+    """Return the last id of each run. It is inclusive because the exclusive end may need more than 64 bits."""
     return starts + (lengths - 1).astype(np.uint64)
 
 
@@ -90,7 +93,7 @@ def sort_by_first_id(starts: Ids, lengths: Counts) -> tuple[Ids, Counts, Counts]
 
 
 def find_overlap(starts: Ids, lengths: Counts) -> tuple[int, RowId] | None:
-    """Of runs by first id: the first whose next one starts before it ends, and the id that both hold."""
+    """Return the first overlap of runs that are sorted by first id: the index of the earlier run and the shared id."""
     lasts = last_ids(starts, lengths)
-    meeting = np.flatnonzero(starts[1:] <= lasts[:-1])
-    return (int(meeting[0]), RowId(int(starts[meeting[0] + 1]))) if len(meeting) else None
+    overlapping = np.flatnonzero(starts[1:] <= lasts[:-1])
+    return (int(overlapping[0]), RowId(int(starts[overlapping[0] + 1]))) if len(overlapping) else None

@@ -1,27 +1,28 @@
-"""The five wire forms of a segment of row ids, each way: a range, one with holes or with a bitmap, a sorted array, an
-array in any order.
+"""Row id segments: encodes and decodes the five wire forms of a segment. The forms are a range, a range with holes, a
+range with a bitmap, a sorted array and an unsorted array.
 
-Start with `decode_segment` and `encode_segment`. What a sequence of segments means is `rowids.py`'s.
+Start with `decode_segment` and `encode_segment`. `rowids.py` defines what a sequence of segments means.
 """
 
 import numpy as np
 
 from lance_core.format._pb import rowids_pb2
-from lance_core.format.id_runs import END_MAX, Counts, Ids, is_ascending, expand_runs, last_ids, one_run, runs_of
+from lance_core.format.id_runs import END_MAX, Counts, Ids, expand_runs, is_ascending, last_ids, one_run, runs_of
 
 
 class InvalidSegment(ValueError):
-    """A segment contradicts itself. Whoever decodes says in which file and field."""
+    """A segment contradicts itself. The caller adds the file and the field."""
 
 
 def decode_segment(message: rowids_pb2.U64Segment, *, rows_max: int) -> tuple[Ids, Counts]:
-    """First value and length of each run. Nothing is allocated that the message does not pay for with its bytes."""
+    """Return the first value and the length of each run. The allocated memory is proportional to the size of the
+    message."""
     kind = message.WhichOneof("segment")
     if kind == "sorted_array" or kind == "array":
         values = _decode_array(message.sorted_array if kind == "sorted_array" else message.array)
         _check_count(len(values), rows_max)
         if kind == "sorted_array" and not is_ascending(values):
-            raise InvalidSegment("a sorted array does not ascend")
+            raise InvalidSegment("a sorted array is not in ascending order")
         return runs_of(values)
     if kind == "range":
         start, end = message.range.start, message.range.end
@@ -31,7 +32,7 @@ def decode_segment(message: rowids_pb2.U64Segment, *, rows_max: int) -> tuple[Id
         return _decode_holes(message.range_with_holes, rows_max)
     if kind == "range_with_bitmap":
         return _decode_bitmap(message.range_with_bitmap, rows_max)
-    raise InvalidSegment("a segment is of no kind that is known here")
+    raise InvalidSegment("a segment has an unknown form")
 
 
 def _decode_holes(message: rowids_pb2.U64Segment.RangeWithHoles, rows_max: int) -> tuple[Ids, Counts]:
@@ -39,9 +40,9 @@ def _decode_holes(message: rowids_pb2.U64Segment.RangeWithHoles, rows_max: int) 
     holes = _decode_array(message.holes)
     _check_count(end - start - len(holes), rows_max)
     if not is_ascending(holes):
-        raise InvalidSegment("the holes of a range do not ascend")
+        raise InvalidSegment("the holes of a range are not in ascending order")
     if len(holes) and not (start <= holes[0] and holes[-1] < end):
-        raise InvalidSegment(f"a hole lies outside of its range {start}..{end}")
+        raise InvalidSegment(f"a hole lies outside its range {start}..{end}")
     starts = np.concatenate([np.array([start], dtype=np.uint64), holes + np.uint64(1)])
     lengths = (np.concatenate([holes, np.array([end], dtype=np.uint64)]) - starts).astype(np.int64)
     return starts[lengths > 0], lengths[lengths > 0]
@@ -51,7 +52,7 @@ def _decode_bitmap(message: rowids_pb2.U64Segment.RangeWithBitmap, rows_max: int
     slots = message.end - message.start
     packed = np.frombuffer(message.bitmap, dtype=np.uint8)
     if slots < 0 or len(packed) != -(-slots // 8):
-        raise InvalidSegment(f"a bitmap of {len(packed)} bytes is not for the range {message.start}..{message.end}")
+        raise InvalidSegment(f"a bitmap of {len(packed)} bytes does not match its range {message.start}..{message.end}")
     if slots % 8 and packed[-1] >> (slots % 8):
         raise InvalidSegment("a bitmap has bits beyond its range")
     _check_count(int(np.bitwise_count(packed).sum()), rows_max)
@@ -69,9 +70,9 @@ def _decode_array(message: rowids_pb2.EncodedU64Array) -> Ids:
     elif kind == "u64_array":
         base, data, width = 0, message.u64_array.values, 8
     else:
-        raise InvalidSegment("an array is of no kind that is known here")
+        raise InvalidSegment("an array has an unknown form")
     if len(data) % width:
-        raise InvalidSegment(f"{len(data)} bytes are no array of {width}-byte values")
+        raise InvalidSegment(f"{len(data)} bytes are not a whole number of {width}-byte values")
     offsets = np.frombuffer(data, dtype=f"<u{width}").astype(np.uint64)
     if len(offsets) and int(offsets.max()) + base > END_MAX:
         raise InvalidSegment("an array holds values of more than 64 bits")
@@ -82,11 +83,12 @@ def _check_count(count: int, rows_max: int) -> None:
     if count < 0:
         raise InvalidSegment("a range ends before it starts")
     if count > rows_max:
-        raise InvalidSegment(f"a segment holds {count} values where {rows_max} rows are left")
+        raise InvalidSegment(f"a segment holds {count} values, but at most {rows_max} rows remain")
 
 
 def encode_segment(starts: Ids, lengths: Counts) -> rowids_pb2.U64Segment:
-    """The smallest form by the reference writer's estimate; of equal ones the first of holes, bitmap, array."""
+    """Return the smallest form by the estimate of the reference writer. Ties are resolved in the order holes, bitmap,
+    array."""
     lasts = last_ids(starts, lengths)
     if not (starts[1:] > lasts[:-1]).all():
         return rowids_pb2.U64Segment(array=_encode_array(expand_runs(starts, lengths)))

@@ -1,4 +1,4 @@
-"""Distinct types for the numbers that are easy to mix up: versions, fragments, row ids and row addresses."""
+"""Identifier types: distinct types for integers that are easy to confuse."""
 
 from typing import NewType
 

@@ -1,7 +1,8 @@
-"""The index section of a manifest: what indices a version has, and what they cover. Views, as fragments are.
+"""Index metadata: the index section of a manifest, which lists the index segments of a version and their coverage.
+Views, like fragments.
 
-Several entries may share a name: they are segments of one index. A version's section is complete, not a delta, so a
-commit that forgot to carry it would drop every index.
+Several entries may share a name: they are the segments of one index. The section of a version is complete, not a
+delta, so a commit that did not carry it over would drop every index.
 """
 
 import uuid
@@ -32,7 +33,8 @@ _ROW_IDS_BELOW = {
     "rtreeindexdetails": 1,
     "vectorindexdetails": 3,
 }
-"""Below this version a kind stores row ids, from it on addresses. The others store addresses, or nobody knows."""
+"""Below this version, an index type stores row ids; from it on, row addresses. Types that are not listed store
+addresses, or are unknown."""
 _FOLLOWS_REUSE_BELOW = {
     "bitmapindexdetails": 1,
     "bloomfilterindexdetails": 1,
@@ -44,19 +46,19 @@ _FOLLOWS_REUSE_BELOW = {
     "vectorindexdetails": 3,
     "zonemapindexdetails": 1,
 }
-"""Below this version, readers of a kind find its rows through a fragment reuse index. Those of the others do not, or
-nobody knows: pylance 14 answers wrongly from an FM index."""
+"""Below this version, readers of an index type find its rows through a fragment reuse index. Readers of types that
+are not listed do not, or it is unknown: pylance 14 returns wrong results from an FM index."""
 _BREAKS_WHEN_REMAPPED = frozenset(
     {"btreeindexdetails", "invertedindexdetails", "jsonindexdetails", "ngramindexdetails"}
 )
-"""Kinds whose rows pylance 14 loses where it rewrites the index at once over a fragment reuse index that it depends
-on, as `compact_files()` does."""
+"""Index types whose rows pylance 14 loses if it rewrites an index immediately, as `compact_files()` does, while the
+index depends on a fragment reuse index."""
 _ZONE_BASED = frozenset({"zonemapindexdetails", "bloomfilterindexdetails"})
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """A file of a segment, below its directory."""
+    """A file in the directory of a segment."""
 
     path: str
     size: int
@@ -98,7 +100,7 @@ class IndexMetadata:
         return cls(message)
 
     def with_contents(self, details: bytes, files: Iterable[SegmentFile]) -> "IndexMetadata":
-        """With what is known once its files are written."""
+        """Return the segment with the details and files that are known once the files are written."""
         message = table_pb2.IndexMetadata()
         message.CopyFrom(self._message)
         message.index_details.value = details
@@ -108,7 +110,7 @@ class IndexMetadata:
 
     @classmethod
     def decode(cls, data: bytes) -> "IndexMetadata":
-        """What `encode` gave, in the same application."""
+        """Decode what `encode` returned in the same application."""
         return cls(table_pb2.IndexMetadata.FromString(data))
 
     def encode(self) -> bytes:
@@ -116,12 +118,12 @@ class IndexMetadata:
 
     @property
     def message(self) -> table_pb2.IndexMetadata:
-        """For the rooms that build manifests and transactions; never changed in place."""
+        """The message, for packages that build manifests and transactions; never changed in place."""
         return self._message
 
     @property
     def uuid(self) -> uuid.UUID:
-        """Also the name of its directory."""
+        """The uuid, which is also the name of its directory."""
         data = self._message.uuid.uuid
         if len(data) != 16:
             raise Corrupt(f"its uuid has {len(data)} bytes, not 16", path=f"index {self.name}", field="uuid")
@@ -133,26 +135,27 @@ class IndexMetadata:
 
     @property
     def qualified_path(self) -> str:
-        """Its directory, relative to the table's root; under its base's number where it is somebody else's."""
+        """The directory relative to the table's root, prefixed with the id of the base if it belongs to another
+        table."""
         return qualify_path(self.base_id, f"{naming.INDICES}/{self.uuid}")
 
     @property
     def file_names(self) -> tuple[str, ...]:
-        """Below its directory; none where an older writer listed none."""
+        """Paths below the directory; empty if an older writer recorded none."""
         for file in self._message.files:
             if not naming.is_confined(file.path):
-                raise Corrupt("a file of an index leaves its directory", path=repr(file.path), field="files")
+                raise Corrupt("the path of an index file leaves its directory", path=repr(file.path), field="files")
         return tuple(file.path for file in self._message.files)
 
     @property
     def files(self) -> tuple[SegmentFile, ...]:
-        """None where an older writer listed none."""
+        """The files with their sizes; empty if an older writer recorded none."""
         sizes = (file.size_bytes for file in self._message.files)
         return tuple(SegmentFile(path, size) for path, size in zip(self.file_names, sizes, strict=True))
 
     @property
     def created_at(self) -> datetime | None:
-        """None where its writer did not tell, and where it told a time that cannot be."""
+        """`None` if the writer recorded no time, or an impossible one."""
         milliseconds = self._message.created_at
         if not milliseconds:
             return None
@@ -176,37 +179,38 @@ class IndexMetadata:
 
     @property
     def dataset_version(self) -> Version:
-        """The version whose rows it was built from."""
+        """The version from whose rows it was built."""
         return Version(self._message.dataset_version)
 
     @property
     def kind(self) -> str:
-        """The last part of its type's URL: `BTreeIndexDetails`."""
+        """The last part of the type's URL: `BTreeIndexDetails`."""
         return self._message.index_details.type_url.rpartition(".")[2]
 
     @property
     def stores_addresses(self) -> bool:
-        """Whether it says where rows are, even in a table with stable row ids: then it is lost where they move."""
+        """True if it stores row addresses, even in a table with stable row ids. It loses the rows that move."""
         return self._message.index_version >= _ROW_IDS_BELOW.get(self.kind.lower(), 0)
 
     @property
     def is_zone_based(self) -> bool:
-        """It knows stretches of a fragment, not rows: nothing of it can follow a row to another place."""
+        """True if it describes ranges of a fragment instead of rows, so that it cannot follow a row to another
+        location."""
         return self.kind.lower() in _ZONE_BASED
 
     @property
     def follows_reuse(self) -> bool:
-        """Whether it stays right where a fragment reuse index says where its rows went."""
+        """True if it stays correct when a fragment reuse index records where its rows moved."""
         return self._message.index_version < _FOLLOWS_REUSE_BELOW.get(self.kind.lower(), 0)
 
     @property
     def survives_remap(self) -> bool:
-        """Whether it stays right even where somebody who compacts later rewrites it at once."""
+        """True if it stays correct even if another library later compacts and rewrites it immediately."""
         return self.follows_reuse and self.kind.lower() not in _BREAKS_WHEN_REMAPPED
 
     @property
     def covers(self) -> BitMap | None:
-        """Fragment ids, dead ones included; None where nobody noted them."""
+        """Fragment ids, including those of removed fragments; `None` if the coverage is not recorded."""
         if not self._message.fragment_bitmap:
             return None
         try:
@@ -215,7 +219,8 @@ class IndexMetadata:
             raise Corrupt("is not a Roaring bitmap", path=f"index {self.name}", field="fragment_bitmap") from error
 
     def with_rewrite(self, rewritten: "IndexMetadata") -> "IndexMetadata":
-        """Under a new uuid with new files; name, fields and the version it was built from stay."""
+        """Return the segment with the uuid and files of its rewrite. Name, fields and the version it was built from
+        stay."""
         message = table_pb2.IndexMetadata()
         message.CopyFrom(self._message)
         message.uuid.CopyFrom(rewritten.message.uuid)
@@ -230,7 +235,8 @@ class IndexMetadata:
         return IndexMetadata(message)
 
     def with_base(self, base_id: int | None) -> "IndexMetadata":
-        """For a table at another place: without a base, its files are in this one now. With None, in the table."""
+        """Return the segment for a table at another location: without a base, its files belong to this base now.
+        `None` removes the base."""
         message = table_pb2.IndexMetadata()
         message.CopyFrom(self._message)
         if base_id is None:
@@ -240,7 +246,8 @@ class IndexMetadata:
         return IndexMetadata(message)
 
     def with_coverage(self, fragments: BitMap) -> "IndexMetadata":
-        """The same segment with another coverage. The empty set is written out: no bytes would mean unknown."""
+        """Return the segment with another coverage. The empty set is encoded explicitly, since no bytes would mean
+        unknown."""
         message = table_pb2.IndexMetadata()
         message.CopyFrom(self._message)
         message.fragment_bitmap = fragments.serialize()
@@ -260,7 +267,7 @@ def decode_section(data: bytes | None, *, path: str) -> tuple[IndexMetadata, ...
 
 
 def encode_section(indices: Sequence[IndexMetadata]) -> bytes | None:
-    """None for no indices: the section is then left out."""
+    """Encode the index section; `None` if there are no indices, so that the section is omitted."""
     if not indices:
         return None
     return table_pb2.IndexSection(indices=(index.message for index in indices)).SerializeToString()

@@ -1,11 +1,12 @@
-"""How a version says which source files its rows were ingested from.
+"""Ingest records: the config entry that names the source files whose rows a version contains.
 
-    config["lance_assets.ingested"] = "<segment>:<files> <segment>:<files> ..."      the newest first
-    _lance_assets/ingested/<segment>.arrow                                           in the root of the main line
+    config["lance_assets.ingested"] = "<segment>:<files> <segment>:<files> ..."      newest first
+    _lance_assets/ingested/<segment>.arrow                                           below the root of the main branch
 
-The entry is part of the version, so it lands with the rows or not at all, goes back where an older version is restored,
-and is inherited by branches. A transaction that sets it names in its properties what it follows, too: it stands only on
-a version that has just that. The segments themselves are written and read in `tasks/record.py`. Pure.
+The entry is part of the version: it is committed atomically with the rows, reverts when an older version is restored,
+and is inherited by branches. A transaction that sets the entry also names the previous entry in its properties, and
+is valid only on a version that has exactly that entry. `tasks/ingest/ingest_log.py` reads and writes the segments;
+this module does no I/O.
 """
 
 import re
@@ -16,9 +17,9 @@ from lance_core.errors import Corrupt, RetryableConflict
 from lance_core.format import naming
 
 INGESTED = "lance_assets.ingested"
-"""The key of the entry, and of the property that says what it becomes."""
+"""The config key of the entry, and the transaction property that holds its new value."""
 FOLLOWS = "lance_assets.ingested_follows"
-"""The property that says what it is before."""
+"""The transaction property that holds the previous value of the entry."""
 DIRECTORY = f"{naming.PROJECT_DIRECTORY}/ingested"
 _SEGMENT = re.compile(r"([0-9a-f]{32}):([1-9]\d{0,11})")
 
@@ -38,28 +39,30 @@ def encode_segments(segments: Iterable[IngestSegment]) -> str:
 
 
 def segments_of(config: Mapping[str, str], *, path: str) -> tuple[IngestSegment, ...]:
-    """
+    """Return the segments of a table config.
+
     >>> segments_of({"lance_assets.ingested": "0123456789abcdef0123456789abcdef:7"}, path="")[0].files
     7
     """
-    found = []
-    for each in config.get(INGESTED, "").split():
-        if (matched := _SEGMENT.fullmatch(each)) is None:
-            raise Corrupt(f"{each!r:.80} is no part of a record of ingested files", path=path, field=INGESTED)
-        found.append(IngestSegment(matched[1], int(matched[2])))
-    return tuple(found)
+    segments = []
+    for entry in config.get(INGESTED, "").split():
+        if (matched := _SEGMENT.fullmatch(entry)) is None:
+            raise Corrupt(f"{entry!r:.80} is not a segment of an ingest record", path=path, field=INGESTED)
+        segments.append(IngestSegment(matched[1], int(matched[2])))
+    return tuple(segments)
 
 
 def config_after(
     config: Mapping[str, str], properties: Mapping[str, str], *, ours: str, version: int
 ) -> dict[str, str] | None:
-    """The config after a change with these properties; None where it says nothing of files."""
+    """Return the config after a change with these properties, or `None` if the change ingests no files."""
     after = properties.get(INGESTED)
     if after is None:
         return None
     if config.get(INGESTED, "") != properties.get(FOLLOWS, ""):
         raise RetryableConflict(
-            f"files were ingested up to version {version} that this {ours} has not seen; repeat it on that version",
+            f"other files were ingested up to version {version}, after this {ours} was planned; repeat the operation "
+            "on that version",
             ours=ours,
             theirs="ingest",
             version=version,

@@ -1,8 +1,9 @@
-"""Which keys an upsert inserted, as the format records them: the hashes of few, of many a split-block Bloom filter of a
-fixed size, so that two writers of one new key see each other. For keys that the reference writer records too, those of
-a declared primary key of text or integers, all is as it does it, bit for bit.
+"""Key filter: the keys that an upsert inserted, in the form that the format records them, so that two writers of the
+same new key detect each other.
 
-What never lives here: whether two filters that meet are a conflict (`transactions/rules.py`).
+Few keys are stored as exact hashes, many as a split-block Bloom filter of fixed size. For the keys that the reference
+writer records too, those of a declared primary key of strings or integers, the encoded filter is identical bit for
+bit. `transactions/rules.py` decides whether two overlapping filters are a conflict.
 """
 
 from collections.abc import Sequence
@@ -22,18 +23,19 @@ _WORDS_PER_BLOCK = 8
 _ITEMS = 8192
 _EXACT_MAX = 1024
 _EXACT_BELIEVED_MAX = 65_536
-"""More are not compared: nobody writes so many, and each becomes an object."""
+"""Longer lists of hashes are not compared: no writer produces them, and each hash becomes a Python object."""
 _PROBABILITY = 0.00057
 _SALTS = (0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31)
 
 
 def is_recorded_by_all(arrow: pa.DataType) -> bool:
-    """Whether every writer has the same bytes for values of this type."""
+    """Return whether every writer encodes values of this type as the same bytes."""
     return _is_text(arrow) or pa.types.is_integer(arrow)
 
 
 def may_share_keys(one: bytes, other: bytes) -> bool:
-    """False only where no key is in both: filters over the same columns, made alike, that do not meet."""
+    """Return false only if the two filters certainly have no key in common: they are over the same columns, have the
+    same form and do not intersect."""
     try:
         first, second = map(transaction_pb2.Transaction.KeyExistenceFilter.FromString, (one, other))
     except DecodeError:
@@ -55,13 +57,13 @@ def may_share_keys(one: bytes, other: bytes) -> bool:
         return bool(((words[block] & bits) == bits).all(axis=1).any())
     if not _has_known_size(second.bloom):
         return True
-    # A key sets one bit in each word of a block: where some word has no bit in common, no key is in both.
+    # A key sets one bit in each word of a block. If the filters share no bit in some word, no key is in both.
     return bool((words & _words(second.bloom)).all(axis=1).any())
 
 
 def key_filter(field_ids: Sequence[int], columns: Sequence[pa.Array], *, exact: bool) -> bytes:
-    """The encoded filter of these keys: one array a key column, no nulls, no floats (their bits are compared). `exact`
-    asks for the hashes themselves, where there are few."""
+    """Return the encoded filter of these keys: one array for each key column, without nulls and without floats (their
+    bits would be compared). `exact` stores the hashes themselves, if they are few."""
     message = transaction_pb2.Transaction.KeyExistenceFilter(field_ids=field_ids)
     hashes = sorted_unique(_hashes(columns))
     if exact and len(hashes) <= _EXACT_MAX:
@@ -74,10 +76,12 @@ def key_filter(field_ids: Sequence[int], columns: Sequence[pa.Array], *, exact: 
 
 
 def merge_filters(field_ids: Sequence[int], filters: Sequence[bytes], *, exact: bool) -> bytes:
-    """Of keys in several portions, each of whose filters `key_filter` made: the filter of them all."""
+    """Return the filter of all keys, given the filters that `key_filter` made for separate portions."""
     message = transaction_pb2.Transaction.KeyExistenceFilter(field_ids=field_ids)
-    parts = [transaction_pb2.Transaction.KeyExistenceFilter.FromString(each) for each in filters]
-    hashes = sorted_unique(np.array([each for part in parts for each in part.exact.key_hashes], dtype=np.uint64))
+    parts = [transaction_pb2.Transaction.KeyExistenceFilter.FromString(key_hash) for key_hash in filters]
+    hashes = sorted_unique(
+        np.array([key_hash for part in parts for key_hash in part.exact.key_hashes], dtype=np.uint64)
+    )
     blooms = [part.bloom for part in parts if part.WhichOneof("data") == "bloom"]
     if exact and not blooms and len(hashes) <= _EXACT_MAX:
         message.exact.key_hashes.extend(hashes.tolist())
@@ -110,14 +114,15 @@ def _bloom(message: transaction_pb2.Transaction.KeyExistenceFilter, words: npt.N
 
 
 def _blocks_and_bits(hashes: Hashes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
-    """The block of each key, and its bit in every word of that."""
+    """Return the block of each key, and its bit in every word of that block."""
     block = (((hashes >> np.uint64(32)) * np.uint64(_BLOCKS)) >> np.uint64(32)).astype(np.int64)
     low = hashes.astype(np.uint32)[:, np.newaxis]
     return block, np.left_shift(np.uint32(1), (low * np.array(_SALTS, dtype=np.uint32)) >> np.uint32(27))
 
 
 def _has_known_size(bloom: transaction_pb2.Transaction.BloomFilter) -> bool:
-    """Of the size that is known here; another one may hold any key."""
+    """Return whether a Bloom filter has the size that this module writes. A filter of another size may contain any
+    key."""
     return len(bloom.bitmap) == 4 * _WORDS_PER_BLOCK * _BLOCKS and bloom.num_bits == len(bloom.bitmap) * 8
 
 
@@ -133,21 +138,21 @@ def _hashes(columns: Sequence[pa.Array]) -> Hashes:
     if not parts:
         return np.empty(0, dtype=np.uint64)
     keys = parts[0] if len(parts) == 1 else [b"".join(part + b"\0" for part in row) for row in zip(*parts, strict=True)]
-    found = np.zeros(len(keys), dtype=np.uint64)
+    hashes = np.zeros(len(keys), dtype=np.uint64)
     lengths = np.fromiter(map(len, keys), dtype=np.int64, count=len(keys))
     for length in np.unique(lengths):
-        places = np.flatnonzero(lengths == length)
-        joined = b"".join(keys[place] for place in places)
-        found[places] = xxh64(np.frombuffer(joined, dtype=np.uint8).reshape(len(places), length))
-    return found
+        positions = np.flatnonzero(lengths == length)
+        concatenated = b"".join(keys[position] for position in positions)
+        hashes[positions] = xxh64(np.frombuffer(concatenated, dtype=np.uint8).reshape(len(positions), length))
+    return hashes
 
 
 def _fixed_width_bytes(column: pa.Array) -> list[bytes]:
-    return [each.tobytes() for each in _byte_matrix(column)]
+    return [row.tobytes() for row in _byte_matrix(column)]
 
 
 def _byte_matrix(column: pa.Array) -> _Bytes:
-    """A row for each value, of a type whose values have one size."""
+    """Return a row of bytes for each value of a fixed-width type."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     if pa.types.is_integer(column.type):
@@ -161,8 +166,8 @@ def _byte_matrix(column: pa.Array) -> _Bytes:
 
 
 def _text_bytes(column: pa.Array) -> list[bytes]:
-    found: list[bytes] = column.cast(pa.large_binary()).to_pylist()
-    return found
+    values: list[bytes] = column.cast(pa.large_binary()).to_pylist()
+    return values
 
 
 def _is_text(arrow: pa.DataType) -> bool:

@@ -1,9 +1,10 @@
-"""The end of a data file of format 0.1: where its batches and pages are, and the schema that it carries itself.
+"""Data file footer of format 0.1: the positions of its batches and pages, and the schema that the file carries
+itself.
 
     pages …  page table  dictionaries  [u32 n][manifest, fields only]  [u32 n][metadata]  footer as in a manifest file
 
-What lives here: `LegacyFile.decode` and the page table. A page is a column of one batch; what its bytes mean is
-`datafiles/legacy_codec.py`'s. Every number is checked against the file's size before anybody seeks to it.
+A page is one column of one batch; `datafiles/legacy_codec.py` decodes its bytes. Every position is checked against
+the size of the file before it is used. Start with `LegacyFile.decode` and `PageTable`.
 """
 
 import struct
@@ -27,7 +28,7 @@ _PAGE = struct.Struct("<qq")
 class Page:
     position: int
     length: int
-    """In values, not bytes; a list's page holds one offset more than it has lists."""
+    """The number of values, not bytes. A page of lists holds one offset more than it has lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class LegacyFile:
-    """What the metadata says; the two other places still have to be read."""
+    """Decoded metadata. The page table and the schema have to be read separately, from the positions given here."""
 
     size: int
     batch_offsets: tuple[int, ...]
-    """First row of each batch, and the row count at the end."""
+    """The first row of each batch, followed by the number of rows."""
     page_table_position: int
     schema_position: int
 
@@ -61,21 +62,19 @@ class LegacyFile:
             raise Corrupt("the file's metadata does not parse", path=path, field="metadata") from error
         offsets = tuple(message.batch_offsets) or (0,)
         if offsets[0] != 0 or any(after < before for before, after in pairwise(offsets)):
-            raise Corrupt("its batches do not follow one another", path=path, field="batch_offsets")
+            raise Corrupt("its batch offsets are not in ascending order from 0", path=path, field="batch_offsets")
         if not message.manifest_position:
-            raise Unsupported(
-                f"{path} is a data file of format 0.1 that carries no schema; no release wrote such tables"
-            )
+            raise Unsupported(f"{path} is a data file of format 0.1 without a schema, which no release wrote")
         return cls(size, offsets, message.page_table_position, message.manifest_position)
 
 
 @dataclass(frozen=True, slots=True)
 class LegacySchema:
-    """The columns as they were when the file was written."""
+    """The columns at the time when the file was written."""
 
     schema: TableSchema
     dictionaries: Mapping[int, Page]
-    """Field id -> the values of its dictionary, which are in the same file."""
+    """The dictionary values by field id, as pages of the same file."""
 
     @classmethod
     def decode(cls, manifest: bytes, *, path: str) -> "LegacySchema":
@@ -93,31 +92,35 @@ class LegacySchema:
 
 
 def metadata_span(tail: bytes, *, size: int, path: str) -> Span:
-    """Where the metadata message is, read from the file's last bytes."""
+    """Return the position of the metadata message, from the last bytes of the file."""
     if len(tail) < framing.FOOTER.size:
-        raise Corrupt(f"{size} bytes are too few for a data file", path=path, field="footer")
+        raise Corrupt(f"is {size} bytes long, which is too short for a data file", path=path, field="footer")
     position, _major, _minor, magic = framing.FOOTER.unpack(tail[-framing.FOOTER.size :])
     if magic != framing.MAGIC:
-        raise Corrupt(f"does not end in {framing.MAGIC!r} but in {magic!r}", path=path, field="footer.magic")
+        raise Corrupt(f"ends in {magic!r} instead of {framing.MAGIC!r}", path=path, field="footer.magic")
     length = size - framing.FOOTER.size - position
     if position < 0 or length < _LENGTH.size:
-        raise Corrupt(f"the metadata would start at byte {position} of {size}", path=path, field="footer.position")
+        raise Corrupt(
+            f"its footer places the metadata at byte {position} of {size}", path=path, field="footer.position"
+        )
     return Span(position, length)
 
 
 def read_message(section: bytes, *, path: str, field: str) -> bytes:
-    """The length-prefixed message at the start of these bytes."""
+    """Return the length-prefixed message at the start of these bytes."""
     if len(section) < _LENGTH.size:
-        raise Corrupt(f"section {field} is cut short", path=path, field=field)
+        raise Corrupt(f"section {field} is truncated", path=path, field=field)
     (length,) = _LENGTH.unpack_from(section)
     if _LENGTH.size + length > len(section):
-        raise Corrupt(f"section {field} is cut short: {length} bytes of {len(section)}", path=path, field=field)
+        raise Corrupt(
+            f"section {field} is truncated: {length} bytes expected, {len(section)} read", path=path, field=field
+        )
     return section[_LENGTH.size : _LENGTH.size + length]
 
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """One page for every field id from the first to the last, and every batch; parents of structs have none."""
+    """Page positions: one page for each field id from the first to the last and each batch. Struct fields have none."""
 
     _data: bytes
     _batches: int
@@ -125,10 +128,11 @@ class PageTable:
 
     @classmethod
     def decode(cls, data: bytes, schema: TableSchema, batches: int) -> "PageTable":
-        """`data` begins at the table and may go on behind it.
+        """Decode the table at the start of `data`, which may be longer than the table.
 
-        Writers of 0.5 began at id 0, those of 0.8 and later at the first id of the file. In a table of the later kind
-        the first leaf has pages where that kind puts them; in one of the earlier kind there are only empty ones.
+        Writers of 0.5 number the rows of the table from field id 0, those of 0.8 and later from the first field id of
+        the file. A table of the later form has pages for the first leaf at the position of the later form; a table of
+        the earlier form has only empty entries there.
         """
         nodes = [node for top in schema.fields for node in top.walk()]
         first_id = min((node.id for node in nodes), default=0)
@@ -139,9 +143,9 @@ class PageTable:
         return table
 
     def page(self, field_id: int, batch: int) -> Page | None:
-        """None where the table says that there is none, or ends before it."""
-        at = ((field_id - self._first_id) * self._batches + batch) * _PAGE.size
-        if not 0 <= at <= len(self._data) - _PAGE.size:
+        """Return a page, or `None` if the table has no entry for it or ends before it."""
+        position_in_table = ((field_id - self._first_id) * self._batches + batch) * _PAGE.size
+        if not 0 <= position_in_table <= len(self._data) - _PAGE.size:
             return None
-        position, length = _PAGE.unpack_from(self._data, at)
+        position, length = _PAGE.unpack_from(self._data, position_in_table)
         return Page(position, length) if length or position else None

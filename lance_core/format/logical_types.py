@@ -1,7 +1,7 @@
-"""Lance's logical type strings and the Arrow types they name, for types that have no children of their own.
+"""Logical types: converts between Lance's type strings and Arrow types, for types without children of their own.
 
-What lives here: both directions of one table, and the grammar of the strings with parameters. Nested types
-(`struct`, `list`, `map`, a fixed-size list of structs) get their children from the field tree: `schema.py`.
+Both directions use one table, plus a grammar for strings with parameters. Nested types (`struct`, `list`, `map`, a
+fixed-size list of structs) get their children from the field tree in `schema.py`.
 """
 
 import pyarrow as pa
@@ -43,7 +43,7 @@ _PLAIN: dict[str, pa.DataType] = {
 }
 _NAMES = {arrow: name for name, arrow in _PLAIN.items() if name != "json"}
 _VIEWS = {pa.string_view(): "string", pa.binary_view(): "binary"}
-# The element of `fixed_size_list:lance.bfloat16:N`; pyarrow has no such type, two raw bytes stand for it.
+# The element of `fixed_size_list:lance.bfloat16:N`. Pyarrow has no such type, so two raw bytes represent it.
 _BFLOAT16_ITEM = pa.field(
     "item",
     pa.binary(2),
@@ -52,11 +52,11 @@ _BFLOAT16_ITEM = pa.field(
 _NOT_IN_FIXED_LISTS = ("null", "string", "large_string", "binary", "large_binary", "json")
 _UNITS = ("s", "ms", "us", "ns")
 _CHARACTERS_MAX = 1024
-"""Far more than a type can mean; a longer string nests until the stack ends."""
+"""Far longer than any type needs. Parsing a longer string could exhaust the stack, since types nest."""
 
 
 class UnknownLogicalType(ValueError):
-    """The string, or the Arrow type, has no counterpart; the caller knows the field's name."""
+    """The string or the Arrow type has no counterpart. The caller adds the name of the field."""
 
 
 def is_json(arrow: pa.DataType) -> bool:
@@ -64,7 +64,7 @@ def is_json(arrow: pa.DataType) -> bool:
 
 
 def to_arrow(logical: str) -> pa.DataType:
-    """The Arrow type of a leaf's logical type.
+    """Return the Arrow type of a leaf's logical type.
 
     >>> to_arrow("fixed_size_list:float:4")
     FixedSizeListType(fixed_size_list<item: float>[4])
@@ -89,7 +89,9 @@ def to_arrow(logical: str) -> pa.DataType:
                 return pa.binary(_parse_positive(rest))
             case "fixed_size_list":
                 inner, _, size = rest.rpartition(":")
-                return pa.list_(_BFLOAT16_ITEM if inner == BFLOAT16_EXTENSION else to_arrow(inner), _parse_positive(size))
+                return pa.list_(
+                    _BFLOAT16_ITEM if inner == BFLOAT16_EXTENSION else to_arrow(inner), _parse_positive(size)
+                )
             case "dict":
                 value, index, _ordered = rest.rsplit(":", 2)
                 return pa.dictionary(to_arrow(index), to_arrow(value))
@@ -99,7 +101,8 @@ def to_arrow(logical: str) -> pa.DataType:
 
 
 def from_arrow(arrow: pa.DataType) -> str:
-    """The logical type of a leaf's Arrow type; extension types come as their storage type, JSON excepted."""
+    """Return the logical type of a leaf's Arrow type. Callers pass the storage type of extension types, except for
+    JSON."""
     if name := _NAMES.get(arrow) or _VIEWS.get(arrow):
         return name
     if is_json(arrow):

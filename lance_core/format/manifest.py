@@ -1,12 +1,11 @@
-"""One version of a table, as its manifest says: a read-only view over the bytes of the manifest file.
+"""Manifest: one version of a table, as a read-only view over the bytes of its manifest file.
 
-What lives here: `Manifest`, decoding it from a whole file and framing a new one. Opening parses the outline
-(`manifest_header.py`); the fragments are parsed when somebody asks, once, in C. Neither is mutated: whoever makes the
-next version takes a copy of the outline (`Manifest.copy_header`) and frames it (`Manifest.from_header`). What the next version
-contains is decided in `transactions/apply.py`.
+`Manifest` decodes a whole manifest file and assembles a new one. Opening parses only the header
+(`manifest_header.py`); the fragments are parsed in C on first access. Neither is changed in place: a successor starts
+from a copy of the header (`Manifest.copy_header`) and is assembled from it (`Manifest.from_header`).
+`transactions/apply.py` decides what the next version contains.
 
-Opening checks what costs nothing at any size: framing, version, flags. A fragment is checked when it is
-touched.
+Opening checks what costs the same at any size: framing, version, flags. A fragment is checked when it is accessed.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Fragments(Sequence[Fragment]):
-    """The fragments of a version, in scan order; a view is made for each one that is asked for."""
+    """The fragments of a version, in scan order. A view is created for each fragment that is accessed."""
 
     _manifest: "Manifest"
 
@@ -58,10 +57,11 @@ class Fragments(Sequence[Fragment]):
 
 
 class Manifest:
-    """
+    """Read-only view of one version's manifest.
+
     >>> Manifest.decode(b"LANC", path="_versions/1.manifest")
     Traceback (most recent call last):
-    lance_core.errors.Corrupt: _versions/1.manifest: 4 bytes are too few for a manifest
+    lance_core.errors.Corrupt: _versions/1.manifest: is 4 bytes long, which is too short for a manifest
     """
 
     def __init__(self, message: table_pb2.Manifest, file: bytes, *, path: str) -> None:
@@ -71,7 +71,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, file: bytes, *, path: str, version: Version | None = None) -> "Manifest":
-        """Parse a whole manifest file; `version` is what its name promises."""
+        """Parse a whole manifest file. `version` is the version that its name states."""
         body = framing.extract_manifest_message(file, path=path)
         size_guard.check_message(body, path=path)
         try:
@@ -79,7 +79,9 @@ class Manifest:
         except DecodeError as error:
             raise Corrupt("the manifest message does not parse", path=path, field="manifest") from error
         if message.version < 1 or (version is not None and message.version != version):
-            raise Corrupt(f"says it is version {message.version}, its name says {version}", path=path, field="version")
+            raise Corrupt(
+                f"contains version {message.version}, but its name states {version}", path=path, field="version"
+            )
         features.check_readable(message.reader_feature_flags, message.writer_feature_flags, what=path)
         return cls(message, file, path=path)
 
@@ -93,10 +95,10 @@ class Manifest:
         path: str,
         dictionaries: bytes = b"",
     ) -> "Manifest":
-        """A new version's manifest, from its outline. Offsets are of this file alone, so all three are set or cleared
-        here."""
-        at = framing.section_offsets(index_section, transaction, before=dictionaries)
-        for name, position in (("index_section", at.index_section), ("transaction_section", at.transaction)):
+        """Assemble the manifest file of a new version. Section offsets apply to this file alone, so all three are set
+        or cleared here."""
+        offsets = framing.section_offsets(index_section, transaction, before=dictionaries)
+        for name, position in (("index_section", offsets.index_section), ("transaction_section", offsets.transaction)):
             if position is None:
                 message.ClearField(name)
             else:
@@ -107,7 +109,7 @@ class Manifest:
 
     @cached_property
     def message(self) -> table_pb2.Manifest:
-        """All of it, for the rooms that read in bulk; never changed in place."""
+        """The whole message, for packages that read in bulk; never changed in place."""
         try:
             message = table_pb2.Manifest.FromString(framing.extract_manifest_message(self._file, path=self.path))
         except DecodeError as error:
@@ -117,43 +119,44 @@ class Manifest:
 
     @property
     def has_writer(self) -> bool:
-        """Whether its writer says who it is. Those that did not are not believed what they count."""
+        """True if the writer is recorded. Row counts of a manifest without it are not trusted."""
         return self._header.HasField("writer_version")
 
     @property
     def library(self) -> str:
-        """The library that made this version, as it calls itself; empty where it did not say."""
+        """The name of the library that wrote this version; empty if it is not recorded."""
         return self._header.writer_version.library
 
     @property
     def writer(self) -> str:
-        """That library, with its version."""
+        """The library with its version."""
         return f"{self.library} {self._header.writer_version.version}".strip()
 
     def header(self) -> bytes:
-        """This version as a file, without fragments, indices and transaction: what is true of every part of it."""
-        alone = manifest_header.without_fragments(self._header)
-        return Manifest.from_header(alone, index_section=None, transaction=None, path=self.path)._file
+        """Return this version as a manifest file without fragments, indices and transaction: what is true of every
+        part of it."""
+        header = manifest_header.without_fragments(self._header)
+        return Manifest.from_header(header, index_section=None, transaction=None, path=self.path)._file
 
     def with_fragments(self, fragments: Iterable[Fragment]) -> "Manifest":
-        """This version, its fragments told better than its file tells them."""
-        outlined = manifest_header.without_fragments(self._header)
-        manifest_header.add_fragments(outlined, (fragment.message for fragment in fragments))
-        better = Manifest(outlined, self._file, path=self.path)
-        better.message = table_pb2.Manifest.FromString(outlined.SerializeToString())
-        return better
+        """Return this version with fragments that are more exact than those in its file."""
+        header = manifest_header.without_fragments(self._header)
+        manifest_header.add_fragments(header, (fragment.message for fragment in fragments))
+        manifest = Manifest(header, self._file, path=self.path)
+        manifest.message = table_pb2.Manifest.FromString(header.SerializeToString())
+        return manifest
 
     def copy_header(self) -> table_pb2.Manifest:
-        """A copy of the outline that the maker of the next version may change."""
+        """Return a copy of the header, which the builder of the next version may change."""
         return manifest_header.copy(self._header)
 
     def encode(self) -> bytes:
-        """The bytes of the manifest file."""
+        """Return the bytes of the manifest file."""
         return self._file
 
     @cached_property
     def as_parent(self) -> ParentHash:
-        """What a version that is made upon this one tells of it: of the file as it is on the store."""
+        """The parent hash that a successor of this version records: that of the file as it is stored."""
         return ParentHash(self.version, hashlib.sha256(self._file).hexdigest())
 
     @property
@@ -164,8 +167,8 @@ class Manifest:
 
     @property
     def dictionaries(self) -> bytes:
-        """The values of dictionary columns in a table of format 0.1: what lies before all sections. Their positions are
-        counted from the start of the file, so in the file of the next version they lie there too."""
+        """The values of dictionary columns in a table of format 0.1, which precede all sections. Their positions
+        count from the start of the file, so the file of the next version has them at the same position."""
         if not any(field.dictionary.length for field in self._header.fields):
             return b""
         sections = ("index_section", "transaction_section", "legacy_transaction_section")
@@ -176,7 +179,8 @@ class Manifest:
 
     @property
     def inline_transaction(self) -> bytes | None:
-        """Newer writers name its place in one field, older ones in another; a wrong place is an error."""
+        """The inline transaction, or `None`. Newer and older writers store its position in different fields; an
+        invalid position raises `Corrupt`."""
         for name in ("transaction_section", "legacy_transaction_section"):
             if self._header.HasField(name):
                 return framing.read_section(self._file, getattr(self._header, name), path=self.path, field=name)
@@ -188,13 +192,13 @@ class Manifest:
 
     @property
     def timestamp(self) -> datetime:
-        """When it was made, by its committer's clock: it may run backwards from version to version."""
+        """The commit time by the committer's clock; it may run backwards from version to version."""
         stamp = self._header.timestamp
         try:
             return _EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
         except OverflowError as error:
             raise Corrupt(
-                f"was made {stamp.seconds} seconds after 1970, which is no date", path=self.path, field="timestamp"
+                f"has the invalid timestamp of {stamp.seconds} seconds after 1970", path=self.path, field="timestamp"
             ) from error
 
     @property
@@ -207,7 +211,7 @@ class Manifest:
 
     @property
     def max_fragment_id(self) -> int:
-        """The highest id ever given out; -1 while no fragment has ever existed."""
+        """The highest fragment id ever assigned; -1 if no fragment has ever existed."""
         if self._header.HasField("max_fragment_id"):
             return self._header.max_fragment_id
         highest = max((fragment.id for fragment in self.message.fragments), default=-1)
@@ -225,8 +229,8 @@ class Manifest:
 
     @property
     def storage_version(self) -> StorageVersion:
-        """What new data files are written as;
-        taken from the first file where an old manifest does not say."""
+        """The version in which new data files are written. If an old manifest does not record it, it is that of the
+        first file."""
         try:
             if self._header.data_format.version:
                 return StorageVersion.parse(self._header.data_format.version)
@@ -249,7 +253,7 @@ class Manifest:
 
     @cached_property
     def indices(self) -> tuple[IndexMetadata, ...]:
-        """One entry a segment; segments of one index share a name."""
+        """One entry for each segment; the segments of one index share a name."""
         return decode_section(self.index_section, path=self.path)
 
     @property
@@ -265,14 +269,14 @@ class Manifest:
         return self._header.transaction_file or None
 
     def row_count(self) -> int:
-        """Live rows, from the counts that the manifest itself carries."""
+        """Return the number of live rows, from the counts in the manifest."""
         total = 0
         seen: set[int] = set()
         for fragment in self.message.fragments:
             if not fragment.physical_rows:
                 raise Unsupported(
-                    f"{self.path}: fragment {fragment.id} does not say how many rows it has; a table this "
-                    "old has to be committed to once by a current Lance"
+                    f"{self.path}: fragment {fragment.id} does not record its number of rows; commit to this old "
+                    "table once with a current version of Lance, which adds the counts"
                 )
             seen.add(fragment.id)
             try:
@@ -284,8 +288,8 @@ class Manifest:
         return total
 
     def check_ids(self) -> None:
-        """That every fragment can have its id, and none is listed twice: its rows would be read twice. Looks at every
-        one of them."""
+        """Check that every fragment has a valid id and none is listed twice, since its rows would be read twice. The
+        check reads every fragment."""
         ids = {fragment.id for fragment in self.message.fragments}
         if (highest := max(ids, default=0)) > FRAGMENT_ID_MAX:
             raise self._id_too_large_error(highest)
@@ -293,8 +297,8 @@ class Manifest:
             raise self._duplicate_fragment_error()
 
     def check_last_fragment_id(self) -> None:
-        """That the id of the last fragment was given out, so that the next one is not somebody's already. Writers list
-        fragments by their ids; where they are all looked at anyway, `check_ids` and a draft ask more."""
+        """Check that the id of the last fragment was assigned, so that the next id is unused. Writers list fragments
+        by ascending id. `check_ids` and a `ManifestBuilder`, which read all fragments, check more."""
         if not self._header.HasField("max_fragment_id"):
             return
         try:
@@ -311,27 +315,28 @@ class Manifest:
         return Corrupt(f"fragment id {fragment_id} does not fit 32 bits", path=self.path, field="fragments")
 
     def _duplicate_fragment_error(self) -> Corrupt:
-        twice, seen = -1, set[int]()
+        repeated, seen = -1, set[int]()
         for fragment in self.message.fragments:
             if fragment.id in seen:
-                twice = fragment.id
+                repeated = fragment.id
                 break
             seen.add(fragment.id)
-        return Corrupt(f"lists fragment {twice} twice", path=self.path, field="fragments")
+        return Corrupt(f"lists fragment {repeated} twice", path=self.path, field="fragments")
 
     def check_writable(self) -> None:
         features.check_writable(self._header.writer_feature_flags, what=self.path)
         if self._header.max_fragment_id >= FRAGMENT_ID_MAX:
             raise Unsupported(
-                f"{self.path}: the ids of fragments are used up, the last one given out is "
+                f"{self.path}: all fragment ids are used, the last assigned one is "
                 f"{self._header.max_fragment_id}; copy the rows into a new table"
             )
 
 
 def unassigned_id_error(fragment_id: int, last: int, *, path: str) -> Corrupt:
+    """Return the error for a fragment whose id is above `max_fragment_id`."""
     return Corrupt(
-        f"holds fragment {fragment_id}, and max_fragment_id is {last}: the next id would be given out twice. Let Lance "
-        "itself commit anything, which counts anew, and go on then",
+        f"contains fragment {fragment_id}, but max_fragment_id is {last}, so an id would be assigned twice. Make any "
+        "commit with Lance itself, which recomputes the number, and retry",
         path=path,
         field="max_fragment_id",
     )

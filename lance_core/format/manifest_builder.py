@@ -1,10 +1,9 @@
-"""A version in the making: the one place where a manifest message is changed.
+"""Manifest builder: a version under construction, and the only place that changes a manifest message.
 
-A builder starts empty (`ManifestBuilder.for_new_table`), or as a copy of a version without the parts that belong to
-that version alone (`ManifestBuilder.for_successor`).
-It is an outline (`manifest_header.py`): fragments pass through as bytes until somebody asks for them by id, and those
-that are added are kept apart until the end. What a change does to a draft is decided in `transactions/apply.py`; here
-is only how it is held.
+A builder starts empty (`ManifestBuilder.for_new_table`), or as a copy of a version without the fields that are
+specific to that version (`ManifestBuilder.for_successor`). It holds a manifest header (`manifest_header.py`):
+fragments pass through as bytes until they are accessed by id, and added fragments are kept apart until the end.
+`transactions/apply.py` decides what a change does to a builder; this module only defines how the builder stores it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +34,7 @@ class ManifestBuilder:
         self._message = message
         self._path = path
         self._fragments: dict[FragmentId, Fragment] | None = None
-        """Those that were there, once somebody asked; the message then carries none."""
+        """The existing fragments, once they were accessed; the message then carries none."""
         self._added: list[table_pb2.DataFragment] = []
         self._carries_fragments = True
         self._index_section = index_section
@@ -46,7 +45,7 @@ class ManifestBuilder:
     def for_new_table(
         cls, storage_version: StorageVersion, *, stable_row_ids: bool, version: Version | None = None
     ) -> "ManifestBuilder":
-        """Version 1 of a table; `version` is another number, for one beside the line."""
+        """Start version 1 of a table, or the detached version `version`."""
         message = manifest_header.empty()
         message.version = version or 1
         message.data_format.file_format = "lance"
@@ -59,9 +58,11 @@ class ManifestBuilder:
     def for_successor(
         cls, head: Manifest, *, contents: Manifest | None = None, version: Version | None = None
     ) -> "ManifestBuilder":
-        """The next version: so far equal to the head, or to `contents` where an older version comes back. Counters
-        are the head's in any case, since what was given out once is never given out again. `version` is another
-        number than the next, for one beside the line."""
+        """Start the next version, which equals the head so far, or `contents` if an older version is restored.
+
+        Counters are always those of the head, since an id is never assigned twice. `version` is the number of a
+        detached version; `None` means the next version of the branch.
+        """
         source = contents or head
         message = source.copy_header()
         message.version = version or _next_version(head)
@@ -74,30 +75,36 @@ class ManifestBuilder:
         if last >= 0:
             message.max_fragment_id = last
         message.next_row_id = max(head.next_row_id, source.next_row_id)
-        draft = cls(message, source.index_section, path=source.path)
-        draft._dictionaries = source.dictionaries
-        return draft
+        builder = cls(message, source.index_section, path=source.path)
+        builder._dictionaries = source.dictionaries
+        return builder
 
     @classmethod
     def for_other_location(cls, source: Manifest, *, base: BasePath | None, branch: str | None) -> "ManifestBuilder":
-        """The same version at another place: what had no base is in `base` from here on. With none, everything was
-        copied, and nothing has one but blobs that the table only refers to."""
-        draft = cls.for_successor(source, version=source.version)
-        message = draft._message
+        """Start the same version at another location: files without a base belong to `base` from now on.
+
+        If `base` is `None`, everything was copied, and only blobs that the table references keep a base.
+        """
+        builder = cls.for_successor(source, version=source.version)
+        message = builder._message
         if base is None:
-            referred = [each for each in message.base_paths if draft._has_blobs and not each.is_dataset_root]
+            external_blob_bases = [
+                base_path for base_path in message.base_paths if builder._has_blobs and not base_path.is_dataset_root
+            ]
             del message.base_paths[:]
-            message.base_paths.extend(referred)
+            message.base_paths.extend(external_blob_bases)
         else:
             message.base_paths.append(base.message)
         message.ClearField("branch")
         if branch is not None:
             message.branch = branch
-        draft.update_fragments([fragment.with_base(base.id if base else None) for fragment in draft.fragments.values()])
-        draft.set_indices([index.with_base(base.id if base else None) for index in draft.indices])
-        return draft
+        builder.update_fragments(
+            [fragment.with_base(base.id if base else None) for fragment in builder.fragments.values()]
+        )
+        builder.set_indices([index.with_base(base.id if base else None) for index in builder.indices])
+        return builder
 
-    # Looking
+    # Accessors
 
     @property
     def version(self) -> Version:
@@ -109,7 +116,7 @@ class ManifestBuilder:
 
     @property
     def max_fragment_id(self) -> int:
-        """The highest id given out so far; -1 for none."""
+        """The highest id assigned so far; -1 for none."""
         return self._message.max_fragment_id if self._message.HasField("max_fragment_id") else -1
 
     @property
@@ -134,15 +141,15 @@ class ManifestBuilder:
 
     @property
     def fragments(self) -> Mapping[FragmentId, Fragment]:
-        """Those that are there, less those that `add_fragments` brought. Asking for them parses them, so a change that leaves
-        them alone does not ask."""
+        """The existing fragments, without those that `add_fragments` added. The first access parses them, so a change
+        that leaves them alone does not access them."""
         if self._fragments is None:
             whole = table_pb2.Manifest.FromString(self._message.SerializeToString())
             self._fragments = {FragmentId(message.id): Fragment(message) for message in whole.fragments}
             if len(self._fragments) < len(whole.fragments):
                 ids = [message.id for message in whole.fragments]
-                twice = next(after for before, after in pairwise(sorted(ids)) if before == after)
-                raise Corrupt(f"lists fragment {twice} twice", path=self._path, field="fragments")
+                repeated = next(after for before, after in pairwise(sorted(ids)) if before == after)
+                raise Corrupt(f"lists fragment {repeated} twice", path=self._path, field="fragments")
             if self._message.HasField("max_fragment_id") and max(self._fragments, default=-1) > self.max_fragment_id:
                 raise unassigned_id_error(max(self._fragments), self.max_fragment_id, path=self._path)
             self._message = manifest_header.without_fragments(self._message)
@@ -150,7 +157,7 @@ class ManifestBuilder:
 
     @property
     def added_fragments(self) -> tuple[Fragment, ...]:
-        """What `add_fragments` brought."""
+        """The fragments that `add_fragments` added."""
         return tuple(map(Fragment, self._added))
 
     @property
@@ -159,7 +166,7 @@ class ManifestBuilder:
             self._indices = index_metadata.decode_section(self._index_section, path=self._path)
         return self._indices
 
-    # Changing
+    # Changes
 
     def set_indices(self, indices: Iterable[IndexMetadata]) -> None:
         self._indices = tuple(indices)
@@ -177,7 +184,7 @@ class ManifestBuilder:
             self._message.schema_metadata[key.decode()] = value
 
     def replace_contents(self, schema: TableSchema) -> None:
-        """No fragments, no indices, another schema. Config, table metadata and all counters stay."""
+        """Remove all fragments and indices and set another schema. Config, table metadata and all counters stay."""
         self._message = manifest_header.without_fragments(self._message)
         self._fragments = {}
         self._carries_fragments = False
@@ -187,10 +194,10 @@ class ManifestBuilder:
         self.set_indices(())
 
     def update_fragments(self, fragments: Iterable[Fragment]) -> None:
-        """Give fragments that are there a new state."""
+        """Replace existing fragments by their new state."""
         assert self.fragments is self._fragments
         for fragment in fragments:
-            assert fragment.id in self._fragments, f"fragment {fragment.id} is not there"
+            assert fragment.id in self._fragments, f"fragment {fragment.id} does not exist"
             self._fragments[fragment.id] = fragment
 
     def remove_fragments(self, fragment_ids: Iterable[FragmentId]) -> None:
@@ -211,15 +218,15 @@ class ManifestBuilder:
         self._message.base_paths.extend(base.message for base in bases)
 
     def reserve_fragment_ids(self, count: int) -> None:
-        """Give out ids that a later rewrite will use. On a table that never had a fragment the format begins at 1."""
+        """Assign ids that a later rewrite will use. For a table that never had a fragment, the format begins at 1."""
         last = max(0, self.max_fragment_id) + count
         if last > FRAGMENT_ID_MAX:
             raise self._ids_exhausted(last)
         self._message.max_fragment_id = last
 
     def add_fragments(self, fragments: Sequence[Fragment], *, keep_ids: bool) -> None:
-        """Put fragments behind those that are there, and give out their ids. An id of 0 is never kept: on the
-        wire it says that none was given out yet."""
+        """Append fragments behind the existing ones and assign their ids. An id of 0 is never kept: in an encoded
+        fragment it means that no id was assigned."""
         message = self._message
         next_id = self.max_fragment_id + 1
         for theirs in fragments:
@@ -238,12 +245,13 @@ class ManifestBuilder:
 
     def _ids_exhausted(self, fragment_id: int) -> InvalidInput:
         return InvalidInput(
-            f"version {self.version} would need a fragment of id {fragment_id}, and ids end at {FRAGMENT_ID_MAX}; "
-            "write fewer, larger fragments, or copy the rows into a new table"
+            f"version {self.version} would need the fragment id {fragment_id}, but the highest id is "
+            f"{FRAGMENT_ID_MAX}; write fewer, larger fragments, or copy the rows into a new table"
         )
 
     def _assign_row_ids(self, fragment: table_pb2.DataFragment) -> None:
-        """To all rows, or to those at the end that have none yet; and the version to rows whose writer noted none."""
+        """Assign row ids to all rows, or to the last rows if the first ones have ids already, and assign the version
+        to rows whose writer recorded none."""
         rows, start = fragment.physical_rows, self._message.next_row_id
         known = RowIdSequence.of_range(RowId(0), 0)
         if fragment.WhichOneof("row_id_sequence") is not None:
@@ -251,17 +259,17 @@ class ManifestBuilder:
         missing = rows - len(known)
         if start + missing > _ROW_ID_MAX:
             raise InvalidInput(
-                f"version {self.version} would need row ids above {_ROW_ID_MAX}, and there are none; copy the rows "
-                "into a new table"
+                f"version {self.version} would need row ids above {_ROW_ID_MAX}, the highest one; copy the rows into "
+                "a new table"
             )
         if missing:
             fragment.inline_row_ids = known.with_appended_range(RowId(start), missing).encode()
             self._message.next_row_id += missing
-        born = RowVersions.of_one(rows, self.version).encode()
+        current_version = RowVersions.of_one(rows, self.version).encode()
         if fragment.WhichOneof("created_at_version_sequence") is None:
-            fragment.inline_created_at_versions = born
+            fragment.inline_created_at_versions = current_version
         if fragment.WhichOneof("last_updated_at_version_sequence") is None:
-            fragment.inline_last_updated_at_versions = born
+            fragment.inline_last_updated_at_versions = current_version
 
     def finish(
         self,
@@ -272,11 +280,11 @@ class ManifestBuilder:
         transaction: bytes | None,
         scheme: NamingScheme,
     ) -> Manifest:
-        """The draft is not used after this."""
+        """Return the manifest. The builder cannot be used afterwards."""
         message = self._message
         self._set_flags()
         fragments = [fragment.message for fragment in (self._fragments or {}).values()] + self._added
-        # Without those that pass through as bytes the order is ours to keep; they lie before what was added.
+        # Fragments that pass through as bytes precede the added ones. The others have to be sorted here.
         manifest_header.add_fragments(message, sorted(fragments, key=lambda fragment: fragment.id))
         message.timestamp.seconds, message.timestamp.nanos = divmod(now_ns, 1_000_000_000)
         message.writer_version.library = LIBRARY
@@ -292,7 +300,8 @@ class ManifestBuilder:
         )
 
     def _set_flags(self) -> None:
-        """From what the version contains. Where fragments pass through unread, what the head knew of them holds."""
+        """Set the feature flags from the contents of the version. If fragments pass through unparsed, the head's flag
+        for deletion files is kept."""
         message = self._message
         kept = STICKY | Feature.STABLE_ROW_IDS
         if self._fragments is None and self._carries_fragments:
@@ -315,5 +324,7 @@ class ManifestBuilder:
 def _next_version(head: Manifest) -> Version:
     number = Version(head.version + 1)
     if naming.is_detached(number):
-        raise Corrupt(f"is version {head.version}, and no number of a line follows it", path=head.path, field="version")
+        raise Corrupt(
+            f"is version {head.version}, the highest version number of a branch", path=head.path, field="version"
+        )
     return number

@@ -1,8 +1,9 @@
-"""A manifest message without its fragments, so that what concerns a whole version costs the same at any size.
+"""Manifest header: a manifest message without its fragments, so that work on a whole version costs the same at any
+size.
 
-The type is the format's `Manifest` less one field. A parser keeps what it does not know, as bytes and in their order,
-and writes it back: the fragments pass through unread, ten times faster than they are parsed, and new ones go behind
-them as bytes. Who needs to look at them takes `Manifest.message`.
+The message type is the format's `Manifest` without one field. A protobuf parser keeps unknown fields as bytes, in
+their order, and writes them back: the fragments pass through unparsed, which is ten times faster than parsing them,
+and new fragments are appended behind them as bytes. Code that needs the fragments uses `Manifest.message`.
 """
 
 from collections.abc import Iterable
@@ -17,40 +18,43 @@ _FRAGMENTS_FIELD = "fragments"
 
 
 def parse(message: bytes) -> table_pb2.Manifest:
-    """Typed as the message it is an outline of, but asking for `fragments` is an error."""
+    """Parse a manifest message. The result is typed as the full message, but access to `fragments` raises an error."""
     return _HEADER_TYPE.FromString(message)
 
 
 def empty() -> table_pb2.Manifest:
+    """Return a header without any field."""
     return _HEADER_TYPE()
 
 
 def copy(header: table_pb2.Manifest) -> table_pb2.Manifest:
-    fresh = _HEADER_TYPE()
-    fresh.CopyFrom(header)
-    return fresh
+    """Return a copy of a header, including the fragments that it carries."""
+    duplicate = _HEADER_TYPE()
+    duplicate.CopyFrom(header)
+    return duplicate
 
 
 def add_fragments(header: table_pb2.Manifest, fragments: Iterable[table_pb2.DataFragment]) -> None:
-    """Behind those that it carries."""
+    """Append fragments behind those that the header carries."""
     header.MergeFromString(table_pb2.Manifest(fragments=fragments).SerializeToString())
 
 
 def without_fragments(header: table_pb2.Manifest) -> table_pb2.Manifest:
-    """A copy that carries none."""
+    """Return a copy that carries no fragments."""
     whole = table_pb2.Manifest.FromString(header.SerializeToString())
     whole.ClearField(_FRAGMENTS_FIELD)
     return parse(whole.SerializeToString())
 
 
 def last_fragment_id(message: bytes) -> int | None:
-    """Of the fragment that a manifest lists last, found without parsing the others; None where it has none."""
+    """Return the id of the last listed fragment without parsing the others, or `None` if there are no fragments."""
     last: bytes = getattr(_LAST_FRAGMENT_TYPE.FromString(message), _FRAGMENTS_FIELD)
     return table_pb2.DataFragment.FromString(last).id if last else None
 
 
 def _declare_last_fragment_type() -> type[Message]:
-    """A manifest that has room for one fragment, as bytes: a parser keeps the last of those that it meets."""
+    """Declare a manifest type with room for one fragment, as bytes. A parser keeps the last value of a repeated
+    occurrence."""
     package = f"{table_pb2.DESCRIPTOR.package}.last_fragment"
     file = descriptor_pb2.FileDescriptorProto(name="lance_core/format/last_fragment", package=package)
     file.message_type.add(name="Manifest").field.add(
@@ -65,7 +69,7 @@ def _declare_last_fragment_type() -> type[Message]:
 
 
 def _declare_header_type() -> type[table_pb2.Manifest]:
-    """From the declaration of the real one, so that it cannot fall behind."""
+    """Derive the header type from the declaration of the real manifest, so that it always has the same fields."""
     real = table_pb2.Manifest.DESCRIPTOR
     package = f"{real.file.package}.outline"
     file = descriptor_pb2.FileDescriptorProto(
@@ -82,8 +86,8 @@ def _declare_header_type() -> type[table_pb2.Manifest]:
             field.type_name = field.type_name.replace(real.full_name, f"{package}.{real.name}", 1)
     pool = descriptor_pool.Default()  # type: ignore[no-untyped-call]
     pool.AddSerializedFile(file.SerializeToString())
-    made = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{real.name}"))
-    return cast(type[table_pb2.Manifest], made)
+    message_type = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{real.name}"))
+    return cast(type[table_pb2.Manifest], message_type)
 
 
 _HEADER_TYPE = _declare_header_type()

@@ -1,7 +1,9 @@
-"""How far logs in front of a table are part of it: the entry `__lance_mem_wal` of the index section.
+"""MemWAL progress: the entry `__lance_mem_wal` of the index section, which records how far write-ahead logs are
+compacted into the table.
 
-Other libraries keep such logs and compact them into tables; here is only what a commit beside them must know and keep:
-for each shard of a log, the last generation that the table contains. When it moves on is the operations' to say.
+Other libraries write such logs and compact them into tables. A commit of this library only has to preserve and
+advance the progress: for each shard of a log, the last generation that the table contains. The operations decide when
+it advances.
 """
 
 import uuid
@@ -19,10 +21,10 @@ _TYPE_URL = "/lance.table.MemWalIndexDetails"
 
 
 def progress_of(index: IndexMetadata) -> tuple[Progress, ...]:
-    """What an entry of this name says; nothing for any other index."""
+    """Return the progress that an index entry records; an empty tuple for an entry of another name."""
     if index.name != MEM_WAL:
         return ()
-    return tuple(Progress(each.shard_id.uuid, each.generation) for each in _details(index).compacted_sstables)
+    return tuple(Progress(shard.shard_id.uuid, shard.generation) for shard in _details(index).compacted_sstables)
 
 
 def with_progress(
@@ -33,29 +35,34 @@ def with_progress(
     version: Version,
     created_ms: int,
 ) -> tuple[IndexMetadata, ...]:
-    """The entry anew, the others as they are. A shard never goes back; one that was not known joins. The entry gets an
-    identity of its own, since readers keep by it what they have read."""
-    all_of_them = tuple(indices)
+    """Return the indices with an updated progress entry; the other entries are unchanged.
+
+    The progress of a shard never decreases, and unknown shards are added. The entry gets a new uuid, because readers
+    cache entries by their uuid.
+    """
+    existing = tuple(indices)
     if not progress:
-        return all_of_them
-    before = next((index for index in all_of_them if index.name == MEM_WAL), None)
-    details = table_pb2.MemWalIndexDetails() if before is None else _details(before)
-    reached = {each.shard_id.uuid: each for each in details.compacted_sstables}
-    for each in progress:
-        if each.shard not in reached:
-            reached[each.shard] = details.compacted_sstables.add(shard_id=table_pb2.UUID(uuid=each.shard))
-        reached[each.shard].generation = max(reached[each.shard].generation, each.generation)
+        return existing
+    old_entry = next((index for index in existing if index.name == MEM_WAL), None)
+    details = table_pb2.MemWalIndexDetails() if old_entry is None else _details(old_entry)
+    reached = {shard_progress.shard_id.uuid: shard_progress for shard_progress in details.compacted_sstables}
+    for shard_progress in progress:
+        if shard_progress.shard not in reached:
+            reached[shard_progress.shard] = details.compacted_sstables.add(
+                shard_id=table_pb2.UUID(uuid=shard_progress.shard)
+            )
+        reached[shard_progress.shard].generation = max(
+            reached[shard_progress.shard].generation, shard_progress.generation
+        )
     message = table_pb2.IndexMetadata(name=MEM_WAL, dataset_version=version, index_version=0, created_at=created_ms)
     message.uuid.uuid = identity.bytes
     message.index_details.type_url = _TYPE_URL
     message.index_details.value = details.SerializeToString()
-    return (*(index for index in all_of_them if index.name != MEM_WAL), IndexMetadata(message))
+    return (*(index for index in existing if index.name != MEM_WAL), IndexMetadata(message))
 
 
 def _details(index: IndexMetadata) -> table_pb2.MemWalIndexDetails:
     try:
         return table_pb2.MemWalIndexDetails.FromString(index.message.index_details.value)
     except DecodeError as error:
-        raise Corrupt(
-            "does not say how far logs are part of the table", path=f"index {index.name}", field=""
-        ) from error
+        raise Corrupt("its MemWAL details do not parse", path=f"index {index.name}", field="index_details") from error

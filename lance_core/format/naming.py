@@ -1,7 +1,8 @@
-"""Names of files inside a table, and what a name says. Paths are relative to the table's root, with `/`.
+"""File naming: the names of a table's files, and what a name encodes. Paths are relative to the table's root and use
+`/`.
 
-Names are matched strictly: a live `_versions/` also holds staging leftovers of several writers
-(`…manifest#1`, `.tmp…`), which are nobody's versions.
+Names are matched strictly: a live `_versions/` directory also holds temporary files of several writers
+(`…manifest#1`, `.tmp…`), which belong to no version.
 """
 
 import enum
@@ -15,10 +16,9 @@ DATA = "data"
 DELETIONS = "_deletions"
 INDICES = "_indices"
 PROJECT_DIRECTORY = "_lance_assets"
-"""The one directory this project adds to a table;
-Lance's readers and cleanup leave unknown directories alone."""
+"""The only directory that this project adds to a table. Readers and cleanups of Lance ignore unknown directories."""
 DIRECTORIES = (TRANSACTIONS, DATA, DELETIONS, INDICES, PROJECT_DIRECTORY)
-"""Where a table keeps its files, but for its versions."""
+"""The directories in which a table keeps its files, except for the one with its versions."""
 
 _U64_MAX = 2**64 - 1
 _DETACHED_BIT = 1 << 63
@@ -32,11 +32,12 @@ class NamingScheme(enum.Enum):
     V1 = "V1"
     """`{version}.manifest`"""
     V2 = "V2"
-    """`{2**64 - 1 - version, 20 digits}.manifest`, so that a sorted listing begins with the newest."""
+    """`{2**64 - 1 - version, 20 digits}.manifest`: a sorted listing begins with the newest version."""
 
 
 def manifest_path(version: Version, scheme: NamingScheme = NamingScheme.V2) -> str:
-    """
+    """Return the path of a version's manifest.
+
     >>> manifest_path(Version(1))
     '_versions/18446744073709551614.manifest'
     """
@@ -47,19 +48,18 @@ def manifest_path(version: Version, scheme: NamingScheme = NamingScheme.V2) -> s
 
 
 def is_detached(version: Version) -> bool:
-    """Whether this is the number of a version beside the line: such a one is made without looking at others, and is
-    nobody's newest."""
+    """Return whether this is the number of a detached version. A detached version is committed without reading the
+    branch and is never the newest version."""
     return version >= _DETACHED_BIT
 
 
 def detached_version(number: int) -> Version:
-    """From any 63 bits that nobody else has."""
+    """Return the detached version with this number: any 63 bits that no other detached version uses."""
     return Version(number | _DETACHED_BIT)
 
 
 def parse_manifest_name(name: str) -> tuple[Version, NamingScheme] | None:
-    """The version that a name in `_versions/` stands for;
-    None for anything that is not a numbered version."""
+    """Return the version and naming scheme of a file name in `_versions/`, or `None` if it is not a numbered version."""
     if matched := _V2.fullmatch(name):
         version = _U64_MAX - int(matched[1])
         return (Version(version), NamingScheme.V2) if 0 < version < _DETACHED_BIT else None
@@ -70,7 +70,7 @@ def parse_manifest_name(name: str) -> tuple[Version, NamingScheme] | None:
 
 
 def parse_detached_name(name: str) -> Version | None:
-    """The version beside the line that a name in `_versions/` stands for."""
+    """Return the detached version of a file name in `_versions/`, or `None` if it is not one."""
     matched = _DETACHED.fullmatch(name)
     version = Version(int(matched[1])) if matched else None
     return version if version is not None and _DETACHED_BIT <= version <= _U64_MAX else None
@@ -81,17 +81,18 @@ def transaction_name(read_version: Version, uuid: str) -> str:
 
 
 def data_file_name(uuid: bytes) -> str:
-    """24 binary digits then 26 hex digits of a uuid:
-    the leading digits spread keys over an object store's shards."""
+    """Return a data file name: 24 binary digits and 26 hexadecimal digits of a uuid. The leading digits spread keys
+    over the shards of an object store."""
     head = "".join(f"{byte:08b}" for byte in uuid[:3])
     return f"{head}{uuid[3:].hex()}.lance"
 
 
 def blob_file_name(number: int) -> str:
-    """Of a file of blobs, in a directory named after its data file: the bits of its number, the last one first."""
+    """Return the name of a blob file, which lies in a directory named after its data file: the bits of the file's
+    number, the lowest bit first."""
     return f"{number:032b}"[::-1] + ".blob"
 
 
 def is_confined(path: str) -> bool:
-    """Whether a stored name stays below its directory: no `..`, no leading `/`, nothing encoded or exotic."""
+    """Return whether a stored name stays below its directory: no `..`, no leading `/`, nothing encoded or exotic."""
     return bool(_PLAIN_NAME.fullmatch(path))

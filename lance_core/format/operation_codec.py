@@ -1,4 +1,6 @@
-"""Operations to the wire and back, legacy forms included: what older writers said is read as what it means now."""
+"""Operation codec: converts operations to and from protobuf messages. The forms of older writers are decoded to their
+current meaning.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeAlias
@@ -23,10 +25,10 @@ _Progresses: TypeAlias = RepeatedCompositeFieldContainer[table_pb2.CompactedSsTa
 _PATH = "transaction"
 _FIELD_ID_MAX = 2**31 - 1
 _REUSE_TRANSITIONS = 116
-"""Its field, which the schema of the messages leaves out: drafts use it for two operations."""
+"""The field number of the operation. The message schema omits it, because drafts use the number for two operations."""
 _UUID_BYTES = 16
 _INDEX_VERSION_MAX = 2**31 - 1
-"""As an entry of a version holds it; here the wire has room for more."""
+"""The maximum that an index entry of a version can hold; the field of the transaction is larger."""
 
 
 def decode(message: _Message) -> Operation:
@@ -134,13 +136,15 @@ def _mode(wire: _Message.Update) -> op.UpdateMode:
         return op.UpdateMode(wire.update_mode)
     except ValueError as error:
         raise Unsupported(
-            f"an Update of the mode {wire.update_mode}, which this version does not know; a newer one may"
+            f"an Update has the unknown mode {wire.update_mode}; a newer version of the library may support it"
         ) from error
 
 
 def _updated_offsets(wire: _Message.Update) -> dict[int, bytes]:
-    """First they were written as lists, then as bitmaps; where there are both, they say the same."""
-    listed = {id: bytes(BitMap(each.values).serialize()) for id, each in wire.legacy_updated_fragment_offsets.items()}
+    """Return the updated offsets as bitmaps. Older writers wrote lists; if both are present, they are equal."""
+    listed = {
+        id: bytes(BitMap(offsets.values).serialize()) for id, offsets in wire.legacy_updated_fragment_offsets.items()
+    }
     return {**listed, **wire.updated_fragment_offset_bitmaps}
 
 
@@ -175,7 +179,7 @@ def _rewrite(message: _Message) -> Operation:
     rewritten = []
     for index in wire.rewritten_indices:
         if index.new_index_version > _INDEX_VERSION_MAX:
-            raise Unsupported(f"a Rewrite with an index of version {index.new_index_version}, which no table can hold")
+            raise Unsupported(f"a Rewrite has an index of version {index.new_index_version}, which no table can hold")
         after = table_pb2.IndexMetadata(uuid=index.new_id, files=index.new_index_files)
         after.index_version = index.new_index_version
         if index.HasField("new_index_details"):
@@ -217,7 +221,8 @@ def _reserve(message: _Message) -> Operation:
 
 
 def _update_config(message: _Message) -> Operation:
-    """Older writers had one map of upserts and a list of deletions for the config, and whole maps for the rest."""
+    """Decode an UpdateConfig. Older writers had a map of upserts and a list of deletions for the config, and complete
+    maps for the other metadata."""
     wire = message.update_config
     config = _map_update(wire.config_updates) if wire.HasField("config_updates") else None
     if wire.legacy_upsert_values or wire.legacy_delete_keys:
@@ -228,7 +233,11 @@ def _update_config(message: _Message) -> Operation:
     of_fields = {field_id: _map_update(update) for field_id, update in wire.field_metadata_updates.items()}
     for field_id, legacy in wire.legacy_field_metadata.items():
         if field_id > _FIELD_ID_MAX:
-            raise Corrupt(f"sets metadata of a field {field_id}", path=_PATH, field="legacy_field_metadata")
+            raise Corrupt(
+                f"sets metadata of field {field_id}, which does not fit 31 bits",
+                path=_PATH,
+                field="legacy_field_metadata",
+            )
         of_fields[field_id] = MapUpdate(dict(legacy.metadata), replace=True)
     table = _map_update(wire.table_metadata_updates) if wire.HasField("table_metadata_updates") else None
     return op.UpdateConfig(config, table, schema, of_fields)
@@ -249,11 +258,13 @@ def _encode_update_config(wire: _Message.UpdateConfig, operation: op.UpdateConfi
 
 def _data_replacement(message: _Message) -> Operation:
     wire = message.data_replacement.replacements
-    return op.DataReplacement(tuple((FragmentId(each.fragment_id), DataFile(each.new_file)) for each in wire))
+    return op.DataReplacement(
+        tuple((FragmentId(replacement.fragment_id), DataFile(replacement.new_file)) for replacement in wire)
+    )
 
 
 def _update_mem_wal_state(message: _Message) -> Operation:
-    """Writers of 2025 said something else under the same number, which nobody reads any more."""
+    """Decode MemWAL progress. Writers of 2025 used the same number for another message, which nobody reads any more."""
     wire = message.update_mem_wal_state
     progress = _progress(wire.compacted_sstables)
     return Other(message) if progress is None or len(UnknownFieldSet(wire)) else op.UpdateMemWalState(progress)
@@ -307,18 +318,18 @@ def _messages(fragments: Iterable[Fragment]) -> list[table_pb2.DataFragment]:
 
 
 def _progress(messages: Iterable[table_pb2.CompactedSsTable]) -> tuple[op.Progress, ...] | None:
-    """None where the bytes are those of another message that once had this number."""
-    found = tuple(op.Progress(each.shard_id.uuid, each.generation) for each in messages)
-    return found if all(len(each.shard) == _UUID_BYTES for each in found) else None
+    """Return the progress, or `None` if the bytes are those of the message that once had this number."""
+    progress = tuple(op.Progress(shard.shard_id.uuid, shard.generation) for shard in messages)
+    return progress if all(len(shard.shard) == _UUID_BYTES for shard in progress) else None
 
 
 def _put_progress(messages: _Progresses, progress: Iterable[op.Progress]) -> None:
-    for each in progress:
-        messages.add(shard_id=table_pb2.UUID(uuid=each.shard), generation=each.generation)
+    for shard in progress:
+        messages.add(shard_id=table_pb2.UUID(uuid=shard.shard), generation=shard.generation)
 
 
 def _ids(numbers: Collection[int]) -> tuple[FragmentId, ...]:
-    """Each may be one byte, and becomes an object."""
+    """Return fragment ids, after checking their number: an encoded id may be one byte, but becomes a Python object."""
     FRAGMENTS.check(len(numbers), path=_PATH)
     return tuple(map(FragmentId, numbers))
 

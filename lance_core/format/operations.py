@@ -1,8 +1,8 @@
-"""What a transaction does: one value per operation of the format. Their bytes are in `operation_codec.py`; what they do
-to a table is in `transactions/apply.py`.
+"""Operations: one value for each operation of a transaction. `operation_codec.py` encodes them;
+`transactions/apply.py` applies them to a table.
 
-Operations that this package does not apply are kept whole: history can name them, and whatever is planned beside them
-is planned anew (`transactions/conflicts.py`).
+Operations that this library cannot apply are kept whole: the history names them, and every concurrent change is
+replanned (`transactions/conflicts.py`).
 """
 
 import enum
@@ -23,18 +23,18 @@ from lance_core.format.schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Add rows: fragments with fresh ids, beside all that is there."""
+    """Add rows, as fragments with new ids."""
 
     fragments: tuple[Fragment, ...]
     overlaps: bool | None = field(default=None, compare=False)
-    """Whether it brings a key that the upsert beside it brings too, or a row of the slice that is overwritten beside
-    it, where somebody looked. Not part of the transaction that is written."""
+    """True if the committed append has a key of our upsert, or a row of the slice that our change overwrites; `None`
+    if this was not checked. Not part of the encoded transaction."""
     name: ClassVar[str] = "Append"
 
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """Replace all rows and the schema. Config and table metadata stay; every table begins with one of these."""
+    """Replace all rows and the schema. Config and table metadata stay. Every table begins with an Overwrite."""
 
     fragments: tuple[Fragment, ...]
     schema: TableSchema
@@ -43,77 +43,78 @@ class Overwrite:
 
 
 RowOffsets = Mapping[FragmentId, bytes]
-"""Fragment id -> Roaring bitmap of physical offsets."""
+"""Roaring bitmap of physical offsets by fragment id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove rows: fragments in their new state, with a deletion file, and fragments of which nothing is left."""
+    """Remove rows: fragments in their new state, with a deletion file, and the ids of fragments that lose all rows."""
 
     updated: tuple[Fragment, ...]
     removed_ids: tuple[FragmentId, ...]
     predicate: str
     affected: RowOffsets | None = field(default=None, compare=False)
-    """The rows that it removes, by fragment: with them it can follow somebody else who removed others. Not part of the
-    transaction that is written, so one that comes from there is planned anew instead."""
+    """The rows that it removes, by fragment. They allow it to be rebased over a commit that removed other rows. They
+    are not part of the encoded transaction, so a decoded one is replanned instead."""
     name: ClassVar[str] = "Delete"
 
 
 class UpdateMode(enum.Enum):
     REWRITE_ROWS = 0
-    """Changed rows are deleted where they were and written anew."""
+    """Changed rows are deleted at their old location and written to new fragments."""
     REWRITE_COLUMNS = 1
-    """Rows stay where they are; a new file replaces the changed columns of a fragment."""
+    """Rows keep their location; a new file replaces the changed columns of a fragment."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Progress:
-    """How far the log of one shard, which some tables have in front of them, is part of the table."""
+    """MemWAL progress of one shard: the last generation of its write-ahead log that the table contains."""
 
     shard: bytes
-    """A uuid."""
+    """The uuid of the shard."""
     generation: int
 
 
 class AffectedRows(Protocol):
-    """Those that a change is about, whoever brought them: with a key of the rows that an upsert was given, or of a
-    slice of the table."""
+    """The rows that a change concerns, including rows that other transactions add: those with a key of an upsert's
+    source, or those of a slice of the table."""
 
     @property
     def fields(self) -> tuple[int, ...]:
-        """The columns by which they are told."""
+        """The columns that identify the rows."""
 
     def has_any(self, columns: Sequence[pa.ChunkedArray]) -> bool:
-        """Whether one of these rows, told by those columns, is meant."""
+        """Return whether at least one of these rows, given by those columns, is concerned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Change rows, add rows, remove rows, at once."""
+    """Change, add and remove rows in one transaction."""
 
     removed_ids: tuple[FragmentId, ...] = ()
     updated: tuple[Fragment, ...] = ()
     new: tuple[Fragment, ...] = ()
     fields_modified: tuple[int, ...] = ()
-    """Fields whose values changed in place: indices on them no longer cover the updated fragments."""
+    """Fields whose values changed in place: indices on them lose coverage of the updated fragments."""
     fields_assigned: tuple[int, ...] = ()
-    """Fields whose values differ in rows that moved; an index on none of them may cover the new fragments."""
+    """Fields whose values differ in rows that moved: an index on any of them cannot cover the new fragments."""
     mode: UpdateMode = UpdateMode.REWRITE_ROWS
     inserted_keys: bytes | None = None
-    """A filter of the keys that were inserted, so that two writers of one new key see each other."""
+    """A filter of the inserted keys (`key_filter.py`), so that two writers of the same new key detect each other."""
     updated_offsets: Mapping[int, bytes] = field(default_factory=dict)
-    """Fragment id -> Roaring bitmap of the physical offsets whose columns were rewritten."""
+    """Roaring bitmap, by fragment id, of the physical offsets whose columns were rewritten."""
     progress: tuple[Progress, ...] = ()
-    """What it took from the logs in front of the table."""
+    """The MemWAL progress after the generations that it merged."""
     affected: RowOffsets | None = field(default=None, compare=False)
     """The rows that it moves, changes or removes, as in `Delete`."""
     source_keys: AffectedRows | None = field(default=None, compare=False, repr=False)
-    """With them, rows that others append meanwhile can be told from those that it should have seen."""
+    """The keys of an upsert's source. They tell which rows appended by concurrent transactions the upsert should have
+    seen."""
     replaced_slice: AffectedRows | None = field(default=None, compare=False, repr=False)
-    """A slice that it overwrites: it has to have seen every row of it."""
+    """The slice that it overwrites. The change is valid only if it has seen every row of the slice."""
     deletes_unmatched: bool = field(default=False, compare=False)
-    """Whether rows that nothing matched go: then it has to have seen what other upserts insert. Not part of the
-    transaction that is written."""
+    """True if it removes the rows without a match. It must then have seen the rows that other upserts insert. Not
+    part of the encoded transaction."""
     overlaps: bool | None = field(default=None, compare=False)
     """As in `Append`."""
     name: ClassVar[str] = "Update"
@@ -121,7 +122,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class CreateIndex:
-    """Add and remove index segments. A name is not replaced by being used again: the old ones have to be listed."""
+    """Add and remove index segments. Reusing a name does not replace the old segments; `removed` has to list them."""
 
     new: tuple[IndexMetadata, ...] = ()
     removed: tuple[IndexMetadata, ...] = ()
@@ -136,41 +137,41 @@ class RewriteGroup:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """The same rows in other fragments, whose ids were reserved before."""
+    """Move rows to other fragments, whose ids were reserved before."""
 
     groups: tuple[RewriteGroup, ...]
     rewritten_indices: tuple[tuple[bytes, IndexMetadata], ...] = ()
-    """The uuid of a segment, and what takes its place now that its rows have other addresses."""
+    """The uuid of a segment and its replacement, which has the new addresses of the rows."""
     fragment_reuse: IndexMetadata | None = None
-    """Where the rows went, for readers of indices that stay as they are. It replaces the table's entry of this kind;
-    the transaction does not carry it, only the version that it makes."""
+    """The fragment reuse index, for readers of indices that stay unchanged. It replaces the table's entry. The
+    transaction does not carry it, only the version that it creates."""
     earlier_reuse: FragmentReuse | None = field(default=None, compare=False, repr=False)
-    """The notes of compactions before it, which segments that are written anew have followed. Not part of the
+    """The compactions before this one, which the rewritten segments have already followed. Not part of the
     transaction."""
     uncovers_fragile: bool = field(default=False, compare=False)
-    """Indices that a later rewrite over `fragment_reuse` would break cover what moved no more. Not part of the
-    transaction, as that is not."""
+    """True if indices that a later rewrite over `fragment_reuse` would break lose coverage of the moved rows. Not
+    part of the transaction, like `fragment_reuse`."""
     uncovered: tuple[str, ...] = field(default=(), compare=False)
-    """Names of indices that cover less after it, by its plan. Not part of the transaction."""
+    """Names of the indices that lose coverage, according to the plan. Not part of the transaction."""
     reserved_in: Version | None = field(default=None, compare=False)
-    """The version that gave out the ids, where whoever plans this has just seen it. Not part of the transaction."""
+    """The version that assigned the fragment ids, if the planner has just committed it. Not part of the transaction."""
     name: ClassVar[str] = "Rewrite"
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Another schema, and the complete list of fragments under it: columns added, or cast."""
+    """Set another schema and the complete list of fragments under it: columns are added or cast."""
 
     fragments: tuple[Fragment, ...]
     schema: TableSchema
     preserves_nullability: bool
-    """Whether rows written for the old schema still fit: no column became mandatory."""
+    """True if rows written for the old schema still fit, since no column became mandatory."""
     name: ClassVar[str] = "Merge"
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Another schema over the same files: columns dropped, renamed, reordered, or of other nullability."""
+    """Set another schema over the same files: columns are dropped, renamed, reordered, or change nullability."""
 
     schema: TableSchema
     preserves_nullability: bool
@@ -179,7 +180,7 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Make an older version the newest."""
+    """Make an older version the newest one."""
 
     version: Version
     name: ClassVar[str] = "Restore"
@@ -187,7 +188,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class ReserveFragments:
-    """Give out fragment ids for a rewrite that will use them."""
+    """Assign fragment ids to a rewrite that will use them."""
 
     count: int
     name: ClassVar[str] = "ReserveFragments"
@@ -195,7 +196,7 @@ class ReserveFragments:
 
 @dataclass(frozen=True, slots=True)
 class MapUpdate:
-    """Entries to set, or to delete where the value is None; with `replace` the map is emptied first."""
+    """Entries to set, or to delete if the value is `None`. With `replace`, the map is emptied first."""
 
     entries: Mapping[str, str | None]
     replace: bool = False
@@ -212,7 +213,7 @@ class MapUpdate:
 
 @dataclass(frozen=True, slots=True)
 class UpdateConfig:
-    """Change config, table metadata, schema metadata or the metadata of fields; what is None stays."""
+    """Change config, table metadata, schema metadata or field metadata. `None` leaves a map unchanged."""
 
     config: MapUpdate | None = None
     table_metadata: MapUpdate | None = None
@@ -223,7 +224,7 @@ class UpdateConfig:
 
 @dataclass(frozen=True, slots=True)
 class DataReplacement:
-    """For some fragments another file with the same fields, or a first one where a column was all null."""
+    """Replace a file of some fragments by one with the same fields, or add a file for a column that was all null."""
 
     replacements: tuple[tuple[FragmentId, DataFile], ...]
     name: ClassVar[str] = "DataReplacement"
@@ -231,7 +232,7 @@ class DataReplacement:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMemWalState:
-    """Note how far the logs in front of the table are part of it."""
+    """Record how far the write-ahead logs are merged into the table."""
 
     progress: tuple[Progress, ...]
     name: ClassVar[str] = "UpdateMemWalState"
@@ -239,7 +240,7 @@ class UpdateMemWalState:
 
 @dataclass(frozen=True, slots=True)
 class UpdateBases:
-    """Add places where files of the table may lie. None is ever taken away."""
+    """Add base paths, directories that may hold files of the table. Bases are never removed."""
 
     new: tuple[BasePath, ...]
     name: ClassVar[str] = "UpdateBases"
@@ -247,7 +248,7 @@ class UpdateBases:
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """The first commit of a table, or branch, that begins as another one's version."""
+    """The first commit of a table or branch that starts from a version of another one."""
 
     is_shallow: bool
     ref_name: str | None
@@ -259,7 +260,8 @@ class Clone:
 
 @dataclass(frozen=True, slots=True)
 class DataOverlay:
-    """New values for single cells, kept beside the files. Read, not applied; `message` is the whole transaction."""
+    """New values for single cells, stored next to the files. Read but not applied; `message` is the whole
+    transaction."""
 
     message: transaction_pb2.Transaction
     name: ClassVar[str] = "DataOverlay"
@@ -267,8 +269,8 @@ class DataOverlay:
 
 @dataclass(frozen=True, slots=True)
 class AppendFragmentReuseTransitions:
-    """More of where rows went, in a newer form. Read, not applied; `message` is the whole transaction. A draft of the
-    format gave this number to another operation: nobody but its writer knows what it did."""
+    """More moves of rows, in a newer form. Read but not applied; `message` is the whole transaction. A draft of the
+    format used the same number for another operation, so only the writer knows what it did."""
 
     message: transaction_pb2.Transaction
     name: ClassVar[str] = "AppendFragmentReuseTransitions"
@@ -276,7 +278,7 @@ class AppendFragmentReuseTransitions:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """An operation that this package does not know; `message` is the whole transaction."""
+    """An unknown operation; `message` is the whole transaction."""
 
     message: transaction_pb2.Transaction
     name: ClassVar[str] = "unknown"
@@ -305,7 +307,7 @@ Operation = (
 
 
 def new_fragments(operation: Operation) -> tuple[Fragment, ...]:
-    """The fragments an operation brings or restates, whose files a commit has to look at before it names them."""
+    """Return the fragments that an operation adds or restates. A commit checks their files before it names them."""
     match operation:
         case Append() | Overwrite() | Merge():
             return operation.fragments

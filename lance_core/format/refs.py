@@ -1,11 +1,11 @@
-"""Tags and branches as they are stored: the grammar of their names, and the JSON of one reference.
+"""References: tags and branches as stored, with the grammar of their names and the JSON of one reference.
 
-    _refs/tags/{name}.json              which version a name stands for, and on which line
+    _refs/tags/{name}.json              the version and the branch that a tag refers to
     _refs/branches/{name}.json          where a branch began; `/` in its name is `%2F`
-    tree/{name}/                        the branch itself, a table with a `/` for each in its name
+    tree/{name}/                        the branch itself: a table directory, nested for each `/` in the name
 
-All of it lies under the root of the main line. A name is checked before it becomes part of a path, whether a person
-gave it or a file. Reading and writing them is `lance_core/versions/refs.py`'s.
+All of it is below the root of the main branch. A name is checked before it becomes part of a path, whether a caller
+passed it or a file contains it. `versions/refs.py` reads and writes references; this module does no I/O.
 """
 
 import json
@@ -22,9 +22,10 @@ TAGS = "_refs/tags"
 BRANCHES = "_refs/branches"
 TREE = "tree"
 CLONES = "_lance_assets/clones"
-"""In the source, one record for each shallow clone that was made by this package: it reads files from here."""
+"""In the source table, this directory holds one record for each shallow clone that this library made, since the clone
+reads the files of the source."""
 MAIN = "main"
-"""What the line without a branch is called where a name is needed."""
+"""The name of the main branch, where a name is required."""
 
 _DIRECTORIES_OF_A_TABLE = frozenset(
     {"_versions", "_transactions", "_deletions", "_indices", "_refs", "_lance_assets", "data", "tree"}
@@ -34,7 +35,7 @@ _FNV_PRIME = 0x100000001B3
 _FNV_BASES = (0xCBF29CE484222325, 0xCBF29CE484222325 ^ 0x9E3779B97F4A7C15)
 _U64 = 2**64 - 1
 _LAST_SECOND = 253_402_300_799
-"""Of the year 9999."""
+"""The end of the year 9999."""
 _MAX_BYTES = 200
 
 
@@ -43,11 +44,11 @@ class Tag:
     """A name for a version. It protects the version from cleanup."""
 
     branch: str | None
-    """None: the main line."""
+    """`None` means the main branch."""
     version: Version
     manifest_bytes: int
     created: str | None = None
-    """As stored, to the nanosecond; None where an older release wrote it."""
+    """The stored time, to the nanosecond; `None` if an older release wrote the tag."""
     updated: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
 
@@ -62,15 +63,16 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Where a branch began."""
+    """The version from which a branch began."""
 
     parent_branch: str | None
-    """None: the main line."""
+    """`None` means the main branch."""
     parent_version: Version
     manifest_bytes: int
     created_seconds: int
     lineage: tuple[tuple[int, str], ...]
-    """From the main line down to here: at which version each ancestor was left, and an id for each leaving."""
+    """From the main branch down to this one: the version at which each ancestor was branched off, and an id of that
+    event."""
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -78,7 +80,7 @@ class Branch:
         return datetime.fromtimestamp(self.created_seconds, UTC)
 
     def is_below(self, other: "Branch") -> bool:
-        """Whether this branch came from the other, or from one that did."""
+        """Return whether this branch descends from the other one."""
         return len(self.lineage) > len(other.lineage) and self.lineage[: len(other.lineage)] == other.lineage
 
 
@@ -88,10 +90,11 @@ def timestamp(now_ns: int) -> str:
 
 
 def check_tag_name(name: str) -> None:
-    """
+    """Raise `InvalidInput` if a tag cannot have this name.
+
     >>> check_tag_name("a/b")
     Traceback (most recent call last):
-    lance_core.errors.InvalidInput: 'a/b' cannot name a tag: letters, digits, '.', '-' and '_' can
+    lance_core.errors.InvalidInput: 'a/b' cannot name a tag: it may only contain letters, digits, '.', '-' and '_'
     """
     if what := _tag_name_problem(name):
         raise InvalidInput(f"{name!r} cannot name a tag: {what}")
@@ -107,10 +110,11 @@ def is_branch_name(name: str) -> bool:
 
 
 def check_new_branch_name(name: str) -> None:
-    """Stricter than reading: a segment such as `data` would lie inside another branch's own directory."""
+    """Check the name of a new branch, more strictly than that of an existing one: with a segment such as `data`, the
+    branch would lie inside the directories of another branch."""
     check_branch_name(name)
     if taken := sorted(_DIRECTORIES_OF_A_TABLE & set(name.split("/"))):
-        raise InvalidInput(f"{name!r} cannot name a branch: a table keeps its own files in {taken[0]!r}")
+        raise InvalidInput(f"{name!r} cannot name a branch: {taken[0]!r} is a directory of the table's own files")
 
 
 def tag_path(name: str) -> str:
@@ -129,14 +133,15 @@ def branch_directory(name: str) -> str:
 
 
 def parse_reference_name(path: str) -> str | None:
-    """The name that a reference's file stands for; None for what is no reference, such as a leftover of a writer."""
+    """Return the name that the file of a reference encodes, or `None` if it is not a reference, such as a temporary
+    file."""
     file = path.rpartition("/")[2]
     if not file.endswith(".json") or file.startswith(".tmp"):
         return None
     name = _unescape(file.removesuffix(".json"))
     wrong = _tag_name_problem if path.startswith(TAGS) else _branch_name_problem
     if name is None or (what := wrong(name)):
-        raise Corrupt(f"is no name of a reference{f': {what}' if name else ''}", path=path, field="name")
+        raise Corrupt(f"is not the name of a reference{f': {what}' if name else ''}", path=path, field="name")
     return name
 
 
@@ -154,17 +159,17 @@ def encode_tag(tag: Tag) -> bytes:
 
 
 def decode_tag(data: bytes, *, path: str) -> Tag:
-    found = _JsonMembers(data, path)
-    branch = found.optional_text("branch")
+    members = _JsonMembers(data, path)
+    branch = members.optional_text("branch")
     if branch is not None and (what := _branch_name_problem(branch)):
-        raise Corrupt(f"names the branch {branch!r}: {what}", path=path, field="branch")
+        raise Corrupt(f"has the invalid branch name {branch!r}: {what}", path=path, field="branch")
     return Tag(
         branch=branch,
-        version=found.version("version"),
-        manifest_bytes=found.number("manifestSize"),
-        created=found.time("createdAt"),
-        updated=found.time("updatedAt"),
-        metadata=found.texts("metadata"),
+        version=members.version("version"),
+        manifest_bytes=members.number("manifestSize"),
+        created=members.time("createdAt"),
+        updated=members.time("updatedAt"),
+        metadata=members.texts("metadata"),
     )
 
 
@@ -182,47 +187,49 @@ def encode_branch(branch: Branch) -> bytes:
 
 
 def decode_branch(data: bytes, *, name: str, path: str) -> Branch:
-    found = _JsonMembers(data, path)
-    parent = found.optional_text("parentBranch")
+    members = _JsonMembers(data, path)
+    parent = members.optional_text("parentBranch")
     if parent is not None and (what := _branch_name_problem(parent)):
-        raise Corrupt(f"names the parent {parent!r}: {what}", path=path, field="parentBranch")
-    version, created = found.version("parentVersion"), found.number("createAt", highest=_LAST_SECOND)
+        raise Corrupt(f"has the invalid parent branch name {parent!r}: {what}", path=path, field="parentBranch")
+    version, created = members.version("parentVersion"), members.number("createAt", highest=_LAST_SECOND)
     return Branch(
         parent_branch=parent,
         parent_version=version,
-        manifest_bytes=found.number("manifestSize"),
+        manifest_bytes=members.number("manifestSize"),
         created_seconds=created,
-        lineage=found.lineage() or ((0, _synthetic_id(name, parent, version, created)),),
-        metadata=found.texts("metadata"),
+        lineage=members.lineage() or ((0, _synthetic_id(name, parent, version, created)),),
+        metadata=members.texts("metadata"),
     )
 
 
 def _tag_name_problem(name: str) -> str | None:
+    """Return why a tag cannot have this name, or `None`."""
     if not isinstance(name, str):
-        return "it is a text"
+        return "it has to be a string"
     if not name or _byte_length(name) > _MAX_BYTES:
-        return f"it has to have 1 to {_MAX_BYTES} bytes"
+        return f"it has to be 1 to {_MAX_BYTES} bytes long"
     if not _is_plain(name):
-        return "letters, digits, '.', '-' and '_' can"
+        return "it may only contain letters, digits, '.', '-' and '_'"
     if name.startswith(".") or name.endswith((".", ".lock")) or ".." in name:
-        return "it may not begin or end with '.', end with '.lock' or hold '..'"
+        return "it may not begin or end with '.', end with '.lock' or contain '..'"
     return None
 
 
 def _branch_name_problem(name: str) -> str | None:
+    """Return why a branch cannot have this name, or `None`."""
     if not isinstance(name, str):
-        return "it is a text"
+        return "it has to be a string"
     if not name or _byte_length(name) > _MAX_BYTES:
-        return f"it has to have 1 to {_MAX_BYTES} bytes"
+        return f"it has to be 1 to {_MAX_BYTES} bytes long"
     if name == MAIN:
-        return "that is the line every table begins with"
+        return "it is the name of the main branch, which every table has"
     segments = name.split("/")
     if "" in segments:
-        return "'/' separates parts that are not empty"
+        return "no segment between '/' may be empty"
     if ".." in name or "." in segments or name.endswith(".lock"):
-        return "it may not hold '..', have '.' for a part or end with '.lock'"
+        return "it may not contain '..', have a segment '.' or end with '.lock'"
     if not all(map(_is_plain, segments)):
-        return "letters, digits, '.', '-' and '_' can, in parts separated by '/'"
+        return "it may only contain letters, digits, '.', '-' and '_', in segments separated by '/'"
     return None
 
 
@@ -248,7 +255,7 @@ def _unescape(text: str) -> str | None:
 
 
 def _synthetic_id(name: str, parent: str | None, version: int, created: int) -> str:
-    """What stands in for the id where a release of 2025 wrote none: two FNV-1a hashes of what it did write."""
+    """Return the id of a branch for which a release of 2025 wrote none: two FNV-1a hashes of what it did write."""
     text = f"branch_name={name}\nparent_branch={parent or ''}\nparent_version={version}\ncreate_at={created}"
     halves = []
     for number in _FNV_BASES:
@@ -263,12 +270,12 @@ def _dump(members: Mapping[str, object]) -> bytes:
 
 
 def _is_text(value: object) -> TypeGuard[str]:
-    """JSON can spell half of a character, which nothing could write again."""
+    """Return whether a value is a string that UTF-8 can encode. JSON can contain lone surrogates, which it cannot."""
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 class _JsonMembers:
-    """The members of a JSON object that nobody vouches for."""
+    """Typed access to the members of an untrusted JSON object."""
 
     def __init__(self, data: bytes, path: str) -> None:
         self._path = path
@@ -329,4 +336,4 @@ class _JsonMembers:
         return tuple(lineage)
 
     def _invalid_member(self, name: str) -> Corrupt:
-        return Corrupt(f"says {self._members.get(name)!r} for {name}", path=self._path, field=name)
+        return Corrupt(f"has the invalid value {self._members.get(name)!r} for {name}", path=self._path, field=name)

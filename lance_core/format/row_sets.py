@@ -1,8 +1,8 @@
-"""Sets of rows by their addresses or their ids, and the bytes in which indices keep them.
+"""Row sets: sets of row addresses or row ids, and their encoding in index files.
 
-Both are numbers of 64 bits; rows with one upper half (of an address: the fragment) are one Roaring bitmap. Lance calls
-the bytes a RowAddrTreeMap. Posting lists of the n-gram index and the notes on compactions are kept in other bytes, of
-`BitMap64`.
+Addresses and ids are 64-bit integers. Rows with the same upper half (in an address: the fragment id) form one Roaring
+bitmap. Lance calls the encoded form a RowAddrTreeMap. Posting lists of the n-gram index (`treemap.py`) and the
+compactions of a fragment reuse index have another encoding, that of `BitMap64`.
 """
 
 import struct
@@ -23,17 +23,19 @@ _ENTRY = struct.Struct("<II")
 
 Ids = npt.NDArray[np.uint64]
 RowsUnder = Callable[[int], int]
-"""How many rows there may be with this upper half; 0 where there are none. Bytes may promise four billion."""
+"""Returns the number of rows that may exist under an upper half; 0 if there are none. A few encoded bytes can stand
+for four billion rows, so readers discard the excess."""
 
 
 def bitmap_of(numbers: npt.NDArray[np.uint32]) -> BitMap:
-    """From an `array` it is made seven times as fast as from what numpy holds."""
+    """Return the bitmap of these numbers. Building it from an `array` is seven times as fast as from a numpy array."""
     return BitMap(array("I", numbers.tobytes()))
 
 
 @dataclass(frozen=True, slots=True)
 class RowSet:
-    """
+    """A set of 64-bit row numbers.
+
     >>> some = RowSet.of(np.array([5, (7 << 32) | 1], dtype=np.uint64))
     >>> some.parts
     {0: BitMap([5]), 7: BitMap([1])}
@@ -42,11 +44,12 @@ class RowSet:
     """
 
     parts: Mapping[int, BitMap] = field(default_factory=dict)
-    """By upper half, ascending; none is empty."""
+    """Bitmaps of the lower halves by upper half, in ascending order. No bitmap is empty."""
 
     @classmethod
     def of(cls, ids: Ids) -> "RowSet":
-        """In any order. Sorting them first takes a tenth of what bitmaps take to put them in order one by one."""
+        """Return the set of these numbers, in any order. Sorting them first takes a tenth of the time that a bitmap
+        needs to order them one by one."""
         if not len(ids):
             return cls()
         if (ids[1:] < ids[:-1]).any():
@@ -60,17 +63,22 @@ class RowSet:
 
     @classmethod
     def full(cls, under: Mapping[int, int]) -> "RowSet":
-        """So many rows under each upper half."""
+        """Return the set of all rows, given the number of rows under each upper half."""
         return cls({high: BitMap(range(rows)) for high, rows in sorted(under.items()) if rows})
 
     @classmethod
     def union(cls, sets: "Iterable[RowSet]") -> "RowSet":
-        """Of many at once, which is faster than one by one."""
-        gathered: dict[int, list[BitMap]] = {}
-        for each in sets:
-            for high, part in each.parts.items():
-                gathered.setdefault(high, []).append(part)
-        return cls({high: of[0] if len(of) == 1 else BitMap.union(*of) for high, of in sorted(gathered.items())})
+        """Return the union of many sets at once, which is faster than adding them one by one."""
+        parts_by_half: dict[int, list[BitMap]] = {}
+        for row_set in sets:
+            for high, part in row_set.parts.items():
+                parts_by_half.setdefault(high, []).append(part)
+        return cls(
+            {
+                high: bitmaps[0] if len(bitmaps) == 1 else BitMap.union(*bitmaps)
+                for high, bitmaps in sorted(parts_by_half.items())
+            }
+        )
 
     def __len__(self) -> int:
         return sum(map(len, self.parts.values()))
@@ -86,7 +94,9 @@ class RowSet:
         return RowSet.union((self, other))
 
     def __and__(self, other: "RowSet") -> "RowSet":
-        return self._without_empty((high, part & other.bitmap_under(high)) for high, part in self.parts.items() if high in other.parts)
+        return self._without_empty(
+            (high, part & other.bitmap_under(high)) for high, part in self.parts.items() if high in other.parts
+        )
 
     def __sub__(self, other: "RowSet") -> "RowSet":
         return self._without_empty((high, part - other.bitmap_under(high)) for high, part in self.parts.items())
@@ -95,17 +105,17 @@ class RowSet:
         return self.parts.get(high) or BitMap()
 
     def in_fragments(self, fragments: BitMap) -> "RowSet":
-        """The rows whose upper half is one of these."""
+        """Return the rows whose upper half is one of these."""
         return RowSet({high: part for high, part in self.parts.items() if high in fragments})
 
     def drop_impossible_rows(self, rows_under: RowsUnder) -> "RowSet":
-        """Those that can be there."""
+        """Return the rows that can exist."""
         if all(part.max() < rows_under(high) for high, part in self.parts.items()):
             return self
         return self._without_empty((high, part & BitMap(range(rows_under(high)))) for high, part in self.parts.items())
 
     def ids(self) -> Ids:
-        """Ascending."""
+        """Return the numbers in ascending order."""
         parts = [
             np.frombuffer(part.to_array(), dtype=np.uint32).astype(np.uint64) | np.uint64(high << HALF_BITS)
             for high, part in self.parts.items()
@@ -125,23 +135,25 @@ class RowSet:
         return b"".join(out)
 
     @classmethod
-    def decode(cls, data: bytes | memoryview, rows_under: RowsUnder, *, path: str, keep_impossible_rows: bool = False) -> "RowSet":
-        """Rows that cannot be there are left out: an index may have been built when there were more fragments.
-        `keep_impossible_rows`: they are not, for whoever looks for what is wrong."""
+    def decode(
+        cls, data: bytes | memoryview, rows_under: RowsUnder, *, path: str, keep_impossible_rows: bool = False
+    ) -> "RowSet":
+        """Decode a set. Rows that cannot exist are dropped, because the index may have been built when there were
+        more fragments. `keep_impossible_rows` keeps them, for consistency checks."""
         view = memoryview(data)
         parts: dict[int, BitMap] = {}
         try:
             (count,) = _COUNT.unpack_from(view)
-            at = _COUNT.size
+            position = _COUNT.size
             for _ in range(count):
-                high, length = _ENTRY.unpack_from(view, at)
-                at += _ENTRY.size
-                if at + length > len(view):
-                    raise ValueError("cut short")
+                high, length = _ENTRY.unpack_from(view, position)
+                position += _ENTRY.size
+                if position + length > len(view):
+                    raise ValueError("truncated")
                 rows = rows_under(high)
-                # No bytes at all stand for every row there is.
-                part = BitMap.deserialize(bytes(view[at : at + length])) if length else BitMap(range(rows))
-                at += length
+                # An empty entry stands for all rows.
+                part = BitMap.deserialize(bytes(view[position : position + length])) if length else BitMap(range(rows))
+                position += length
                 if part and not keep_impossible_rows and part.max() >= rows:
                     part &= BitMap(range(rows))
                 if part:

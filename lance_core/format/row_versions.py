@@ -1,9 +1,9 @@
-"""The table versions in which the rows of a fragment were created, or last changed, row by row.
+"""Row versions: the table versions in which the rows of a fragment were created or last changed, row by row.
 
-What lives here: `RowVersions`, runs of rows of the same version. On the wire a run's span is a segment such as row ids
-have, of which only the number of values counts: after a compaction spans overlap and start anywhere. A fragment that
-stores no sequence has version 1 in every row, whatever version wrote it. What never lives here: which version a row
-should get. Start at `RowVersions.decode`.
+`RowVersions` stores runs of rows with the same version. On the wire the span of a run is a segment like those of row
+ids, and only its number of values counts: after a compaction spans overlap and start anywhere. A fragment that stores
+no sequence has version 1 in every row, whichever version wrote it. This module never decides which version a row
+gets. Start with `RowVersions.decode`.
 """
 
 from collections.abc import Sequence
@@ -23,32 +23,33 @@ from lance_core.format.rowids import ROWS_MAX
 
 Versions = npt.NDArray[np.uint64]
 UNRECORDED = Version(1)
-"""What a row has whose fragment stores no sequence."""
+"""The version of rows whose fragment stores no sequence."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowVersions:
-    """
+    """Row versions in row order.
+
     >>> RowVersions.of([4, 4, 7]).runs
     ((2, 4), (1, 7))
     """
 
     _lengths: Counts
     _versions: Versions
-    """One for each run; never the same twice in a row."""
+    """The version of each run; adjacent runs differ."""
 
     @classmethod
     def decode(cls, data: bytes | None, *, rows: int, path: str, field: str) -> "RowVersions":
-        """The versions of a fragment that has `rows` physical rows; `None` where it stores no sequence."""
+        """Return the versions of a fragment that has `rows` physical rows; `data` is `None` if it stores no sequence."""
         if rows > ROWS_MAX:
-            raise Corrupt(f"cannot be for {rows} rows: a fragment has {ROWS_MAX} at most", path=path, field=field)
+            raise Corrupt(f"declares {rows} rows; a fragment has at most {ROWS_MAX}", path=path, field=field)
         if data is None:
             return cls.of_one(rows, UNRECORDED)
         size_guard.check_message(data, path=path)
         try:
             runs = rowids_pb2.RowDatasetVersionSequence.FromString(data).runs
         except DecodeError as error:
-            raise Corrupt("not a row version sequence", path=path, field=field) from error
+            raise Corrupt("is not a row version sequence", path=path, field=field) from error
         lengths = []
         left = rows
         for number, run in enumerate(runs):
@@ -65,36 +66,38 @@ class RowVersions:
 
     @classmethod
     def of(cls, versions: npt.ArrayLike) -> "RowVersions":
-        """From one version for each row."""
-        each = np.asarray(versions, dtype=np.uint64)
-        return cls._merge_equal_runs(np.ones(len(each), dtype=np.int64), each)
+        """Return the sequence of one version for each row."""
+        values = np.asarray(versions, dtype=np.uint64)
+        return cls._merge_equal_runs(np.ones(len(values), dtype=np.int64), values)
 
     @classmethod
     def of_one(cls, rows: int, version: Version) -> "RowVersions":
-        """The same version for all rows."""
+        """Return the sequence that has the same version in all rows."""
         return cls._merge_equal_runs(np.array([rows], dtype=np.int64), np.array([version], dtype=np.uint64))
 
     @classmethod
     def concat(cls, parts: Sequence["RowVersions"]) -> "RowVersions":
-        """One after another, as a compaction puts the rows."""
+        """Concatenate sequences, as a compaction concatenates the rows."""
         lengths = np.concatenate([np.empty(0, dtype=np.int64), *(part._lengths for part in parts)])
-        return cls._merge_equal_runs(lengths, np.concatenate([np.empty(0, dtype=np.uint64), *(part._versions for part in parts)]))
+        return cls._merge_equal_runs(
+            lengths, np.concatenate([np.empty(0, dtype=np.uint64), *(part._versions for part in parts)])
+        )
 
     def __len__(self) -> int:
         return int(self._lengths.sum())
 
     @property
     def runs(self) -> tuple[tuple[int, Version], ...]:
-        """Number of rows and their version, in row order."""
+        """The number of rows and the version of each run, in row order."""
         return tuple(zip(self._lengths.tolist(), map(Version, self._versions.tolist()), strict=True))
 
     def to_numpy(self) -> Versions:
         return np.repeat(self._versions, self._lengths)
 
     def slice(self, start: int, stop: int) -> "RowVersions":
-        """Rows `start` up to `stop`, which must be there."""
+        """Return rows `start` up to `stop`, which must exist."""
         if not 0 <= start <= stop <= len(self):
-            raise InvalidInput(f"rows {start} to {stop} of {len(self)}")
+            raise InvalidInput(f"rows {start} to {stop} were requested from a sequence of {len(self)} rows")
         run, _, lengths = clip_runs(self._lengths, start, stop)
         return RowVersions(lengths, self._versions[run])
 
@@ -104,18 +107,18 @@ class RowVersions:
         return RowVersions.of(self._versions[run])
 
     def delete(self, positions: Positions) -> "RowVersions":
-        """Without the rows at these positions (ascending and distinct, as a deletion vector has them)."""
+        """Remove the rows at these positions, which are ascending and distinct, as in a deletion vector."""
         run, _, lengths = remove_positions(self._lengths, check_positions(positions, len(self)))
         return RowVersions._merge_equal_runs(lengths, self._versions[run])
 
     def with_version_at(self, positions: Positions, version: Version) -> "RowVersions":
-        """With this version at these positions, as when a column was rewritten for some rows only."""
+        """Set this version at these positions, for example after a column was rewritten for some rows."""
         versions = self.to_numpy()
         versions[check_positions(positions, len(self))] = version
         return RowVersions.of(versions)
 
     def encode(self) -> bytes:
-        """Each run with the range of the rows that it covers."""
+        """Encode each run with the range of the rows that it covers."""
         ends = np.cumsum(self._lengths)
         runs = [
             rowids_pb2.RowDatasetVersionRun(
@@ -128,7 +131,7 @@ class RowVersions:
 
     @classmethod
     def _merge_equal_runs(cls, lengths: Counts, versions: Versions) -> "RowVersions":
-        """Without runs of no rows, and neighbours of one version as one run."""
+        """Drop empty runs and merge adjacent runs of the same version."""
         filled = lengths > 0
         if not filled.all():
             lengths, versions = lengths[filled], versions[filled]

@@ -1,9 +1,9 @@
-"""Sequences of stable row ids, as fragments carry them: one id for every physical row.
+"""Row id sequences: the stable row ids of a fragment, one for each physical row.
 
-They are held as runs of consecutive ids (`id_runs.py`), so that a range of a million rows costs as much as one row; ids
-are expanded only where somebody asks for them (`to_numpy`). What never lives here: reading deletion files or
-manifests, and giving out new ids. Start at `RowIdSequence.decode`. The wire forms are in `id_segments.py`, the way from
-an id to its row in `row_id_index.py`; `row_versions.py` holds the sequences that lie beside this one.
+A sequence is stored as runs of consecutive ids (`id_runs.py`), so that a range of a million rows costs as much as one
+row. Ids are expanded only on request (`to_numpy`). This module never reads deletion files or manifests and never
+assigns new ids. Start with `RowIdSequence.decode`. The wire forms are in `id_segments.py`, the lookup of a row by its
+id is in `row_id_index.py`, and `row_versions.py` holds the parallel sequences of row versions.
 """
 
 from collections.abc import Sequence
@@ -21,27 +21,28 @@ from lance_core.format.id_runs import (
     Counts,
     Ids,
     Positions,
-    sort_by_first_id,
     check_positions,
     clip_runs,
     expand_runs,
+    find_overlap,
     is_successor,
     last_ids,
     one_run,
-    find_overlap,
-    runs_of,
     remove_positions,
+    runs_of,
+    sort_by_first_id,
 )
 from lance_core.format.id_segments import InvalidSegment, decode_segment, encode_segment, range_segment
 from lance_core.format.ids import RowId
 
 ROWS_MAX = 2**32
-"""A fragment cannot have more rows: the other half of a row address is its id."""
+"""The maximum number of rows in a fragment: a row address has 32 bits for the row, and 32 for the fragment id."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowIdSequence:
-    """
+    """Row ids in row order.
+
     >>> RowIdSequence.of([5, 6, 7, 9]).delete(np.array([1])).to_numpy().tolist()
     [5, 7, 9]
     """
@@ -50,11 +51,11 @@ class RowIdSequence:
     """The first id of each run, in row order."""
     lengths: Counts
     segments: Counts
-    """The segment that each run is written in; never decreasing."""
+    """The number of the wire segment that holds each run, in non-decreasing order."""
 
     @classmethod
     def decode(cls, data: bytes, *, rows: int, path: str, field: str = "row_ids") -> "RowIdSequence":
-        """The sequence of a fragment that has `rows` physical rows."""
+        """Return the sequence of a fragment that has `rows` physical rows."""
         sequence = cls.decode_partial(data, rows_max=rows, path=path, field=field)
         if len(sequence) != rows:
             raise Corrupt(f"holds {len(sequence)} row ids for {rows} rows", path=path, field=field)
@@ -62,62 +63,65 @@ class RowIdSequence:
 
     @classmethod
     def decode_partial(cls, data: bytes, *, rows_max: int, path: str, field: str = "row_ids") -> "RowIdSequence":
-        """The sequence of a fragment whose last rows may still wait for their ids, as an upsert proposes it."""
+        """Return the sequence of a fragment whose last rows may have no ids yet, as an upsert proposes it."""
         size_guard.check_message(data, path=path)
         try:
             segments = rowids_pb2.RowIdSequence.FromString(data).segments
         except DecodeError as error:
-            raise Corrupt("not a row id sequence", path=path, field=field) from error
+            raise Corrupt("is not a row id sequence", path=path, field=field) from error
         parts = []
-        left = min(rows_max, ROWS_MAX)
+        rows_left = min(rows_max, ROWS_MAX)
         for number, segment in enumerate(segments):
             try:
-                starts, lengths = decode_segment(segment, rows_max=left)
+                starts, lengths = decode_segment(segment, rows_max=rows_left)
             except InvalidSegment as error:
                 raise Corrupt(str(error), path=path, field=f"{field}.segments[{number}]") from error
-            left -= int(lengths.sum())
+            rows_left -= int(lengths.sum())
             parts.append(cls(starts, lengths, np.full(len(starts), number, dtype=np.int64)))
         sequence = parts[0] if len(parts) == 1 else cls._concatenate(parts)
-        if (twice := sequence.first_repeated()) is not None:
-            raise Corrupt(f"row id {twice} is there twice", path=path, field=field)
+        if (repeated := sequence.first_repeated()) is not None:
+            raise Corrupt(f"holds row id {repeated} twice", path=path, field=field)
         return sequence
 
     @classmethod
     def of(cls, ids: npt.ArrayLike) -> "RowIdSequence":
-        """The ids of rows in their order, to be written as one segment."""
+        """Return the sequence of these ids, which is encoded as one segment."""
         starts, lengths = runs_of(np.asarray(ids, dtype=np.uint64))
         return cls(starts, lengths, np.zeros(len(starts), dtype=np.int64))
 
     @classmethod
     def of_range(cls, start: RowId, count: int) -> "RowIdSequence":
-        """`count` consecutive ids."""
+        """Return `count` consecutive ids."""
         if count < 0 or start < 0 or start + count > END_MAX:
-            raise InvalidInput(f"{count} row ids cannot follow from {start}: ids have 64 bits")
+            raise InvalidInput(f"{count} row ids cannot start at {start}: a row id has 64 bits")
         starts, lengths = one_run(start, count)
         return cls(starts, lengths, np.zeros(len(starts), dtype=np.int64))
 
     @classmethod
     def concat(cls, sequences: Sequence["RowIdSequence"]) -> "RowIdSequence":
-        """One after another. A range that goes on where a range ended becomes one with it; else segments stay apart."""
+        """Concatenate sequences. A range that continues the preceding range is merged with it; all other segments
+        stay separate."""
         parts: list[RowIdSequence] = []
         for sequence in sequences:
             if not len(sequence.starts):
                 continue
             first = 0
             if parts:
-                joins = parts[-1]._is_single_run(-1) and sequence._is_single_run(0) and parts[-1]._continues_in(sequence)
-                first = int(parts[-1].segments[-1]) + (0 if joins else 1)
+                is_continuation = (
+                    parts[-1]._is_single_run(-1) and sequence._is_single_run(0) and parts[-1]._continues_in(sequence)
+                )
+                first = int(parts[-1].segments[-1]) + (0 if is_continuation else 1)
             renumbered = sequence.segments - sequence.segments[0] + first
             parts.append(cls(sequence.starts, sequence.lengths, renumbered))
         whole = cls._concatenate(parts)
         return cls._merge_adjacent_runs(whole.starts, whole.lengths, whole.segments)
 
     def with_appended_range(self, start: RowId, count: int) -> "RowIdSequence":
-        """With `count` fresh ids for the rows that wait for theirs, written as one segment."""
+        """Append `count` fresh ids for the rows that have none yet. The result is encoded as one segment."""
         if not count:
             return self
-        together = RowIdSequence.concat([self, RowIdSequence.of_range(start, count)])
-        return self._merge_adjacent_runs(together.starts, together.lengths, np.zeros_like(together.segments))
+        combined = RowIdSequence.concat([self, RowIdSequence.of_range(start, count)])
+        return self._merge_adjacent_runs(combined.starts, combined.lengths, np.zeros_like(combined.segments))
 
     def __len__(self) -> int:
         return int(self.lengths.sum())
@@ -126,9 +130,9 @@ class RowIdSequence:
         return expand_runs(self.starts, self.lengths)
 
     def slice(self, start: int, stop: int) -> "RowIdSequence":
-        """Rows `start` up to `stop`, which must be there."""
+        """Return rows `start` up to `stop`, which must exist."""
         if not 0 <= start <= stop <= len(self):
-            raise InvalidInput(f"rows {start} to {stop} of {len(self)}")
+            raise InvalidInput(f"rows {start} to {stop} were requested from a sequence of {len(self)} rows")
         run, skip, lengths = clip_runs(self.lengths, start, stop)
         return RowIdSequence(self.starts[run] + skip.astype(np.uint64), lengths, self.segments[run])
 
@@ -141,19 +145,19 @@ class RowIdSequence:
         return RowIdSequence.of(self.starts[run] + within.astype(np.uint64))
 
     def delete(self, positions: Positions) -> "RowIdSequence":
-        """Without the rows at these positions (ascending and distinct, as a deletion vector has them)."""
+        """Remove the rows at these positions, which are ascending and distinct, as in a deletion vector."""
         run, skip, lengths = remove_positions(self.lengths, check_positions(positions, len(self)))
         return self._merge_adjacent_runs(self.starts[run] + skip.astype(np.uint64), lengths, self.segments[run])
 
     def first_repeated(self) -> RowId | None:
-        """An id that is there twice; in a fragment none may be."""
+        """Return an id that occurs twice, or `None`. The ids of a fragment must be distinct."""
         if len(self.starts) < 2:
             return None
-        found = find_overlap(*sort_by_first_id(self.starts, self.lengths)[:2])
-        return None if found is None else found[1]
+        overlapping = find_overlap(*sort_by_first_id(self.starts, self.lengths)[:2])
+        return None if overlapping is None else overlapping[1]
 
     def encode(self) -> bytes:
-        """Each segment in the form that the reference writer would choose for it."""
+        """Encode each segment in the form that the reference writer would choose for it."""
         if not len(self.starts):
             return rowids_pb2.RowIdSequence(segments=[range_segment(0, 0)]).SerializeToString()
         first_runs = np.flatnonzero(np.diff(self.segments)) + 1
@@ -170,15 +174,15 @@ class RowIdSequence:
 
     @classmethod
     def _merge_adjacent_runs(cls, starts: Ids, lengths: Counts, segments: Counts) -> "RowIdSequence":
-        """Runs of one segment that meet become one."""
-        meets = (segments[1:] == segments[:-1]) & is_successor(starts[1:], last_ids(starts[:-1], lengths[:-1]))
-        if not meets.any():
+        """Merge adjacent runs of the same segment if the second continues the first."""
+        continues = (segments[1:] == segments[:-1]) & is_successor(starts[1:], last_ids(starts[:-1], lengths[:-1]))
+        if not continues.any():
             return cls(starts, lengths, segments)
-        kept = np.flatnonzero(np.concatenate([[True], ~meets]))
+        kept = np.flatnonzero(np.concatenate([[True], ~continues]))
         return cls(starts[kept], np.add.reduceat(lengths, kept), segments[kept])
 
     def _is_single_run(self, end: int) -> bool:
-        """Of the first (0) or the last (-1) segment: is it one run?"""
+        """Return whether the first (0) or the last (-1) segment is a single run."""
         return int(np.count_nonzero(self.segments == self.segments[end])) == 1
 
     def _continues_in(self, other: "RowIdSequence") -> bool:

@@ -1,8 +1,8 @@
-"""A table's schema: the tree of fields with their ids, and its two other forms, wire messages and Arrow.
+"""Table schema: the tree of fields with their ids, converted to and from protobuf messages and Arrow.
 
-What lives here: `TableSchema` and `Field`, assigning ids depth-first, the metadata that Lance derives from a
-field. Leaf types are mapped in `logical_types.py`; which field sits in which column of a file is decided in
-`datafiles/column_layout.py`. Start with `TableSchema.from_arrow`.
+The module defines `TableSchema` and `Field`, assigns ids depth-first, and adds the metadata that Lance derives from a
+field. `logical_types.py` maps leaf types; `datafiles/column_layout.py` decides which column of a file stores a field.
+Start with `TableSchema.from_arrow`.
 """
 
 import json
@@ -23,15 +23,15 @@ _PACKED = (b"lance-encoding:packed", b"packed")
 _TOP_LEVEL = -1
 _DEPTH_MAX = 100
 _ARROW_DEPTH_MAX = 63
-"""What Arrow hands from one library to another; a deeper table could be written, and opened by nobody."""
+"""Arrow passes schemas between libraries only up to this depth. A deeper table could be written, but not opened."""
 _SHOWN_MAX = 80
 _ARROW_REJECTIONS = (pa.ArrowException, ValueError, TypeError)
-"""What Arrow, or an extension type that somebody registered, says of parameters that do not fit."""
+"""Errors of Arrow, or of a registered extension type, for parameters that do not match the storage type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One node of the schema. `logical_type` decides; parents keep their children in order."""
+    """One node of the schema. `logical_type` defines its type; children are in order."""
 
     id: int
     name: str
@@ -46,11 +46,11 @@ class Field:
 
     @property
     def is_primary_key(self) -> bool:
-        """Whether it is part of the key that its owner declares and nobody enforces."""
+        """True if the field is part of the declared primary key, which nobody enforces."""
         return key_metadata.is_primary_key(self.metadata)
 
     def walk(self) -> Iterator["Field"]:
-        """This field and all below it, parents first."""
+        """Yield this field and all its descendants, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -74,7 +74,7 @@ class Field:
             case "map":
                 entries = self._only_child()
                 if len(entries.children) != 2:
-                    raise Unsupported(f"field {self.name!r}: a map needs a key and a value")
+                    raise Unsupported(f"field {self.name!r} is a map without exactly one key and one value")
                 key, value = entries.children
                 return pa.map_(key.arrow(), value.arrow())
             case "fixed_size_list" if rest.startswith("struct:") and rest.removeprefix("struct:").isdecimal():
@@ -83,13 +83,15 @@ class Field:
             return logical_types.to_arrow(self.logical_type)
         except UnknownLogicalType as error:
             raise Unsupported(
-                f"field {self.name!r} (id {self.id}) has the logical type {self.logical_type[:_SHOWN_MAX]!r}, which "
-                "this version does not know; a newer one may"
+                f"field {self.name!r} (id {self.id}) has the unknown logical type {self.logical_type[:_SHOWN_MAX]!r}; "
+                "a newer version of the library may support it"
             ) from error
 
     def _only_child(self) -> "Field":
         if len(self.children) != 1:
-            raise Unsupported(f"field {self.name!r}: {self.logical_type} needs one child, not {len(self.children)}")
+            raise Unsupported(
+                f"field {self.name!r} of type {self.logical_type} has {len(self.children)} children instead of one"
+            )
         return self.children[0]
 
 
@@ -102,8 +104,9 @@ class TableSchema:
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema, *, first_id: int = 0, is_stored: bool = False) -> "TableSchema":
-        """Assign ids depth-first from `first_id`; every unsupported column is named in one error. What comes back can
-        be turned into Arrow again. What `is_stored` in a file may have names that nothing new is given."""
+        """Convert an Arrow schema, assigning ids depth-first from `first_id`. One error names every unsupported
+        column. The result can be converted back to Arrow. `is_stored` marks a schema read from a file, whose names
+        may be ones that new columns cannot have."""
         ids = iter(range(first_id, 2**31 - 1))
         problems: list[str] = []
         seen: set[str] = set()
@@ -114,7 +117,7 @@ class TableSchema:
             if column.name in seen:
                 problems.append(f"column {column.name!r} appears twice")
             elif column.name in RESERVED_NAMES:
-                problems.append(f"column {column.name!r} has a name that Lance reserves")
+                problems.append(f"column {column.name!r} has a name that Lance reserves; rename it")
             elif "." in column.name or not column.name:
                 problems.append(f"column {column.name!r}: a top-level name may not be empty or contain '.'")
             elif "`" in column.name and not is_stored:
@@ -129,23 +132,23 @@ class TableSchema:
                 problems += [] if is_stored else _unnamed_child_problems(fields[-1])
         if problems:
             raise InvalidInput("this schema cannot be stored in a Lance table: " + "; ".join(problems))
-        made = cls(tuple(fields), dict(schema.metadata or {}))
+        table_schema = cls(tuple(fields), dict(schema.metadata or {}))
         try:
-            made.arrow  # noqa: B018 - kept for later; what matters here is that there is one
+            table_schema.arrow  # noqa: B018 - raises if the conversion fails, and caches the result
         except Unsupported as error:
             raise InvalidInput(f"this schema cannot be stored in a Lance table: {error}") from error
-        return made
+        return table_schema
 
     def check_keys(self) -> None:
-        """Of a schema that is to become a table's."""
+        """Raise `InvalidInput` if the declared primary key is not valid for a table."""
         if problems := [problem for field in self.fields for problem in _primary_key_problems(field, field.name)]:
-            raise InvalidInput("no table can have this schema: " + "; ".join(problems))
+            raise InvalidInput("this schema is not valid for a table: " + "; ".join(problems))
 
     @classmethod
     def decode(
         cls, messages: Collection[file_pb2.Field], metadata: Mapping[str, bytes], *, path: str = "manifest"
     ) -> "TableSchema":
-        """From the flat, pre-order list of the wire."""
+        """Decode the flat, pre-order list of protobuf fields."""
         FIELDS.check(len(messages), path=path)
         children: dict[int, list[file_pb2.Field]] = {_TOP_LEVEL: []}
         for message in messages:
@@ -153,7 +156,7 @@ class TableSchema:
                 raise Corrupt(f"two fields have the id {message.id}", path=path, field="fields")
             if message.parent_id not in children:
                 raise Corrupt(
-                    f"field {message.name!r} names the parent {message.parent_id}, which does not precede it",
+                    f"field {message.name!r} has the parent {message.parent_id}, which does not precede it",
                     path=path,
                     field="fields",
                 )
@@ -164,11 +167,11 @@ class TableSchema:
             if message.name in names:
                 raise Corrupt(f"two columns have the name {message.name!r}", path=path, field="fields")
             names.add(message.name)
-        tops = tuple(_decode(message, children, path, depth=1) for message in children[_TOP_LEVEL])
-        return cls(tops, {key.encode(): value for key, value in metadata.items()})
+        top_level = tuple(_decode(message, children, path, depth=1) for message in children[_TOP_LEVEL])
+        return cls(top_level, {key.encode(): value for key, value in metadata.items()})
 
     def as_file_descriptor(self, rows: int) -> bytes:
-        """What a data file says of itself: global buffer 0."""
+        """Return the file descriptor of a data file, which is stored as its global buffer 0."""
         schema = file_pb2.Schema(fields=self.encode())
         return file_pb2.FileDescriptor(schema=schema, length=rows).SerializeToString()
 
@@ -182,15 +185,15 @@ class TableSchema:
         except _ARROW_REJECTIONS as error:
             for field in self.fields:
                 _check_field_alone(field)
-            raise Unsupported(f"the fields do not make an Arrow schema: {error}") from error
+            raise Unsupported(f"the fields cannot be converted to an Arrow schema: {error}") from error
 
     def select(self, names: Iterable[str]) -> "TableSchema":
-        """Some columns, as a whole. Their Arrow fields are those that are here already: to make them takes as long as
-        finding a row."""
+        """Return whole top-level columns. The Arrow fields are reused, because creating them takes as long as finding
+        a row."""
         chosen = list(names)
-        found = TableSchema(tuple(map(self.field, chosen)), self.metadata)
-        vars(found)["arrow"] = pa.schema(list(map(self.arrow.field, chosen)), self.arrow.metadata)
-        return found
+        selected = TableSchema(tuple(map(self.field, chosen)), self.metadata)
+        vars(selected)["arrow"] = pa.schema(list(map(self.arrow.field, chosen)), self.arrow.metadata)
+        return selected
 
     @property
     def names(self) -> frozenset[str]:
@@ -208,16 +211,16 @@ class TableSchema:
 
 
 def _primary_key_problems(field: Field, path: str, *, in_null: bool = False) -> list[str]:
-    """What the declared primary key cannot be."""
-    found = []
+    """Return a message for each field that cannot be part of a primary key."""
+    problems = []
     in_null = in_null or field.nullable
     if field.is_primary_key and field.children:
-        found.append(f"field {path!r} is declared as primary key, and only fields without children can be")
+        problems.append(f"field {path!r} is declared as primary key, but has children")
     elif field.is_primary_key and in_null:
-        found.append(f"field {path!r} is declared as primary key, and it or what it is in may be null")
+        problems.append(f"field {path!r} is declared as primary key, but it or a parent of it is nullable")
     for child in field.children:
-        found += _primary_key_problems(child, f"{path}.{child.name}", in_null=in_null)
-    return found
+        problems += _primary_key_problems(child, f"{path}.{child.name}", in_null=in_null)
+    return problems
 
 
 def _unnamed_child_problems(column: Field) -> list[str]:
@@ -227,20 +230,22 @@ def _unnamed_child_problems(column: Field) -> list[str]:
 
 
 def _round_trip_ipc(fields: Iterable[Field], metadata: Mapping[bytes, bytes]) -> pa.Schema:
-    """A pass through IPC turns `ARROW:extension:*` metadata into the extension types that pyarrow knows."""
+    """Convert to an Arrow schema. A pass through IPC turns `ARROW:extension:*` metadata into the extension types that
+    pyarrow knows."""
     schema = pa.schema([field.arrow() for field in fields], dict(metadata) or None)
     return pa.ipc.read_schema(schema.serialize())
 
 
 def _check_field_alone(field: Field) -> None:
+    """Raise `Unsupported` if this field alone cannot be converted to Arrow."""
     try:
         _round_trip_ipc([field], {})
     except _ARROW_REJECTIONS as error:
         kind = field.metadata.get(EXTENSION_NAME, b"").decode(errors="replace")
-        known = f" and calls itself {kind!r}" if kind else ""
+        extension = f" and the extension type {kind!r}" if kind else ""
         raise Unsupported(
-            f"field {field.name!r} (id {field.id}) has the logical type {field.logical_type[:_SHOWN_MAX]!r}{known}, "
-            f"which do not go together: {error}"
+            f"field {field.name!r} (id {field.id}) has the logical type {field.logical_type[:_SHOWN_MAX]!r}{extension}, "
+            f"which are not a valid Arrow field: {error}"
         ) from error
 
 
@@ -263,7 +268,7 @@ def _from_arrow(column: pa.Field, ids: Iterator[int], path: str, *, depth: int) 
     field_id = next(ids, None)
     if field_id is None:
         raise UnknownLogicalType(
-            f"field {path!r} would need an id of more than 31 bits: the table has given out all others"
+            f"field {path!r} would need an id of more than 31 bits: the table has assigned all others"
         )
     metadata = dict(column.metadata or {})
     arrow = column.type
@@ -284,11 +289,13 @@ def _from_arrow(column: pa.Field, ids: Iterator[int], path: str, *, depth: int) 
         logical = "struct"
         names = [field.name for field in arrow]
         if len(set(names)) != len(names):
-            raise UnknownLogicalType(f"field {path!r}: a struct has two children of one name")
+            raise UnknownLogicalType(f"field {path!r} is a struct with two children of the same name")
         children = tuple(child(field) for field in arrow)
     elif pa.types.is_map(arrow):
         if arrow.keys_sorted:
-            raise UnknownLogicalType(f"field {path!r}: a map with sorted keys cannot be stored; drop the promise")
+            raise UnknownLogicalType(
+                f"field {path!r} is a map with sorted keys, which Lance cannot store; use a map type without keys_sorted"
+            )
         logical = "map"
         entries = pa.field("entries", pa.struct([arrow.key_field, arrow.item_field]), nullable=False)
         children = (child(entries),)
@@ -310,18 +317,19 @@ def _from_arrow(column: pa.Field, ids: Iterator[int], path: str, *, depth: int) 
 
 
 def _extension_parameters(arrow: pa.BaseExtensionType, path: str) -> bytes:
-    """An extension type's parameters as its own serialisation spells them, which pyarrow shows for some only."""
+    """Return the serialised parameters of an extension type. Pyarrow exposes the serialisation of some types only, so
+    the others are serialised here in the same form."""
     if isinstance(arrow, pa.ExtensionType):
         return bytes(arrow.__arrow_ext_serialize__())
     if isinstance(arrow, pa.FixedShapeTensorType):
-        given = {"shape": arrow.shape, "permutation": arrow.permutation, "dim_names": arrow.dim_names}
+        parameters = {"shape": arrow.shape, "permutation": arrow.permutation, "dim_names": arrow.dim_names}
     elif isinstance(arrow, pa.OpaqueType):
-        given = {"type_name": arrow.type_name, "vendor_name": arrow.vendor_name}
+        parameters = {"type_name": arrow.type_name, "vendor_name": arrow.vendor_name}
     elif isinstance(arrow, pa.UuidType | pa.Bool8Type):
         return b""
     else:
         raise UnknownLogicalType(f"field {path!r} has the Arrow type {arrow}, which Lance cannot store")
-    known = {key: value for key, value in given.items() if value is not None}
+    known = {key: value for key, value in parameters.items() if value is not None}
     return json.dumps(known, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -358,7 +366,7 @@ def _encode(field: Field, parent: int) -> Iterator[file_pb2.Field]:
 
 
 def _encoding(field: Field) -> file_pb2.Encoding:
-    """A hint that only readers of the oldest format use; written as Lance writes it."""
+    """Return the encoding hint, which only readers of the oldest format use, as Lance writes it."""
     kind = field.logical_type.partition(":")[0]
     if kind in ("struct", "null"):
         return file_pb2.Encoding.NONE

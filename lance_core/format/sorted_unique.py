@@ -1,7 +1,7 @@
-"""Numbers in ascending order, each once.
+"""Sorted unique values: distinct integers in ascending order.
 
-numpy finds them by hashing since 2.3, which takes forty times as long as sorting fifty thousand 64-bit numbers, and has
-to sort them afterwards all the same.
+Since numpy 2.3, `np.unique` finds them by hashing. For fifty thousand 64-bit numbers that takes forty times as long
+as sorting, and the result has to be sorted afterwards as well.
 """
 
 from typing import Any
@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 
 def sorted_unique(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Like `np.unique` of whole numbers; the same array where it is like that already.
+    """Return what `np.unique` returns for integers. An array that is already sorted and distinct is returned
+    unchanged.
 
-    >>> distinct(np.array([3, 1, 3])).tolist()
+    >>> sorted_unique(np.array([3, 1, 3])).tolist()
     [1, 3]
     """
     if (numbers[1:] > numbers[:-1]).all():
@@ -22,6 +23,3 @@ def sorted_unique(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
     is_new = np.ones(len(ordered), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
     return ordered[is_new]
-
-
-__all__ = ["sorted_unique"]

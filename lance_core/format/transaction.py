@@ -1,8 +1,7 @@
-"""The envelope of a change: what was read, who made it, which operation, and free properties; and, once it has become a
-version, upon which bytes.
+"""Transaction: the version that was read, the operation, free properties and, once committed, the hash of the parent.
 
-`uuid` names the intention and stays the same through every turn of a commit: finding it in the history is how
-a writer learns that an earlier put of its own landed.
+`uuid` identifies the intended change and is the same in every attempt of a commit. A writer that finds its uuid in
+the history knows that one of its earlier puts succeeded.
 """
 
 from collections.abc import Mapping
@@ -20,10 +19,10 @@ from lance_core.limits import TRANSACTION_BYTES
 
 _DIGITS_MAX = 20
 INLINE_BYTES_MAX = 20 * 1024 * 1024
-"""A larger transaction is kept only in its own file."""
+"""A larger transaction is stored only in its own file."""
 PLANNED_ON = "lance_assets.planned_on"
-"""The property that says which version a transaction was planned on, where its `read_version` is another: so the format
-has it where sets of deleted rows were joined."""
+"""The property that names the version on which a transaction was planned, if its `read_version` is another one. The
+format requires a changed `read_version` when deletion vectors were merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +31,16 @@ class Transaction:
     uuid: str
     operation: Operation
     properties: Mapping[str, str] = field(default_factory=dict)
-    """The caller's. On the wire the parent is among them."""
+    """Properties that the caller set. On the wire the parent hash is one of them."""
     parent: ParentHash | None = None
-    """None before it is applied, of the first version of a table, and where its writer did not tell."""
+    """`None` before the transaction is applied, for the first version of a table, and if its writer did not record
+    it."""
 
     @property
     def planned_on(self) -> Version:
-        """0 of one that creates a table."""
-        noted = self.properties.get(PLANNED_ON, "")
-        return Version(int(noted)) if noted.isdecimal() and len(noted) < _DIGITS_MAX else self.read_version
+        """The version on which the transaction was planned; 0 if it creates a table."""
+        recorded = self.properties.get(PLANNED_ON, "")
+        return Version(int(recorded)) if recorded.isdecimal() and len(recorded) < _DIGITS_MAX else self.read_version
 
     def encode(self) -> bytes:
         properties = dict(self.properties)

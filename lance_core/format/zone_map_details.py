@@ -1,4 +1,6 @@
-"""What the index section says of a zone map. Other kinds of ours say nothing there."""
+"""Zone map details: the message that the index section holds for a zone map. The other index types store no details
+there.
+"""
 
 from dataclasses import dataclass
 
@@ -12,18 +14,19 @@ from lance_core.format.index_metadata import IndexMetadata
 @dataclass(frozen=True, slots=True)
 class ZoneMapDetails:
     rows_per_zone: int | None
-    """None where an older writer did not say."""
+    """`None` if an older writer did not record it."""
     has_null_bitmap: bool
-    """Whether it knows exactly which rows have no value."""
+    """True if the index knows exactly which rows are null."""
 
     def encode(self) -> bytes:
-        """No seeds: nobody here keeps those in data files."""
+        """Encode the details. `use_seeds` is false because this library stores no seeds in data files."""
         return table_pb2.ZoneMapIndexDetails(
             rows_per_zone=self.rows_per_zone, use_seeds=False, has_null_bitmap=self.has_null_bitmap
         ).SerializeToString()
 
     @classmethod
     def of(cls, metadata: IndexMetadata) -> "ZoneMapDetails":
+        """Return the details of an index segment."""
         try:
             message = table_pb2.ZoneMapIndexDetails.FromString(metadata.message.index_details.value)
         except DecodeError as error:

@@ -20,12 +20,12 @@ from lance_core.versions import version_hint
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, list_versions, load_latest
 
-_ELSEWHERE = (
+_LOST_COMMIT_REPAIR = (
     "Look whether its rows are there. If they are not, write them under another intent; then remove this record."
 )
 
 
-def of_intents(location: Location, made: Mapping[str, Version], newest: Snapshot) -> Iterator[Finding]:
+def check_intents(location: Location, made: Mapping[str, Version], newest: Snapshot) -> Iterator[Finding]:
     """`made` says which transaction, or part of one, is in which version, of all versions that can be read."""
     kept = set(made.values())
     for info in location.store.list(idempotency.DIRECTORY):
@@ -44,19 +44,19 @@ def of_intents(location: Location, made: Mapping[str, Version], newest: Snapshot
                 what = f"{named} landed as version {landed}, and its record does not say so"
                 repair = "A repetition finds it as long as that version is kept, and notes it."
                 does = f"Note in {info.path} that {named} landed as version {landed}."
-                mend = Repair(RepairKind.INTENTS, does, partial(_note, location, newest, record))
+                mend = Repair(RepairKind.INTENTS, does, partial(_record_commit, location, newest, record))
                 yield Finding(Severity.INFO, "intent_landed", info.path, what, repair, landed, mend)
             continue
         noted = Version(record.landing.version)
         if noted > newest.version:
             what = f"{named} landed as version {noted}, and the table ends at {newest.version}: it was put back"
-            yield Finding(Severity.WARNING, "intent_elsewhere", info.path, what, _ELSEWHERE)
+            yield Finding(Severity.WARNING, "intent_elsewhere", info.path, what, _LOST_COMMIT_REPAIR)
         elif noted in kept and landed != noted:
             what = f"{named} landed as version {noted}, which is another change now: the table was put back"
-            yield Finding(Severity.WARNING, "intent_elsewhere", info.path, what, _ELSEWHERE)
+            yield Finding(Severity.WARNING, "intent_elsewhere", info.path, what, _LOST_COMMIT_REPAIR)
 
 
-def of_work_under_way(location: Location) -> Iterator[Finding]:
+def check_leases(location: Location) -> Iterator[Finding]:
     """What those who remove and those who use have told each other (`coordination/leases.py`)."""
     reading: Mapping[str, Callable[[Store, str], object]] = {
         leases.HOLDS: leases.read_lease,
@@ -74,14 +74,14 @@ def of_work_under_way(location: Location) -> Iterator[Finding]:
             except Corrupt as error:
                 what = error.what
                 does = f"Delete {info.path}, which is no hold and no notice."
-                mend = Repair(RepairKind.HOLDS, does, partial(_delete, store, info.path, read))
+                mend = Repair(RepairKind.HOLDS, does, partial(_delete_record, store, info.path, read))
             except LanceError as error:
                 what = f"it could not be looked at: {error}"
             repair = "Cleanup stops at it. See to it that nobody is at work on this table, and remove it."
-            yield Finding(Severity.ERROR, "work_under_way", info.path, what, repair, mend=mend)
+            yield Finding(Severity.ERROR, "work_under_way", info.path, what, repair, automatic_repair=mend)
 
 
-def of_transaction(
+def check_transaction_file(
     location: Location, manifest: Manifest, transaction: Transaction | None, sizes: Mapping[str, int]
 ) -> Iterator[Finding]:
     """Of a version that has a copy of what made it: is the file there that it names besides."""
@@ -97,13 +97,13 @@ def of_transaction(
         mend = Repair(
             RepairKind.TRANSACTIONS,
             f"Write {path}, from the copy inside version {manifest.version}.",
-            partial(_put_back, location.store, path, copy),
+            partial(_restore_file, location.store, path, copy),
         )
         repair = "Those may refuse to commit, until it is put back."
         yield Finding(Severity.INFO, "transaction_file", path, what, repair, manifest.version, mend)
 
 
-def of_hint(store: Store, newest: Version, location: Location) -> Iterator[Finding]:
+def check_hint(store: Store, newest: Version, location: Location) -> Iterator[Finding]:
     """Of a store that keeps one: a wrong one is never believed, and costs a listing at every opening."""
     if not isinstance(store, ReportsLastChange) or store.head(version_hint.HINT) is None:
         return
@@ -114,14 +114,19 @@ def of_hint(store: Store, newest: Version, location: Location) -> Iterator[Findi
         mend = Repair(
             RepairKind.HINT,
             f"Write into {version_hint.HINT} which version is the newest.",
-            partial(_hint_anew, location, store),
+            partial(_rewrite_hint, location, store),
         )
         yield Finding(
-            Severity.INFO, "stale_hint", version_hint.HINT, what, "The next commit writes it anew.", mend=mend
+            Severity.INFO,
+            "stale_hint",
+            version_hint.HINT,
+            what,
+            "The next commit writes it anew.",
+            automatic_repair=mend,
         )
 
 
-def _note(location: Location, newest: Snapshot, record: IntentRecord) -> str:
+def _record_commit(location: Location, newest: Snapshot, record: IntentRecord) -> str:
     try:
         current = idempotency.read(location.store, idempotency.path_of(record.intent))
     except NotFound:
@@ -135,7 +140,7 @@ def _note(location: Location, newest: Snapshot, record: IntentRecord) -> str:
     return f"it says now that it landed as version {written.landing.version}"
 
 
-def _delete(store: Store, path: str, read: Callable[[Store, str], object]) -> str:
+def _delete_record(store: Store, path: str, read: Callable[[Store, str], object]) -> str:
     try:
         read(store, path)
     except NotFound:
@@ -146,7 +151,7 @@ def _delete(store: Store, path: str, read: Callable[[Store, str], object]) -> st
     return f"{path} can be read now, and stays"
 
 
-def _put_back(store: Store, path: str, data: bytes) -> str:
+def _restore_file(store: Store, path: str, data: bytes) -> str:
     store.create(path, data)  # whatever it answers, what is there counts
     try:
         there = store.read(path, 0, len(data) + 1)
@@ -155,7 +160,7 @@ def _put_back(store: Store, path: str, data: bytes) -> str:
     return f"{path} is there" if there == data else f"somebody else wrote {path} meanwhile, and it stays"
 
 
-def _hint_anew(location: Location, store: Store) -> str:
+def _rewrite_hint(location: Location, store: Store) -> str:
     newest = list_versions(location).numbers[-1]
     version_hint.write_hint(store, newest)
     return f"it says version {newest} now"

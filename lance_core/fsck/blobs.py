@@ -16,10 +16,12 @@ from lance_core.fsck.manifests import error
 from lance_core.fsck.report import Finding
 from lance_core.versions.location import Location
 
-_GONE = "Put it back from a copy; or delete the rows whose blobs are in it, or restore a version that has no such rows."
+_MISSING_REPAIR = (
+    "Put it back from a copy; or delete the rows whose blobs are in it, or restore a version that has no such rows."
+)
 
 
-class Blobs:
+class BlobChecker:
     """What was looked at so far."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
@@ -27,7 +29,7 @@ class Blobs:
         self._sizes = sizes
         self._seen: set[tuple[str, int]] = set()
 
-    def of_fragment(self, location: Location, manifest: Manifest, fragment: Fragment) -> Iterator[Finding]:
+    def check_fragment(self, location: Location, manifest: Manifest, fragment: Fragment) -> Iterator[Finding]:
         """`location` is the version's, with its base paths. Of a fragment whose files are as they should be."""
         try:
             fields = manifest.schema.fields
@@ -38,9 +40,9 @@ class Blobs:
                 at = (file.qualified_path, field.id)
                 if field.id in file.field_ids and not file.version.is_legacy and at not in self._seen:
                     self._seen.add(at)
-                    yield from self._look(location, manifest, fragment, field, file)
+                    yield from self._check_column(location, manifest, fragment, field, file)
 
-    def _look(
+    def _check_column(
         self, location: Location, manifest: Manifest, fragment: Fragment, field: Field, file: DataFile
     ) -> Iterator[Finding]:
         found: dict[str, tuple[int, int]] = {}
@@ -48,27 +50,27 @@ class Blobs:
         wanted = TableSchema((field,), schema.metadata)
         reader = FragmentReader(location.store, location.codec, schema, wanted, path=path, describe_blobs=True)
         try:
-            for rows in reader.live(fragment, None):
+            for rows in reader.read_live(fragment, None):
                 places = BlobLocations.of(rows.batch.column(0), column=field.name, file=file)
-                for _row, _outside in places.outside():
+                for _row, _outside in places.external_blobs():
                     pass  # it says so itself where one of them leads where it must not
-                for place, held in places.by_path():
+                for place, held in places.rows_by_path():
                     count, end = found.get(place, (0, 0))
                     last = int((places.positions[held] + places.sizes[held]).max())
                     found[place] = (count + len(held), max(end, last))
             for place, (count, end) in found.items():
-                size = self._size(location, place)
+                size = self._size_of(location, place)
                 if size is None:
                     what = f"it does not exist, and {count} blobs of column {field.name!r} are to be there"
-                    yield error(manifest, "blob_file", what, _GONE, path=place)
+                    yield error(manifest, "blob_file", what, _MISSING_REPAIR, path=place)
                 elif size < end:
                     what = f"it has {size} bytes, and blobs of column {field.name!r} are to end at {end}"
-                    yield error(manifest, "blob_file", what, _GONE, path=place)
+                    yield error(manifest, "blob_file", what, _MISSING_REPAIR, path=place)
         except LanceError as failed:
             what = f"where blobs of column {field.name!r} are cannot be read: {failed}"
-            yield error(manifest, "blob_file", what, _GONE, path=file.qualified_path)
+            yield error(manifest, "blob_file", what, _MISSING_REPAIR, path=file.qualified_path)
 
-    def _size(self, location: Location, place: str) -> int | None:
+    def _size_of(self, location: Location, place: str) -> int | None:
         if place in self._sizes:
             return self._sizes[place]
         found = location.store.head(place)

@@ -49,34 +49,41 @@ def run(arguments: argparse.Namespace) -> int:
         location, extent = _location(arguments, os.environ), _extent(arguments)
         report = examine(location, extent)
     except LanceError as error:
-        return _failed(error)
+        return _report_failure(error)
     chosen = {RepairKind(kind) for kind in arguments.repair}
-    mends = sorted((each.mend for each in report.findings if each.mend and each.mend.kind in chosen), key=_place)
+    mends = sorted(
+        (
+            each.automatic_repair
+            for each in report.findings
+            if each.automatic_repair and each.automatic_repair.kind in chosen
+        ),
+        key=_repair_order,
+    )
     if not arguments.apply:
-        _say(arguments, report, [(mend, None) for mend in mends], bool(chosen))
+        _print_report(arguments, report, [(mend, None) for mend in mends], bool(chosen))
         return CLEAN if report.is_clean else FOUND
-    done = [(mend, _done(mend)) for mend in mends]
+    done = [(mend, _apply_repair(mend)) for mend in mends]
     try:
         after = examine(location, extent)
     except LanceError as error:
-        return _failed(error)
-    _say(arguments, after, done, True)
+        return _report_failure(error)
+    _print_report(arguments, after, done, True)
     return CLEAN if after.is_clean else FOUND
 
 
-def _failed(error: LanceError) -> int:
-    print(_printed(f"could not look: {error}"), file=sys.stderr)
+def _report_failure(error: LanceError) -> int:
+    print(_printable(f"could not look: {error}"), file=sys.stderr)
     return FAILED
 
 
-def _done(mend: Repair) -> str:
+def _apply_repair(mend: Repair) -> str:
     try:
-        return mend.do()
+        return mend.apply()
     except LanceError as error:
         return f"not done: {error}"
 
 
-def _place(mend: Repair) -> int:
+def _repair_order(mend: Repair) -> int:
     return [*RepairKind].index(mend.kind)
 
 
@@ -96,7 +103,7 @@ def _location(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
 
 def _extent(arguments: argparse.Namespace) -> Extent | Version:
     if arguments.version is not None:
-        return validation.version_number(arguments.version)
+        return validation.check_version_number(arguments.version)
     return Extent.HEAD if arguments.head else Extent.ALL
 
 
@@ -106,14 +113,14 @@ def _extent(arguments: argparse.Namespace) -> Extent | Version:
 _Repairs = Sequence[tuple[Repair, str | None]]
 
 
-def _say(arguments: argparse.Namespace, report: Report, repairs: _Repairs, chosen: bool) -> None:
+def _print_report(arguments: argparse.Namespace, report: Report, repairs: _Repairs, chosen: bool) -> None:
     if arguments.json:
         print(_as_json(report, repairs))
     else:
-        print(_printed("\n".join(_as_text(report, repairs, chosen))))
+        print(_printable("\n".join(_as_text(report, repairs, chosen))))
 
 
-def _printed(text: str) -> str:
+def _printable(text: str) -> str:
     """A damaged table is anybody's bytes: its names must not steer a terminal."""
     return "\n".join(map(shell.plain, text.split("\n")))
 
@@ -139,7 +146,9 @@ def _as_text(report: Report, repairs: _Repairs, chosen: bool) -> Iterator[str]:
 def _finding(finding: Finding) -> Iterator[str]:
     yield f"    {finding.path}" + ("" if finding.version is None else f" (version {finding.version})")
     yield f"      {finding.what}."
-    yield f"      {finding.repair}" + (f" Or: --repair {finding.mend.kind.value}" if finding.mend else "")
+    yield f"      {finding.repair}" + (
+        f" Or: --repair {finding.automatic_repair.kind.value}" if finding.automatic_repair else ""
+    )
 
 
 def _as_json(report: Report, repairs: _Repairs) -> str:
@@ -158,7 +167,7 @@ def _as_json(report: Report, repairs: _Repairs) -> str:
                 "version": finding.version,
                 "what": finding.what,
                 "repair": finding.repair,
-                "kind": finding.mend.kind.value if finding.mend else None,
+                "kind": finding.automatic_repair.kind.value if finding.automatic_repair else None,
             }
             for finding in report.findings
         ],

@@ -15,42 +15,44 @@ from lance_core.storage.store import Store, read_whole
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, load_at
 
-_ASIDE = ".damaged"
+_DAMAGED_SUFFIX = ".damaged"
 _NAMES_MAX = 100
 
 
-def load_whole(location: Location, version: Version) -> Snapshot:
+def load_fully(location: Location, version: Version) -> Snapshot:
     """To open a version is to look at its outline; here its fragments are read too."""
     snapshot = load_at(location, version)
     assert snapshot.manifest.message is not None
     return snapshot
 
 
-def broken_head(location: Location, by_number: Mapping[Version, str], error: LanceError, *, acting: Store) -> Finding:
+def find_damaged_head(
+    location: Location, by_number: Mapping[Version, str], error: LanceError, *, acting: Store
+) -> Finding:
     """`acting` is the store as writers see it."""
     head, *older = sorted(by_number, reverse=True)
     path = by_number[head]
     if not isinstance(error, Corrupt):
-        return unreadable(path, head, error)
+        return unreadable_version(path, head, error)
     what = f"the newest version is damaged: {error.what}"
     aside = [head]
     for version in older:
         try:
-            load_whole(location, version)
+            load_fully(location, version)
         except Corrupt:
             aside.append(version)
         except LanceError as unknown:
             repair = f"Move nothing before version {version} can be looked at, which now fails: {unknown}."
             return Finding(Severity.ERROR, "head", path, what, repair, head)
         else:
-            moved = ", ".join(f"{by_number[each]} to {by_number[each]}{_ASIDE}" for each in aside)
+            moved = ", ".join(f"{by_number[each]} to {by_number[each]}{_DAMAGED_SUFFIX}" for each in aside)
             repair = (
                 f"Read version {version} by its number and find out what was added after it. Then move aside {moved} "
                 f"and write that again: the table goes on from version {version}."
             )
             does = (
                 f"Move {moved}. The table goes on from version {version}, and what was committed as "
-                f"{_versions(aside)} is no longer in it: cleanup will take its files for orphans."
+                f"{_versions_text(aside)} is no longer in it: cleanup will take its files for orphans."
             )
             mend = Repair(
                 RepairKind.HEAD,
@@ -64,7 +66,7 @@ def broken_head(location: Location, by_number: Mapping[Version, str], error: Lan
     return Finding(Severity.ERROR, "head", path, what, repair, head)
 
 
-def unreadable(path: str, version: Version, error: LanceError) -> Finding:
+def unreadable_version(path: str, version: Version, error: LanceError) -> Finding:
     if isinstance(error, Unsupported):
         what, repair = f"it was not looked at: {error}", "Look at it with a newer version of this package."
         return Finding(Severity.WARNING, "not_understood", path, what, repair, version)
@@ -80,24 +82,24 @@ def _move_aside(location: Location, versions: Sequence[tuple[Version, str]], act
     done: list[str] = []
     for version, path in versions:
         try:
-            load_whole(location, version)
+            load_fully(location, version)
         except Corrupt:
             pass
         except NotFound:
             continue
         else:
-            return _said(done, f"version {version} can be read now, and stays")
+            return _summary(done, f"version {version} can be read now, and stays")
         data = read_whole(location.store, path, MANIFEST_BYTES)
-        beside = _kept(location.store, path, data)
+        beside = _copy_aside(location.store, path, data)
         acting.delete(path)
         done.append(f"{path} is {beside} now")
-    return _said(done, "it was moved already" if not done else "")
+    return _summary(done, "it was moved already" if not done else "")
 
 
-def _kept(store: Store, path: str, data: bytes) -> str:
+def _copy_aside(store: Store, path: str, data: bytes) -> str:
     """Where these bytes are now, under a name that nobody takes for a version."""
     for number in range(_NAMES_MAX):
-        beside = f"{path}{_ASIDE}" + (f"-{number + 1}" if number else "")
+        beside = f"{path}{_DAMAGED_SUFFIX}" + (f"-{number + 1}" if number else "")
         store.create(beside, data)  # whatever it answers, what is there counts
         try:
             if store.read(beside, 0, len(data) + 1) == data:
@@ -106,13 +108,13 @@ def _kept(store: Store, path: str, data: bytes) -> str:
         except NotFound:
             break
     raise StorageError(
-        f"{store.description}: {path} could not be copied to {path}{_ASIDE}; nothing was moved, try again"
+        f"{store.description}: {path} could not be copied to {path}{_DAMAGED_SUFFIX}; nothing was moved, try again"
     )
 
 
-def _versions(numbers: Sequence[Version]) -> str:
+def _versions_text(numbers: Sequence[Version]) -> str:
     return ("version " if len(numbers) == 1 else "versions ") + ", ".join(map(str, sorted(numbers)))
 
 
-def _said(done: Sequence[str], rest: str) -> str:
+def _summary(done: Sequence[str], rest: str) -> str:
     return "; ".join([*done, *([rest] if rest else [])])

@@ -12,9 +12,9 @@ from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.transaction import Transaction
 from lance_core.fsck import auxiliary_records, hash_chain, indices, manifest_store_entries, manifests, references
-from lance_core.fsck.blobs import Blobs
-from lance_core.fsck.damaged_head import broken_head, load_whole, unreadable
-from lance_core.fsck.files import Files
+from lance_core.fsck.blobs import BlobChecker
+from lance_core.fsck.damaged_head import find_damaged_head, load_fully, unreadable_version
+from lance_core.fsck.files import FileChecker
 from lance_core.fsck.hash_chain import Link
 from lance_core.fsck.report import Finding, Report, Severity
 from lance_core.index.coverage import Coverage, combined_coverage, follow_reuse
@@ -36,37 +36,37 @@ def examine(location: Location, extent: Extent | Version = Extent.ALL) -> Report
     """Whatever state it is in; a directory that holds no version at all is the only thing that is refused. `extent` may
     be one version."""
     as_opened, acting = location, location.own_store
-    location, published = manifest_store_entries.bare(location)
-    manifest_names = _manifests(location)
-    told = [] if published is None else list(manifest_store_entries.of_table(published))
+    location, published = manifest_store_entries.without_manifest_store(location)
+    manifest_names = _list_manifests(location)
+    told = [] if published is None else list(manifest_store_entries.check_entries(published))
     if not manifest_names and not told:
         raise NotFound(f"there is no Lance table at {location.uri}; check the path")
-    told += _mixed_names(manifest_names)
+    told += _check_naming_schemes(manifest_names)
     by_number = {version: path for path, version in manifest_names}
     numbers = sorted(by_number)
-    looked_at = _extent(location, numbers, extent)
+    looked_at = _versions_in(location, numbers, extent)
     found = _Examination(location, {info.path: info.size for _key, info in list_files(location)}, told)
     for version in looked_at:
         try:
-            snapshot = load_whole(location, version)
+            snapshot = load_fully(location, version)
         except LanceError as error:
             path = by_number[version]
             if version == numbers[-1]:
-                found.cannot_read(version, path, broken_head(location, by_number, error, acting=acting))
+                found.add_unreadable(version, path, find_damaged_head(location, by_number, error, acting=acting))
             else:
-                found.cannot_read(version, path, unreadable(path, version, error))
+                found.add_unreadable(version, path, unreadable_version(path, version, error))
         else:
-            found.reads(snapshot)
+            found.add_version(snapshot)
     if extent is Extent.ALL:
         found.links += hash_chain.detached_links(location)
     elif looked_at:
-        found.links += hash_chain.around(location, looked_at[0])
-    chained, broken = hash_chain.check(found.links)
+        found.links += hash_chain.neighbour_links(location, looked_at[0])
+    chained, broken = hash_chain.check_chain(found.links)
     found.findings += broken
     if found.newest is not None:
-        found.findings += _of_the_newest(found, extent, as_opened)
+        found.findings += _check_newest(found, extent, as_opened)
         if found.newest.version == numbers[-1] and published is None:
-            found.findings += auxiliary_records.of_hint(location.own_store, found.newest.version, location)
+            found.findings += auxiliary_records.check_hint(location.own_store, found.newest.version, location)
     found.findings.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))
     return Report(location.uri, tuple(looked_at), found.files.count, tuple(found.findings), chained)
 
@@ -76,60 +76,60 @@ class _Examination:
 
     def __init__(self, location: Location, sizes: Mapping[str, int], findings: list[Finding]) -> None:
         self.location, self.sizes, self.findings = location, sizes, findings
-        self.files, self.blobs = Files(dict(sizes)), Blobs(dict(sizes))
+        self.files, self.blobs = FileChecker(dict(sizes)), BlobChecker(dict(sizes))
         self.fragments: set[bytes] = set()
-        self.names: set[str] = set()
-        self.all_named = True
+        self.referenced: set[str] = set()
+        self.has_all_references = True
         self.uuids: dict[str, Version] = {}
         self.links: list[Link] = []
         self.newest: Snapshot | None = None
-        self._before: Manifest | None = None
+        self._previous: Manifest | None = None
 
-    def cannot_read(self, version: Version, path: str, told: Finding) -> None:
+    def add_unreadable(self, version: Version, path: str, told: Finding) -> None:
         self.findings.append(told)
-        self.links += Link.unread(self.location, version, path)
-        self._before, self.all_named = None, False
+        self.links += Link.of_unreadable(self.location, version, path)
+        self._previous, self.has_all_references = None, False
 
-    def reads(self, snapshot: Snapshot) -> None:
+    def add_version(self, snapshot: Snapshot) -> None:
         manifest = snapshot.manifest
         self.newest = snapshot
-        self.findings += _version(snapshot, self.files, self.blobs, self.fragments)
-        transaction, told = _transaction(snapshot)
-        self.findings += told or _record(snapshot, transaction, self.uuids)
-        self.findings += auxiliary_records.of_transaction(self.location, manifest, transaction, self.sizes)
+        self.findings += _check_version(snapshot, self.files, self.blobs, self.fragments)
+        transaction, told = _load_transaction(snapshot)
+        self.findings += told or _check_transaction(snapshot, transaction, self.uuids)
+        self.findings += auxiliary_records.check_transaction_file(self.location, manifest, transaction, self.sizes)
         self.links.append(Link.of(snapshot, transaction))
-        if self._before is not None:
-            self.findings += manifests.of_pair(self._before, manifest)
-        self._before = manifest
+        if self._previous is not None:
+            self.findings += manifests.check_pair(self._previous, manifest)
+        self._previous = manifest
         try:
             here = references_of(manifest)
         except Corrupt:
-            self.all_named = False  # the section of indices, which was found damaged above
+            self.has_all_references = False  # the section of indices, which was found damaged above
         else:
-            self.names |= here.own | here.in_other_bases
+            self.referenced |= here.own | here.in_other_bases
 
 
-def _of_the_newest(found: _Examination, extent: Extent | Version, acting: Location) -> Iterator[Finding]:
+def _check_newest(found: _Examination, extent: Extent | Version, acting: Location) -> Iterator[Finding]:
     """What is asked once, of the newest version that can be read."""
     assert found.newest is not None
     try:
-        yield from indices.of_newest(found.newest, acting)
-        yield from _coverage(found.newest)
+        yield from indices.check_indices(found.newest, acting)
+        yield from _check_coverage(found.newest)
     except Corrupt:
         pass  # the section of indices, or of the fragments that it is about, which was found damaged above
-    line, told = _line(found.location, found.newest.manifest)
+    line, told = _find_branch(found.location, found.newest.manifest)
     yield from told
     if line is not None:
-        yield from references.of_line(line)
-        if found.all_named and extent is Extent.ALL:
-            yield from _orphans(line, found.names)
+        yield from references.check_references(line)
+        if found.has_all_references and extent is Extent.ALL:
+            yield from _find_orphans(line, found.referenced)
     if extent is Extent.ALL:
-        yield from auxiliary_records.of_intents(found.location, found.uuids, found.newest)
-        yield from auxiliary_records.of_work_under_way(found.location)
-        yield from references.of_clones(found.location.store)
+        yield from auxiliary_records.check_intents(found.location, found.uuids, found.newest)
+        yield from auxiliary_records.check_leases(found.location)
+        yield from references.check_clones(found.location.store)
 
 
-def _extent(location: Location, numbers: Sequence[Version], extent: Extent | Version) -> Sequence[Version]:
+def _versions_in(location: Location, numbers: Sequence[Version], extent: Extent | Version) -> Sequence[Version]:
     if isinstance(extent, Extent):
         return numbers if extent is Extent.ALL else numbers[-1:]
     if extent not in numbers:
@@ -137,7 +137,7 @@ def _extent(location: Location, numbers: Sequence[Version], extent: Extent | Ver
     return [extent]
 
 
-def _manifests(location: Location) -> list[tuple[str, Version]]:
+def _list_manifests(location: Location) -> list[tuple[str, Version]]:
     found = []
     for info in location.store.list(naming.VERSIONS):
         if parsed := naming.parse_manifest_name(info.path.rpartition("/")[2]):
@@ -145,7 +145,7 @@ def _manifests(location: Location) -> list[tuple[str, Version]]:
     return found
 
 
-def _mixed_names(named: Sequence[tuple[str, Version]]) -> Iterator[Finding]:
+def _check_naming_schemes(named: Sequence[tuple[str, Version]]) -> Iterator[Finding]:
     schemes = {naming.parse_manifest_name(path.rpartition("/")[2]) for path, _version in named}
     kinds = {parsed[1].value for parsed in schemes if parsed}
     if len(kinds) > 1:
@@ -158,28 +158,28 @@ def _mixed_names(named: Sequence[tuple[str, Version]]) -> Iterator[Finding]:
         )
 
 
-def _version(snapshot: Snapshot, files: Files, blobs: Blobs, seen: set[bytes]) -> Iterator[Finding]:
+def _check_version(snapshot: Snapshot, files: FileChecker, blobs: BlobChecker, seen: set[bytes]) -> Iterator[Finding]:
     manifest = snapshot.manifest
-    yield from manifests.of_version(manifest)
+    yield from manifests.check_version(manifest)
     for fragment in manifest.fragments:
         # What never changes is looked at in the oldest version that has it.
         fingerprint = fragment.encode()
         if fingerprint in seen:
             continue
         seen.add(fingerprint)
-        found = list(manifests.of_fragment(manifest, fragment))
+        found = list(manifests.check_fragment(manifest, fragment))
         yield from found
         if not any(finding.rule == "fragment" for finding in found):
-            found = list(files.of_fragment(snapshot.location, manifest, fragment))
-            yield from found or blobs.of_fragment(snapshot.location, manifest, fragment)
+            found = list(files.check_fragment(snapshot.location, manifest, fragment))
+            yield from found or blobs.check_fragment(snapshot.location, manifest, fragment)
     try:
-        yield from files.of_indices(snapshot.location, manifest)
+        yield from files.check_indices(snapshot.location, manifest)
     except Corrupt:
         return  # the section was found damaged above
-    yield from files.live_twice(manifest)
+    yield from files.check_unique_row_ids(manifest)
 
 
-def _transaction(snapshot: Snapshot) -> tuple[Transaction | None, Sequence[Finding]]:
+def _load_transaction(snapshot: Snapshot) -> tuple[Transaction | None, Sequence[Finding]]:
     try:
         return load_transaction(snapshot.location, snapshot.manifest), ()
     except LanceError as error:
@@ -188,7 +188,9 @@ def _transaction(snapshot: Snapshot) -> tuple[Transaction | None, Sequence[Findi
         return None, [manifests.error(snapshot.manifest, "transaction", what, repair)]
 
 
-def _record(snapshot: Snapshot, transaction: Transaction | None, uuids: dict[str, Version]) -> Iterator[Finding]:
+def _check_transaction(
+    snapshot: Snapshot, transaction: Transaction | None, uuids: dict[str, Version]
+) -> Iterator[Finding]:
     manifest = snapshot.manifest
     if transaction is None:
         what = "nothing says what made it: no change that was planned before it can be committed after it"
@@ -204,19 +206,21 @@ def _record(snapshot: Snapshot, transaction: Transaction | None, uuids: dict[str
             yield manifests.error(manifest, "transaction_twice", what, "Compare both versions; delete what came twice.")
 
 
-def _coverage(newest: Snapshot) -> Iterator[Finding]:
+def _check_coverage(newest: Snapshot) -> Iterator[Finding]:
     """What queries by index still have to scan."""
     manifest, coverage = newest.manifest, Coverage(newest)
     for name, segments in coverage.by_name.items():
         told = (follow_reuse(each.metadata, coverage.reuse) or BitMap() for each in segments if each.kind is None)
         part = combined_coverage(segments) | (BitMap.union(BitMap(), *told) & coverage.live_fragments)
         if part != coverage.live_fragments:
-            what = f"index {name!r} covers {len(part)} of {len(coverage.live_fragments)} fragments; the others are scanned"
+            what = (
+                f"index {name!r} covers {len(part)} of {len(coverage.live_fragments)} fragments; the others are scanned"
+            )
             repair = "Optimize the indices if queries are slow."
             yield Finding(Severity.INFO, "index_behind", manifest.path, what, repair, manifest.version)
 
 
-def _line(location: Location, manifest: Manifest) -> tuple[BranchFiles | None, Sequence[Finding]]:
+def _find_branch(location: Location, manifest: Manifest) -> tuple[BranchFiles | None, Sequence[Finding]]:
     own = location.with_bases((), None, path=manifest.path)
     try:
         return BranchFiles(own, own.locate_main_branch(manifest.branch).store, manifest.branch), ()
@@ -224,7 +228,7 @@ def _line(location: Location, manifest: Manifest) -> tuple[BranchFiles | None, S
         return None, [manifests.error(manifest, "branch", str(error), "Move it back to where it was.")]
 
 
-def _orphans(line: BranchFiles, names: set[str]) -> Iterator[Finding]:
+def _find_orphans(line: BranchFiles, names: set[str]) -> Iterator[Finding]:
     try:
         names = names | references_of_other_branches(line)
     except LanceError as error:

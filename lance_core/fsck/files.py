@@ -19,10 +19,12 @@ from lance_core.fsck.manifests import OVERWRITE, error, warning
 from lance_core.fsck.report import Finding
 from lance_core.versions.location import Location
 
-_GONE = "Put it back from a copy; or delete the rows of its fragment, or restore a version that does not need it."
+_MISSING_REPAIR = (
+    "Put it back from a copy; or delete the rows of its fragment, or restore a version that does not need it."
+)
 
 
-class Files:
+class FileChecker:
     """What was looked at so far."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
@@ -36,12 +38,12 @@ class Files:
     def count(self) -> int:
         return len(self._seen)
 
-    def of_fragment(self, location: Location, manifest: Manifest, fragment: Fragment) -> Iterator[Finding]:
+    def check_fragment(self, location: Location, manifest: Manifest, fragment: Fragment) -> Iterator[Finding]:
         """`location` is the version's, with its base paths."""
         for file in fragment.files:
             if file.qualified_path not in self._seen:
-                found = list(self._look(location, manifest, file.qualified_path, file.size, "data_file"))
-                yield from found or self._count(location, manifest, file)
+                found = list(self._check_file(location, manifest, file.qualified_path, file.size, "data_file"))
+                yield from found or self._count_rows(location, manifest, file)
             rows = self._rows.get(file.qualified_path, fragment.physical_rows)
             if fragment.physical_rows and rows != fragment.physical_rows:
                 what = f"it has {rows} rows, and fragment {fragment.id} says {fragment.physical_rows}"
@@ -49,12 +51,12 @@ class Files:
         deleted = fragment.deletion_file
         if deleted is not None:
             if deleted.qualified_path not in self._seen:
-                found = list(self._look(location, manifest, deleted.qualified_path, None, "deletion_file"))
-                yield from found or self._decode(location, manifest, fragment, deleted.qualified_path)
+                found = list(self._check_file(location, manifest, deleted.qualified_path, None, "deletion_file"))
+                yield from found or self._read_deletions(location, manifest, fragment, deleted.qualified_path)
             if deleted.qualified_path in self._deleted:
-                yield from _deletions(manifest, fragment, deleted, self._deleted[deleted.qualified_path])
+                yield from _check_deletions(manifest, fragment, deleted, self._deleted[deleted.qualified_path])
 
-    def of_indices(self, location: Location, manifest: Manifest) -> Iterator[Finding]:
+    def check_indices(self, location: Location, manifest: Manifest) -> Iterator[Finding]:
         for index in manifest.indices:
             try:
                 names = index.file_names
@@ -67,12 +69,12 @@ class Files:
             for name, size in zip(names, sizes, strict=True):
                 place = f"{index.qualified_path}/{name}"
                 if place not in self._seen:
-                    for finding in self._look(location, manifest, place, size, "index_file"):
+                    for finding in self._check_file(location, manifest, place, size, "index_file"):
                         what = f"{finding.what}; queries that use index {index.name!r} fail"
                         repair = f"Drop the index {index.name!r} and build it again."
                         yield Finding(finding.severity, finding.rule, finding.path, what, repair, finding.version)
 
-    def live_twice(self, manifest: Manifest) -> Iterator[Finding]:
+    def check_unique_row_ids(self, manifest: Manifest) -> Iterator[Finding]:
         """Over a whole version, once its deletion files were looked at."""
         if not manifest.has_stable_row_ids:
             return
@@ -93,12 +95,12 @@ class Files:
             repair = "Delete one of the two rows by its address (_rowaddr)."
             yield error(manifest, "row_id_live_twice", found.what.partition(";")[0], repair)
 
-    def _look(
+    def _check_file(
         self, location: Location, manifest: Manifest, place: str, size: int | None, rule: str
     ) -> Iterator[Finding]:
         self._seen.add(place)
         try:
-            found = self._size(location, place)
+            found = self._size_of(location, place)
         except InvalidInput as refused:
             what = f"it lies outside the table, and was not looked at: {refused}"
             yield warning(manifest, "outside", what, "Open the table with this place among its bases.", path=place)
@@ -107,25 +109,33 @@ class Files:
             yield error(manifest, rule, f"it could not be looked at: {failed}", "Try again.", path=place)
             return
         if found is None:
-            yield error(manifest, rule, "it does not exist", _GONE, path=place)
+            yield error(manifest, rule, "it does not exist", _MISSING_REPAIR, path=place)
         elif size is not None and size != found:
-            yield error(manifest, rule, f"it has {found} bytes, and the version says {size}", _GONE, path=place)
+            yield error(
+                manifest, rule, f"it has {found} bytes, and the version says {size}", _MISSING_REPAIR, path=place
+            )
 
-    def _size(self, location: Location, place: str) -> int | None:
+    def _size_of(self, location: Location, place: str) -> int | None:
         if place in self._sizes:
             return self._sizes[place]
         found = location.store.head(place)
         return None if found is None else found.size
 
-    def _count(self, location: Location, manifest: Manifest, file: DataFile) -> Iterator[Finding]:
+    def _count_rows(self, location: Location, manifest: Manifest, file: DataFile) -> Iterator[Finding]:
         try:
             self._rows[file.qualified_path] = count_file_rows(location.store, location.codec, file)
         except Unsupported as found:
-            yield warning(manifest, "data_file", str(found), "Look at it with a newer version.", path=file.qualified_path)
+            yield warning(
+                manifest, "data_file", str(found), "Look at it with a newer version.", path=file.qualified_path
+            )
         except LanceError as found:
-            yield error(manifest, "data_file", f"it cannot be opened: {found}", _GONE, path=file.qualified_path)
+            yield error(
+                manifest, "data_file", f"it cannot be opened: {found}", _MISSING_REPAIR, path=file.qualified_path
+            )
 
-    def _decode(self, location: Location, manifest: Manifest, fragment: Fragment, place: str) -> Iterator[Finding]:
+    def _read_deletions(
+        self, location: Location, manifest: Manifest, fragment: Fragment, place: str
+    ) -> Iterator[Finding]:
         try:
             vector = read_deletions(location.store, fragment)
         except (Corrupt, NotFound, Unsupported) as found:
@@ -138,7 +148,7 @@ class Files:
         self._deleted[place] = vector.offsets
 
 
-def _deletions(
+def _check_deletions(
     manifest: Manifest, fragment: Fragment, deleted: DeletionFile, offsets: npt.NDArray[np.uint32]
 ) -> Iterator[Finding]:
     if deleted.deleted_rows is not None and deleted.deleted_rows != len(offsets):

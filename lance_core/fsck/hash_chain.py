@@ -23,7 +23,7 @@ from lance_core.storage.store import read_whole
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, load_at, load_transaction
 
-_CHANGED = (
+_CHANGED_REPAIR = (
     "Put that version back from a copy whose hash is right. Until then believe neither its rows nor those that later "
     "versions took over from it: compare them with where they came from."
 )
@@ -33,13 +33,13 @@ _CHANGED = (
 class Link:
     """What a version is, and upon what it was made."""
 
-    itself: ParentHash
+    hash: ParentHash
     path: str
     parent: ParentHash | None
     """None where it tells none that is to be believed."""
     source: Callable[[], ParentHash | None] | None = field(default=None, repr=False)
     """What the parent is now, where that is a version of another line."""
-    is_read: bool = True
+    is_readable: bool = True
     """Whether it could be understood; if not, its bytes are compared all the same."""
 
     @classmethod
@@ -49,22 +49,22 @@ class Link:
         parent = transaction.parent if signed and transaction is not None else None
         source = None
         if transaction is not None and isinstance(transaction.operation, Clone):
-            source = _source(snapshot, transaction.operation)
+            source = _branch_parent(snapshot, transaction.operation)
         return cls(manifest.as_parent, manifest.path, parent, source)
 
     @classmethod
-    def unread(cls, location: Location, version: Version, path: str) -> Iterator["Link"]:
+    def of_unreadable(cls, location: Location, version: Version, path: str) -> Iterator["Link"]:
         """Of a version that is damaged, or too new: one bit may have made it so."""
         with suppress(LanceError):
             data = read_whole(location.store, path, MANIFEST_BYTES)
-            yield cls(ParentHash(version, hashlib.sha256(data).hexdigest()), path, None, is_read=False)
+            yield cls(ParentHash(version, hashlib.sha256(data).hexdigest()), path, None, is_readable=False)
 
     @property
     def version(self) -> Version:
-        return self.itself.version
+        return self.hash.version
 
 
-def around(location: Location, version: Version) -> Iterator[Link]:
+def neighbour_links(location: Location, version: Version) -> Iterator[Link]:
     """The links before and after a version that alone is looked at."""
     for number in (version - 1, version + 1):
         try:
@@ -86,7 +86,7 @@ def detached_links(location: Location) -> Iterator[Link]:
             continue
 
 
-def check(links: Sequence[Link]) -> tuple[Chain, list[Finding]]:
+def check_chain(links: Sequence[Link]) -> tuple[Chain, list[Finding]]:
     known = {link.version: link for link in links}
     verified, findings = set(), []
     for link in links:
@@ -97,10 +97,10 @@ def check(links: Sequence[Link]) -> tuple[Chain, list[Finding]]:
             link.version if link.source else told.version if naming.is_detached(link.version) else link.version - 1
         )
         if told.version != expected or not told.version:
-            findings.append(_misplaced(link, told))
+            findings.append(_impossible_parent(link, told))
             continue
         before = known.get(told.version)
-        found, path = (before.itself, before.path) if before else (None, "")
+        found, path = (before.hash, before.path) if before else (None, "")
         if link.source is not None:
             found, path = link.source(), link.path
         if found is None:
@@ -113,18 +113,18 @@ def check(links: Sequence[Link]) -> tuple[Chain, list[Finding]]:
                 f"version {link.version} was made upon other bytes: version {told.version} had the SHA-256 "
                 f"{told.sha256}, and has {found.sha256}"
             )
-            findings.append(Finding(Severity.ERROR, "chain", path, what, _CHANGED, told.version))
-    begins = [link.version for link in links if link.parent is None and link.is_read]
+            findings.append(Finding(Severity.ERROR, "chain", path, what, _CHANGED_REPAIR, told.version))
+    begins = [link.version for link in links if link.parent is None and link.is_readable]
     return Chain(tuple(sorted(verified)), tuple(sorted(set(filterfalse(naming.is_detached, begins))))), findings
 
 
-def _misplaced(link: Link, told: ParentHash) -> Finding:
+def _impossible_parent(link: Link, told: ParentHash) -> Finding:
     upon = f"upon version {told.version}" if told.version else f"upon {told.sha256[:80]!r}"
     what = f"it says that it was made {upon}, which cannot be"
-    return Finding(Severity.ERROR, "chain", link.path, what, _CHANGED, link.version)
+    return Finding(Severity.ERROR, "chain", link.path, what, _CHANGED_REPAIR, link.version)
 
 
-def _source(snapshot: Snapshot, operation: Clone) -> Callable[[], ParentHash | None]:
+def _branch_parent(snapshot: Snapshot, operation: Clone) -> Callable[[], ParentHash | None]:
     """Of a branch, which lies in the same table; what another table is now, is not looked at."""
 
     def found() -> ParentHash | None:

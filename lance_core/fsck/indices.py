@@ -15,7 +15,7 @@ from uuid import UUID
 
 from pyroaring import BitMap
 
-from lance_core.commit import write_protocol
+from lance_core.commit.change import Change, commit_with_retry
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.datafiles.fragment_reader import read_deletions
 from lance_core.errors import ConflictError, Corrupt, InvalidInput, LanceError, NotFound
@@ -31,10 +31,10 @@ from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, load_latest
 
-_SHOWN = 5
+_LISTED_MAX = 5
 
 
-def of_newest(base: Snapshot, acting: Location) -> Iterator[Finding]:
+def check_indices(base: Snapshot, acting: Location) -> Iterator[Finding]:
     """`acting` is where repairs are committed."""
     manifest = base.manifest
     coverage = Coverage(base)
@@ -50,61 +50,69 @@ def of_newest(base: Snapshot, acting: Location) -> Iterator[Finding]:
             repair = "Query it with the library that made it, or drop it and build another."
             yield Finding(Severity.INFO, "index_unknown", manifest.path, what, repair, manifest.version)
         else:
-            yield from _of_segment(base, coverage, standing, acting)
-        yield from _of_notes(base, coverage, standing, acting)
+            yield from _check_segment(base, coverage, standing, acting)
+        yield from _check_reuse_index(base, coverage, standing, acting)
 
 
-def _of_segment(base: Snapshot, coverage: Coverage, standing: SegmentCoverage, acting: Location) -> Iterator[Finding]:
+def _check_segment(
+    base: Snapshot, coverage: Coverage, standing: SegmentCoverage, acting: Location
+) -> Iterator[Finding]:
     manifest, index = base.manifest, standing.metadata
     path = index.qualified_path
     try:
-        examined = _examined(base, coverage, standing)
+        examined = _examine_segment(base, coverage, standing)
     except (NotFound, InvalidInput):
         return  # told of its files: they are gone, or in a place that is not opened
     except LanceError as found:
         what = f"a segment of index {index.name!r} cannot be read: {found}"
-        yield _with_mend(error(manifest, "index_contents", what, _rebuild(index), path=path), _drop(acting, index))
+        yield _with_repair(
+            error(manifest, "index_contents", what, _rebuild_advice(index), path=path), _drop_repair(acting, index)
+        )
         return
     if examined is None:
         return
     if examined.problems:
-        shown = "; ".join(examined.problems[:_SHOWN])
+        shown = "; ".join(examined.problems[:_LISTED_MAX])
         what = f"a segment of index {index.name!r} contradicts itself: {shown}"
-        yield _with_mend(error(manifest, "index_contents", what, _rebuild(index), path=path), _drop(acting, index))
-    wrong = "; ".join(_strangers(base, coverage, index, examined.rows))
+        yield _with_repair(
+            error(manifest, "index_contents", what, _rebuild_advice(index), path=path), _drop_repair(acting, index)
+        )
+    wrong = "; ".join(_impossible_rows(base, coverage, index, examined.rows))
     if wrong:
-        sort = "row ids" if _by_id(base, index) else "addresses of rows"
+        sort = "row ids" if _holds_row_ids(base, index) else "addresses of rows"
         what = f"a segment of index {index.name!r} is said to hold {sort}, and it holds {wrong}"
-        yield _with_mend(error(manifest, "index_rows", what, _rebuild(index), path=path), _drop(acting, index))
+        yield _with_repair(
+            error(manifest, "index_rows", what, _rebuild_advice(index), path=path), _drop_repair(acting, index)
+        )
         return
     try:
-        missing = _missing(base, coverage, standing, examined)
+        missing = _missing_rows(base, coverage, standing, examined)
     except LanceError:
         return  # told of the fragments, whose ids or deleted rows cannot be read
     if missing and examined.lists_every_row:
         number, rows = next(iter(missing.items()))
         what = (
             f"a segment of index {index.name!r} says that it covers fragment {number}, and {rows} of its rows are not "
-            f"in it{_more(missing)}: queries miss them"
+            f"in it{_other_fragments_text(missing)}: queries miss them"
         )
         repair = f"Take the claim back, and cover {'it' if len(missing) == 1 else 'them'} with optimize_indices()."
-        yield _with_mend(
-            error(manifest, "index_coverage", what, repair, path=path), _uncover(acting, index, BitMap(missing))
+        yield _with_repair(
+            error(manifest, "index_coverage", what, repair, path=path), _uncover_repair(acting, index, BitMap(missing))
         )
     elif missing:
         number, rows = next(iter(missing.items()))
         what = (
             f"a segment of index {index.name!r} says that it covers fragment {number}, and has nothing of its {rows} "
-            f"rows{_more(missing)}, which is right only if none of them has anything that the kind keeps"
+            f"rows{_other_fragments_text(missing)}, which is right only if none of them has anything that the kind keeps"
         )
-        repair = f"Where that cannot be: {_rebuild(index)}"
+        repair = f"Where that cannot be: {_rebuild_advice(index)}"
         yield Finding(Severity.INFO, "index_unproven", path, what, repair, manifest.version)
 
 
-def _strangers(base: Snapshot, coverage: Coverage, index: IndexMetadata, rows: RowSet) -> Iterator[str]:
+def _impossible_rows(base: Snapshot, coverage: Coverage, index: IndexMetadata, rows: RowSet) -> Iterator[str]:
     """Numbers that are no row's."""
     manifest = base.manifest
-    if _by_id(base, index):
+    if _holds_row_ids(base, index):
         last = max(rows.parts, default=0)
         highest = (last << HALF_BITS) + rows.bitmap_under(last).max() if rows.parts else -1
         if highest >= manifest.next_row_id:
@@ -121,7 +129,9 @@ def _strangers(base: Snapshot, coverage: Coverage, index: IndexMetadata, rows: R
             return
 
 
-def _missing(base: Snapshot, coverage: Coverage, standing: SegmentCoverage, examined: SegmentExamination) -> Mapping[int, int]:
+def _missing_rows(
+    base: Snapshot, coverage: Coverage, standing: SegmentCoverage, examined: SegmentExamination
+) -> Mapping[int, int]:
     """Of each fragment that is covered, how many live rows are not there; of a kind that does not keep every row, only
     where none of them is."""
     found = coverage.row_remap(standing).remap_set(examined.rows)
@@ -145,7 +155,9 @@ def _missing(base: Snapshot, coverage: Coverage, standing: SegmentCoverage, exam
     return missing
 
 
-def _of_notes(base: Snapshot, coverage: Coverage, standing: SegmentCoverage, acting: Location) -> Iterator[Finding]:
+def _check_reuse_index(
+    base: Snapshot, coverage: Coverage, standing: SegmentCoverage, acting: Location
+) -> Iterator[Finding]:
     index, reuse = standing.metadata, coverage.reuse
     here = index.covers
     if reuse is None or here is None or index.is_zone_based:
@@ -159,14 +171,14 @@ def _of_notes(base: Snapshot, coverage: Coverage, standing: SegmentCoverage, act
             elif part:
                 what = (
                     f"index {index.name!r} covers fragment {part.min()} and not fragment {(old - part).min()}, which "
-                    f"became {_named(new)} together: what became of it is scanned, and Lance may refuse the index"
+                    f"became {_fragment_text(new)} together: what became of it is scanned, and Lance may refuse the index"
                 )
-                finding = warning(base.manifest, "index_reuse", what, _rebuild(index), path=index.qualified_path)
-                yield _with_mend(finding, _uncover(acting, index, part))
+                finding = warning(base.manifest, "index_reuse", what, _rebuild_advice(index), path=index.qualified_path)
+                yield _with_repair(finding, _uncover_repair(acting, index, part))
                 return
 
 
-def _examined(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> SegmentExamination | None:
+def _examine_segment(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> SegmentExamination | None:
     """None for a column that is gone, which is told of the version."""
     index = standing.metadata
     chain = build.chain_of(base.manifest.schema, index.field_ids[0]) if len(index.field_ids) == 1 else None
@@ -175,38 +187,38 @@ def _examined(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> 
     return standing.kind.examine(coverage.segment_of(index), build.arrow_of(base.manifest.schema, chain))
 
 
-def _by_id(base: Snapshot, index: IndexMetadata) -> bool:
+def _holds_row_ids(base: Snapshot, index: IndexMetadata) -> bool:
     return base.manifest.has_stable_row_ids and not index.stores_addresses
 
 
-def _rebuild(index: IndexMetadata) -> str:
+def _rebuild_advice(index: IndexMetadata) -> str:
     return f"Drop the index {index.name!r} and build it again."
 
 
-def _more(missing: Mapping[int, int]) -> str:
+def _other_fragments_text(missing: Mapping[int, int]) -> str:
     return f", and so it is of {len(missing) - 1} other fragments" if len(missing) > 1 else ""
 
 
-def _named(fragments: BitMap) -> str:
+def _fragment_text(fragments: BitMap) -> str:
     return "nothing" if not fragments else f"fragment {fragments.min()}"
 
 
-def _with_mend(finding: Finding, mend: Repair) -> Finding:
+def _with_repair(finding: Finding, mend: Repair) -> Finding:
     return Finding(finding.severity, finding.rule, finding.path, finding.what, finding.repair, finding.version, mend)
 
 
-def _uncover(acting: Location, index: IndexMetadata, fragments: BitMap) -> Repair:
-    named = ", ".join(map(str, list(fragments)[:_SHOWN])) + (", …" if len(fragments) > _SHOWN else "")
+def _uncover_repair(acting: Location, index: IndexMetadata, fragments: BitMap) -> Repair:
+    named = ", ".join(map(str, list(fragments)[:_LISTED_MAX])) + (", …" if len(fragments) > _LISTED_MAX else "")
     what = f"Let index {index.name!r} (segment {index.uuid}) no longer say that it covers {named}."
-    return Repair(RepairKind.INDICES, what, partial(_mended, acting, index.uuid, fragments))
+    return Repair(RepairKind.INDICES, what, partial(_commit_repair, acting, index.uuid, fragments))
 
 
-def _drop(acting: Location, index: IndexMetadata) -> Repair:
+def _drop_repair(acting: Location, index: IndexMetadata) -> Repair:
     what = f"Drop the segment {index.uuid} of index {index.name!r}."
-    return Repair(RepairKind.INDICES, what, partial(_mended, acting, index.uuid, None))
+    return Repair(RepairKind.INDICES, what, partial(_commit_repair, acting, index.uuid, None))
 
 
-def _mended(acting: Location, identity: UUID, uncovered: BitMap | None) -> str:
+def _commit_repair(acting: Location, identity: UUID, uncovered: BitMap | None) -> str:
     """A version of its own, upon the newest: the segment says less, or is gone (`uncovered` is None)."""
     base = load_latest(acting)
     index = next((each for each in base.manifest.indices if each.uuid == identity), None)
@@ -220,9 +232,15 @@ def _mended(acting: Location, identity: UUID, uncovered: BitMap | None) -> str:
             return f"segment {identity} says so no more"
         operation = CreateIndex((index.with_coverage(covered - uncovered),))
     try:
-        begun = write_protocol.begin(base.location, base, verb="fsck", intent=None, runtime=SYSTEM_RUNTIME)
-        assert isinstance(begun, write_protocol.StartedWrite)
-        done = write_protocol.finish(begun, operation, properties={}, attempts=ATTEMPTS)
+        done = commit_with_retry(
+            Change("fsck", lambda _base: operation, can_replan=False),
+            base.location,
+            base,
+            intent=None,
+            properties={},
+            retries=ATTEMPTS,
+            runtime=SYSTEM_RUNTIME,
+        )
     except (ConflictError, Corrupt) as found:
         return f"nothing was done: {found}"
     return f"done in version {done.snapshot.version}"

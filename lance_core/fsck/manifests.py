@@ -1,6 +1,6 @@
 """What a version says, looked at by itself and beside the one before. Pure: no file is opened here.
 
-A generator of findings for each thing there is to look at; `of_version` and `of_fragment` call them all.
+A generator of findings for each thing there is to look at; `check_version` and `check_fragment` call them all.
 """
 
 from collections import Counter, defaultdict
@@ -21,7 +21,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.fsck.report import Finding, Severity
 
 OVERWRITE = "Overwrite the table with the rows of a version that is whole."
-_COMMIT_ONCE = "The next commit by Lance, of anything, puts it right."
+_FIXED_BY_COMMIT = "The next commit by Lance, of anything, puts it right."
 
 
 def error(manifest: Manifest, rule: str, what: str, repair: str, *, path: str | None = None) -> Finding:
@@ -32,14 +32,14 @@ def warning(manifest: Manifest, rule: str, what: str, repair: str, *, path: str 
     return Finding(Severity.WARNING, rule, path or manifest.path, what, repair, manifest.version)
 
 
-def of_version(manifest: Manifest) -> Iterator[Finding]:
-    yield from _ids(manifest)
-    yield from _schema(manifest)
-    yield from _flags(manifest)
-    yield from _indices(manifest)
+def check_version(manifest: Manifest) -> Iterator[Finding]:
+    yield from _check_ids(manifest)
+    yield from _check_schema(manifest)
+    yield from _check_flags(manifest)
+    yield from _check_indices(manifest)
 
 
-def of_pair(before: Manifest, after: Manifest) -> Iterator[Finding]:
+def check_pair(before: Manifest, after: Manifest) -> Iterator[Finding]:
     """Counters give out every number once, along all versions."""
     for rule, old, new in (
         ("max_fragment_id", before.max_fragment_id, after.max_fragment_id),
@@ -52,7 +52,7 @@ def of_pair(before: Manifest, after: Manifest) -> Iterator[Finding]:
             )
 
 
-def of_fragment(manifest: Manifest, fragment: Fragment) -> Iterator[Finding]:
+def check_fragment(manifest: Manifest, fragment: Fragment) -> Iterator[Finding]:
     """What holds for a fragment whichever version has it; `manifest` is the oldest of them."""
     name = f"fragment {fragment.id}"
     try:
@@ -65,27 +65,27 @@ def of_fragment(manifest: Manifest, fragment: Fragment) -> Iterator[Finding]:
     if not fragment.files:
         yield error(manifest, "fragment_files", f"{name} has no data files", OVERWRITE)
     if not fragment.physical_rows:
-        yield warning(manifest, "row_count", f"{name} does not say how many rows it has", _COMMIT_ONCE)
+        yield warning(manifest, "row_count", f"{name} does not say how many rows it has", _FIXED_BY_COMMIT)
     deleted = fragment.deletion_file
     if deleted is not None and deleted.deleted_rows is None:
-        yield warning(manifest, "row_count", f"{name} does not say how many rows are deleted", _COMMIT_ONCE)
+        yield warning(manifest, "row_count", f"{name} does not say how many rows are deleted", _FIXED_BY_COMMIT)
     if deleted is not None and (deleted.deleted_rows or 0) > fragment.physical_rows > 0:
         what = f"{name} has {fragment.physical_rows} rows, and more are deleted"
         yield error(manifest, "row_count", what, OVERWRITE)
     if fragment.physical_rows:
-        yield from _lineage(manifest, fragment, name)
+        yield from _check_lineage(manifest, fragment, name)
 
 
-def alive(manifest: Manifest) -> BitMap:
-    """Its fragments, without those whose id cannot be one, which `of_fragment` tells."""
+def live_fragments(manifest: Manifest) -> BitMap:
+    """Its fragments, without those whose id cannot be one, which `check_fragment` tells."""
     return BitMap(fragment.id for fragment in manifest.message.fragments if fragment.id <= FRAGMENT_ID_MAX)
 
 
-def covered(index: IndexMetadata, there: BitMap) -> BitMap:
+def covered_fragments(index: IndexMetadata, there: BitMap) -> BitMap:
     return (index.covers or BitMap()) & there
 
 
-def _ids(manifest: Manifest) -> Iterator[Finding]:
+def _check_ids(manifest: Manifest) -> Iterator[Finding]:
     ids = [fragment.id for fragment in manifest.message.fragments]
     if len(set(ids)) < len(ids):
         ((twice, _times),) = Counter(ids).most_common(1)
@@ -99,7 +99,7 @@ def _ids(manifest: Manifest) -> Iterator[Finding]:
         yield error(manifest, "max_fragment_id", what, "Commit nothing but what Lance itself writes: it counts anew.")
 
 
-def _schema(manifest: Manifest) -> Iterator[Finding]:
+def _check_schema(manifest: Manifest) -> Iterator[Finding]:
     try:
         schema = manifest.schema
         version = manifest.storage_version
@@ -110,9 +110,9 @@ def _schema(manifest: Manifest) -> Iterator[Finding]:
     except Unsupported as found:
         yield warning(manifest, "schema", str(found), "Look at it with a newer version of this package.")
         return
-    yield from _storage_versions(manifest, version)
-    yield from _mandatory_columns(manifest, schema)
-    yield from _dead_files(manifest, version)
+    yield from _check_storage_versions(manifest, version)
+    yield from _check_mandatory_columns(manifest, schema)
+    yield from _check_dead_files(manifest, version)
     bases = {base.id for base in manifest.base_paths}
     for fragment in manifest.message.fragments:
         for file in fragment.files:
@@ -122,7 +122,7 @@ def _schema(manifest: Manifest) -> Iterator[Finding]:
                 return
 
 
-def _storage_versions(manifest: Manifest, version: StorageVersion) -> Iterator[Finding]:
+def _check_storage_versions(manifest: Manifest, version: StorageVersion) -> Iterator[Finding]:
     stamps = {(f.file_major_version, f.file_minor_version) for each in manifest.message.fragments for f in each.files}
     versions = {StorageVersion.of_file(*stamp) for stamp in stamps}
     if any(each.is_legacy != version.is_legacy for each in versions):
@@ -136,7 +136,7 @@ def _storage_versions(manifest: Manifest, version: StorageVersion) -> Iterator[F
         yield warning(manifest, "storage_version", what, "Compact the table, which writes its files anew.")
 
 
-def _mandatory_columns(manifest: Manifest, schema: TableSchema) -> Iterator[Finding]:
+def _check_mandatory_columns(manifest: Manifest, schema: TableSchema) -> Iterator[Finding]:
     mandatory = {field.name: {node.id for node in field.walk()} for field in schema.fields if not field.nullable}
     if not mandatory:
         return
@@ -149,7 +149,7 @@ def _mandatory_columns(manifest: Manifest, schema: TableSchema) -> Iterator[Find
                 return
 
 
-def _dead_files(manifest: Manifest, version: StorageVersion) -> Iterator[Finding]:
+def _check_dead_files(manifest: Manifest, version: StorageVersion) -> Iterator[Finding]:
     live = {field.id for field in manifest.message.fields}
     for fragment in manifest.message.fragments:
         dead = [file for file in fragment.files if live.isdisjoint(file.fields)]
@@ -169,7 +169,7 @@ def _reader_flags(manifest: Manifest) -> int:
     return manifest.message.reader_feature_flags
 
 
-def _flags(manifest: Manifest) -> Iterator[Finding]:
+def _check_flags(manifest: Manifest) -> Iterator[Finding]:
     """A bit that is missing lets a reader in that does not understand what is there."""
     message = manifest.message
     both = message.reader_feature_flags & message.writer_feature_flags
@@ -180,12 +180,12 @@ def _flags(manifest: Manifest) -> Iterator[Finding]:
     ):
         if needed and not both & feature:
             found = f"there are {what}, and the flags do not say so: readers that know nothing of them may be wrong"
-            yield error(manifest, "flags", found, _COMMIT_ONCE)
+            yield error(manifest, "flags", found, _FIXED_BY_COMMIT)
     if message.config and not message.writer_feature_flags & Feature.TABLE_CONFIG:
-        yield warning(manifest, "flags", "there is a config, and the flags do not say so", _COMMIT_ONCE)
+        yield warning(manifest, "flags", "there is a config, and the flags do not say so", _FIXED_BY_COMMIT)
 
 
-def _lineage(manifest: Manifest, fragment: Fragment, name: str) -> Iterator[Finding]:
+def _check_lineage(manifest: Manifest, fragment: Fragment, name: str) -> Iterator[Finding]:
     rows = fragment.physical_rows
     stable = manifest.has_stable_row_ids
     if stable and fragment.message.WhichOneof("row_id_sequence") is None:
@@ -207,7 +207,7 @@ def _lineage(manifest: Manifest, fragment: Fragment, name: str) -> Iterator[Find
         yield error(manifest, "row_ids", f"{name}: {found.field} {found.what}", OVERWRITE)
 
 
-def _indices(manifest: Manifest) -> Iterator[Finding]:
+def _check_indices(manifest: Manifest) -> Iterator[Finding]:
     try:
         indices = manifest.indices
         for index in indices:
@@ -236,16 +236,16 @@ def _indices(manifest: Manifest) -> Iterator[Finding]:
                 f"index {index.name!r} covers fragment {index.covers.max()}, which never was: its rows will be missed"
             )
             yield error(manifest, "index_coverage", what, rebuild)
-    yield from _segments(manifest, indices)
+    yield from _check_segments(manifest, indices)
 
 
-def _segments(manifest: Manifest, indices: Sequence[IndexMetadata]) -> Iterator[Finding]:
-    there = alive(manifest)
+def _check_segments(manifest: Manifest, indices: Sequence[IndexMetadata]) -> Iterator[Finding]:
+    there = live_fragments(manifest)
     together: defaultdict[str, BitMap] = defaultdict(BitMap)
     for index in indices:
         if index.is_system:
             continue
-        name, part = index.name, covered(index, there)
+        name, part = index.name, covered_fragments(index, there)
         if twice := part & together[name]:
             what = f"two segments of index {name!r} cover fragment {twice.min()}"
             yield warning(manifest, "index_overlap", what, f"Drop the index {name!r} and build it again.")

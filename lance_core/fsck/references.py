@@ -14,7 +14,7 @@ from lance_core.versions.file_inventory import BranchFiles
 from lance_core.versions.refs import list_references, read_clone
 
 
-def of_line(line: BranchFiles) -> Iterator[Finding]:
+def check_references(line: BranchFiles) -> Iterator[Finding]:
     """Of all lines, when this is the main one; of a branch, those to itself."""
     versions: dict[str | None, set[Version]] = {}
     for name, path in list_references(line.root, refs.TAGS):
@@ -22,7 +22,7 @@ def of_line(line: BranchFiles) -> Iterator[Finding]:
             data = read_whole(line.root, path, REFERENCE_BYTES)
             tag = refs.decode_tag(data, path=path)
         except LanceError as error:
-            yield _unreadable(path, error)
+            yield _unreadable_reference(path, error)
             continue
         if line.branch not in (None, tag.branch):
             continue
@@ -32,20 +32,20 @@ def of_line(line: BranchFiles) -> Iterator[Finding]:
             on = "" if tag.branch is None else f" of branch {tag.branch}"
             what = f"tag {name!r} names version {tag.version}{on}, which does not exist"
             does = f"Delete the tag {name!r}, of version {tag.version}{on}."
-            mend = Repair(RepairKind.TAGS, does, partial(_delete, line, path, data, tag))
-            yield Finding(Severity.WARNING, "dangling_tag", path, what, "Delete the tag.", mend=mend)
+            mend = Repair(RepairKind.TAGS, does, partial(_delete_tag, line, path, data, tag))
+            yield Finding(Severity.WARNING, "dangling_tag", path, what, "Delete the tag.", automatic_repair=mend)
     for name, path in list_references(line.root, refs.BRANCHES):
         try:
             refs.decode_branch(read_whole(line.root, path, REFERENCE_BYTES), name=name, path=path)
         except LanceError as error:
-            yield _unreadable(path, error)
+            yield _unreadable_reference(path, error)
             continue
         if line.branch is None and all(map(naming.is_detached, _versions_of(line, name))):
             what = f"branch {name!r} has no version"
             yield Finding(Severity.WARNING, "empty_branch", path, what, "Delete the branch.")
 
 
-def of_clones(store: Store) -> Iterator[Finding]:
+def check_clones(store: Store) -> Iterator[Finding]:
     """What other tables begin at versions of this line."""
     for info in store.list(refs.CLONES):
         try:
@@ -53,10 +53,10 @@ def of_clones(store: Store) -> Iterator[Finding]:
         except NotFound:
             continue
         except LanceError as error:
-            yield _unreadable(info.path, error)
+            yield _unreadable_reference(info.path, error)
 
 
-def _unreadable(path: str, error: LanceError) -> Finding:
+def _unreadable_reference(path: str, error: LanceError) -> Finding:
     if isinstance(error, Corrupt):
         repair = "Remove this file, and make the reference again."
         return Finding(Severity.ERROR, "reference", path, error.what, repair)
@@ -75,7 +75,7 @@ def _versions_of(line: BranchFiles, branch: str | None) -> set[Version]:
     return found
 
 
-def _delete(line: BranchFiles, path: str, data: bytes, tag: Tag) -> str:
+def _delete_tag(line: BranchFiles, path: str, data: bytes, tag: Tag) -> str:
     try:
         if read_whole(line.root, path, REFERENCE_BYTES) != data:
             return f"{path} says something else now, and stays"

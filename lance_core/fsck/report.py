@@ -45,7 +45,7 @@ class Repair:
     kind: RepairKind
     what: str
     """What it will do: a sentence that begins with a verb."""
-    do: Callable[[], str]
+    apply: Callable[[], str]
     """Does it, and says what was done."""
 
 
@@ -60,7 +60,7 @@ class Finding:
     repair: str
     version: Version | None = None
     """The oldest one that it was found in; None where it is about no version."""
-    mend: Repair | None = field(default=None, repr=False, compare=False)
+    automatic_repair: Repair | None = field(default=None, repr=False, compare=False)
     """None where a person has to decide."""
 
     def __str__(self) -> str:
@@ -78,7 +78,11 @@ class Chain:
     """Versions that tell no parent: first ones, and those of other engines. That is no defect."""
 
     def __str__(self) -> str:
-        held = f"hashes hold for versions {format_ranges(self.verified)}" if self.verified else "no hash was there to check"
+        held = (
+            f"hashes hold for versions {format_ranges(self.verified)}"
+            if self.verified
+            else "no hash was there to check"
+        )
         return f"{held}; the chain begins at {format_ranges(self.begins)}" if self.begins else held
 
 
@@ -109,10 +113,10 @@ class Report:
 
     def __str__(self) -> str:
         state = "sound" if self.is_sound else "damaged"
-        looked_at = f"{_counted(len(self.versions), 'version')}, {_counted(self.files, 'file')}"
+        looked_at = f"{_count_text(len(self.versions), 'version')}, {_count_text(self.files, 'file')}"
         head = f"{self.uri}: {state}; {looked_at}; {self.chain}"
         return "\n".join([head, *map(str, self.findings)])
 
 
-def _counted(number: int, what: str) -> str:
+def _count_text(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")

@@ -291,7 +291,8 @@ def describe(probe: IndexProbe) -> str:
         case Comparison(op=Op.EQ, value=value) if probe.negated:
             return f"{path} != {_literal_text(value)}"
         case RangeCondition(low=low, high=high):
-            return f"{path} {low.op.value} {_literal_text(low.value)} AND {path} {high.op.value} {_literal_text(high.value)}"
+            bounds = (f"{path} {bound.op.value} {_literal_text(bound.value)}" for bound in (low, high))
+            return " AND ".join(bounds)
         case Comparison(op=op, value=value):
             text = f"{path} {op.value} {_literal_text(value)}"
         case In(values=values):

@@ -1,7 +1,7 @@
-"""BITMAP: for each value, the set of the rows that have it. For columns of few values.
+"""BITMAP index: stores for each value the set of rows that have it. For columns with few distinct values.
 
-The file and what is done with it is `value_bitmaps.py`; here is what a condition makes of the keys. As each value is
-there once, any pattern can be tried on the values themselves.
+`value_bitmaps.py` reads and writes the file; this module translates conditions to its keys. Each value occurs once,
+so that any pattern can be matched against the values themselves.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,67 +20,67 @@ from lance_core.index.index_type import (
     ROW,
     VALUE,
     Certainty,
-    Examined,
     IndexOptions,
     Leaf,
     MatchedRows,
     MergeInput,
     RangeCondition,
     Segment,
+    SegmentExamination,
 )
 from lance_core.index.ordering import Key, Span, ordering
 from lance_core.index.segment_files import SegmentSink
-from lance_core.index.supported_types import ORDERED, is_ordered, is_plain
-from lance_core.index.value_bitmaps import BitmapBuilder, ValueBitmaps, every_set, examine
+from lance_core.index.supported_types import ORDERED_TYPES, is_ordered, is_plain
+from lance_core.index.value_bitmaps import BitmapBuilder, ValueBitmaps, examine_bitmaps, read_all_sets
 
 
 @dataclass(frozen=True, slots=True)
 class NoOptions:
-    """There is nothing to choose."""
+    """Options of an index type that has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bitmap:
     name: str = "BITMAP"
     type_url: str = "/lance.table.BitmapIndexDetails"
-    newest: int = 0
-    supported_types: str = ORDERED
+    max_readable_version: int = 0
+    supported_types: str = ORDERED_TYPES
 
-    def version(self, *, stable_row_ids: bool) -> int:
+    def written_version(self, *, stable_row_ids: bool) -> int:
         return 0
 
     def supports(self, column: pa.Field) -> bool:
         return is_plain(column) and is_ordered(column.type)
 
-    def options(self, given: Mapping[str, object]) -> NoOptions:
-        return no_options(self.name, given)
+    def parse_options(self, parameters: Mapping[str, object]) -> NoOptions:
+        return require_no_options(self.name, parameters)
 
     def options_of(self, segment: Segment) -> NoOptions:
         return NoOptions()
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
-        return _certainty(leaf)
+        return _certainty_of(leaf)
 
     def write(
         self,
-        files: SegmentSink,
+        sink: SegmentSink,
         column: pa.Field,
         rows: Iterable[pa.RecordBatch],
-        parts: Sequence[MergeInput],
+        inputs: Sequence[MergeInput],
         options: IndexOptions,
     ) -> bytes:
-        gathered = BitmapBuilder(ordering(column.type))
+        builder = BitmapBuilder(ordering(column.type))
         for batch in rows:
-            gathered.add(batch.column(VALUE), batch.column(ROW).to_numpy())
-        add_parts(gathered, parts)
-        gathered.write(files)
+            builder.add(batch.column(VALUE), batch.column(ROW).to_numpy())
+        add_merge_inputs(builder, inputs)
+        builder.write(sink)
         return b""
 
     def open(self, segment: Segment, column: pa.Field) -> "BitmapSearcher":
         return BitmapSearcher(ValueBitmaps.of(segment))
 
-    def examine(self, segment: Segment, column: pa.Field) -> Examined:
-        return examine(segment, column.type)
+    def examine(self, segment: Segment, column: pa.Field) -> SegmentExamination:
+        return examine_bitmaps(segment, column.type)
 
 
 BITMAP = Bitmap()
@@ -88,48 +88,52 @@ BITMAP = Bitmap()
 
 @dataclass(frozen=True, slots=True)
 class BitmapSearcher:
+    """Searcher for one segment of a BITMAP index."""
     _sets: ValueBitmaps
 
     def search(self, leaf: Leaf) -> MatchedRows | None:
-        order, certainty = self._sets.order, _certainty(leaf)
+        order, certainty = self._sets.order, _certainty_of(leaf)
         rows: RowSet | None = None
         if certainty is None:
             return None
         match leaf:
             case IsNull():
-                rows = self._sets.of_null()
+                rows = self._sets.null_rows()
             case In() if (keys := orders.keys_of(order, leaf)) is not None:
-                rows = self._sets.union(position for key in keys for position in self._sets.at(key))
+                rows = self._sets.union(position for key in keys for position in self._sets.positions_of(key))
             case Comparison() | RangeCondition() if (span := orders.span_of(order, leaf)) is not None:
-                rows = self._sets.union(self._sets.within(span))
+                rows = self._sets.union(self._sets.positions_within(span))
             case Like():
-                rows = self._sets.union(self._matching(leaf))
+                rows = self._sets.union(self._keys_matching(leaf))
         return None if rows is None else MatchedRows(rows, certainty)
 
-    def _matching(self, leaf: Like) -> Iterable[int]:
-        within = self._sets.within(orders.span_of(self._sets.order, leaf) or Span())
-        if leaf.is_prefix or not within:
-            return within
-        batch = pa.RecordBatch.from_arrays([_text(self._sets.keys[within.start : within.stop])], names=[VALUE])
-        mask = Predicate.of(Like((VALUE,), leaf.pattern, leaf.ignore_case), batch.schema).mask(batch)
-        return within.start + np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+    def _keys_matching(self, leaf: Like) -> Iterable[int]:
+        """Return the positions of the keys that match a pattern."""
+        candidates = self._sets.positions_within(orders.span_of(self._sets.order, leaf) or Span())
+        if leaf.is_prefix or not candidates:
+            return candidates
+        batch = pa.RecordBatch.from_arrays([_as_text(self._sets.keys[candidates.start : candidates.stop])], names=[VALUE])
+        mask = Predicate.from_node(Like((VALUE,), leaf.pattern, leaf.ignore_case), batch.schema).mask(batch)
+        return candidates.start + np.flatnonzero(mask.to_numpy(zero_copy_only=False))
 
 
-def _certainty(leaf: Leaf) -> Certainty | None:
-    return Certainty.EXACT if isinstance(leaf, IsNull | Like) else orders.certainty(leaf)
+def _certainty_of(leaf: Leaf) -> Certainty | None:
+    return Certainty.EXACT if isinstance(leaf, IsNull | Like) else orders.certainty_of(leaf)
 
 
-def _text(keys: Sequence[Key]) -> pa.Array:
+def _as_text(keys: Sequence[Key]) -> pa.Array:
     return pa.array(keys, pa.large_binary()).cast(pa.large_string())
 
 
-def no_options(kind: str, given: Mapping[str, object]) -> NoOptions:
-    if given:
-        raise InvalidInput(f"{kind} has no option {min(given)!r}; it has none at all")
+def require_no_options(type_name: str, parameters: Mapping[str, object]) -> NoOptions:
+    """Return the empty options; raise `InvalidInput` if the user passed any."""
+    if parameters:
+        raise InvalidInput(f"{type_name} has no option {min(parameters)!r}; it has no options")
     return NoOptions()
 
 
-def add_parts(gathered: BitmapBuilder, parts: Sequence[MergeInput]) -> None:
-    for part in parts:
-        for keys, sets in every_set(part.segment, gathered.order.type):
-            gathered.add_sets(keys, [part.moves.of_set(each) for each in sets])
+def add_merge_inputs(builder: BitmapBuilder, inputs: Sequence[MergeInput]) -> None:
+    """Add the rows of existing segments to a new one."""
+    for merge_input in inputs:
+        for keys, sets in read_all_sets(merge_input.segment, builder.order.type):
+            builder.add_sets(keys, [merge_input.row_remap.remap_set(rows) for rows in sets])

@@ -22,11 +22,19 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
 from lance_core.format.xxh64 import Hashes, xxh64, xxh64_of_each
 from lance_core.index import zones
-from lance_core.index.index_type import Certainty, SegmentExamination, IndexOptions, Leaf, MatchedRows, MergeInput, Segment
+from lance_core.index.index_type import (
+    Certainty,
+    IndexOptions,
+    Leaf,
+    MatchedRows,
+    MergeInput,
+    Segment,
+    SegmentExamination,
+)
 from lance_core.index.page_cache import CACHE_BYTES_MAX, SegmentPages
 from lance_core.index.segment_files import SegmentSink, read_all_rows
 from lance_core.index.supported_types import is_bytes, is_number, is_plain, is_temporal, is_text
-from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, split_into_zones, read_nulls
+from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, read_nulls, split_into_zones
 
 _WRITTEN_BYTES = 256 << 20
 _FILE = "bloomfilter.lance"
@@ -148,7 +156,9 @@ class BloomFilter:
         if opened.nulls is not None and not problems:
             has_null = opened.zones["has_null"].to_numpy()
             there = BitMap(high for high in opened.nulls.parts if segment.rows_under(high))
-            silent = opened.nulls.in_fragments(there) - Zones.of(opened.zones, segment, path=opened.path).rows_where(has_null)
+            silent = opened.nulls.in_fragments(there) - Zones.of(opened.zones, segment, path=opened.path).rows_where(
+                has_null
+            )
             if silent.parts:
                 problems.append(f"its zones know nothing of {len(silent):,} NULLs that it lists")
         return SegmentExamination(rows, lists_every_row=True, problems=tuple(problems))

@@ -34,8 +34,8 @@ from lance_core.index.btree_pages import (
     VALUES,
     Pages,
     corrupt_error,
-    read_page_rows,
     load_pages,
+    read_page_rows,
     value_type_of,
 )
 from lance_core.index.external_sort import Sorter
@@ -43,13 +43,13 @@ from lance_core.index.index_type import (
     ROW,
     VALUE,
     Certainty,
-    SegmentExamination,
     IndexOptions,
     Leaf,
     MatchedRows,
     MergeInput,
     RangeCondition,
     Segment,
+    SegmentExamination,
 )
 from lance_core.index.ordering import Mask, Ordering, Positions, Span, concat_arrays, ordering
 from lance_core.index.page_cache import SegmentPages
@@ -232,7 +232,9 @@ class BTreeSearcher:
         place = segment.metadata.qualified_path
         data = segment.files.open(DATA)
         order = ordering(value_type_of(data, place))
-        return cls(order, load_pages(segment.files.open(LOOKUP), order, data.row_count, place), data, segment.rows_under)
+        return cls(
+            order, load_pages(segment.files.open(LOOKUP), order, data.row_count, place), data, segment.rows_under
+        )
 
     def search(self, leaf: Leaf) -> MatchedRows | None:
         certainty = _certainty(leaf)
@@ -247,7 +249,9 @@ class BTreeSearcher:
                 some = np.unique(np.concatenate(pages)) if pages else np.arange(0)
                 rows = self._chosen(some, partial(self.order.mask_among, keys=keys))
             case Comparison() | RangeCondition() | Like() if (span := orders.span_of(self.order, leaf)) is not None:
-                rows = self._chosen(np.arange(*self._pages.pages_within(span)), partial(self.order.mask_within, span=span))
+                rows = self._chosen(
+                    np.arange(*self._pages.pages_within(span)), partial(self.order.mask_within, span=span)
+                )
         return None if rows is None else MatchedRows(rows, certainty)
 
     def _chosen(self, pages: Positions, choice: Choice) -> RowSet:
@@ -260,7 +264,9 @@ class BTreeSearcher:
             several = [page for _, page in kept if page is not None]
             several += [page for start, end in _runs(missing) for page in self._read_pages(start, end)]
             found = [page.chosen(choice) for page in several]
-        return RowSet.of(np.concatenate(found) if found else np.empty(0, np.uint64)).drop_impossible_rows(self._rows_under)
+        return RowSet.of(np.concatenate(found) if found else np.empty(0, np.uint64)).drop_impossible_rows(
+            self._rows_under
+        )
 
     def _read(self, start: int, end: int) -> Iterator[_Entries]:
         """From a page to before another, in portions of any size."""

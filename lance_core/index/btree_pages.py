@@ -14,7 +14,7 @@ import pyarrow as pa
 from lance_core.datafiles.codec import FileReader
 from lance_core.errors import Corrupt
 from lance_core.format.row_sets import RowSet
-from lance_core.index.index_type import SegmentExamination, Segment
+from lance_core.index.index_type import Segment, SegmentExamination
 from lance_core.index.ordering import Key, Ordering, Positions, Span, concat_arrays, ordering
 from lance_core.index.segment_files import read_all_rows, read_row_range
 from lance_core.index.supported_types import is_ordered

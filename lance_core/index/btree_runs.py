@@ -13,8 +13,19 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from lance_core.index.btree_pages import COLUMNS, DATA, IDS, LOOKUP, MIN, VALUES, Pages, corrupt_error, load_pages, value_type_of
-from lance_core.index.external_sort import sort_in_memory, merge_runs
+from lance_core.index.btree_pages import (
+    COLUMNS,
+    DATA,
+    IDS,
+    LOOKUP,
+    MIN,
+    VALUES,
+    Pages,
+    corrupt_error,
+    load_pages,
+    value_type_of,
+)
+from lance_core.index.external_sort import merge_runs, sort_in_memory
 from lance_core.index.index_type import ROW, VALUE, MergeInput, Segment
 from lance_core.index.ordering import Key, Mask, Ordering, Span, concat_arrays, ordering
 from lance_core.index.segment_files import read_row_range

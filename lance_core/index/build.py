@@ -1,10 +1,11 @@
-"""From rows of a version, and segments that are there, to a segment under a new uuid. Nothing is committed here.
+"""Index build: writes a new index segment from the rows of fragments and from existing segments. It commits nothing.
 
-    what is wanted (`IndexSpec`) -> values of chosen fragments, a batch at a time -> the kind writes -> `IndexMetadata`
+    `IndexSpec` -> values of the chosen fragments, batch by batch -> the index type writes -> `IndexMetadata`
 
-Rows come in the order of a scan: their value, found by its path, null where a struct on the way is, and their number,
-an id or an address as the kind's version has it. Deleted rows are left out. How much of them is held is the kind's.
-What was written and never committed lies under a name that nobody knows, for cleanup.
+Rows come in scan order: the value at the column's path, NULL if a struct on that path is NULL, and the row number, an
+id or an address as the version of the index type requires. Deleted rows are left out. The index type decides how many
+rows it holds in memory. Files that are never committed lie in a directory that nothing references, and a cleanup
+removes them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,12 +34,12 @@ from lance_core.versions.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """An index, whatever it is built from."""
+    """Definition of an index, independent of what it is built from."""
 
     name: str
     kind: IndexType
     chain: FieldPath
-    """The field it is on, with all that it is within."""
+    """The indexed field, preceded by the fields that contain it."""
     options: IndexOptions
 
     @property
@@ -47,34 +48,35 @@ class IndexSpec:
 
 
 SegmentWriter = Callable[[NewSegment, pa.Field, bool], bytes]
-"""Is given the column, and whether rows are told by their addresses; gives back what the index section says of it."""
+"""Function that writes the files of a segment. It gets the column and whether rows are identified by addresses, and
+returns the `index_details` for the index section."""
 
 
 def column_of(schema: TableSchema, path: str, *, uri: str) -> FieldPath:
-    """The field that is to be indexed. There is one value of it in a row, or one list."""
+    """Return the field to index. A row must have one value of it, or one list."""
     try:
         chain = field_paths.find_field(schema, path)
     except InvalidInput as error:
         raise InvalidInput(f"{uri}: {error}") from None
     for parent in chain[:-1]:
         if parent.logical_type != "struct":
-            whole = field_paths.format_path(chain[: chain.index(parent) + 1])
+            outer = field_paths.format_path(chain[: chain.index(parent) + 1])
             raise InvalidInput(
-                f"{uri}: {path!r} lies within {whole!r}, of type {parent.arrow().type}, which holds many of them in a "
-                f"row; index {whole!r} itself, if a kind fits it, or a column outside of it"
+                f"{uri}: {path!r} lies within {outer!r} of type {parent.arrow().type}, which has many values of it in "
+                f"a row; index {outer!r} itself, if an index type supports it, or a column outside of it"
             )
     return chain
 
 
 def arrow_of(schema: TableSchema, chain: FieldPath) -> pa.Field:
-    """The column as a scan shows it, which is what a kind is built from."""
+    """Return the column as a scan returns it, which is what an index type is built from."""
     (column,) = resolve_columns(schema, [field_paths.format_path(chain)])
     return column.arrow
 
 
 def chain_of(schema: TableSchema, field_id: int) -> FieldPath | None:
-    """The field of this id, with all that it is within."""
-    return next((chain for top in schema.fields for chain in _chains((top,)) if chain[-1].id == field_id), None)
+    """Return the field of this id, preceded by the fields that contain it."""
+    return next((chain for top in schema.fields for chain in _nested_chains((top,)) if chain[-1].id == field_id), None)
 
 
 def build_segment(
@@ -86,11 +88,11 @@ def build_segment(
     covers: BitMap,
     runtime: Runtime,
 ) -> IndexMetadata:
-    """A segment of the rows of these fragments, and of what the parts bring; `covers` is all that it covers."""
+    """Write a segment of the rows of `fragments` and of `inputs`. `covers` is its whole coverage."""
 
-    def write(files: NewSegment, column: pa.Field, addresses: bool) -> bytes:
-        rows = read_values(base, spec.chain, fragments, addresses=addresses)
-        return spec.kind.write(files, column, rows, inputs, spec.options)
+    def write(sink: NewSegment, column: pa.Field, by_address: bool) -> bytes:
+        rows = read_values(base, spec.chain, fragments, addresses=by_address)
+        return spec.kind.write(sink, column, rows, inputs, spec.options)
 
     return write_segment(base, spec, write, covers=covers, runtime=runtime)
 
@@ -98,7 +100,7 @@ def build_segment(
 def write_segment(
     base: Snapshot, spec: IndexSpec, write: SegmentWriter, *, covers: BitMap, runtime: Runtime
 ) -> IndexMetadata:
-    """A segment whose files are written by `write`."""
+    """Write a segment whose files `write` produces."""
     segment = NewSegment(base.location, runtime.new_uuid())
     empty = IndexMetadata.new(
         segment.segment_uuid,
@@ -115,8 +117,10 @@ def write_segment(
     return empty.with_contents(details, segment.files)
 
 
-def read_values(base: Snapshot, chain: FieldPath, fragments: Sequence[Fragment], *, addresses: bool) -> Iterator[pa.RecordBatch]:
-    """`VALUE` and `ROW` of the live rows, in order."""
+def read_values(
+    base: Snapshot, chain: FieldPath, fragments: Sequence[Fragment], *, addresses: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield `VALUE` and `ROW` of the live rows, in order."""
     if not fragments:
         return
     plan = plan_columns(base.manifest, [field_paths.format_path(chain), ROW_ADDRESS if addresses else ROW_ID])
@@ -125,11 +129,13 @@ def read_values(base: Snapshot, chain: FieldPath, fragments: Sequence[Fragment],
 
 
 UNREADABLE_ERRORS = (NotFound, StorageError, Corrupt)
-"""What reading a segment raises whose files are gone, cut short or wrong. Then it is built from the table's rows."""
+"""Errors of reading a segment whose files are missing, truncated or corrupt. The segment is then rebuilt from the rows
+of the table."""
 
 
 def spec_of_segment(base: Snapshot, coverage: Coverage, segment: IndexMetadata) -> IndexSpec | None:
-    """What a segment that is there is of; None where nobody here can build such a one, or its column is gone."""
+    """Return the definition that an existing segment has, or `None` if it cannot be built here or its column no
+    longer exists."""
     kind = registry.by_type_url(segment)
     if kind is None or len(segment.field_ids) != 1:
         return None
@@ -143,7 +149,7 @@ def spec_of_segment(base: Snapshot, coverage: Coverage, segment: IndexMetadata) 
     return IndexSpec(segment.name, kind, chain, options)
 
 
-def _chains(chain: tuple[Field, ...]) -> Iterator[FieldPath]:
+def _nested_chains(chain: tuple[Field, ...]) -> Iterator[FieldPath]:
     yield chain
     for child in chain[-1].children:
-        yield from _chains((*chain, child))
+        yield from _nested_chains((*chain, child))

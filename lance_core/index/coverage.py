@@ -1,9 +1,10 @@
-"""Which fragments of a version each segment of its indices answers for, and why one answers for none.
+"""Segment coverage: determines which fragments of a version each index segment answers for, and why a segment answers
+for none.
 
-A segment claims fragments of the version that it was built from. Some are gone since; some became others, which notes
-of compactions tell (`format/fragment_reuse.py`); one of a kind that is not known answers nothing. What cannot be
-vouched for is not claimed: the fragment is scanned. Where the rows of a covered fragment are now, `row_remap.py` knows.
-Start with `Coverage`.
+A segment claims fragments of the version that it was built from. Some of them no longer exist, and some were
+rewritten into others, which the fragment reuse index records (`format/fragment_reuse.py`). A segment of an unknown
+index type answers for nothing. A fragment whose coverage is uncertain is not claimed, so queries scan it.
+`row_remap.py` translates row numbers to current addresses. Start with `Coverage`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,35 +31,39 @@ from lance_core.versions.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class SegmentCoverage:
-    """A segment in a version."""
+    """Index segment in a version, with the fragments that it answers for."""
 
     metadata: IndexMetadata
     kind: IndexType | None
-    """None where it cannot be used."""
+    """Index type; `None` if the segment cannot be used."""
     covered: BitMap
-    """Fragments of the version that it knows all rows of. Nothing where it cannot be used."""
+    """Fragments of the version of which the segment knows all rows. Empty if it cannot be used."""
     unused_reason: str | None
-    """Why it cannot be used, or why it covers nothing: the end of a sentence that begins with its name."""
+    """Why the segment cannot be used or covers nothing: the end of a sentence that begins with its name."""
 
 
 class Coverage:
-    """Of all indices of a version but the system's own. Nothing is read before it is asked for, and then it is kept;
-    two threads may ask at once."""
+    """Coverage of all indices of a version except system indices. It is read on first use and then cached; two
+    threads may use it at the same time."""
 
     def __init__(self, base: Snapshot) -> None:
         self._base = base
 
     @cached_property
     def segments(self) -> tuple[SegmentCoverage, ...]:
-        return tuple(self._standing(index) for index in self._base.manifest.indices if not index.is_system)
+        return tuple(
+            self._assess(index_metadata)
+            for index_metadata in self._base.manifest.indices
+            if not index_metadata.is_system
+        )
 
     @cached_property
     def by_name(self) -> Mapping[str, tuple[SegmentCoverage, ...]]:
-        """The segments of each index."""
-        found: dict[str, list[SegmentCoverage]] = {}
-        for each in self.segments:
-            found.setdefault(each.metadata.name, []).append(each)
-        return {name: tuple(of_name) for name, of_name in found.items()}
+        """Segments of each index."""
+        by_name: dict[str, list[SegmentCoverage]] = {}
+        for segment in self.segments:
+            by_name.setdefault(segment.metadata.name, []).append(segment)
+        return {name: tuple(segments) for name, segments in by_name.items()}
 
     @cached_property
     def live_fragments(self) -> BitMap:
@@ -68,95 +73,105 @@ class Coverage:
 
     @cached_property
     def reuse(self) -> FragmentReuse | None:
-        """Raises what keeps it from being read."""
+        """Fragment reuse index, or `None` if the version has none. Raises if it cannot be read."""
         return load_reuse(self._base)
 
     @cached_property
     def row_id_index(self) -> RowIdIndex:
-        """From the stable ids of rows to where they are."""
+        """Index from stable row ids to current addresses."""
         return build_row_id_index(self._base.location, self._base.manifest)
 
     def uncovered_fragments(self, name: str) -> BitMap:
-        """The fragments that an index knows nothing of."""
-        return self.live_fragments - BitMap.union(BitMap(), *(each.covered for each in self.by_name.get(name, ())))
+        """Return the fragments that no segment of the index covers."""
+        return self.live_fragments - combined_coverage(self.by_name.get(name, ()))
 
-    def row_remap(self, standing: SegmentCoverage) -> RowRemap:
-        """From the numbers that a segment holds to addresses in this version."""
-        covered = standing.covered
-        if self._base.manifest.has_stable_row_ids and not standing.metadata.stores_addresses:
+    def row_remap(self, segment: SegmentCoverage) -> RowRemap:
+        """Return the translation from the row numbers in a segment to addresses in this version."""
+        covered = segment.covered
+        if self._base.manifest.has_stable_row_ids and not segment.metadata.stores_addresses:
             return ResolveRowIds(self.row_id_index, covered)
-        notes = self.compaction_log
-        return SameAddresses(covered) if notes is None else FollowCompactions(notes, covered)
+        log = self.compaction_log
+        return SameAddresses(covered) if log is None else FollowCompactions(log, covered)
 
-    def merge_input(self, standing: SegmentCoverage, *, rows_by_id: bool) -> MergeInput:
-        """A segment that goes into a new one, which is to hold row ids, or addresses of this version."""
-        moves = self.row_remap(standing)
+    def merge_input(self, segment: SegmentCoverage, *, rows_by_id: bool) -> MergeInput:
+        """Return an existing segment as input of a new one, which is to contain row ids, or addresses in this
+        version."""
+        row_remap = self.row_remap(segment)
         if rows_by_id and self._base.manifest.has_stable_row_ids:
-            if not isinstance(moves, ResolveRowIds):
+            if not isinstance(row_remap, ResolveRowIds):
                 raise Unsupported(
-                    f"{self._base.location.uri}: index {standing.metadata.name!r} holds addresses, and cannot go into "
-                    "one that holds row ids; create it anew, with replace=True"
+                    f"{self._base.location.uri}: index {segment.metadata.name!r} contains row addresses and cannot be "
+                    "merged into one of row ids; recreate it with replace=True"
                 )
-            moves = KeepRowIds(moves)
-        return MergeInput(self.segment_of(standing.metadata), moves)
+            row_remap = KeepRowIds(row_remap)
+        return MergeInput(self.segment_of(segment.metadata), row_remap)
 
     def segment_of(self, metadata: IndexMetadata) -> Segment:
-        """As its kind sees it."""
+        """Return a segment as its index type sees it."""
         return Segment(metadata, OpenSegment(self._base.location, metadata), self.rows_under(metadata))
 
     def rows_under(self, metadata: IndexMetadata) -> "RowIdCounts | FragmentRowCounts":
+        """Return the function that bounds the row numbers a segment may contain."""
         if self._base.manifest.has_stable_row_ids and not metadata.stores_addresses:
             return RowIdCounts(self._base.manifest.next_row_id)
-        return FragmentRowCounts(self.physical_rows if self.compaction_log is None else self.compaction_log.rows_under | self.physical_rows)
+        return FragmentRowCounts(
+            self.physical_rows if self.compaction_log is None else self.compaction_log.rows_under | self.physical_rows
+        )
 
-    def fingerprint(self, standing: SegmentCoverage) -> tuple[object, ...]:
-        """What a segment that is open depends on besides its files: with the same, it is the same."""
-        if self._base.manifest.has_stable_row_ids and not standing.metadata.stores_addresses:
+    def fingerprint(self, segment: SegmentCoverage) -> tuple[object, ...]:
+        """Return everything besides its files that an open segment depends on. Open segments with equal fingerprints
+        are interchangeable."""
+        if self._base.manifest.has_stable_row_ids and not segment.metadata.stores_addresses:
             return ()
         entry = reuse_entry(self._base.manifest.indices)
-        return (None if entry is None else entry.uuid, bytes(standing.covered.serialize()))
+        return (None if entry is None else entry.uuid, bytes(segment.covered.serialize()))
 
     @cached_property
     def compaction_log(self) -> CompactionLog | None:
-        """On compactions whose rows others have to follow."""
+        """Compactions whose row moves readers have to follow."""
         return None if self.reuse is None else CompactionLog(self.reuse, path=self._path)
 
     @cached_property
     def physical_rows(self) -> dict[int, int]:
-        """How many rows each fragment has, deleted ones included."""
-        return {each.id: each.physical_rows for each in self._base.manifest.message.fragments}
+        """Number of rows of each fragment, deleted ones included."""
+        return {fragment.id: fragment.physical_rows for fragment in self._base.manifest.message.fragments}
 
     @property
     def _path(self) -> str:
         return f"{self._base.location.uri}/{self._base.manifest.path}"
 
-    def _standing(self, index: IndexMetadata) -> SegmentCoverage:
+    def _assess(self, index: IndexMetadata) -> SegmentCoverage:
         kind = registry.by_type_url(index)
         if kind is None:
             return SegmentCoverage(index, None, BitMap(), registry.reason_unknown(index))
         try:
-            covered = self._covered(index)
+            covered = self._covered_fragments(index)
         except LanceError as error:
             return SegmentCoverage(index, None, BitMap(), f"cannot be trusted: {error}")
         if covered is None:
             return SegmentCoverage(index, kind, BitMap(), "does not say which fragments it covers")
         return SegmentCoverage(index, kind, covered, None if covered else "covers no fragment of this version")
 
-    def _covered(self, index: IndexMetadata) -> BitMap | None:
-        """Zones are of fragments that are gone, wherever rows went; what was built since knows the new ones itself."""
-        noted, notes = index.covers, self.compaction_log
-        if noted is None:
+    def _covered_fragments(self, index: IndexMetadata) -> BitMap | None:
+        """Return the live fragments that the segment covers.
+
+        Zones describe only the fragments that they were built from, wherever rows moved later. A segment that is
+        newer than a compaction was built from the new fragments themselves.
+        """
+        recorded, log = index.covers, self.compaction_log
+        if recorded is None:
             return None
-        if notes is None or self.reuse is None:
-            return noted & self.live_fragments
+        if log is None or self.reuse is None:
+            return recorded & self.live_fragments
         if index.is_zone_based:
-            return (noted & self.live_fragments) - notes.fragments_created_since(index.dataset_version)
-        return self.reuse.follow_coverage(noted) & self.live_fragments
+            return (recorded & self.live_fragments) - log.fragments_created_since(index.dataset_version)
+        return self.reuse.follow_coverage(recorded) & self.live_fragments
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentRowCounts:
-    """How many rows there are under an address's upper half; fragments that are gone count as they were."""
+    """Number of rows under the upper half of an address. Fragments that no longer exist count with the rows they
+    had."""
 
     rows: Mapping[int, int]
 
@@ -166,7 +181,7 @@ class FragmentRowCounts:
 
 @dataclass(frozen=True, slots=True)
 class RowIdCounts:
-    """How many row ids there may be under an upper half."""
+    """Number of row ids that may exist under an upper half."""
 
     next_row_id: int
 
@@ -175,14 +190,14 @@ class RowIdCounts:
 
 
 def current_coverage(base: Snapshot) -> list[BitMap]:
-    """What each segment was told to cover, in fragments of today; of kinds that are not known too."""
+    """Return the recorded coverage of each segment in current fragments, also for unknown index types."""
     reuse = load_reuse(base)
     return [covered for index in base.manifest.indices if (covered := follow_reuse(index, reuse)) is not None]
 
 
 def follow_reuse(index: IndexMetadata, reuse: FragmentReuse | None) -> BitMap | None:
-    """What a segment was told to cover, with fragments that became others as those; None for what covers none, or
-    nobody knows which."""
+    """Return the recorded coverage of a segment, with rewritten fragments replaced by their successors. `None` for a
+    system index or if the segment records no coverage."""
     covered = index.covers
     if covered is None or index.is_system:
         return None
@@ -190,22 +205,23 @@ def follow_reuse(index: IndexMetadata, reuse: FragmentReuse | None) -> BitMap | 
 
 
 def load_reuse(base: Snapshot, indices: Sequence[IndexMetadata] | None = None) -> FragmentReuse | None:
-    """The notes of compactions, inline or in a file of their own; of a clone, in the table that it was made of."""
+    """Return the fragment reuse index of a version, which is stored inline or in its own file; for a clone, in the
+    table that it was cloned from."""
     entry = reuse_entry(base.manifest.indices if indices is None else indices)
     if entry is None:
         return None
     content = content_of(entry)
     if isinstance(content, ExternalContent):
         if not naming.is_confined(content.name):
-            raise Unsupported(f"{base.location.uri}: index {entry.name} keeps its content outside this table")
+            raise Unsupported(f"{base.location.uri}: index {entry.name} stores its content outside this table")
         path = f"{entry.qualified_path}/{content.name}"
         INDEX_DETAILS_BYTES.check(content.size, path=path)
         if content.offset > OFFSET_MAX:
-            raise Corrupt(f"has no byte {content.offset}", path=path, field="index_details")
+            raise Corrupt(f"offset {content.offset} is too large", path=path, field="index_details")
         return FragmentReuse.decode(base.location.store.read(path, content.offset, content.size), path=path)
     return content
 
 
-def combined_coverage(standings: Iterable[SegmentCoverage]) -> BitMap:
-    """What some segments cover."""
-    return BitMap.union(BitMap(), *(each.covered for each in standings))
+def combined_coverage(segments: Iterable[SegmentCoverage]) -> BitMap:
+    """Return the union of the coverage of some segments."""
+    return BitMap.union(BitMap(), *(segment.covered for segment in segments))

@@ -16,9 +16,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from lance_core.index.index_type import ROW, VALUE
-from lance_core.index.ordering import Key, Ordering, joined
+from lance_core.index.ordering import Key, Ordering, concat_arrays
 
-BUDGET = 512 << 20
+BUDGET_BYTES = 512 << 20
 """Bytes of values and row numbers that are held at once; while they are sorted it is about three times as much."""
 _BLOCK_ROWS = 1 << 16
 
@@ -26,7 +26,7 @@ _BLOCK_ROWS = 1 << 16
 @dataclass(slots=True)
 class Sorter:
     order: Ordering
-    budget: int = BUDGET
+    budget: int = BUDGET_BYTES
     _held: list[pa.RecordBatch] = field(default_factory=list)
     _nulls: list[pa.Array] = field(default_factory=list)
     _size: int = 0
@@ -44,7 +44,7 @@ class Sorter:
         if batch.num_rows:
             self._held.append(batch)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def sorted_batches(self) -> Iterator[pa.RecordBatch]:
         """All rows in order. Once."""
         if self._aside is None:
             yield from self._null_rows()
@@ -53,7 +53,7 @@ class Sorter:
         try:
             self._put_aside()
             yield from self._aside.nulls()
-            yield from merged(self.order, self._aside.runs())
+            yield from merge_runs(self.order, self._aside.runs())
         finally:
             self._aside.directory.cleanup()
 
@@ -70,15 +70,15 @@ class Sorter:
 
     def _in_order(self) -> Iterator[pa.RecordBatch]:
         held, self._held = self._held, []
-        return in_order(self.order, held)
+        return sort_in_memory(self.order, held)
 
 
-def in_order(order: Ordering, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def sort_in_memory(order: Ordering, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """These rows, none of them NULL, sorted in memory. The list is emptied, since they are copied."""
-    values = joined((each.column(VALUE) for each in batches), order.type)
-    rows = joined((each.column(ROW) for each in batches), pa.uint64())
+    values = concat_arrays((each.column(VALUE) for each in batches), order.type)
+    rows = concat_arrays((each.column(ROW) for each in batches), pa.uint64())
     batches.clear()
-    positions = order.sorted_positions(values)
+    positions = order.argsort(values)
     for start in range(0, len(positions), _BLOCK_ROWS):
         some = pa.array(positions[start : start + _BLOCK_ROWS])
         yield pa.RecordBatch.from_arrays([values.take(some), rows.take(some)], names=[VALUE, ROW])
@@ -125,7 +125,7 @@ def _taken(path: Path) -> Iterator[pa.RecordBatch]:
             yield reader.get_batch(number)
 
 
-def merged(order: Ordering, runs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+def merge_runs(order: Ordering, runs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
     """Of sorted runs, a block of each at a time: up to the least of what blocks end with, no run has less to come."""
     waiting = [(block, run) for run in runs if (block := next(run, None)) is not None]
     while waiting:
@@ -139,7 +139,7 @@ def merged(order: Ordering, runs: Sequence[Iterator[pa.RecordBatch]]) -> Iterato
             if more is not None:
                 left.append((more, run))
         waiting = left
-        yield from in_order(order, due)
+        yield from sort_in_memory(order, due)
 
 
 def _last(order: Ordering, block: pa.RecordBatch) -> Key:
@@ -155,11 +155,11 @@ def _up_to(order: Ordering, values: pa.Array, key: Key) -> int:
     return bisect_right(range(len(values)), key, key=lambda position: _key_at(order, values, position))
 
 
-def splitters(order: Ordering, sample: pa.Array, parts: int) -> pa.Array:
+def choose_splitters(order: Ordering, sample: pa.Array, parts: int) -> pa.Array:
     """Where to cut so that the parts of what was sampled are about alike: fewer than `parts` values, ascending, each
     once. A value that very many rows have makes the part that begins with it larger than others."""
     sample = sample.drop_null()
-    positions = order.sorted_positions(sample)
+    positions = order.argsort(sample)
     if not len(positions) or parts < 2:
         return sample.slice(0, 0)
     chosen = sample.take(pa.array(positions[[len(positions) * part // parts for part in range(1, parts)]]))

@@ -1,13 +1,14 @@
-"""What every kind of index can do, and the words in which it is asked. A kind is one module beside this one.
+"""Index type interface: what every scalar index type implements, and the conditions that it is searched with.
 
-    write(files, column, ...)      from rows, and from segments that are there, to the files of a new segment
-    open(segment, ...).search(leaf)    which rows of what it has indexed make a condition true
-    examine(segment, ...)              what is in its files, and whether that holds together; for `fsck`
+    write(sink, column, rows, inputs, ...)   writes a new segment from rows and from existing segments
+    open(segment, ...).search(leaf)          returns the indexed rows that make a condition true
+    examine(segment, ...)                    reports what the files contain and whether they are consistent, for `fsck`
 
-That is all. Which fragments a segment covers, whose rows moved or are deleted, what becomes of NOT, AND and OR, and
-what is done where no index knows anything, are nobody's business here: `coverage.py`, `row_remap.py`, `access_path.py`.
+Each implementation is one module of this package. An index type does not know which fragments a segment covers, which
+rows moved or are deleted (`coverage.py`, `row_remap.py`), how NOT, AND and OR are evaluated (`access_path.py`), or
+what happens where no index answers.
 
-A kind stores rows by numbers, of which it knows only that they are 64 bits: row ids or addresses, as its version says.
+An index type treats row numbers as opaque 64-bit integers: row ids or row addresses, depending on its file version.
 """
 
 import enum
@@ -25,12 +26,13 @@ from lance_core.format.row_sets import Ids, RowSet, RowsUnder
 from lance_core.index.segment_files import SegmentSink, SegmentSource
 
 VALUE, ROW = "value", "row"
-"""The columns that a kind is built from: the values, and the number of each row, in the order of a scan."""
+"""Columns of the batches that an index is built from: the value and the number of each row, in scan order."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeCondition:
-    """Two bounds of one column. A kind that does not answer it (`IndexType.answers`) is asked for each of them."""
+    """Lower and upper bound of one column. If an index type does not answer it (`IndexType.answers`), it is searched
+    with each bound separately."""
 
     low: Comparison
     high: Comparison
@@ -41,38 +43,43 @@ class RangeCondition:
 
 
 Condition: TypeAlias = Comparison | In | IsNull | Like | Call
-"""On one column, as a filter has it."""
+"""Condition on one column, as it occurs in a filter."""
 
 Leaf: TypeAlias = Condition | RangeCondition
-"""What is asked of a kind: a condition on one column. Never NOT, which is what is neither true nor null; nor `!=`."""
+"""Condition on one column that an index type is searched with. It is never NOT, which selects what is neither true
+nor NULL, and never `!=`."""
 
 
 class Certainty(enum.Enum):
+    """Precision of a search result."""
+
     EXACT = "exact"
-    """These rows, and no others."""
+    """Exactly the rows that match."""
     AT_MOST = "at most"
-    """No others than these; each has to be looked at."""
+    """A superset of the rows that match; each row has to be re-checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatchedRows:
+    """Result of a search."""
+
     rows: RowSet
     certainty: Certainty
 
 
 class RowRemap(Protocol):
-    """What became of rows since a segment was written."""
+    """Translation of the row numbers in a segment to the current ones."""
 
-    def of(self, rows: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
-        """Their numbers now, and which of them are still there to be found by this segment."""
+    def remap(self, rows: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
+        """Return the current numbers of the rows, and a mask of the rows that this segment may still return."""
 
-    def of_set(self, rows: RowSet) -> RowSet:
-        """The same of a set."""
+    def remap_set(self, rows: RowSet) -> RowSet:
+        """Return the current numbers of the rows of a set that this segment may still return."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One that is there, as a kind sees it."""
+    """Existing segment, as its index type sees it."""
 
     metadata: IndexMetadata
     files: SegmentSource
@@ -85,83 +92,85 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class MergeInput:
-    """A segment that goes into a new one."""
+    """Existing segment that is merged into a new one."""
 
     segment: Segment
-    moves: RowRemap
+    row_remap: RowRemap
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
-    """What the files of a segment say, looked through from end to end. For those who doubt it."""
+class SegmentExamination:
+    """Contents of the files of a segment, all of which were read. For `fsck`."""
 
     rows: RowSet
-    """Every number that is in them; of zones, every row of each."""
-    has_all: bool
-    """Whether a row that was indexed is among them whatever its value was. Of a row with an empty list, or with a text
-    of two letters, some kinds have nothing."""
+    """All row numbers in the files; for zones, every row of each zone."""
+    lists_every_row: bool
+    """Whether the files list every indexed row whatever its value is. Some index types list no row that has an empty
+    list, or a text of two letters."""
     problems: tuple[str, ...] = ()
-    """What contradicts itself: "page 7 begins below the end of page 6". A few of each sort are enough."""
+    """Contradictions, such as "page 7 begins below the end of page 6"; at most a few of each sort."""
 
 
 class Searcher(Protocol):
-    """A segment that is open. It may keep what it has read; two threads may ask at once."""
+    """Open segment. It may cache what it has read; two threads may search at the same time."""
 
     def search(self, leaf: Leaf) -> MatchedRows | None:
-        """None for what it cannot answer. A condition on a column of another type than it was built on has been kept
-        away before."""
+        """Return the matching rows, or `None` for a condition that it cannot answer. The caller has made sure that
+        the condition is on a column of the type that the segment was built on."""
 
 
 class IndexOptions(Protocol):
-    """What a user may choose for a kind: a frozen value of the kind's own."""
+    """Build options of an index type: a frozen value of a class of its own."""
 
 
 class IndexType(Protocol):
+    """Scalar index type, such as BTREE."""
+
     @property
     def name(self) -> str:
-        """As users and pylance say it: `BTREE`."""
+        """Name that users and pylance use: `BTREE`."""
 
     @property
     def type_url(self) -> str: ...
 
     @property
-    def newest(self) -> int:
-        """The highest version of its files that can be read."""
+    def max_readable_version(self) -> int:
+        """Highest version of the files that can be read."""
 
-    def version(self, *, stable_row_ids: bool) -> int:
-        """What is written."""
+    def written_version(self, *, stable_row_ids: bool) -> int:
+        """Version of the files that are written."""
 
     def supports(self, column: pa.Field) -> bool:
-        """Whether it can be built on such a column."""
+        """Return whether an index can be built on the column."""
 
     @property
     def supported_types(self) -> str:
-        """Which types it can be built on, for messages."""
+        """Column types that an index can be built on, for messages."""
 
-    def options(self, given: Mapping[str, object]) -> IndexOptions:
-        """Raises `InvalidInput` that names what may be given."""
+    def parse_options(self, parameters: Mapping[str, object]) -> IndexOptions:
+        """Return the options that a user passed; raise `InvalidInput` with the names of the valid ones."""
 
     def options_of(self, segment: Segment) -> IndexOptions:
-        """Those that a segment was built with, as far as it says."""
+        """Return the options that a segment was built with, as far as it records them."""
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
-        """What a segment can be expected to answer, from its metadata alone: for `explain`, and to open none in
-        vain."""
+        """Return how precisely a segment can answer, from its metadata alone, or `None` if it cannot. Used by
+        `explain`, and to open no segment in vain."""
 
     def write(
         self,
-        files: SegmentSink,
+        sink: SegmentSink,
         column: pa.Field,
         rows: Iterable[pa.RecordBatch],
-        parts: Sequence[MergeInput],
+        inputs: Sequence[MergeInput],
         options: IndexOptions,
     ) -> bytes:
-        """The files of a segment that has all these rows, those of `parts` as far as their `moves` let them stay; what
-        the index section says of it (`index_details`, without the URL)."""
+        """Write the files of a segment that contains `rows` and the rows of `inputs` that their `row_remap` retains.
+        Return its `index_details` for the index section, without the type URL."""
 
     def open(self, segment: Segment, column: pa.Field) -> Searcher: ...
 
-    def examine(self, segment: Segment, column: pa.Field) -> Examined:
-        """Reads all of its files, a portion at a time, and believes none of them: what is wrong with them is told, and
-        only what cannot be read at all is raised. `rows_under` does not cut anything off here, so that a row which
-        cannot be there is seen."""
+    def examine(self, segment: Segment, column: pa.Field) -> SegmentExamination:
+        """Read all files of the segment a portion at a time and trust none of them. Report contradictions, and raise
+        only if a file cannot be read at all. `rows_under` cuts nothing off here, so that impossible rows are
+        reported."""

@@ -1,11 +1,11 @@
-"""LABEL_LIST: for each element, the set of the rows whose lists have it. For tags and the like.
+"""LABEL_LIST index: stores for each list element the set of rows whose lists contain it. For tags and the like.
 
-The file is that of BITMAP (`value_bitmaps.py`), its keys are elements; under NULL are the rows whose list has a NULL in
-it. An empty list is under no key, and neither is a NULL list: those rows are kept beside the keys. Elements are the
-same where they are bit by bit, as for the engine: 0.0 is no -0.0 in a list.
+The file is that of BITMAP (`value_bitmaps.py`) with elements as keys; the key NULL has the rows whose list contains a
+NULL. Empty lists and NULL lists have no key; the rows with a NULL list are stored in a separate set. Elements are
+equal if they are equal bit by bit, as in the query engine: in a list, 0.0 does not equal -0.0.
 
-Not answered is what holds for rows that are under no key: that a list has all of nothing. And to what is NULL for
-every row (whether a list has an element that is not known) rows add nothing.
+A condition that holds for rows without a key is not answered: that a list contains all elements of an empty list. A
+condition that is NULL for every row (whether a list contains an unknown element) matches no rows.
 """
 
 import math
@@ -19,26 +19,26 @@ import pyarrow.compute as pc
 from lance_core.expressions.tree import Call, IsNull
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
-from lance_core.index.bitmap import NoOptions, add_parts, no_options
+from lance_core.index.bitmap import NoOptions, add_merge_inputs, require_no_options
 from lance_core.index.index_type import (
     ROW,
     VALUE,
     Certainty,
-    Examined,
     IndexOptions,
     Leaf,
     MatchedRows,
     MergeInput,
     Segment,
+    SegmentExamination,
 )
 from lance_core.index.ordering import Key, Ordering, ordering
 from lance_core.index.segment_files import SegmentSink
-from lance_core.index.supported_types import ORDERED, is_bytes, is_ordered, is_plain, is_text
-from lance_core.index.value_bitmaps import BitmapBuilder, ValueBitmaps, examine, kept_beside
+from lance_core.index.supported_types import ORDERED_TYPES, is_bytes, is_ordered, is_plain, is_text
+from lance_core.index.value_bitmaps import BitmapBuilder, ValueBitmaps, examine_bitmaps, read_attached_set
 
 _NULL_LISTS = "lance:label_list_nulls"
-_NOWHERE: Key = 1 << 64
-"""Beyond the keys of all numbers."""
+_ABSENT_KEY: Key = 1 << 64
+"""A key that no row has: it is greater than the keys of all numbers."""
 _HAS, _HAS_ANY, _HAS_ALL = "array_has", "array_has_any", "array_has_all"
 
 
@@ -46,10 +46,10 @@ _HAS, _HAS_ANY, _HAS_ALL = "array_has", "array_has_any", "array_has_all"
 class LabelList:
     name: str = "LABEL_LIST"
     type_url: str = "/lance.table.LabelListIndexDetails"
-    newest: int = 1
-    supported_types: str = f"lists of {ORDERED}"
+    max_readable_version: int = 1
+    supported_types: str = f"lists of {ORDERED_TYPES}"
 
-    def version(self, *, stable_row_ids: bool) -> int:
+    def written_version(self, *, stable_row_ids: bool) -> int:
         return 1
 
     def supports(self, column: pa.Field) -> bool:
@@ -57,48 +57,48 @@ class LabelList:
         is_list = pa.types.is_list(arrow) or pa.types.is_large_list(arrow)
         return is_list and is_plain(column) and is_plain(arrow.value_field) and is_ordered(arrow.value_type)
 
-    def options(self, given: Mapping[str, object]) -> NoOptions:
-        return no_options(self.name, given)
+    def parse_options(self, parameters: Mapping[str, object]) -> NoOptions:
+        return require_no_options(self.name, parameters)
 
     def options_of(self, segment: Segment) -> NoOptions:
         return NoOptions()
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
         if isinstance(leaf, IsNull):
-            # In files of version 0 nobody wrote it down.
+            # Files of version 0 do not record NULL lists.
             return Certainty.EXACT if metadata.message.index_version >= 1 else None
-        return Certainty.EXACT if isinstance(leaf, Call) and _asked(leaf) is not None else None
+        return Certainty.EXACT if isinstance(leaf, Call) and _requested_elements(leaf) is not None else None
 
     def write(
         self,
-        files: SegmentSink,
+        sink: SegmentSink,
         column: pa.Field,
         rows: Iterable[pa.RecordBatch],
-        parts: Sequence[MergeInput],
+        inputs: Sequence[MergeInput],
         options: IndexOptions,
     ) -> bytes:
-        gathered = BitmapBuilder(ordering(column.type.value_type))
+        builder = BitmapBuilder(ordering(column.type.value_type))
         nulls: list[RowSet | None] = []
         for batch in rows:
             lists, numbers = batch.column(VALUE), batch.column(ROW).to_numpy()
             nulls.append(RowSet.of(numbers[lists.is_null().to_numpy(zero_copy_only=False)]))
-            # Under a NULL list there may be elements, which are none of it.
+            # Below a NULL list the array may have elements, which do not belong to any list.
             lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-            gathered.add(lists.flatten(), np.repeat(numbers, lengths))
-        add_parts(gathered, parts)
-        for part in parts:
-            kept = kept_beside(part.segment, _NULL_LISTS)
-            nulls.append(None if kept is None else part.moves.of_set(kept))
-        known = [each for each in nulls if each is not None]
-        # What a part of version 0 does not know, nobody knows of the whole.
-        gathered.write(files, {_NULL_LISTS: RowSet.union(known).encode()} if len(known) == len(nulls) else {})
+            builder.add(lists.flatten(), np.repeat(numbers, lengths))
+        add_merge_inputs(builder, inputs)
+        for merge_input in inputs:
+            recorded = read_attached_set(merge_input.segment, _NULL_LISTS)
+            nulls.append(None if recorded is None else merge_input.row_remap.remap_set(recorded))
+        known = [rows_of_input for rows_of_input in nulls if rows_of_input is not None]
+        # If an input of version 0 does not record its NULL lists, they are unknown for the new segment.
+        builder.write(sink, {_NULL_LISTS: RowSet.union(known).encode()} if len(known) == len(nulls) else {})
         return b""
 
     def open(self, segment: Segment, column: pa.Field) -> "LabelListSearcher":
         return LabelListSearcher(ValueBitmaps.of(segment), segment)
 
-    def examine(self, segment: Segment, column: pa.Field) -> Examined:
-        return examine(segment, column.type.value_type, beside=_NULL_LISTS)
+    def examine(self, segment: Segment, column: pa.Field) -> SegmentExamination:
+        return examine_bitmaps(segment, column.type.value_type, beside=_NULL_LISTS)
 
 
 LABEL_LIST = LabelList()
@@ -106,6 +106,7 @@ LABEL_LIST = LabelList()
 
 @dataclass(frozen=True, slots=True)
 class LabelListSearcher:
+    """Searcher for one segment of a LABEL_LIST index."""
     _sets: ValueBitmaps
     _segment: Segment
 
@@ -113,58 +114,70 @@ class LabelListSearcher:
         rows: RowSet | None = None
         if isinstance(leaf, IsNull):
             if LABEL_LIST.answers(leaf, self._segment.metadata) is not None:
-                rows = self._sets.beside(_NULL_LISTS)
-        elif isinstance(leaf, Call) and (asked := _asked(leaf)) is not None:
-            keys = _keys(asked, self._sets.order)
-            rows = None if keys is None else self._having(keys, every=leaf.function == _HAS_ALL)
+                rows = self._sets.attached_set(_NULL_LISTS)
+        elif isinstance(leaf, Call) and (elements := _requested_elements(leaf)) is not None:
+            keys = _element_keys(elements, self._sets.order)
+            rows = None if keys is None else self._rows_with(keys, every=leaf.function == _HAS_ALL)
         return None if rows is None else MatchedRows(rows, Certainty.EXACT)
 
-    def _having(self, keys: "Sequence[Key | None]", *, every: bool) -> RowSet:
+    def _rows_with(self, keys: "Sequence[Key | None]", *, every: bool) -> RowSet:
+        """Return the rows whose lists contain any of the keys, or, with `every`, all of them."""
         if not every:
-            at = [position for key in keys if key is not None for position in self._sets.at(key)]
-            found = self._sets.union(at)
-            return found | self._sets.of_null() if None in keys else found
-        found, *others = [self._sets.of_null() if key is None else self._sets.union(self._sets.at(key)) for key in keys]
-        for each in others:
-            found = found & each
-        return found
+            positions = [position for key in keys if key is not None for position in self._sets.positions_of(key)]
+            rows = self._sets.union(positions)
+            return rows | self._sets.null_rows() if None in keys else rows
+        rows, *others = map(self._rows_with_key, keys)
+        for other in others:
+            rows = rows & other
+        return rows
+
+    def _rows_with_key(self, key: Key | None) -> RowSet:
+        return self._sets.null_rows() if key is None else self._sets.union(self._sets.positions_of(key))
 
 
-def _asked(leaf: Call) -> pa.Array | None:
-    """The elements that a function asks for, NULL among them; None where it is not one of the three, or asks for
-    nothing."""
+def _requested_elements(leaf: Call) -> pa.Array | None:
+    """Return the elements that a function looks for, including NULL; `None` if the function is not one of the three,
+    or looks for no element."""
     if len(leaf.arguments) != 1 or not leaf.arguments[0].is_valid:
         return None
-    (given,) = leaf.arguments
+    (argument,) = leaf.arguments
     if leaf.function == _HAS:
-        return pa.array([given], given.type)
-    if leaf.function in (_HAS_ANY, _HAS_ALL) and isinstance(given, pa.ListScalar) and len(given.values):
-        return given.values
+        return pa.array([argument], argument.type)
+    if leaf.function in (_HAS_ANY, _HAS_ALL) and isinstance(argument, pa.ListScalar) and len(argument.values):
+        return argument.values
     return None
 
 
-def _keys(asked: pa.Array, order: Ordering) -> "list[Key | None] | None":
-    """NULL is None. A literal may be of a wider type than the elements, which the engine then widens as well: one that
-    no element can be has a key that none has. None where widening could make two elements one."""
-    wide, narrow = asked.type, order.type
-    if wide == narrow or (_is_text(wide) and _is_text(narrow)) or (_is_bytes(wide) and _is_bytes(narrow)):
-        keys = iter(order.keys(asked.drop_null().cast(narrow)))
-        return [next(keys) if each else None for each in asked.is_valid().to_pylist()]
-    values: list[Key | None] = asked.to_pylist()
+def _element_keys(elements: pa.Array, order: Ordering) -> "list[Key | None] | None":
+    """Return the key of each requested element, `None` for NULL.
+
+    A literal may have a wider type than the elements, which the query engine then widens as well. A literal that no
+    element can equal gets a key that no element has. The result is `None` if widening could make two elements equal.
+    """
+    wide, narrow = elements.type, order.type
+    if _is_same_kind_of_value(wide, narrow):
+        keys = iter(order.keys(elements.drop_null().cast(narrow)))
+        return [next(keys) if is_valid else None for is_valid in elements.is_valid().to_pylist()]
+    values: list[Key | None] = elements.to_pylist()
     if pa.types.is_integer(wide) and pa.types.is_integer(narrow):
         return values
     if pa.types.is_floating(wide) and pa.types.is_floating(narrow) and wide.bit_width > narrow.bit_width:
-        return [None if each is None else _narrowed(each, order) for each in values] if _are_numbers(values) else None
+        is_comparable = _has_no_nan(values)
+        return [None if value is None else _narrow_key(value, order) for value in values] if is_comparable else None
     return None
 
 
-def _narrowed(value: float, order: Ordering) -> Key:
-    there = pa.array([value], pa.float64()).cast(order.type, safe=False)
-    return order.keys(there)[0] if there.cast(pa.float64())[0].as_py() == value else _NOWHERE
+def _is_same_kind_of_value(one: pa.DataType, other: pa.DataType) -> bool:
+    return one == other or (_is_text(one) and _is_text(other)) or (_is_bytes(one) and _is_bytes(other))
 
 
-def _are_numbers(values: Sequence[float | None]) -> bool:
-    return not any(each is not None and math.isnan(each) for each in values)
+def _narrow_key(value: float, order: Ordering) -> Key:
+    narrowed = pa.array([value], pa.float64()).cast(order.type, safe=False)
+    return order.keys(narrowed)[0] if narrowed.cast(pa.float64())[0].as_py() == value else _ABSENT_KEY
+
+
+def _has_no_nan(values: Sequence[float | None]) -> bool:
+    return not any(value is not None and math.isnan(value) for value in values)
 
 
 def _is_text(arrow: pa.DataType) -> bool:

@@ -1,10 +1,10 @@
-"""Asking indices: a filter in, by fragment the rows that can match out, with what is left to be looked at.
+"""Index lookup: searches the indices of a version for a filter and returns the candidate rows of each fragment.
 
-    select(base)(predicate) -> Selection        handed to `scan/`, which knows of no index
+    selector_of(base)(predicate) -> Selection        passed to `scan/`, which does not know about indices
 
-Segments are searched as `access_path.py` says. What they find is brought to where rows are in this version
-(`row_remap.py`); deleted rows are among it, and are left out by who reads. Open segments are kept, with what they have
-read, for all tables of the process. One that cannot be read answers nothing: its fragments are scanned, and a warning
+`access_path.py` plans which segments are searched. `row_remap.py` translates what they return to current row
+addresses; deleted rows are among them, and the scan leaves them out. Open segments and what they have read are cached
+for all tables of the process. A segment that cannot be read answers nothing: its fragments are scanned, and a warning
 says so once.
 """
 
@@ -38,17 +38,17 @@ from lance_core.index.index_type import Certainty, Leaf, Searcher
 from lance_core.scan.selection import FragmentSelection, RowSelector, Selection
 from lance_core.versions.snapshot import Snapshot
 
-_VERSIONS_KEPT = 16
-_SEGMENTS_KEPT = 128
+_VERSIONS_CACHED_MAX = 16
+_SEGMENTS_CACHED_MAX = 128
 _WARNED_MAX = 10_000
 _FEW_ROWS = 4096
-"""So few rows are looked at in less time than it takes to find many others that do not match."""
-_UNREADABLE = (LanceError, pa.ArrowException, ValueError, LookupError, OverflowError, struct.error)
-"""What comes of files that are missing, cut short or not what they are said to be."""
+"""Checking this number of rows takes less time than searching an index for many others that do not match."""
+_UNREADABLE_ERRORS = (LanceError, pa.ArrowException, ValueError, LookupError, OverflowError, struct.error)
+"""Errors that missing, truncated or mislabelled files raise."""
 
 
 class IndexLookup:
-    """The indices of a version, ready to be asked."""
+    """Indices of a version, ready to be searched."""
 
     def __init__(self, base: Snapshot) -> None:
         self.base = base
@@ -62,45 +62,49 @@ class IndexLookup:
         )
 
     def plan(self, predicate: Predicate) -> AccessPath:
+        """Return the access path of a filter."""
         return AccessPath.of(predicate.tree, self.indices)
 
     def select(self, predicate: Predicate) -> Selection:
-        route = self.plan(predicate)
-        if not route.uses_indices:
+        """Return the rows that may match a filter, with the conditions that are left to check."""
+        path = self.plan(predicate)
+        if not path.uses_indices:
             return Selection()
-        known, found = _Search(self).all_of([step for _, step in route.steps])
-        return Selection(known.fragments, dict(_chosen(predicate, route, known, found)))
+        combined, results = _Search(self).search_all([step for _, step in path.steps])
+        return Selection(combined.fragments, dict(_fragment_selections(predicate, path, combined, results)))
 
     def select_candidates(self, tree: Node) -> Selection:
-        """Rows to be looked at by somebody who knows what for."""
-        known, _ = _Search(self).all_of([step for _, step in AccessPath.of(tree, self.indices).steps])
-        return Selection(known.fragments, {id: FragmentSelection(rows) for id, rows in known.rows.parts.items()})
+        """Return rows that may match, with nothing said about what is left to check: the caller knows its condition."""
+        combined, _ = _Search(self).search_all([step for _, step in AccessPath.of(tree, self.indices).steps])
+        return Selection(combined.fragments, {id: FragmentSelection(rows) for id, rows in combined.rows.parts.items()})
 
 
-_versions: "LruCache[int, IndexLookup]" = LruCache(_VERSIONS_KEPT)
-_segments: "LruCache[Hashable, Searcher]" = LruCache(_SEGMENTS_KEPT)
+_versions: "LruCache[int, IndexLookup]" = LruCache(_VERSIONS_CACHED_MAX)
+_segments: "LruCache[Hashable, Searcher]" = LruCache(_SEGMENTS_CACHED_MAX)
 _warned: "set[tuple[str, str]]" = set()
 
 
 def selector_of(base: Snapshot) -> RowSelector | None:
-    """None where the version has no index that could be asked."""
+    """Return the function that selects rows by the indices of a version, or `None` if the version has no usable
+    index."""
     try:
         if base.manifest.index_section is None:
             return None
-        indexed = IndexLookup.of(base)
-        return indexed.select if any(each.covered for each in indexed.coverage.segments) else None
+        lookup = IndexLookup.of(base)
+        return lookup.select if any(segment.covered for segment in lookup.coverage.segments) else None
     except LanceError as error:
-        _tell(
+        _warn_once(
             (base.location.uri, str(base.version)),
-            f"{base.location.uri}: the indices of version {base.version} cannot be told, and every fragment is "
-            f"scanned: {error}. Nothing is missing from the answer; fsck() says what is wrong",
+            f"{base.location.uri}: the indices of version {base.version} cannot be read, so every fragment is "
+            f"scanned: {error}. The result is complete; run fsck() to find out what is wrong",
         )
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateRows:
-    """Rows that can make a condition true. Nothing is said of fragments that are in neither set."""
+    """Rows that can make a condition true, with the fragments for which the set is exact or a superset. Fragments in
+    neither set are unresolved: any of their rows may match."""
 
     rows: RowSet
     exact: BitMap
@@ -115,152 +119,164 @@ _NOTHING = CandidateRows(RowSet(), BitMap(), BitMap())
 
 
 class _Search:
-    def __init__(self, indexed: IndexLookup) -> None:
-        self._coverage = indexed.coverage
-        self._base = indexed.base
+    """Evaluation of the steps of one access path."""
 
-    def all_of(self, steps: Sequence[Step]) -> tuple[CandidateRows, Sequence[CandidateRows]]:
-        """Of all, and of each by itself. Once only few rows are left, large sets are not looked for."""
-        found = [_NOTHING] * len(steps)
-        together: CandidateRows | None = None
+    def __init__(self, lookup: IndexLookup) -> None:
+        self._coverage = lookup.coverage
+        self._base = lookup.base
+
+    def search_all(self, steps: Sequence[Step]) -> tuple[CandidateRows, Sequence[CandidateRows]]:
+        """Return the rows that satisfy all steps, and those of each step alone.
+
+        Cheap steps run first. Once they leave few rows, steps that would return large sets are skipped.
+        """
+        results = [_NOTHING] * len(steps)
+        combined: CandidateRows | None = None
         for number in sorted(range(len(steps)), key=lambda number: _cost(steps[number])):
             step = steps[number]
-            if together is not None and _cost(step) and self._leaves_few(together, step):
-                together = CandidateRows(together.rows, BitMap(), together.fragments)
+            if combined is not None and _cost(step) and self._can_skip(combined, step):
+                combined = CandidateRows(combined.rows, BitMap(), combined.fragments)
                 continue
-            found[number] = self.of(step)
-            together = found[number] if together is None else _both(together, found[number])
-        return together or _NOTHING, found
+            results[number] = self.search(step)
+            combined = results[number] if combined is None else _intersect(combined, results[number])
+        return combined or _NOTHING, results
 
-    def _leaves_few(self, found: CandidateRows, step: Step) -> bool:
-        return len(found.rows) <= _FEW_ROWS and found.fragments.issuperset(_fragments(step, self._coverage.live_fragments))
+    def _can_skip(self, candidates: CandidateRows, step: Step) -> bool:
+        return len(candidates.rows) <= _FEW_ROWS and candidates.fragments.issuperset(
+            _covered_fragments(step, self._coverage.live_fragments)
+        )
 
-    def of(self, step: Step) -> CandidateRows:
+    def search(self, step: Step) -> CandidateRows:
         match step:
             case IndexProbe():
-                return self._asked(step)
-            case AllOf(steps=parts):
-                return self.all_of(parts)[0]
-            case AnyOf(steps=parts):
-                return _either([self.of(part) for part in parts])
+                return self._search_probe(step)
+            case AllOf(steps=steps):
+                return self.search_all(steps)[0]
+            case AnyOf(steps=steps):
+                return _unite([self.search(inner) for inner in steps])
             case Always(holds=holds):
-                rows = self._everything(self._coverage.live_fragments) if holds else RowSet()
+                rows = self._all_rows(self._coverage.live_fragments) if holds else RowSet()
                 return CandidateRows(rows, self._coverage.live_fragments, BitMap())
             case Unknown():
                 return _NOTHING
 
-    def _asked(self, ask: IndexProbe) -> CandidateRows:
-        parts = [self._of_share(ask, share) for share in ask.scopes]
-        if len(parts) == 1:
-            return parts[0]
+    def _search_probe(self, probe: IndexProbe) -> CandidateRows:
+        results = [self._search_scope(probe, scope) for scope in probe.scopes]
+        if len(results) == 1:
+            return results[0]
         return CandidateRows(
-            RowSet.union(part.rows for part in parts),
-            BitMap.union(BitMap(), *(part.exact for part in parts)),
-            BitMap.union(BitMap(), *(part.at_most for part in parts)),
+            RowSet.union(result.rows for result in results),
+            BitMap.union(BitMap(), *(result.exact for result in results)),
+            BitMap.union(BitMap(), *(result.at_most for result in results)),
         )
 
-    def _of_share(self, ask: IndexProbe, share: SegmentScope) -> CandidateRows:
+    def _search_scope(self, probe: IndexProbe, scope: SegmentScope) -> CandidateRows:
+        """Return the candidates of one segment, and none if the segment cannot be read."""
         try:
-            return self._searched(ask, share)
-        except _UNREADABLE as error:
-            _warn(self._base, share.segment, error)
+            return self._search_segment(probe, scope)
+        except _UNREADABLE_ERRORS as error:
+            _warn_unreadable(self._base, scope.segment, error)
             return _NOTHING
 
-    def _searched(self, ask: IndexProbe, share: SegmentScope) -> CandidateRows:
-        searcher = self._opened(share)
-        found = searcher.search(ask.leaf)
-        if found is None:
+    def _search_segment(self, probe: IndexProbe, scope: SegmentScope) -> CandidateRows:
+        searcher = self._open_searcher(scope)
+        matches = searcher.search(probe.leaf)
+        if matches is None:
             return _NOTHING
-        rows = self._here(found.rows, share)
-        if not ask.negated:
-            is_exact = found.certainty is Certainty.EXACT
-            return CandidateRows(rows, *((share.fragments, BitMap()) if is_exact else (BitMap(), share.fragments)))
-        if found.certainty is not Certainty.EXACT:
+        rows = self._current_rows(matches.rows, scope)
+        if not probe.negated:
+            is_exact = matches.certainty is Certainty.EXACT
+            return CandidateRows(rows, *((scope.fragments, BitMap()) if is_exact else (BitMap(), scope.fragments)))
+        if matches.certainty is not Certainty.EXACT:
             return _NOTHING
         without = [rows]
-        if not isinstance(ask.leaf, IsNull):
-            nulls = searcher.search(IsNull(ask.leaf.path))
+        if not isinstance(probe.leaf, IsNull):
+            nulls = searcher.search(IsNull(probe.leaf.path))
             if nulls is None or nulls.certainty is not Certainty.EXACT:
                 return _NOTHING
-            without.append(self._here(nulls.rows, share))
-        return CandidateRows(self._everything(share.fragments) - RowSet.union(without), share.fragments, BitMap())
+            without.append(self._current_rows(nulls.rows, scope))
+        return CandidateRows(self._all_rows(scope.fragments) - RowSet.union(without), scope.fragments, BitMap())
 
-    def _here(self, rows: RowSet, share: SegmentScope) -> RowSet:
-        """Where they are today, in the fragments that the segment is asked for."""
-        moved = self._coverage.row_remap(share.segment).remap_set(rows)
-        if share.fragments != share.segment.covered:
-            moved = moved.in_fragments(share.fragments)
-        for id, part in moved.parts.items():
-            if part.max() >= self._coverage.physical_rows[id]:
+    def _current_rows(self, rows: RowSet, scope: SegmentScope) -> RowSet:
+        """Return the current addresses of rows that a segment returned, in the fragments of its scope."""
+        moved = self._coverage.row_remap(scope.segment).remap_set(rows)
+        if scope.fragments != scope.segment.covered:
+            moved = moved.in_fragments(scope.fragments)
+        for id, offsets in moved.parts.items():
+            if offsets.max() >= self._coverage.physical_rows[id]:
                 raise Corrupt(
-                    f"names row {part.max()} of fragment {id}, which has {self._coverage.physical_rows[id]}",
-                    path=share.segment.metadata.qualified_path,
+                    f"names row {offsets.max()} of fragment {id}, which has {self._coverage.physical_rows[id]}",
+                    path=scope.segment.metadata.qualified_path,
                     field="rows",
                 )
         return moved
 
-    def _everything(self, fragments: BitMap) -> RowSet:
+    def _all_rows(self, fragments: BitMap) -> RowSet:
         return RowSet.full({id: self._coverage.physical_rows[id] for id in fragments})
 
-    def _opened(self, share: SegmentScope) -> Searcher:
-        """What is read of a segment depends on how many rows its fragments have, so versions with others open it
-        again."""
-        standing, coverage = share.segment, self._coverage
-        assert standing.kind is not None
-        segment = partial(coverage.segment_of, standing.metadata)
-        key = (self._base.location.uri, standing.metadata.uuid, coverage.fingerprint(standing))
-        kind = standing.kind
-        return _segments.get_or_create(key, lambda: kind.open(segment(), share.column))
+    def _open_searcher(self, scope: SegmentScope) -> Searcher:
+        """Return the open segment from the cache. What it reads depends on the number of rows of its fragments, so
+        versions that differ in these open it separately."""
+        segment, index_type = scope.segment, scope.segment.kind
+        assert index_type is not None
+        open_segment = partial(self._coverage.segment_of, segment.metadata)
+        key = (self._base.location.uri, segment.metadata.uuid, self._coverage.fingerprint(segment))
+        return _segments.get_or_create(key, lambda: index_type.open(open_segment(), scope.column))
 
 
-def _chosen(
-    predicate: Predicate, route: AccessPath, known: CandidateRows, found: Sequence[CandidateRows]
+def _fragment_selections(
+    predicate: Predicate, path: AccessPath, combined: CandidateRows, results: Sequence[CandidateRows]
 ) -> "list[tuple[int, FragmentSelection]]":
-    """By fragment, with the conditions that were not answered exactly there: fragments that share those share the
-    condition that is left."""
+    """Return the selection of each fragment with the conditions that were not answered exactly in it. Fragments that
+    have the same conditions left share one `Predicate`."""
     residuals: dict[tuple[int, ...], Predicate | None] = {}
-    chosen = []
-    for id, rows in known.rows.parts.items():
-        left = tuple(
+    selections = []
+    for id, rows in combined.rows.parts.items():
+        unresolved = tuple(
             sorted(
                 number
-                for (numbers, _), each in zip(route.steps, found, strict=True)
-                if id not in each.exact
+                for (numbers, _), result in zip(path.steps, results, strict=True)
+                if id not in result.exact
                 for number in numbers
             )
         )
-        if left not in residuals:
-            residuals[left] = predicate.select_conjuncts(left) if left else None
-        chosen.append((id, FragmentSelection(rows, residuals[left])))
-    return chosen
+        if unresolved not in residuals:
+            residuals[unresolved] = predicate.select_conjuncts(unresolved) if unresolved else None
+        selections.append((id, FragmentSelection(rows, residuals[unresolved])))
+    return selections
 
 
-def _both(one: CandidateRows, other: CandidateRows) -> CandidateRows:
-    shared = one.fragments & other.fragments
-    rows = one.rows & other.rows
-    if shared != one.fragments or shared != other.fragments:
-        rows = RowSet.union((rows, one.rows.in_fragments(one.fragments - shared), other.rows.in_fragments(other.fragments - shared)))
-    exact = one.exact & other.exact
-    return CandidateRows(rows, exact, (one.fragments | other.fragments) - exact)
+def _intersect(left: CandidateRows, right: CandidateRows) -> CandidateRows:
+    shared = left.fragments & right.fragments
+    rows = left.rows & right.rows
+    if shared != left.fragments or shared != right.fragments:
+        rows = RowSet.union(
+            (rows, left.rows.in_fragments(left.fragments - shared), right.rows.in_fragments(right.fragments - shared))
+        )
+    exact = left.exact & right.exact
+    return CandidateRows(rows, exact, (left.fragments | right.fragments) - exact)
 
 
-def _either(parts: Sequence[CandidateRows]) -> CandidateRows:
-    known = BitMap.intersection(*(part.fragments for part in parts))
-    exact = BitMap.intersection(*(part.exact for part in parts))
-    return CandidateRows(RowSet.union(part.rows.in_fragments(known) for part in parts), exact, known - exact)
+def _unite(results: Sequence[CandidateRows]) -> CandidateRows:
+    resolved = BitMap.intersection(*(result.fragments for result in results))
+    exact = BitMap.intersection(*(result.exact for result in results))
+    return CandidateRows(
+        RowSet.union(result.rows.in_fragments(resolved) for result in results), exact, resolved - exact
+    )
 
 
 def _cost(step: Step) -> int:
-    """Of finding the rows, as it grows with the table: equalities first, then bounds, then what is all but some."""
+    """Return a rank of the cost of a search as the table grows: equalities, then ranges, then steps that return
+    nearly all rows."""
     match step:
         case IndexProbe(negated=True) | Always():
             return 2
         case IndexProbe(leaf=leaf):
             return 1 if _is_wide(leaf) else 0
-        case AllOf(steps=parts):
-            return min(map(_cost, parts))
-        case AnyOf(steps=parts):
-            return max(map(_cost, parts), default=0)
+        case AllOf(steps=steps):
+            return min(map(_cost, steps))
+        case AnyOf(steps=steps):
+            return max(map(_cost, steps), default=0)
         case Unknown():
             return 3
 
@@ -269,44 +285,44 @@ def _is_wide(leaf: Leaf) -> bool:
     return not isinstance(leaf, In | IsNull) and not (isinstance(leaf, Comparison) and leaf.op is Op.EQ)
 
 
-def _fragments(step: Step, live: BitMap) -> BitMap:
-    """Of which anything would be known."""
+def _covered_fragments(step: Step, live: BitMap) -> BitMap:
+    """Return the fragments in which the indices resolve a step."""
     match step:
-        case IndexProbe(scopes=shares):
-            return BitMap.union(BitMap(), *(share.fragments for share in shares))
-        case AllOf(steps=parts):
-            return BitMap.union(BitMap(), *(_fragments(part, live) for part in parts))
-        case AnyOf(steps=parts):
-            return BitMap.intersection(*(_fragments(part, live) for part in parts))
+        case IndexProbe(scopes=scopes):
+            return BitMap.union(BitMap(), *(scope.fragments for scope in scopes))
+        case AllOf(steps=steps):
+            return BitMap.union(BitMap(), *(_covered_fragments(inner, live) for inner in steps))
+        case AnyOf(steps=steps):
+            return BitMap.intersection(*(_covered_fragments(inner, live) for inner in steps))
         case Always():
             return live
         case Unknown():
             return BitMap()
 
 
-def resolved_fragments(route: AccessPath, live: BitMap) -> BitMap:
-    """The fragments in which anything would be known of a filter."""
-    return BitMap.union(BitMap(), *(_fragments(step, live) for _, step in route.steps))
+def resolved_fragments(path: AccessPath, live: BitMap) -> BitMap:
+    """Return the fragments in which the indices resolve any condition of a filter."""
+    return BitMap.union(BitMap(), *(_covered_fragments(step, live) for _, step in path.steps))
 
 
-def _warn(base: Snapshot, standing: SegmentCoverage, error: Exception) -> None:
-    uri, index = base.location.uri, standing.metadata
-    told = str(error) if isinstance(error, LanceError) else type(error).__name__
-    _tell(
+def _warn_unreadable(base: Snapshot, segment: SegmentCoverage, error: Exception) -> None:
+    uri, index = base.location.uri, segment.metadata
+    reason = str(error) if isinstance(error, LanceError) else type(error).__name__
+    _warn_once(
         (uri, str(index.uuid)),
-        f"{uri}: segment {index.uuid} of index {index.name!r} cannot be read, and the {len(standing.covered)} "
-        f"fragments that it covers are scanned: {told}. Nothing is missing from the answer. Build it anew with "
-        f"create_index(..., name={index.name!r}, replace=True), or drop_index({index.name!r}); fsck() says what else "
-        "is wrong",
+        f"{uri}: segment {index.uuid} of index {index.name!r} cannot be read, so the {len(segment.covered)} "
+        f"fragments that it covers are scanned: {reason}. The result is complete. Rebuild the index with "
+        f"create_index(..., name={index.name!r}, replace=True), or drop it with drop_index({index.name!r}); run "
+        "fsck() to find out what else is wrong",
     )
 
 
-def _tell(of: tuple[str, str], text: str) -> None:
-    """Once in a process."""
-    if of in _warned:
+def _warn_once(subject: tuple[str, str], text: str) -> None:
+    """Warn once per process and subject."""
+    if subject in _warned:
         return
     if len(_warned) < _WARNED_MAX:
-        _warned.add(of)
+        _warned.add(subject)
     warnings.warn(text, IndexIgnored, stacklevel=2)
 
 

@@ -23,17 +23,17 @@ from lance_core.index.index_type import (
     ROW,
     VALUE,
     Certainty,
-    SegmentExamination,
     IndexOptions,
     Leaf,
     MatchedRows,
     MergeInput,
     Segment,
+    SegmentExamination,
 )
 from lance_core.index.page_cache import SegmentPages
 from lance_core.index.segment_files import SegmentSink, read_all_rows
 from lance_core.index.supported_types import is_plain, is_text
-from lance_core.index.trigrams import NULL_TOKEN, TOKEN_SHIFT, Pairs, token_pairs, token_text, required_tokens
+from lance_core.index.trigrams import NULL_TOKEN, TOKEN_SHIFT, Pairs, required_tokens, token_pairs, token_text
 
 _FILE = "ngram_postings.lance"
 _TOKENS, _LISTS = "tokens", "posting_list"
@@ -117,7 +117,9 @@ class NGram:
             found = [rows]
             for data in lists.to_pylist():
                 try:
-                    found.append(treemap.decode(data or b"", segment.rows_under, path=opened.path, keep_impossible_rows=True))
+                    found.append(
+                        treemap.decode(data or b"", segment.rows_under, path=opened.path, keep_impossible_rows=True)
+                    )
                 except Corrupt as error:
                     problems = [*problems, error.what][:_SHOWN]
             rows = RowSet.union(found)
@@ -227,7 +229,8 @@ class _TokenBuilder:
             some = texts.slice(start, step)
             missing = np.flatnonzero(some.is_null().to_numpy(zero_copy_only=False)).astype(np.uint64)
             self._wait(
-                np.concatenate([token_pairs(some), missing | (np.uint64(NULL_TOKEN) << TOKEN_SHIFT)]), rows[start:][:step]
+                np.concatenate([token_pairs(some), missing | (np.uint64(NULL_TOKEN) << TOKEN_SHIFT)]),
+                rows[start:][:step],
             )
 
     def add_lists(self, tokens: pa.Array, lists: pa.Array, part: MergeInput, *, path: str) -> None:

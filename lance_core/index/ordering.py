@@ -30,12 +30,12 @@ Positions: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From a key to a key, either of which may be missing; `above` and `below` leave the key itself out."""
+    """From a key to a key, either of which may be missing; `excludes_low` and `excludes_high` leave the key itself out."""
 
     low: Key | None = None
     high: Key | None = None
-    above: bool = False
-    below: bool = False
+    excludes_low: bool = False
+    excludes_high: bool = False
 
 
 class Ordering(Protocol):
@@ -48,13 +48,13 @@ class Ordering(Protocol):
     def hashable(self, values: pa.Array) -> pa.Array:
         """Values that Arrow takes for equal where keys are: they can be viewed as this type again."""
 
-    def sorted_positions(self, values: pa.Array) -> Positions:
+    def argsort(self, values: pa.Array) -> Positions:
         """Where the values are in ascending order; equal ones stay as they were. None is NULL."""
 
-    def within(self, values: pa.Array, span: Span) -> Mask:
+    def mask_within(self, values: pa.Array, span: Span) -> Mask:
         """NULL never is."""
 
-    def among(self, values: pa.Array, keys: Sequence[Key]) -> Mask:
+    def mask_among(self, values: pa.Array, keys: Sequence[Key]) -> Mask:
         """The same of ascending keys."""
 
 
@@ -68,7 +68,7 @@ def span_of(order: Ordering, leaf: Comparison | RangeCondition | Like) -> Span |
     """What a comparison asks for, or at least what every match of a pattern begins with."""
     if isinstance(leaf, RangeCondition):
         low, high = span_of(order, leaf.low), span_of(order, leaf.high)
-        return None if low is None or high is None else Span(low.low, high.high, low.above, high.below)
+        return None if low is None or high is None else Span(low.low, high.high, low.excludes_low, high.excludes_high)
     if isinstance(leaf, Like):
         return _beginning(leaf.prefix.encode()) if leaf.prefix or leaf.is_prefix else None
     if leaf.value.type != order.type or not leaf.value.is_valid:
@@ -78,11 +78,11 @@ def span_of(order: Ordering, leaf: Comparison | RangeCondition | Like) -> Span |
         case Op.EQ:
             return Span(lowest, highest)
         case Op.LT:
-            return Span(high=lowest, below=True)
+            return Span(high=lowest, excludes_high=True)
         case Op.LE:
             return Span(high=highest)
         case Op.GT:
-            return Span(low=highest, above=True)
+            return Span(low=highest, excludes_low=True)
         case Op.GE:
             return Span(low=lowest)
         case Op.NE:
@@ -98,7 +98,7 @@ def keys_of(order: Ordering, leaf: In) -> list[Key] | None:
     return sorted(set(order.keys(pa.array([*values, *zeros], order.type))))
 
 
-def certainty(leaf: Leaf) -> Certainty | None:
+def certainty_of(leaf: Leaf) -> Certainty | None:
     """Of an answer by keys in order."""
     if isinstance(leaf, Like):
         if leaf.is_prefix:
@@ -124,7 +124,7 @@ def _is_zero(value: pa.Scalar) -> bool:
 
 def _beginning(prefix: bytes) -> Span:
     stem = prefix.rstrip(b"\xff")
-    return Span(prefix, stem[:-1] + bytes([stem[-1] + 1]) if stem else None, below=True)
+    return Span(prefix, stem[:-1] + bytes([stem[-1] + 1]) if stem else None, excludes_high=True)
 
 
 _WIDTHS: Mapping[int, tuple[np.dtype[Any], np.dtype[Any]]] = {
@@ -159,22 +159,22 @@ class _Numbers:
     def hashable(self, values: pa.Array) -> pa.Array:
         return values.view(_BITS[values.type.bit_width]) if pa.types.is_floating(self.type) else values
 
-    def sorted_positions(self, values: pa.Array) -> Positions:
-        return sorted_positions(self._numbers(values))
+    def argsort(self, values: pa.Array) -> Positions:
+        return argsort(self._numbers(values))
 
-    def within(self, values: pa.Array, span: Span) -> Mask:
+    def mask_within(self, values: pa.Array, span: Span) -> Mask:
         numbers = self._numbers(values)
         low, high = self._clipped(span)
         found = (numbers >= low) & (numbers <= high) if low <= high else np.zeros(len(numbers), np.bool_)
         return _valid(values, found)
 
-    def among(self, values: pa.Array, keys: Sequence[Key]) -> Mask:
+    def mask_among(self, values: pa.Array, keys: Sequence[Key]) -> Mask:
         return _valid(values, _among(self._numbers(values), np.array(keys, self.number)))
 
     def _clipped(self, span: Span) -> tuple[int, int]:
         limits = np.iinfo(self.number)
-        low = limits.min if span.low is None else int(span.low) + span.above
-        high = limits.max if span.high is None else int(span.high) - span.below
+        low = limits.min if span.low is None else int(span.low) + span.excludes_low
+        high = limits.max if span.high is None else int(span.high) - span.excludes_high
         return max(low, limits.min), min(high, limits.max)
 
     def _numbers(self, values: pa.Array) -> Numbers:
@@ -205,22 +205,22 @@ class _Values:
     def hashable(self, values: pa.Array) -> pa.Array:
         return values
 
-    def sorted_positions(self, values: pa.Array) -> Positions:
+    def argsort(self, values: pa.Array) -> Positions:
         comparable = self._comparable(values)
         return _by_value(comparable) if pa.types.is_decimal(self.type) else _by_front(comparable)
 
-    def within(self, values: pa.Array, span: Span) -> Mask:
+    def mask_within(self, values: pa.Array, span: Span) -> Mask:
         comparable = self._comparable(values)
         found = pc.is_valid(comparable)
         for key, compare in (
-            (span.low, pc.greater if span.above else pc.greater_equal),
-            (span.high, pc.less if span.below else pc.less_equal),
+            (span.low, pc.greater if span.excludes_low else pc.greater_equal),
+            (span.high, pc.less if span.excludes_high else pc.less_equal),
         ):
             if key is not None:
                 found = pc.and_(found, compare(comparable, pa.scalar(key, comparable.type)))
         return _mask(found)
 
-    def among(self, values: pa.Array, keys: Sequence[Key]) -> Mask:
+    def mask_among(self, values: pa.Array, keys: Sequence[Key]) -> Mask:
         comparable = self._comparable(values)
         return _mask(pc.is_in(comparable, value_set=pa.array(keys, comparable.type), skip_nulls=True))
 
@@ -256,7 +256,7 @@ def _valid(values: pa.Array, found: Mask) -> Mask:
     return found & values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else found
 
 
-def sorted_positions(numbers: Numbers) -> Positions:
+def argsort(numbers: Numbers) -> Positions:
     """Numbers alone are sorted fifteen times as fast as their positions are. So each is put before its position, and
     both are sorted as one: at once where there is room for both, else by the lower ends first and then by the rest."""
     count = len(numbers)
@@ -292,7 +292,7 @@ def _by_front(values: pa.Array) -> Positions:
     if len(values) < 2:
         return np.arange(len(values))
     fronts, lengths = _fronts(values)
-    positions = sorted_positions(fronts)
+    positions = argsort(fronts)
     fronts, lengths = fronts[positions], lengths[positions]
     alike = fronts[1:] == fronts[:-1]
     unclear = alike & ((lengths[1:] != lengths[:-1]) | (lengths[1:] > _FRONT))
@@ -330,7 +330,7 @@ def _fronts(values: pa.Array) -> tuple[npt.NDArray[np.uint64], Positions]:
     return fronts, lengths
 
 
-def joined(arrays: Iterable[pa.Array], arrow: pa.DataType) -> pa.Array:
+def concat_arrays(arrays: Iterable[pa.Array], arrow: pa.DataType) -> pa.Array:
     """One array; of several, which are copied."""
     several = list(arrays)
     if len(several) == 1:

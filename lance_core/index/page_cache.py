@@ -1,7 +1,7 @@
 """Page cache: keeps what searches read from open index segments, for all segments of the process together.
 
-The least recently used pages are evicted once all of them take more than `BYTES_KEPT`. A searcher reads an evicted page
-again, and never changes a cached one.
+The least recently used pages are evicted once all of them take more than `CACHE_BYTES_MAX`. A searcher reads an
+evicted page again, and never changes a cached one.
 """
 
 import itertools
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from lance_core.coordination.lru_cache import LruCache
 
 Value = TypeVar("Value")
-BYTES_KEPT = 256 << 20
+CACHE_BYTES_MAX = 256 << 20
 _ENTRY_BYTES = 1024
 """Memory that the smallest value takes, with all Python objects around it: a set of one row has a few bytes in its
 file."""
@@ -18,15 +18,15 @@ file."""
 PageCache = LruCache[tuple[int, int], object]
 """Pages by the number of their segment's `SegmentPages` and their own number."""
 
-SHELF = PageCache(BYTES_KEPT)
+PAGE_CACHE = PageCache(CACHE_BYTES_MAX)
 _owners = itertools.count()
 
 
 class SegmentPages(Generic[Value]):
     """The cached pages of one segment, by number."""
 
-    def __init__(self, shelf: PageCache = SHELF) -> None:
-        self._shelf = shelf
+    def __init__(self, cache: PageCache = PAGE_CACHE) -> None:
+        self._shelf = cache
         self._owner = next(_owners)
 
     def get(self, number: int) -> Value | None:

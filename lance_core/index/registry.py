@@ -1,4 +1,4 @@
-"""The kinds that there are: by the name that users say, and by the type that a segment says it is of."""
+"""Index type registry: finds an index type by the name that users write, or by the type URL that a segment records."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -10,12 +10,13 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.index.index_type import IndexType
 
 _PACKAGES = frozenset({"lance.table", "lance.index.pb"})
-"""A kind is named under either; releases moved some from one to the other."""
+"""Protobuf packages of the type URLs: releases of the format moved some index types from one to the other."""
 
 
 @cache
 def all_types() -> tuple[IndexType, ...]:
-    """Loaded where there is an index, or one is wanted: they are a fifth of all this package."""
+    """Return all index types. They are imported on first use, when a table has an index or gets one: their modules
+    are a fifth of the package."""
     from lance_core.index.bitmap import BITMAP
     from lance_core.index.bloomfilter import BLOOMFILTER
     from lance_core.index.btree import BTREE
@@ -37,44 +38,45 @@ def _by_type() -> Mapping[str, IndexType]:
 
 
 def by_name(text: str) -> IndexType:
-    """In any case."""
+    """Return the index type of this name, in any letter case."""
     kind = _by_name().get(str(text).upper())
     if kind is None:
         known = ", ".join(sorted(_by_name()))
-        raise InvalidInput(f"kind={text!r}: an index is one of {known}")
+        raise InvalidInput(f"kind={text!r} is not an index type; use one of {known}")
     return kind
 
 
 def by_type_url(metadata: IndexMetadata) -> IndexType | None:
-    """None for a kind that is not known, and for files of a newer version than can be read: nobody may guess."""
+    """Return the index type of a segment; `None` if it is unknown, or if its files have a newer version than can be
+    read."""
     url = metadata.message.index_details.type_url.lower()
     if "/" not in url:
         return None
     package, _, message = url.rpartition("/")[2].rpartition(".")
     kind = _by_type().get(message) if package in _PACKAGES else None
-    return kind if kind is not None and metadata.message.index_version <= kind.newest else None
+    return kind if kind is not None and metadata.message.index_version <= kind.max_readable_version else None
 
 
 def check_supported(kind: IndexType, column: pa.Field, *, path: str, uri: str) -> None:
+    """Raise `InvalidInput` if the index type does not support the column."""
     if kind.supports(column):
         return
-    fitting = [each.name for each in all_types() if each.supports(column)]
-    others = f"for it there is {', '.join(fitting)}" if fitting else "no kind of index fits it"
+    supporting = [index_type.name for index_type in all_types() if index_type.supports(column)]
+    others = f"index types for this column are {', '.join(supporting)}" if supporting else "no index type supports it"
     raise InvalidInput(
-        f"{uri}: a {kind.name} index cannot be built on column {path!r}, which is {column.type}; it takes "
+        f"{uri}: a {kind.name} index cannot be built on column {path!r} of type {column.type}; it supports "
         f"{kind.supported_types}, and {others}"
     )
 
 
-def why_unknown(metadata: IndexMetadata) -> str:
-    """Of a segment that `by_type_url` knows no kind for: the end of a sentence that begins with its name."""
+def reason_unknown(metadata: IndexMetadata) -> str:
+    """Return why `by_type_url` finds no index type for a segment: the end of a sentence that begins with its name."""
     if not metadata.message.index_details.type_url:
-        return "does not say of which kind it is"
+        return "does not record its index type"
     kind = _by_type().get(metadata.kind.lower())
     if kind is None:
-        return f"is of a kind that is not known here ({metadata.kind})"
-    if metadata.message.index_version > kind.newest:
-        return (
-            f"is {kind.name} of version {metadata.message.index_version}, and up to version {kind.newest} can be read"
-        )
-    return f"is of a kind that is not known here ({metadata.message.index_details.type_url})"
+        return f"has an unknown index type ({metadata.kind})"
+    if metadata.message.index_version > kind.max_readable_version:
+        version, readable = metadata.message.index_version, kind.max_readable_version
+        return f"is {kind.name} of version {version}; versions up to {readable} can be read"
+    return f"has an unknown index type ({metadata.message.index_details.type_url})"

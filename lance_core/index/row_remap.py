@@ -1,9 +1,10 @@
-"""What became of rows since a segment was written, whose numbers it still has: where they are in a version.
+"""Row remapping: translates the row numbers that a segment was written with to current row addresses.
 
-Three ways lead from a number to an address of today: it is one; notes of compactions lead on, oldest first, the k-th
-row that survived to the k-th row of the new fragments; it is a row id, which the version's fragments know. Whichever it
-is, what leads to a fragment that the segment does not cover is not there to be found: the fragment was changed in
-place, or somebody else answers for it. Whether a row is deleted is asked of ids alone, which only live rows have.
+There are three ways from a number to an address. The number is an address that is still valid; or it is an address
+that compactions moved, which are followed oldest first, the k-th surviving row to the k-th row of the new fragments;
+or it is a row id that the fragments of the version resolve. A row that ends up in a fragment that the segment does
+not cover is dropped: the fragment was changed in place, or another segment answers for it. Only the resolution of row
+ids drops deleted rows, since only live rows have an id.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +26,7 @@ _LOWER = np.uint64(LOWER_HALF)
 
 @dataclass(frozen=True, slots=True)
 class SameAddresses:
-    """Numbers are addresses, and rows are where they were."""
+    """Row numbers are addresses, and no row moved."""
 
     covered: BitMap
 
@@ -38,7 +39,7 @@ class SameAddresses:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """The segment was written a moment ago, from the version that it goes into."""
+    """The segment was just written, from the version that it goes into, so every row stays."""
 
     def remap(self, rows: Ids) -> tuple[Ids, Mask]:
         return rows, np.ones(len(rows), dtype=np.bool_)
@@ -49,42 +50,43 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class FollowCompactions:
-    """Numbers are addresses of rows that compactions moved."""
+    """Row numbers are addresses of rows that compactions moved."""
 
     log: "CompactionLog"
     covered: BitMap
 
     def remap(self, rows: Ids) -> tuple[Ids, Mask]:
-        now, still = self.log.follow(rows)
-        return now, still & mask_within(now, self.covered)
+        addresses, found = self.log.follow(rows)
+        return addresses, found & mask_within(addresses, self.covered)
 
     def remap_set(self, rows: RowSet) -> RowSet:
         if self.log.old_fragments.isdisjoint(BitMap(rows.parts)):
             return rows.in_fragments(self.covered)
-        now, still = self.remap(rows.ids())
-        return RowSet.of(now[still])
+        addresses, found = self.remap(rows.ids())
+        return RowSet.of(addresses[found])
 
 
 @dataclass(frozen=True, slots=True)
 class ResolveRowIds:
-    """Numbers are row ids, and the rows are wherever the version has them."""
+    """Row numbers are row ids, and the version knows the address of each."""
 
     row_id_index: RowIdIndex
     covered: BitMap
 
     def remap(self, rows: Ids) -> tuple[Ids, Mask]:
-        found = self.row_id_index.locate_rows(rows)
-        addresses = found.addresses
-        return addresses, found.is_known & mask_within(addresses, self.covered)
+        locations = self.row_id_index.locate_rows(rows)
+        addresses = locations.addresses
+        return addresses, locations.is_known & mask_within(addresses, self.covered)
 
     def remap_set(self, rows: RowSet) -> RowSet:
-        now, still = self.remap(rows.ids())
-        return RowSet.of(now[still])
+        addresses, found = self.remap(rows.ids())
+        return RowSet.of(addresses[found])
 
 
 @dataclass(frozen=True, slots=True)
 class KeepRowIds:
-    """The same, for a segment that is to hold row ids again: numbers stay, of rows that are where it covers them."""
+    """Row numbers are row ids and stay row ids, for a new segment of row ids. Rows that `resolver` does not find are
+    dropped."""
 
     resolver: ResolveRowIds
 
@@ -97,119 +99,121 @@ class KeepRowIds:
 
 
 class CompactionLog:
-    """Compactions, oldest first. What they say is read when it is first asked for.
+    """Compactions that the fragment reuse index records, oldest first. The details of each are decoded on first use.
 
-    >>> none = Notes(FragmentReuse.empty(), path="_versions/1.manifest")
-    >>> none.followed(np.array([7], dtype=np.uint64))
+    >>> empty = CompactionLog(FragmentReuse.empty(), path="_versions/1.manifest")
+    >>> empty.follow(np.array([7], dtype=np.uint64))
     (array([7], dtype=uint64), array([ True]))
     """
 
     def __init__(self, reuse: FragmentReuse, *, path: str) -> None:
-        self._notes = tuple(reuse.compactions())
+        self._recorded = tuple(reuse.compactions())
         self._path = path
-        self.old_fragments = BitMap(id for _, groups in self._notes for led in groups for id, _ in led.old)
-        self.rows_under = {id: rows for _, groups in self._notes for led in groups for id, rows in led.old}
-        """How many rows the fragments had that are gone."""
+        self.old_fragments = BitMap(id for _, groups in self._recorded for led in groups for id, _ in led.old)
+        self.rows_under = {id: rows for _, groups in self._recorded for led in groups for id, rows in led.old}
+        """Number of rows of each replaced fragment."""
 
     def fragments_created_since(self, version: int) -> BitMap:
-        """The fragments that came out of compactions which somebody who knew this version cannot have seen."""
+        """Return the fragments that resulted from compactions that a segment built from this version cannot have
+        seen."""
         return BitMap(
-            id for planned, groups in self._notes if planned >= version for led in groups for id, _ in led.new
+            id for planned, groups in self._recorded if planned >= version for led in groups for id, _ in led.new
         )
 
     def follow(self, rows: Ids) -> tuple[Ids, Mask]:
-        """Their addresses now, and which of them survived."""
-        still = np.ones(len(rows), dtype=np.bool_)
-        for step in self._steps:
-            rows, survived = step.followed(rows)
-            still &= survived
-        return rows, still
+        """Return the current addresses of the rows, and a mask of those that survived."""
+        survived_all = np.ones(len(rows), dtype=np.bool_)
+        for compaction in self._compactions:
+            rows, survived = compaction.follow(rows)
+            survived_all &= survived
+        return rows, survived_all
 
     @cached_property
-    def _steps(self) -> "tuple[_Compaction, ...]":
-        return tuple(_Compaction.of(groups, path=self._path) for _, groups in self._notes)
+    def _compactions(self) -> "tuple[_Compaction, ...]":
+        return tuple(_Compaction.of(groups, path=self._path) for _, groups in self._recorded)
 
 
 @dataclass(frozen=True, slots=True)
 class _Compaction:
-    """One compaction. Surviving rows are counted through all of its groups: `place` is such a number."""
+    """One compaction. Its surviving rows are numbered through all of its groups; such a number is an `ordinal`."""
 
     old: Ids
     """Fragment ids, ascending."""
     rows: Ids
-    """Physical, of each."""
-    first_place: Ids
-    """Of each fragment's first row, had it survived."""
-    dead: Ids
+    """Physical rows of each."""
+    first_ordinal: Ids
+    """Ordinal of the first row of each, had it survived."""
+    deleted: Ids
     """Addresses of rows that did not survive, ascending."""
-    dead_before: npt.NDArray[np.int64]
-    """How many of them lie in fragments before each."""
+    deleted_before: npt.NDArray[np.int64]
+    """Number of these rows in the fragments before each."""
     new: Ids
-    new_first: Ids
-    """The place of the first row of each new fragment, ascending."""
-    new_rows: Ids
+    new_first_ordinal: Ids
+    """Ordinal of the first row of each new fragment, ascending."""
 
     @classmethod
     def of(cls, groups: Sequence[ReuseGroup], *, path: str) -> "_Compaction":
         old: list[tuple[int, int, int]] = []
-        new: list[tuple[int, int, int]] = []
-        dead: dict[int, Ids] = {}
-        place = 0
+        new: list[tuple[int, int]] = []
+        deleted_by_fragment: dict[int, Ids] = {}
+        ordinal = 0
         for led in groups:
             surviving = surviving_rows(led, path=path)
-            new += _counted(led.new, place)
+            new += _with_first_ordinals(led.new, ordinal)
             for id, rows in sorted(led.old):
-                old.append((id, rows, place))
-                gone = BitMap64(range(id << HALF_BITS, (id << HALF_BITS) + rows)) - surviving
-                dead[id] = np.frombuffer(gone.to_array(), dtype=np.uint64)
-                place += rows - len(gone)
+                old.append((id, rows, ordinal))
+                deleted_rows = BitMap64(range(id << HALF_BITS, (id << HALF_BITS) + rows)) - surviving
+                deleted_by_fragment[id] = np.frombuffer(deleted_rows.to_array(), dtype=np.uint64)
+                ordinal += rows - len(deleted_rows)
         old.sort()
         ids = [id for id, _, _ in old]
-        gone_in = np.array([len(dead[id]) for id in ids], dtype=np.int64)
+        deleted_counts = np.array([len(deleted_by_fragment[id]) for id in ids], dtype=np.int64)
         return cls(
-            _numbers(ids),
-            _numbers(rows for _, rows, _ in old),
-            _numbers(first for _, _, first in old),
-            np.concatenate([_numbers(()), *(dead[id] for id in ids)]),
-            np.cumsum(gone_in) - gone_in,
-            _numbers(id for id, _, _ in new),
-            _numbers(first for _, _, first in new),
-            _numbers(rows for _, rows, _ in new),
+            _uint64_array(ids),
+            _uint64_array(rows for _, rows, _ in old),
+            _uint64_array(first for _, _, first in old),
+            np.concatenate([_uint64_array(()), *(deleted_by_fragment[id] for id in ids)]),
+            np.cumsum(deleted_counts) - deleted_counts,
+            _uint64_array(id for id, _ in new),
+            _uint64_array(first for _, first in new),
         )
 
-    def followed(self, rows: Ids) -> tuple[Ids, Mask]:
+    def follow(self, rows: Ids) -> tuple[Ids, Mask]:
+        """Return the addresses of the rows after this compaction, and a mask of those that survived it."""
         survived = np.ones(len(rows), dtype=np.bool_)
         if not len(self.old) or not len(rows):
             return rows, survived
         fragment = rows >> _HALF
-        number = np.minimum(np.searchsorted(self.old, fragment), len(self.old) - 1)
-        moved = np.flatnonzero(self.old[number] == fragment)
+        position = np.minimum(np.searchsorted(self.old, fragment), len(self.old) - 1)
+        moved = np.flatnonzero(self.old[position] == fragment)
         if not len(moved):
             return rows, survived
-        addresses, of = rows[moved], number[moved]
+        addresses, source = rows[moved], position[moved]
         offsets = addresses & _LOWER
-        before = np.searchsorted(self.dead, addresses)
-        there = offsets < self.rows[of]
-        if len(self.dead):
-            there &= self.dead[np.minimum(before, len(self.dead) - 1)] != addresses
-        survived[moved] = there
-        now = rows.copy()
+        deleted_below = np.searchsorted(self.deleted, addresses)
+        is_live = offsets < self.rows[source]
+        if len(self.deleted):
+            is_live &= self.deleted[np.minimum(deleted_below, len(self.deleted) - 1)] != addresses
+        survived[moved] = is_live
+        followed = rows.copy()
         if len(self.new):
-            place = self.first_place[of] + offsets - (before - self.dead_before[of]).astype(np.uint64)
-            into = np.maximum(np.searchsorted(self.new_first, place, side="right") - 1, 0)
-            now[moved] = (self.new[into] << _HALF) | (place - self.new_first[into])
-        return now, survived
+            deleted_in_fragment = (deleted_below - self.deleted_before[source]).astype(np.uint64)
+            ordinal = self.first_ordinal[source] + offsets - deleted_in_fragment
+            target = np.maximum(np.searchsorted(self.new_first_ordinal, ordinal, side="right") - 1, 0)
+            followed[moved] = (self.new[target] << _HALF) | (ordinal - self.new_first_ordinal[target])
+        return followed, survived
 
 
-def _counted(fragments: Sequence[tuple[int, int]], place: int) -> Iterable[tuple[int, int, int]]:
+def _with_first_ordinals(fragments: Sequence[tuple[int, int]], ordinal: int) -> Iterable[tuple[int, int]]:
+    """Yield each fragment that has rows with the ordinal of its first row."""
     for id, rows in fragments:
         if rows:
-            yield id, rows, place
-        place += rows
+            yield id, ordinal
+        ordinal += rows
 
 
 def mask_within(addresses: Ids, fragments: BitMap) -> Mask:
-    """Which of them are in one of these fragments."""
+    """Return which of the addresses lie in one of these fragments."""
     covered = np.frombuffer(fragments.to_array(), dtype=np.uint32)
     upper = addresses >> _HALF
     if not len(covered):
@@ -219,5 +223,5 @@ def mask_within(addresses: Ids, fragments: BitMap) -> Mask:
     return found
 
 
-def _numbers(of: Iterable[int]) -> Ids:
+def _uint64_array(of: Iterable[int]) -> Ids:
     return np.fromiter(of, dtype=np.uint64)

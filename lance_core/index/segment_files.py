@@ -1,11 +1,13 @@
-"""The directory of a segment: its files are written once, under a new uuid, and never changed."""
+"""Segment files: reads and writes the directory of an index segment.
+
+The files of a segment are written once, under a new uuid, and never changed.
+"""
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from lance_core.datafiles.codec import FileReader, FileWriter
@@ -15,24 +17,26 @@ from lance_core.format.index_metadata import IndexMetadata, SegmentFile
 from lance_core.versions.location import Location
 
 _VERSION = StorageVersion(2, 2)
-"""Of the files, whatever the table's data files have: it is what pylance writes beside any of them."""
+"""File format version of index files, whatever version the data files of the table have. pylance writes this one with
+any of them."""
 
 
 class SegmentSink(Protocol):
-    """Where a kind writes."""
+    """Destination of the files that an index type writes."""
 
     def create(self, name: str, schema: pa.Schema) -> FileWriter: ...
 
 
 class SegmentSource(Protocol):
-    """Where it reads. A file that is not there is a `NotFound`, one that was cut short a `StorageError`."""
+    """Source of the files that an index type reads. A missing file raises `NotFound`, a truncated one
+    `StorageError`."""
 
     def open(self, name: str) -> FileReader: ...
 
 
 @dataclass(slots=True)
 class NewSegment:
-    """Files as they are finished, with their sizes."""
+    """Segment that is being written. It records the sizes of the finished files."""
 
     location: Location
     segment_uuid: uuid.UUID
@@ -40,7 +44,7 @@ class NewSegment:
 
     def create(self, name: str, schema: pa.Schema) -> FileWriter:
         path = f"{naming.INDICES}/{self.segment_uuid}/{name}"
-        return _Noting(self.location.codec.create(path, schema, _VERSION), name, self._sizes)
+        return _SizeRecordingWriter(self.location.codec.create(path, schema, _VERSION), name, self._sizes)
 
     @property
     def files(self) -> tuple[SegmentFile, ...]:
@@ -48,7 +52,9 @@ class NewSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class _Noting:
+class _SizeRecordingWriter:
+    """File writer that records the size of its file when it is finished."""
+
     _writer: FileWriter
     _name: str
     _sizes: dict[str, int]
@@ -56,10 +62,10 @@ class _Noting:
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write(batch)
 
-    def attach(self, data: bytes) -> int:
+    def add_buffer(self, data: bytes) -> int:
         return self._writer.add_buffer(data)
 
-    def note(self, key: str, value: str) -> None:
+    def add_metadata(self, key: str, value: str) -> None:
         self._writer.add_metadata(key, value)
 
     def finish(self) -> int:
@@ -70,7 +76,7 @@ class _Noting:
 
 @dataclass(frozen=True, slots=True)
 class OpenSegment:
-    """The files of a segment that is there, also where a clone has it from another table."""
+    """Files of an existing segment, also if a clone refers to it in another table."""
 
     location: Location
     metadata: IndexMetadata
@@ -80,7 +86,7 @@ class OpenSegment:
 
 
 def read_all_rows(file: FileReader, columns: Sequence[str] | None = None) -> pa.Table:
-    """Of a file that is known to be small."""
+    """Return all rows of a file that is known to be small."""
     schema = file.schema
     names = schema.names if columns is None else list(columns)
     batches = list(file.read(names, 0, file.row_count)) if file.row_count else []
@@ -88,10 +94,6 @@ def read_all_rows(file: FileReader, columns: Sequence[str] | None = None) -> pa.
 
 
 def read_row_range(file: FileReader, columns: Sequence[str], start: int, count: int) -> pa.Table:
+    """Return `count` rows from row `start` on."""
     schema = pa.schema([file.schema.field(name) for name in columns])
     return pa.Table.from_batches(file.read(columns, start, count), schema)
-
-
-def picked_rows(file: FileReader, columns: Sequence[str], rows: Iterable[int]) -> Iterator[pa.RecordBatch]:
-    """In ascending order."""
-    yield from file.take(columns, np.unique(np.fromiter(rows, dtype=np.int64)))

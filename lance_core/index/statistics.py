@@ -1,5 +1,6 @@
-"""What there is to say of the indices of a version, from its metadata alone: no file of an index or of data is opened,
-so that it can be asked of a table with 50,000 fragments whenever somebody looks at it.
+"""Index statistics: size, age and coverage of the indices of a version, from its metadata alone.
+
+No index or data file is opened, so that the statistics of a table with 50,000 fragments can be read at any time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,107 +22,108 @@ from lance_core.versions.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class SegmentStatistics:
-    """Of one segment; an index is searched in each of them."""
+    """Statistics of one segment. A query searches every segment of an index."""
 
     uuid: UUID
     kind: str
-    """As users say it, `BTREE`; of a kind that is not known, what its writer called it."""
+    """Index type as users write it, such as `BTREE`; for an unknown type, the name that its writer recorded."""
     index_version: int
-    """Of its files' format."""
+    """Version of the format of its files."""
     fragments: int
-    """Of this version, that it answers for."""
+    """Number of fragments of this version that it answers for."""
     rows: int
-    """In these fragments, those that are deleted since included."""
+    """Rows in these fragments, including rows that were deleted later."""
     bytes: int | None
-    """None where its writer did not note the sizes of its files."""
+    """Size of its files; `None` if its writer did not record the sizes."""
     created_at: datetime | None
     dataset_version: Version
-    """The version whose rows it was built from."""
+    """Version whose rows it was built from."""
     unused: str | None
-    """Why queries do not use it; None where they do."""
+    """Why queries do not use it; `None` if they do."""
     is_known: bool
-    """Whether its kind is, so that what it says can be looked at here."""
+    """Whether its index type is known, so that its files can be examined here."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexStatistics:
-    """Of one index, which is all segments of a name."""
+    """Statistics of one index: all segments with its name."""
 
     name: str
     kind: str
-    """Of its newest segment."""
+    """Index type of its newest segment."""
     column: str | None
-    """The path of the column it is on; None where that is gone."""
+    """Path of its column; `None` if the column no longer exists."""
     segments: tuple[SegmentStatistics, ...]
     covered_fragments: int
     uncovered_fragments: int
     covered_rows: int
     uncovered_rows: int
-    """Rows are counted as the fragments store them, with those that are deleted."""
+    """Rows are counted as the fragments store them, including deleted ones."""
     bytes: int | None
     created_at: datetime | None
-    """When the newest segment was made; None where no segment tells."""
+    """Creation time of the newest segment; `None` if no segment records it."""
     dataset_version: Version
-    """The oldest that a segment was built from."""
+    """Oldest version that a segment was built from."""
     notes_behind: int
-    """Segments whose rows moved since: readers follow the notes of a compaction until `optimize_indices()`."""
+    """Number of segments whose rows moved since they were built: readers follow the fragment reuse index until
+    `optimize_indices()` rewrites them."""
     covered_live_rows: int
     uncovered_live_rows: int
-    """The same without those that are deleted."""
+    """The same counts without deleted rows."""
 
     @property
     def is_known(self) -> bool:
-        """Whether any of it is of a kind that is known here."""
+        """Whether the index type of any segment is known here."""
         return any(segment.is_known for segment in self.segments)
 
     @property
     def is_used(self) -> bool:
-        """Whether any of it answers a query."""
+        """Whether any segment answers queries."""
         return any(segment.unused is None for segment in self.segments)
 
     @property
     def why_unused(self) -> str | None:
-        """The end of a sentence that begins with its name."""
+        """Why no segment answers queries: the end of a sentence that begins with the index's name."""
         return None if self.is_used else self.segments[0].unused
 
     @property
     def coverage(self) -> float:
-        """The share of rows that a query by it need not scan; 1 of a table without rows."""
+        """Share of rows that a query by this index need not scan; 1 for a table without rows."""
         rows = self.covered_rows + self.uncovered_rows
         return self.covered_rows / rows if rows else 1.0
 
     @property
     def live_coverage(self) -> float:
-        """The same of rows that are not deleted."""
+        """The same share among rows that are not deleted."""
         rows = self.covered_live_rows + self.uncovered_live_rows
         return self.covered_live_rows / rows if rows else 1.0
 
 
 def index_statistics(base: Snapshot) -> tuple[IndexStatistics, ...]:
-    """By name, in the order in which the version has them."""
+    """Return the statistics of each index, in the order of the version."""
     coverage = Coverage(base)
     by_name = coverage.by_name
     if not by_name:
         return ()
     count, live = RowCounts(base.manifest), RowCounts(base.manifest, live=True)
-    return tuple(_of(base, coverage, name, segments, count, live) for name, segments in by_name.items())
+    return tuple(_statistics_of_index(base, coverage, name, segments, count, live) for name, segments in by_name.items())
 
 
 class RowCounts:
-    """How many rows some fragments of a version store; or, without those that are deleted, have."""
+    """Counter of the rows that some fragments of a version store, or, with `live`, of those that are not deleted."""
 
     def __init__(self, manifest: Manifest, *, live: bool = False) -> None:
         messages = manifest.message.fragments
-        self._ids = np.fromiter((each.id for each in messages), dtype=np.uint64, count=len(messages))
-        rows = map(live_rows, messages) if live else (each.physical_rows for each in messages)
+        self._ids = np.fromiter((fragment.id for fragment in messages), dtype=np.uint64, count=len(messages))
+        rows = map(live_rows, messages) if live else (fragment.physical_rows for fragment in messages)
         self._rows = np.fromiter(rows, dtype=np.int64, count=len(messages))
 
     def __call__(self, fragments: BitMap) -> int:
-        wanted = np.frombuffer(fragments.to_array(), dtype=np.uint32)
-        return int(self._rows[np.isin(self._ids, wanted)].sum())
+        ids = np.frombuffer(fragments.to_array(), dtype=np.uint32)
+        return int(self._rows[np.isin(self._ids, ids)].sum())
 
 
-def _of(
+def _statistics_of_index(
     base: Snapshot,
     coverage: Coverage,
     name: str,
@@ -133,51 +135,53 @@ def _of(
     field_ids = newest.metadata.field_ids
     chain = build.chain_of(base.manifest.schema, field_ids[0]) if field_ids else None
     covered = combined_coverage(segments)
-    told = tuple(_segment(each, count) for each in segments)
+    segment_statistics = tuple(_statistics_of_segment(each, count) for each in segments)
     return IndexStatistics(
         name=name,
-        kind=_kind(newest),
+        kind=_type_name(newest),
         column=None if chain is None else field_paths.format_path(chain),
-        segments=told,
+        segments=segment_statistics,
         covered_fragments=len(covered),
         uncovered_fragments=len(coverage.live_fragments - covered),
         covered_rows=count(covered),
         uncovered_rows=count(coverage.live_fragments - covered),
-        bytes=_sum(each.bytes for each in told),
-        created_at=max((each.created_at for each in told if each.created_at is not None), default=None),
-        dataset_version=min(each.dataset_version for each in told),
+        bytes=_sum_if_known(each.bytes for each in segment_statistics),
+        created_at=max((each.created_at for each in segment_statistics if each.created_at is not None), default=None),
+        dataset_version=min(each.dataset_version for each in segment_statistics),
         notes_behind=sum(is_behind(coverage, each) for each in segments),
         covered_live_rows=live(covered),
         uncovered_live_rows=live(coverage.live_fragments - covered),
     )
 
 
-def _segment(standing: SegmentCoverage, count: RowCounts) -> SegmentStatistics:
-    index = standing.metadata
+def _statistics_of_segment(segment: SegmentCoverage, count: RowCounts) -> SegmentStatistics:
+    index = segment.metadata
     return SegmentStatistics(
         uuid=index.uuid,
-        kind=_kind(standing),
+        kind=_type_name(segment),
         index_version=index.message.index_version,
-        fragments=len(standing.covered),
-        rows=count(standing.covered),
-        bytes=_sum(file.size or None for file in index.files) if index.files else None,
+        fragments=len(segment.covered),
+        rows=count(segment.covered),
+        bytes=_sum_if_known(file.size or None for file in index.files) if index.files else None,
         created_at=index.created_at,
         dataset_version=index.dataset_version,
-        unused=standing.unused_reason,
+        unused=segment.unused_reason,
         is_known=registry.by_type_url(index) is not None,
     )
 
 
-def _kind(standing: SegmentCoverage) -> str:
-    return standing.kind.name if standing.kind is not None else standing.metadata.kind or "unknown"
+def _type_name(segment: SegmentCoverage) -> str:
+    return segment.kind.name if segment.kind is not None else segment.metadata.kind or "unknown"
 
 
-def is_behind(coverage: Coverage, standing: SegmentCoverage) -> bool:
-    """Whether rows of it moved since. One that is not known, or cannot be trusted, follows nothing."""
-    index = standing.metadata
-    return standing.kind is not None and not index.is_zone_based and follow_reuse(index, coverage.reuse) != index.covers
+def is_behind(coverage: Coverage, segment: SegmentCoverage) -> bool:
+    """Return whether rows of the segment moved since it was built. A segment of an unknown type, or one that cannot
+    be trusted, follows no moves."""
+    index = segment.metadata
+    return segment.kind is not None and not index.is_zone_based and follow_reuse(index, coverage.reuse) != index.covers
 
 
-def _sum(sizes: Iterable[int | None]) -> int | None:
+def _sum_if_known(sizes: Iterable[int | None]) -> int | None:
+    """Return the sum, or `None` if any size is unknown."""
     known = list(sizes)
     return None if None in known else sum(size for size in known if size is not None)

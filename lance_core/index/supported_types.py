@@ -1,4 +1,5 @@
-"""Which types of columns an index can be built on, in the words that kinds share. Nothing here knows a kind."""
+"""Column type predicates: which Arrow types an index can be built on. The index types share them; none is known
+here."""
 
 import pyarrow as pa
 
@@ -7,9 +8,9 @@ _BLOB = b"lance-encoding:blob"
 
 
 def is_plain(column: pa.Field) -> bool:
-    """Its values are what they look like: not JSON, a blob or another type in the dress of this one."""
-    told = column.metadata or {}
-    return not (isinstance(column.type, pa.BaseExtensionType) or _EXTENSION in told or _BLOB in told)
+    """Return whether the values are stored as their Arrow type says: not as JSON, a blob or another extension type."""
+    metadata = column.metadata or {}
+    return not (isinstance(column.type, pa.BaseExtensionType) or _EXTENSION in metadata or _BLOB in metadata)
 
 
 def is_number(arrow: pa.DataType) -> bool:
@@ -17,7 +18,7 @@ def is_number(arrow: pa.DataType) -> bool:
 
 
 def is_temporal(arrow: pa.DataType) -> bool:
-    """A day, a time of day, a point in time, or a length of it."""
+    """Return whether the type is a date, a time of day, a timestamp or a duration."""
     return bool(pa.types.is_temporal(arrow) and not pa.types.is_interval(arrow))
 
 
@@ -26,7 +27,7 @@ def is_text(arrow: pa.DataType) -> bool:
 
 
 def is_bytes(arrow: pa.DataType) -> bool:
-    """Of any length."""
+    """Return whether the type is binary of variable length."""
     return bool(pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow))
 
 
@@ -35,7 +36,7 @@ def is_decimal(arrow: pa.DataType) -> bool:
 
 
 def is_ordered(arrow: pa.DataType) -> bool:
-    """Of one value, which is before, after or equal to another one."""
+    """Return whether a value of the type is a single one that compares as before, after or equal to another one."""
     return (
         is_number(arrow)
         or is_temporal(arrow)
@@ -47,4 +48,4 @@ def is_ordered(arrow: pa.DataType) -> bool:
     )
 
 
-ORDERED = "numbers, booleans, decimals, dates and times, text, and binary values"
+ORDERED_TYPES = "numbers, booleans, decimals, dates and times, text, and binary values"

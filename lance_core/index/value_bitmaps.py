@@ -18,7 +18,7 @@ import pyarrow as pa
 from lance_core.datafiles.codec import FileReader
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, bitmap_of
-from lance_core.index.index_type import SegmentExamination, Segment
+from lance_core.index.index_type import Segment, SegmentExamination
 from lance_core.index.ordering import Key, Ordering, Positions, Span, concat_arrays, ordering
 from lance_core.index.page_cache import SegmentPages
 from lance_core.index.segment_files import SegmentSink, read_all_rows
@@ -235,10 +235,14 @@ def _beside(file: FileReader, segment: Segment, name: str, *, beyond: bool = Fal
         return None
     if not (number.isascii() and number.isdecimal() and len(number) < 10):
         raise _corrupt(segment, f"has {name}={number[:40]!r}, which is no number of a buffer")
-    return RowSet.decode(file.read_buffer(int(number)), segment.rows_under, path=_path(segment), keep_impossible_rows=beyond)
+    return RowSet.decode(
+        file.read_buffer(int(number)), segment.rows_under, path=_path(segment), keep_impossible_rows=beyond
+    )
 
 
-def read_all_sets(segment: Segment, arrow: pa.DataType, *, beyond: bool = False) -> Iterator[tuple[pa.Array, list[RowSet]]]:
+def read_all_sets(
+    segment: Segment, arrow: pa.DataType, *, beyond: bool = False
+) -> Iterator[tuple[pa.Array, list[RowSet]]]:
     """All keys, with their sets: for those who read the file from end to end. `keep_impossible_rows`: with rows that cannot be."""
     file = segment.files.open(FILE)
     found = _order_of(file, segment).type

@@ -23,18 +23,18 @@ from lance_core.format.zone_map_details import ZoneMapDetails
 from lance_core.index import zones
 from lance_core.index.index_type import (
     Certainty,
-    SegmentExamination,
     IndexOptions,
     Leaf,
     MatchedRows,
     MergeInput,
     RangeCondition,
     Segment,
+    SegmentExamination,
 )
 from lance_core.index.segment_files import SegmentSink, read_all_rows
 from lance_core.index.supported_types import ORDERED_TYPES, is_number, is_ordered, is_plain, is_temporal
 from lance_core.index.zone_keys import Keys, key_of, keys_of
-from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, split_into_zones, read_nulls
+from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, read_nulls, split_into_zones
 
 _FILE = "zonemap.lance"
 _ROWS_PER_ZONE = "rows_per_zone"

@@ -51,7 +51,9 @@ class Zone:
         return int(self.addresses[-1] - self.addresses[0]) + 1
 
 
-def split_into_zones(rows: Iterable[pa.RecordBatch], rows_per_zone: int, *, batch_whole_zones: bool = False) -> Iterator[Zone]:
+def split_into_zones(
+    rows: Iterable[pa.RecordBatch], rows_per_zone: int, *, batch_whole_zones: bool = False
+) -> Iterator[Zone]:
     """So many live rows a zone, fewer at the end of a fragment. The rows of a fragment come together and ascending.
     `batch_whole_zones`: whole zones that are in one batch come as one."""
     held: list[pa.RecordBatch] = []

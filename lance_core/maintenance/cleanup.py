@@ -28,7 +28,7 @@ from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.maintenance import post_cleanup_check
-from lance_core.maintenance.retention_guards import expired_intents, expired_work, files_in_progress, reasons
+from lance_core.maintenance.retention_guards import expired_intents, expired_work, files_in_progress, retention_reasons
 from lance_core.runtime import Runtime
 from lance_core.storage.store import ObjectInfo, Put, read_whole, load_details
 from lance_core.storage.tree_operations import remove_empty_directories
@@ -43,9 +43,9 @@ from lance_core.versions.file_inventory import (
 from lance_core.versions.location import Location, check_manifest_store
 from lance_core.versions.snapshot import Snapshot, list_versions
 
-GRACE = timedelta(days=7)
-GRACE_FLOOR = timedelta(hours=1)
-YOUNG = timedelta(minutes=1)
+DEFAULT_ORPHAN_GRACE = timedelta(days=7)
+ORPHAN_GRACE_MIN = timedelta(hours=1)
+YOUNG_VERSION_AGE = timedelta(minutes=1)
 """Versions younger than this stay: whoever looked before one was made may be about to put its number, and would find
 its place empty. Who takes longer than that looks again (`commit/fencing.py`)."""
 SKEW_MAX = timedelta(minutes=5)
@@ -59,7 +59,7 @@ class Retention:
 
     older_than: timedelta
     keep: int
-    orphan_grace: timedelta = GRACE
+    orphan_grace: timedelta = DEFAULT_ORPHAN_GRACE
     protected: Mapping[int, str] = field(default_factory=dict)
     """Versions that stay besides those that the table itself has a name for, and why."""
 
@@ -68,10 +68,10 @@ class Retention:
         validation.check_integer(self.keep, "keep", at_least=1, too_small=stays)
         if validation.check_duration(self.older_than, "older_than") < timedelta(0):
             raise InvalidInput(f"older_than={self.older_than}: no version is younger than new")
-        if validation.check_duration(self.orphan_grace, "orphan_grace") < GRACE_FLOOR:
+        if validation.check_duration(self.orphan_grace, "orphan_grace") < ORPHAN_GRACE_MIN:
             raise InvalidInput(
                 f"orphan_grace={self.orphan_grace}: a file that no version names may belong to a write that is under "
-                f"way, and stays for {GRACE_FLOOR} at least"
+                f"way, and stays for {ORPHAN_GRACE_MIN} at least"
             )
         validation.check_mapping(self.protected, "protected")
         for number, why in self.protected.items():
@@ -106,7 +106,7 @@ class VersionChoice:
     kept: Mapping[Version, tuple[str, ...]]
 
 
-def choose(
+def choose_versions(
     modified: Mapping[Version, datetime],
     named: Mapping[Version, Sequence[str]],
     *,
@@ -126,8 +126,8 @@ def choose(
             continue
         if number in named:
             kept[number] = tuple(named[number])
-        elif now - earliest < YOUNG:
-            kept[number] = (f"younger than {YOUNG}, and a commit may be at work on its number",)
+        elif now - earliest < YOUNG_VERSION_AGE:
+            kept[number] = (f"younger than {YOUNG_VERSION_AGE}, and a commit may be at work on its number",)
         else:
             going.append(number)
     return VersionChoice(tuple(reversed(going)), dict(reversed(kept.items())))
@@ -139,7 +139,7 @@ def expired_versions(base: Snapshot, retention: Retention, *, now: datetime) -> 
     line = branch_files_of(base)
     modified = {version: age for version, (_path, age) in _manifests(line.location, now=now).items()}
     named = _named_by_somebody(line, retention, now=now)
-    return choose(modified, named, loaded=base.version, retention=retention, now=now)
+    return choose_versions(modified, named, loaded=base.version, retention=retention, now=now)
 
 
 def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, runtime: Runtime) -> CleanupReport:
@@ -152,15 +152,15 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, r
     manifests = _manifests(location, now=now)
     versions = {version: manifest[1] for version, manifest in manifests.items()}
     named = _named_by_somebody(line, retention, now=now)
-    choice = choose(versions, named, loaded=base.version, retention=retention, now=now)
+    choice = choose_versions(versions, named, loaded=base.version, retention=retention, now=now)
     beside, kept_beside = _beside(location, named, older_than=now - max(retention.older_than, retention.orphan_grace))
     paths = {version: manifests[version][0] for version in choice.versions} | beside
-    staying = _named(location, (path for version, (path, _age) in manifests.items() if version not in paths))
+    staying = _referenced_keys(location, (path for version, (path, _age) in manifests.items() if version not in paths))
     staying |= references_of_other_branches(line, ignored=beside.values())
-    leaving = _named(location, paths.values(), own_only=True) - staying
+    leaving = _referenced_keys(location, paths.values(), own_only=True) - staying
     alive = files_in_progress(location.store, now=now, patience=retention.orphan_grace)
 
-    found = _sort_out(location, staying | alive, leaving, older_than=now - retention.orphan_grace)
+    found = _find_removable(location, staying | alive, leaving, older_than=now - retention.orphan_grace)
     sizes = {info.path: info.size for info in (*found.leaving, *found.orphans)}
     sizes |= {info.path: info.size for info in map(location.store.head, paths.values()) if info is not None}
     report = CleanupReport(
@@ -192,15 +192,15 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, r
     # work is asked first: a hold goes when its version is there.
     still = files_in_progress(location.store, now=now, patience=retention.orphan_grace)
     newer = [path for version, (path, _age) in _manifests(location, now=now).items() if version not in versions]
-    still |= _named(location, [*newer, *(paths[version] for version in put_back)]) | references_of_other_branches(line)
+    still |= _referenced_keys(location, [*newer, *(paths[version] for version in put_back)]) | references_of_other_branches(line)
     spared = {info.path for info in (*found.leaving, *found.orphans) if file_key(info.path) in still}
     spared |= {paths[version] for version in put_back}
-    for path in (*_in_order(report.files), *report.orphans, *report.intents):
+    for path in (*_deletion_order(report.files), *report.orphans, *report.intents):
         if path not in spared:
             location.store.delete(path)
             if path.startswith((naming.INDICES, progress.DIRECTORY)) or path.endswith(".blob"):
                 remove_empty_directories(location.store, path.rpartition("/")[0])
-    _take_back_notices(location, given_notice, now=now)
+    _withdraw_notices(location, given_notice, now=now)
     removed = {path for path in (*report.files, *report.orphans) if path not in spared}
     if removed:
         stayed = [(version, path) for version, (path, _age) in manifests.items() if path not in removed]
@@ -219,7 +219,7 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, r
 
 
 def _named_by_somebody(line: BranchFiles, retention: Retention, *, now: datetime) -> dict[Version, list[str]]:
-    found = reasons(line, now=now)
+    found = retention_reasons(line, now=now)
     for number, why in retention.protected.items():
         found.setdefault(validation.check_version_number(number), []).append(why)
     return found
@@ -233,7 +233,7 @@ class _SweepSet:
     """Files of known kinds, those that stay included."""
 
 
-def _sort_out(location: Location, staying: set[str], leaving: set[str], *, older_than: datetime) -> _SweepSet:
+def _find_removable(location: Location, staying: set[str], leaving: set[str], *, older_than: datetime) -> _SweepSet:
     gone, orphans = [], []
     known = 0
     for key, info in list_files(location):
@@ -278,7 +278,7 @@ def _manifests(location: Location, *, now: datetime) -> dict[Version, tuple[str,
     for info in load_details(location.store.list(naming.VERSIONS)):
         if parsed := naming.parse_manifest_name(info.path.rpartition("/")[2]):
             found[parsed[0]] = (info.path, info.modified)
-    following = max((version for version, (_path, age) in found.items() if now - age > YOUNG), default=Version(0))
+    following = max((version for version, (_path, age) in found.items() if now - age > YOUNG_VERSION_AGE), default=Version(0))
     newest = max(found, default=following)
     while following <= newest:
         following = Version(following + 1)
@@ -304,7 +304,7 @@ def _beside(
     return going, kept
 
 
-def _named(location: Location, paths: Iterable[str], *, own_only: bool = False) -> set[str]:
+def _referenced_keys(location: Location, paths: Iterable[str], *, own_only: bool = False) -> set[str]:
     """A manifest that cannot be read ends the cleanup: what it names, nobody knows. One that is gone was removed by
     another cleanup."""
     found: set[str] = set()
@@ -329,7 +329,7 @@ def _remove_manifests(
     left = sorted(paths)
     while left:
         at_once, left = left[:_AT_ONCE], left[_AT_ONCE:]
-        named = reasons(line, now=now)
+        named = retention_reasons(line, now=now)
         removed = {}
         for version in at_once:
             if version in named:
@@ -340,7 +340,7 @@ def _remove_manifests(
             except NotFound:
                 continue
             store.delete(paths[version])
-        named = reasons(line, now=now)
+        named = retention_reasons(line, now=now)
         for version in removed.keys() & named.keys():
             if store.create(paths[version], removed[version]) is Put.UNKNOWN:
                 raise StorageError(
@@ -352,7 +352,7 @@ def _remove_manifests(
     return put_back
 
 
-def _take_back_notices(location: Location, own: Collection[str], *, now: datetime) -> None:
+def _withdraw_notices(location: Location, own: Collection[str], *, now: datetime) -> None:
     """Ours, and what is left of others that died, once all that they gave notice of is gone."""
     for path in own:
         release(location.store, path)
@@ -367,7 +367,7 @@ def _take_back_notices(location: Location, own: Collection[str], *, now: datetim
             release(location.store, info.path)
 
 
-def _in_order(files: Iterable[str]) -> list[str]:
+def _deletion_order(files: Iterable[str]) -> list[str]:
     """What only helps to read goes before what is read; manifests are gone by then."""
     order = (naming.VERSIONS, naming.DELETIONS, naming.INDICES, naming.DATA)
     return sorted(files, key=lambda path: next((at for at, top in enumerate(order) if path.startswith(top)), 9))

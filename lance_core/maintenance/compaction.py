@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pyroaring import BitMap
 
 from lance_core import validation
-from lance_core.commit import write_protocol
+from lance_core.commit.change import Change, commit_with_retry
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
@@ -131,9 +131,11 @@ def _reserve(base: Snapshot, count: int, properties: Mapping[str, str], runtime:
     """A commit of its own, so that nobody else gives these ids out; the rewrite is planned on the version before it."""
     if not count:
         return base
-    begun = write_protocol.begin(base.location, base, verb="compact", intent=None, runtime=runtime)
-    assert isinstance(begun, write_protocol.StartedWrite)
-    return write_protocol.finish(begun, ReserveFragments(count), properties=properties, attempts=ATTEMPTS).snapshot
+    change = Change("compact", lambda _base: ReserveFragments(count), can_replan=False)
+    reserved = commit_with_retry(
+        change, base.location, base, intent=None, properties=properties, retries=ATTEMPTS, runtime=runtime
+    )
+    return reserved.snapshot
 
 
 def _numbered(groups: Sequence[RewrittenGroup], reserved: Snapshot) -> Iterator[RewrittenGroup]:

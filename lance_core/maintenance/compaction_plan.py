@@ -42,12 +42,12 @@ def plan_groups(
     return tuple(groups)
 
 
-def mixes(group: Group, coverage: Sequence[BitMap]) -> bool:
+def mixes_coverage(group: Group, coverage: Sequence[BitMap]) -> bool:
     """Whether some index covers a part of it: it was planned before that index was there."""
     return any(0 < sum(fragment.id in covered for fragment in group) < len(group) for covered in coverage)
 
 
-def row_counts(rows: int, target_rows: int) -> list[int]:
+def rows_per_fragment(rows: int, target_rows: int) -> list[int]:
     """How many rows each new fragment gets: as evenly as they go, so that no small one is left over."""
     if not rows:
         return []

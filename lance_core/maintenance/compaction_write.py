@@ -1,5 +1,5 @@
 """The live rows of a group of fragments, written anew as full ones: with their ids and both versions of every row,
-where the table keeps those. The new fragments have no number yet. Start with `written`.
+where the table keeps those. The new fragments have no number yet. Start with `write_group`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,23 +15,23 @@ from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
 from lance_core.format.fragment import Fragment
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
-from lance_core.maintenance.compaction_plan import Group, row_counts
+from lance_core.maintenance.compaction_plan import Group, rows_per_fragment
 from lance_core.runtime import Runtime
-from lance_core.scan.executor import rows_of
+from lance_core.scan.executor import scan_fragments
 from lance_core.versions.snapshot import Snapshot
 
 Deleted = tuple[npt.NDArray[np.uint32] | None, ...]
 
 
-def written(base: Snapshot, group: Group, target_rows: int, runtime: Runtime) -> tuple[Fragment, ...]:
+def write_group(base: Snapshot, group: Group, target_rows: int, runtime: Runtime) -> tuple[Fragment, ...]:
     """Of a group without a live row, none."""
     location, manifest = base.location, base.manifest
-    deleted = deleted_rows(base, group)
+    deleted = load_deleted_rows(base, group)
     gone = sum(len(offsets) for offsets in deleted if offsets is not None)
     alive = sum(fragment.physical_rows for fragment in group) - gone
     rows = _GroupRows(base, group)
     new: tuple[Fragment, ...] = ()
-    for count in row_counts(alive, target_rows):
+    for count in rows_per_fragment(alive, target_rows):
         new += write_fragments(
             location.codec,
             coalesce(rows.take(count)),
@@ -48,7 +48,7 @@ def written(base: Snapshot, group: Group, target_rows: int, runtime: Runtime) ->
     return tuple(_with_lineage(new, group, deleted, path=f"{location.uri}/{manifest.path}"))
 
 
-def deleted_rows(base: Snapshot, group: Group) -> Deleted:
+def load_deleted_rows(base: Snapshot, group: Group) -> Deleted:
     """Of each fragment, the offsets; None where it has no deletion file."""
     vectors = [load_deletions(base.location.store, fragment) for fragment in group]
     return tuple(None if vector is None else vector.offsets for vector in vectors)
@@ -59,7 +59,7 @@ class _GroupRows:
 
     def __init__(self, base: Snapshot, group: Group) -> None:
         columns = base.manifest.schema.arrow.names
-        self._batches = rows_of(base.location, base.manifest, group, columns)
+        self._batches = scan_fragments(base.location, base.manifest, group, columns)
         self._left: pa.RecordBatch | None = None
 
     def take(self, count: int) -> Iterator[pa.RecordBatch]:

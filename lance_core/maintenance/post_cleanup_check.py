@@ -18,9 +18,9 @@ from lance_core.storage.store import read_whole
 from lance_core.versions.file_inventory import file_exists, references_of
 from lance_core.versions.location import Location
 
-VERSIONS = 3
+VERSIONS_CHECKED = 3
 """The newest, and others by chance."""
-FILES = 20
+FILES_CHECKED = 20
 """Of each of them."""
 _T = TypeVar("_T")
 _READ = (naming.DATA, naming.DELETIONS, naming.INDICES)
@@ -31,13 +31,13 @@ def verify_readable(
     location: Location, versions: Sequence[tuple[Version, str]], removed: Set[str], runtime: Runtime
 ) -> None:
     """`versions` that stayed, the newest last, with their manifests' paths; `removed` is what the cleanup took."""
-    for version, path in _some(versions, VERSIONS, runtime):
+    for version, path in _some(versions, VERSIONS_CHECKED, runtime):
         try:
             manifest = Manifest.decode(read_whole(location.store, path, MANIFEST_BYTES), path=path)
         except NotFound:
             continue  # another cleanup was at it
         keys = sorted(key for key in references_of(manifest).required if key.startswith(_READ))
-        missing = [key for key in _some(keys, FILES, runtime) if not file_exists(location.store, key)]
+        missing = [key for key in _some(keys, FILES_CHECKED, runtime) if not file_exists(location.store, key)]
         if missing and location.store.head(path) is not None:
             taken = [key for key in missing if key in removed]
             blame = "this cleanup removed it" if taken else "this cleanup did not remove it"

@@ -34,7 +34,7 @@ class Survey:
     """In these groups, those of few rows."""
     deleted_rows_compacted: int
     """In these groups, rows that are gone and still stored."""
-    outlived: tuple[Version, ...]
+    expired_versions: tuple[Version, ...]
     """What a cleanup would remove at this moment."""
     kept: Mapping[Version, tuple[str, ...]]
     """What is as old, and why it stays."""
@@ -42,10 +42,10 @@ class Survey:
     """What `optimize_indices` would find to do."""
 
 
-def survey(base: Snapshot, retention: Retention, *, target_rows: int, small_rows: int, now: datetime) -> Survey:
+def survey_table(base: Snapshot, retention: Retention, *, target_rows: int, small_rows: int, now: datetime) -> Survey:
     """`small_rows`: a fragment of fewer rows counts as small. The store's clock may differ from `now`: the cleanup
     itself asks it."""
-    groups = compaction.planned(base, target_rows=target_rows, materialize_deletions=True)
+    groups = compaction.plan_compaction(base, target_rows=target_rows, materialize_deletions=True)
     compacted = [fragment for group in groups for fragment in group]
     fragments = base.manifest.fragments
     rows = base.manifest.row_count()
@@ -60,7 +60,7 @@ def survey(base: Snapshot, retention: Retention, *, target_rows: int, small_rows
         groups=len(groups),
         small_fragments=sum(fragment.physical_rows < small_rows for fragment in compacted),
         deleted_rows_compacted=sum(fragment.physical_rows - fragment.live_rows for fragment in compacted),
-        outlived=choice.versions,
+        expired_versions=choice.versions,
         kept=choice.kept,
-        indices=index_survey.survey(base),
+        indices=index_survey.survey_indices(base),
     )

@@ -1,6 +1,7 @@
-"""Blobs as files: opened by row, read when somebody reads.
+"""Blob files: opens the blobs of rows as files, whose bytes are read on demand.
 
-Where a blob is, its column tells (`datafiles/blob_locations.py`). Only that is read to open one. Start with `open_blobs`.
+The blob column records where each blob is (`datafiles/blob_locations.py`); opening one reads only that record. Start
+with `open_blobs`.
 """
 
 import io
@@ -9,7 +10,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from lance_core.datafiles.blob_locations import BELOW_BASE, BlobLocations, BlobRange, ExternalBlob
+from lance_core.datafiles.blob_locations import BASE_REFERENCE, BlobLocations, BlobRange, ExternalBlob
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.errors import Corrupt, InvalidInput, NotFound
 from lance_core.format import naming
@@ -22,20 +23,20 @@ from lance_core.scan.parallel import map_in_order
 from lance_core.scan.plan import plan_columns
 from lance_core.scan.row_reader import RowReader
 from lance_core.scan.selection import Offsets
-from lance_core.scan.take import By, RowNumbers, group_by_fragment, scan_order_keys, locate_rows
+from lance_core.scan.take import By, RowNumbers, group_by_fragment, locate_rows, scan_order_keys
 from lance_core.storage.store import Store
 from lance_core.versions.location import Location
 
 _UNCHECKED_BYTES_MAX = 16 * 1024**2
-"""Memory for more is taken only where so much is there."""
+"""Memory for a larger read is allocated only after the store has confirmed the size of the file."""
 
 
 class BlobFile(io.RawIOBase):
-    """One blob, as a file that is open for reading. Every `read` reads so much of it from the store, and no more; wrap
-    it in `io.BufferedReader` for many small ones."""
+    """One blob, as a file that is open for reading. Every `read` reads exactly the requested bytes from the store;
+    wrap it in `io.BufferedReader` for many small reads."""
 
     def __init__(self, store: Store, path: str, position: int, size: int | None) -> None:
-        """Of no `size`: all of the file from there."""
+        """Open bytes of a stored file from `position`; with `size` `None`, up to the end of the file."""
         super().__init__()
         self._store = store
         self._path = path
@@ -49,10 +50,12 @@ class BlobFile(io.RawIOBase):
     @property
     def size(self) -> int:
         if self._size is None:
-            found = self._store.head(self._path)
-            if found is None:
-                raise NotFound(f"{self._store.description}/{self._path} does not exist, and a blob is to be there")
-            self._size = max(0, found.size - self._start)
+            info = self._store.head(self._path)
+            if info is None:
+                raise NotFound(
+                    f"{self._store.description}/{self._path} does not exist, but the table refers to a blob in it"
+                )
+            self._size = max(0, info.size - self._start)
         return self._size
 
     def readable(self) -> bool:
@@ -69,15 +72,15 @@ class BlobFile(io.RawIOBase):
         self._check_open()
         before = self.size if whence == os.SEEK_END else self._position if whence == os.SEEK_CUR else 0
         if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END) or before + offset < 0:
-            raise InvalidInput(f"{self!r} has no place {offset} from {whence}")
+            raise InvalidInput(f"{self!r} has no position {offset} from {whence}")
         self._position = before + offset
         return self._position
 
     def read(self, size: SupportsIndex | None = -1, /) -> bytes:
         self._check_open()
-        wanted = -1 if size is None else size.__index__()
+        requested = -1 if size is None else size.__index__()
         left = max(0, self.size - self._position)
-        count = left if wanted < 0 else min(wanted, left)
+        count = left if requested < 0 else min(requested, left)
         if not count:
             return b""
         start = self._start + self._position
@@ -99,19 +102,21 @@ class BlobFile(io.RawIOBase):
         return len(data)
 
     def write(self, data: object, /) -> int:
-        raise io.UnsupportedOperation("a blob is written with its row, by the verbs of a table")
+        raise io.UnsupportedOperation("a blob is written with its row, by the write methods of a table")
 
-    def _check_length(self, count: int, there: int) -> None:
-        if there < count:
-            raise Corrupt(f"ends {count - there} bytes before its blob does", path=self._path, field="size")
+    def _check_length(self, count: int, available: int) -> None:
+        if available < count:
+            raise Corrupt(f"ends {count - available} bytes before its blob does", path=self._path, field="size")
 
     def _check_open(self) -> None:
         if self.closed:
             raise ValueError("I/O operation on closed file")
 
 
-def open_blobs(location: Location, manifest: Manifest, column: str, rows: RowNumbers, *, by: By) -> list[BlobFile | None]:
-    """In the order asked for; None where a row has none."""
+def open_blobs(
+    location: Location, manifest: Manifest, column: str, rows: RowNumbers, *, by: By
+) -> list[BlobFile | None]:
+    """Open the blobs of rows, in the requested order; `None` for rows without a blob."""
     field = _blob_field(manifest, column)
     places = locate_rows(location, manifest, rows, by=by)
     keys, order = np.unique(scan_order_keys(places), return_inverse=True)
@@ -124,7 +129,7 @@ def open_blobs(location: Location, manifest: Manifest, column: str, rows: RowNum
         if file is None:
             return [None] * batch.num_rows
         found = BlobLocations.of(batch.column(0), column=column, file=file)
-        return [found.at(row) for row in range(len(found))]
+        return [found.location_of(row) for row in range(len(found))]
 
     found = [place for places in map_in_order(located, group_by_fragment(location, manifest, keys)) for place in places]
     return [_open_blob(location, manifest, found[number]) for number in order.tolist()]
@@ -140,14 +145,15 @@ def _open_blob(location: Location, manifest: Manifest, place: BlobRange | Extern
 
 
 def _locate_external(location: Location, manifest: Manifest, uri: str) -> tuple[Store, str]:
-    """Where a file that the table only refers to is: below one of its base paths, or anywhere that is allowed."""
-    below = BELOW_BASE.fullmatch(uri)
+    """Return the store and path of a file that the table only refers to: below one of its base paths, or at any
+    location that the caller allowed."""
+    below = BASE_REFERENCE.fullmatch(uri)
     if below is None:
         return location.resolve_external_blob(uri, manifest.branch)
     base = next((each for each in manifest.base_paths if each.id == int(below[1])), None)
     if base is None or base.is_dataset_root:
-        what = "there is none of this number" if base is None else "that is a table"
-        raise Corrupt(f"a blob is in base path {below[1]}, and {what}", path=manifest.path, field="base_paths")
+        problem = "the manifest has no base path with this id" if base is None else "that is a table"
+        raise Corrupt(f"a blob is in base path {below[1]}, but {problem}", path=manifest.path, field="base_paths")
     return location.resolve(f"@{base.id}/{naming.DATA}/{below[2]}")
 
 
@@ -157,8 +163,8 @@ def _blob_field(manifest: Manifest, column: str) -> Field:
         raise unknown_column_error(column, names or manifest.schema.arrow.names)
     if column not in names:
         raise InvalidInput(
-            f"column {column!r} is no blob column; read it with `take`. "
-            + (f"Blob columns are {', '.join(names)}" if names else "The table has none")
+            f"column {column!r} is not a blob column; read it with take(). "
+            + (f"Blob columns are {', '.join(names)}" if names else "The table has no blob column")
         )
     return manifest.schema.field(column)
 

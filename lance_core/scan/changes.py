@@ -1,8 +1,8 @@
-"""Which rows a later version has that an earlier one had not, has otherwise, or has no more.
+"""Change data: which rows were inserted, updated or deleted between two versions.
 
-Told by row ids, which a row keeps for life, and by the version that last changed it. So this needs a table with stable
-row ids. A row that was moved and not changed, as compaction does, is no change. Fragments that both versions share are
-not looked at.
+Rows are compared by their stable row ids and by the version that last changed them, so the table must have stable row
+ids. A row that was only moved, as by a compaction, is not a change. Fragments that both versions share are not read.
+Start with `read_changes`.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ INSERT, UPDATE, DELETE = "insert", "update", "delete"
 
 @dataclass(frozen=True, slots=True)
 class _RowLineage:
-    """Live rows of some fragments of a version, parallel arrays in scan order."""
+    """Live rows of some fragments of a version, as parallel arrays in scan order."""
 
     fragments: Sequence[LiveFragment]
     number: npt.NDArray[np.int64]
@@ -40,44 +40,50 @@ class _RowLineage:
 
 
 def read_changes(since: Snapshot, until: Snapshot) -> pa.Table:
-    """One row for each that changed, with `_change` (insert, update or delete), its id and its versions: inserted and
-    updated ones as they are in `until`, in its order, then deleted ones as they were in `since`."""
+    """Return one row for each change, with `_change` (insert, update or delete), its row id and its row versions.
+
+    Inserted and updated rows come first, in the order and with the values of `until`; then deleted rows, with the
+    values of `since`.
+    """
     for snapshot in (since, until):
         if not snapshot.manifest.has_stable_row_ids:
             raise InvalidInput(
                 f"{snapshot.location.uri}: version {snapshot.version} has no stable row ids, by which changes are "
-                "told; a table has them that was created with stable_row_ids=True"
+                "found; only a table that was created with stable_row_ids=True has them"
             )
     if since.version > until.version:
-        raise InvalidInput(f"changes since version {since.version} until {until.version}: the later one comes second")
+        raise InvalidInput(
+            f"changes since version {since.version} until {until.version}: since must not be later than until"
+        )
     before, after = _rows_only_in(since, until.manifest), _rows_only_in(until, since.manifest)
-    known, place = _look_up(after.row_id, before.row_id)
+    known, position = _look_up(after.row_id, before.row_id)
     is_updated = known.copy()
-    is_updated[known] = after.updated_at[known] != before.updated_at[place[known]]
-    stays, _ = _look_up(before.row_id, after.row_id)
+    is_updated[known] = after.updated_at[known] != before.updated_at[position[known]]
+    still_exists, _ = _look_up(before.row_id, after.row_id)
     names = (*until.manifest.schema.arrow.names, ROW_ID, CREATED_AT, LAST_UPDATED_AT)
-    chosen, gone = np.flatnonzero(~known | is_updated), np.flatnonzero(~stays)
-    kinds = [UPDATE if each else INSERT for each in is_updated[chosen].tolist()]
-    # Deleted rows too have the columns of the later version: those that came since are null in them.
+    changed, deleted = np.flatnonzero(~known | is_updated), np.flatnonzero(~still_exists)
+    kinds = [UPDATE if each else INSERT for each in is_updated[changed].tolist()]
+    # Deleted rows also have the columns of the later version: columns added since are null in them.
     return pa.concat_tables(
         [
-            _read_rows(until, until.manifest.schema, names, after, chosen, kinds),
-            _read_rows(since, until.manifest.schema, names, before, gone, [DELETE] * len(gone)),
+            _read_rows(until, until.manifest.schema, names, after, changed, kinds),
+            _read_rows(since, until.manifest.schema, names, before, deleted, [DELETE] * len(deleted)),
         ]
     )
 
 
 def _rows_only_in(snapshot: Snapshot, other: Manifest) -> _RowLineage:
-    same = {fragment.id: fragment.message for fragment in other.fragments}
-    own = [each for each in snapshot.manifest.fragments if each.message != same.get(each.id)]
-    fragments = [LiveFragment(snapshot.location, snapshot.manifest, each) for each in own]
-    read = list(map_in_order(_live_rows, fragments))
+    """Return the live rows of the fragments that the other version does not share."""
+    others = {fragment.id: fragment.message for fragment in other.fragments}
+    unshared = [each for each in snapshot.manifest.fragments if each.message != others.get(each.id)]
+    fragments = [LiveFragment(snapshot.location, snapshot.manifest, each) for each in unshared]
+    lineages = list(map_in_order(_live_rows, fragments))
     return _RowLineage(
         fragments,
-        np.repeat(np.arange(len(read)), [len(offsets) for offsets, _, _ in read]),
-        np.concatenate([np.empty(0, np.int64), *(offsets for offsets, _, _ in read)]),
-        np.concatenate([np.empty(0, np.uint64), *(ids for _, ids, _ in read)]),
-        np.concatenate([np.empty(0, np.uint64), *(versions for _, _, versions in read)]),
+        np.repeat(np.arange(len(lineages)), [len(offsets) for offsets, _, _ in lineages]),
+        np.concatenate([np.empty(0, np.int64), *(offsets for offsets, _, _ in lineages)]),
+        np.concatenate([np.empty(0, np.uint64), *(ids for _, ids, _ in lineages)]),
+        np.concatenate([np.empty(0, np.uint64), *(versions for _, _, versions in lineages)]),
     )
 
 
@@ -87,13 +93,13 @@ def _live_rows(each: LiveFragment) -> tuple[Offsets, Ids, Ids]:
     return offsets, each.system_columns.values(ROW_ID, offsets), each.system_columns.values(LAST_UPDATED_AT, offsets)
 
 
-def _look_up(wanted: Ids, ids: Ids) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-    """Which of the wanted are among the ids, and where."""
+def _look_up(requested: Ids, ids: Ids) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    """Return which of the requested ids exist in `ids`, and where."""
     if not len(ids):
-        return np.zeros(len(wanted), dtype=np.bool_), np.zeros(len(wanted), dtype=np.int64)
+        return np.zeros(len(requested), dtype=np.bool_), np.zeros(len(requested), dtype=np.int64)
     order = np.argsort(ids, kind="stable")
-    place = order[np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)]
-    return ids[place] == wanted, place
+    position = order[np.minimum(np.searchsorted(ids[order], requested), len(ids) - 1)]
+    return ids[position] == requested, position
 
 
 def _read_rows(
@@ -101,14 +107,14 @@ def _read_rows(
     table: TableSchema,
     names: Sequence[str],
     rows: _RowLineage,
-    chosen: Offsets,
+    indices: Offsets,
     kinds: Sequence[str],
 ) -> pa.Table:
     plan = plan_columns(snapshot.manifest, names, table=table)
-    reading = RowReader(snapshot.location, plan)
+    reader = RowReader(snapshot.location, plan)
 
-    def of_one(number: int) -> pa.RecordBatch:
-        return reading.pick(rows.fragments[number], rows.offset[chosen[rows.number[chosen] == number]])
+    def read_fragment(number: int) -> pa.RecordBatch:
+        return reader.pick(rows.fragments[number], rows.offset[indices[rows.number[indices] == number]])
 
-    batches = map_in_order(of_one, np.unique(rows.number[chosen]).tolist())
+    batches = map_in_order(read_fragment, np.unique(rows.number[indices]).tolist())
     return pa.Table.from_batches(batches, plan.schema).add_column(0, CHANGE, pa.array(kinds, pa.string()))

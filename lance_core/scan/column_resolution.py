@@ -1,8 +1,8 @@
-"""The columns that a reader asked for: columns of the table, paths into its structs (`s.x`), and those that every table
-has besides. Pure: names and a schema in, what to read and how to show it out.
+"""Column resolution: maps requested names to columns of the table, paths into its structs (`s.x`) and system columns.
+Pure: names and a schema in, the columns to read and to return out.
 
-A path comes back as a column of that name, null where a struct on its way is. Only the children on the way are read.
-How a path is written is told in `format/field_paths.py`.
+A path is returned as a column of that name; it is null where a struct on the path is null. Only the children on the
+path are read. `format/field_paths.py` defines how a path is written. Start with `resolve_columns`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.datafiles.blob_view import described
+from lance_core.datafiles.blob_view import descriptor_schema
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.errors import InvalidInput
 from lance_core.expressions import METADATA_COLUMNS, with_metadata_columns
@@ -26,18 +26,21 @@ _FIRST_WITH_NULL_BLOBS = StorageVersion(2, 1)
 
 @dataclass(frozen=True, slots=True)
 class ResolvedColumn:
+    """One requested column."""
+
     arrow: pa.Field
-    """As it comes back, under the name that was asked for."""
+    """Field of the result, under the requested name."""
     path: Path
-    """From a top-level column down to it."""
+    """Names from a top-level column down to the requested field."""
     is_stored: bool = True
-    """Not one of those that every table has besides."""
+    """`False` for a system column."""
 
     @property
     def name(self) -> str:
         return str(self.arrow.name)
 
     def extract_from(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the values of the column from a batch of top-level columns."""
         array = batch.column(self.path[0])
         return pc.struct_field(array, list(self.path[1:])) if len(self.path) > 1 else array
 
@@ -45,35 +48,37 @@ class ResolvedColumn:
 def resolve_columns(
     schema: TableSchema, names: Sequence[str] | None, *, also: Iterable[str] = (), describe_blobs: bool = True
 ) -> tuple[ResolvedColumn, ...]:
-    """All of the table's columns where none are named. `also` come last, where they are not among the names."""
+    """Resolve names, or all columns of the table if `names` is `None`. Columns in `also` come last, unless they are
+    already requested."""
     if isinstance(names, str) or not all(isinstance(name, str) for name in names or ()):
-        raise InvalidInput(f"columns={names!r}: it is a list of names, such as ['id', 'address.city']")
-    arrow = described(schema) if describe_blobs else schema.arrow
-    asked = list(schema.arrow.names if names is None else names)
-    asked += [name for name in also if name not in asked]
-    if len(set(asked)) != len(asked):
-        raise InvalidInput(f"a column is named twice in {asked}")
-    return tuple(_resolve_column(schema, arrow, name) for name in asked)
+        raise InvalidInput(f"columns={names!r} must be a list of names, such as ['id', 'address.city']")
+    arrow = descriptor_schema(schema) if describe_blobs else schema.arrow
+    requested = list(schema.arrow.names if names is None else names)
+    requested += [name for name in also if name not in requested]
+    if len(set(requested)) != len(requested):
+        raise InvalidInput(f"columns= names a column twice: {requested}")
+    return tuple(_resolve_column(schema, arrow, name) for name in requested)
 
 
 def filterable_schema(manifest: Manifest) -> pa.Schema:
-    """What a condition on rows may read. Of a blob that is where it is, and whether it is null; where files do not tell
-    that, conditions do without (`check_condition`)."""
-    return with_metadata_columns(described(manifest.schema))
+    """Return the columns that a filter may read. A filter can read the location of a blob, and whether it is null.
+    Older files do not record the latter, and `check_condition` then rejects such filters."""
+    return with_metadata_columns(descriptor_schema(manifest.schema))
 
 
 def check_condition(manifest: Manifest, columns: Iterable[str], *, what: str) -> None:
-    told = manifest.storage_version >= _FIRST_WITH_NULL_BLOBS
-    for name in columns if not told else ():
+    """Raise `InvalidInput` if a filter reads blob columns of files that cannot tell a null from an empty blob."""
+    records_nulls = manifest.storage_version >= _FIRST_WITH_NULL_BLOBS
+    for name in columns if not records_nulls else ():
         if any(field.name == name and is_blob(field) for field in manifest.schema.fields):
             raise InvalidInput(
                 f"{what} reads {name!r}, a blob column, and files of storage version {manifest.storage_version} do not "
-                "tell a null there from a blob without bytes; use the other columns"
+                "distinguish a null from an empty blob; filter by other columns"
             )
 
 
 def prune_schema(schema: TableSchema, columns: Iterable[ResolvedColumn]) -> TableSchema:
-    """The fields to read for these columns: of structs only the children that are asked for."""
+    """Return the fields to read for these columns; of structs, only the requested children."""
     paths: dict[str, list[Path]] = {}
     for column in columns:
         if column.is_stored:
@@ -94,12 +99,12 @@ def _resolve_column(schema: TableSchema, arrow: pa.Schema, name: str) -> Resolve
     if name in METADATA_COLUMNS.names:
         return ResolvedColumn(METADATA_COLUMNS.field(name), (name,), is_stored=False)
     top, *below = find_field(schema, name, can_enter=_is_struct)
-    found, parent = arrow.field(top.name), top
+    arrow_field, parent = arrow.field(top.name), top
     for child in below:
-        found, parent = found.type.field(parent.children.index(child)), child
+        arrow_field, parent = arrow_field.type.field(parent.children.index(child)), child
     if below:
-        found = found.with_nullable(True)
-    return ResolvedColumn(found.with_name(name), (top.name, *(child.name for child in below)))
+        arrow_field = arrow_field.with_nullable(True)
+    return ResolvedColumn(arrow_field.with_name(name), (top.name, *(child.name for child in below)))
 
 
 def _is_struct(field: Field) -> bool:
@@ -112,5 +117,5 @@ def _prune_field(field: Field, paths: Sequence[Path]) -> Field:
     below: dict[str, list[Path]] = {}
     for first, *rest in paths:
         below.setdefault(first, []).append(tuple(rest))
-    kept = (_prune_field(child, below[child.name]) for child in field.children if child.name in below)
-    return replace(field, children=tuple(kept))
+    children = (_prune_field(child, below[child.name]) for child in field.children if child.name in below)
+    return replace(field, children=tuple(children))

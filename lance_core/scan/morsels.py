@@ -1,8 +1,9 @@
-"""What is read in one go: pieces of fragments, so many rows that a few of them fit in memory, and turns of pieces, one
-for a thread at a time. Of small fragments several are a turn; where a few matching rows are wanted, the first pieces
-are small.
+"""Morsels: the units of work of a scan. A morsel is a range of rows of a fragment that fits in memory several times
+over.
 
-Nothing is read here but the deletions of a fragment whose live rows are counted. Start with `morsel_groups`.
+Morsels are grouped, and one thread reads a group at a time: morsels of small fragments share a group. If a limit asks
+for a few matching rows, the first morsels are small. This module reads nothing except the deletions of a fragment
+whose live rows have to be counted. Start with `morsel_groups`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,17 +28,17 @@ _GROUP_MORSELS = 16
 _FIRST_MORSEL_ROWS = 16_384
 _GROWTH = 4
 _OPEN_READERS_MAX = 6
-"""Of a fragment: sets of columns that are read together."""
+"""Readers per fragment, one for each set of columns that are read together."""
 PICK_ONE_IN = 50
-"""A row is picked by its number where at most one in so many is wanted. Measured on 16 columns of mixed types: picking
-1 % takes half as long as reading all, picking 10 % twice as long."""
+"""Rows are picked by number if at most one in this many is requested. Measured on 16 columns of mixed types: picking 1
+% takes half as long as reading all rows, picking 10 % twice as long."""
 _RUN_ROWS_MIN = 256
 _RUN_GAP_MAX = 1024
-"""Rows apart that are not one stretch."""
+"""Rows that are further apart belong to different runs."""
 
 
 class LiveFragment:
-    """A fragment, and what all pieces of it need once."""
+    """A fragment with what all of its morsels share: its deletions, system columns and open files."""
 
     def __init__(self, location: Location, manifest: Manifest, fragment: Fragment) -> None:
         self._location = location
@@ -47,14 +48,15 @@ class LiveFragment:
         self._open: dict[FragmentReader, OpenFragment] = {}
 
     def open_with(self, reader: FragmentReader) -> OpenFragment:
-        """Twice, where two threads come at once, which does no harm."""
-        found = self._open.get(reader)
-        if found is None:
-            found = reader.open(self.fragment)
+        """Return the open files of the fragment for a reader. Two concurrent threads may both open them,
+        which is harmless."""
+        opened = self._open.get(reader)
+        if opened is None:
+            opened = reader.open(self.fragment)
             if len(self._open) >= _OPEN_READERS_MAX:
                 self._open = {}
-            self._open[reader] = found
-        return found
+            self._open[reader] = opened
+        return opened
 
     @property
     def deletions(self) -> DeletionVector | None:
@@ -63,7 +65,7 @@ class LiveFragment:
         return self._deletions[0]
 
     def physical_offset(self, live: int) -> int:
-        """Where the live row of this number is; the end of the fragment for the number after the last."""
+        """Return the offset of the live row with this number; the end of the fragment for the number after the last."""
         rows, deleted = self.fragment.physical_rows, self.deletions
         if not deleted or live >= rows - len(deleted):
             return min(live, rows) if not deleted else rows
@@ -72,25 +74,25 @@ class LiveFragment:
 
 @dataclass(frozen=True, slots=True)
 class Morsel:
-    """Physical rows of a fragment, read in one go."""
+    """Consecutive physical rows of a fragment that are read in one pass."""
 
     source: LiveFragment
     start: int
     count: int
     picked: "PickedRows | None" = None
-    """Where only these of them are read."""
+    """Rows to read, if not all rows of the range."""
 
 
 @dataclass(frozen=True, slots=True)
 class PickedRows:
-    """Live rows, and what they have to be looked at for."""
+    """Live rows that an index selected, and the condition that they still have to be tested against."""
 
     offsets: Offsets
     residual: Predicate | None
 
     @property
     def is_dense(self) -> bool:
-        """Whether reading all rows between the first and the last is faster than picking them."""
+        """`True` if reading all rows between the first and the last is faster than picking them."""
         count = len(self.offsets)
         return count >= _RUN_ROWS_MIN and bool(_is_run(count, self.offsets[-1:] - self.offsets[:1])[0])
 
@@ -98,22 +100,22 @@ class PickedRows:
 def morsel_groups(
     location: Location, plan: ScanPlan, opened: Callable[[Fragment], LiveFragment] | None = None
 ) -> Iterator[list[Morsel]]:
-    """`open_with` are fragments that somebody keeps, to pick rows from."""
-    turn: list[Morsel] = []
+    """Yield the morsels of a plan, in groups. `opened` returns cached fragments, from which rows are picked."""
+    group: list[Morsel] = []
     rows, size = 0, 0
     sizes = plan.morsel_sizes()
     stops_early = plan.predicate is not None and plan.limit is not None
     for task in plan.tasks:
         width = sizes.row_bytes(task.fragment)
-        for piece in _morsels_of_task(location, plan, task, sizes.rows_per_morsel(width), opened, grows=stops_early):
-            turn.append(piece)
-            read = piece.count if piece.picked is None else len(piece.picked.offsets)
+        for morsel in _morsels_of_task(location, plan, task, sizes.rows_per_morsel(width), opened, grows=stops_early):
+            group.append(morsel)
+            read = morsel.count if morsel.picked is None else len(morsel.picked.offsets)
             rows, size = rows + read, size + read * width
-            if stops_early or rows >= _GROUP_ROWS or size >= MORSEL_BYTES or len(turn) == _GROUP_MORSELS:
-                yield turn
-                turn, rows, size = [], 0, 0
-    if turn:
-        yield turn
+            if stops_early or rows >= _GROUP_ROWS or size >= MORSEL_BYTES or len(group) == _GROUP_MORSELS:
+                yield group
+                group, rows, size = [], 0, 0
+    if group:
+        yield group
 
 
 def _morsels_of_task(
@@ -125,47 +127,51 @@ def _morsels_of_task(
     *,
     grows: bool,
 ) -> Iterator[Morsel]:
-    """Small ones first, where the wanted rows may be among them."""
+    """Yield the morsels of a task. With `grows` the first ones are small, since they may already hold the
+    requested rows."""
     picks = task.selection is not None and not task.selection.is_most_of(task.fragment.physical_rows)
-    of = opened(task.fragment) if picks and opened else LiveFragment(location, plan.manifest, task.fragment)
+    source = opened(task.fragment) if picks and opened else LiveFragment(location, plan.manifest, task.fragment)
     if picks:
         assert task.selection is not None
-        yield from _morsels_of_selection(of, task.selection, rows_max, grows=grows)
+        yield from _morsels_of_selection(source, task.selection, rows_max, grows=grows)
         return
     start, stop = 0, task.fragment.physical_rows
     if not task.is_whole:
-        start = of.physical_offset(task.skip)
-        stop = stop if task.take is None else of.physical_offset(task.skip + task.take)
-    if not stop:  # a fragment that says it is empty: its files must agree
-        yield Morsel(of, 0, 0)
+        start = source.physical_offset(task.skip)
+        stop = stop if task.take is None else source.physical_offset(task.skip + task.take)
+    if not stop:  # the manifest says that the fragment is empty; its files must agree
+        yield Morsel(source, 0, 0)
     step = min(rows_max, _FIRST_MORSEL_ROWS) if grows else rows_max
     while start < stop:
-        yield Morsel(of, start, min(step, stop - start))
+        yield Morsel(source, start, min(step, stop - start))
         start += step
         step = min(rows_max, step * _GROWTH)
 
 
-def _morsels_of_selection(of: LiveFragment, chosen: FragmentSelection, rows_max: int, *, grows: bool) -> Iterator[Morsel]:
-    """Stretches with many of the rows by themselves, and the scattered ones between them together. Where rows have to
-    be looked at, a stretch is a piece like any other: the whole condition is evaluated."""
-    offsets = chosen.live_offsets(of.deletions)
+def _morsels_of_selection(
+    source: LiveFragment, selection: FragmentSelection, rows_max: int, *, grows: bool
+) -> Iterator[Morsel]:
+    """Yield the morsels of selected rows: runs with many of them separately, and the scattered rows between
+    runs together. If the rows still have to be tested, a run is an ordinary morsel, for which the whole filter
+    is evaluated."""
+    offsets = selection.live_offsets(source.deletions)
     step = min(rows_max, _FIRST_MORSEL_ROWS) if grows else rows_max
     start = 0
     for stop in _run_boundaries(offsets):
         is_run = PickedRows(offsets[start:stop], None).is_dense
         while start < stop:
-            few = offsets[start : min(stop, start + step)]
+            part = offsets[start : min(stop, start + step)]
             if is_run:
-                few = few[: np.searchsorted(few, few[0] + step)]
-            picked = PickedRows(few, chosen.residual)
-            first, count = int(few[0]), int(few[-1]) + 1 - int(few[0])
-            yield Morsel(of, first, count, None if picked.is_dense and chosen.residual is not None else picked)
-            start += len(few)
+                part = part[: np.searchsorted(part, part[0] + step)]
+            picked = PickedRows(part, selection.residual)
+            first, count = int(part[0]), int(part[-1]) + 1 - int(part[0])
+            yield Morsel(source, first, count, None if picked.is_dense and selection.residual is not None else picked)
+            start += len(part)
             step = min(rows_max, step * _GROWTH)
 
 
 def _run_boundaries(offsets: Offsets) -> Sequence[int]:
-    """Where stretches begin and end that are read as a whole, and the end."""
+    """Return where runs that are read as a whole begin and end, and the end of the rows."""
     if len(offsets) < _RUN_ROWS_MIN:
         return (len(offsets),)
     ends = np.append(np.flatnonzero(np.diff(offsets) > _RUN_GAP_MAX) + 1, len(offsets))
@@ -180,5 +186,5 @@ def _is_run(count: Offsets | int, span: Offsets) -> npt.NDArray[np.bool_]:
 
 
 def manifest_path(location: Location, manifest: Manifest) -> str:
-    """Fit for messages."""
+    """Return the path of the manifest for error messages."""
     return f"{location.uri}/{manifest.path}"

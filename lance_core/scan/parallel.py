@@ -1,7 +1,8 @@
-"""Work done ahead of whoever asks for it, by a few threads, its results in order and no more of them than a window.
+"""Parallel map: threads work ahead of the consumer. Results come in order, and the number of buffered results is
+bounded.
 
-The codec and the engine let go of the interpreter while they work, so threads are enough. Nothing is begun before the
-first result is asked for.
+The codec and the query engine release the interpreter lock while they work, so threads are sufficient. No work begins
+before the first result is requested.
 """
 
 import itertools
@@ -15,26 +16,27 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 THREADS = min(16, (os.cpu_count() or 1) + 2)
-"""A few more than there are processors, since some wait for a disk."""
-_AHEAD = 2
-"""Results that may be ready beyond those in work."""
+"""A few more than there are processors, since some threads wait for a disk."""
+_BUFFERED_RESULTS = 2
+"""Finished results that may wait beyond those in progress."""
 
 
-def in_order(
+def map_in_order(
     work: Callable[[Item], Result], items: Iterable[Item], *, threads: int = THREADS
 ) -> Generator[Result, None, None]:
-    """What `work` makes of each; the first error ends it, and what was not begun is not."""
-    coming = iter(items)
-    first = list(itertools.islice(coming, 2))
+    """Yield `work(item)` for each item, in order. The first error ends the map, and work that has not begun
+    is cancelled."""
+    remaining = iter(items)
+    first = list(itertools.islice(remaining, 2))
     if len(first) < 2 or threads < 2:
-        yield from map(work, itertools.chain(first, coming))
+        yield from map(work, itertools.chain(first, remaining))
         return
     pending: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="lance-read") as pool:
         try:
-            for item in itertools.chain(first, coming):
+            for item in itertools.chain(first, remaining):
                 pending.append(pool.submit(work, item))
-                if len(pending) >= threads + _AHEAD:
+                if len(pending) >= threads + _BUFFERED_RESULTS:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()

@@ -1,7 +1,7 @@
-"""What a scan will read: which fragments, which of their rows, which columns and when. Pure: a manifest in, a plan out.
+"""Scan plan: which fragments, rows and columns a scan reads, and in which order. Pure: a manifest in, a plan out.
 
-A plan is what runs, and what `explain` prints. With a condition the columns that it needs are read first (`first`),
-the others (`then`) only where rows match. Start with `plan_scan`.
+The plan that runs is the one that `explain` prints. With a filter, the plan uses late materialization: the columns of
+the filter are read first (`early`), the other columns (`late`) only for rows that match. Start with `plan_scan`.
 """
 
 from bisect import bisect_left
@@ -16,55 +16,66 @@ from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import TableSchema
-from lance_core.scan.column_resolution import ResolvedColumn, check_condition, conditional, pruned, resolved
-from lance_core.scan.selection import FragmentSelection, Select, Selection
+from lance_core.scan.column_resolution import (
+    ResolvedColumn,
+    check_condition,
+    filterable_schema,
+    prune_schema,
+    resolve_columns,
+)
+from lance_core.scan.selection import FragmentSelection, RowSelector, Selection
 
-_PIECE_ROWS_MAX = 1_048_576
-_PIECE_ROWS_MIN = 16
-PIECE_BYTES = 16 * 1024**2
-"""Of a piece as its file stores it; Arrow needs two or three times as much."""
-SMALL_BYTES = 64 * 1024
+_MORSEL_ROWS_MAX = 1_048_576
+_MORSEL_ROWS_MIN = 16
+MORSEL_BYTES = 16 * 1024**2
+"""Size of a morsel as its file stores it; Arrow needs two or three times as much memory."""
+SMALL_FRAGMENT_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """Live rows `skip` to `skip + take` of one fragment; all that are left where `take` is None."""
+    """Live rows `skip` to `skip + take` of one fragment; all remaining ones if `take` is `None`."""
 
     fragment: Fragment
     skip: int = 0
     take: int | None = None
-    chosen: FragmentSelection | None = None
-    """Where a condition is met by no other rows of it than these; `skip` and `take` are then unused."""
+    selection: FragmentSelection | None = None
+    """Rows selected by an index: no other row of the fragment matches. `skip` and `take` are then unused."""
 
     @property
-    def rows(self) -> int:
-        """How many are looked at, at most."""
-        return self.fragment.live_rows if self.chosen is None else len(self.chosen.rows)
+    def candidate_rows(self) -> int:
+        """Upper bound for the number of rows that are tested."""
+        return self.fragment.live_rows if self.selection is None else len(self.selection.rows)
 
     @property
     def is_whole(self) -> bool:
+        """`True` if the task reads all live rows of its fragment."""
         return not self.skip and (self.take is None or self.take == self.fragment.live_rows)
 
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
+    """Everything that a scan of one version needs to know before it reads."""
+
     manifest: Manifest
     table: TableSchema
-    """What the columns are: the version's schema, or a later one's."""
+    """Schema that defines the columns: the one of the version, or of a later version."""
     output: tuple[ResolvedColumn, ...]
-    """What comes back, in this order."""
-    first: TableSchema
-    """What is read of every row: with a condition its columns, else all that comes back."""
-    then: TableSchema
-    """What is read of rows that match."""
+    """Columns of the result, in order."""
+    early: TableSchema
+    """Columns that are read of every row: those of the filter or, without a filter, all of the result."""
+    late: TableSchema
+    """Columns that are read only of rows that match."""
     tasks: tuple[ScanTask, ...]
     predicate: Predicate | None = None
-    """Rows that do not match are left out; `skip` and `take` of tasks are then unused, for nobody knows which match."""
+    """Filter of the scan. With a filter, `skip` and `take` of the tasks are unused, since it is unknown in advance
+    which rows match."""
     limit: int | None = None
     offset: int = 0
-    """Both count matching rows over the whole scan. Without a predicate the tasks say it all already."""
+    """Number of matching rows to skip. Offset and limit count over the whole scan; without a filter, the tasks
+    already apply both."""
     describe_blobs: bool = True
-    """Of blob columns comes where the blobs are, not what they hold."""
+    """`True` if blob columns return the locations of blobs instead of their bytes."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -72,56 +83,59 @@ class ScanPlan:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the result."""
+        """Arrow schema of the result."""
         return pa.schema([column.arrow for column in self.output], self.table.arrow.metadata)
 
     @property
-    def both(self) -> TableSchema:
-        return TableSchema((*self.first.fields, *self.then.fields), self.table.metadata)
+    def early_and_late(self) -> TableSchema:
+        return TableSchema((*self.early.fields, *self.late.fields), self.table.metadata)
 
-    def reads_at_once(self, fragment: Fragment) -> bool:
-        """Whether a fragment is so small that reading twice in it takes longer than reading all that may be wanted."""
-        return bool(self.then.fields) and 0 < fragment.file_bytes <= SMALL_BYTES
+    def reads_all_at_once(self, fragment: Fragment) -> bool:
+        """Return whether a fragment is so small that two reads of it take longer than one read of all columns."""
+        return bool(self.late.fields) and 0 < fragment.file_bytes <= SMALL_FRAGMENT_BYTES
 
-    def looking_for(self, residual: Predicate | None) -> "ScanPlan":
-        """The same for rows that are known to match, or but for this condition."""
+    def with_residual(self, residual: Predicate | None) -> "ScanPlan":
+        """Return this plan for rows that an index selected: they match, except that `residual` must still be tested."""
         if residual == self.predicate:
             return self
-        needed = pruned(self.table, () if residual is None else resolved(self.table, residual.columns))
-        rest = pruned(self.table, (column for column in self.output if column.path[0] not in needed.names))
-        first, then = (rest, needed) if residual is None else (needed, rest)
-        return replace(self, first=first, then=then, predicate=residual)
+        tested = prune_schema(self.table, () if residual is None else resolve_columns(self.table, residual.columns))
+        rest = prune_schema(self.table, (column for column in self.output if column.path[0] not in tested.names))
+        early, late = (rest, tested) if residual is None else (tested, rest)
+        return replace(self, early=early, late=late, predicate=residual)
 
     def memory_bytes(self) -> int:
-        """About how many bytes the rows take that are looked at, in memory, and as far as the manifest tells."""
-        sizes = self.piece_sizes()
-        return sum(task.rows * sizes.row_bytes(task.fragment) for task in self.tasks)
+        """Estimate the memory of the rows that are tested, from the sizes in the manifest."""
+        sizes = self.morsel_sizes()
+        return sum(task.candidate_rows * sizes.row_bytes(task.fragment) for task in self.tasks)
 
-    def piece_sizes(self) -> "PieceSizes":
-        (first, first_open), (then, then_open) = _widths(self.first.arrow), _widths(self.then.arrow)
-        return PieceSizes(first + then, first_open + then_open, *_widths(self.table.arrow))
+    def morsel_sizes(self) -> "MorselSizes":
+        (first, first_open), (then, then_open) = _widths(self.early.arrow), _widths(self.late.arrow)
+        return MorselSizes(first + then, first_open + then_open, *_widths(self.table.arrow))
 
 
 @dataclass(frozen=True, slots=True)
-class PieceSizes:
-    """How many rows of a fragment are read in one go: so many that they fit in memory a few times over."""
+class MorselSizes:
+    """Estimator for row sizes, which decides how many rows one morsel has."""
 
-    own: int
-    """Bytes in a row of the columns that are read, as far as their types have one width."""
-    own_open: int
-    """How many of them have not."""
-    whole: int
-    """The same of all columns."""
-    whole_open: int
+    fixed_bytes: int
+    """Bytes per row of the columns that are read and whose type has a fixed width."""
+    variable_columns: int
+    """Number of columns that are read and whose type has no fixed width."""
+    table_fixed_bytes: int
+    """Bytes per row of all fixed-width columns of the table."""
+    table_variable_columns: int
 
-    def rows(self, row_bytes: int) -> int:
-        return max(_PIECE_ROWS_MIN, min(_PIECE_ROWS_MAX, PIECE_BYTES // max(1, row_bytes)))
+    def rows_per_morsel(self, row_bytes: int) -> int:
+        """Return a number of rows that fits in memory several times over."""
+        return max(_MORSEL_ROWS_MIN, min(_MORSEL_ROWS_MAX, MORSEL_BYTES // max(1, row_bytes)))
 
     def row_bytes(self, fragment: Fragment) -> int:
-        """Of these columns in the fragment's files: types of one width say it themselves, the others share what is
-        left."""
+        """Estimate the bytes per row of the columns that are read. The width of fixed-width columns is known; the
+        other columns share the rest of the file size."""
         stored = fragment.file_bytes // max(1, fragment.physical_rows)
-        return self.own + max(0, stored - self.whole) * self.own_open // max(1, self.whole_open)
+        return self.fixed_bytes + max(0, stored - self.table_fixed_bytes) * self.variable_columns // max(
+            1, self.table_variable_columns
+        )
 
 
 def plan_scan(
@@ -133,60 +147,67 @@ def plan_scan(
     offset: int | None = None,
     with_row_id: bool = False,
     with_row_address: bool = False,
-    select: Select | None = None,
+    select: RowSelector | None = None,
 ) -> ScanPlan:
-    """All columns where none are named; fragments that hold no wanted row are left out. A filter that was parsed before
-    is one that others evaluate too: it must mean the same to all of them. `select` may know which rows can match."""
-    given: tuple[object, ...] = (limit, offset)
-    for number in given:
-        if not isinstance(number, Integral | None) or isinstance(number, bool):
-            raise InvalidInput(f"limit={limit!r} and offset={offset!r} count rows; both are whole numbers")
+    """Plan a scan. Without `columns` it returns all columns. Fragments that cannot hold a requested row are left out.
+
+    A filter that is already parsed is one that other processes evaluate too, so it must mean the same to all of them.
+    `select` asks the indices which rows can match.
+    """
+    arguments: tuple[object, ...] = (limit, offset)
+    for argument in arguments:
+        if not isinstance(argument, Integral | None) or isinstance(argument, bool):
+            raise InvalidInput(f"limit={limit!r} and offset={offset!r} must be integers: they count rows")
     if (limit is not None and limit < 0) or (offset is not None and offset < 0):
-        raise InvalidInput(f"limit={limit} and offset={offset} count rows from the start; neither may be negative")
+        raise InvalidInput(f"limit={limit} and offset={offset} must not be negative: they count rows from the start")
     manifest.check_ids()
     schema = manifest.schema
-    also = [name for name, wanted in (("_rowid", with_row_id), ("_rowaddr", with_row_address)) if wanted]
-    output = resolved(schema, columns, also=also)
+    system_columns = [
+        name for name, requested in (("_rowid", with_row_id), ("_rowaddr", with_row_address)) if requested
+    ]
+    output = resolve_columns(schema, columns, also=system_columns)
     if filter is None:
         tasks = tuple(map(ScanTask, manifest.fragments))
         if limit is not None or offset:
-            tasks = tuple(_window(manifest, offset or 0, limit))
+            tasks = tuple(_windowed_tasks(manifest, offset or 0, limit))
         return replace(plan_columns(manifest, (column.name for column in output)), tasks=tasks)
-    predicate = filter if isinstance(filter, Predicate) else Predicate.parse(filter, conditional(manifest))
+    predicate = filter if isinstance(filter, Predicate) else Predicate.parse(filter, filterable_schema(manifest))
     check_condition(manifest, predicate.columns, what="the filter")
-    needed = pruned(schema, resolved(schema, predicate.columns))
-    rest = pruned(schema, (column for column in output if column.path[0] not in needed.names))
-    tasks = _selected(manifest, Selection() if select is None else select(predicate))
-    return ScanPlan(manifest, schema, output, needed, rest, tasks, predicate, limit, offset or 0)
+    early = prune_schema(schema, resolve_columns(schema, predicate.columns))
+    late = prune_schema(schema, (column for column in output if column.path[0] not in early.names))
+    tasks = _selected_tasks(manifest, Selection() if select is None else select(predicate))
+    return ScanPlan(manifest, schema, output, early, late, tasks, predicate, limit, offset or 0)
 
 
 def plan_columns(
     manifest: Manifest, columns: Iterable[str] | None, *, table: TableSchema | None = None, describe_blobs: bool = True
 ) -> ScanPlan:
-    """What to read of rows that are found in another way than by scanning."""
+    """Plan which columns to read for rows that are located in another way than by scanning."""
     schema = manifest.schema if table is None else table
-    output = resolved(schema, None if columns is None else list(columns), describe_blobs=describe_blobs)
+    output = resolve_columns(schema, None if columns is None else list(columns), describe_blobs=describe_blobs)
     none = TableSchema((), schema.metadata)
-    return ScanPlan(manifest, schema, output, pruned(schema, output), none, (), describe_blobs=describe_blobs)
+    return ScanPlan(manifest, schema, output, prune_schema(schema, output), none, (), describe_blobs=describe_blobs)
 
 
-def _selected(manifest: Manifest, selection: Selection) -> tuple[ScanTask, ...]:
-    known, chosen = selection.known, selection.fragments
-    if not known:
+def _selected_tasks(manifest: Manifest, selection: Selection) -> tuple[ScanTask, ...]:
+    covered, selected = selection.covered, selection.fragments
+    if not covered:
         return tuple(map(ScanTask, manifest.fragments))
     messages = manifest.message.fragments
-    if len(known) == len(messages):  # ids are unique: few rows are found without a look at every fragment
-        found = sorted((bisect_left(messages, id, key=lambda message: message.id), id) for id in chosen)
-        if all(number < len(messages) and messages[number].id == id for number, id in found):  # else out of order
-            return tuple(ScanTask(manifest.fragments[number], chosen=chosen[id]) for number, id in found)
+    if len(covered) == len(messages):  # ids are unique: bisection finds a few fragments without reading all of them
+        positions = sorted((bisect_left(messages, id, key=lambda message: message.id), id) for id in selected)
+        if all(
+            number < len(messages) and messages[number].id == id for number, id in positions
+        ):  # otherwise the fragments are out of order
+            return tuple(ScanTask(manifest.fragments[number], selection=selected[id]) for number, id in positions)
     return tuple(
-        ScanTask(manifest.fragments[number], chosen=chosen.get(message.id))
+        ScanTask(manifest.fragments[number], selection=selected.get(message.id))
         for number, message in enumerate(messages)
-        if message.id in chosen or message.id not in known
+        if message.id in selected or message.id not in covered
     )
 
 
-def _window(manifest: Manifest, offset: int, limit: int | None) -> Iterator[ScanTask]:
+def _windowed_tasks(manifest: Manifest, offset: int, limit: int | None) -> Iterator[ScanTask]:
     to_skip, to_take = offset, limit
     for fragment in manifest.fragments:
         if to_take == 0:
@@ -202,11 +223,11 @@ def _window(manifest: Manifest, offset: int, limit: int | None) -> Iterator[Scan
 
 
 def _widths(arrow: pa.Schema) -> tuple[int, int]:
-    """Bytes of the columns whose values all have one width, and how many columns have not."""
-    known, unknown = 0, 0
+    """Return the bytes per row of the fixed-width columns, and the number of the other columns."""
+    fixed_bytes, variable_columns = 0, 0
     for field in arrow:
         try:
-            known += -(-field.type.bit_width // 8)
+            fixed_bytes += -(-field.type.bit_width // 8)
         except ValueError:
-            unknown += 1
-    return known, unknown
+            variable_columns += 1
+    return fixed_bytes, variable_columns

@@ -40,11 +40,11 @@ class ReaderCache:
     def fragment(self, fragment: Fragment) -> LiveFragment:
         return self._fragments.get_or_create(fragment.id, lambda: LiveFragment(self._location, self.manifest, fragment))
 
-    def reading(self, plan: ScanPlan, residual: Predicate | None) -> RowReader:
+    def row_reader(self, plan: ScanPlan, residual: Predicate | None) -> RowReader:
         """Return the reader for rows that an index selected and that still have to be tested against `residual`."""
         key = (plan.output, residual, plan.limit, plan.offset)
         return self._readers.get_or_create(
-            key, lambda: RowReader(self._location, replace(plan.looking_for(residual), tasks=()))
+            key, lambda: RowReader(self._location, replace(plan.with_residual(residual), tasks=()))
         )
 
 

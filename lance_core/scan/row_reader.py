@@ -1,9 +1,9 @@
-"""Reading rows of fragments with a plan's columns: live ones of a piece, those of a piece that match, or some by their
-offsets.
+"""Row reader: reads rows of fragments with the columns of a plan. It reads all live rows of a morsel, those that match
+a filter, or rows at given offsets.
 
-Where there is a condition, its columns are read first. What else is wanted is then read for the rows that match alone
-if they are few, else of the batches that have any, and not at all if there are none. In small fragments all is read at
-once. Which pieces, and in which order, is not decided here.
+With a filter, the reader materializes late: it reads the columns of the filter first. It then picks the other columns
+of the matching rows if those are few, or else reads the batches that have any; without a match it reads nothing more.
+Small fragments are read in one pass. `morsels.py` decides which morsels there are.
 """
 
 import itertools
@@ -20,18 +20,18 @@ from lance_core.datafiles.open_fragment import LiveRows, rows_without_columns
 from lance_core.expressions import METADATA_COLUMNS
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
-from lance_core.scan.morsels import PICKED_SHARE, LiveFragment, Morsel, manifest_path
+from lance_core.scan.morsels import PICK_ONE_IN, LiveFragment, Morsel, manifest_path
 from lance_core.scan.plan import ScanPlan
 from lance_core.scan.selection import Offsets
-from lance_core.scan.system_columns import ROW_COLUMNS, SystemColumns
+from lance_core.scan.system_columns import SYSTEM_COLUMN_NAMES, SystemColumns
 from lance_core.versions.location import Location
 
-_PICKED_AT_ONCE = 1024
-"""So few rows are picked with all of their columns before any is looked at."""
+_PICK_ALL_COLUMNS_MAX = 1024
+"""Selected rows that are picked with all of their columns before the filter is evaluated."""
 
 
 class _LocatedRows(Protocol):
-    """Rows that know where they are; asked only where somebody wants to know."""
+    """Rows that can tell their offsets, which are computed only on demand."""
 
     @property
     def count(self) -> int: ...
@@ -41,21 +41,21 @@ class _LocatedRows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Hits:
+class _RowOffsets:
     count: int
     offsets: Offsets
 
 
 @dataclass(frozen=True, slots=True)
-class _Masked:
-    """Rows of a piece, and which of them match."""
+class _FilteredRows:
+    """Rows of a morsel, and a mask of those that match."""
 
-    piece: Morsel
+    morsel: Morsel
     rows: LiveRows
     mask: pa.BooleanArray
     count: int
-    rest: pa.RecordBatch | None = None
-    """The columns that are not the condition's, where they were read with them."""
+    late: pa.RecordBatch | None = None
+    """Late columns, if they were read together with those of the filter."""
 
     @property
     def offsets(self) -> Offsets:
@@ -63,211 +63,233 @@ class _Masked:
         return offsets
 
     def mask_between(self, first: int, stop: int) -> pa.BooleanArray:
+        """Return the mask of the rows between two physical rows."""
         begin = self.rows.live_before(first)
         return self.mask.slice(begin, self.rows.live_before(stop) - begin)
 
 
 class RowReader:
-    """What all pieces of a scan, or of a take, share. Used by several threads."""
+    """Reader for the columns of one plan, shared by all morsels of a scan or of a take, and by several threads."""
 
     def __init__(self, location: Location, plan: ScanPlan) -> None:
         path, schema = manifest_path(location, plan.manifest), plan.table
         self._plan = plan
         self._schema = plan.schema
 
-        def reader(wanted: TableSchema) -> FragmentReader:
+        def reader(columns: TableSchema) -> FragmentReader:
             describe = plan.describe_blobs
-            return FragmentReader(location.store, location.codec, schema, wanted, path=path, describe_blobs=describe)
+            return FragmentReader(location.store, location.codec, schema, columns, path=path, describe_blobs=describe)
 
-        self._first, self._then, self._both = reader(plan.first), reader(plan.then), reader(plan.both)
-        self._names_first, self._names_then = plan.first.arrow.names, plan.then.arrow.names
-        self._held_first = frozenset(self._names_first)
-        self._comes_as_read = self._first.arrow.equals(self._schema) and all(
+        self._early, self._late, self._early_and_late = (
+            reader(plan.early),
+            reader(plan.late),
+            reader(plan.early_and_late),
+        )
+        self._early_names, self._late_names = plan.early.arrow.names, plan.late.arrow.names
+        self._early_name_set = frozenset(self._early_names)
+        self._needs_no_projection = self._early.arrow.equals(self._schema) and all(
             len(each.path) == 1 for each in plan.output
         )
 
-    def batches(self, pieces: Sequence[Morsel]) -> list[pa.RecordBatch]:
+    def batches(self, morsels: Sequence[Morsel]) -> list[pa.RecordBatch]:
+        """Read the rows of these morsels that match."""
         if self._plan.predicate is None:
-            return [batch for piece in pieces for batch in self.live(piece)]
-        masked = self._masked(pieces)
+            return [batch for morsel in morsels for batch in self.live_batches(morsel)]
+        filtered = self._evaluate(morsels)
         if self._plan.limit is not None:
-            masked = _first_matches(masked, self._plan.offset + self._plan.limit)
-        by_piece = (list(group) for _, group in itertools.groupby(masked, key=lambda each: id(each.piece)))
-        return [batch for found in by_piece for batch in self._matching(found)]
+            filtered = _limit_matches(filtered, self._plan.offset + self._plan.limit)
+        by_morsel = (list(group) for _, group in itertools.groupby(filtered, key=lambda each: id(each.morsel)))
+        return [batch for rows in by_morsel for batch in self._matching_batches(rows)]
 
-    def matches(self, pieces: Sequence[Morsel]) -> int:
-        return sum(each.count for each in self._masked(pieces))
+    def count_matches(self, morsels: Sequence[Morsel]) -> int:
+        return sum(each.count for each in self._evaluate(morsels))
 
-    def offsets(self, pieces: Sequence[Morsel]) -> list[tuple[Fragment, Offsets]]:
-        """Of those that match."""
-        return [(each.piece.of.fragment, each.offsets) for each in self._masked(pieces)]
+    def matching_offsets(self, morsels: Sequence[Morsel]) -> list[tuple[Fragment, Offsets]]:
+        """Return the offsets of the rows that match, by fragment."""
+        return [(each.morsel.source.fragment, each.offsets) for each in self._evaluate(morsels)]
 
-    def live(self, piece: Morsel) -> Iterator[pa.RecordBatch]:
-        for rows in self._read(self._first, piece):
-            if self._comes_as_read:
+    def live_batches(self, morsel: Morsel) -> Iterator[pa.RecordBatch]:
+        """Read all live rows of a morsel."""
+        for rows in self._read_live(self._early, morsel):
+            if self._needs_no_projection:
                 yield rows.batch
             else:
-                yield self._shown(piece.of, (rows.batch,), rows)
+                yield self._project(morsel.source, (rows.batch,), rows)
 
-    def picked(self, of: LiveFragment, offsets: Offsets) -> pa.RecordBatch:
-        """These rows, deleted or not."""
-        batch = of.opened(self._first).take(offsets)
-        return batch if self._comes_as_read else self._shown(of, (batch,), _Hits(len(offsets), offsets))
+    def pick(self, source: LiveFragment, offsets: Offsets) -> pa.RecordBatch:
+        """Read the rows at these offsets, deleted or not."""
+        batch = source.open_with(self._early).take(offsets)
+        return (
+            batch if self._needs_no_projection else self._project(source, (batch,), _RowOffsets(len(offsets), offsets))
+        )
 
-    def picked_of(self, piece: Morsel, most: int | None) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece that were picked, those that match where there is a condition; at most so many."""
-        assert piece.picked is not None
-        of, offsets = piece.of, piece.picked.offsets
+    def pick_matching(self, morsel: Morsel, rows_max: int | None) -> Iterator[pa.RecordBatch]:
+        """Read the selected rows of a morsel that match the filter, at most `rows_max` of them."""
+        assert morsel.picked is not None
+        source, offsets = morsel.source, morsel.picked.offsets
         if self._plan.predicate is None:
-            offsets = offsets[:most]
-            if len(offsets) and piece.picked.is_dense:
-                yield from self._cut_down(piece, offsets)
+            offsets = offsets[:rows_max]
+            if len(offsets) and morsel.picked.is_dense:
+                yield from self._read_dense(morsel, offsets)
             elif len(offsets):
-                yield self.picked(of, offsets)
+                yield self.pick(source, offsets)
             return
-        at_once = len(offsets) <= _PICKED_AT_ONCE
-        first = of.opened(self._both if at_once else self._first).take(offsets)
-        (mask,) = self._plan.predicate.masks([self._with_facts(first, of, offsets)])
-        hits = offsets[np.asarray(mask)][:most]
-        if not len(hits):
+        reads_all = len(offsets) <= _PICK_ALL_COLUMNS_MAX
+        early = source.open_with(self._early_and_late if reads_all else self._early).take(offsets)
+        (mask,) = self._plan.predicate.masks([self._with_system_columns(early, source, offsets)])
+        matches = offsets[np.asarray(mask)][:rows_max]
+        if not len(matches):
             return
-        first = _kept(first, mask).slice(0, len(hits))
-        if at_once:
-            held = first.select(self._names_first) if self._names_first else first
-            parts = [held, first.select(self._names_then)] if self._names_then else [held]
+        early = _filter_batch(early, mask).slice(0, len(matches))
+        if reads_all:
+            early_part = early.select(self._early_names) if self._early_names else early
+            parts = [early_part, early.select(self._late_names)] if self._late_names else [early_part]
         else:
-            parts = [first, of.opened(self._then).take(hits)] if self._names_then else [first]
-        yield self._shown(of, parts, _Hits(len(hits), hits))
+            parts = [early, source.open_with(self._late).take(matches)] if self._late_names else [early]
+        yield self._project(source, parts, _RowOffsets(len(matches), matches))
 
-    def picked_offsets(self, piece: Morsel) -> Offsets:
-        """The same rows, by where they are."""
-        assert piece.picked is not None
-        offsets = piece.picked.offsets
+    def pick_matching_offsets(self, morsel: Morsel) -> Offsets:
+        """Return the offsets of the same rows."""
+        assert morsel.picked is not None
+        offsets = morsel.picked.offsets
         if self._plan.predicate is None:
             return offsets
-        first = piece.of.opened(self._first).take(offsets)
-        (mask,) = self._plan.predicate.masks([self._with_facts(first, piece.of, offsets)])
-        found: Offsets = offsets[np.asarray(mask)]
-        return found
+        early = morsel.source.open_with(self._early).take(offsets)
+        (mask,) = self._plan.predicate.masks([self._with_system_columns(early, morsel.source, offsets)])
+        matches: Offsets = offsets[np.asarray(mask)]
+        return matches
 
-    def _cut_down(self, piece: Morsel, offsets: Offsets) -> Iterator[pa.RecordBatch]:
-        wanted = np.zeros(piece.count, dtype=np.bool_)
-        wanted[offsets - piece.start] = True
-        for rows in self._read(self._first, piece):
-            places = rows.offsets
-            mask = wanted[places - piece.start]
+    def _read_dense(self, morsel: Morsel, offsets: Offsets) -> Iterator[pa.RecordBatch]:
+        """Read all rows of a morsel, and keep those at these offsets: faster than picking if they are dense."""
+        requested = np.zeros(morsel.count, dtype=np.bool_)
+        requested[offsets - morsel.start] = True
+        for rows in self._read_live(self._early, morsel):
+            row_offsets = rows.offsets
+            mask = requested[row_offsets - morsel.start]
             if mask.any():
-                places = places[mask]
-                batch = _kept(rows.batch, pa.array(mask))
-                yield batch if self._comes_as_read else self._shown(piece.of, (batch,), _Hits(len(places), places))
+                row_offsets = row_offsets[mask]
+                batch = _filter_batch(rows.batch, pa.array(mask))
+                yield (
+                    batch
+                    if self._needs_no_projection
+                    else self._project(morsel.source, (batch,), _RowOffsets(len(row_offsets), row_offsets))
+                )
 
-    def _with_facts(self, batch: pa.RecordBatch, of: LiveFragment, offsets: Offsets) -> pa.RecordBatch:
+    def _with_system_columns(self, batch: pa.RecordBatch, source: LiveFragment, offsets: Offsets) -> pa.RecordBatch:
         assert self._plan.predicate is not None
-        facts = [name for name in self._plan.predicate.columns if name in ROW_COLUMNS]
-        return _with_facts(batch, of.facts, facts, offsets) if facts else batch
+        names = [name for name in self._plan.predicate.columns if name in SYSTEM_COLUMN_NAMES]
+        return _add_system_columns(batch, source.system_columns, names, offsets) if names else batch
 
-    def _read(self, reader: FragmentReader, piece: Morsel) -> Iterator[LiveRows]:
-        return piece.of.opened(reader).live(piece.of.deletions, piece.start, piece.count)
+    def _read_live(self, reader: FragmentReader, morsel: Morsel) -> Iterator[LiveRows]:
+        return morsel.source.open_with(reader).read_live(morsel.source.deletions, morsel.start, morsel.count)
 
-    def _masked(self, pieces: Sequence[Morsel]) -> list[_Masked]:
-        """The condition is evaluated for all of them in one go."""
+    def _evaluate(self, morsels: Sequence[Morsel]) -> list[_FilteredRows]:
+        """Read the early columns of these morsels, and evaluate the filter for all of them in one call."""
         predicate = self._plan.predicate
         assert predicate is not None
-        facts = [name for name in predicate.columns if name in ROW_COLUMNS]
-        read = [(piece, *parts) for piece in pieces for parts in self._read_first(piece)]
-        if facts:
-            shown = [_with_facts(rows.batch, piece.of.facts, facts, rows.offsets) for piece, rows, _ in read]
+        names = [name for name in predicate.columns if name in SYSTEM_COLUMN_NAMES]
+        read = [(morsel, *parts) for morsel in morsels for parts in self._read_early(morsel)]
+        if names:
+            batches = [
+                _add_system_columns(rows.batch, morsel.source.system_columns, names, rows.offsets)
+                for morsel, rows, _ in read
+            ]
         else:
-            shown = [rows.batch for _, rows, _ in read]
-        masks = predicate.masks(shown)
+            batches = [rows.batch for _, rows, _ in read]
+        masks = predicate.masks(batches)
         return [
-            _Masked(piece, rows, mask, mask.true_count, rest)
-            for (piece, rows, rest), mask in zip(read, masks, strict=True)
+            _FilteredRows(morsel, rows, mask, mask.true_count, late)
+            for (morsel, rows, late), mask in zip(read, masks, strict=True)
         ]
 
-    def _read_first(self, piece: Morsel) -> Iterator[tuple[LiveRows, pa.RecordBatch | None]]:
-        """The condition's columns, and the others where they are read with them."""
-        if not self._plan.reads_at_once(piece.of.fragment):
-            yield from ((rows, None) for rows in self._read(self._first, piece))
+    def _read_early(self, morsel: Morsel) -> Iterator[tuple[LiveRows, pa.RecordBatch | None]]:
+        """Read the early columns of a morsel, and in small fragments the late ones in the same pass."""
+        if not self._plan.reads_all_at_once(morsel.source.fragment):
+            yield from ((rows, None) for rows in self._read_live(self._early, morsel))
             return
-        for rows in self._read(self._both, piece):
-            first = rows.batch.select(self._names_first) if self._names_first else rows_without_columns(rows.count)
-            yield replace(rows, batch=first), rows.batch.select(self._names_then)
+        for rows in self._read_live(self._early_and_late, morsel):
+            early = rows.batch.select(self._early_names) if self._early_names else rows_without_columns(rows.count)
+            yield replace(rows, batch=early), rows.batch.select(self._late_names)
 
-    def _matching(self, found: Sequence[_Masked]) -> Iterator[pa.RecordBatch]:
-        """Of one piece."""
-        hits = [each for each in found if each.count]
+    def _matching_batches(self, filtered: Sequence[_FilteredRows]) -> Iterator[pa.RecordBatch]:
+        """Read the late columns of the rows of one morsel that match."""
+        hits = [each for each in filtered if each.count]
         if not hits:
             return
-        of, matches = hits[0].piece.of, sum(each.count for each in hits)
-        others: Iterable[pa.RecordBatch | None] = [each.rest for each in hits]
-        if self._plan.then.fields and hits[0].rest is None:
+        source, match_count = hits[0].morsel.source, sum(each.count for each in hits)
+        late_batches: Iterable[pa.RecordBatch | None] = [each.late for each in hits]
+        if self._plan.late.fields and hits[0].late is None:
             first, stop = int(hits[0].offsets[0]), int(hits[-1].offsets[-1]) + 1
-            if matches * PICKED_SHARE <= stop - first or stop - first <= BATCH_ROWS:
-                yield self._together(of, found, first, stop, pick=matches * PICKED_SHARE <= stop - first)
+            if match_count * PICK_ONE_IN <= stop - first or stop - first <= BATCH_ROWS:
+                yield self._merge_matches(source, filtered, first, stop, pick=match_count * PICK_ONE_IN <= stop - first)
                 return
             first, stop = hits[0].rows.start, hits[-1].rows.stop
-            hits = [each for each in found if first <= each.rows.start < stop]
-            others = (rows.batch for rows in self._read(self._then, Morsel(of, first, stop - first)))
-        for each, other in zip(hits, others, strict=True):
-            parts = [each.rows.batch] if other is None else [each.rows.batch, other]
+            hits = [each for each in filtered if first <= each.rows.start < stop]
+            late_batches = (rows.batch for rows in self._read_live(self._late, Morsel(source, first, stop - first)))
+        for each, late in zip(hits, late_batches, strict=True):
+            parts = [each.rows.batch] if late is None else [each.rows.batch, late]
             if each.count == each.rows.count:
-                yield self._shown(of, parts, each.rows)
+                yield self._project(source, parts, each.rows)
             elif each.count:
-                yield self._shown(of, [_kept(part, each.mask) for part in parts], each)
+                yield self._project(source, [_filter_batch(part, each.mask) for part in parts], each)
 
-    def _together(
-        self, of: LiveFragment, found: Sequence[_Masked], first: int, stop: int, *, pick: bool
+    def _merge_matches(
+        self, source: LiveFragment, filtered: Sequence[_FilteredRows], first: int, stop: int, *, pick: bool
     ) -> pa.RecordBatch:
-        """All matches, between these physical rows, in one batch; what comes late is picked, or read and cut down."""
-        hits = [each for each in found if each.count]
+        """Return all matches between two physical rows in one batch. The late columns are picked, or read
+        and filtered."""
+        hits = [each for each in filtered if each.count]
         offsets = np.concatenate([each.offsets for each in hits])
-        held = _joined([_kept(each.rows.batch, each.mask) for each in hits])
+        early = _concat_batches([_filter_batch(each.rows.batch, each.mask) for each in hits])
         if pick:
-            late = of.opened(self._then).take(offsets)
+            late = source.open_with(self._late).take(offsets)
         else:
-            mask = pa.concat_arrays([each.mask_between(first, stop) for each in found])
-            late = _joined([rows.batch for rows in self._read(self._then, Morsel(of, first, stop - first))])
-            late = _kept(late, mask)
-        return self._shown(of, (held, late), _Hits(len(offsets), offsets))
+            mask = pa.concat_arrays([each.mask_between(first, stop) for each in filtered])
+            late = _concat_batches(
+                [rows.batch for rows in self._read_live(self._late, Morsel(source, first, stop - first))]
+            )
+            late = _filter_batch(late, mask)
+        return self._project(source, (early, late), _RowOffsets(len(offsets), offsets))
 
-    def _shown(self, of: LiveFragment, parts: Sequence[pa.RecordBatch], rows: "_LocatedRows") -> pa.RecordBatch:
-        """What is asked for of these rows; `parts` are what was read first and then."""
+    def _project(self, source: LiveFragment, parts: Sequence[pa.RecordBatch], rows: "_LocatedRows") -> pa.RecordBatch:
+        """Return the columns of the result. `parts` are the batches of the early and of the late columns."""
         arrays = []
         for column in self._plan.output:
             if column.is_stored:
-                arrays.append(column.of(parts[0 if column.path[0] in self._held_first else 1]))
+                arrays.append(column.extract_from(parts[0 if column.path[0] in self._early_name_set else 1]))
             else:
-                arrays.append(pa.array(of.facts.of(column.name, rows.offsets)))
+                arrays.append(pa.array(source.system_columns.values(column.name, rows.offsets)))
         if not arrays:
             return rows_without_columns(rows.count)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-def _first_matches(masked: Sequence[_Masked], most: int) -> list[_Masked]:
-    """So many matches, wherever the ones before them are; of the others nothing more is read."""
-    kept = []
-    for each in masked:
-        if most <= 0:
+def _limit_matches(filtered: Sequence[_FilteredRows], rows_max: int) -> list[_FilteredRows]:
+    """Keep the first `rows_max` matches, so that nothing more is read of later rows."""
+    limited = []
+    for each in filtered:
+        if rows_max <= 0:
             break
-        if each.count > most:
+        if each.count > rows_max:
             mask = np.zeros(each.rows.count, dtype=np.bool_)
-            mask[np.flatnonzero(np.asarray(each.mask))[:most]] = True
-            each = replace(each, mask=pa.array(mask), count=most)
-        kept.append(each)
-        most -= each.count
-    return kept
+            mask[np.flatnonzero(np.asarray(each.mask))[:rows_max]] = True
+            each = replace(each, mask=pa.array(mask), count=rows_max)
+        limited.append(each)
+        rows_max -= each.count
+    return limited
 
 
-def _with_facts(batch: pa.RecordBatch, facts: SystemColumns, names: Sequence[str], offsets: Offsets) -> pa.RecordBatch:
-    arrays = [*batch.columns, *(pa.array(facts.of(name, offsets)) for name in names)]
+def _add_system_columns(
+    batch: pa.RecordBatch, system_columns: SystemColumns, names: Sequence[str], offsets: Offsets
+) -> pa.RecordBatch:
+    arrays = [*batch.columns, *(pa.array(system_columns.values(name, offsets)) for name in names)]
     fields = [*batch.schema, *(METADATA_COLUMNS.field(name) for name in names)]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _kept(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
+def _filter_batch(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
     return batch.filter(mask) if batch.num_columns else rows_without_columns(mask.true_count)
 
 
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 or not batches[0].num_columns else pa.concat_batches(batches)

@@ -1,9 +1,9 @@
-"""Rows that are known to be the only ones that can match, before any row is read. Who knows that is told by nobody
-here: selections are handed in.
+"""Row selection: the only rows that can match a filter, known before any row is read. Indices produce selections; this
+package only consumes them.
 
-    select(predicate) -> Selection      by fragment: these rows, and what of them is left to be looked at
+    select(predicate) -> Selection      for each fragment: the selected rows, and the condition still to be tested
 
-A fragment of which nothing is said is scanned. Rows that are deleted may be among those that are named.
+Fragments without an entry are scanned. A selection may contain deleted rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,41 +18,44 @@ from lance_core.expressions import Predicate
 from lance_core.format.deletion_vector import DeletionVector
 
 Offsets = npt.NDArray[np.int64]
-"""Physical rows of a fragment, ascending."""
+"""Physical row offsets within a fragment, ascending."""
 
-_SCANNED_SHARE = 4
-"""Where at least one row in so many is chosen, all are read: picking is slower, and so is cutting down."""
+_SCAN_ONE_IN = 4
+"""If at least one row in this many is selected, all rows are read: picking or filtering them is slower."""
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentSelection:
-    """No other row of the fragment matches."""
+    """Selected rows of a fragment; none of its other rows matches."""
 
     rows: BitMap
-    """By offset."""
+    """Offsets of the selected rows."""
     residual: Predicate | None = None
-    """What they have to be looked at for; without it, they match."""
+    """Condition that the rows still have to be tested against; with `None` all of them match."""
 
-    def live(self, deletions: DeletionVector | None) -> Offsets:
+    def live_offsets(self, deletions: DeletionVector | None) -> Offsets:
+        """Return the offsets of the selected rows that are not deleted."""
         offsets = np.frombuffer(self.rows.to_array(), dtype=np.uint32)
         if deletions and len(offsets):
-            gone = deletions.offsets
-            place = np.minimum(np.searchsorted(gone, offsets), len(gone) - 1)
-            offsets = offsets[gone[place] != offsets]
+            deleted = deletions.offsets
+            position = np.minimum(np.searchsorted(deleted, offsets), len(deleted) - 1)
+            offsets = offsets[deleted[position] != offsets]
         return offsets.astype(np.int64)
 
     def is_most_of(self, rows: int) -> bool:
-        """Of so many rows that a fragment has."""
-        return len(self.rows) * _SCANNED_SHARE >= rows
+        """Return whether the selection is so large a part of a fragment with `rows` rows that scanning is faster."""
+        return len(self.rows) * _SCAN_ONE_IN >= rows
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    known: BitMap = field(default_factory=BitMap)
-    """Ids of fragments of the version that have no matching rows but those of `fragments`."""
+    """Selected rows of a version."""
+
+    covered: BitMap = field(default_factory=BitMap)
+    """Ids of fragments that have no matching rows except those in `fragments`."""
     fragments: Mapping[int, FragmentSelection] = field(default_factory=dict)
-    """By fragment id, of those that have any."""
+    """Selections by fragment id, for fragments with any selected rows."""
 
 
-Select: TypeAlias = Callable[[Predicate], Selection]
-"""Of one version. A condition that it knows nothing of gets an empty selection."""
+RowSelector: TypeAlias = Callable[[Predicate], Selection]
+"""Function that answers a filter from the indices of one version; an empty selection if they do not help."""

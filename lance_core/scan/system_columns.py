@@ -1,7 +1,8 @@
-"""The columns that every table has besides its own: where a row is, which row it is, and since when.
+"""System columns: row id, row address, row offset and row versions, which every table has in addition to its own
+columns.
 
-`_rowid` is the stable id where the table has them, else the address. A fragment that notes no versions has version 1 in
-every row.
+`_rowid` is the stable row id if the table has stable row ids, otherwise the row address. In a fragment that records no
+row versions, every row has version 1.
 """
 
 from collections.abc import Sequence
@@ -21,35 +22,37 @@ from lance_core.format.rowids import RowIdSequence
 
 ROW_ID, ROW_ADDRESS, ROW_OFFSET = "_rowid", "_rowaddr", "_rowoffset"
 CREATED_AT, LAST_UPDATED_AT = "_row_created_at_version", "_row_last_updated_at_version"
-ROW_COLUMNS = frozenset(METADATA_COLUMNS.names)
+SYSTEM_COLUMN_NAMES = frozenset(METADATA_COLUMNS.names)
 
 
 class SystemColumns:
-    """What is known of a fragment's rows beside their columns; each sequence is decoded when it is first asked for."""
+    """System columns of the rows of one fragment. Each sequence is decoded on first use."""
 
     def __init__(self, manifest: Manifest, fragment: Fragment, *, path: str) -> None:
         self._manifest = manifest
         self._fragment = fragment
         self._path = path
 
-    def joined(self, rows: LiveRows, columns: Sequence[str]) -> pa.RecordBatch:
-        """The batch with these columns, in this order."""
-        if ROW_COLUMNS.isdisjoint(columns) and list(columns) == rows.batch.schema.names:
+    def add_to(self, rows: LiveRows, columns: Sequence[str]) -> pa.RecordBatch:
+        """Return the batch with these columns, in this order."""
+        if SYSTEM_COLUMN_NAMES.isdisjoint(columns) and list(columns) == rows.batch.schema.names:
             return rows.batch
         offsets = rows.offsets
         arrays = [
-            pa.array(self.of(name, offsets)) if name in ROW_COLUMNS else rows.batch.column(name) for name in columns
+            pa.array(self.values(name, offsets)) if name in SYSTEM_COLUMN_NAMES else rows.batch.column(name)
+            for name in columns
         ]
         schema = pa.schema(
             [
-                METADATA_COLUMNS.field(name) if name in ROW_COLUMNS else rows.batch.schema.field(name)
+                METADATA_COLUMNS.field(name) if name in SYSTEM_COLUMN_NAMES else rows.batch.schema.field(name)
                 for name in columns
             ],
             rows.batch.schema.metadata,
         )
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def of(self, name: str, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    def values(self, name: str, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """Return the values of a system column for rows at these offsets."""
         if name == ROW_ADDRESS or (name == ROW_ID and not self._manifest.has_stable_row_ids):
             return offsets.astype(np.uint64) | np.uint64(self._fragment.id << 32)
         if name == ROW_OFFSET:
@@ -63,7 +66,9 @@ class SystemColumns:
         data = self._fragment.row_ids
         if data is None:
             raise Corrupt(
-                "has no row ids, which the table promises", path=self._path, field=f"fragments[id={self._fragment.id}]"
+                "has no row ids, although the table has stable row ids",
+                path=self._path,
+                field=f"fragments[id={self._fragment.id}]",
             )
         return RowIdSequence.decode(data, rows=self._fragment.physical_rows, path=self._path)
 

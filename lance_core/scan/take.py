@@ -1,7 +1,7 @@
-"""Rows picked by where they are: by offset among the live rows, by row id, by row address.
+"""Take: reads rows by their position: by offset among the live rows, by row id or by row address.
 
-They come in the order asked for, as often as asked for. A row that is not there is an error that names it. Each
-fragment that holds any of them is read once, by a few threads.
+Rows are returned in the requested order, and as often as requested. Rows that do not exist raise an error that names
+them. Each fragment that holds any of the rows is read once, concurrently with others. Start with `take`.
 """
 
 import enum
@@ -27,7 +27,7 @@ from lance_core.versions.location import Location
 _LISTED_MAX = 5
 _OFFSET_BITS = 32
 _ROWS_MAX = 2**_OFFSET_BITS - 1
-"""Of one fragment."""
+"""Maximum number of rows in a fragment."""
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -35,7 +35,7 @@ RowNumbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer] | pa.Array | pa.
 
 
 class By(enum.Enum):
-    """What the numbers of rows mean."""
+    """Meaning of row numbers."""
 
     OFFSET = "offset"
     ROW_ID = "row_id"
@@ -47,50 +47,53 @@ class By(enum.Enum):
             return cls(text)
         except ValueError:
             known = ", ".join(repr(each.value) for each in cls)
-            raise InvalidInput(f"by={text!r}: rows are picked by one of {known}") from None
+            raise InvalidInput(f"by={text!r} must be one of {known}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class RowPositions:
-    """Where rows are, in the order asked for."""
+    """Positions of rows, in the requested order."""
 
     fragments: Ints
-    """By their number in the version."""
+    """Index of the fragment in the version, for each row."""
     offsets: Ints
-    """Physical."""
+    """Physical offset in that fragment, for each row."""
 
 
 def take(
     location: Location, manifest: Manifest, rows: RowNumbers, columns: Sequence[str] | None, *, by: By
 ) -> pa.Table:
+    """Read the rows with these numbers."""
     plan = plan_columns(manifest, columns)
-    reading = RowReader(location, plan)
-    places = locate_rows(location, manifest, rows, by=by)
-    keys, order = np.unique(scan_order_keys(places), return_inverse=True)
+    reader = RowReader(location, plan)
+    positions = locate_rows(location, manifest, rows, by=by)
+    keys, order = np.unique(scan_order_keys(positions), return_inverse=True)
     if not plan.output:
         return pa.Table.from_batches([rows_without_columns(len(order))])
-    batches = map_in_order(lambda each: reading.pick(*each), group_by_fragment(location, manifest, keys))
-    found = pa.Table.from_batches(batches, plan.schema).combine_chunks()
-    return found if len(order) == len(keys) and (order[1:] > order[:-1]).all() else found.take(pa.array(order))
+    batches = map_in_order(lambda each: reader.pick(*each), group_by_fragment(location, manifest, keys))
+    rows_table = pa.Table.from_batches(batches, plan.schema).combine_chunks()
+    return (
+        rows_table if len(order) == len(keys) and (order[1:] > order[:-1]).all() else rows_table.take(pa.array(order))
+    )
 
 
 def locate_rows(location: Location, manifest: Manifest, rows: RowNumbers, *, by: By) -> RowPositions:
-    """Raises `InvalidInput` that names those that are not there."""
-    wanted = _to_int64(rows)
+    """Return the positions of rows. Raises `InvalidInput`, which names those that do not exist."""
+    numbers = _to_int64(rows)
     if by is By.OFFSET:
-        return _locate_by_offset(location, manifest, wanted)
+        return _locate_by_offset(location, manifest, numbers)
     if by is By.ROW_ID and manifest.has_stable_row_ids:
-        return _locate_by_id(location, manifest, wanted)
-    return _locate_by_address(location, manifest, wanted, "row address" if by is By.ROW_ADDRESS else "row id")
+        return _locate_by_id(location, manifest, numbers)
+    return _locate_by_address(location, manifest, numbers, "row address" if by is By.ROW_ADDRESS else "row id")
 
 
-def scan_order_keys(places: RowPositions) -> Ints:
-    """A number for each place, in the order of a scan."""
-    return (places.fragments << _OFFSET_BITS) | places.offsets
+def scan_order_keys(positions: RowPositions) -> Ints:
+    """Return one number per position, ascending in scan order."""
+    return (positions.fragments << _OFFSET_BITS) | positions.offsets
 
 
 def group_by_fragment(location: Location, manifest: Manifest, keys: Ints) -> Iterator[tuple[LiveFragment, Ints]]:
-    """The fragments of ascending keys, each with the offsets in it."""
+    """Yield the fragments of ascending keys, each with the offsets in it."""
     numbers = keys >> _OFFSET_BITS
     starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
     for start, stop in itertools.pairwise([*starts, len(keys)]):
@@ -99,56 +102,60 @@ def group_by_fragment(location: Location, manifest: Manifest, keys: Ints) -> Ite
 
 
 def build_row_id_index(location: Location, manifest: Manifest) -> RowIdIndex:
-    """Over all live rows."""
+    """Return an index from row id to address over all live rows."""
     manifest.check_ids()
     path = manifest_path(location, manifest)
 
-    def known(number: int) -> FragmentRowIds:
-        each = LiveFragment(location, manifest, manifest.fragments[number])
-        deleted = each.deletions
-        return FragmentRowIds(each.fragment.id, each.system_columns.row_id_sequence, deleted.offsets if deleted else None)
+    def row_ids_of(number: int) -> FragmentRowIds:
+        fragment = LiveFragment(location, manifest, manifest.fragments[number])
+        deleted = fragment.deletions
+        return FragmentRowIds(
+            fragment.fragment.id, fragment.system_columns.row_id_sequence, deleted.offsets if deleted else None
+        )
 
-    return RowIdIndex(list(map_in_order(known, range(len(manifest.fragments)))), path=path)
+    return RowIdIndex(list(map_in_order(row_ids_of, range(len(manifest.fragments)))), path=path)
 
 
-def _locate_by_offset(location: Location, manifest: Manifest, wanted: Ints) -> RowPositions:
+def _locate_by_offset(location: Location, manifest: Manifest, numbers: Ints) -> RowPositions:
     ends = np.cumsum(_row_counts(manifest, live=True))
     total = int(ends[-1]) if len(ends) else 0
-    _check_found(wanted, (wanted >= 0) & (wanted < total), "offset", location, manifest)
-    number = np.searchsorted(ends, wanted, side="right")
-    offsets = wanted - np.concatenate([[0], ends])[number]
+    _check_found(numbers, (numbers >= 0) & (numbers < total), "offset", location, manifest)
+    number = np.searchsorted(ends, numbers, side="right")
+    offsets = numbers - np.concatenate([[0], ends])[number]
     for each in np.unique(number):
         if manifest.fragments[int(each)].deletion_file is not None:
             deletions = LiveFragment(location, manifest, manifest.fragments[int(each)]).deletions
-            here = number == each
-            offsets[here] = offsets[here] if deletions is None else deletions.to_physical_offsets(offsets[here])
+            is_here = number == each
+            offsets[is_here] = (
+                offsets[is_here] if deletions is None else deletions.to_physical_offsets(offsets[is_here])
+            )
     return RowPositions(number, offsets)
 
 
-def _locate_by_address(location: Location, manifest: Manifest, wanted: Ints, what: str) -> RowPositions:
-    fragment_ids, offsets = wanted >> _OFFSET_BITS, wanted & ((1 << _OFFSET_BITS) - 1)
-    number, found = _fragment_numbers(manifest, fragment_ids)
+def _locate_by_address(location: Location, manifest: Manifest, addresses: Ints, label: str) -> RowPositions:
+    fragment_ids, offsets = addresses >> _OFFSET_BITS, addresses & ((1 << _OFFSET_BITS) - 1)
+    number, exists = _fragment_numbers(manifest, fragment_ids)
     rows = _row_counts(manifest, live=False)
     if len(rows):
-        found &= offsets < rows[number]
-    for each in np.unique(number[found]):
+        exists &= offsets < rows[number]
+    for each in np.unique(number[exists]):
         deletions = LiveFragment(location, manifest, manifest.fragments[int(each)]).deletions
         if deletions is not None:
-            here = np.flatnonzero(found & (number == each))
-            found[here] = ~np.isin(offsets[here], deletions.offsets)
-    _check_found(wanted, found, what, location, manifest)
+            rows_here = np.flatnonzero(exists & (number == each))
+            exists[rows_here] = ~np.isin(offsets[rows_here], deletions.offsets)
+    _check_found(addresses, exists, label, location, manifest)
     return RowPositions(number, offsets)
 
 
-def _locate_by_id(location: Location, manifest: Manifest, wanted: Ints) -> RowPositions:
-    places = build_row_id_index(location, manifest).locate_rows(wanted.astype(np.uint64))
-    _check_found(wanted, places.is_known & (wanted >= 0), "row id", location, manifest)
-    number, _ = _fragment_numbers(manifest, places.fragment_ids.astype(np.int64))
-    return RowPositions(number, places.offsets.astype(np.int64))
+def _locate_by_id(location: Location, manifest: Manifest, row_ids: Ints) -> RowPositions:
+    addresses = build_row_id_index(location, manifest).locate_rows(row_ids.astype(np.uint64))
+    _check_found(row_ids, addresses.is_known & (row_ids >= 0), "row id", location, manifest)
+    number, _ = _fragment_numbers(manifest, addresses.fragment_ids.astype(np.int64))
+    return RowPositions(number, addresses.offsets.astype(np.int64))
 
 
 def _fragment_numbers(manifest: Manifest, fragment_ids: Ints) -> tuple[Ints, Mask]:
-    """The number of each fragment in the version, and whether it is there at all."""
+    """Return the index of each fragment id in the version, and whether it exists."""
     manifest.check_ids()
     ids = np.fromiter((each.id for each in manifest.message.fragments), dtype=np.int64)
     if not len(ids):
@@ -167,36 +174,36 @@ def _row_counts(manifest: Manifest, *, live: bool) -> Ints:
     for count in (min(counts, default=0), max(counts, default=0)):
         if not 0 <= count <= _ROWS_MAX:
             broken = fragments[counts.index(count)].id
-            what = f"fragment {broken} would have {count} rows; examine the table with fsck()"
-            raise Corrupt(what, path=manifest.path, field=f"fragments[id={broken}]")
+            message = f"fragment {broken} cannot have {count} rows; examine the table with fsck()"
+            raise Corrupt(message, path=manifest.path, field=f"fragments[id={broken}]")
     return np.array(counts, dtype=np.int64)
 
 
 def _to_int64(rows: RowNumbers) -> Ints:
     if isinstance(rows, pa.Array | pa.ChunkedArray):
         if rows.null_count or not pa.types.is_integer(rows.type):
-            kind = "one of these is null" if pa.types.is_integer(rows.type) else f"these are {rows.type}"
-            raise InvalidInput(f"rows are picked by whole numbers, a list of them; {kind}")
+            problem = "one of them is null" if pa.types.is_integer(rows.type) else f"these are {rows.type}"
+            raise InvalidInput(f"rows must be a list of integers; {problem}")
         rows = rows.to_numpy()
     try:
         numbers: npt.NDArray[np.integer] = np.asarray(rows)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput(f"rows are picked by whole numbers, a list of them: {error}") from error
+        raise InvalidInput(f"rows must be a list of integers: {error}") from error
     if not numbers.size:
         return np.zeros(0, dtype=np.int64)
     if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
-        raise InvalidInput(f"rows are picked by whole numbers, a list of them; these are {numbers.dtype}")
+        raise InvalidInput(f"rows must be a list of integers; these are {numbers.dtype}")
     if numbers.dtype == np.uint64 and (large := numbers[numbers >= 2**63]).size:
-        raise InvalidInput(f"there is no row {large[0]}")
+        raise InvalidInput(f"row {large[0]} does not exist")
     return numbers.astype(np.int64)
 
 
-def _check_found(wanted: Ints, found: Mask, what: str, location: Location, manifest: Manifest) -> None:
-    if found.all():
+def _check_found(numbers: Ints, exists: Mask, label: str, location: Location, manifest: Manifest) -> None:
+    if exists.all():
         return
-    missing = list(dict.fromkeys(wanted[~found].tolist()))
+    missing = list(dict.fromkeys(numbers[~exists].tolist()))
     more = f" and {len(missing) - _LISTED_MAX} more" if len(missing) > _LISTED_MAX else ""
     raise InvalidInput(
-        f"{location.uri}: version {manifest.version} has no live row with {what} "
+        f"{location.uri}: version {manifest.version} has no live row with {label} "
         f"{', '.join(map(str, missing[:_LISTED_MAX]))}{more}; it has {manifest.row_count()} live rows"
     )

@@ -1,8 +1,8 @@
-"""The rows nearest to a vector, exactly: every vector that the filter lets pass is looked at, and the best `k` stay.
+"""Vector search, exact: computes the distance of every vector that passes the filter, and keeps the nearest `k`.
 
-Only the vector column and the filter's are read of all rows; the rest of a row only where it is among the best. Rows
-at one distance come in the order of the table, so that a search always has one answer. Vectors that have no distance
-are left out: null ones, those with NaN, and for cosine those of length zero. Start with `search`.
+Only the vector column and the columns of the filter are read of all rows; other columns only of the nearest rows. Rows
+at the same distance come in the order of the table, so that a search is deterministic. Vectors without a distance are
+left out: nulls, vectors with NaN and, for cosine, vectors of length zero. Start with `search`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,17 +18,17 @@ import pyarrow.compute as pc
 from lance_core import validation
 from lance_core.errors import InvalidInput
 from lance_core.format.manifest import Manifest
-from lance_core.scan.column_resolution import resolved
+from lance_core.scan.column_resolution import resolve_columns
 from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
-from lance_core.scan.selection import Select
+from lance_core.scan.selection import RowSelector
 from lance_core.scan.take import By, take
 from lance_core.versions.location import Location
 
 DISTANCE = "_distance"
 _ADDRESS = "_rowaddr"
 _BLOCK_VALUES = 2**18
-"""Numbers that are worked on at a time, so that they stay in the cache."""
+"""Numbers that are processed at a time, so that they stay in the processor cache."""
 
 Floats = npt.NDArray[np.float64]
 Values = npt.NDArray[np.floating] | npt.NDArray[np.uint8]
@@ -37,29 +37,32 @@ Distances = Callable[[Values, Floats], Floats]
 
 
 class Metric(Enum):
+    """Distance metric."""
+
     L2 = "l2"
-    """Squared, as Lance has it."""
+    """Squared Euclidean distance, as in Lance."""
     COSINE = "cosine"
     DOT = "dot"
     HAMMING = "hamming"
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
-    """The nearest so far: near before far, and first come first."""
+class NearestRows:
+    """The nearest rows so far, in order of distance; rows at the same distance in the order of the table."""
 
     distances: Floats
     addresses: npt.NDArray[np.uint64]
 
-    def and_of(self, distances: Floats, addresses: npt.NDArray[np.uint64], k: int) -> "Best":
-        known = ~np.isnan(distances)
+    def merge(self, distances: Floats, addresses: npt.NDArray[np.uint64], k: int) -> "NearestRows":
+        """Return the nearest `k` rows of these and of more rows."""
+        is_candidate = ~np.isnan(distances)
         if len(self.distances) == k:
-            known &= distances < self.distances[-1]
-        if not known.any():
+            is_candidate &= distances < self.distances[-1]
+        if not is_candidate.any():
             return self
-        all_distances = np.concatenate([self.distances, distances[known]])
+        all_distances = np.concatenate([self.distances, distances[is_candidate]])
         nearest = np.argsort(all_distances, kind="stable")[:k]
-        return Best(all_distances[nearest], np.concatenate([self.addresses, addresses[known]])[nearest])
+        return NearestRows(all_distances[nearest], np.concatenate([self.addresses, addresses[is_candidate]])[nearest])
 
 
 def search(
@@ -74,94 +77,99 @@ def search(
     refine: int | None,
     filter: str | None,
     columns: Sequence[str] | None,
-    select: Select | None = None,
+    select: RowSelector | None = None,
 ) -> pa.Table:
-    k = validation.whole_number(k, "k", at_least=1, too_small="a search is for at least one row")
+    """Return the `k` rows nearest to a vector, with their distances."""
+    k = validation.check_integer(k, "k", at_least=1, too_small="a search returns at least one row")
     for number, what in ((nprobes, "nprobes"), (refine, "refine")):
         if number is not None:
-            validation.whole_number(number, what, at_least=1, too_small="it counts from 1")
-    shown = _shown(manifest, columns)
-    stored = _vector_type(manifest, validation.text(column, "column"))
-    how = _metric(metric, stored.value_type, column)
-    wanted = _query(vector, stored, column)
-    best = Best(np.empty(0), np.empty(0, dtype=np.uint64))
+            validation.check_integer(number, what, at_least=1, too_small="it counts from 1")
+    result_columns = _result_columns(manifest, columns)
+    stored = _vector_type(manifest, validation.check_text(column, "column"))
+    resolved_metric = _resolve_metric(metric, stored.value_type, column)
+    query_vector = _query_vector(vector, stored, column)
+    nearest = NearestRows(np.empty(0), np.empty(0, dtype=np.uint64))
     plan = plan_scan(manifest, columns=[column], filter=filter, with_row_address=True, select=select)
     for batch in scan(location, plan):
         vectors, addresses = batch.column(0), batch.column(1)
         if vectors.null_count:
-            there = pc.is_valid(vectors)
-            vectors, addresses = vectors.filter(there), addresses.filter(there)
-        best = best.and_of(_distances(how, vectors, wanted), addresses.to_numpy(), k)
-    rows = take(location, manifest, best.addresses, [name for name in shown if name != DISTANCE], by=By.ROW_ADDRESS)
-    distances = pa.array(best.distances, pa.float32())
-    where = shown.index(DISTANCE)
+            is_valid = pc.is_valid(vectors)
+            vectors, addresses = vectors.filter(is_valid), addresses.filter(is_valid)
+        nearest = nearest.merge(_distances(resolved_metric, vectors, query_vector), addresses.to_numpy(), k)
+    rows = take(
+        location, manifest, nearest.addresses, [name for name in result_columns if name != DISTANCE], by=By.ROW_ADDRESS
+    )
+    distances = pa.array(nearest.distances, pa.float32())
+    position = result_columns.index(DISTANCE)
     if not rows.num_columns:
         return pa.table([distances], pa.schema([pa.field(DISTANCE, pa.float32())], rows.schema.metadata))
-    return rows.add_column(where, pa.field(DISTANCE, pa.float32()), distances)
+    return rows.add_column(position, pa.field(DISTANCE, pa.float32()), distances)
 
 
-def _shown(manifest: Manifest, columns: Sequence[str] | None) -> list[str]:
-    """With the distance, where it was asked for or else at the end."""
+def _result_columns(manifest: Manifest, columns: Sequence[str] | None) -> list[str]:
+    """Return the columns of the result. The distance comes where the caller requested it, or else last."""
     names = manifest.schema.arrow.names
     if DISTANCE in names:
         raise InvalidInput(
-            f"the table has a column {DISTANCE!r}, which is what a search calls its distances; give it another name "
+            f"the table has a column {DISTANCE!r}, the name that a search gives to its distances; rename it "
             f"with alter_column({DISTANCE!r}, rename=...)"
         )
-    asked = list(names if columns is None else validation.names(columns, "columns"))
-    return asked if DISTANCE in asked else [*asked, DISTANCE]
+    requested = list(names if columns is None else validation.check_names(columns, "columns"))
+    return requested if DISTANCE in requested else [*requested, DISTANCE]
 
 
 def _vector_type(manifest: Manifest, column: str) -> pa.FixedSizeListType:
-    (found,) = resolved(manifest.schema, [column])
-    if not pa.types.is_fixed_size_list(found.arrow.type) or found.arrow.type.value_type not in _METRICS:
+    (resolved,) = resolve_columns(manifest.schema, [column])
+    if not pa.types.is_fixed_size_list(resolved.arrow.type) or resolved.arrow.type.value_type not in _METRICS:
         raise InvalidInput(
-            f"the column {column!r} holds {found.arrow.type}, and a search needs vectors: fixed-size lists of float16, "
-            "float32, float64 or uint8; alter_column(..., type=pa.list_(pa.float32(), n)) makes them of what converts"
+            f"column {column!r} has the type {resolved.arrow.type}, but a search needs vectors: fixed-size lists of "
+            "float16, float32, float64 or uint8; alter_column(..., type=pa.list_(pa.float32(), n)) converts a column"
         )
-    return found.arrow.type
+    return resolved.arrow.type
 
 
-def _metric(asked: str | None, values: pa.DataType, column: str) -> Metric:
-    possible = _METRICS[values]
-    if asked is None:
-        return possible[0]
-    found = validation.choice(Metric, asked, "metric")
-    if found not in possible:
-        words = " or ".join(each.value for each in possible)
-        raise InvalidInput(f"metric={asked!r}: vectors of {values}, which {column!r} holds, are compared by {words}")
-    return found
+def _resolve_metric(metric: str | None, values: pa.DataType, column: str) -> Metric:
+    metrics = _METRICS[values]
+    if metric is None:
+        return metrics[0]
+    chosen = validation.check_choice(Metric, metric, "metric")
+    if chosen not in metrics:
+        allowed = " or ".join(each.value for each in metrics)
+        raise InvalidInput(
+            f"metric={metric!r} does not apply to column {column!r}: vectors of {values} are compared by {allowed}"
+        )
+    return chosen
 
 
-def _query(vector: Vector, stored: pa.FixedSizeListType, column: str) -> Floats:
+def _query_vector(vector: Vector, stored: pa.FixedSizeListType, column: str) -> Floats:
     try:
-        found = np.asarray(vector, dtype=np.float64)
+        query = np.asarray(vector, dtype=np.float64)
     except (TypeError, ValueError):
-        found = np.empty((0, 0))
-    if found.ndim != 1:
-        raise InvalidInput(f"vector is a list of {stored.list_size} numbers, as {column!r} holds them")
-    if len(found) != stored.list_size:
+        query = np.empty((0, 0))
+    if query.ndim != 1:
+        raise InvalidInput(f"vector must be a list of {stored.list_size} numbers, like the values of column {column!r}")
+    if len(query) != stored.list_size:
         raise InvalidInput(
-            f"vector has {len(found)} numbers, and those of {column!r} have {stored.list_size}; were they made by the "
-            "same model?"
+            f"vector has {len(query)} numbers, but those of column {column!r} have {stored.list_size}; check that both come "
+            "from the same model"
         )
-    if not np.isfinite(found).all():
-        place = int(np.flatnonzero(~np.isfinite(found))[0])
-        raise InvalidInput(f"vector holds {found[place]} at place {place}; no row is near to that")
-    if stored.value_type == pa.uint8() and not (np.isin(found, np.arange(256))).all():
-        raise InvalidInput(f"vector is to be of whole numbers from 0 to 255, as {column!r} holds them")
-    return found
+    if not np.isfinite(query).all():
+        position = int(np.flatnonzero(~np.isfinite(query))[0])
+        raise InvalidInput(f"vector has {query[position]} at position {position}; its elements must be finite")
+    if stored.value_type == pa.uint8() and not (np.isin(query, np.arange(256))).all():
+        raise InvalidInput(f"vector must consist of integers from 0 to 255, like the values of column {column!r}")
+    return query
 
 
-def _distances(metric: Metric, vectors: pa.FixedSizeListArray, wanted: Floats) -> Floats:
+def _distances(metric: Metric, vectors: pa.FixedSizeListArray, query: Floats) -> Floats:
     measure = _MEASURES[metric]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        parts = [measure(block, wanted) for block in _blocks(vectors, len(wanted))]
+        parts = [measure(block, query) for block in _blocks(vectors, len(query))]
     return np.concatenate(parts) if parts else np.empty(0)
 
 
 def _blocks(vectors: pa.FixedSizeListArray, size: int) -> Iterator[Values]:
-    """Rows of numbers; a null among a vector's numbers counts as 0, as it does in Lance."""
+    """Yield vectors as blocks of rows. A null element of a vector counts as 0, as in Lance."""
     step = max(1, _BLOCK_VALUES // max(1, size))
     for start in range(0, len(vectors), step):
         part = vectors.slice(start, step)
@@ -172,30 +180,30 @@ def _blocks(vectors: pa.FixedSizeListArray, size: int) -> Iterator[Values]:
         yield block.reshape(len(part), size)
 
 
-def _l2(block: Values, wanted: Floats) -> Floats:
-    apart = block.astype(np.float64) - wanted
+def _l2(block: Values, query: Floats) -> Floats:
+    apart = block.astype(np.float64) - query
     return np.asarray(np.einsum("ij,ij->i", apart, apart), dtype=np.float64)
 
 
-def _dot(block: Values, wanted: Floats) -> Floats:
-    return 1 - _product(block.astype(np.float64), wanted)
+def _dot(block: Values, query: Floats) -> Floats:
+    return 1 - _product(block.astype(np.float64), query)
 
 
-def _cosine(block: Values, wanted: Floats) -> Floats:
+def _cosine(block: Values, query: Floats) -> Floats:
     rows = block.astype(np.float64)
-    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows)) * np.sqrt(wanted @ wanted)
-    return np.where(lengths > 0, 1 - _product(rows, wanted) / lengths, np.nan)
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows)) * np.sqrt(query @ query)
+    return np.where(lengths > 0, 1 - _product(rows, query) / lengths, np.nan)
 
 
-def _hamming(block: Values, wanted: Floats) -> Floats:
-    differing = np.bitwise_xor(block.astype(np.uint8), wanted.astype(np.uint8))
+def _hamming(block: Values, query: Floats) -> Floats:
+    differing = np.bitwise_xor(block.astype(np.uint8), query.astype(np.uint8))
     return np.asarray(np.bitwise_count(differing).sum(axis=1), dtype=np.float64)
 
 
-def _product(rows: Floats, wanted: Floats) -> Floats:
-    """Row by row, so that equal rows have equal distances wherever they are; a matrix product gives them to BLAS, which
-    does not promise it."""
-    return np.asarray(np.einsum("ij,j->i", rows, wanted), dtype=np.float64)
+def _product(rows: Floats, query: Floats) -> Floats:
+    """Return the dot product of each row. Each row is computed by itself, so that equal rows have equal distances in
+    any position; a matrix product uses BLAS, which does not guarantee that."""
+    return np.asarray(np.einsum("ij,j->i", rows, query), dtype=np.float64)
 
 
 _MEASURES: Mapping[Metric, Distances] = {
@@ -211,4 +219,4 @@ _METRICS: Mapping[pa.DataType, Sequence[Metric]] = {
     pa.float64(): _FLOATS,
     pa.uint8(): (Metric.HAMMING,),
 }
-"""What vectors of these are compared by; the first where nobody says."""
+"""Metrics for each type of vector element; the first is the default."""

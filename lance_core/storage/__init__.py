@@ -1,6 +1,7 @@
-"""Bytes at a path: one narrow trait, and the stores that keep it.
+"""Storage: bytes at a path, behind one narrow interface.
 
-What lives here: `Store` (in `store.py`), `local.py`, `memory.py`, `object_store.py` for all object stores, with one
-module a kind in `buckets/`, and `factory.py`, which chooses one for a URI. What never does: the word
-manifest, versions, retries that could hide an answer.
+`store.py` has the interface, `Store`. It is implemented by `local.py`, `memory.py` and `object_store.py`, which uses
+one module of `buckets/` for each object store service. `factory.py` opens the store for a URI. Stores know nothing of
+manifests and versions (except `manifest_stores/`, which reserves versions), and never retry a request whose first
+answer the retry could hide.
 """

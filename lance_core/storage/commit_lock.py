@@ -1,9 +1,10 @@
-"""One after the other, for those who can: writers on one machine wait at a directory for their turn.
+"""Commit lock: an advisory file lock by which writers on one machine commit one after the other.
 
-Nobody needs a turn to be right: who is first is decided by `create` alone, and a writer elsewhere, or of another
-library, asks for none. But those who wait lose no races among themselves, and the system lets them go on about in the
-order in which they came. A turn ends with its process at the latest. Who has waited too long, because somebody was
-stopped in the middle of a turn, goes on without; and as long as that lasts, nobody of this process waits there again.
+Correctness does not depend on the lock: `create` alone decides which writer commits, and writers on other machines or
+of other libraries do not take it. Writers that take it lose no races to each other, and the operating system grants
+it roughly in the order of arrival. The lock ends with its process at the latest. A writer that waits too long,
+because the holder was suspended, continues without the lock; while that lasts, no other writer of its process waits
+there.
 """
 
 import fcntl
@@ -13,29 +14,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_PATIENCE_SECONDS = 2.0
-_open: set[int] = set()
-"""Descriptors that hold a turn or wait for one. A forked process would keep the turn of its parent with them."""
-_blocked: set[Path] = set()
-"""Directories at which somebody of this process has waited too long, and still stands in line."""
+_TIMEOUT_SECONDS = 2.0
+_open_descriptors: set[int] = set()
+"""Descriptors that hold a lock or wait for one. A forked child that inherited them would keep its parent's locks."""
+_blocked_directories: set[Path] = set()
+"""Directories for which a writer of this process timed out while its waiter thread still waits for the lock."""
 
 
-def _forget() -> None:
-    for descriptor in _open:
+def _reset_after_fork() -> None:
+    for descriptor in _open_descriptors:
         with suppress(OSError):
             os.close(descriptor)
-    _open.clear()
-    _blocked.clear()
+    _open_descriptors.clear()
+    _blocked_directories.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 @contextmanager
-def commit_lock(directory: Path, patience: float = _PATIENCE_SECONDS) -> Iterator[bool]:
-    """Tells whether it is one: not where the directory is missing, its file system knows no locks, or it took too
-    long."""
-    if directory in _blocked:
+def commit_lock(directory: Path, timeout_seconds: float = _TIMEOUT_SECONDS) -> Iterator[bool]:
+    """Hold the lock of a directory, and yield whether it was acquired.
+
+    It is not acquired if the directory does not exist, its file system has no locks, or the wait times out.
+    """
+    if directory in _blocked_directories:
         yield False
         return
     try:
@@ -43,65 +46,68 @@ def commit_lock(directory: Path, patience: float = _PATIENCE_SECONDS) -> Iterato
     except OSError:
         yield False
         return
-    _open.add(descriptor)
-    waiting: _LockWaiter | None = None
-    mine = False
+    _open_descriptors.add(descriptor)
+    waiter: _LockWaiter | None = None
+    is_locked = False
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine = True
+            is_locked = True
         except BlockingIOError:
-            with suppress(RuntimeError):  # no thread can be had just now
-                waiting = _LockWaiter(descriptor, directory)
-                mine = waiting.came_within(patience)
+            with suppress(RuntimeError):  # the process cannot start another thread at the moment
+                waiter = _LockWaiter(descriptor, directory)
+                is_locked = waiter.wait_for_lock(timeout_seconds)
         except OSError:
             pass
-        yield mine
+        yield is_locked
     finally:
-        if waiting is None or not waiting.leave():
-            _close(descriptor)
+        if waiter is None or not waiter.abandon():
+            _release(descriptor)
 
 
 class _LockWaiter:
-    """A thread that stands in line, since a wait for a lock cannot be given an end. Who gives up leaves the descriptor
-    to it, and its turn is over as soon as it comes."""
+    """Thread that waits for a lock, because `flock` has no timeout.
+
+    A caller that times out leaves the descriptor to the thread, which releases the lock as soon as it acquires it.
+    """
 
     def __init__(self, descriptor: int, directory: Path) -> None:
         self._descriptor = descriptor
         self._directory = directory
-        self._came = threading.Event()
-        self._either = threading.Lock()
-        self._over = self._left = False
-        threading.Thread(target=self._stand, name="waits for its turn", daemon=True).start()
+        self._acquired = threading.Event()
+        self._mutex = threading.Lock()
+        self._is_done = self._is_abandoned = False
+        threading.Thread(target=self._acquire, name="commit-lock-waiter", daemon=True).start()
 
-    def came_within(self, seconds: float) -> bool:
-        if self._came.wait(seconds):
+    def wait_for_lock(self, seconds: float) -> bool:
+        """Return whether the lock was acquired in time; otherwise mark the directory as blocked."""
+        if self._acquired.wait(seconds):
             return True
-        with self._either:
-            if not self._over:
-                _blocked.add(self._directory)
-            return self._over
+        with self._mutex:
+            if not self._is_done:
+                _blocked_directories.add(self._directory)
+            return self._is_done
 
-    def leave(self) -> bool:
-        """Whether the descriptor is the thread's to close."""
-        with self._either:
-            self._left = not self._over
-            return self._left
+    def abandon(self) -> bool:
+        """Give the lock up, and return whether the thread will close the descriptor."""
+        with self._mutex:
+            self._is_abandoned = not self._is_done
+            return self._is_abandoned
 
-    def _stand(self) -> None:
+    def _acquire(self) -> None:
         with suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        with self._either:
-            self._over = True
-            _blocked.discard(self._directory)
-            if self._left:
-                _close(self._descriptor)
-        self._came.set()
+        with self._mutex:
+            self._is_done = True
+            _blocked_directories.discard(self._directory)
+            if self._is_abandoned:
+                _release(self._descriptor)
+        self._acquired.set()
 
 
-def _close(descriptor: int) -> None:
-    """The turn is over for every copy of the descriptor that a fork made."""
-    _open.discard(descriptor)
+def _release(descriptor: int) -> None:
+    """Unlock explicitly, because copies of the descriptor in forked processes would keep the lock after a close."""
+    _open_descriptors.discard(descriptor)
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)

@@ -1,16 +1,16 @@
-"""A directory on this machine, made durable: a file that was acknowledged survives a power loss, whole.
+"""Local store: a directory on this machine. An acknowledged file survives a power loss, complete.
 
-A write goes to a temporary name in the same directory, is fsynced, and gets its final name by `link` (create)
-or `rename` (put); then the directory is fsynced, and its parents where they are new. `link` is what makes
-create exclusive, and no reader ever sees half a file. File systems without hard links are refused, since
-every substitute at hand can replace somebody's file.
+A write goes to a temporary name in the same directory, is fsynced, and gets its final name by `link` (create) or
+`rename` (put). Then the directory is fsynced, and so are its parents if they are new. `link` makes create exclusive,
+and no reader ever sees a partial file. File systems without hard links are rejected, because every available
+substitute for `link` can replace another writer's file.
 
-What is promised covers what this package wrote durably, and the way to it: before a process acknowledges its first
-write it syncs the directory, all directories in it, and its entry in its parent, whoever made them. The contents of
-files that others wrote without syncing (pylance does not; `durable=False` does not) are theirs: syncing a table of
-terabytes at its first small append would be worse.
+The guarantee covers the files that this package wrote durably, and the directories on the way to them: before a
+process acknowledges its first write, it syncs the root, all directories in it, and the entry of the root in its
+parent, whichever program created them. It does not cover the contents of files that were written without fsync, by
+pylance or with `durable=False`: syncing a table of terabytes at its first small append would be worse.
 
-A name that leads out of the root through a symbolic link is not read, written or removed. The root itself may be a
+A path that leads out of the root through a symbolic link is not read, written or deleted. The root itself may be a
 link.
 """
 
@@ -30,18 +30,20 @@ from lance_core.storage.commit_lock import commit_lock
 from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, ReportsLastChange, SupportsCommitLock
 
 _TEMPORARY = ".tmp"
-_WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
-_NOT_LINKED = (errno.EACCES, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOSPC, errno.EROFS)
-"""The answers of a file system that has looked and did nothing."""
+_LINKS_UNSUPPORTED = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
+_DEFINITELY_NOT_LINKED = (errno.EACCES, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOSPC, errno.EROFS)
+"""Errors after which `link` definitely had no effect."""
 _Identity: TypeAlias = tuple[int, int]
-_anchored: dict[Path, _Identity] = {}
-"""Directories whose entry in their parent this process has synced. A directory made anew is another one."""
-_SAME_MOMENT_NS = 10_000_000
-"""File systems take their time from a clock that ticks every few milliseconds."""
+_synced_entries: dict[Path, _Identity] = {}
+"""Directories whose entry in their parent this process has synced, with the identity that a recreated one lacks."""
+_TIMESTAMP_TOLERANCE_NS = 10_000_000
+"""The clock that file systems take timestamps from ticks every few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalStore(ReportsLastChange, SupportsCommitLock):
+    """Directory `root` as a store. With `durable=False` no call fsyncs."""
+
     root: Path
     durable: bool = True
 
@@ -50,114 +52,115 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
         return str(self.root)
 
     @property
-    def base(self) -> str:
-        """Where the codec finds it, and with which options: none."""
+    def codec_uri(self) -> str:
+        """URI by which the codec opens files below the root."""
         return str(self.root)
 
     @property
-    def given(self) -> tuple[tuple[str, str], ...]:
+    def codec_options(self) -> tuple[tuple[str, str], ...]:
+        """Storage options for the codec; local files need none."""
         return ()
 
     def without_secrets(self, text: str) -> str:
-        """There are none."""
+        """Return the text unchanged: a local store has no secrets."""
         return text
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         try:
-            descriptor, size = self._opened(path)
+            descriptor, size = self._open_for_reading(path)
             try:
-                # What is not there takes no memory.
+                # `pread` allocates the requested length, so a length beyond the end of the file is cut first.
                 rest = max(size - start, 0)
-                return _read(descriptor, start, rest if length is None else min(length, rest))
+                return _read_range(descriptor, start, rest if length is None else min(length, rest))
             finally:
                 os.close(descriptor)
         except FileNotFoundError as error:
             raise NotFound(f"{self.root / path} does not exist") from error
         except OSError as error:
-            raise _failed("read", self.root / path, error) from error
+            raise _storage_error("read", self.root / path, error) from error
 
     def head(self, path: str) -> ObjectInfo | None:
         try:
-            return _info(path, self._stat(path))
+            return _details(path, self._stat(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise _failed("look at", self.root / path, error) from error
+            raise _storage_error("read the status of", self.root / path, error) from error
 
     def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
-        found: list[_ListedFile] = []
+        files: list[_ListedFile] = []
         try:
-            with os.scandir(self._place(directory)) as entries:
+            with os.scandir(self._resolve(directory)) as entries:
                 for entry in entries:
                     if entry.name > start_after and not entry.name.startswith(_TEMPORARY) and entry.is_file():
-                        found.append(_ListedFile(f"{directory}/{entry.name}", entry))
+                        files.append(_ListedFile(f"{directory}/{entry.name}", entry))
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except OSError as error:
-            raise _failed("list", self.root / directory, error) from error
-        return sorted(found, key=lambda info: info.path)
+            raise _storage_error("list", self.root / directory, error) from error
+        return sorted(files, key=lambda info: info.path)
 
     def directories(self, directory: str) -> Sequence[str]:
-        """The names of those right in a directory, in their order; links are none."""
+        """Return the sorted names of the directories directly in a directory, without links."""
         try:
-            with os.scandir(self._place(directory) if directory else self.root) as entries:
+            with os.scandir(self._resolve(directory) if directory else self.root) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except OSError as error:
-            raise _failed("list", self.root / directory, error) from error
+            raise _storage_error("list", self.root / directory, error) from error
 
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
-        found: list[_ListedFile] = []
-        left = [directory]
-        if not self._has_no_link_below(directory):
+        files: list[_ListedFile] = []
+        pending = [directory]
+        if not self._is_free_of_links(directory):
             return ()
-        while left:
-            here = left.pop()
+        while pending:
+            current = pending.pop()
             try:
-                with os.scandir(self.root / here) as entries:
+                with os.scandir(self.root / current) as entries:
                     for entry in entries:
                         if entry.is_dir(follow_symlinks=False):
-                            left.append(f"{here}/{entry.name}")
+                            pending.append(f"{current}/{entry.name}")
                         elif entry.is_file(follow_symlinks=False):
-                            found.append(_ListedFile(f"{here}/{entry.name}", entry))
+                            files.append(_ListedFile(f"{current}/{entry.name}", entry))
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                raise _failed("list", self.root / here, error) from error
-        return sorted(found, key=lambda info: info.path)
+                raise _storage_error("list", self.root / current, error) from error
+        return sorted(files, key=lambda info: info.path)
 
     def put(self, path: str, data: bytes) -> None:
-        target = self._target(path)
+        target = self._resolve_target(path)
         try:
-            os.replace(self._temporary(target, data), target)
+            os.replace(self._write_temporary(target, data), target)
             self._sync_directory(os.path.dirname(target))
         except OSError as error:
-            raise _failed("write", target, error) from error
+            raise _storage_error("write", target, error) from error
 
     def create(self, path: str, data: bytes) -> Put:
-        target = self._target(path)
+        target = self._resolve_target(path)
         try:
-            temporary = self._temporary(target, data)
+            temporary = self._write_temporary(target, data)
         except OSError as error:
-            raise _failed("write", target, error) from error
+            raise _storage_error("write", target, error) from error
         try:
             os.link(temporary, target)
         except FileExistsError:
-            # A network file system may replay a link whose first answer was lost.
+            # A network file system may replay a link request whose first answer was lost.
             if not _is_same_file(temporary, target):
                 return Put.EXISTS
         except OSError as error:
-            if error.errno in _WITHOUT_LINKS:
+            if error.errno in _LINKS_UNSUPPORTED:
                 raise StorageError(
-                    f"{os.path.dirname(target)} is on a file system without hard links: without them two writers could "
-                    "both believe that they were first. Put the table on a local disk or an object store"
+                    f"{os.path.dirname(target)} is on a file system without hard links, so two writers could both "
+                    "commit the same version. Put the table on a local disk or an object store"
                 ) from error
-            if error.errno in _NOT_LINKED:
-                raise _failed("write", target, error) from error
+            if error.errno in _DEFINITELY_NOT_LINKED:
+                raise _storage_error("write", target, error) from error
             return Put.UNKNOWN
         finally:
-            with suppress(OSError):  # a leftover that every listing ignores; the answer matters more
+            with suppress(OSError):  # listings ignore a leftover temporary file, and the outcome must not be hidden
                 os.unlink(temporary)
         try:
             self._sync_directory(os.path.dirname(target))
@@ -167,140 +170,155 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
 
     def delete(self, path: str) -> None:
         try:
-            os.unlink(self._target(path))
+            os.unlink(self._resolve_target(path))
         except FileNotFoundError:
             return
         except OSError as error:
-            raise _failed("delete", self.root / path, error) from error
+            raise _storage_error("delete", self.root / path, error) from error
 
     def ensure_durable(self, paths: Sequence[str]) -> None:
-        """Make files that another library wrote below the root survive a power loss,
-        under the names they have."""
+        """Make files that another library wrote below the root survive a power loss, under their current names."""
         if not self.durable:
             return
         try:
-            places = [self._place(path) for path in paths]
-            for place in places:
-                _sync(place)
-            for directory in {os.path.dirname(place) for place in places}:
+            files = [self._resolve(path) for path in paths]
+            for file in files:
+                _fsync(file)
+            for directory in {os.path.dirname(file) for file in files}:
                 self._sync_directory(directory)
         except OSError as error:
-            raise _failed("make durable", self.root, error) from error
+            raise _storage_error("make durable", self.root, error) from error
 
     def put_volatile(self, path: str, data: bytes) -> None:
-        """The old one goes first: to rename over a file makes some file systems wait for the disk. Who comes in between
-        finds nothing, and does without."""
-        target = self._target(path)
+        """Write the file without fsync.
+
+        The old file is deleted first, because renaming over a file makes some file systems wait for the disk. A
+        reader in between finds no file, which it must expect anyway.
+        """
+        target = self._resolve_target(path)
         try:
-            temporary = self._temporary(target, data, durable=False)
+            temporary = self._write_temporary(target, data, durable=False)
             with suppress(FileNotFoundError):
                 os.unlink(target)
             os.replace(temporary, target)
         except OSError as error:
-            raise _failed("write", target, error) from error
+            raise _storage_error("write", target, error) from error
 
-    def last_change(self, path: str) -> ObjectDetails | None:
-        """A rename notes its moment on the file and on its directory; whatever comes after moves the directory's on,
-        and whatever copies a table sets both as it likes, hardly ever alike."""
+    def head_if_directory_unchanged(self, path: str) -> ObjectDetails | None:
+        """Return the file's details if its directory has not changed since the file got its name.
+
+        A rename sets the change time of the file and the modification time of its directory to the same moment. Every
+        later change of the directory advances the latter. A tool that copies a table hardly ever sets both alike.
+        """
         target = os.path.join(self.root, path)
         try:
-            directory, found = os.stat(os.path.dirname(target)), os.stat(target)
+            directory, file = os.stat(os.path.dirname(target)), os.stat(target)
         except OSError:
             return None
-        return _info(path, found) if abs(directory.st_mtime_ns - found.st_ctime_ns) <= _SAME_MOMENT_NS else None
+        unchanged = abs(directory.st_mtime_ns - file.st_ctime_ns) <= _TIMESTAMP_TOLERANCE_NS
+        return _details(path, file) if unchanged else None
 
     def commit_lock(self, directory: str) -> AbstractContextManager[bool]:
-        return commit_lock(self.inside(directory))
+        return commit_lock(self.resolve_path(directory))
 
-    def prune(self, directory: str) -> None:
-        """Remove what is empty of a directory and of those in it; links are left alone."""
-        if not self._has_no_link_below(directory):
+    def remove_empty_directories(self, directory: str) -> None:
+        """Remove a directory and the directories in it if they are empty. Links are not followed."""
+        if not self._is_free_of_links(directory):
             return
-        for here, _directories, _files in os.walk(self.root / directory, topdown=False):
-            with suppress(OSError):  # somebody's file is in it
-                os.rmdir(here)
+        for current, _directories, _files in os.walk(self.root / directory, topdown=False):
+            with suppress(OSError):  # the directory is not empty
+                os.rmdir(current)
 
     def make_directory(self, directory: str) -> None:
         try:
-            self._make(self.inside(directory))
+            self._make_directories(self.resolve_path(directory))
         except OSError as error:
-            raise _failed("make", self.root / directory, error) from error
+            raise _storage_error("create", self.root / directory, error) from error
 
-    def inside(self, path: str) -> Path:
-        """Where `path` is, after every link was followed; it may not exist."""
-        return Path(self._place(path))
+    def resolve_path(self, path: str) -> Path:
+        """Return the absolute path with all links followed. The file need not exist."""
+        return Path(self._resolve(path))
 
-    def _place(self, path: str) -> str:
-        """As text, since a small append asks for some twenty places."""
-        if self._has_no_link_below(path):
+    def _resolve(self, path: str) -> str:
+        """Return the absolute path with all links followed, and raise if it is outside the root.
+
+        The result is a string, not a `Path`, because a small append resolves about twenty paths.
+        """
+        if self._is_free_of_links(path):
             return os.path.join(self.root, path)
-        root, place = os.path.realpath(self.root), os.path.realpath(self.root / path)
-        if place != root and not place.startswith(os.path.join(root, "")):
+        root, resolved = os.path.realpath(self.root), os.path.realpath(self.root / path)
+        if resolved != root and not resolved.startswith(os.path.join(root, "")):
             raise StorageError(
-                f"{self.root / path} is a link out of {self.root}, to {place}; what lies outside is not opened. If it "
-                "belongs there, put the file itself in the place of the link"
+                f"{self.root / path} is a link out of {self.root}, to {resolved}; files outside are not opened. If it "
+                "belongs to the table, replace the link by the file itself"
             )
-        return place
+        return resolved
 
-    def _target(self, path: str) -> str:
-        """Where `path` is written or removed: a link in its place is replaced, one on the way is not followed out."""
+    def _resolve_target(self, path: str) -> str:
+        """Return the absolute path to write or delete. A link at the path itself is not followed but replaced; a link
+        in its directories must not lead out of the root.
+        """
         directory, _, name = path.rpartition("/")
         if name in {"", ".", ".."} or "\0" in name:
-            return self._place(path)
-        return os.path.join(self._place(directory) if directory else self.root, name)
+            return self._resolve(path)
+        return os.path.join(self._resolve(directory) if directory else self.root, name)
 
     def _stat(self, path: str) -> os.stat_result:
-        """Most names are no links, and are asked once."""
-        found = os.lstat(self._target(path))
-        return os.stat(self._place(path)) if stat.S_ISLNK(found.st_mode) else found
+        """Return the status of a file. Most paths are not links and cost a single call."""
+        status = os.lstat(self._resolve_target(path))
+        return os.stat(self._resolve(path)) if stat.S_ISLNK(status.st_mode) else status
 
-    def _opened(self, path: str) -> tuple[int, int]:
-        """A descriptor, and the file's size. Of a file alone: to open a pipe would wait for whoever writes to it."""
+    def _open_for_reading(self, path: str) -> tuple[int, int]:
+        """Open a regular file and return its descriptor and size.
+
+        Anything else is rejected; `O_NONBLOCK` keeps the open of a pipe from waiting for a writer.
+        """
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            descriptor = os.open(self._target(path), flags)
+            descriptor = os.open(self._resolve_target(path), flags)
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
-            descriptor = os.open(self._place(path), flags)
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+            descriptor = os.open(self._resolve(path), flags)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
-            raise StorageError(f"could not read {self.root / path}: it is no file")
-        return descriptor, found.st_size
+            raise StorageError(f"could not read {self.root / path}: it is not a regular file")
+        return descriptor, status.st_size
 
-    def _has_no_link_below(self, path: str) -> bool:
-        """Whether a plain path leads there by itself, which is a fraction of what following links costs."""
+    def _is_free_of_links(self, path: str) -> bool:
+        """Return whether no part of a plain path is a link. This costs a fraction of resolving the path."""
         names = path.split("/")
         if "\0" in path or not {"", ".", ".."}.isdisjoint(names):
             return False
-        place = str(self.root)
+        prefix = str(self.root)
         for name in names:
-            place = f"{place}/{name}"
-            if os.path.islink(place):
+            prefix = f"{prefix}/{name}"
+            if os.path.islink(prefix):
                 return False
         return True
 
-    def _temporary(self, target: str, data: bytes, *, durable: bool = True) -> str:
+    def _write_temporary(self, target: str, data: bytes, *, durable: bool = True) -> str:
+        """Write the data to a temporary file in the directory of `target`, and return its path."""
         directory = os.path.dirname(target)
         temporary = f"{directory}/{_TEMPORARY}-{uuid.uuid4().hex}"
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except FileNotFoundError:
-            self._make(Path(directory))
+            self._make_directories(Path(directory))
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            left = memoryview(data)
-            while left:
-                left = left[os.write(descriptor, left) :]
+            remaining = memoryview(data)
+            while remaining:
+                remaining = remaining[os.write(descriptor, remaining) :]
             if durable and self.durable:
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
         return temporary
 
-    def _make(self, directory: Path) -> None:
-        """With the entry of each new directory synced into its parent, the top one first."""
+    def _make_directories(self, directory: Path) -> None:
+        """Create a directory and its missing parents from the top down, and sync the entry of each in its parent."""
         missing = []
         while not directory.is_dir():
             missing.append(directory)
@@ -308,36 +326,39 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
         for new in reversed(missing):
             new.mkdir(exist_ok=True)
             if self.durable:
-                _sync(new.parent)
-                _anchored[new] = _identity(new)
+                _fsync(new.parent)
+                _synced_entries[new] = _identity(new)
 
     def _sync_directory(self, directory: str) -> None:
         if self.durable:
-            _sync(directory)
-            self._anchor(Path(directory))
+            _fsync(directory)
+            self._sync_parent_entries(Path(directory))
 
-    def _anchor(self, directory: Path) -> None:
-        """What others made has entries that nobody may have synced: once per process, that is done for them."""
+    def _sync_parent_entries(self, directory: Path) -> None:
+        """Sync the directory entries from the root down to `directory`, once per process.
+
+        Other programs may have created these directories without syncing them.
+        """
         if not directory.is_relative_to(self.root):
             return
-        if _anchored.get(self.root) != _identity(self.root):
+        if _synced_entries.get(self.root) != _identity(self.root):
             with os.scandir(self.root) as entries:
-                within = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-            for place in (*within, self.root):
-                _sync(place)
-            _sync_if_allowed(self.root.parent)
-            for place in (*within, self.root):
-                _anchored[place] = _identity(place)
+                children = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+            for synced in (*children, self.root):
+                _fsync(synced)
+            _fsync_if_allowed(self.root.parent)
+            for synced in (*children, self.root):
+                _synced_entries[synced] = _identity(synced)
         while directory != self.root:
-            if _anchored.get(directory) != _identity(directory):
-                _sync(directory.parent)
-                _anchored[directory] = _identity(directory)
+            if _synced_entries.get(directory) != _identity(directory):
+                _fsync(directory.parent)
+                _synced_entries[directory] = _identity(directory)
             directory = directory.parent
 
 
 @dataclass(frozen=True, slots=True)
 class _ListedFile:
-    """Asks the file system only when it is asked: opening a table lists thousands of names and needs one."""
+    """Listed file that reads its status on first access: opening a table lists thousands of names and needs one."""
 
     path: str
     _entry: os.DirEntry[str]
@@ -354,25 +375,25 @@ class _ListedFile:
         try:
             return self._entry.stat()
         except FileNotFoundError:
-            raise NotFound(f"{self._entry.path} is gone since it was listed") from None
+            raise NotFound(f"{self._entry.path} was deleted after it was listed") from None
         except OSError as error:
-            raise _failed("look at", Path(self._entry.path), error) from error
+            raise _storage_error("read the status of", Path(self._entry.path), error) from error
 
 
-def _read(descriptor: int, start: int, length: int) -> bytes:
-    """One call gives two gigabytes at most."""
+def _read_range(descriptor: int, start: int, length: int) -> bytes:
+    """Read a range of a file, in several calls because one returns at most two gigabytes."""
     data = os.pread(descriptor, length, start)
     if len(data) == length or not data:
         return data
-    pieces = [data]
+    chunks = [data]
     while data:
         start, length = start + len(data), length - len(data)
         data = os.pread(descriptor, length, start)
-        pieces.append(data)
-    return b"".join(pieces)
+        chunks.append(data)
+    return b"".join(chunks)
 
 
-def _sync(path: Path | str) -> None:
+def _fsync(path: Path | str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -380,15 +401,15 @@ def _sync(path: Path | str) -> None:
         os.close(descriptor)
 
 
-def _sync_if_allowed(directory: Path) -> None:
-    """Who may pass through a directory, but not open it, has made nothing in it."""
+def _fsync_if_allowed(directory: Path) -> None:
+    """Sync a directory unless it may not be opened: a process without that permission created no entry in it."""
     with suppress(PermissionError):
-        _sync(directory)
+        _fsync(directory)
 
 
 def _identity(directory: Path) -> _Identity:
-    found = os.stat(directory)
-    return found.st_dev, found.st_ino
+    status = os.stat(directory)
+    return status.st_dev, status.st_ino
 
 
 def _is_same_file(one: str, other: str) -> bool:
@@ -398,9 +419,9 @@ def _is_same_file(one: str, other: str) -> bool:
         return False
 
 
-def _info(path: str, found: os.stat_result) -> ObjectDetails:
-    return ObjectDetails(path, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+def _details(path: str, status: os.stat_result) -> ObjectDetails:
+    return ObjectDetails(path, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
 
 
-def _failed(what: str, path: Path | str, error: OSError) -> StorageError:
-    return StorageError(f"could not {what} {path}: {error.strerror or error}")
+def _storage_error(action: str, path: Path | str, error: OSError) -> StorageError:
+    return StorageError(f"could not {action} {path}: {error.strerror or error}")

@@ -1,17 +1,17 @@
-"""Secrets kept out of what clients of stores write into logs.
+"""Log redaction: removes secrets from what the client libraries of stores log.
 
-At their most talkative they log whole requests, with session tokens in their headers. Whoever turns that on to look for
-a fault wants the requests, not the tokens. So the loggers that are known to do it get a filter, which puts asterisks in
-the place of every secret that this process has been given for a store. Nothing else about logging is touched.
+At debug level they log whole requests, with session tokens in the headers. A user who debugs a problem needs the
+requests, not the tokens. So the loggers known to do this get a filter that replaces every secret that this process
+has received for a store by asterisks. Logging is not changed otherwise.
 """
 
 import logging
 import traceback
 from collections.abc import Iterable
 
-from lance_core.storage.options import hidden
+from lance_core.storage.options import redact
 
-_TALKATIVE = (
+_VERBOSE_LOGGERS = (
     "botocore.auth",
     "botocore.awsrequest",
     "botocore.client",
@@ -31,40 +31,43 @@ _TALKATIVE = (
     "azure.core.pipeline.policies.http_logging_policy",
     "azure.identity",
 )
-_KEPT = 1024
-_NO_TEXT = "a message whose arguments do not fit it; left out, since nobody can tell what is secret in them"
-_NOT_A_TEXT = (
+_SECRETS_MAX = 1024
+_UNFORMATTABLE = "message omitted: its arguments do not match its format, so secrets in it could not be redacted"
+_FORMAT_ERRORS = (
     ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
-"""What arguments that do not fit raise, or such as fail to say what they are."""
-_known: dict[str, None] = {}
-"""In the order in which they came: those that are renewed push out the oldest."""
+"""Errors raised by arguments that do not match the format, or by the `__str__` of an argument."""
+_secrets: dict[str, None] = {}
+"""Known secrets in the order of arrival, so that renewed credentials evict the oldest ones."""
 
 
-class _Mask(logging.Filter):
+class _RedactingFilter(logging.Filter):
+    """Filter that redacts the message and the traceback of a record. It drops no record."""
+
     def filter(self, record: logging.LogRecord) -> bool:
         try:
             text = record.getMessage()
-        except _NOT_A_TEXT:  # whoever logs goes on, as if nobody looked
-            text, record.msg, record.args = "", _NO_TEXT, None
-        masked = hidden(text, _known)
+        except _FORMAT_ERRORS:  # a logging call must not fail because of the filter
+            text, record.msg, record.args = "", _UNFORMATTABLE, None
+        masked = redact(text, _secrets)
         if masked != text:
             record.msg, record.args = masked, None
         if record.exc_info and record.exc_info[0] is not None:
-            kind, error, trace = record.exc_info
-            told = "".join(traceback.format_exception(kind, error, trace)).rstrip("\n")
-            if (masked := hidden(told, _known)) != told:
+            error_type, error, trace = record.exc_info
+            formatted = "".join(traceback.format_exception(error_type, error, trace)).rstrip("\n")
+            if (masked := redact(formatted, _secrets)) != formatted:
                 record.exc_info, record.exc_text = None, masked
         return True
 
 
-_MASK = _Mask()
+_FILTER = _RedactingFilter()
 
 
 def redact_in_logs(secrets: Iterable[str]) -> None:
+    """Remember secrets, and redact them in everything that the known loggers write from now on."""
     for secret in secrets:
-        _known[secret] = None
-    while len(_known) > _KEPT:
-        del _known[next(iter(_known))]
-    for name in _TALKATIVE:
-        logging.getLogger(name).addFilter(_MASK)
+        _secrets[secret] = None
+    while len(_secrets) > _SECRETS_MAX:
+        del _secrets[next(iter(_secrets))]
+    for name in _VERBOSE_LOGGERS:
+        logging.getLogger(name).addFilter(_FILTER)

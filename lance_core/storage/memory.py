@@ -1,5 +1,7 @@
-"""A store in this process's memory, for commits under test. It is never a table for users:
-data files cannot be shared with the codec, and nothing outlives the process."""
+"""In-memory store: a `Store` for tests of commits.
+
+No user table lives here: the codec cannot read data files from it, and its contents end with the process.
+"""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -14,7 +16,7 @@ def _utc_now() -> datetime:
 
 
 class MemoryStore:
-    """`now` is the store's clock."""
+    """Store in the memory of this process. `now` is its clock."""
 
     def __init__(self, name: str = "memory", *, now: Callable[[], datetime] = _utc_now) -> None:
         self._name = name
@@ -35,8 +37,8 @@ class MemoryStore:
 
     def head(self, path: str) -> ObjectInfo | None:
         with self._lock:
-            found = self._objects.get(path)
-        return ObjectDetails(path, len(found[0]), found[1]) if found else None
+            stored = self._objects.get(path)
+        return ObjectDetails(path, len(stored[0]), stored[1]) if stored else None
 
     def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
         prefix = f"{directory}/"
@@ -69,4 +71,4 @@ class MemoryStore:
             self._objects.pop(path, None)
 
     def ensure_durable(self, paths: Sequence[str]) -> None:
-        """Nothing here outlives the process."""
+        """Do nothing: the contents end with the process."""

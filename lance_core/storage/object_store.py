@@ -1,9 +1,8 @@
-"""A directory in an object store, where an answer is durable and a put is seen whole or not at all.
+"""Object store: the `Store` interface on the requests of a `Bucket`. A put is atomic and durable once it is answered.
 
-What lives here: the contract of `Store` kept with the requests of a `Bucket`. Whatever can be asked again is, with
-patience. A `create` is sent once: an answer that was lost on the way, or 409, is UNKNOWN, and the caller looks.
-Before the first one the store has to prove that it honours the condition (`_prove`): many that speak a store's
-language parse it and put all the same.
+Idempotent requests are retried with back-off. A `create` is sent once: if its answer is lost, or is 409, the outcome
+is UNKNOWN, and the caller reads the object to find out. Before the first `create`, `_verify_conditional_put` tests
+that the store honours the condition, because some compatible stores accept the header and put the object regardless.
 """
 
 import uuid
@@ -17,50 +16,52 @@ from typing import TypeVar
 from lance_core.errors import LanceError, NotFound, StorageError, Unsupported
 from lance_core.storage.buckets.bucket import Bucket, ListedKey, ListingPage
 from lance_core.storage.object_uri import SCHEMES, ObjectUri
-from lance_core.storage.options import Settings, hidden
+from lance_core.storage.options import Settings, redact
 from lance_core.storage.request_errors import RequestError, RequestErrorKind, RetryPolicy
-from lance_core.storage.secret_references import StoreOptions, Told
+from lance_core.storage.secret_references import OptionPairs, StoreOptions
 from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, SupportsOrderedListing
 
 _A = TypeVar("_A")
-_AGAIN = frozenset((RequestErrorKind.UNREACHED, RequestErrorKind.BUSY, RequestErrorKind.LOST))
+_RETRYABLE = frozenset((RequestErrorKind.UNREACHED, RequestErrorKind.BUSY, RequestErrorKind.LOST))
 _NOT_SENT = frozenset((RequestErrorKind.UNREACHED,))
-_PAGE = 1000
-_PROBES = "_lance_assets/probe"
+_PAGE_KEYS_MAX = 1000
+_PROBE_DIRECTORY = "_lance_assets/probe"
 _PROBES_MAX = 5
-_proven: set[tuple[str, Settings]] = set()
-"""Buckets, and the ways to reach them, whose conditions this process has seen at work."""
+_verified: set[tuple[str, Settings]] = set()
+"""Buckets and settings with which this process has verified conditional puts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore(SupportsOrderedListing):
-    place: ObjectUri
+    """Directory `location` of an object store."""
+
+    location: ObjectUri
     options: StoreOptions = field(repr=False)
-    patience: RetryPolicy = field(default=RetryPolicy(), repr=False, compare=False)
+    retry_policy: RetryPolicy = field(default=RetryPolicy(), repr=False, compare=False)
 
     @classmethod
-    def at(cls, place: ObjectUri, options: Mapping[str, str]) -> "ObjectStore":
-        found = StoreOptions.of(place.scheme, place.uri, options)
-        understood = found.settings
-        patience = RetryPolicy(
-            seconds_max=understood.seconds("patience", RetryPolicy().seconds_max),
-            repeats_max=understood.number("repeats", RetryPolicy().repeats_max),
+    def open(cls, location: ObjectUri, options: Mapping[str, str]) -> "ObjectStore":
+        """Return the store with parsed options. No request is sent yet."""
+        parsed = StoreOptions.parse(location.scheme, location.uri, options)
+        settings = parsed.settings
+        retry_policy = RetryPolicy(
+            seconds_max=settings.get_seconds("retry_timeout", RetryPolicy().seconds_max),
+            retries_max=settings.get_int("retries", RetryPolicy().retries_max),
         )
-        return cls(place, found, patience)
+        return cls(location, parsed, retry_policy)
 
     @property
     def settings(self) -> Settings:
         return self.options.settings
 
     @property
-    def given(self) -> Told:
-        """The options as the caller gave them, which the codec understands by itself; where it gave names, what they
-        stand for now."""
-        return self.options.given
+    def codec_options(self) -> OptionPairs:
+        """Storage options for the codec: the caller's options, with references resolved to their current values."""
+        return self.options.resolved
 
     @property
     def description(self) -> str:
-        return self.place.uri
+        return self.location.uri
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         if length == 0:
@@ -68,182 +69,194 @@ class ObjectStore(SupportsOrderedListing):
                 raise NotFound(f"{self._uri(path)} does not exist")
             return b""
         try:
-            return self._ask("read", path, lambda bucket, key: bucket.get(key, start, length))
-        except _Absent as error:
+            return self._send("read", path, lambda bucket, key: bucket.get(key, start, length))
+        except _NoSuchObject as error:
             raise NotFound(f"{self._uri(path)} does not exist") from error
 
     def head(self, path: str) -> ObjectInfo | None:
         try:
-            return self._info(self._ask("look at", path, lambda bucket, key: bucket.head(key)))
-        except _Absent:
+            return self._details(self._send("read the status of", path, lambda bucket, key: bucket.head(key)))
+        except _NoSuchObject:
             return None
 
     def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
-        return [*self._listed(directory, deep=False, after=start_after)]
+        return [*self._list_pages(directory, recursive=False, after=start_after)]
 
-    def first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
-        return [*islice(self._listed(directory, deep=False, limit=count), count)]
+    def list_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
+        return [*islice(self._list_pages(directory, recursive=False, limit=count), count)]
 
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
-        return [*self._listed(directory, deep=True)]
+        return [*self._list_pages(directory, recursive=True)]
 
     def directories(self, directory: str) -> Sequence[str]:
-        """The names of those right in a directory, in their order."""
-        prefix = self.place.key(f"{directory}/" if directory else "")
-        found: list[str] = []
-        following: str | None = None
+        """Return the sorted names of the directories directly in a directory."""
+        prefix = self.location.key_of(f"{directory}/" if directory else "")
+        names: list[str] = []
+        continuation: str | None = None
         while True:
-            page = self._ask("list", directory, _page_of(prefix, False, "", following, _PAGE))
-            found += (each.removeprefix(prefix).rstrip("/") for each in page.directories)
-            following = page.following
-            if following is None:
-                return sorted(name for name in found if name)
+            page = self._send("list", directory, _page_request(prefix, False, "", continuation, _PAGE_KEYS_MAX))
+            names += (key.removeprefix(prefix).rstrip("/") for key in page.directories)
+            continuation = page.continuation
+            if continuation is None:
+                return sorted(name for name in names if name)
 
     def put(self, path: str, data: bytes) -> None:
-        self._ask("write", path, lambda bucket, key: bucket.put(key, data))
+        self._send("write", path, lambda bucket, key: bucket.put(key, data))
 
     def create(self, path: str, data: bytes) -> Put:
-        self._prove()
+        self._verify_conditional_put()
         return self._create(path, data)
 
     def delete(self, path: str) -> None:
         try:
-            self._ask("delete", path, lambda bucket, key: bucket.delete(key))
-        except _Absent:
+            self._send("delete", path, lambda bucket, key: bucket.delete(key))
+        except _NoSuchObject:
             return
 
     def ensure_durable(self, paths: Sequence[str]) -> None:
-        """An object is durable before its put is answered."""
+        """Do nothing: an object is durable before its put is answered."""
 
     # Files, of any size
 
     @property
-    def base(self) -> str:
-        return self.place.uri
+    def codec_uri(self) -> str:
+        return self.location.uri
 
-    def inside(self, path: str) -> str:
+    def resolve_path(self, path: str) -> str:
+        """Return the URI of an object."""
         return self._uri(path)
 
     def without_secrets(self, text: str) -> str:
-        """What another library says of this place, fit for a message."""
-        return hidden(text, self.settings.secrets)
+        """Return the text of another library about this store with the secrets redacted, for messages."""
+        return redact(text, self.settings.secrets)
 
     def make_directory(self, directory: str) -> None:
-        """There are none: a name may have slashes in it."""
+        """Do nothing: object stores have no directories, only names with slashes."""
 
     def download(self, path: str, to: Path) -> None:
         try:
-            self._ask("read", path, lambda bucket, key: bucket.download(key, to))
-        except _Absent as error:
+            self._send("read", path, lambda bucket, key: bucket.download(key, to))
+        except _NoSuchObject as error:
             raise NotFound(f"{self._uri(path)} does not exist") from error
 
     def upload(self, source: Path, path: str) -> None:
-        self._ask("write", path, lambda bucket, key: bucket.upload(source, key))
+        self._send("write", path, lambda bucket, key: bucket.upload(source, key))
 
     def copy_within(self, path: str, target: "ObjectStore", to: str) -> bool:
-        """False where the two are not in one bucket, and nothing was done."""
-        here, there = self.place, target.place
-        if (here.scheme, here.authority, self.settings) != (there.scheme, there.authority, target.settings):
+        """Copy an object within one bucket. Return false, without copying, if the target is in another bucket."""
+        source, destination = self.location, target.location
+        if (source.scheme, source.authority, self.settings) != (
+            destination.scheme,
+            destination.authority,
+            target.settings,
+        ):
             return False
         try:
-            self._ask("copy", path, lambda bucket, key: bucket.copy(key, there.key(to)))
-        except _Absent as error:
+            self._send("copy", path, lambda bucket, key: bucket.copy(key, destination.key_of(to)))
+        except _NoSuchObject as error:
             raise NotFound(f"{self._uri(path)} does not exist") from error
         return True
 
-    # Asking
+    # Requests
 
     def _create(self, path: str, data: bytes) -> Put:
-        key = self.place.key(path)
+        key = self.location.key_of(path)
         try:
-            self.patience.run(lambda: self._bucket.create(key, data), again=_NOT_SENT)
-        except RequestError as trouble:
-            if trouble.kind is RequestErrorKind.EXISTS:
+            self.retry_policy.run(lambda: self._bucket.create(key, data), retry_on=_NOT_SENT)
+        except RequestError as error:
+            if error.kind is RequestErrorKind.EXISTS:
                 return Put.EXISTS
-            if trouble.kind is RequestErrorKind.BUSY:
-                self.patience.wait(0)
-            if trouble.kind in (RequestErrorKind.BUSY, RequestErrorKind.LOST):
+            if error.kind is RequestErrorKind.BUSY:
+                self.retry_policy.back_off(0)
+            if error.kind in (RequestErrorKind.BUSY, RequestErrorKind.LOST):
                 return Put.UNKNOWN
-            raise self._failed("write", path, trouble) from trouble
+            raise self._storage_error("write", path, error) from error
         return Put.CREATED
 
-    def _prove(self) -> None:
-        proof = (self.place.authority, self.settings)
-        if proof in _proven:
+    def _verify_conditional_put(self) -> None:
+        """Raise unless the second of two creates of one probe object is rejected. Once per bucket and settings."""
+        bucket = (self.location.authority, self.settings)
+        if bucket in _verified:
             return
         for _ in range(_PROBES_MAX):
-            path = f"{_PROBES}/{uuid.uuid4().hex}"
+            path = f"{_PROBE_DIRECTORY}/{uuid.uuid4().hex}"
             first, second = self._create(path, b"first"), self._create(path, b"second")
             if Put.UNKNOWN in (first, second) or first is Put.EXISTS:
                 continue
-            held = second is Put.EXISTS and self.read(path) == b"first"
-            with suppress(LanceError):  # whoever may not delete can still commit
+            is_honoured = second is Put.EXISTS and self.read(path) == b"first"
+            with suppress(LanceError):  # a writer without permission to delete can still commit
                 self.delete(path)
-            if not held:
+            if not is_honoured:
                 raise Unsupported(
-                    f"{self.place.uri}: the store put a second object where one was, though it was asked to put it "
-                    "only if nothing was there. Of two writers both would believe that they were first, and rows "
-                    "would be lost: put the table into a store that honours conditional puts, or "
-                    "have its versions reserved elsewhere, with manifest_store="
+                    f"{self.location.uri}: the store ignores the condition of a conditional put and overwrote an "
+                    "existing object. Two writers could both commit the same version, and rows would be lost: put the "
+                    "table into a store that honours conditional puts, or reserve its versions elsewhere with "
+                    "manifest_store="
                 )
-            _proven.add(proof)
+            _verified.add(bucket)
             return
         raise StorageError(
-            f"{self.place.uri}: whether the store honours conditional puts could not be found out, since it did not "
-            f"answer {_PROBES_MAX} times; nothing was written. Try again"
+            f"{self.location.uri}: the test whether the store honours conditional puts got no answer {_PROBES_MAX} "
+            "times; no table data was written. Try again"
         )
 
-    def _listed(self, directory: str, *, deep: bool, after: str = "", limit: int = _PAGE) -> Iterator[ObjectInfo]:
-        prefix = self.place.key(f"{directory}/" if directory else "")
-        last = prefix + after if after else ""
-        following: str | None = None
+    def _list_pages(
+        self, directory: str, *, recursive: bool, after: str = "", limit: int = _PAGE_KEYS_MAX
+    ) -> Iterator[ObjectInfo]:
+        """List page by page; `limit` is the size of the first page."""
+        prefix = self.location.key_of(f"{directory}/" if directory else "")
+        after_key = prefix + after if after else ""
+        continuation: str | None = None
         while True:
-            page = self._ask("list", directory, _page_of(prefix, deep, last, following, limit))
-            for found in page.found:
-                if not found.key.endswith("/"):  # what some tools put to show a directory
-                    yield self._info(found)
-            following, limit = page.following, _PAGE
-            if following is None:
+            page = self._send("list", directory, _page_request(prefix, recursive, after_key, continuation, limit))
+            for listed in page.keys:
+                if not listed.key.endswith("/"):  # some tools put such objects to represent directories
+                    yield self._details(listed)
+            continuation, limit = page.continuation, _PAGE_KEYS_MAX
+            if continuation is None:
                 return
 
-    def _ask(self, what: str, path: str, request: Callable[[Bucket, str], _A]) -> _A:
-        key = self.place.key(path)
+    def _send(self, action: str, path: str, request: Callable[[Bucket, str], _A]) -> _A:
+        """Return the answer to an idempotent request, with retries. `action` is the verb for messages."""
+        key = self.location.key_of(path)
         try:
-            return self.patience.run(lambda: request(self._bucket, key), again=_AGAIN)
-        except RequestError as trouble:
-            if trouble.kind is RequestErrorKind.ABSENT:
-                raise _Absent from None
-            raise self._failed(what, path, trouble) from trouble
+            return self.retry_policy.run(lambda: request(self._bucket, key), retry_on=_RETRYABLE)
+        except RequestError as error:
+            if error.kind is RequestErrorKind.ABSENT:
+                raise _NoSuchObject from None
+            raise self._storage_error(action, path, error) from error
 
     @property
     def _bucket(self) -> Bucket:
-        from lance_core.storage.buckets.client_cache import cached_client  # of services that most processes never meet
+        from lance_core.storage.buckets.client_cache import cached_client  # most processes use no object store
 
-        return cached_client(self.place.authority, self.settings)
+        return cached_client(self.location.authority, self.settings)
 
-    def _failed(self, what: str, path: str, trouble: RequestError) -> StorageError:
+    def _storage_error(self, action: str, path: str, error: RequestError) -> StorageError:
         advice = {
             RequestErrorKind.FORBIDDEN: (
-                "; check the credentials in storage_options or the environment, and what they permit"
+                "; check the credentials in storage_options or the environment, and their permissions"
             ),
             RequestErrorKind.UNREACHED: "; check the endpoint, the region and the network",
-            RequestErrorKind.BUSY: "; try again later, or with fewer writers at once",
+            RequestErrorKind.BUSY: "; try again later, or with fewer concurrent writers",
             RequestErrorKind.LOST: "; try again",
-        }.get(trouble.kind, "")
-        return StorageError(f"could not {what} {self._uri(path)} on {SCHEMES[self.place.scheme]}: {trouble}{advice}")
+        }.get(error.kind, "")
+        return StorageError(f"could not {action} {self._uri(path)} on {SCHEMES[self.location.scheme]}: {error}{advice}")
 
     def _uri(self, path: str) -> str:
-        return f"{self.place.uri}/{path}"
+        return f"{self.location.uri}/{path}"
 
-    def _info(self, found: ListedKey) -> ObjectDetails:
-        return ObjectDetails(self.place.path(found.key), found.size, found.modified, found.tag)
+    def _details(self, listed: ListedKey) -> ObjectDetails:
+        return ObjectDetails(self.location.path_of(listed.key), listed.size, listed.modified, listed.tag)
 
 
-def _page_of(
-    prefix: str, deep: bool, after: str, following: str | None, limit: int
+def _page_request(
+    prefix: str, recursive: bool, after: str, continuation: str | None, limit: int
 ) -> Callable[[Bucket, str], ListingPage]:
-    return lambda bucket, _: bucket.page(prefix, deep=deep, after=after, following=following, limit=limit)
+    return lambda bucket, _: bucket.list_page(
+        prefix, recursive=recursive, after=after, continuation=continuation, limit=limit
+    )
 
 
-class _Absent(Exception):
-    """There is no such object: what that means, each call says by itself."""
+class _NoSuchObject(Exception):
+    """The object of a request does not exist. Each method translates this into its own result or error."""

@@ -1,6 +1,7 @@
-"""Where on an object store a table is: `s3://bucket/path`, taken apart and put together in one way only.
+"""Object URI: the location of a table in an object store, `s3://bucket/path`, parsed and normalized.
 
-Two spellings of one place must not count as two, or the files of one would be strangers to the other.
+Two spellings of one location must compare equal; otherwise the files below one would not be recognized below the
+other.
 """
 
 import re
@@ -10,7 +11,7 @@ from urllib.parse import unquote
 from lance_core.errors import InvalidInput
 
 SCHEMES = {
-    "s3": "Amazon S3 and what speaks its language",
+    "s3": "Amazon S3 or a compatible store",
     "gs": "Google Cloud Storage",
     "az": "Azure",
     "abfss": "Azure",
@@ -21,17 +22,19 @@ _CONTAINER_OF_ACCOUNT = re.compile(r"[A-Za-z0-9$](?:[A-Za-z0-9\-]*[A-Za-z0-9])?@
 
 @dataclass(frozen=True, slots=True)
 class ObjectUri:
+    """Scheme, bucket and key prefix of a location in an object store."""
+
     scheme: str
     authority: str
-    """A bucket, or a container at an account."""
+    """Name of a bucket, or of a container at an account."""
     prefix: str
-    """Without slashes around it; empty at the top."""
+    """Key prefix without leading and trailing slashes; empty for the whole bucket."""
 
     @classmethod
-    def of(cls, uri: str, *, shown: str) -> "ObjectUri":
-        """`shown` is the URI without secrets, for messages.
+    def parse(cls, uri: str, *, redacted: str) -> "ObjectUri":
+        """Parse a URI. `redacted` is the URI without secrets, for messages.
 
-        >>> Place.of("s3://lake/orders/", shown="").uri
+        >>> ObjectUri.parse("s3://lake/orders/", redacted="").uri
         's3://lake/orders'
         """
         scheme, _, rest = uri.partition("://")
@@ -39,25 +42,25 @@ class ObjectUri:
         authority, _, path = rest.partition("/")
         if "?" in rest or "#" in rest:
             raise InvalidInput(
-                f"{shown} has a query or a fragment, and a place in a store has neither; what says how to reach it "
-                "goes into storage_options"
+                f"{redacted} has a query or a fragment, which the URI of an object store must not have; pass access "
+                "options in storage_options"
             )
-        known = _BUCKET.fullmatch(authority) or (scheme == "abfss" and _CONTAINER_OF_ACCOUNT.fullmatch(authority))
-        if not known:
+        is_valid = _BUCKET.fullmatch(authority) or (scheme == "abfss" and _CONTAINER_OF_ACCOUNT.fullmatch(authority))
+        if not is_valid:
             raise InvalidInput(
-                f"{shown} names no bucket, or one that cannot be; write {scheme}://bucket/path, and give names and "
-                "keys in storage_options"
+                f"{redacted} names no bucket, or has an invalid bucket name; write {scheme}://bucket/path, and pass "
+                "names and keys in storage_options"
             )
         path = unquote(path).strip("/")
         segments = path.split("/") if path else []
         if any(segment in ("", ".", "..") for segment in segments) or any(ord(c) < 32 or c in "\\\x7f" for c in path):
             raise InvalidInput(
-                f"{shown} is not the place of a table: between two slashes there is a name, other than . and .., "
-                "without backslashes and control characters"
+                f"{redacted} cannot be the location of a table: each part between slashes must be a name, other than "
+                ". and .., without backslashes and control characters"
             )
         if set("%?#") & set(path):
             raise InvalidInput(
-                f"{shown} has a %, ? or # in a name, which not every library writes alike; choose another"
+                f"{redacted} has a %, ? or # in a name, which libraries encode differently; choose another name"
             )
         return cls(scheme, authority, path)
 
@@ -65,10 +68,12 @@ class ObjectUri:
     def uri(self) -> str:
         return f"{self.scheme}://{self.authority}" + (f"/{self.prefix}" if self.prefix else "")
 
-    def key(self, path: str) -> str:
+    def key_of(self, path: str) -> str:
+        """Return the object key of a path below this location."""
         return f"{self.prefix}/{path}" if self.prefix else path
 
-    def path(self, key: str) -> str:
+    def path_of(self, key: str) -> str:
+        """Return the path below this location of an object key."""
         return key[len(self.prefix) + 1 :] if self.prefix else key
 
     def is_at_or_below(self, other: "ObjectUri") -> bool:

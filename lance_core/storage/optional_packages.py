@@ -1,5 +1,6 @@
-"""Packages that only some tables need, loaded when the first of those is opened: an object store's client costs more
-to load than all of this package, and need not be installed at all.
+"""Optional dependencies: packages that only some tables need, imported when the first such table is opened.
+
+The client of an object store takes longer to import than this whole package, and need not be installed at all.
 """
 
 import importlib
@@ -8,7 +9,8 @@ from types import ModuleType
 from lance_core.errors import MissingDependency
 
 
-def package(name: str, *, extra: str, needed_for: str) -> ModuleType:
+def import_package(name: str, *, extra: str, needed_for: str) -> ModuleType:
+    """Import a module, or raise a `MissingDependency` that names the extra to install."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

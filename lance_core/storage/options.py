@@ -1,8 +1,8 @@
-"""`storage_options`: how an object store is reached, in the spelling that Lance gives them, understood once.
+"""Storage options: how an object store is reached, in the spelling that Lance uses.
 
-The same options go to the codec of the data files, as they were given, and to our own clients, as a `Settings` of
-plain names. An option that nobody knows is refused by its name; one that belongs to another store is left alone, since
-the places that a table reads from may be of several kinds. Values are never shown, neither here nor in an error.
+The options go unchanged to the codec of the data files, and as parsed `Settings` with short names to our own clients.
+An unknown option is rejected by its name. An option of another store is ignored, because one table may read from
+several kinds of store. Values appear in no message. Start at `parse_settings`.
 """
 
 import difflib
@@ -13,14 +13,14 @@ from urllib.parse import parse_qsl
 
 from lance_core.errors import InvalidInput, Unsupported
 
-# What each option is called here, and how it may be spelt. The first spelling is the one in messages.
+# Name of each option in `Settings`, and its accepted spellings. Messages use the first spelling.
 _COMMON = {
     "allow_http": ("allow_http", "aws_allow_http", "azure_storage_allow_http"),
     "allow_invalid_certificates": ("allow_invalid_certificates",),
     "connect_timeout": ("connect_timeout",),
     "timeout": ("timeout", "request_timeout"),
-    "repeats": ("client_max_retries", "object_store_client_max_retries"),
-    "patience": ("client_retry_timeout", "object_store_client_retry_timeout"),
+    "retries": ("client_max_retries", "object_store_client_max_retries"),
+    "retry_timeout": ("client_retry_timeout", "object_store_client_retry_timeout"),
 }
 _S3 = {
     "key_id": ("aws_access_key_id", "access_key_id"),
@@ -75,8 +75,8 @@ _AZURE = {
     "endpoint": ("azure_storage_endpoint", "azure_endpoint", "endpoint"),
     "unsigned": ("azure_skip_signature", "skip_signature"),
 }
-_OF_SCHEME = {"s3": _S3, "gs": _GCS, "az": _AZURE, "abfss": _AZURE}
-_ONLY_FOR_FILES = frozenset(
+_OPTIONS_BY_SCHEME = {"s3": _S3, "gs": _GCS, "az": _AZURE, "abfss": _AZURE}
+_CODEC_ONLY = frozenset(
     (
         "download_retry_count",
         "default_content_type",
@@ -101,28 +101,28 @@ _ONLY_FOR_FILES = frozenset(
         "refresh_offset_millis",
     )
 )
-"""Known to the codec; without them our own requests do the same."""
-_NOT_DONE = {
+"""Options that only the codec uses. Our own requests work the same without them."""
+_UNSUPPORTED = {
     "proxy_url": "set HTTPS_PROXY in the environment",
     "proxy_ca_certificate": "set HTTPS_PROXY in the environment",
     "proxy_excludes": "set NO_PROXY in the environment",
     "disable_system_certificates": "name a certificate bundle in the environment",
-    "aws_s3_express": "listings of directory buckets are not in order; use a general purpose bucket",
-    "s3_express": "listings of directory buckets are not in order; use a general purpose bucket",
-    "aws_conditional_put": "commits need conditional puts, and always use them",
-    "aws_sse_customer_key_base64": "use encryption with keys that the store keeps",
+    "aws_s3_express": "directory buckets list objects in no order; use a general purpose bucket",
+    "s3_express": "directory buckets list objects in no order; use a general purpose bucket",
+    "aws_conditional_put": "commits need conditional puts and always use them; remove the option",
+    "aws_sse_customer_key_base64": "use encryption with keys that the store manages",
     "aws_web_identity_token_file": "set AWS_WEB_IDENTITY_TOKEN_FILE in the environment",
     "aws_role_arn": "set AWS_ROLE_ARN in the environment",
     "aws_role_session_name": "set AWS_ROLE_SESSION_NAME in the environment",
-    "aws_imdsv1_fallback": "credentials of the machine are taken by the second version of its service",
+    "aws_imdsv1_fallback": "credentials of the machine are read with version 2 of the metadata service only",
     "aws_metadata_endpoint": "set AWS_EC2_METADATA_SERVICE_ENDPOINT in the environment",
     "aws_container_credentials_relative_uri": "set AWS_CONTAINER_CREDENTIALS_RELATIVE_URI in the environment",
     "aws_container_credentials_full_uri": "set AWS_CONTAINER_CREDENTIALS_FULL_URI in the environment",
     "azure_federated_token_file": "set AZURE_FEDERATED_TOKEN_FILE in the environment",
-    "azure_use_azure_cli": "it is asked by itself where no other credential is given",
-    "azure_msi_endpoint": "the machine's identity is asked by itself where no other credential is given",
-    "azure_use_fabric_endpoint": "give azure_storage_endpoint",
-    "azure_storage_encryption_key": "use encryption with keys that the store keeps",
+    "azure_use_azure_cli": "the Azure CLI is used automatically if no other credential is configured",
+    "azure_msi_endpoint": "the managed identity is used automatically if no other credential is configured",
+    "azure_use_fabric_endpoint": "set azure_storage_endpoint",
+    "azure_storage_encryption_key": "use encryption with keys that the store manages",
 }
 _FLAGS = (
     "allow_http",
@@ -134,16 +134,16 @@ _FLAGS = (
     "emulator",
 )
 _SECRET = frozenset(("key_id", "key", "token", "sas", "client_secret"))
-"""An id of a key is none by itself, and shown to nobody all the same."""
+"""Options whose values are redacted. The id of a key is not a secret by itself, but is treated as one."""
 PROVIDER = "provider"
-"""Names who is asked for options; see `secret_references.py`."""
+"""Option that names a function which returns further options; see `secret_references.py`."""
 _SECRET_CHARACTERS_MIN = 4
 _ENVIRONMENT_PREFIXES = ("aws_", "google_", "azure_", "object_store_")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options of one store, by the names that our clients know."""
+    """Options of one store under their short names."""
 
     scheme: str
     values: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -151,159 +151,176 @@ class Settings:
     def get(self, name: str) -> str | None:
         return dict(self.values).get(name)
 
-    def flag(self, name: str) -> bool:
+    def get_flag(self, name: str) -> bool:
+        """Return the boolean value of an option; false if it is not set."""
         value = self.get(name)
         if value is None or value.lower() in ("false", "0", "no", "off", "f", "n", ""):
             return False
         if value.lower() in ("true", "1", "yes", "on", "t", "y"):
             return True
-        raise InvalidInput(f"the storage option {_spelling(self.scheme, name)} is neither true nor false")
+        raise InvalidInput(f"the storage option {_public_name(self.scheme, name)} must be true or false")
 
-    def seconds(self, name: str, otherwise: float) -> float:
-        """A number, with or without its unit.
+    def get_seconds(self, name: str, default: float) -> float:
+        """Return a duration in seconds. The value is a number with an optional unit.
 
         >>> Settings("s3", (("timeout", "1500ms"),)).seconds("timeout", 30)
         1.5
         """
         value = self.get(name)
         if value is None:
-            return otherwise
+            return default
         number = value.strip().lower()
         for unit, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0)):
             if number.endswith(unit) and number.removesuffix(unit).replace(".", "", 1).isdecimal():
                 return float(number.removesuffix(unit)) * factor
-        raise InvalidInput(f"the storage option {_spelling(self.scheme, name)} is not a time such as '30s'")
+        raise InvalidInput(f"the storage option {_public_name(self.scheme, name)} must be a duration such as '30s'")
 
-    def number(self, name: str, otherwise: int) -> int:
+    def get_int(self, name: str, default: int) -> int:
         value = self.get(name)
         if value is None:
-            return otherwise
+            return default
         if not value.isdecimal():
-            raise InvalidInput(f"the storage option {_spelling(self.scheme, name)} is not a number")
+            raise InvalidInput(f"the storage option {_public_name(self.scheme, name)} must be a number")
         return int(value)
 
-    def endpoint(self) -> str | None:
-        """Without TLS only if the caller said so, whose credentials would be on the wire."""
+    def get_endpoint(self) -> str | None:
+        """Return the endpoint URL. Without TLS credentials could be intercepted, so that needs `allow_http`."""
         endpoint = self.get("endpoint")
         if endpoint is None:
             return None
         if not endpoint.startswith(("http://", "https://")) or "@" in endpoint or "?" in endpoint:
             raise InvalidInput(
-                f"the storage option {_spelling(self.scheme, 'endpoint')} is an address that begins with https:// "
-                "(or http://), without user, password and query"
+                f"the storage option {_public_name(self.scheme, 'endpoint')} must be an address that begins with "
+                "https:// (or http://), without user, password and query"
             )
-        if endpoint.startswith("http://") and not self.flag("allow_http"):
+        if endpoint.startswith("http://") and not self.get_flag("allow_http"):
             raise InvalidInput(
-                f"the storage option {_spelling(self.scheme, 'endpoint')} has an address without TLS; if that is "
-                "what you want, add allow_http='true'"
+                f"the storage option {_public_name(self.scheme, 'endpoint')} has an address without TLS; to allow "
+                "that, add allow_http='true'"
             )
         return endpoint.rstrip("/")
 
-    def check(self) -> None:
-        """What cannot be is refused by its name, before anybody else is told its value."""
-        self.endpoint()
-        self.number("repeats", 0)
-        for name in ("connect_timeout", "timeout", "patience"):
-            self.seconds(name, 0)
+    def validate(self) -> None:
+        """Raise for a malformed value before any client library receives it. The message names the option only."""
+        self.get_endpoint()
+        self.get_int("retries", 0)
+        for name in ("connect_timeout", "timeout", "retry_timeout"):
+            self.get_seconds(name, 0)
         for name in _FLAGS:
-            self.flag(name)
+            self.get_flag(name)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """And what of them is seen alone: a SAS is part of addresses, and what it is worth is its signature."""
-        found = [value for name, value in self.values if name in _SECRET]
+        """Secret values, and parts of them that appear alone.
+
+        Addresses contain the parameters of a SAS (shared access signature); its secret part is the signature.
+        """
+        secrets = [value for name, value in self.values if name in _SECRET]
         signed = (self.get("sas") or "").removeprefix("?")
-        found += [signed, *(value for name, value in parse_qsl(signed) if name == "sig")]
-        found += [part.partition("=")[2] for part in signed.split("&") if part.startswith("sig=")]
-        return tuple(dict.fromkeys(each for each in found if each))
+        secrets += [signed, *(value for name, value in parse_qsl(signed) if name == "sig")]
+        secrets += [part.partition("=")[2] for part in signed.split("&") if part.startswith("sig=")]
+        return tuple(dict.fromkeys(secret for secret in secrets if secret))
 
     def without_secrets(self, text: str) -> str:
-        """A text that somebody else wrote, fit for a message."""
-        return hidden(text, self.secrets)
+        """Return the text of another library with the secrets redacted, for messages."""
+        return redact(text, self.secrets)
 
 
 def is_secret(option: str) -> bool:
-    """Whether the value of this option opens something, in whichever store."""
-    return any(option.lower() in names[each] for names in _OF_SCHEME.values() for each in _SECRET & names.keys())
+    """Return whether the option holds a secret, for any of the stores."""
+    return any(
+        option.lower() in names[name] for names in _OPTIONS_BY_SCHEME.values() for name in _SECRET & names.keys()
+    )
 
 
-def hidden(text: str, secrets: Iterable[str]) -> str:
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """Replace every secret in the text by asterisks. Very short secrets stay, since they would mangle the text."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _SECRET_CHARACTERS_MIN:
             text = text.replace(secret, "***")
     return text
 
 
-def settings(scheme: str, given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> Settings:
-    """What is given counts more than the environment."""
-    check_names(given)
-    lowered = {name.lower(): value for name, value in given.items()}
-    around = {name.lower(): value for name, value in environment.items() if _is_ours(name.lower())}
-    found: list[tuple[str, str]] = []
-    for name, spellings in (*_COMMON.items(), *_OF_SCHEME[scheme].items()):
-        for source in (lowered, around):
+def parse_settings(scheme: str, options: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> Settings:
+    """Return the settings for a scheme. An option takes precedence over the environment variable of its name."""
+    check_option_names(options)
+    lowered = {name.lower(): value for name, value in options.items()}
+    variables = {name.lower(): value for name, value in environment.items() if _is_store_variable(name.lower())}
+    values: list[tuple[str, str]] = []
+    for name, spellings in (*_COMMON.items(), *_OPTIONS_BY_SCHEME[scheme].items()):
+        for source in (lowered, variables):
             value = next((source[spelling] for spelling in spellings if source.get(spelling)), None)
             if value is not None:
-                found.append((name, value))
+                values.append((name, value))
                 break
-    return Settings(scheme, tuple(found))
+    return Settings(scheme, tuple(values))
 
 
-def bound(given: Mapping[str, str], *, own: str, other: str) -> dict[str, str]:
-    """Of the options that were given for the table at `own`, those that another place is told.
+def options_for(options: Mapping[str, str], *, own: str, other: str) -> dict[str, str]:
+    """Return those of the options of the table at `own` that may be used for the location `other`.
 
-    What belongs to one store alone goes there alone. A name that several stores share, such as `token`, is the table's,
-    and so is a provider; what opens one account of Azure is shown to no other.
+    An option of a single store is used for that store only. An option that several stores share, such as `token`, and
+    a provider belong to the store of the table. Credentials of one Azure account are never used for another.
 
-    >>> bound({"token": "x", "aws_region": "y"}, own="az://lake/t", other="s3://lake/t")
+    >>> options_for({"token": "x", "aws_region": "y"}, own="az://lake/t", other="s3://lake/t")
     {'aws_region': 'y'}
     """
-    families = [_OF_SCHEME.get(uri.partition("://")[0].partition("+")[0].lower()) for uri in (own, other)]
-    ours, theirs = families
-    if ours is None or theirs is None:
-        return dict(given)
-    if ours is theirs:
-        withheld = _SECRET if ours is _AZURE and _account(own, given) != _account(other, given) else frozenset()
-        hidden_names = {spelling for name in withheld for spelling in ours.get(name, ())}
-        hidden_names |= {PROVIDER} if withheld else set()
-        return {name: value for name, value in given.items() if name.lower() not in hidden_names}
-    strangers = {
+    own_options, other_options = (
+        _OPTIONS_BY_SCHEME.get(uri.partition("://")[0].partition("+")[0].lower()) for uri in (own, other)
+    )
+    if own_options is None or other_options is None:
+        return dict(options)
+    if own_options is other_options:
+        is_other_account = own_options is _AZURE and _azure_account(own, options) != _azure_account(other, options)
+        withheld = _SECRET if is_other_account else frozenset()
+        withheld_names = {spelling for name in withheld for spelling in own_options.get(name, ())}
+        withheld_names |= {PROVIDER} if withheld else set()
+        return {name: value for name, value in options.items() if name.lower() not in withheld_names}
+    foreign_names = {
         spelling
-        for family in (_S3, _GCS, _AZURE)
-        if family is not theirs
-        for spellings in family.values()
+        for store_options in (_S3, _GCS, _AZURE)
+        if store_options is not other_options
+        for spellings in store_options.values()
         for spelling in spellings
     } | {PROVIDER}
-    return {name: value for name, value in given.items() if name.lower() not in strangers}
+    return {name: value for name, value in options.items() if name.lower() not in foreign_names}
 
 
-def _account(uri: str, given: Mapping[str, str]) -> str | None:
-    """Of Azure, as the URI or an option names it."""
+def _azure_account(uri: str, options: Mapping[str, str]) -> str | None:
+    """Return the Azure account that the URI or an option names."""
     _container, at, host = uri.partition("://")[2].partition("/")[0].partition("@")
     if at:
         return host.partition(".")[0]
-    lowered = {name.lower(): value for name, value in given.items()}
+    lowered = {name.lower(): value for name, value in options.items()}
     return next((lowered[spelling] for spelling in _AZURE["account"] if spelling in lowered), None)
 
 
-def check_names(given: Mapping[str, str]) -> None:
-    known = {spelling for names in (_COMMON, *_OF_SCHEME.values()) for each in names.values() for spelling in each}
-    known |= _ONLY_FOR_FILES
-    for name, value in given.items():
-        if not all(isinstance(each, str) for each in (name, value)):
-            raise InvalidInput(f"storage_options is a mapping of texts to texts; {name!r} is not, or has no text")
-        if advice := _NOT_DONE.get(name.lower()):
+def check_option_names(options: Mapping[str, str]) -> None:
+    """Raise for an option that no store knows, that is not supported, or whose value is not a string."""
+    known = {
+        spelling
+        for names in (_COMMON, *_OPTIONS_BY_SCHEME.values())
+        for spellings in names.values()
+        for spelling in spellings
+    }
+    known |= _CODEC_ONLY
+    for name, value in options.items():
+        if not all(isinstance(text, str) for text in (name, value)):
+            raise InvalidInput(
+                f"storage_options must be a mapping of strings to strings; {name!r} or its value is not a string"
+            )
+        if advice := _UNSUPPORTED.get(name.lower()):
             raise Unsupported(f"the storage option {name} is not supported: {advice}")
         if name.lower() not in known:
             near = difflib.get_close_matches(name.lower(), known, n=1)
             raise InvalidInput(
-                f"no store has the option {name!r}; " + (f"did you mean {near[0]!r}?" if near else "leave it out")
+                f"no store has the option {name!r}; " + (f"did you mean {near[0]!r}?" if near else "remove it")
             )
 
 
-def _is_ours(name: str) -> bool:
+def _is_store_variable(name: str) -> bool:
     return name.startswith(_ENVIRONMENT_PREFIXES)
 
 
-def _spelling(scheme: str, name: str) -> str:
-    return {**_COMMON, **_OF_SCHEME[scheme]}[name][0]
+def _public_name(scheme: str, name: str) -> str:
+    return {**_COMMON, **_OPTIONS_BY_SCHEME[scheme]}[name][0]

@@ -1,8 +1,8 @@
-"""What can go wrong with one request to an object store, told apart by what the caller can do next; and how long one
-goes on asking.
+"""Request errors and retry policy: failures of one request to an object store, classified by what the caller does
+next.
 
-Each kind of bucket turns its client's own errors into `RequestError`, once. `object_store.py` decides: to ask again, to
-say "exists" or "unknown", or to raise. A message is free of secrets when it gets here.
+Each bucket implementation translates the errors of its client library into a `RequestError`. `object_store.py` then
+retries, answers "exists" or "unknown", or raises. The bucket has already removed secrets from the message.
 """
 
 import enum
@@ -13,32 +13,40 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 _WAIT_SECONDS_MAX = 10.0
-_CONNECTS_MAX = 4
+_CONNECT_RETRIES_MAX = 4
 _A = TypeVar("_A")
 
 
 class RequestErrorKind(enum.Enum):
-    ABSENT = "there is no such object"
-    EXISTS = "something is there"
-    FORBIDDEN = "it is not allowed"
-    REFUSED = "the store does not do it"
-    """Definitely not done, and it would not be the next time."""
+    """Category of a failed request. After all but `BUSY` and `LOST`, the request definitely had no effect."""
+
+    ABSENT = "the object does not exist"
+    EXISTS = "an object already exists"
+    FORBIDDEN = "access is denied"
+    REFUSED = "the store rejected the request"
+    """A retry would be rejected as well."""
     UNREACHED = "the store was not reached"
-    """Definitely not done: the request was never sent."""
+    """The request was never sent."""
     BUSY = "the store is busy"
+    """A write may have taken effect, or may still do so."""
     LOST = "there was no usable answer"
-    """Of these two a write may have landed all the same, or may land yet."""
+    """A write may have taken effect, or may still do so."""
 
 
 class RequestError(Exception):
+    """Failure of one request. `detail` is the service's own code or message, free of secrets."""
+
     def __init__(self, kind: RequestErrorKind, told: str) -> None:
         super().__init__(f"{kind.value}: {told}" if told else kind.value)
         self.kind = kind
-        self.told = told
+        self.detail = told
 
 
 def kind_of_status(status: int) -> RequestErrorKind:
-    """By HTTP alone. 409 is no verdict: the store met another request half way, and asks to be asked again."""
+    """Return the category for an HTTP status.
+
+    409 decides nothing: the request met a concurrent one, and the store expects a retry.
+    """
     if status == 404:
         return RequestErrorKind.ABSENT
     if status == 412:
@@ -54,31 +62,31 @@ def kind_of_status(status: int) -> RequestErrorKind:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, and for how long altogether, a request that may be repeated is."""
+    """Limits on the number of retries and on the total time of a request that may be repeated."""
 
     seconds_max: float = 180.0
-    repeats_max: int = 10
-    pause: Callable[[float], None] = time.sleep
+    retries_max: int = 10
+    sleep: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.monotonic
 
-    def wait(self, attempt: int) -> None:
-        """Longer each time, and never for as long as others do."""
-        self.pause(min(_WAIT_SECONDS_MAX, 0.1 * 2**attempt) * (0.5 + random.random() / 2))
+    def back_off(self, attempt: int) -> None:
+        """Sleep before the next attempt: exponential back-off with random jitter."""
+        self.sleep(min(_WAIT_SECONDS_MAX, 0.1 * 2**attempt) * (0.5 + random.random() / 2))
 
-    def run(self, request: Callable[[], _A], *, again: frozenset[RequestErrorKind]) -> _A:
-        """Repeats what failed in one of these ways."""
+    def run(self, request: Callable[[], _A], *, retry_on: frozenset[RequestErrorKind]) -> _A:
+        """Return the answer to the request, retrying it after errors of the kinds in `retry_on`."""
         start = self.now()
         attempt = 0
         while True:
             try:
                 return request()
-            except RequestError as trouble:
-                most = (
-                    min(self.repeats_max, _CONNECTS_MAX)
-                    if trouble.kind is RequestErrorKind.UNREACHED
-                    else self.repeats_max
+            except RequestError as error:
+                retries_max = (
+                    min(self.retries_max, _CONNECT_RETRIES_MAX)
+                    if error.kind is RequestErrorKind.UNREACHED
+                    else self.retries_max
                 )
-                if trouble.kind not in again or attempt >= most or self.now() - start >= self.seconds_max:
+                if error.kind not in retry_on or attempt >= retries_max or self.now() - start >= self.seconds_max:
                     raise
-            self.wait(attempt)
+            self.back_off(attempt)
             attempt += 1

@@ -1,11 +1,11 @@
-"""Storage options that say where a secret is, instead of what it is.
+"""Secret references: storage options that name where a secret is, instead of containing it.
 
-    {"aws_secret_access_key": "env:ORDERS_KEY"}       a variable of the environment of whichever process uses it
-    {"provider": "lake.access:credentials"}           a function, asked in each process that uses it, with the place
+    {"aws_secret_access_key": "env:ORDERS_KEY"}       an environment variable of the process that uses the option
+    {"provider": "lake.access:credentials"}           a function, called in each process that uses the option
 
-A provider is called with the URI of the place, and gives storage options. Where these have `expires_at_millis`, it is
-asked again `refresh_offset_millis` (a minute) before that time. So what travels to other processes, is pickled, planned
-or shown, is a name. A provider is asked about its table's own store: another one is told nothing of it.
+A provider is called with the URI of the store and returns storage options. If these include `expires_at_millis`, it
+is called again `refresh_offset_millis` (by default a minute) before that time. So only a name is pickled, planned,
+shown or sent to another process. A provider is called for the store of its own table only, never for another store.
 """
 
 import os
@@ -16,121 +16,141 @@ from functools import lru_cache
 from importlib import import_module
 
 from lance_core.errors import InvalidInput
-from lance_core.storage.options import PROVIDER, Settings, check_names, settings
+from lance_core.storage.options import PROVIDER, Settings, check_option_names, parse_settings
 
-_VARIABLE = "env:"
-_EXPIRES, _AHEAD = "expires_at_millis", "refresh_offset_millis"
-_AHEAD_MILLIS = 60_000
-_KEPT = 64
+_ENVIRONMENT_PREFIX = "env:"
+_EXPIRES_OPTION, _REFRESH_OPTION = "expires_at_millis", "refresh_offset_millis"
+_REFRESH_OFFSET_MILLIS = 60_000
+_CACHE_SIZE = 64
 _provided: dict[tuple[int, str, str], tuple[dict[str, str], int | None]] = {}
-"""By process, provider and place: what it gave, and when it is asked again. Two threads may both ask; no harm."""
+"""By process, provider and URI: the provided options, and when to call the provider again in milliseconds since 1970.
+Two threads may both call a provider, which does no harm.
+"""
 
-Told = tuple[tuple[str, str], ...]
+OptionPairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """The options of one store, as they were told and as they are now."""
+    """Options of one store, as configured and with their references resolved."""
 
     scheme: str
     uri: str
-    configured: Told = field(default=(), repr=False)
+    configured: OptionPairs = field(default=(), repr=False)
     fixed: Settings | None = field(default=None, repr=False, compare=False)
-    """Where nothing is looked up: as understood when the store was opened."""
+    """Settings parsed when the store was opened; `None` if the options have references."""
 
     @classmethod
-    def of(cls, scheme: str, uri: str, told: Mapping[str, str]) -> "StoreOptions":
-        kept = tuple(sorted(told.items()))
-        options = cls(scheme, uri, kept, None if refers(told) else settings(scheme, told))
-        options.settings.check()
+    def parse(cls, scheme: str, uri: str, configured: Mapping[str, str]) -> "StoreOptions":
+        """Parse and validate options, which resolves their references once."""
+        fixed = None if has_references(configured) else parse_settings(scheme, configured)
+        options = cls(scheme, uri, tuple(sorted(configured.items())), fixed)
+        options.settings.validate()
         return options
 
     @property
-    def given(self) -> Told:
+    def resolved(self) -> OptionPairs:
+        """Options with their references resolved now."""
         return (
             self.configured
             if self.fixed is not None
-            else tuple(sorted(resolved(dict(self.configured), self.uri).items()))
+            else tuple(sorted(resolve_options(dict(self.configured), self.uri).items()))
         )
 
     @property
     def settings(self) -> Settings:
-        return self.fixed or _understood(self.scheme, self.given)
+        return self.fixed or _parsed_settings(self.scheme, self.resolved)
 
 
-@lru_cache(maxsize=_KEPT)
-def _understood(scheme: str, given: Told) -> Settings:
-    return settings(scheme, dict(given))
+@lru_cache(maxsize=_CACHE_SIZE)
+def _parsed_settings(scheme: str, options: OptionPairs) -> Settings:
+    return parse_settings(scheme, dict(options))
 
 
-def refers(told: Mapping[str, str]) -> bool:
-    """Whether something is looked up."""
-    return PROVIDER in told or any(map(is_reference, told.values()))
+def has_references(configured: Mapping[str, str]) -> bool:
+    """Return whether any option names a provider or an environment variable."""
+    return PROVIDER in configured or any(map(is_reference, configured.values()))
 
 
 def is_reference(value: object) -> bool:
-    return isinstance(value, str) and value.startswith(_VARIABLE)
+    return isinstance(value, str) and value.startswith(_ENVIRONMENT_PREFIX)
 
 
-def resolved(told: Mapping[str, str], uri: str) -> dict[str, str]:
-    """With the secrets. What a provider gives counts more than what stands beside its name."""
-    found = {
-        name: resolve_secrets(value, f"the storage option {name!r}") for name, value in told.items() if name != PROVIDER
+def resolve_options(configured: Mapping[str, str], uri: str) -> dict[str, str]:
+    """Return the options with their secrets. Options from a provider override the configured ones."""
+    options = {
+        name: resolve_secrets(value, f"the storage option {name!r}")
+        for name, value in configured.items()
+        if name != PROVIDER
     }
-    if PROVIDER in told:
-        found |= _from_provider(told[PROVIDER], uri)
-    return found
+    if PROVIDER in configured:
+        options |= _provided_options(configured[PROVIDER], uri)
+    return options
 
 
 def resolve_secrets(value: str, what: str) -> str:
+    """Return the value, or that of the environment variable it refers to. `what` names the value in the message."""
     if not is_reference(value):
         return value
-    variable = value.removeprefix(_VARIABLE)
-    if (found := os.environ.get(variable)) is None:
+    variable = value.removeprefix(_ENVIRONMENT_PREFIX)
+    if (secret := os.environ.get(variable)) is None:
         raise InvalidInput(
-            f"{what} is in the variable {variable!r} of the environment, and this process has none; set it where the "
-            "work is done too (for executors of Spark: spark.executorEnv, or their image), or name a provider"
+            f"{what} refers to the environment variable {variable!r}, which this process does not have; set it in "
+            "every process that opens the table (for Spark executors with spark.executorEnv or in their image), or "
+            "name a provider"
         )
-    return found
+    return secret
 
 
-def _from_provider(name: str, uri: str) -> dict[str, str]:
+def _provided_options(name: str, uri: str) -> dict[str, str]:
+    """Return the options of a provider, from the cache until they have to be refreshed."""
     key = (os.getpid(), name, uri)
-    given, again_at = _provided.get(key, ({}, 0))
-    if again_at is not None and time.time() * 1000 >= again_at:
-        given, again_at = _asked(name, uri)
-        while len(_provided) >= _KEPT:
+    options, refresh_at_millis = _provided.get(key, ({}, 0))
+    if refresh_at_millis is not None and time.time() * 1000 >= refresh_at_millis:
+        options, refresh_at_millis = _call_provider(name, uri)
+        while len(_provided) >= _CACHE_SIZE:
             del _provided[next(iter(_provided))]
-        _provided[key] = given, again_at
-    return given
+        _provided[key] = options, refresh_at_millis
+    return options
 
 
-def _asked(name: str, uri: str) -> tuple[dict[str, str], int | None]:
-    answer = _function(name)(uri)
-    if not isinstance(answer, Mapping) or not all(isinstance(each, str) for pair in answer.items() for each in pair):
-        raise InvalidInput(f"the provider {name} gives storage options, a mapping of texts to texts, and gave others")
-    given = dict(answer)
-    expires, ahead = given.pop(_EXPIRES, None), given.pop(_AHEAD, None) or str(_AHEAD_MILLIS)
-    check_names(given)
-    if refers(given):
-        raise InvalidInput(f"the provider {name} gives what is to be used, and gave the name of something else")
-    if expires is None:
-        return given, None
-    if not (expires.isdecimal() and ahead.isdecimal()):
-        raise InvalidInput(f"the provider {name} gave {_EXPIRES} or {_AHEAD} that are not whole numbers")
-    return given, int(expires) - int(ahead)
+def _call_provider(name: str, uri: str) -> tuple[dict[str, str], int | None]:
+    """Return the options of a provider, and when to call it again in milliseconds since 1970 (`None`: never)."""
+    returned = _import_provider(name)(uri)
+    if not isinstance(returned, Mapping) or not all(
+        isinstance(text, str) for pair in returned.items() for text in pair
+    ):
+        raise InvalidInput(f"the provider {name} must return storage options, a mapping of strings to strings")
+    options = dict(returned)
+    expires_at = options.pop(_EXPIRES_OPTION, None)
+    refresh_offset = options.pop(_REFRESH_OPTION, None) or str(_REFRESH_OFFSET_MILLIS)
+    check_option_names(options)
+    if has_references(options):
+        raise InvalidInput(
+            f"the provider {name} returned a reference (env:... or provider); it must return the values themselves"
+        )
+    if expires_at is None:
+        return options, None
+    if not (expires_at.isdecimal() and refresh_offset.isdecimal()):
+        raise InvalidInput(
+            f"the provider {name} returned {_EXPIRES_OPTION} or {_REFRESH_OPTION} that is not a decimal number"
+        )
+    return options, int(expires_at) - int(refresh_offset)
 
 
-def _function(name: str) -> Callable[[str], object]:
+def _import_provider(name: str) -> Callable[[str], object]:
     module, colon, function = name.partition(":")
     if not (module and colon and function):
-        raise InvalidInput(f"the storage option {PROVIDER} names a function as package.module:function, not {name!r}")
+        raise InvalidInput(
+            f"the storage option {PROVIDER} must name a function as package.module:function, not {name!r}"
+        )
     try:
-        found: object = getattr(import_module(module), function)
+        provider: object = getattr(import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise InvalidInput(
-            f"there is no provider {name} in this process ({error}); it has to be importable wherever the work is done"
+            f"this process cannot import the provider {name} ({error}); it must be importable in every process that "
+            "opens the table"
         ) from error
-    if not callable(found):
-        raise InvalidInput(f"the provider {name} is no function")
-    return found
+    if not callable(provider):
+        raise InvalidInput(f"the provider {name} is not callable; name a function")
+    return provider

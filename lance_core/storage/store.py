@@ -1,8 +1,8 @@
-"""The contract that every store keeps. `tests/lance_core/storage/contract.py` holds each of them to it.
+"""Store interface: the contract of every store. `tests/lance_core/storage/contract.py` tests each implementation.
 
-Paths are relative to the store's root, with `/`. Every call answers with what it knows: done, definitely not,
-or, for `create`, that it cannot tell. A store never repeats a `create` on its own: its own first answer, lost
-on the way, would come back as "exists".
+Paths are relative to the root of the store and use `/`. A call either succeeds or definitely fails; only `create` may
+answer that its outcome is unknown. A store never retries a `create` by itself: if the first answer was lost, the
+retry would find its own object and answer "exists".
 """
 
 import enum
@@ -16,21 +16,21 @@ from typing import Protocol
 from lance_core.errors import NotFound
 from lance_core.limits import Limit
 
-_AT_ONCE = 32 * 1024 * 1024
+_FIRST_READ_BYTES_MAX = 32 * 1024 * 1024
 
 
 class Put(enum.Enum):
-    """What is known after a `create`."""
+    """Outcome of a `create`."""
 
     CREATED = "created"
     EXISTS = "exists"
-    """Something is there; it may still be ours, put by an earlier call whose answer was lost."""
+    """An object exists at the path. It may be the caller's own, created by an earlier call whose answer was lost."""
     UNKNOWN = "unknown"
-    """It may have landed, may land yet, or may not: only looking tells."""
+    """The object may exist, may appear later, or may never exist. The caller has to read the path to find out."""
 
 
 class ObjectInfo(Protocol):
-    """What a store knows of an object. A listing may find out size and time only when they are asked for."""
+    """Path, size and modification time of an object. A listing may load size and time on first access."""
 
     @property
     def path(self) -> str: ...
@@ -38,22 +38,22 @@ class ObjectInfo(Protocol):
     def size(self) -> int: ...
     @property
     def modified(self) -> datetime:
-        """By the store's clock."""
+        """Modification time by the clock of the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectDetails:
-    """An `ObjectInfo` whose facts came with the answer."""
+    """An `ObjectInfo` whose size and time are already loaded."""
 
     path: str
     size: int
     modified: datetime
     tag: str = ""
-    """Which content this is, where the store has a word for it."""
+    """Identifier of the content (ETag), if the store has one."""
 
 
-def with_facts(listed: Iterable[ObjectInfo]) -> Iterator[ObjectDetails]:
-    """Size and time of each, found out now; what went since it was listed is left out."""
+def load_details(listed: Iterable[ObjectInfo]) -> Iterator[ObjectDetails]:
+    """Load size and time of each listed object. Objects deleted since the listing are left out."""
     for info in listed:
         try:
             yield ObjectDetails(info.path, info.size, info.modified)
@@ -62,79 +62,90 @@ def with_facts(listed: Iterable[ObjectInfo]) -> Iterator[ObjectDetails]:
 
 
 class Store(Protocol):
+    """Objects below one root."""
+
     @property
     def description(self) -> str:
-        """Where this is, for messages: never with credentials."""
+        """Location of the store for messages, without credentials."""
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        """The bytes, or those of a range. NotFound if there is no such object."""
+        """Return the bytes of the object or of a range of it. Raise `NotFound` if the object does not exist."""
 
     def head(self, path: str) -> ObjectInfo | None:
-        """None if there is definitely no such object."""
+        """Return the object's details, or `None` if it definitely does not exist."""
 
     def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
-        """The objects right in a directory, by name; none if it does not exist."""
+        """Return the objects directly in a directory, sorted by name; none if the directory does not exist."""
 
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
-        """The objects below a directory at any depth, by path, those of writes under way and of interrupted ones
-        included; no link leads out of it."""
+        """Return the objects below a directory at any depth, sorted by path.
+
+        The result includes the temporary files of running and of interrupted writes. Links are not followed.
+        """
 
     def put(self, path: str, data: bytes) -> None:
-        """Write, replacing what is there, all or nothing to any reader."""
+        """Write the object, replacing an existing one. A reader sees either the old or the new object as a whole."""
 
     def create(self, path: str, data: bytes) -> Put:
-        """Write only if nothing is there: of any number of callers at most one is ever answered CREATED."""
+        """Write the object only if none exists. At most one of any number of callers is ever answered CREATED."""
 
     def delete(self, path: str) -> None:
-        """Remove; it is no error if nothing is there."""
+        """Delete the object. Deleting an object that does not exist is no error."""
 
     def ensure_durable(self, paths: Sequence[str]) -> None:
-        """Make sure that objects which are there survive a power loss, whoever wrote them."""
+        """Make existing objects survive a power loss, including those that another library wrote."""
 
 
 def read_whole(store: Store, path: str, limit: Limit) -> bytes:
-    """An object of a kind that is hardly ever large: one request, but for those that are, which are looked at before
-    the rest is fetched."""
-    first = min(limit.most, _AT_ONCE) + 1
-    data = store.read(path, 0, first)
-    if len(data) < first:
+    """Read a whole object, unless it exceeds the limit.
+
+    Such objects are rarely large, so one request usually reads all of it. Only if it does not, the size is checked
+    before the rest is read.
+    """
+    first_bytes = min(limit.maximum, _FIRST_READ_BYTES_MAX) + 1
+    data = store.read(path, 0, first_bytes)
+    if len(data) < first_bytes:
         return data
-    found = store.head(path)
-    size = first if found is None else found.size
+    info = store.head(path)
+    size = first_bytes if info is None else info.size
     limit.check(size, path=f"{store.description}/{path}")
-    return data + store.read(path, first, size - first)
+    return data + store.read(path, first_bytes, size - first_bytes)
 
 
 class SupportsOrderedListing(ABC):
-    """A store whose listings begin with the first name, and need not be read to their end."""
+    """Store that lists names in order, so the first names of a directory can be read without the rest."""
 
     __slots__ = ()
 
     @abstractmethod
-    def first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
-        """So many of the objects right in a directory, the first ones by name: one request."""
+    def list_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
+        """Return the first `count` objects directly in a directory by name, in one request."""
 
 
 class ReportsLastChange(ABC):
-    """A store that lists a directory only as a whole, but knows when something last came or went in it. A small note
-    about a directory, kept in it, can then spare the listing."""
+    """Store that lists a directory only as a whole, but reports whether the directory changed since a file was put.
+
+    A small file that describes its own directory can then replace the listing.
+    """
 
     __slots__ = ()
 
     @abstractmethod
     def put_volatile(self, path: str, data: bytes) -> None:
-        """Like `put`, for what may be lost when the power goes."""
+        """Write the object like `put`, but without making it survive a power loss."""
 
     @abstractmethod
-    def last_change(self, path: str) -> ObjectInfo | None:
-        """The file, if nothing in its directory came, went or was renamed since it was put there."""
+    def head_if_directory_unchanged(self, path: str) -> ObjectInfo | None:
+        """Return the file's details, if no entry of its directory was added, removed or renamed since it was put."""
 
 
 class SupportsCommitLock(ABC):
-    """A store at which writers can wait for each other: nobody has to, but who does loses no race to those who do."""
+    """Store with an advisory lock that orders commits. Correctness does not depend on it: `create` decides which
+    writer commits, and writers that take the lock merely do not lose races to each other.
+    """
 
     __slots__ = ()
 
     @abstractmethod
     def commit_lock(self, directory: str) -> AbstractContextManager[bool]:
-        """The others' turns at this directory come before or after. False: it goes on without."""
+        """Hold the lock of a directory. Yield whether it was acquired; the caller may continue without it."""

@@ -1,4 +1,4 @@
-"""What takes more than one call of a store: a file copied into another store, a directory removed with all in it."""
+"""Tree operations: copying a file between stores and deleting a directory, which take several calls of a store."""
 
 import shutil
 import tempfile
@@ -11,8 +11,11 @@ from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.store import Store
 
 
-def copy(source: Store, path: str, target: Store, to: str) -> None:
-    """Replaces what is there; durable as a `put` is. Where files can be large, nothing is held in memory."""
+def copy_file(source: Store, path: str, target: Store, to: str) -> None:
+    """Copy a file into a store, replacing an existing one; it is as durable as after a `put`.
+
+    Copies between local disks and object stores are streamed, so a large file is never held in memory.
+    """
     source, target = _bare(source), _bare(target)
     match source, target:
         case LocalStore(), LocalStore():
@@ -20,24 +23,24 @@ def copy(source: Store, path: str, target: Store, to: str) -> None:
         case ObjectStore(), ObjectStore():
             if not source.copy_within(path, target, to):
                 with tempfile.TemporaryDirectory(prefix="lance-copy-") as directory:
-                    source.download(path, between := Path(directory, "file"))
-                    target.upload(between, to)
+                    source.download(path, local_copy := Path(directory, "file"))
+                    target.upload(local_copy, to)
         case ObjectStore(), LocalStore():
             target.make_directory(to.rpartition("/")[0])
-            source.download(path, target.inside(to))
+            source.download(path, target.resolve_path(to))
             target.ensure_durable([to])
         case LocalStore(), ObjectStore():
-            if not source.inside(path).is_file():
+            if not source.resolve_path(path).is_file():
                 raise NotFound(f"{source.root / path} does not exist")
-            target.upload(source.inside(path), to)
+            target.upload(source.resolve_path(path), to)
         case _:
             target.put(to, source.read(path))
 
 
 def _copy_on_disk(source: LocalStore, path: str, target: LocalStore, to: str) -> None:
-    origin = source.inside(path)
+    origin = source.resolve_path(path)
     target.make_directory(to.rpartition("/")[0])
-    copied = target.inside(to)
+    copied = target.resolve_path(to)
     try:
         shutil.copyfile(origin, copied)
     except FileNotFoundError as error:
@@ -47,19 +50,19 @@ def _copy_on_disk(source: LocalStore, path: str, target: LocalStore, to: str) ->
     target.ensure_durable([to])
 
 
-def remove(store: Store, directory: str) -> None:
-    """All objects below a directory."""
-    for listed in store.walk(directory):
-        store.delete(listed.path)
-    prune(store, directory)
+def remove_tree(store: Store, directory: str) -> None:
+    """Delete all objects below a directory, then the empty directories."""
+    for info in store.walk(directory):
+        store.delete(info.path)
+    remove_empty_directories(store, directory)
 
 
-def prune(store: Store, directory: str) -> None:
-    """Take away what is empty, where directories are something of their own."""
+def remove_empty_directories(store: Store, directory: str) -> None:
+    """Remove a directory and the directories in it that are empty. Object stores have none, so this does nothing."""
     if isinstance(bare := _bare(store), LocalStore):
-        bare.prune(directory)
+        bare.remove_empty_directories(directory)
 
 
 def _bare(store: Store) -> Store:
-    """Without the protocol around versions, of which there are none here."""
-    return store.own if isinstance(store, TwoPhaseStore) else store
+    """Return the store without the two-phase manifest protocol, which no file here needs."""
+    return store.table_store if isinstance(store, TwoPhaseStore) else store

@@ -7,7 +7,7 @@ packages below, and no other part.
 from typing import TYPE_CHECKING, ClassVar, Self, cast
 
 from lance_core.commit.audit import AuditFunction
-from lance_core.dml import retry
+from lance_core.commit.change import Change, Plan, commit_with_retry
 from lance_core.errors import InvalidInput
 from lance_core.format.operations import Append
 from lance_core.runtime import SYSTEM_RUNTIME, Runtime
@@ -54,7 +54,7 @@ class TableBase:
     def _write(
         self,
         verb: str,
-        plan: retry.Plan,
+        plan: Plan,
         options: WriteOptions,
         *,
         operation: str = Append.name,
@@ -69,9 +69,10 @@ class TableBase:
         properties = options.check()
         self._snapshot.manifest.check_writable()
         audit = self._audit_function(options.audit)
-        change = retry.Change(verb, plan, operation, can_replan, files_exist, audit)
-        result = retry.commit_with_retry(
+        change = Change(verb, plan, operation, can_replan, files_exist, audit)
+        result = commit_with_retry(
             change,
+            self._location,
             self._snapshot,
             intent=options.intent,
             properties=properties,

@@ -90,7 +90,7 @@ class IndexWrites(TableBase):
         new_segments: list[IndexMetadata] = []
 
         def plan(base: Snapshot) -> CreateIndex | None:
-            operation = index_maintenance.optimize(base, selected, mode, runtime=self._runtime)
+            operation = index_maintenance.optimize_indices(base, selected, mode, runtime=self._runtime)
             new_segments[:] = operation.new if operation else ()
             return operation
 
@@ -100,7 +100,7 @@ class IndexWrites(TableBase):
         try:
             trimmed = optimized.table._write(
                 "optimize_indices",
-                lambda base: index_maintenance.trim(base, new_segments, runtime=self._runtime),
+                lambda base: index_maintenance.trim_reuse_index(base, new_segments, runtime=self._runtime),
                 WriteOptions(properties=properties, retries=retries),
                 operation=CreateIndex.name,
             )

@@ -20,13 +20,13 @@ from lance_core.index import explain as explain_module
 from lance_core.index import lookup
 from lance_core.index.statistics import IndexStatistics, index_statistics
 from lance_core.scan import take as scan_take
-from lance_core.scan.blobs import BlobFile, blobs
-from lance_core.scan.changes import changes
-from lance_core.scan.executor import count, scan
-from lance_core.scan.explain import explained
+from lance_core.scan.blobs import BlobFile, open_blobs
+from lance_core.scan.changes import read_changes
+from lance_core.scan.executor import count_matches, scan
+from lance_core.scan.explain import explain_plan
 from lance_core.scan.plan import plan_scan
-from lance_core.scan.query import query
-from lance_core.scan.selection import Select
+from lance_core.scan.query import run_query
+from lance_core.scan.selection import RowSelector
 from lance_core.scan.take import By, RowNumbers
 from lance_core.scan.vector_search import Vector, search
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
@@ -259,7 +259,7 @@ class TableReading(TableBase):
         self, column: str, rows: RowNumbers, *, by: Literal["offset", "row_id", "row_address"] = "offset"
     ) -> list[BlobFile | None]:
         """Return the blobs of these rows as file objects that read lazily; `None` for a row without a blob."""
-        return blobs(self._location, self.manifest, column, rows, by=By.of(by))
+        return open_blobs(self._location, self.manifest, column, rows, by=By.of(by))
 
     def search(
         self,
@@ -299,7 +299,7 @@ class TableReading(TableBase):
         """Return the rows that differ between the versions `since` and `until` (default: this one). The column
         `_change` is "insert", "update" or "delete". The table needs stable row ids, which identify the rows."""
         later = self._snapshot if until is None else load_at(self._location, validation.check_version_number(until))
-        return changes(load_at(self._location, validation.check_version_number(since)), later)
+        return read_changes(load_at(self._location, validation.check_version_number(since)), later)
 
     def explain(
         self,
@@ -326,7 +326,7 @@ class TableReading(TableBase):
         indices = explain_module.explain_indices(
             self._snapshot, plan.predicate, use_indices=validation.check_flag(use_indices, "use_indices")
         )
-        return explained(self._location, plan, indices)
+        return explain_plan(self._location, plan, indices)
 
     def count_rows(self, filter: str | None = None, *, use_indices: bool = True) -> int:
         """Return the number of rows, or of those that match `filter`. Without a filter the manifest answers; with one,
@@ -334,7 +334,7 @@ class TableReading(TableBase):
         if filter is None:
             return self.manifest.row_count()
         plan = plan_scan(self.manifest, columns=(), filter=filter, select=self._select(use_indices))
-        return count(self._location, plan)
+        return count_matches(self._location, plan)
 
     def query(self, sql: str, *, limit: int | None = None) -> pa.Table:
         """Return the result of a SQL query over this table, which is called `dataset` in it, as in Lance. At most
@@ -345,7 +345,7 @@ class TableReading(TableBase):
         rows = (
             None if limit is None else validation.check_integer(limit, "limit", at_least=0, too_small="it counts rows")
         )
-        return query(self._location, self.manifest, sql, limit=rows, select=self._select(True))
+        return run_query(self._location, self.manifest, sql, limit=rows, select=self._select(True))
 
     # Consistency
 
@@ -367,7 +367,7 @@ class TableReading(TableBase):
         location = locate(uri, storage_options=storage_options, bases=bases, manifest_store=manifest_store)
         return _examined(location, versions)
 
-    def _select(self, use_indices: bool) -> Select | None:
+    def _select(self, use_indices: bool) -> RowSelector | None:
         return lookup.selector_of(self._snapshot) if validation.check_flag(use_indices, "use_indices") else None
 
 

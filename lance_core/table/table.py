@@ -11,11 +11,11 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from lance_core import validation
-from lance_core.commit import write_protocol
 from lance_core.commit.audit import AuditFunction
+from lance_core.commit.change import Change, commit_with_retry
 from lance_core.commit.detached import commit_detached, publish
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import WriteResult
+from lance_core.commit.write_protocol import StartedWrite, WriteResult, new_table_config
 from lance_core.datafiles.fragment_writer import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
 from lance_core.datafiles.inputs import Rows, as_input
 from lance_core.errors import AlreadyExists, InvalidInput
@@ -31,9 +31,8 @@ from lance_core.table.schema import SchemaWrites
 from lance_core.table.upkeep import Upkeep
 from lance_core.table.write_options import Audit, WriteOptions
 from lance_core.transactions.apply import NewTable
-from lance_core.versions.location import locate, manifest_store_config
-from lance_core.versions.snapshot import table_exists, load_at
-from lance_core.versions.table_id import TABLE_ID
+from lance_core.versions.location import locate
+from lance_core.versions.snapshot import load_at, table_exists
 
 STORAGE_VERSION = "2.2"
 """Version of the data files of a new table."""
@@ -78,21 +77,19 @@ class Table(TableReading, RowWrites, SchemaWrites, IndexWrites, Upkeep, Referenc
         properties, config = options.check(), validation.check_config(config)
         location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
         new_table = NewTable(_storage_version(storage_version), validation.check_flag(stable_row_ids, "stable_row_ids"))
-        started = write_protocol.begin(location, new_table, verb="create", intent=intent, runtime=cls._runtime)
-        if isinstance(started, WriteResult):
-            return cls(started.snapshot)
-        if table_exists(location):
-            raise AlreadyExists(f"a table already exists at {location.uri}; open it or overwrite it")
-        limits = FileLimits(max_rows_per_file, max_bytes_per_file)
-        config_entries = {TABLE_ID: started.uuid, **config, **manifest_store_config(location)}
-        operation = overwrite_operation(
-            location, as_input(data), new_table.storage_version, limits, config_entries, cls._runtime
+
+        def create(started: StartedWrite) -> Overwrite:
+            if table_exists(location):
+                raise AlreadyExists(f"a table already exists at {location.uri}; open it or overwrite it")
+            limits = FileLimits(max_rows_per_file, max_bytes_per_file)
+            entries, version = new_table_config(started, config), new_table.storage_version
+            return overwrite_operation(location, as_input(data), version, limits, entries, cls._runtime)
+
+        change = Change("create", plan=None, create=create, can_replan=False, audit=cls._audit_function(audit))
+        result = commit_with_retry(
+            change, location, new_table, intent=intent, properties=properties, retries=retries, runtime=cls._runtime
         )
-        return cls(
-            write_protocol.finish(
-                started, operation, properties=properties, attempts=retries, audit=cls._audit_function(audit)
-            ).snapshot
-        )
+        return cls(result.snapshot)
 
     def commit(
         self,
@@ -144,7 +141,7 @@ class Table(TableReading, RowWrites, SchemaWrites, IndexWrites, Upkeep, Referenc
             publish(
                 self._location,
                 validation.check_version_number(detached_version),
-                attempts=retries,
+                retries=retries,
                 runtime=self._runtime,
             )
         )

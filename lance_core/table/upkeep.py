@@ -70,7 +70,7 @@ class Upkeep(TableBase):
         *,
         older_than: timedelta = timedelta(days=14),
         keep: int = 10,
-        orphan_grace: timedelta = cleanup.GRACE,
+        orphan_grace: timedelta = cleanup.DEFAULT_ORPHAN_GRACE,
         protected: Mapping[int, str] | None = None,
         dry_run: bool = False,
         force: bool = False,
@@ -109,4 +109,4 @@ class Upkeep(TableBase):
         )
         moment = datetime.now(UTC) if now is None else validation.check_timestamp(now, "now")
         retention = Retention(older_than, keep, protected=protected or {})
-        return survey.survey(self._snapshot, retention, target_rows=target_rows, small_rows=small, now=moment)
+        return survey.survey_table(self._snapshot, retention, target_rows=target_rows, small_rows=small, now=moment)

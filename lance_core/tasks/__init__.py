@@ -1,6 +1,7 @@
-"""Work that is spread over processes: plans made by a driver, and what a worker does with one.
+"""Distributed tasks: plans that a driver pickles, the functions that workers run, and the driver steps that commit
+once.
 
-What lives here: plan objects that pickle small, the functions that workers run, and the driver's begin and finish
-around them. What never does: Spark, Dagster, or anything else that decides where a worker runs; `lance_assets.spark`
-does. Start with `write.py`.
+This package holds plan objects that pickle small, the tasks that workers run, and the driver's begin and finish steps
+around them. It never imports Spark, Dagster or anything else that decides where a worker runs; `lance_assets.spark`
+does that. Start with `write.py`.
 """

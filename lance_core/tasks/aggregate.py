@@ -1,7 +1,7 @@
-"""A query with aggregates whose groups are made by workers, each of the rows it reads, and put together by the driver.
+"""Distributed aggregation: workers compute partial aggregates of the rows they read, and the driver combines them.
 
-What the query asks for is told by `expressions/aggregate_queries.py`, how groups are made and put together by
-`expressions/aggregation.py`. A query that counts the rows of a whole table is answered by its manifest.
+`expressions/aggregate_queries.py` parses the query; `expressions/aggregation.py` computes and combines groups. A
+query that counts the rows of a whole table is answered by the manifest.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,31 +22,41 @@ from lance_core.versions.snapshot import Snapshot
 
 
 def aggregate(base: Snapshot, sql: str, *, runner: Callable[[], Runner]) -> pa.Table:
+    """Return the result of an aggregate query on this version. `runner` is called only if a job is needed."""
     query = AggregateQuery.parse(sql, filterable_schema(base.manifest))
-    grouped = query.aggregation
-    if grouped.only_counts_rows and query.where is None:
-        return query.finish(grouped.count_groups(base.manifest.row_count()))
-    plan = plan_scan(base.manifest, columns=grouped.columns, filter=query.where, select=lookup.selector_of(base))
-    results = map_scan_partitions(base, plan, _Grouped(ScanSpec(grouped.columns, query.where), grouped), runner())
-    partials = [_decoded(each) for _number, part in sorted(results.items()) for each in part]
-    return query.finish(grouped.merge_groups([grouped.empty_groups(), *partials]))
+    aggregation = query.aggregation
+    if aggregation.only_counts_rows and query.where is None:
+        return query.finish(aggregation.count_groups(base.manifest.row_count()))
+    plan = plan_scan(base.manifest, columns=aggregation.columns, filter=query.where, select=lookup.selector_of(base))
+    results = map_scan_partitions(
+        base, plan, _PartialAggregateTask(ScanSpec(aggregation.columns, query.where), aggregation), runner()
+    )
+    partials = [_decode_table(encoded) for _, tables in sorted(results.items()) for encoded in tables]
+    return query.finish(aggregation.merge_groups([aggregation.empty_groups(), *partials]))
 
 
 @dataclass(frozen=True, slots=True)
-class _Grouped:
-    wanted: ScanSpec
+class _PartialAggregateTask:
+    """Computes the partial aggregates of one partition."""
+
+    scan_spec: ScanSpec
     aggregation: Aggregation
 
-    def __call__(self, part: Snapshot, ranges: RowRanges) -> Iterator[bytes]:
-        return map(_encoded, aggregate_partials(scan(part.location, self.wanted.plan_partition(part, ranges)), self.aggregation))
+    def __call__(self, partition: Snapshot, ranges: RowRanges) -> Iterator[bytes]:
+        return map(
+            _encode_table,
+            aggregate_partials(
+                scan(partition.location, self.scan_spec.plan_partition(partition, ranges)), self.aggregation
+            ),
+        )
 
 
-def _encoded(table: pa.Table) -> bytes:
+def _encode_table(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     return bytes(sink.getvalue().to_pybytes())
 
 
-def _decoded(data: bytes) -> pa.Table:
+def _decode_table(data: bytes) -> pa.Table:
     return pa.ipc.open_stream(data).read_all()

@@ -1,8 +1,8 @@
-"""A compaction whose groups are written by workers, and committed a batch at a time.
+"""Distributed compaction: workers rewrite groups of fragments, and the driver commits them in batches.
 
-The plan is made once, on the driver. What a batch has committed stays, whatever becomes of the next one. When somebody
-was in the way of a batch, groups whose fragments are as they were keep their files; of the others what is left is
-planned and written once more. Fragments that come meanwhile are left for the next compaction.
+The driver plans once. A committed batch stays, whatever happens to the next one. After a conflict, groups whose
+fragments are unchanged keep their files; what remains of the other groups is planned and written again. Fragments
+that are added meanwhile wait for the next compaction.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from lance_core.versions.snapshot import Snapshot
 
 GROUPS_PER_COMMIT = 64
 REMAP_BYTES_MAX = 256 * 1024**2
-"""A segment is written anew by the driver, for each batch. A larger one only where that is asked for."""
+"""Largest index segment that is remapped without being asked for. The driver rewrites the segment once per batch."""
 VERB = "compact"
 
 
@@ -43,37 +43,38 @@ def compact(
     options: WriteOptions,
     runner: Runner,
 ) -> Committed:
-    """The intent is that of the last batch: a run that was cut short is gone on with by repeating it."""
-    shape = CompactionRequest(target_rows, materialize_deletions, None if remap is None else Remap.of(remap))
+    """Compact the table, with up to `batch` groups per commit. Only the last batch carries the intent, so repeating
+    an interrupted run continues it."""
+    request = CompactionRequest(target_rows, materialize_deletions, None if remap is None else Remap.of(remap))
     batch = validation.check_integer(batch, "batch", at_least=1, too_small="a commit has at least one group")
     validation.check_intent_and_retries(intent=options.intent, retries=options.retries)
     base = table.newest()
     base.manifest.check_writable()
-    groups = shape.plan_groups(base)
+    groups = request.plan_groups(base)
     batches = [groups[start : start + batch] for start in range(0, len(groups), batch)] or [()]
     if len(batches) > 1:
-        begun = write_protocol.begin(base.location, base, verb=VERB, intent=options.intent, runtime=SYSTEM_RUNTIME)
-        if isinstance(begun, write_protocol.WriteResult):
-            return committed_of(begun)
-        compaction.check_remap(base, groups, shape.remap)  # of all, before the first of them is committed
-    done: list[Committed] = []
-    for number, some in enumerate(batches):
-        its = options if number == len(batches) - 1 else replace(options, intent=None)
-        plan = GroupBatch(some, shape, validation.check_properties(options.properties), runner).plan
-        done.append(run_change(table, its, VERB, plan, operation=Rewrite.name))
-    return _together(done)
+        started = write_protocol.begin(base.location, base, verb=VERB, intent=options.intent, runtime=SYSTEM_RUNTIME)
+        if isinstance(started, write_protocol.WriteResult):
+            return committed_of(started)
+        compaction.check_remap(base, groups, request.remap)  # all groups, before the first batch is committed
+    committed: list[Committed] = []
+    for number, batch_groups in enumerate(batches):
+        batch_options = options if number == len(batches) - 1 else replace(options, intent=None)
+        plan = GroupBatch(batch_groups, request, validation.check_properties(options.properties), runner).plan
+        committed.append(run_change(table, batch_options, VERB, plan, operation=Rewrite.name))
+    return _total(committed)
 
 
 def groups_to_compact(
     table: TableRef, *, target_rows: int = ROWS_PER_FILE_MAX, materialize_deletions: bool = True
 ) -> tuple[Group, ...]:
-    """The groups of fragments that `compact` would write anew, by the manifest alone."""
+    """Return the groups of fragments that `compact` would rewrite, by the manifest alone."""
     return CompactionRequest(target_rows, materialize_deletions, None).plan_groups(table.newest())
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionRequest:
-    """What was asked for."""
+    """Parameters of a compaction."""
 
     target_rows: int
     materialize_deletions: bool
@@ -93,69 +94,78 @@ class GroupBatch:
     request: CompactionRequest
     properties: Mapping[str, str]
     runner: Runner | None
-    """None: what is not written yet is left for the next compaction."""
-    _under: TableSchema | None = None
+    """`None` leaves groups that are not written yet to the next compaction."""
+    _files_schema: TableSchema | None = None
     _files: dict[tuple[bytes, ...], tuple[Fragment, ...]] = field(default_factory=dict)
-    """What was written for a group, by its fragments with all that the manifest said of them."""
+    """Fragments written for each group. The key is the encoded fragments of the group, with all that the manifest
+    says of them."""
 
-    def add_rewritten(self, under: TableSchema, done: Sequence[RewrittenGroup]) -> None:
-        """What others have written for these groups, of a version of this schema."""
-        self._under, self._files = under, {group_key(each.old): each.new for each in done}
+    def add_rewritten(self, schema: TableSchema, rewritten: Sequence[RewrittenGroup]) -> None:
+        """Register fragments that another job wrote for these groups, on a version with this schema."""
+        self._files_schema, self._files = schema, {group_key(group.old): group.new for group in rewritten}
 
     def plan(self, base: Snapshot) -> Rewrite | None:
-        self.groups = tuple(self._still(base))
+        """Rewrite the groups that have no files yet and return the operation; `None` if no group is left."""
+        self.groups = tuple(self._current_groups(base))
         if not self.groups:
             return None
         compaction.check_remap(base, self.groups, self.request.remap)
-        known = self._files if self._under == base.manifest.schema else {}
+        known = self._files if self._files_schema == base.manifest.schema else {}
         if self.runner is None:
             self.groups = tuple(group for group in self.groups if group_key(group) in known)
             if not self.groups:
                 return None
         else:
-            todo = [group for group in self.groups if group_key(group) not in known]
-            parts = tuple(group_key(group) for group in todo)
-            results = over_partitions(base, parts, _Group(self.request.target_rows), self.runner)
-            known |= {part: tuple(map(Fragment.decode, results.get(number, ()))) for number, part in enumerate(parts)}
-        self._under, self._files = base.manifest.schema, known
+            unwritten = [group for group in self.groups if group_key(group) not in known]
+            partitions = tuple(group_key(group) for group in unwritten)
+            results = over_partitions(base, partitions, _RewriteGroupTask(self.request.target_rows), self.runner)
+            known |= {
+                partition: tuple(map(Fragment.decode, results.get(number, ())))
+                for number, partition in enumerate(partitions)
+            }
+        self._files_schema, self._files = base.manifest.schema, known
         groups = [RewrittenGroup(group, self._files[group_key(group)]) for group in self.groups]
         return compaction.build_rewrite(
             base, groups, self.request.remap, self.properties, SYSTEM_RUNTIME, remap_bytes_max=REMAP_BYTES_MAX
         )
 
-    def _still(self, base: Snapshot) -> Iterator[Group]:
-        """The groups as they are in this version; of those that it has changed, what is worth it."""
-        alive = {fragment.id: fragment for fragment in base.manifest.fragments}
-        covered = current_coverage(base)
+    def _current_groups(self, base: Snapshot) -> Iterator[Group]:
+        """Yield the groups that are unchanged in this version, and what is worth compacting of the others."""
+        current = {fragment.id: fragment for fragment in base.manifest.fragments}
+        coverage = current_coverage(base)
         for group in self.groups:
-            now = tuple(alive[fragment.id] for fragment in group if fragment.id in alive)
-            if group_key(now) == group_key(group) and not mixes_coverage(group, covered):
+            remaining = tuple(current[fragment.id] for fragment in group if fragment.id in current)
+            if group_key(remaining) == group_key(group) and not mixes_coverage(group, coverage):
                 yield group
             else:
-                yield from self.request.plan_groups(base, now)
+                yield from self.request.plan_groups(base, remaining)
 
 
 def group_key(group: Group) -> tuple[bytes, ...]:
+    """Return the encoded fragments of the group. A group with an equal key is unchanged."""
     return tuple(fragment.encode() for fragment in group)
 
 
-def _together(done: Sequence[Committed]) -> Committed:
+def _total(committed: Sequence[Committed]) -> Committed:
+    """Return the last commit, with the counters of all of them."""
     return replace(
-        done[-1],
-        rows_added=sum(each.rows_added for each in done),
-        rows_removed=sum(each.rows_removed for each in done),
-        files=sum(each.files for each in done),
-        bytes=sum(each.bytes for each in done),
-        attempts=sum(each.attempts for each in done),
-        rebased_over=tuple(version for each in done for version in each.rebased_over),
-        uncovered=tuple(sorted({name for each in done for name in each.uncovered})),
+        committed[-1],
+        rows_added=sum(commit.rows_added for commit in committed),
+        rows_removed=sum(commit.rows_removed for commit in committed),
+        files=sum(commit.files for commit in committed),
+        bytes=sum(commit.bytes for commit in committed),
+        attempts=sum(commit.attempts for commit in committed),
+        rebased_over=tuple(version for commit in committed for version in commit.rebased_over),
+        uncovered=tuple(sorted({name for commit in committed for name in commit.uncovered})),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _RewriteGroupTask:
+    """Rewrites the fragments of one group."""
+
     target_rows: int
 
-    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
-        for fragment in write_group(part, tuple(part.manifest.fragments), self.target_rows, SYSTEM_RUNTIME):
+    def __call__(self, snapshot: Snapshot, _number: int) -> Iterator[bytes]:
+        for fragment in write_group(snapshot, tuple(snapshot.manifest.fragments), self.target_rows, SYSTEM_RUNTIME):
             yield fragment.encode()

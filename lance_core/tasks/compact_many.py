@@ -1,12 +1,12 @@
-"""Many tables compacted by one job: their groups are dealt out to workers as if they were of one table.
+"""Fleet compaction: compacts many tables in one job, which spreads the groups of all tables over workers.
 
-    driver    newest version of each -> its groups -> all groups in about equal bins
-    workers   a bin, group by group; one that cannot be written is told, and the rest of the bin goes on
-    driver    table by table: a commit of the groups that are written
+    driver    newest version of each table -> its groups -> all groups in bins of about equal weight
+    workers   rewrite a bin group by group; a group that fails is reported, and the rest of the bin continues
+    driver    commits the rewritten groups, table by table
 
-Each table has its own intention, properties and commit, so whatever happens to one is not the others' trouble. Where
-somebody was in the way of a commit, groups that are as they were keep their files and the others are left for the next
-time: there is no second job. What was begun and lost is gone on with by asking for it again under the same intention.
+Each table has its own intent, properties and commit, so a failure of one table does not affect the others. After a
+conflict, groups whose fragments are unchanged keep their files, and the others wait for the next compaction: there is
+no second job. Repeating the call with the same intents continues an interrupted run.
 """
 
 import heapq
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lance_core import validation
 from lance_core.commit import write_protocol
-from lance_core.dml import retry
+from lance_core.commit.change import Change, resume
 from lance_core.errors import InvalidInput, LanceError, StorageError
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Rewrite
@@ -35,10 +35,10 @@ from lance_core.tasks.driver import TASKS_PER_SLOT, TableRef, WriteOptions
 from lance_core.tasks.partitioning import RESULT, Runner, VersionHeader
 from lance_core.versions.snapshot import Snapshot
 
-# What a table can do to whoever reads it: it is anybody's bytes.
+# Errors that reading a damaged table can cause: its bytes are not trusted.
 TABLE_ERRORS = (LanceError, pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, ValueError)
 _TABLES_AT_ONCE = 8
-_BYTES_OF_A_FILE = 64 * 1024
+_BYTES_PER_FILE_MIN = 64 * 1024
 _WIRE = pa.schema(
     [
         pa.field("table", pa.int64()),
@@ -53,6 +53,8 @@ _B = TypeVar("_B")
 
 @dataclass(frozen=True, slots=True)
 class TableCompaction:
+    """Request to compact one table."""
+
     table: TableRef
     options: WriteOptions
     target_rows: int
@@ -60,108 +62,122 @@ class TableCompaction:
 
 @dataclass(frozen=True, slots=True)
 class CompactionOutcome:
-    """Of one table. Both, where a part of it could not be written and the rest is committed."""
+    """Outcome for one table. Both fields are set if some groups could not be written and the rest is committed."""
 
     committed: Committed | None
     error: Exception | None = None
 
 
 @dataclass(slots=True)
-class _Planned:
-    wanted: TableCompaction
+class _PlannedTable:
+    """A table with groups to rewrite, and what the job has returned for it."""
+
+    request: TableCompaction
     base: Snapshot
     begun: write_protocol.StartedWrite
     groups: tuple[Group, ...]
     files: dict[int, tuple[Fragment, ...]] = field(default_factory=dict)
-    """What was written, by the number of the group."""
+    """Fragments written, by group number."""
     error: Exception | None = None
 
 
 def compact_many(requests: Sequence[TableCompaction], runner: Runner) -> tuple[CompactionOutcome, ...]:
-    """In the order of `requests`. One job, or none where nothing is to be written."""
-    for each in requests:
-        validation.check_intent_and_retries(intent=each.options.intent, retries=each.options.retries)
-    begun = _each(requests, _begun)
-    planned = [each for each in begun if isinstance(each, _Planned)]
-    _write(planned, runner)
-    ended = iter(_each(planned, _ended))
-    return tuple(next(ended) if isinstance(each, _Planned) else each for each in begun)
+    """Return the outcome of each request, in order. Runs one job, or none if there is nothing to write."""
+    for request in requests:
+        validation.check_intent_and_retries(intent=request.options.intent, retries=request.options.retries)
+    started = _map_concurrently(requests, _plan_table)
+    planned = [table for table in started if isinstance(table, _PlannedTable)]
+    _write_groups(planned, runner)
+    outcomes = iter(_map_concurrently(planned, _commit_table))
+    return tuple(next(outcomes) if isinstance(table, _PlannedTable) else table for table in started)
 
 
-def _begun(wanted: TableCompaction) -> _Planned | CompactionOutcome:
+def _plan_table(request: TableCompaction) -> _PlannedTable | CompactionOutcome:
+    """Plan one table. Returns its outcome at once if there is nothing to write or if planning failed."""
     try:
-        base = wanted.table.newest()
+        base = request.table.newest()
         base.manifest.check_writable()
-        groups = CompactionRequest(wanted.target_rows, materialize_deletions=True, remap=None).plan_groups(base)
-        begun = write_protocol.begin(base.location, base, verb=VERB, intent=wanted.options.intent, runtime=SYSTEM_RUNTIME)
-        if isinstance(begun, write_protocol.WriteResult):
-            return CompactionOutcome(committed_of(begun))
+        groups = CompactionRequest(request.target_rows, materialize_deletions=True, remap=None).plan_groups(base)
+        started = write_protocol.begin(
+            base.location, base, verb=VERB, intent=request.options.intent, runtime=SYSTEM_RUNTIME
+        )
+        if isinstance(started, write_protocol.WriteResult):
+            return CompactionOutcome(committed_of(started))
         if not groups:
-            return CompactionOutcome(committed_of(write_protocol.finish_unchanged(begun, Rewrite.name)))
+            return CompactionOutcome(committed_of(write_protocol.finish_unchanged(started, Rewrite.name)))
         compaction.check_remap(base, groups, None)
-        return _Planned(wanted, base, begun, groups)
+        return _PlannedTable(request, base, started, groups)
     except TABLE_ERRORS as error:
         return CompactionOutcome(None, error)
 
 
-def _ended(planned: _Planned) -> CompactionOutcome:
+def _commit_table(planned: _PlannedTable) -> CompactionOutcome:
+    """Commit the groups of one table that were written."""
     if not planned.files and planned.error is not None:
         return CompactionOutcome(None, planned.error)
-    how = planned.wanted.options
+    options = planned.request.options
     try:
-        noted = validation.check_properties(how.properties)
-        shape = CompactionRequest(planned.wanted.target_rows, materialize_deletions=True, remap=None)
-        done = [compaction.RewrittenGroup(planned.groups[number], new) for number, new in sorted(planned.files.items())]
-        batch = GroupBatch(tuple(each.old for each in done), shape, noted, runner=None)
-        batch.add_rewritten(planned.base.manifest.schema, done)
-        change = retry.Change(VERB, batch.plan, Rewrite.name, can_replan=True)
-        landed = retry.resume(change, planned.begun, properties=noted, retries=how.retries)
-        return CompactionOutcome(committed_of(landed), planned.error)
+        properties = validation.check_properties(options.properties)
+        request = CompactionRequest(planned.request.target_rows, materialize_deletions=True, remap=None)
+        rewritten = [
+            compaction.RewrittenGroup(planned.groups[number], new) for number, new in sorted(planned.files.items())
+        ]
+        batch = GroupBatch(tuple(group.old for group in rewritten), request, properties, runner=None)
+        batch.add_rewritten(planned.base.manifest.schema, rewritten)
+        change = Change(VERB, batch.plan, Rewrite.name, can_replan=True)
+        committed = resume(change, planned.begun, properties=properties, retries=options.retries)
+        return CompactionOutcome(committed_of(committed), planned.error)
     except TABLE_ERRORS as error:
         return CompactionOutcome(None, error)
 
 
-def _write(planned: Sequence[_Planned], runner: Runner) -> None:
-    """One job for all groups; what came back is with their tables then."""
-    pieces = [
+def _write_groups(planned: Sequence[_PlannedTable], runner: Runner) -> None:
+    """Run one job for all groups and store its results with their tables."""
+    refs = [
         _GroupRef(table, number, group_key(group))
-        for table, each in enumerate(planned)
-        for number, group in enumerate(each.groups)
+        for table, planned_table in enumerate(planned)
+        for number, group in enumerate(planned_table.groups)
     ]
-    if not pieces:
+    if not refs:
         return
-    weights = [_weight(planned[piece.table].groups[piece.group]) for piece in pieces]
-    bins = pack_into_bins(pieces, weights, runner.slots * TASKS_PER_SLOT)
-    task = _Task(
-        tuple(VersionHeader.of(each.base) for each in planned), tuple(each.wanted.target_rows for each in planned), bins
+    weights = [_estimate_weight(planned[ref.table].groups[ref.group]) for ref in refs]
+    bins = pack_into_bins(refs, weights, runner.slots * TASKS_PER_SLOT)
+    task = _RewriteGroupsTask(
+        tuple(VersionHeader.of(planned_table.base) for planned_table in planned),
+        tuple(planned_table.request.target_rows for planned_table in planned),
+        bins,
     )
     for row in runner.run(task, len(bins)).to_pylist():
         if row["refusal"] is not None:
             raise remote_errors.decode_error(row["refusal"])
-        (told,) = pa.ipc.read_record_batch(pa.py_buffer(row["result"]), _WIRE).to_pylist()
-        each = planned[told["table"]]
-        if told["trouble"] is not None:
-            each.error = remote_errors.decode_error(told["trouble"])
+        (result,) = pa.ipc.read_record_batch(pa.py_buffer(row["result"]), _WIRE).to_pylist()
+        planned_table = planned[result["table"]]
+        if result["trouble"] is not None:
+            planned_table.error = remote_errors.decode_error(result["trouble"])
         else:
-            each.files[told["group"]] = tuple(map(Fragment.decode, told["fragments"]))
-    for each in planned:
-        if len(each.files) < len(each.groups) and each.error is None:
-            lost = len(each.groups) - len(each.files)
-            each.error = StorageError(f"{each.base.location.uri}: {lost} groups of fragments did not come back")
+            planned_table.files[result["group"]] = tuple(map(Fragment.decode, result["fragments"]))
+    for planned_table in planned:
+        if len(planned_table.files) < len(planned_table.groups) and planned_table.error is None:
+            missing = len(planned_table.groups) - len(planned_table.files)
+            planned_table.error = StorageError(
+                f"{planned_table.base.location.uri}: {missing} groups of fragments were not returned by any worker"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class _GroupRef:
+    """Reference to a group: number of its table, number of the group, encoded fragments."""
+
     table: int
     group: int
     fragments: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """Runs in a worker."""
+class _RewriteGroupsTask:
+    """Runs in a worker: bin numbers in, rewritten groups out."""
 
-    wholes: tuple[VersionHeader, ...]
+    headers: tuple[VersionHeader, ...]
     target_rows: tuple[int, ...]
     bins: tuple[tuple[_GroupRef, ...], ...]
 
@@ -169,50 +185,53 @@ class _Task:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:
-                    self.wholes[0].stamp.check()
+                    self.headers[0].stamp.check()
                 except InvalidInput as error:
-                    told = {"part": number, "refusal": remote_errors.encode_error(error)}
-                    yield pa.RecordBatch.from_pylist([told], RESULT)
+                    error_row = {"part": number, "refusal": remote_errors.encode_error(error)}
+                    yield pa.RecordBatch.from_pylist([error_row], RESULT)
                     continue
-                for piece in self.bins[number]:
-                    row = {"part": number, "result": self._done(piece)}
+                for group in self.bins[number]:
+                    row = {"part": number, "result": self._rewrite_group(group)}
                     yield pa.RecordBatch.from_pylist([row], RESULT)
 
-    def _done(self, piece: _GroupRef) -> bytes:
-        row: dict[str, object] = {"table": piece.table, "group": piece.group}
-        whole = self.wholes[piece.table]
+    def _rewrite_group(self, group: _GroupRef) -> bytes:
+        row: dict[str, object] = {"table": group.table, "group": group.group}
+        header = self.headers[group.table]
         try:
-            part = whole.snapshot_with(piece.fragments)
-            new = write_group(part, tuple(part.manifest.fragments), self.target_rows[piece.table], SYSTEM_RUNTIME)
+            snapshot = header.snapshot_with(group.fragments)
+            new = write_group(
+                snapshot, tuple(snapshot.manifest.fragments), self.target_rows[group.table], SYSTEM_RUNTIME
+            )
             row["fragments"] = [fragment.encode() for fragment in new]
         except LanceError as error:
             row["trouble"] = remote_errors.encode_error(error)
         except TABLE_ERRORS as error:
-            row["trouble"] = remote_errors.encode_error(StorageError(f"{whole.uri}: {type(error).__name__}: {error}"))
+            row["trouble"] = remote_errors.encode_error(StorageError(f"{header.uri}: {type(error).__name__}: {error}"))
         return bytes(pa.RecordBatch.from_pylist([row], _WIRE).serialize())
 
 
-def pack_into_bins(things: Sequence[_A], weights: Sequence[int], bins_max: int) -> tuple[tuple[_A, ...], ...]:
-    """In at most so many bins of about the same weight: the heaviest first, each into the lightest bin.
+def pack_into_bins(items: Sequence[_A], weights: Sequence[int], bins_max: int) -> tuple[tuple[_A, ...], ...]:
+    """Pack items into at most `bins_max` bins of about equal weight: the heaviest first, each into the lightest bin.
 
-    >>> dealt("abcd", [1, 5, 2, 2], 2)
+    >>> pack_into_bins("abcd", [1, 5, 2, 2], 2)
     (('b',), ('c', 'd', 'a'))
     """
-    bins: list[list[_A]] = [[] for _ in range(min(bins_max, len(things)))]
+    bins: list[list[_A]] = [[] for _ in range(min(bins_max, len(items)))]
     filled = [(0, number) for number in range(len(bins))]
-    for place in sorted(range(len(things)), key=lambda place: (-weights[place], place)):
+    for position in sorted(range(len(items)), key=lambda position: (-weights[position], position)):
         weight, number = heapq.heappop(filled)
-        bins[number].append(things[place])
-        heapq.heappush(filled, (weight + weights[place], number))
+        bins[number].append(items[position])
+        heapq.heappush(filled, (weight + weights[position], number))
     return tuple(map(tuple, bins))
 
 
-def _weight(group: Group) -> int:
-    """Where sizes are not known, rows are the next best; a file costs something however small it is."""
-    return sum(max(fragment.file_bytes, fragment.physical_rows, _BYTES_OF_A_FILE) for fragment in group)
+def _estimate_weight(group: Group) -> int:
+    """Return the estimated cost of rewriting a group. Rows stand in for bytes if the sizes of files are unknown, and
+    each fragment has a minimum cost."""
+    return sum(max(fragment.file_bytes, fragment.physical_rows, _BYTES_PER_FILE_MIN) for fragment in group)
 
 
-def _each(things: Sequence[_A], work: Callable[[_A], _B]) -> list[_B]:
-    """Side by side: mostly waiting for a store."""
+def _map_concurrently(items: Sequence[_A], function: Callable[[_A], _B]) -> list[_B]:
+    """Apply the function to all items in threads, which mostly wait for the store."""
     with ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix="compacting") as threads:
-        return list(threads.map(work, things))
+        return list(threads.map(function, items))

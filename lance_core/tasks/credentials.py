@@ -1,8 +1,8 @@
-"""Storage options that somebody gives as options of a data source, where they are read by more than who gave them.
+"""Credentials in data source options: refuses secrets that Spark would show to other users.
 
-Spark tells the options of a query to its user interface, its REST API and its event log. What it takes for a secret by
-the name of the option it hides; `account_key` it does not. So a secret is named (`env:NAME`, or a `provider`), or told
-under a name that is hidden everywhere; anything else is refused.
+Spark shows the options of a query in its user interface, its REST API and its event log. It redacts options whose
+name looks like that of a secret; `account_key` does not. So a secret must be a reference (`env:NAME`, or a
+`provider`) or be passed under a name that Spark always redacts. Anything else is refused.
 """
 
 import re
@@ -14,47 +14,49 @@ from lance_core.storage.secret_references import is_reference
 
 STORAGE, SECRET, MANIFEST_STORE = "storage.", "secret.", "manifest_store"
 _HIDDEN = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)
-"""What Spark hides by itself, unless it was told otherwise (`spark.redaction.regex`)."""
+"""Option names that Spark redacts by default (`spark.redaction.regex`)."""
 _PASSWORD = re.compile(r"://[^/\s]*:[^/\s]*@|[?&][^=&]*(pass|secret|token)[^=&]*=", re.IGNORECASE)
 
 
-def parse_storage_options(given: Mapping[str, str]) -> dict[str, str]:
-    """Of all options those for the store, whichever of the two prefixes they have.
+def parse_storage_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the storage options among all options, without either of their two prefixes.
 
-    >>> storage_options({"storage.aws_region": "eu-west-1", "secret.account_key": "...", "path": "az://lake/t"})
+    >>> parse_storage_options({"storage.aws_region": "eu-west-1", "secret.account_key": "...", "path": "az://lake/t"})
     {'aws_region': 'eu-west-1', 'account_key': '...'}
     """
-    found: dict[str, str] = {}
-    for key, value in given.items():
+    parsed: dict[str, str] = {}
+    for key, value in options.items():
         prefix = next((each for each in (STORAGE, SECRET) if key.lower().startswith(each)), None)
         if prefix is None:
             continue
         name = key[len(prefix) :]
         if is_secret(name) and not is_reference(value) and not _HIDDEN.search(key) and not is_key_id(name):
             raise InvalidInput(
-                f"the option {key} is a secret, and Spark may show it in its user interface and its event log. Name "
-                f"where it is ({key}='env:VARIABLE', or storage.provider='package.module:function'), or tell it as "
-                f"{SECRET}{name}, which Spark hides"
+                f"the option {key} is a secret, and Spark may show it in its user interface and its event log. Pass a "
+                f"reference ({key}='env:VARIABLE', or storage.provider='package.module:function'), or pass the value as "
+                f"{SECRET}{name}, which Spark redacts"
             )
-        if name in found:
-            raise InvalidInput(f"the storage option {name} is given twice, as {STORAGE}{name} and {SECRET}{name}")
-        found[name] = value
-    store = given.get(MANIFEST_STORE) or given.get(MANIFEST_STORE.replace("_", "")) or ""
+        if name in parsed:
+            raise InvalidInput(
+                f"the storage option {name} is given twice, as {STORAGE}{name} and {SECRET}{name}; keep one"
+            )
+        parsed[name] = value
+    store = options.get(MANIFEST_STORE) or options.get(MANIFEST_STORE.replace("_", "")) or ""
     if has_password(store):
         raise InvalidInput(
             f"the option {MANIFEST_STORE} has a password in it, and Spark may show it in its user interface and its "
-            f"event log; put it into a variable of the environment, and name that: {MANIFEST_STORE}='env:VARIABLE'"
+            f"event log; put it into an environment variable and pass a reference: {MANIFEST_STORE}='env:VARIABLE'"
         )
-    return found
+    return parsed
 
 
 def has_password(text: str) -> bool:
-    """Of a URI: whether who reads it could use it."""
+    """Whether the URI contains a password or token, so that anyone who reads it could use it."""
     return _PASSWORD.search(text) is not None
 
 
 def is_key_id(name: str) -> bool:
-    """Of a key, which opens nothing by itself."""
+    """Whether the option is the id of a key, which grants no access by itself."""
     return name.lower().endswith("key_id")
 
 

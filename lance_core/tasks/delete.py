@@ -1,10 +1,12 @@
-"""A delete whose rows are found by workers: each looks at its fragments, with the evaluator that one process uses, and
-writes their deletion files."""
+"""Distributed delete: each worker finds the matching rows of its fragments and writes their deletion files.
+
+Workers use the evaluator that a delete in one process uses.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lance_core.dml import delete as in_one_process
+from lance_core.dml import delete as local_delete
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete, Operation
 from lance_core.runtime import SYSTEM_RUNTIME
@@ -18,10 +20,12 @@ from lance_core.versions.snapshot import Snapshot
 
 
 def delete(table: TableRef, predicate: str, *, options: WriteOptions, runner: Runner) -> Committed:
+    """Delete the rows that match `predicate`, as one version."""
+
     def plan(base: Snapshot) -> Operation:
-        # What is wrong with it is told before a task runs.
-        fragments, sent = fragments_to_scan(base, Predicate.parse(predicate, filterable_schema(base.manifest)))
-        results = over_fragments(base, fragments, DeleteTask(predicate, sent), runner) if fragments else {}
+        # An invalid predicate is reported before a task runs.
+        fragments, selection = fragments_to_scan(base, Predicate.parse(predicate, filterable_schema(base.manifest)))
+        results = over_fragments(base, fragments, DeleteTask(predicate, selection), runner) if fragments else {}
         return operation_merge.merge_deletes(operation_merge.decode_operations(results), predicate)
 
     return run_change(table, options, "delete", plan, operation=Delete.name)
@@ -29,14 +33,14 @@ def delete(table: TableRef, predicate: str, *, options: WriteOptions, runner: Ru
 
 @dataclass(frozen=True, slots=True)
 class DeleteTask:
-    """Gives back the delete of its part."""
+    """Plans the delete of one partition. A partition without matching rows returns nothing."""
 
     predicate: str
     selection: PushedSelection
 
-    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
-        planned = in_one_process.delete(
-            part, self.predicate, runtime=SYSTEM_RUNTIME, selection=self.selection.selection_for(part)
+    def __call__(self, partition: Snapshot, _number: int) -> Iterator[bytes]:
+        planned = local_delete.delete(
+            partition, self.predicate, runtime=SYSTEM_RUNTIME, selection=self.selection.selection_for(partition)
         )
         if planned.affected:
             yield operation_merge.encode_operation(planned)

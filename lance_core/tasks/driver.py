@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lance_core import validation
+from lance_core.commit.change import Change, commit_with_retry
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.dml import retry
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Operation
 from lance_core.runtime import SYSTEM_RUNTIME
@@ -70,10 +70,16 @@ def run_change(
     noted = validation.check_properties(how.properties)
     base = where.newest()
     base.manifest.check_writable()
-    change = retry.Change(verb, plan, operation, again, audit=audit_of(how.audit))
+    change = Change(verb, plan, operation, again, audit=audit_of(how.audit))
     return committed_of(
-        retry.commit_with_retry(
-            change, base, intent=how.intent, properties=noted, retries=how.retries, runtime=SYSTEM_RUNTIME
+        commit_with_retry(
+            change,
+            base.location,
+            base,
+            intent=how.intent,
+            properties=noted,
+            retries=how.retries,
+            runtime=SYSTEM_RUNTIME,
         )
     )
 

@@ -33,7 +33,7 @@ from lance_core.index.external_sort import choose_splitters
 from lance_core.index.ordering import concat_arrays, ordering
 from lance_core.index.statistics import RowCounts
 from lance_core.maintenance import index_maintenance
-from lance_core.maintenance.index_maintenance import Merge, IndexWork
+from lance_core.maintenance.index_maintenance import IndexWork, Merge
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage import tree_operations
 from lance_core.table.committed import Committed
@@ -49,9 +49,9 @@ from lance_core.tasks.driver import (
 from lance_core.tasks.index_segments import (
     BuildPartialSegment,
     BuildSegment,
+    ConcatenateRanges,
     ExistingSegments,
     MergePartialSegments,
-    ConcatenateRanges,
     SegmentBuild,
     WriteValueRange,
 )
@@ -87,7 +87,9 @@ def check_params(asked: IndexRequest) -> None:
     registry.by_name(asked.kind).parse_options(asked.params)
 
 
-def build_index(table: TableRef, request: IndexRequest, only: str, *, options: WriteOptions, runner: Runner) -> Committed:
+def build_index(
+    table: TableRef, request: IndexRequest, only: str, *, options: WriteOptions, runner: Runner
+) -> Committed:
     chosen = validation.check_choice(BuildScope, only, "only")
     if chosen is not BuildScope.ALL and request.replace:
         raise InvalidInput(
@@ -237,7 +239,9 @@ class _Builder:
             return _one(base, everything, MergePartialSegments(order, pieces), runner)
         cuts = self._cuts(base, work, rows, [index_segments.decode_values(found[1]) for found in results.values()])
         parts = (everything if work.merged else (),) * (len(cuts) + 1)
-        written = over_partitions(base, parts, WriteValueRange(order, pieces, index_segments.encode_values(cuts)), self._runner)
+        written = over_partitions(
+            base, parts, WriteValueRange(order, pieces, index_segments.encode_values(cuts)), self._runner
+        )
         ranges = tuple(found for _, (found,) in sorted(written.items()))
         if len(ranges) == 1:
             return IndexMetadata.decode(ranges[0])
@@ -260,7 +264,9 @@ class _Builder:
         cuts = [*of_pieces, *(btree_runs.range_cuts(coverage.segment_of(each), every) for each in _merged(work))]
         order = ordering(build.arrow_of(base.manifest.schema, work.spec.chain).type)
         slots = self._runner.slots
-        return choose_splitters(order, concat_arrays(cuts, order.type), max(slots, min(slots * TASKS_PER_SLOT, rows // RANGE_ROWS)))
+        return choose_splitters(
+            order, concat_arrays(cuts, order.type), max(slots, min(slots * TASKS_PER_SLOT, rows // RANGE_ROWS))
+        )
 
     def _remember(self, base: Snapshot, made: Iterable[bytes]) -> None:
         self._for_now |= dict.fromkeys(made, base.location)

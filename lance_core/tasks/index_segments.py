@@ -55,7 +55,11 @@ class ExistingSegments:
         )
         base = replace(base, manifest=with_indices)
         coverage = Coverage(base)
-        return [merge_input_of(base, coverage, each) for each in coverage.segments if each.metadata.uuid.bytes in self.merged]
+        return [
+            merge_input_of(base, coverage, each)
+            for each in coverage.segments
+            if each.metadata.uuid.bytes in self.merged
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,9 @@ class BuildSegment:
         order, read = self.targets[number], BitMap.deserialize(self.fragments_read[number])
         covers, parts = BitMap.deserialize(order.covers), order.existing.merge_inputs(part)
         try:
-            made = build.build_segment(part, order.spec, _of(part, read), inputs=parts, covers=covers, runtime=SYSTEM_RUNTIME)
+            made = build.build_segment(
+                part, order.spec, _of(part, read), inputs=parts, covers=covers, runtime=SYSTEM_RUNTIME
+            )
         except build.UNREADABLE_ERRORS:
             if not parts:
                 raise
@@ -169,7 +175,9 @@ class MergePartialSegments:
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         parts = [*fresh_segments(part, self.partial_segments), *self.target.existing.merge_inputs(part)]
         covers = BitMap.deserialize(self.target.covers)
-        yield build.build_segment(part, self.target.spec, (), inputs=parts, covers=covers, runtime=SYSTEM_RUNTIME).encode()
+        yield build.build_segment(
+            part, self.target.spec, (), inputs=parts, covers=covers, runtime=SYSTEM_RUNTIME
+        ).encode()
 
 
 def _of(base: Snapshot, fragments: BitMap) -> list[Fragment]:

@@ -38,11 +38,11 @@ from lance_core.tasks.broadcast_join import (
 )
 from lance_core.tasks.column_fill import plan_merge, still_matches, without_filled_file
 from lance_core.tasks.driver import TableRef, WriteOptions, partitions_for_reading, run_change
-from lance_core.tasks.fill_by_address import FillTask, KeysTask, Missing, missing_value_error, is_packed_vector
+from lance_core.tasks.fill_by_address import FillTask, KeysTask, Missing, is_packed_vector, missing_value_error
 from lance_core.tasks.partitioning import Task, VersionHeader, collect_results, partition_fragments
 from lance_core.tasks.staged import StagedFiles
 from lance_core.tasks.write import WriteTask, fragments_of
-from lance_core.versions.snapshot import Snapshot, read_history, load_at
+from lance_core.versions.snapshot import Snapshot, load_at, read_history
 
 _TASKS_PER_SLOT = 4
 _TOLD_FACTOR = 4
@@ -267,7 +267,9 @@ class _ByKey:
         stored, what = base.manifest.schema.arrow, base.location.uri
         for name in self.wanted.on:
             if name not in stored.names:
-                raise InvalidInput(f"{what}: cannot join on {name!r}, for in the table {unknown_column_message(name, stored.names)}")
+                raise InvalidInput(
+                    f"{what}: cannot join on {name!r}, for in the table {unknown_column_message(name, stored.names)}"
+                )
             expected, got = stored.field(name).type, self.rows.schema.field(name).type
             check_key_type(name, expected, what=what)
             if find_type_mismatch(got, expected, name):
@@ -284,7 +286,9 @@ def _columns(rows: pa.Schema, wanted: MergeRequest, *, what: str) -> pa.Schema:
     """What is new, in the types that it will have."""
     for name in wanted.on:
         if name not in rows.names:
-            raise InvalidInput(f"{what}: cannot join on {name!r}, for in the data {unknown_column_message(name, rows.names)}")
+            raise InvalidInput(
+                f"{what}: cannot join on {name!r}, for in the data {unknown_column_message(name, rows.names)}"
+            )
     names = [name for name in rows.names if name not in wanted.on]
     if twice := sorted({name for name in rows.names if rows.names.count(name) > 1}):
         raise InvalidInput(f"{what}: the data has two columns named {twice[0]!r}")

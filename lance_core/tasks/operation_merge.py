@@ -1,4 +1,4 @@
-"""What the parts of a version planned, on its way to the driver, and put together there: one operation for all."""
+"""Operation merge: encodes the operations that partitions plan, and merges them into one operation on the driver."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,8 @@ _WIRE = pa.schema(
 
 
 def encode_operation(operation: Operation) -> bytes:
-    """A transaction tells all of it but which rows are affected, which no version keeps."""
+    """Return the operation as bytes. A transaction message holds all of it except the affected rows, which no version
+    stores; they travel in columns of their own."""
     affected = operation.affected if isinstance(operation, op.Delete | op.Update) else None
     row = {
         "transaction": Transaction(Version(0), "", operation).encode(),
@@ -33,7 +34,7 @@ def encode_operation(operation: Operation) -> bytes:
 
 def decode_operation(data: bytes) -> Operation:
     (row,) = pa.ipc.read_record_batch(pa.py_buffer(data), _WIRE).to_pylist()
-    operation = Transaction.decode(row["transaction"], path="what a worker gave back").operation
+    operation = Transaction.decode(row["transaction"], path="result of a worker").operation
     if row["affected_rows"] is None:
         return operation
     assert isinstance(operation, op.Delete | op.Update)
@@ -42,28 +43,29 @@ def decode_operation(data: bytes) -> Operation:
 
 
 def decode_operations(results: Mapping[int, Sequence[bytes]]) -> list[Operation]:
-    """By all parts that have anything to change, in their order."""
-    return [decode_operation(result) for _part, each in sorted(results.items()) for result in each]
+    """Return the operations of all partitions that change anything, in partition order."""
+    return [decode_operation(result) for _, encoded in sorted(results.items()) for result in encoded]
 
 
-def merge_deletes(parts: Sequence[Operation], predicate: str) -> op.Delete:
-    deletes = [part for part in parts if isinstance(part, op.Delete)]
+def merge_deletes(operations: Sequence[Operation], predicate: str) -> op.Delete:
+    """Return one delete with the changes of all partitions."""
+    deletes = [delete for delete in operations if isinstance(delete, op.Delete)]
     return op.Delete(
-        updated=tuple(chain.from_iterable(part.updated for part in deletes)),
-        removed_ids=tuple(chain.from_iterable(part.removed_ids for part in deletes)),
+        updated=tuple(chain.from_iterable(delete.updated for delete in deletes)),
+        removed_ids=tuple(chain.from_iterable(delete.removed_ids for delete in deletes)),
         predicate=predicate,
-        affected={number: rows for part in deletes for number, rows in (part.affected or {}).items()},
+        affected={number: rows for delete in deletes for number, rows in (delete.affected or {}).items()},
     )
 
 
-def merge_updates(parts: Sequence[Operation], whole: op.Update) -> op.Update:
-    """`whole` says what all parts say alike."""
-    updates = [part for part in parts if isinstance(part, op.Update)]
+def merge_updates(operations: Sequence[Operation], template: op.Update) -> op.Update:
+    """Return one update with the changes of all partitions. `template` has the fields that are equal in all of them."""
+    updates = [update for update in operations if isinstance(update, op.Update)]
     return replace(
-        whole,
-        removed_ids=tuple(chain.from_iterable(part.removed_ids for part in updates)),
-        updated=tuple(chain.from_iterable(part.updated for part in updates)),
-        new=tuple(chain.from_iterable(part.new for part in updates)),
-        updated_offsets={number: rows for part in updates for number, rows in part.updated_offsets.items()},
-        affected={number: rows for part in updates for number, rows in (part.affected or {}).items()},
+        template,
+        removed_ids=tuple(chain.from_iterable(update.removed_ids for update in updates)),
+        updated=tuple(chain.from_iterable(update.updated for update in updates)),
+        new=tuple(chain.from_iterable(update.new for update in updates)),
+        updated_offsets={number: rows for update in updates for number, rows in update.updated_offsets.items()},
+        affected={number: rows for update in updates for number, rows in (update.affected or {}).items()},
     )

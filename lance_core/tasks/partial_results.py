@@ -1,8 +1,7 @@
-"""What parts of a version gave back, kept for the next version of it.
+"""Partial results: what the partitions of a change returned, cached on the driver for a replan on a newer version.
 
-When somebody was in the way, a change is planned again, and most fragments are as they were: what was done with those
-stands, their files are written. Only parts of which a fragment changed are done once more. Of one change, on the
-driver.
+A conflict makes the driver replan the change, and most fragments are unchanged by then: their results stay valid,
+since their files are written. Only partitions with a changed fragment run again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,24 +18,35 @@ EncodedPartition = tuple[bytes, ...]
 
 @dataclass(slots=True)
 class PartialResults:
-    """`function` has to be a value, equal to another that does the same."""
+    """Cache of the results of one change. `function` must be a value that equals another one with the same effect."""
 
-    _under: tuple[TableSchema, bool, PartitionFunction] | None = None
+    _valid_for: tuple[TableSchema, bool, PartitionFunction] | None = None
     _results: dict[EncodedPartition, list[bytes]] = field(default_factory=dict)
 
     def over_fragments(
-        self, base: Snapshot, fragments: Sequence[Fragment], partitions_max: int, function: PartitionFunction, runner: Runner
+        self,
+        base: Snapshot,
+        fragments: Sequence[Fragment],
+        partitions_max: int,
+        function: PartitionFunction,
+        runner: Runner,
     ) -> Mapping[int, list[bytes]]:
-        """What `function` gave back for each part of these fragments, now or before, numbered in the order of the
-        fragments; a part that gave back nothing is missing."""
-        under = (base.manifest.schema, base.manifest.has_stable_row_ids, function)
-        known = self._results if self._under == under else {}
-        places = {fragment.encode(): place for place, fragment in enumerate(fragments)}
-        results = {part: found for part, found in known.items() if all(each in places for each in part)}
-        done = {each for part in results for each in part}
-        parts = partition_fragments([fragments[place] for each, place in places.items() if each not in done], partitions_max)
-        fresh = over_partitions(base, parts, function, runner)
-        results |= {part: fresh.get(number, []) for number, part in enumerate(parts)}
-        self._under, self._results = under, results
-        in_order = sorted(results, key=lambda part: places[part[0]])
-        return {number: results[part] for number, part in enumerate(in_order) if results[part]}
+        """Return what `function` returned for each partition of these fragments, now or earlier, numbered in the
+        order of the fragments. A partition that returned nothing is absent."""
+        valid_for = (base.manifest.schema, base.manifest.has_stable_row_ids, function)
+        known = self._results if self._valid_for == valid_for else {}
+        positions = {fragment.encode(): position for position, fragment in enumerate(fragments)}
+        results = {
+            partition: cached
+            for partition, cached in known.items()
+            if all(encoded in positions for encoded in partition)
+        }
+        done = {encoded for partition in results for encoded in partition}
+        partitions = partition_fragments(
+            [fragments[position] for encoded, position in positions.items() if encoded not in done], partitions_max
+        )
+        fresh = over_partitions(base, partitions, function, runner)
+        results |= {partition: fresh.get(number, []) for number, partition in enumerate(partitions)}
+        self._valid_for, self._results = valid_for, results
+        in_order = sorted(results, key=lambda partition: positions[partition[0]])
+        return {number: results[partition] for number, partition in enumerate(in_order) if results[partition]}

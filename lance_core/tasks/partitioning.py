@@ -1,12 +1,12 @@
-"""A version spread over workers: each has all of it but the fragments of the others.
+"""Partitioning: spreads the fragments of a version over workers.
 
-    driver    Whole.of(base)                       what every worker knows: where the table is, its schema, its settings
-              PartTask(whole, parts, work)         picklable; `partitions` are the fragments of each task
-    workers   PartTask(...)(batches of numbers)    work(part, ...) for each number, whose results travel as bytes
-    driver    results_of(table)                    those bytes by part, or the refusal of the first part that has one
+    driver    VersionHeader.of(base)                      what every worker needs: location, schema, settings
+              PartitionTask(header, partitions, function) picklable; `partitions` are the fragments of each task
+    workers   PartitionTask(...)(batches of numbers)      function(snapshot, number) for each number; results are bytes
+    driver    collect_results(rows, ...)                  those bytes by partition, or the first error
 
-To the rooms below, a part is a version like any other, with few fragments. So a verb that plans an operation for a
-whole table plans one for a part too, and who spreads it has only to put the operations together (`operation_merge.py`).
+To lower layers a partition is a version like any other, with few fragments. So a verb that plans an operation for a
+whole table plans one for a partition, too, and the driver only merges the operations (`operation_merge.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,31 +25,31 @@ from lance_core.versions.location import Location, locate
 from lance_core.versions.snapshot import Snapshot
 
 RESULT = pa.schema([pa.field("part", pa.int64()), pa.field("result", pa.binary()), pa.field("refusal", pa.string())])
-"""What comes back: rows of a part's results, or one that says why it cannot be done."""
+"""Result rows of partitions. A row has a result, or the error because of which the partition has none."""
 
 PartitionFunction = Callable[[Snapshot, int], Iterable[bytes]]
-"""What is done with a part; the number is the part's own. Picklable."""
+"""Work on one partition: gets its snapshot and its number, and returns its results. Picklable."""
 
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""Runs in a worker: numbers of parts in, rows of `RESULT` out. Picklable."""
+"""Runs in a worker: partition numbers in, rows of `RESULT` out. Picklable."""
 
 
 class Runner(Protocol):
-    """Whoever runs tasks: Spark, or a loop in a test."""
+    """Runs tasks: Spark, or a loop in a test."""
 
     @property
     def slots(self) -> int:
-        """How many tasks run at once."""
+        """Number of tasks that run concurrently."""
 
     def run(self, task: Task, partitions: int) -> pa.Table:
-        """One task for each number below `partitions`, with the task's own answer for it: rows of `RESULT`, in any order,
-        of one attempt each."""
+        """Run one task for each number below `partitions`. Return its rows of `RESULT` in any order, from one attempt
+        of each task."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRunner:
-    """A `Runner` without workers, for so little that to send it off would take longer."""
+    """`Runner` without workers, for work that takes less time than the start of a job."""
 
     slots: int = 1
 
@@ -60,9 +60,11 @@ class LocalRunner:
 
 @dataclass(frozen=True, slots=True)
 class VersionHeader:
+    """A version without its fragments and indices. Picklable."""
+
     uri: str
     manifest_header: bytes
-    """The manifest, as a file without fragments, indices and transaction."""
+    """Manifest file without fragments, indices and transaction."""
     path: str
     scheme: NamingScheme
     durable: bool
@@ -90,21 +92,22 @@ class VersionHeader:
         return Manifest.decode(self.manifest_header, path=self.path).version
 
     def location(self) -> Location:
-        """Of the table's own files. A worker never commits, so it needs to know of no manifest store."""
+        """Return the location of the table's own files, without a manifest store: a worker never commits."""
         return locate(self.uri, storage_options=self.storage_options, durable=self.durable, bases=self.bases)
 
     def snapshot_with(self, fragments: Iterable[bytes]) -> Snapshot:
+        """Return the version with these encoded fragments only."""
         manifest = Manifest.decode(self.manifest_header, path=self.path).with_fragments(map(Fragment.decode, fragments))
         return Snapshot(self.location().for_manifest(manifest), manifest, self.scheme)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionTask:
-    """Runs in a worker: numbers of parts in, results out."""
+    """Runs in a worker: partition numbers in, results out."""
 
     header: VersionHeader
     partitions: tuple[tuple[bytes, ...], ...]
-    """Encoded fragments, of each part."""
+    """Encoded fragments of each partition."""
     function: PartitionFunction
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -115,33 +118,35 @@ class PartitionTask:
                     for result in self.function(self.header.snapshot_with(self.partitions[number]), number):
                         yield pa.RecordBatch.from_pylist([{"part": number, "result": result}], RESULT)
                 except InvalidInput as error:
-                    # Trying again would not help, and an exception would reach the driver as text in a traceback.
-                    told = {"part": number, "refusal": remote_errors.encode_error(error)}
-                    yield pa.RecordBatch.from_pylist([told], RESULT)
+                    # No retry can help, and an exception would reach the driver as text in a traceback.
+                    row = {"part": number, "refusal": remote_errors.encode_error(error)}
+                    yield pa.RecordBatch.from_pylist([row], RESULT)
 
 
 def partition_fragments(fragments: Sequence[Fragment], partitions_max: int) -> tuple[tuple[bytes, ...], ...]:
-    """Neighbours together, in at most so many parts of about equally many rows."""
-    rows_per_part = max(1, -(-sum(fragment.physical_rows for fragment in fragments) // partitions_max))
-    parts: list[list[bytes]] = []
-    room = 0
+    """Group neighbouring fragments into at most `partitions_max` partitions with about equal row counts."""
+    rows_per_partition = max(1, -(-sum(fragment.physical_rows for fragment in fragments) // partitions_max))
+    partitions: list[list[bytes]] = []
+    rows_left = 0
     for fragment in fragments:
-        if room <= 0:
-            parts.append([])
-            room = rows_per_part
-        parts[-1].append(fragment.encode())
-        room -= fragment.physical_rows
-    return tuple(map(tuple, parts))
+        if rows_left <= 0:
+            partitions.append([])
+            rows_left = rows_per_partition
+        partitions[-1].append(fragment.encode())
+        rows_left -= fragment.physical_rows
+    return tuple(map(tuple, partitions))
 
 
-def collect_results(came_back: pa.Table, parts: int, *, uri: str) -> Mapping[int, list[bytes]]:
-    """By part; a part without results is missing. A retried or speculative task counts once, since whoever runs the
-    tasks takes one answer of each."""
+def collect_results(rows: pa.Table, partition_count: int, *, uri: str) -> Mapping[int, list[bytes]]:
+    """Return the results by partition; a partition without results is absent. A retried or speculative task counts
+    once, since the runner returns the rows of one attempt."""
     results: dict[int, list[bytes]] = {}
-    for row in came_back.sort_by("part").to_pylist():
+    for row in rows.sort_by("part").to_pylist():
         if row["refusal"] is not None:
             raise remote_errors.decode_error(row["refusal"])
-        if not 0 <= row["part"] < parts:
-            raise StorageError(f"{uri}: a worker answered for part {row['part']}, and there are {parts}")
+        if not 0 <= row["part"] < partition_count:
+            raise StorageError(
+                f"{uri}: a worker returned partition {row['part']}, but there are only {partition_count}; run the job again"
+            )
         results.setdefault(row["part"], []).append(row["result"])
     return results

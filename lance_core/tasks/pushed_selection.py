@@ -1,9 +1,9 @@
-"""What indices know of a condition, on its way to workers: which fragments are looked at, and which of their rows.
+"""Selection pushdown: what indices know of a predicate, sent to workers with the fragments to scan.
 
-    driver    looked_at(base, predicate) -> fragments, Sent     indices are asked once
-    workers   Sent.selection()                                  for the fragments of a part
+    driver    fragments_to_scan(base, predicate) -> fragments, PushedSelection    queries the indices once
+    workers   PushedSelection.selection_for(snapshot)                             for the fragments of a partition
 
-What travels is bounded: where rows of more fragments are known than fit, the others are scanned.
+The size is bounded: fragments whose row sets do not fit are scanned without a selection.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,11 +19,12 @@ from lance_core.scan.selection import FragmentSelection, Selection
 from lance_core.versions.snapshot import Snapshot
 
 _BYTES_MAX = 16 * 1024**2
+"""Upper bound of the row bitmaps that travel with one scan."""
 
 
 @dataclass(frozen=True, slots=True)
 class PushedRows:
-    """Rows of a fragment as they travel."""
+    """Row set of one fragment in serialized form."""
 
     rows: bytes
     residual: Predicate | None
@@ -35,37 +36,37 @@ class PushedRows:
 
 @dataclass(frozen=True, slots=True)
 class PushedSelection:
-    """A selection as it travels; of fragments that are not in it nothing is known."""
+    """Selection in serialized form. Nothing is known of a fragment that is not in it."""
 
     fragments: tuple[tuple[int, PushedRows], ...] = ()
 
     @classmethod
     def of(cls, tasks: Sequence[ScanTask]) -> "PushedSelection":
-        together = zip(tasks, pack_rows(tasks), strict=True)
-        return cls(tuple((task.fragment.id, rows) for task, rows in together if rows is not None))
+        pairs = zip(tasks, pack_rows(tasks), strict=True)
+        return cls(tuple((task.fragment.id, rows) for task, rows in pairs if rows is not None))
 
-    def selection_for(self, part: Snapshot) -> Selection:
-        """Of the fragments that a worker has."""
-        there = {message.id for message in part.manifest.message.fragments}
-        chosen = {id: sent.selection for id, sent in self.fragments if id in there}
-        return Selection(BitMap(chosen), chosen)
+    def selection_for(self, snapshot: Snapshot) -> Selection:
+        """Return the selection for the fragments that the worker has."""
+        present = {message.id for message in snapshot.manifest.message.fragments}
+        selections = {fragment_id: rows.selection for fragment_id, rows in self.fragments if fragment_id in present}
+        return Selection(BitMap(selections), selections)
 
 
 def fragments_to_scan(base: Snapshot, predicate: Predicate) -> tuple[Sequence[Fragment], PushedSelection]:
-    """The fragments that may have rows that match, in order."""
+    """Return the fragments that may hold matching rows, in order, and what the indices know of their rows."""
     plan = plan_scan(base.manifest, columns=(), filter=predicate, select=lookup.selector_of(base))
     return [task.fragment for task in plan.tasks], PushedSelection.of(plan.tasks)
 
 
 def pack_rows(tasks: Iterable[ScanTask]) -> Sequence[PushedRows | None]:
-    """The rows that each is known to be about; None where it is scanned."""
-    found: list[PushedRows | None] = []
-    left = _BYTES_MAX
+    """Return the candidate rows of each task; `None` for a fragment that is scanned without a selection."""
+    packed: list[PushedRows | None] = []
+    bytes_left = _BYTES_MAX
     for task in tasks:
-        chosen, rows = task.selection, None
-        if chosen is not None and not chosen.is_most_of(task.fragment.physical_rows):
-            data = bytes(chosen.rows.serialize())
-            left -= len(data)
-            rows = PushedRows(data, chosen.residual) if left >= 0 else None
-        found.append(rows)
-    return found
+        selection, rows = task.selection, None
+        if selection is not None and not selection.is_most_of(task.fragment.physical_rows):
+            data = bytes(selection.rows.serialize())
+            bytes_left -= len(data)
+            rows = PushedRows(data, selection.residual) if bytes_left >= 0 else None
+        packed.append(rows)
+    return packed

@@ -1,11 +1,11 @@
-"""A scan whose fragments are read by workers, all of them at the version that the driver pinned.
+"""Distributed scan: workers read the fragments of a version that the driver has pinned.
 
-    driver    Which(uri, ...).snapshot()             the version that is meant, looked up once
-              plan_read(base, ...) -> ReadPlan       what is read, in parts: fragments, or rows of a large one
-    workers   ReadTask(plan)(batches of numbers)     rows of each part, in the types of `transport`
+    driver    VersionRef(uri, ...).snapshot()         resolves the version once
+              plan_read(base, ...) -> ReadPlan        partitions: whole fragments, or row ranges of a large one
+    workers   ReadTask(plan)(batches of numbers)      rows of each partition, in the types of `transport`
 
-What is read of a part is planned by `scan/plan.py` as for a whole table. A condition was parsed on the driver, so that
-every worker evaluates the same one, `now()` included. Counting rows goes the same way, without the rows.
+`scan/plan.py` plans a partition as it plans a whole table. The driver parses the predicate, so that every worker
+evaluates the same one, `now()` included. Counting rows takes the same steps without returning rows.
 """
 
 import re
@@ -29,27 +29,28 @@ from lance_core.versions.location import locate
 from lance_core.versions.refs import resolve_version
 from lance_core.versions.snapshot import Snapshot, load_at, load_latest
 
-_PARTS_PER_SLOT = 4
+_PARTITIONS_PER_SLOT = 4
 _PARTITION_ROWS_MIN = 65_536
 _PARTITION_BYTES_MIN = 8 * 1024**2
 _REDUCED_PARTITION_ROWS_MIN = 4_194_304
 _REDUCED_PARTITION_BYTES_MIN = 16 * 1024**2
-"""Where no row leaves the workers, a task is done with so many bytes in about the time that it takes to start."""
+"""Minimum size of a partition whose rows the worker reduces to a result. A task reads this much in about the time
+that it takes to start."""
 _PARTITION_BYTES_MAX = 256 * 1024**2
-_SIGNED_FRAGMENTS = 1 << 31
+_SIGNED_FRAGMENT_IDS = 1 << 31
 _LOOKUP_ROWS_MAX = 1024
 _LOOKUP_FRAGMENTS_MAX = 16
 _LOOKUP_BYTES_MAX = 4 * 1024**2
-"""Of rows that are known, and read by the driver."""
+"""Rows, fragments and bytes up to which the driver itself reads rows that an index has found."""
 
 RowRanges = tuple[tuple[int, int | None, PushedRows | None], ...]
-"""Which live rows of each fragment of a part: how many are skipped, and how many are taken; or the only ones that can
-match."""
+"""Live rows to read of each fragment of a partition: rows to skip, rows to take, and the only rows that can match if
+an index knows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRef:
-    """The version that is to be read; the newest where nothing says."""
+    """Reference to the version to read; the newest version by default."""
 
     uri: str
     version: int | None = None
@@ -79,65 +80,68 @@ class ScanPartition:
 
 @dataclass(frozen=True, slots=True)
 class ScanSpec:
-    """What is read of every part."""
+    """Columns and predicate, which are the same in every partition."""
 
     columns: tuple[str, ...]
     predicate: Predicate | None = None
 
-    def plan_partition(self, part: Snapshot, ranges: RowRanges) -> ScanPlan:
-        plan = plan_scan(part.manifest, columns=self.columns, filter=self.predicate)
-        tasks = zip(part.manifest.fragments, ranges, strict=True)
-        return replace(plan, tasks=tuple(_task(fragment, *rows) for fragment, rows in tasks))
+    def plan_partition(self, partition: Snapshot, ranges: RowRanges) -> ScanPlan:
+        """Return the scan plan of one partition."""
+        plan = plan_scan(partition.manifest, columns=self.columns, filter=self.predicate)
+        tasks = zip(partition.manifest.fragments, ranges, strict=True)
+        return replace(plan, tasks=tuple(_scan_task(fragment, *rows) for fragment, rows in tasks))
 
 
-def _task(fragment: Fragment, skip: int, take: int | None, sent: PushedRows | None) -> ScanTask:
-    return ScanTask(fragment, skip, take, None if sent is None else sent.selection)
+def _scan_task(fragment: Fragment, skip: int, take: int | None, pushed: PushedRows | None) -> ScanTask:
+    return ScanTask(fragment, skip, take, None if pushed is None else pushed.selection)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadWork:
-    """What a worker needs to read any part."""
+    """What a worker needs to read any partition."""
 
     header: VersionHeader
     scan_spec: ScanSpec
     transport: pa.Schema
-    """What the batches look like on their way: the types that the other side can hold."""
+    """Schema in which batches travel: types that the receiver can hold."""
 
-    def read(self, part: ScanPartition, transport: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
-        """`transport` where who asks knows better what it takes."""
+    def read(self, partition: ScanPartition, transport: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the partition. `transport` overrides the schema of the plan."""
         self.header.stamp.check()
-        snapshot = self.header.snapshot_with(part.fragments)
-        for batch in scan(snapshot.location, self.scan_spec.plan_partition(snapshot, part.ranges)):
+        snapshot = self.header.snapshot_with(partition.fragments)
+        for batch in scan(snapshot.location, self.scan_spec.plan_partition(snapshot, partition.ranges)):
             yield conform(batch, transport or self.transport, conversion=Conversion.OUTWARD, what=self.header.uri)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
+    """Partitions of a scan, and what workers need to read them."""
+
     work: ReadWork
     partitions: tuple[ScanPartition, ...]
     arrow: pa.Schema
-    """What the table stores in these columns. Addresses and ids of rows, which are unsigned, are told as signed ones:
-    none is so large that it matters."""
+    """Schema in which the table stores these columns. Row addresses and row ids, which are unsigned, are declared as
+    signed: none is large enough for it to matter."""
     memory_bytes: int = 0
-    """About how much it is, before a condition is looked at."""
+    """Estimated size before the predicate is applied."""
 
     def without_partitions(self) -> "ReadPlan":
-        """For workers that are told each part by itself."""
+        """Return the plan for workers that receive each partition separately."""
         return replace(self, partitions=())
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Runs in a worker: numbers of parts in, their rows out."""
+    """Runs in a worker: partition numbers in, their rows out."""
 
     plan: ReadPlan
 
     @property
     def __name__(self) -> str:
-        """What a plan of Spark calls it."""
-        whole = self.plan.work.header
-        table = re.sub(r"\W+", "_", whole.uri.rstrip("/").rpartition("/")[2])
-        return f"{type(self).__qualname__}_of_version_{whole.version}_of_{table}"
+        """Name of the task in Spark's query plan."""
+        header = self.plan.work.header
+        table = re.sub(r"\W+", "_", header.uri.rstrip("/").rpartition("/")[2])
+        return f"{type(self).__qualname__}_of_version_{header.version}_of_{table}"
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -147,12 +151,12 @@ class ReadTask:
 
 @dataclass(frozen=True, slots=True)
 class FetchedRows:
-    """So few that they are read where they are asked for: a job would take longer."""
+    """Rows that the driver has read itself, because a job would take longer."""
 
     rows: pa.Table
-    """In the types in which they would travel."""
+    """Rows in the types in which they would travel."""
     arrow: pa.Schema
-    """As that of a `ReadPlan`."""
+    """Stored schema, as in `ReadPlan`."""
 
 
 def plan_read(
@@ -165,10 +169,10 @@ def plan_read(
     with_row_id: bool = False,
     with_row_address: bool = False,
 ) -> ReadPlan:
-    """In scan order. `transport` says which types the other side can hold, for the types that are stored. Of blobs
-    comes where they are, as in `to_table`."""
-    plan = _planned(base, columns, filter, with_row_id, with_row_address)
-    return _spread(base, plan, transport, slots)
+    """Plan a scan whose partitions are in scan order. `transport` maps the stored schema to types that the receiver
+    can hold. A blob column returns the locations of its blobs, as in `to_table`."""
+    plan = _plan_scan(base, columns, filter, with_row_id, with_row_address)
+    return _partition_read(base, plan, transport, slots)
 
 
 def fetch_or_plan(
@@ -181,17 +185,17 @@ def fetch_or_plan(
     with_row_id: bool = False,
     with_row_address: bool = False,
 ) -> FetchedRows | ReadPlan:
-    """The same; or the rows themselves, where indices say that no others than a few can match."""
-    plan = _planned(base, columns, filter, with_row_id, with_row_address)
-    if not plan.output or not _is_few(plan):
-        return _spread(base, plan, transport, slots)
-    arrow = _told(plan)
+    """Plan a scan as `plan_read` does, or return the rows if indices show that only a few can match."""
+    plan = _plan_scan(base, columns, filter, with_row_id, with_row_address)
+    if not plan.output or not _is_small_lookup(plan):
+        return _partition_read(base, plan, transport, slots)
+    arrow = _output_schema(plan)
     schema, uri = transport(arrow), base.location.uri
-    found = [conform(rows, schema, conversion=Conversion.OUTWARD, what=uri) for rows in scan(base.location, plan)]
-    return FetchedRows(pa.Table.from_batches(found, schema), arrow)
+    batches = [conform(rows, schema, conversion=Conversion.OUTWARD, what=uri) for rows in scan(base.location, plan)]
+    return FetchedRows(pa.Table.from_batches(batches, schema), arrow)
 
 
-def _planned(
+def _plan_scan(
     base: Snapshot,
     columns: Sequence[str] | None,
     filter: str | Predicate | None,
@@ -206,26 +210,29 @@ def _planned(
         with_row_address=with_row_address,
         select=lookup.selector_of(base),
     )
-    if not all(column.is_stored for column in plan.output) and base.manifest.max_fragment_id >= _SIGNED_FRAGMENTS:
+    if not all(column.is_stored for column in plan.output) and base.manifest.max_fragment_id >= _SIGNED_FRAGMENT_IDS:
         raise Unsupported(
-            f"{base.location.uri} has fragments with numbers above {_SIGNED_FRAGMENTS}, whose rows have addresses that "
-            "a signed number does not hold; read it without them"
+            f"{base.location.uri} has fragment ids above {_SIGNED_FRAGMENT_IDS}, and a signed integer cannot hold the "
+            "addresses of their rows; read it without them"
         )
     return plan
 
 
-def _spread(base: Snapshot, plan: ScanPlan, transport: Callable[[pa.Schema], pa.Schema], slots: int) -> ReadPlan:
-    arrow = _told(plan)
+def _partition_read(
+    base: Snapshot, plan: ScanPlan, transport: Callable[[pa.Schema], pa.Schema], slots: int
+) -> ReadPlan:
+    arrow = _output_schema(plan)
     work = ReadWork(VersionHeader.of(base), ScanSpec(plan.columns, plan.predicate), transport(arrow))
     return ReadPlan(work, partition_scan(plan, slots, returns_rows=plan.predicate is None), arrow, plan.memory_bytes())
 
 
-def _told(plan: ScanPlan) -> pa.Schema:
-    told = [column.arrow if column.is_stored else column.arrow.with_type(pa.int64()) for column in plan.output]
-    return pa.schema(told, plan.schema.metadata)
+def _output_schema(plan: ScanPlan) -> pa.Schema:
+    fields = [column.arrow if column.is_stored else column.arrow.with_type(pa.int64()) for column in plan.output]
+    return pa.schema(fields, plan.schema.metadata)
 
 
-def _is_few(plan: ScanPlan) -> bool:
+def _is_small_lookup(plan: ScanPlan) -> bool:
+    """Whether indices know all candidate rows, and these are few."""
     if len(plan.tasks) > _LOOKUP_FRAGMENTS_MAX or any(task.selection is None for task in plan.tasks):
         return False
     sizes = plan.morsel_sizes()
@@ -237,96 +244,104 @@ def _is_few(plan: ScanPlan) -> bool:
 
 
 def partition_scan(plan: ScanPlan, slots: int, *, returns_rows: bool = True) -> tuple[ScanPartition, ...]:
-    """A scan in parts of about equally many rows: neighbours together, large fragments in pieces. So many that every
-    slot has a few, so few that a task is worth its start, none larger than a worker should hold at once. `returns_rows` says
-    that somebody else goes on with all the rows."""
+    """Split a scan into partitions of about equal row counts: neighbouring fragments together, large fragments by row
+    ranges. Every slot gets a few partitions, a partition is worth the start of a task, and none exceeds what a worker
+    should hold at once. `returns_rows` says that the rows leave the worker, which makes smaller partitions
+    worthwhile."""
     rows_min, bytes_min = (
         (_PARTITION_ROWS_MIN, _PARTITION_BYTES_MIN)
         if returns_rows
         else (_REDUCED_PARTITION_ROWS_MIN, _REDUCED_PARTITION_BYTES_MIN)
     )
     sizes = plan.morsel_sizes()
-    sent = pack_rows(plan.tasks)
-    looked_at = [
-        task.fragment.live_rows if rows is None else task.candidate_rows for task, rows in zip(plan.tasks, sent, strict=True)
+    pushed = pack_rows(plan.tasks)
+    row_counts = [
+        task.fragment.live_rows if rows is None else task.candidate_rows
+        for task, rows in zip(plan.tasks, pushed, strict=True)
     ]
-    total = sum(looked_at)
-    spread, fair = (-(-total // max(1, slots * each)) for each in (_PARTS_PER_SLOT, 1))
-    parts: list[list[tuple[ScanTask, PushedRows | None]]] = []
-    room = 0
-    for task, chosen, rows in zip(plan.tasks, sent, looked_at, strict=True):
-        width = max(1, sizes.row_bytes(task.fragment))
-        least = min(rows_min, max(1, bytes_min // width), max(fair, _PARTITION_ROWS_MIN))
-        most = max(1, _PARTITION_BYTES_MAX // width)
-        target = min(most, max(least, spread))
-        pieces = max(1, -(-rows // target)) if chosen is None else 1
-        if pieces > 1:
-            step = -(-rows // pieces)
-            parts += [[(ScanTask(task.fragment, skip, min(step, rows - skip)), None)] for skip in range(0, rows, step)]
-            room = 0
+    total = sum(row_counts)
+    spread, fair = (-(-total // max(1, slots * factor)) for factor in (_PARTITIONS_PER_SLOT, 1))
+    partitions: list[list[tuple[ScanTask, PushedRows | None]]] = []
+    rows_left = 0
+    for task, pushed_rows, rows in zip(plan.tasks, pushed, row_counts, strict=True):
+        row_bytes = max(1, sizes.row_bytes(task.fragment))
+        target_min = min(rows_min, max(1, bytes_min // row_bytes), max(fair, _PARTITION_ROWS_MIN))
+        target_max = max(1, _PARTITION_BYTES_MAX // row_bytes)
+        target = min(target_max, max(target_min, spread))
+        ranges = max(1, -(-rows // target)) if pushed_rows is None else 1
+        if ranges > 1:
+            step = -(-rows // ranges)
+            partitions += [
+                [(ScanTask(task.fragment, skip, min(step, rows - skip)), None)] for skip in range(0, rows, step)
+            ]
+            rows_left = 0
             continue
-        if room <= 0:
-            parts.append([])
-            room = target
-        parts[-1].append((task, chosen))
-        room -= max(1, rows)
+        if rows_left <= 0:
+            partitions.append([])
+            rows_left = target
+        partitions[-1].append((task, pushed_rows))
+        rows_left -= max(1, rows)
     return tuple(
         ScanPartition(
-            tuple(each.fragment.encode() for each, _ in part),
-            tuple((each.skip, each.take, chosen) for each, chosen in part),
+            tuple(task.fragment.encode() for task, _ in partition),
+            tuple((task.skip, task.take, pushed_rows) for task, pushed_rows in partition),
         )
-        for part in parts
+        for partition in partitions
     )
 
 
 def map_scan_partitions(
     base: Snapshot, plan: ScanPlan, function: "ScanPartitionFunction", runner: Runner
 ) -> Mapping[int, list[bytes]]:
-    """What `function` gave back for each part of a scan, by the number of the part."""
-    parts = partition_scan(plan, runner.slots, returns_rows=False)
-    if not parts:
+    """Return what `function` returned for each partition of a scan, by partition number."""
+    partitions = partition_scan(plan, runner.slots, returns_rows=False)
+    if not partitions:
         return {}
     task = PartitionTask(
         VersionHeader.of(base),
-        tuple(part.fragments for part in parts),
-        _OnRanges(function, tuple(part.ranges for part in parts)),
+        tuple(partition.fragments for partition in partitions),
+        _WithRanges(function, tuple(partition.ranges for partition in partitions)),
     )
-    return collect_results(runner.run(task, len(parts)), len(parts), uri=base.location.uri)
+    return collect_results(runner.run(task, len(partitions)), len(partitions), uri=base.location.uri)
 
 
 ScanPartitionFunction = Callable[[Snapshot, RowRanges], Iterable[bytes]]
-"""What is done with rows of a part. Picklable."""
+"""Work on the rows of one partition. Picklable."""
 
 
 @dataclass(frozen=True, slots=True)
-class _OnRanges:
-    work: ScanPartitionFunction
+class _WithRanges:
+    """Partition function that adds the row ranges of the partition."""
+
+    function: ScanPartitionFunction
     ranges: tuple[RowRanges, ...]
 
-    def __call__(self, part: Snapshot, number: int) -> Iterable[bytes]:
-        return self.work(part, self.ranges[number])
+    def __call__(self, partition: Snapshot, number: int) -> Iterable[bytes]:
+        return self.function(partition, self.ranges[number])
 
 
 def count_rows(base: Snapshot, filter: str | None, *, runner: Callable[[], Runner]) -> int:
-    """From the manifest alone, unless only rows that match are wanted."""
+    """Return the number of matching rows. Without a filter the manifest alone answers."""
     if filter is None:
         return base.manifest.row_count()
     plan = plan_scan(base.manifest, columns=(), filter=filter, select=lookup.selector_of(base))
-    known = tuple(task for task in plan.tasks if task.selection is not None and task.selection.residual is None)
-    rest = replace(plan, tasks=tuple(task for task in plan.tasks if task.selection is None or task.selection.residual))
-    found = count_matches(base.location, replace(plan, tasks=known))
-    if not rest.tasks:
-        return found
-    results = map_scan_partitions(base, rest, _Count(ScanSpec((), plan.predicate)), runner())
-    return found + sum(int.from_bytes(each, "little") for part in results.values() for each in part)
+    exact = tuple(task for task in plan.tasks if task.selection is not None and task.selection.residual is None)
+    other = replace(plan, tasks=tuple(task for task in plan.tasks if task.selection is None or task.selection.residual))
+    total = count_matches(base.location, replace(plan, tasks=exact))
+    if not other.tasks:
+        return total
+    results = map_scan_partitions(base, other, _CountTask(ScanSpec((), plan.predicate)), runner())
+    return total + sum(int.from_bytes(count, "little") for counts in results.values() for count in counts)
 
 
 @dataclass(frozen=True, slots=True)
-class _Count:
-    wanted: ScanSpec
+class _CountTask:
+    """Counts the matching rows of one partition."""
 
-    def __call__(self, part: Snapshot, ranges: RowRanges) -> Iterator[bytes]:
-        yield count_matches(part.location, self.wanted.plan_partition(part, ranges)).to_bytes(8, "little")
+    scan_spec: ScanSpec
+
+    def __call__(self, partition: Snapshot, ranges: RowRanges) -> Iterator[bytes]:
+        yield count_matches(partition.location, self.scan_spec.plan_partition(partition, ranges)).to_bytes(8, "little")
 
 
 __all__ = [

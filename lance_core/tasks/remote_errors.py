@@ -1,4 +1,4 @@
-"""Errors of a worker that another try would not mend, on their way to the driver: there they are what they were."""
+"""Remote errors: carries an error that no retry can fix from a worker to the driver, which raises it unchanged."""
 
 import json
 import re
@@ -10,21 +10,22 @@ _RAISED = re.compile(r"^lance_core\.errors\.(InvalidInput|SchemaMismatch): (?P<m
 
 
 def encode_error(error: LanceError) -> str:
-    told = {name: value for name, value in vars(error).items() if isinstance(value, str | int | None)}
-    return json.dumps({"kind": type(error).__name__, "message": str(error), "told": told})
+    attributes = {name: value for name, value in vars(error).items() if isinstance(value, str | int | None)}
+    return json.dumps({"kind": type(error).__name__, "message": str(error), "told": attributes})
 
 
 def decode_error(text: str) -> LanceError:
-    refusal = json.loads(text)
-    kind = getattr(errors, refusal["kind"], InvalidInput)
-    error: LanceError = kind.__new__(kind, refusal["message"])
-    error.args = (refusal["message"],)
-    for name, value in refusal["told"].items():
+    fields = json.loads(text)
+    error_type = getattr(errors, fields["kind"], InvalidInput)
+    error: LanceError = error_type.__new__(error_type, fields["message"])
+    error.args = (fields["message"],)
+    for name, value in fields["told"].items():
         setattr(error, name, value)
     return error
 
 
 def error_in_traceback(text: str) -> InvalidInput | None:
-    """Where a task has no place for a refusal among its rows, it raises it, and Spark tells of it as a text."""
-    found = _RAISED.search(text)
-    return None if found is None else InvalidInput(found["message"])
+    """Return the error that a task raised, from the traceback that Spark reports as text; `None` if there is none in
+    it. A task raises an error if its output rows have no column for one."""
+    match = _RAISED.search(text)
+    return None if match is None else InvalidInput(match["message"])

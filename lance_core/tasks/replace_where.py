@@ -1,10 +1,10 @@
-"""The overwrite of a slice, whose rows come from workers and whose old rows are found by workers.
+"""Distributed replace where: workers write the replacement rows, and find the rows that they replace.
 
-    workers   the rows that come, each looked at: written as fragments of the table, once
-    workers   each part of the table: its rows of the slice, and their deletion files
-    driver    one operation for both, and planned again where somebody was in the way (`dml/replace_where.py`)
+    workers   write the replacement rows once, as fragments of the table; each row must match the condition
+    workers   find the matching rows of each partition of the table, and write their deletion files
+    driver    commits both as one operation, and replans it after a conflict (`dml/replace_where.py`)
 
-A table that is not there begins with the slice.
+A table that does not exist is created with the replacement rows.
 """
 
 import pyarrow as pa
@@ -28,9 +28,8 @@ from lance_core.tasks.driver import TASKS_PER_SLOT, TableRef, WriteOptions, run_
 from lance_core.tasks.partial_results import PartialResults
 from lance_core.tasks.partitioning import Runner
 from lance_core.tasks.pushed_selection import fragments_to_scan
-from lance_core.tasks.upsert import StageFunction
 from lance_core.tasks.version_stamp import VersionStamp
-from lance_core.tasks.write import PlannedWrite, WritePlan, WriteTask, begin_create, fragments_of
+from lance_core.tasks.write import PlannedWrite, StageFunction, WritePlan, WriteTask, begin_create, fragments_of
 from lance_core.versions.location import locate
 from lance_core.versions.refs import branch_location
 from lance_core.versions.snapshot import Snapshot
@@ -46,50 +45,53 @@ def overwrite_slice(
     options: WriteOptions,
     runner: Runner,
 ) -> Committed:
-    """`incoming` is what a table would store of the rows that come."""
+    """Replace the rows that match `condition`, as one version. `incoming` is the schema in which a new table would
+    store the replacement rows."""
     validation.check_text(condition, "where")
     try:
         table.newest()
     except NotFound:
-        return _born(table, incoming, stage, condition, limits, options)
+        return _create_table(table, incoming, stage, condition, limits, options)
 
-    def write(base: Snapshot, its: ReplaceScope) -> tuple[TableSchema, tuple[Fragment, ...]]:
+    def write(base: Snapshot, scope: ReplaceScope) -> tuple[TableSchema, tuple[Fragment, ...]]:
         what, schema = base.location.uri, base.manifest.schema
         columns = columns_to_write(schema_to_stored(incoming, schema), schema, conversion=Conversion.CAST, what=what)
-        task = WriteTask(_plan_of(base, its, limits))
+        task = WriteTask(_write_plan(base, scope, limits))
         return columns, tuple(map(Fragment.decode, fragments_of(stage(task))))
 
-    rows, kept = ReplacementRows(write, condition), PartialResults()
+    replacement, deletes_cache = ReplacementRows(write, condition), PartialResults()
 
     def plan(base: Snapshot) -> Update:
-        def gone() -> Delete:
-            fragments, sent = fragments_to_scan(base, Predicate.parse(condition, filterable_schema(base.manifest)))
+        def plan_delete() -> Delete:
+            fragments, selection = fragments_to_scan(base, Predicate.parse(condition, filterable_schema(base.manifest)))
             parts_max = runner.slots * TASKS_PER_SLOT
-            results = kept.over_fragments(base, fragments, parts_max, DeleteTask(condition, sent), runner)
+            results = deletes_cache.over_fragments(base, fragments, parts_max, DeleteTask(condition, selection), runner)
             return operation_merge.merge_deletes(operation_merge.decode_operations(results), condition)
 
-        return rows.plan(base, gone)
+        return replacement.plan(base, plan_delete)
 
     return run_change(table, options, REPLACE_WHERE_VERB, plan, operation=Update.name)
 
 
-def _born(
-    where: TableRef, incoming: pa.Schema, stage: StageFunction, condition: str, limits: FileLimits, how: WriteOptions
+def _create_table(
+    table: TableRef,
+    incoming: pa.Schema,
+    stage: StageFunction,
+    condition: str,
+    limits: FileLimits,
+    options: WriteOptions,
 ) -> Committed:
+    """Create the table with the replacement rows. All of them must match the condition."""
     location = locate(
-        where.uri, storage_options=where.storage_options, durable=where.durable, manifest_store=where.manifest_store
+        table.uri, storage_options=table.storage_options, durable=table.durable, manifest_store=table.manifest_store
     )
     planned = begin_create(
-        branch_location(location, where.branch), incoming, condition, intent=how.intent, limits=limits
+        branch_location(location, table.branch), incoming, condition, intent=options.intent, limits=limits
     )
-    if not isinstance(planned, PlannedWrite):
-        return planned
-    return planned.finish(
-        stage(WriteTask(planned.plan)), properties=how.properties, retries=how.retries, audit=how.audit
-    )
+    return planned.run(stage, options) if isinstance(planned, PlannedWrite) else planned
 
 
-def _plan_of(base: Snapshot, its: ReplaceScope, limits: FileLimits) -> WritePlan:
+def _write_plan(base: Snapshot, scope: ReplaceScope, limits: FileLimits) -> WritePlan:
     access = base.location.access
     return WritePlan(
         uri=base.location.uri,
@@ -99,5 +101,5 @@ def _plan_of(base: Snapshot, its: ReplaceScope, limits: FileLimits) -> WritePlan
         durable=access.durable,
         stamp=VersionStamp.of_this_process(),
         storage_options=dict(access.storage_options),
-        only=its,
+        only=scope,
     )

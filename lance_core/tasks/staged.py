@@ -1,8 +1,8 @@
-"""Rows that came for a change, in files of their own beside the table's until the change has landed.
+"""Staged rows: the source rows of a change, written to files of their own until the change is committed.
 
-They are written once, in the table's types, and read by every worker that needs some of them: so they are the same rows
-for all, and when somebody was in the way they need not be made again. No version ever names these files; what a crash
-leaves of them is an orphan like any other.
+Workers write them once, in the table's types, and every worker reads those it needs. So all workers see the same
+rows, and after a conflict the source is not computed again. No version references these files; those that a crash
+leaves behind are orphan files, which cleanup removes.
 """
 
 from collections.abc import Sequence
@@ -27,25 +27,28 @@ from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
 KEY_CHUNK_ROWS = 1 << 22
-"""So many keys are looked up at once; what a worker holds does not grow beyond that."""
-_HELD_BYTES = 1 << 26
+"""Number of keys that are looked up at once. It bounds the memory of a worker."""
+_CACHED_BYTES_MAX = 1 << 26
 CACHED_ROWS_MAX = 1 << 20
-_FEW = 4
+"""Source rows, besides the bytes above, up to which one process caches all of them in memory."""
+_KEYS_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
+    """Picklable description of staged files."""
+
     schema: TableSchema
-    """What comes, of the table's columns."""
+    """Columns of the table that the source has."""
     on: tuple[str, ...]
     fragments: tuple[bytes, ...]
-    """Encoded, and numbered in their order."""
+    """Encoded fragments, numbered in this order."""
     chunk_rows: int
 
     @classmethod
     def of(cls, encoded: Sequence[bytes], fields: TableSchema, on: tuple[str, ...]) -> "StagedFiles":
-        """Rows are told by their number, in this order."""
-        numbered = (Fragment.decode(each).with_id(number).encode() for number, each in enumerate(encoded))
+        """Number the fragments in this order. A source row is identified by its position in all of them."""
+        numbered = (Fragment.decode(fragment).with_id(number).encode() for number, fragment in enumerate(encoded))
         return cls(fields, on, tuple(numbered), KEY_CHUNK_ROWS)
 
     @property
@@ -54,58 +57,60 @@ class StagedFiles:
 
     @property
     def fits_in_memory(self) -> bool:
-        """Whether one process can have all of it in memory."""
+        """Whether one process can hold all rows in memory."""
         fragments = self.decode_fragments()
-        rows = sum(each.physical_rows for each in fragments)
-        return rows <= CACHED_ROWS_MAX and sum(each.file_bytes for each in fragments) <= _HELD_BYTES
+        rows = sum(fragment.physical_rows for fragment in fragments)
+        return rows <= CACHED_ROWS_MAX and sum(fragment.file_bytes for fragment in fragments) <= _CACHED_BYTES_MAX
 
     def decode_fragments(self) -> tuple[Fragment, ...]:
         return tuple(map(Fragment.decode, self.fragments))
 
     def chunks(self) -> tuple[range, ...]:
-        """Numbers of fragments."""
-        found: list[range] = []
+        """Return ranges of fragment numbers with at most `chunk_rows` rows each; a larger fragment is a chunk of its
+        own."""
+        ranges: list[range] = []
         rows = 0
         for number, fragment in enumerate(self.decode_fragments()):
-            if not found or rows + fragment.physical_rows > self.chunk_rows:
-                found.append(range(number, number))
+            if not ranges or rows + fragment.physical_rows > self.chunk_rows:
+                ranges.append(range(number, number))
                 rows = 0
-            found[-1] = range(found[-1].start, number + 1)
+            ranges[-1] = range(ranges[-1].start, number + 1)
             rows += fragment.physical_rows
-        return tuple(found)
+        return tuple(ranges)
 
     def delete_files(self, location: Location) -> None:
+        """Delete the files. Errors are ignored, since cleanup removes orphan files."""
         for fragment in self.decode_fragments():
             for file in fragment.files:
-                with suppress(StorageError):  # a cleanup will find it
+                with suppress(StorageError):
                     location.store.delete(file.qualified_path)
 
 
-def plan_staging(base: Snapshot, fields: TableSchema, version: StorageVersion | None = None) -> WritePlan:
-    """`version` is that of the table, unless it is said."""
+def plan_staging(base: Snapshot, schema: TableSchema, version: StorageVersion | None = None) -> WritePlan:
+    """Return the write plan for source rows. `version` is the storage version of the files, by default the table's."""
     location = base.location
     return WritePlan(
         uri=location.uri,
-        schema=fields,
+        schema=schema,
         storage_version=version or base.manifest.storage_version,
         limits=FileLimits(),
-        durable=False,  # nobody needs them after a power loss
+        durable=False,  # a power loss ends the change that needs the files
         stamp=VersionStamp.of_this_process(),
         storage_options=dict(location.access.storage_options),
     )
 
 
 class StagedRows:
-    """The same rows to who works with them: a `Source` of an upsert."""
+    """Reader of staged rows: the `SourceRows` of an upsert. Every worker sees the same rows under the same numbers."""
 
     def __init__(self, base: Snapshot, staged: StagedFiles) -> None:
         self._base = base
         self._staged = staged
         self._fragments = staged.decode_fragments()
-        self._first = np.cumsum([0, *(fragment.physical_rows for fragment in self._fragments)])
-        self._portions = staged.chunks()
+        self._first_rows = np.cumsum([0, *(fragment.physical_rows for fragment in self._fragments)])
+        self._chunks = staged.chunks()
         self._keys: SourceKeys | None = None
-        self._whole: pa.Table | None = None
+        self._cached_rows: pa.Table | None = None
 
     @property
     def columns(self) -> pa.Schema:
@@ -113,90 +118,96 @@ class StagedRows:
 
     @property
     def count(self) -> int:
-        return int(self._first[-1])
+        return int(self._first_rows[-1])
 
     def matches(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
-        none = np.empty(0, dtype=np.int64)
-        places, rows = none, none
-        for portion in self._portions:
-            its, found = self._keys_of(portion).matches(keys)
-            places, rows = np.concatenate([places, its]), np.concatenate([rows, found + self._first[portion.start]])
-        if len(self._portions) > 1:
-            order = np.argsort(places)
-            places, rows = places[order], rows[order]
-        return places, rows
+        empty = np.empty(0, dtype=np.int64)
+        positions, rows = empty, empty
+        for chunk in self._chunks:
+            chunk_positions, chunk_rows = self._keys_of_chunk(chunk).matches(keys)
+            positions, rows = (
+                np.concatenate([positions, chunk_positions]),
+                np.concatenate([rows, chunk_rows + self._first_rows[chunk.start]]),
+            )
+        if len(self._chunks) > 1:
+            order = np.argsort(positions)
+            positions, rows = positions[order], rows[order]
+        return positions, rows
 
     def take(self, rows: Numbers, names: Sequence[str]) -> pa.Table:
         if not names:
             return pa.table({})
         if self._staged.fits_in_memory:
-            if self._whole is None:
-                self._whole = self.read_fragments(range(len(self._fragments)), self._staged.column_names)
-            return self._whole.select(list(names)).take(pa.array(rows))
-        wanted, places = np.unique(rows, return_inverse=True)
+            if self._cached_rows is None:
+                self._cached_rows = self.read_fragments(range(len(self._fragments)), self._staged.column_names)
+            return self._cached_rows.select(list(names)).take(pa.array(rows))
+        distinct, inverse = np.unique(rows, return_inverse=True)
         reader = self.open_reader(names)
         batches = []
         for number, fragment in enumerate(self._fragments):
-            start, stop = np.searchsorted(wanted, self._first[number : number + 2])
+            start, stop = np.searchsorted(distinct, self._first_rows[number : number + 2])
             if start < stop:
-                some = wanted[start:stop] - self._first[number]
-                batches += [batch for _, batch in reader.take_chunks(fragment, some)]
-        return _table(batches, reader.arrow).take(pa.array(places))
+                offsets = distinct[start:stop] - self._first_rows[number]
+                batches += [batch for _, batch in reader.take_chunks(fragment, offsets)]
+        return _to_table(batches, reader.arrow).take(pa.array(inverse))
 
-    def named(self, rows: Numbers) -> str:
-        """The keys of these rows for people, a few of them."""
-        few = self.take(rows[:_FEW], self._staged.on)
+    def describe_keys(self, rows: Numbers) -> str:
+        """Return the keys of the first few of these rows, for an error message."""
+        few = self.take(rows[:_KEYS_SHOWN], self._staged.on)
         return SourceKeys(few, self._staged.on, what="").named(np.arange(few.num_rows))
 
     def check_unique(self, bucket: int, bucket_count: int) -> None:
-        """Of all keys those that fall to this number `bucket_count` so many: whether each is there once."""
-        some = []
+        """Raise if a key occurs twice among those whose hash falls into `bucket` of `bucket_count` buckets."""
+        tables = []
         for fragment in range(len(self._fragments)):
             keys = self.read_fragments(range(fragment, fragment + 1), self._staged.on).drop_null()
             if bucket_count > 1 and keys.num_rows:
                 columns = [in_one_piece(column.chunks) for column in map(normalized_key, keys.columns)]
                 keys = keys.filter(pa.array(hashes_of(columns) % np.uint64(bucket_count) == bucket))
-            some.append(keys)
-        if some:
-            SourceKeys(pa.concat_tables(some), self._staged.on, what=self._base.location.uri)
+            tables.append(keys)
+        if tables:
+            SourceKeys(pa.concat_tables(tables), self._staged.on, what=self._base.location.uri)
 
     def read_fragments(self, fragments: range, names: Sequence[str]) -> pa.Table:
+        """Return these columns of the staged fragments with these numbers."""
         reader = self.open_reader(names)
         batches = [rows.batch for number in fragments for rows in reader.read_live(self._fragments[number], None)]
-        return _table(batches, reader.arrow)
+        return _to_table(batches, reader.arrow)
 
     def open_reader(self, names: Sequence[str]) -> FragmentReader:
+        """Return a reader of these columns of the staged fragments."""
         location, schema = self._base.location, self._base.manifest.schema
-        wanted = TableSchema(tuple(map(schema.field, names)), schema.metadata)
-        return FragmentReader(location.store, location.codec, schema, wanted, path=f"{location.uri}, what came for it")
+        columns = TableSchema(tuple(map(schema.field, names)), schema.metadata)
+        return FragmentReader(location.store, location.codec, schema, columns, path=f"{location.uri}, staged rows")
 
-    def _keys_of(self, portion: range) -> SourceKeys:
+    def _keys_of_chunk(self, chunk: range) -> SourceKeys:
         if self._keys is not None:
             return self._keys
-        keys = SourceKeys(self.read_fragments(portion, self._staged.on), self._staged.on, what=self._base.location.uri)
-        if len(self._portions) == 1:
+        keys = SourceKeys(self.read_fragments(chunk, self._staged.on), self._staged.on, what=self._base.location.uri)
+        if len(self._chunks) == 1:
             self._keys = keys
         return keys
 
 
 def cached_staged_rows(base: Snapshot, staged: StagedFiles) -> StagedRows:
-    """For who is given one part of a table after another: what was read for the last one is kept."""
-    asked = (base.location.uri, base.manifest.schema, staged)
-    for before, rows in _last:
-        if before == asked:
+    """Return a reader of the staged rows that keeps what it has read, from a cache of one entry. A worker that joins
+    one partition after another reads the source once."""
+    key = (base.location.uri, base.manifest.schema, staged)
+    for cached_key, rows in _cache:
+        if cached_key == key:
             return rows
     rows = StagedRows(base, staged)
-    _last[:] = [(asked, rows)]
+    _cache[:] = [(key, rows)]
     return rows
 
 
 def evict_staged_rows(staged: StagedFiles) -> None:
-    """On a driver, where no part comes after the last one."""
-    _last[:] = [kept for kept in _last if kept[0][2] != staged]
+    """Remove the staged rows from the cache of the driver, whose process outlives the change."""
+    _cache[:] = [entry for entry in _cache if entry[0][2] != staged]
 
 
-_last: list[tuple[tuple[str, TableSchema, StagedFiles], StagedRows]] = []
+_cache: list[tuple[tuple[str, TableSchema, StagedFiles], StagedRows]] = []
 
 
-def _table(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+def _to_table(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches(batches, schema)

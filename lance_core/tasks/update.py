@@ -1,11 +1,11 @@
-"""An update whose rows are found and written by workers.
+"""Distributed update: workers find and write the rows that match.
 
-    workers   how many rows match in which fragments
-    driver    which of the two ways is cheaper for the whole table
-    workers   that way, each for its fragments: moved rows in new files, or new columns beside the others
-    driver    one operation for all
+    workers   count the matching rows of each fragment
+    driver    decides for the whole table whether it is cheaper to move rows or to rewrite columns
+    workers   write their fragments that way: moved rows in new files, or new files with the changed columns
+    driver    merges the results into one operation
 
-The first step is left out where all rows change.
+The first step is skipped if all rows change.
 """
 
 import struct
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.dml import update as in_one_process
+from lance_core.dml import update as local_update
 from lance_core.dml.row_matching import matching
 from lance_core.dml.row_rewrite import ids_of, is_cheaper
 from lance_core.dml.update import UpdateRequest
@@ -29,8 +29,8 @@ from lance_core.tasks.partitioning import Runner
 from lance_core.tasks.pushed_selection import PushedSelection, fragments_to_scan
 from lance_core.versions.snapshot import Snapshot
 
-_COUNTED = struct.Struct("<QQ")
-_ROWS_WORTH_A_FILE = 1 << 16
+_MATCH_COUNT = struct.Struct("<QQ")
+_ROWS_PER_FILE_MIN = 1 << 16
 
 
 def update(
@@ -42,75 +42,83 @@ def update(
     options: WriteOptions,
     runner: Runner,
 ) -> Committed:
-    kept, counts = PartialResults(), PartialResults()
+    """Set columns to the values of SQL expressions in the rows that match `condition`, as one version."""
+    results_cache, counts_cache = PartialResults(), PartialResults()
 
     def plan(base: Snapshot) -> Update:
-        asked = UpdateRequest.of(base, values, condition)  # what is wrong with it is told before a task runs
-        sent, found = _counted(base, asked.predicate, condition, counts, runner)
-        fragments = [fragment for fragment in base.manifest.fragments if fragment.id in found]
-        rows, matched = sum(fragment.physical_rows for fragment in fragments), sum(found.values())
-        in_place = is_cheaper(base, asked.columns, rows=rows, changed=matched)
-        part = _UpdateTask(tuple(values.items()), condition, limits, in_place, sent)
-        results = kept.over_fragments(base, fragments, partitions_for_writing(matched, runner), part, runner)
-        return operation_merge.merge_updates(operation_merge.decode_operations(results), _whole(base, asked, in_place))
+        request = UpdateRequest.of(base, values, condition)  # reports invalid input before a task runs
+        selection, matches = _count_matches(base, request.predicate, condition, counts_cache, runner)
+        fragments = [fragment for fragment in base.manifest.fragments if fragment.id in matches]
+        rows, matched = sum(fragment.physical_rows for fragment in fragments), sum(matches.values())
+        in_place = is_cheaper(base, request.columns, rows=rows, changed=matched)
+        task = _UpdateTask(tuple(values.items()), condition, limits, in_place, selection)
+        results = results_cache.over_fragments(base, fragments, partitions_for_writing(matched, runner), task, runner)
+        return operation_merge.merge_updates(
+            operation_merge.decode_operations(results), _operation_template(base, request, in_place)
+        )
 
     return run_change(table, options, "update", plan, operation=Update.name)
 
 
 def partitions_for_writing(rows: int, runner: Runner) -> int:
-    """For work that writes so many rows: each part makes a file, so few rows are not spread wider than helps."""
-    return max(runner.slots, min(runner.slots * TASKS_PER_SLOT, rows // _ROWS_WORTH_A_FILE))
+    """Return the number of partitions for work that writes this many rows. Each partition writes a file, so few rows
+    are not spread over many partitions."""
+    return max(runner.slots, min(runner.slots * TASKS_PER_SLOT, rows // _ROWS_PER_FILE_MIN))
 
 
-def _counted(
-    base: Snapshot, predicate: Predicate | None, condition: str | None, kept: PartialResults, runner: Runner
+def _count_matches(
+    base: Snapshot, predicate: Predicate | None, condition: str | None, cache: PartialResults, runner: Runner
 ) -> tuple[PushedSelection, dict[int, int]]:
-    """Rows that match, of each fragment that has any; and what indices know of them."""
+    """Return what indices know of the condition, and the number of matching rows of each fragment that has any."""
     if predicate is None or condition is None:
-        whole = base.manifest.fragments
-        return PushedSelection(), {fragment.id: fragment.live_rows for fragment in whole if fragment.live_rows}
-    fragments, sent = fragments_to_scan(base, predicate)
-    work = _Count(condition, sent)
-    results = kept.over_fragments(base, fragments, partitions_for_reading(fragments, runner.slots), work, runner)
-    return sent, dict(_COUNTED.unpack(each) for _part, found in sorted(results.items()) for each in found)
+        all_fragments = base.manifest.fragments
+        return PushedSelection(), {fragment.id: fragment.live_rows for fragment in all_fragments if fragment.live_rows}
+    fragments, selection = fragments_to_scan(base, predicate)
+    task = _CountTask(condition, selection)
+    results = cache.over_fragments(base, fragments, partitions_for_reading(fragments, runner.slots), task, runner)
+    return selection, dict(_MATCH_COUNT.unpack(count) for _, counts in sorted(results.items()) for count in counts)
 
 
-def _whole(base: Snapshot, asked: UpdateRequest, in_place: bool) -> Update:
-    fields = ids_of(map(base.manifest.schema.field, asked.columns))
+def _operation_template(base: Snapshot, request: UpdateRequest, in_place: bool) -> Update:
+    fields = ids_of(map(base.manifest.schema.field, request.columns))
     if in_place:
         return Update(fields_modified=fields, mode=UpdateMode.REWRITE_COLUMNS)
     return Update(fields_assigned=fields)
 
 
 @dataclass(frozen=True, slots=True)
-class _Count:
-    condition: str
-    sent: PushedSelection
+class _CountTask:
+    """Counts the matching rows of each fragment of a partition."""
 
-    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
-        predicate = Predicate.parse(self.condition, filterable_schema(part.manifest))
-        for fragment, offsets in matching(part, predicate, self.sent.selection_for(part)):
+    condition: str
+    selection: PushedSelection
+
+    def __call__(self, partition: Snapshot, _number: int) -> Iterator[bytes]:
+        predicate = Predicate.parse(self.condition, filterable_schema(partition.manifest))
+        for fragment, offsets in matching(partition, predicate, self.selection.selection_for(partition)):
             if len(offsets):
-                yield _COUNTED.pack(fragment.id, len(offsets))
+                yield _MATCH_COUNT.pack(fragment.id, len(offsets))
 
 
 @dataclass(frozen=True, slots=True)
 class _UpdateTask:
+    """Plans the update of one partition. A partition without matching rows returns nothing."""
+
     values: tuple[tuple[str, str], ...]
     condition: str | None
     limits: FileLimits
     in_place: bool
-    sent: PushedSelection
+    selection: PushedSelection
 
-    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
-        planned = in_one_process.update(
-            part,
+    def __call__(self, partition: Snapshot, _number: int) -> Iterator[bytes]:
+        planned = local_update.update(
+            partition,
             dict(self.values),
             self.condition,
             limits=self.limits,
             runtime=SYSTEM_RUNTIME,
             in_place=self.in_place,
-            selection=self.sent.selection_for(part),
+            selection=self.selection.selection_for(partition),
         )
         if planned.affected:
             yield operation_merge.encode_operation(planned)

@@ -13,7 +13,7 @@ first look.
 """
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -54,11 +54,9 @@ from lance_core.tasks.partitioning import LocalRunner, Runner
 from lance_core.tasks.pushed_selection import PushedSelection
 from lance_core.tasks.staged import StagedFiles, StagedRows, cached_staged_rows, evict_staged_rows, plan_staging
 from lance_core.tasks.update import partitions_for_writing
-from lance_core.tasks.write import WriteTask, fragments_of
+from lance_core.tasks.write import StageFunction, WriteTask, fragments_of
 from lance_core.versions.snapshot import Snapshot
 
-StageFunction = Callable[[WriteTask], pa.Table]
-"""Runs the task over the rows that come; gives back what it gave back."""
 _LOOKED = struct.Struct("<QQ?")
 _LITTLE_ROWS, _LITTLE_BYTES = 1 << 14, 1 << 24
 """Of the table and of its files. To read and write so much takes less than to begin a job, and any driver has room for
@@ -175,7 +173,7 @@ class _Upsert:
             met |= BitMap64.deserialize(found[0])
             parts += [each for each in map(operation_merge.decode_operation, found[1:]) if isinstance(each, Update)]
         if rules.matched is Matched.FAIL and met:
-            keys = StagedRows(base, staged).named(np.array(met, dtype=np.int64))
+            keys = StagedRows(base, staged).describe_keys(np.array(met, dtype=np.int64))
             raise existing_rows(len(met), keys, what=base.location.uri)
         return met, parts
 

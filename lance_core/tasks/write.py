@@ -9,16 +9,17 @@ the driver collected are committed.
 """
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from lance_core import validation
 from lance_core.commit import write_protocol
+from lance_core.commit.change import Change, resume
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import StartedWrite, WriteResult
-from lance_core.datafiles.blob_writing import schema_as_stored, stored_schema
+from lance_core.commit.write_protocol import StartedWrite, WriteResult, new_table_config
+from lance_core.datafiles.blob_writing import schema_to_stored, stored_schema
 from lance_core.datafiles.coalesce_batches import coalesce
 from lance_core.datafiles.column_layout import check_storable
 from lance_core.datafiles.conform import Conversion, columns_to_write
@@ -33,14 +34,14 @@ from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.committed import Committed
 from lance_core.table.rows import REPLACE_WHERE_VERB
 from lance_core.table.table import STORAGE_VERSION, audit_of, committed_of
-from lance_core.table.write_options import Audit
+from lance_core.table.write_options import Audit, WriteOptions
 from lance_core.tasks import remote_errors
+from lance_core.tasks.driver import TableRef
 from lance_core.tasks.version_stamp import VersionStamp
 from lance_core.transactions.apply import NewTable
-from lance_core.versions.location import Location, locate, manifest_store_config
+from lance_core.versions.location import Location, locate
 from lance_core.versions.refs import branch_location
 from lance_core.versions.snapshot import Snapshot, load_latest
-from lance_core.versions.table_id import TABLE_ID
 
 RESULT = pa.schema([pa.field("fragment", pa.binary()), pa.field("refusal", pa.string())])
 """What a worker gives back: one row a fragment, or one that says which column of its rows does not fit."""
@@ -81,7 +82,7 @@ class WriteTask:
                 conversion=Conversion.CAST,
                 new_uuid=uuid.uuid4,
                 what=location.uri,
-                look=plan.only.looking(location.uri, counts=False) if plan.only else None,
+                validate=plan.only.looking(location.uri, counts=False) if plan.only else None,
             )
         except InvalidInput as error:
             # Trying again would not help, and an exception would reach the driver as text in somebody's traceback.
@@ -91,9 +92,23 @@ class WriteTask:
             yield pa.RecordBatch.from_pylist([{"fragment": fragment.encode()} for fragment in fragments], RESULT)
 
 
+StageFunction = Callable[[WriteTask], pa.Table]
+"""Function that has workers run the task over the rows of a write, and returns all their results."""
+
+
+def stage_locally(rows: pa.Table | pa.RecordBatchReader) -> StageFunction:
+    """Return a stage that runs the task in this process."""
+
+    def stage(task: WriteTask) -> pa.Table:
+        batches = rows.to_batches() if isinstance(rows, pa.Table) else rows
+        return pa.Table.from_batches(task(batches), RESULT)
+
+    return stage
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedWrite:
-    """On the driver, between planning and committing. Single use."""
+    """A write that has begun: the workers run its plan, and `finish` commits their results. Single use."""
 
     plan: WritePlan
     replaces: bool
@@ -107,28 +122,35 @@ class PlannedWrite:
         retries: int = ATTEMPTS,
         audit: Audit | None = None,
     ) -> Committed:
-        """`results` is all that the workers gave back, in any order."""
-        validation.check_intent_and_retries(retries=retries)
-        properties = validation.check_properties(properties)
-        written = tuple(map(Fragment.decode, fragments_of(results)))
-        creates = isinstance(self.begun.base, NewTable)
-        if self.replaces or creates:
-            born = {TABLE_ID: self.begun.uuid, **manifest_store_config(self.begun.location)}
-            config = born if creates else {}
-            operation: Append | Overwrite = Overwrite(written, self.plan.schema, config)
-        elif not written:
-            return committed_of(write_protocol.finish_unchanged(self.begun))
-        else:
-            operation = Append(written)
+        """Commit the results of all workers, in any order."""
+        return self.run(lambda _task: results, WriteOptions(None, properties, retries, audit))
+
+    def run(self, stage: StageFunction, options: WriteOptions) -> Committed:
+        """Have `stage` run the task of the workers, and commit their results."""
+        properties = options.check()
+        plan = self.plan
+
+        def fragments() -> tuple[Fragment, ...]:
+            return tuple(map(Fragment.decode, fragments_of(stage(WriteTask(plan)))))
+
+        def append(_base: Snapshot) -> Append | None:
+            written = fragments()
+            return Append(written) if written else None
+
+        change = Change(
+            _verb(replaces=self.replaces, only=plan.only),
+            plan=(lambda _base: Overwrite(fragments(), plan.schema, {})) if self.replaces else append,
+            create=lambda started: Overwrite(fragments(), plan.schema, new_table_config(started)),
+            can_replan=False,
+            audit=audit_of(options.audit),
+        )
         try:
-            look = audit_of(audit)
-            done = write_protocol.finish(self.begun, operation, properties=properties, attempts=retries, audit=look)
-            return committed_of(done)
+            return committed_of(resume(change, self.begun, properties=properties, retries=options.retries))
         except AlreadyExists as error:
             raise RetryableConflict(
-                f"{self.plan.uri} did not exist when this write was planned, and was created meanwhile; repeat it",
-                ours=operation.name,
-                theirs="Overwrite",
+                f"{plan.uri} did not exist when this write was planned, and was created meanwhile; repeat it",
+                ours=Overwrite.name,
+                theirs=Overwrite.name,
                 version=1,
                 rule="created_meanwhile",
             ) from error
@@ -141,6 +163,55 @@ def fragments_of(results: pa.Table) -> list[bytes]:
             raise remote_errors.decode_error(refusal)
     fragments: list[bytes] = results["fragment"].to_pylist()
     return fragments
+
+
+def append_rows(
+    table: TableRef,
+    incoming: pa.Schema,
+    stage: StageFunction,
+    *,
+    create: bool = True,
+    limits: FileLimits,
+    options: WriteOptions,
+) -> Committed:
+    """Append the rows of `stage` as one version. `incoming` is the schema that a new table would store; no rows commit
+    no version of a table that exists."""
+    planned = begin_append(
+        table.uri,
+        incoming,
+        create=create,
+        intent=options.intent,
+        limits=limits,
+        storage_options=table.storage_options,
+        manifest_store=table.manifest_store,
+        branch=table.branch,
+        durable=table.durable,
+    )
+    return planned if isinstance(planned, Committed) else planned.run(stage, options)
+
+
+def overwrite_rows(
+    table: TableRef,
+    incoming: pa.Schema,
+    stage: StageFunction,
+    *,
+    replace_schema: bool = False,
+    limits: FileLimits,
+    options: WriteOptions,
+) -> Committed:
+    """Replace all rows by those of `stage`. `incoming` is the schema that a new table would store."""
+    planned = begin_overwrite(
+        table.uri,
+        incoming,
+        replace_schema=replace_schema,
+        intent=options.intent,
+        limits=limits,
+        storage_options=table.storage_options,
+        manifest_store=table.manifest_store,
+        branch=table.branch,
+        durable=table.durable,
+    )
+    return planned if isinstance(planned, Committed) else planned.run(stage, options)
 
 
 def begin_append(
@@ -163,7 +234,7 @@ def begin_append(
         schema = TableSchema.from_arrow(stored_schema(incoming, _storage_version(base)))
     else:
         schema = base.manifest.schema
-        columns_to_write(schema_as_stored(incoming, schema), schema, conversion=Conversion.CAST, what=location.uri)
+        columns_to_write(schema_to_stored(incoming, schema), schema, conversion=Conversion.CAST, what=location.uri)
     return _begin(
         location,
         base,
@@ -196,7 +267,7 @@ def begin_overwrite(
         schema = TableSchema.from_arrow(stored_schema(incoming, _storage_version(base)))
     else:
         schema = base.manifest.schema
-        columns_to_write(schema_as_stored(incoming, schema), schema, conversion=Conversion.CAST, what=location.uri)
+        columns_to_write(schema_to_stored(incoming, schema), schema, conversion=Conversion.CAST, what=location.uri)
     return _begin(
         location,
         base,
@@ -245,7 +316,7 @@ def _begin(
         base.manifest.check_writable()
     version = _storage_version(base)
     check_storable(schema, version)
-    verb = REPLACE_WHERE_VERB if only else "overwrite" if replaces else "append"
+    verb = _verb(replaces=replaces, only=only)
     begun = write_protocol.begin(location, base, verb=verb, intent=intent, runtime=SYSTEM_RUNTIME)
     if isinstance(begun, WriteResult):
         return committed_of(begun)
@@ -260,6 +331,10 @@ def _begin(
         only=only,
     )
     return PlannedWrite(plan, replaces, begun)
+
+
+def _verb(*, replaces: bool, only: ReplaceScope | None) -> str:
+    return REPLACE_WHERE_VERB if only else "overwrite" if replaces else "append"
 
 
 def _storage_version(base: Snapshot | NewTable) -> StorageVersion:
@@ -282,10 +357,14 @@ __all__ = [
     "FileLimits",
     "ManifestStore",
     "PlannedWrite",
+    "StageFunction",
     "WritePlan",
     "WriteTask",
+    "append_rows",
     "begin_append",
     "begin_create",
     "begin_overwrite",
     "fragments_of",
+    "overwrite_rows",
+    "stage_locally",
 ]

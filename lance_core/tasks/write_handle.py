@@ -1,11 +1,12 @@
-"""A write that is begun in one process and finished in another.
+"""Write handle: a write that one process plans and another process commits.
 
-    one       HandedOn.of(planned)           picklable: on which version it was planned, under which uuid
-    workers   WriteTask(handed.plan)         as ever
-    another   handed.planned().finish(...)   on the version that the first one saw, whatever the newest is by then
+    planner    WriteHandle.of(planned)                picklable: the version it was planned on and its transaction uuid
+    workers    WriteTask(handle.plan)                 as for any other write
+    committer  handle.to_planned_write().finish(...)  on the version that the planner saw, even if newer ones exist
 
-The uuid travels, so that the commit finds what an attempt before it made, and a write that lands twice is one version.
-Nobody who fails deletes anything: that a commit ended with an error does not mean that it made no version.
+The uuid travels with the handle, so a commit finds what an earlier attempt committed, and a write that is finished
+twice makes one version. A process that fails deletes nothing: a commit that ended with an error may have created its
+version.
 """
 
 from collections.abc import Iterable
@@ -27,24 +28,28 @@ from lance_core.versions.snapshot import Snapshot, load_at
 
 @dataclass(frozen=True, slots=True)
 class WriteHandle:
+    """Picklable form of a `PlannedWrite`."""
+
     plan: WritePlan
     replaces: bool
     version: int | None
-    """Which it was planned on; None for a table that was not there."""
+    """Version on which the write was planned; `None` if the table did not exist."""
     uuid: str
     record: IntentRecord | None
     started_ns: int
+    """Wall-clock time at which the write began."""
     manifest_store: ManifestStore | str | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, planned: PlannedWrite, *, manifest_store: ManifestStore | str | None = None) -> "WriteHandle":
-        """`manifest_store` as it was given where the write was begun."""
+        """Return the handle of a planned write. `manifest_store` is the one with which the write was begun."""
         begun = planned.begun
         version = int(begun.base.version) if isinstance(begun.base, Snapshot) else None
-        since = begun.moment.now_ns if begun.moment else SYSTEM_RUNTIME.now_ns()
-        return cls(planned.plan, planned.replaces, version, begun.uuid, begun.record, since, manifest_store)
+        started_ns = begun.moment.now_ns if begun.moment else SYSTEM_RUNTIME.now_ns()
+        return cls(planned.plan, planned.replaces, version, begun.uuid, begun.record, started_ns, manifest_store)
 
     def to_planned_write(self) -> PlannedWrite:
+        """Return the planned write, to be finished in this process."""
         plan = self.plan
         location = locate(
             plan.uri,
@@ -62,7 +67,7 @@ class WriteHandle:
         )
 
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> bytes:
-        """In a worker: what it gives back, in one piece."""
+        """Write rows in a worker and return the result rows as one Arrow IPC stream."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, RESULT) as stream:
             for batch in WriteTask(self.plan)(batches):
@@ -70,6 +75,6 @@ class WriteHandle:
         return bytes(sink.getvalue().to_pybytes())
 
 
-def combine_results(pieces: Iterable[bytes]) -> pa.Table:
-    """What all workers gave back, for `finish`."""
-    return pa.concat_tables([RESULT.empty_table(), *(pa.ipc.open_stream(piece).read_all() for piece in pieces)])
+def combine_results(streams: Iterable[bytes]) -> pa.Table:
+    """Return the result rows of all workers as one table, for `PlannedWrite.finish`."""
+    return pa.concat_tables([RESULT.empty_table(), *(pa.ipc.open_stream(stream).read_all() for stream in streams)])

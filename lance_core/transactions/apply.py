@@ -1,8 +1,8 @@
-"""The manifest after a change: what each operation does to the version that follows the head.
+"""Apply: the manifest after a change, computed from the head and the operation.
 
-Pure: time, names and the version of this library are handed in, and so is the older version that a Restore brings
-back. How a manifest holds it all is `format/manifest_builder.py`'s; what happens to rows and columns is in
-`apply_rows.py`. Start with `apply`.
+This module is pure: the caller passes time, names, the library version and the older version that a Restore brings
+back. `format/manifest_builder.py` stores the result; `apply_rows.py` holds the operations on rows and columns. Start
+with `apply`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _OWN_KEY_PREFIX = "lance_assets."
 
 @dataclass(frozen=True, slots=True)
 class NewTable:
-    """What is decided once, when a table is created."""
+    """Choices that are made once, when a table is created."""
 
     storage_version: StorageVersion
     stable_row_ids: bool = False
@@ -37,32 +37,32 @@ class NewTable:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A table, or a branch of one, that begins as a version of another line, under the same number."""
+    """A table, or a branch of one, that begins as a version of another branch, under the same number."""
 
     source: Manifest
     base: BasePath | None
-    """Where the source's files are; None where they were copied."""
+    """The location of the source's files; `None` if they were copied."""
     branch: str | None = None
     config: Mapping[str, str] = field(default_factory=dict)
-    """What differs from the source's."""
+    """Config entries that differ from those of the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitContext:
-    """What one turn of a commit hands in: everything that is neither in the transaction nor in the head."""
+    """The inputs of one commit attempt that are neither in the transaction nor in the head."""
 
     now_ns: int
     library_version: str
     transaction_file: str
     scheme: NamingScheme = NamingScheme.V2
     version: Version | None = None
-    """The number of a detached version; None for the one after the head."""
+    """The number of a detached version; `None` for the version after the head."""
 
 
 def apply(
     head: Manifest | NewTable | Fork, ours: Transaction, context: CommitContext, *, fetched: Manifest | None = None
 ) -> Manifest:
-    """The manifest of the version that follows `head`; of the first one for a `NewTable` or an `Fork`."""
+    """Return the manifest of the version after `head`, or of the first version for a `NewTable` or a `Fork`."""
     before = None
     match head:
         case NewTable():
@@ -97,9 +97,12 @@ def apply(
 
 
 def encode_transaction_file(head: Manifest | NewTable | Fork, ours: Transaction) -> bytes:
-    """What the transaction's own file says. Upon which bytes it landed is told by the copy in the manifest, which is
-    made anew each time; the file stays as it is however often the change follows another head, unless it is so large
-    that there is no copy."""
+    """Return the content of the transaction's own file.
+
+    The inline copy in the manifest records the parent hash and is encoded for each attempt. The file omits it, so
+    that it stays the same when the change is rebased onto another head, unless the transaction is too large for an
+    inline copy.
+    """
     record = ours.encode()
     return record if len(record) <= INLINE_BYTES_MAX - PARENT_BYTES_MAX else _with_parent(ours, head).encode()
 
@@ -136,7 +139,7 @@ def _apply_operation(builder: ManifestBuilder, ours: Transaction, context: Commi
             builder.add_fragments(operation.fragments, keep_ids=True)
         case op.Overwrite():
             if any(fragment.deletion_file for fragment in operation.fragments):
-                raise InvalidInput("an Overwrite cannot bring fragments with deleted rows")
+                raise InvalidInput("an Overwrite cannot contain fragments with deleted rows")
             builder.replace_contents(operation.schema)
             builder.set_config({**builder.config, **operation.config_upserts})
             builder.add_fragments(operation.fragments, keep_ids=False)
@@ -160,13 +163,13 @@ def _apply_operation(builder: ManifestBuilder, ours: Transaction, context: Commi
         case op.ReserveFragments():
             builder.reserve_fragment_ids(operation.count)
         case op.Restore():
-            pass  # the draft began as the version that comes back
+            pass  # the builder started from the restored version
         case op.UpdateBases():
             builder.set_base_paths(base_path.add_bases(builder.base_paths, operation.new))
         case op.UpdateMemWalState():
             _record_progress(builder, operation.progress, ours, context)
         case op.Clone() | op.DataOverlay() | op.AppendFragmentReuseTransitions() | op.Other():
-            raise Unsupported(f"{operation.name} is read, not committed to a table that exists")
+            raise Unsupported(f"{operation.name} can be read, but not committed to an existing table")
 
 
 def _record_ingested_files(builder: ManifestBuilder, ours: Transaction) -> None:
@@ -181,8 +184,8 @@ def _check_ids(builder: ManifestBuilder, append: op.Append) -> None:
     for fragment in append.fragments:
         if fragment.id and fragment.id <= last:
             raise InvalidInput(
-                f"this Append brings a fragment with id {fragment.id}, and ids up to {last} are given out "
-                "already; append fragments as their writer returned them, without ids"
+                f"this Append contains a fragment with id {fragment.id}, but ids up to {last} are already assigned; "
+                "append fragments as their writer returned them, without ids"
             )
         last = fragment.id or last + 1
 
@@ -198,12 +201,12 @@ def _builder_for_restore(
     head: Manifest, operation: op.Restore, fetched: Manifest | None, version: Version | None
 ) -> ManifestBuilder:
     assert fetched is not None
-    assert fetched.version == operation.version, "the version to restore is handed in"
+    assert fetched.version == operation.version, "the caller passes the version to restore"
     fetched.check_writable()
     if head.has_stable_row_ids and not fetched.has_stable_row_ids:
         raise InvalidInput(
-            f"version {operation.version} has no stable row ids, and the table has had them since: it cannot be "
-            "restored. Read it by its number, and overwrite the table with its rows"
+            f"version {operation.version} cannot be restored, because it has no stable row ids and the table has them "
+            "now; read that version by its number and overwrite the table with its rows"
         )
     return ManifestBuilder.for_successor(head, contents=fetched, version=version)
 
@@ -217,7 +220,7 @@ def _create_index(builder: ManifestBuilder, operation: op.CreateIndex) -> None:
 def _record_progress(
     builder: ManifestBuilder, progress: Sequence[op.Progress], ours: Transaction, context: CommitContext
 ) -> None:
-    """The entry takes the identity of the transaction: no other one has it."""
+    """Update the MemWAL entry. It gets the uuid of the transaction, which no other entry has."""
     if progress:
         identity, created_ms = UUID(ours.uuid), context.now_ns // 1_000_000
         indices = builder.indices
@@ -229,10 +232,10 @@ def _record_progress(
 def _update_config(builder: ManifestBuilder, operation: op.UpdateConfig) -> None:
     if operation.config is not None:
         after = operation.config.applied_to(builder.config)
-        # What the library notes for itself outlasts a replacement, also where it was noted since that was planned.
+        # The library's own entries survive a replacement, even those written since it was planned.
         ours = {key: value for key, value in builder.config.items() if key.startswith(_OWN_KEY_PREFIX)}
-        spoken_of = operation.config.entries.keys()
-        builder.set_config(after | {key: value for key, value in ours.items() if key not in spoken_of})
+        updated = operation.config.entries.keys()
+        builder.set_config(after | {key: value for key, value in ours.items() if key not in updated})
     if operation.table_metadata is not None:
         builder.set_table_metadata(operation.table_metadata.applied_to(builder.table_metadata))
     if operation.schema_metadata is not None or operation.field_metadata:
@@ -245,7 +248,7 @@ def _with_metadata(schema: TableSchema, operation: op.UpdateConfig) -> TableSche
         metadata = _apply_metadata_update(operation.schema_metadata, metadata)
     known = {field.id for top in schema.fields for field in top.walk()}
     if unknown := sorted(set(operation.field_metadata) - known):
-        raise InvalidInput(f"there is no field with the id {unknown[0]}; metadata is set on fields that exist")
+        raise InvalidInput(f"no field has the id {unknown[0]}; set metadata only on existing fields")
     changed = TableSchema(tuple(_with_field_metadata(field, operation) for field in schema.fields), metadata)
     key_metadata.check_update(
         _metadata_by_id(schema),
@@ -269,7 +272,7 @@ def _with_field_metadata(field: Field, operation: op.UpdateConfig) -> Field:
 
 
 def _apply_metadata_update(update: MapUpdate, current: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """Values are text to those who set them; ones that were there stay byte for byte."""
+    """Apply an update of string values. Values that are not updated keep their bytes."""
     after = {} if update.replace else current
     for key, value in update.entries.items():
         if value is None:

@@ -1,7 +1,7 @@
-"""What the operations on rows and columns do to a draft: fragments, indices over them, and the lineage of rows.
+"""Apply, for rows and columns: what these operations do to fragments, index coverage and row lineage.
 
-One function per operation, called by `apply.py`. An index is never rebuilt here: it stays, loses fragments whose values
-changed under it, or goes with its column.
+`apply.py` calls one function for each operation. An index is never rebuilt here: it stays, loses coverage of
+fragments whose values changed, or is removed with its column.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,9 @@ Numbers = npt.NDArray[np.uint64]
 
 
 def delete(builder: ManifestBuilder, operation: op.Delete) -> None:
-    _check_fragments_exist(builder, operation, [*(each.id for each in operation.updated), *operation.removed_ids])
+    _check_fragments_exist(
+        builder, operation, [*(fragment.id for fragment in operation.updated), *operation.removed_ids]
+    )
     builder.remove_fragments(operation.removed_ids)
     builder.update_fragments(operation.updated)
     _retain_indices(builder)
@@ -62,7 +64,7 @@ def rewrite(builder: ManifestBuilder, operation: op.Rewrite) -> None:
         reserved = {fragment.id for fragment in group.new}
         if 0 in reserved or any(number > builder.max_fragment_id for number in reserved):
             raise InvalidInput(
-                "a Rewrite brings fragments with ids that were reserved for it before; reserve them first"
+                "a Rewrite contains a fragment whose id was not reserved; reserve the ids with ReserveFragments first"
             )
     indices = _rewritten_indices(builder, operation)
     for group in operation.groups:
@@ -74,19 +76,19 @@ def rewrite(builder: ManifestBuilder, operation: op.Rewrite) -> None:
 def merge(builder: ManifestBuilder, operation: op.Merge) -> None:
     before = dict(builder.fragments)
     highest = field_ids.highest_field_id(
-        builder.schema, (each.message for each in builder.fragments.values()), builder.config
+        builder.schema, (builder_fragment.message for builder_fragment in builder.fragments.values()), builder.config
     )
     after = {fragment.id: fragment for fragment in operation.fragments}
     if missing := sorted(set(before) - set(after)):
-        raise InvalidInput(f"a Merge lists every fragment of the table, and fragment {missing[0]} is not among its own")
+        raise InvalidInput(f"a Merge has to list every fragment of the table, but fragment {missing[0]} is missing")
     for fragment in operation.fragments:
         old = before.get(fragment.id)
         if old is None:
-            raise InvalidInput(f"a Merge keeps the table's fragments, and fragment {fragment.id} is not one of them")
+            raise InvalidInput(f"a Merge cannot add fragments, but fragment {fragment.id} is not in the table")
         if old.physical_rows != fragment.physical_rows:
             raise InvalidInput(
-                f"a Merge keeps rows where they are: fragment {fragment.id} has {old.physical_rows}, not "
-                f"{fragment.physical_rows}"
+                f"a Merge cannot change the number of rows, but fragment {fragment.id} has {old.physical_rows} rows in "
+                f"the table and {fragment.physical_rows} in the Merge"
             )
     moved = [fragment for fragment in operation.fragments if _paths(fragment) != _paths(before[fragment.id])]
     builder.update_fragments(operation.fragments)
@@ -95,8 +97,8 @@ def merge(builder: ManifestBuilder, operation: op.Merge) -> None:
     indices = builder.indices
     alive = LiveFragments.of(indices, before)
     for fragment in moved:
-        refiled = frozenset(_files_by_field(before[fragment.id]).items() - _files_by_field(fragment).items())
-        fields = frozenset(field_id for field_id, _path in refiled)
+        changed_files = frozenset(_files_by_field(before[fragment.id]).items() - _files_by_field(fragment).items())
+        fields = frozenset(field_id for field_id, _path in changed_files)
         indices = index_coverage.remove_coverage(indices, [fragment.id], alive, on_fields=fields)
     builder.set_indices(indices)
     builder.set_schema(operation.schema)
@@ -105,7 +107,7 @@ def merge(builder: ManifestBuilder, operation: op.Merge) -> None:
 
 
 def project(builder: ManifestBuilder, operation: op.Project) -> None:
-    """Files that keep a live column stay byte for byte; ids of dropped ones linger in them."""
+    """Set another schema. Files with a live column stay byte for byte; they still list the ids of dropped columns."""
     schema = TableSchema(operation.schema.fields, builder.schema.metadata)
     live = _field_ids(schema)
     highest = field_ids.highest_field_id(
@@ -124,7 +126,7 @@ def project(builder: ManifestBuilder, operation: op.Project) -> None:
 def replace_data(builder: ManifestBuilder, operation: op.DataReplacement) -> None:
     fields = {file.field_ids for _fragment_id, file in operation.replacements}
     if len(fields) > 1:
-        raise InvalidInput("a DataReplacement brings files that all store the same fields")
+        raise InvalidInput("all files of a DataReplacement have to store the same fields")
     _check_fragments_exist(builder, operation, [fragment_id for fragment_id, _file in operation.replacements])
     replaced = []
     for fragment_id, file in operation.replacements:
@@ -143,8 +145,8 @@ def _check_fragments_exist(
     for fragment_id in fragment_ids:
         if fragment_id not in builder.fragments:
             raise RetryableConflict(
-                f"this {operation.name} touches fragment {fragment_id}, which the table no longer has; open the table "
-                "again and repeat the operation on the new version",
+                f"this {operation.name} changes fragment {fragment_id}, which the table no longer has; reopen the "
+                "table and repeat the operation on the new version",
                 ours=operation.name,
                 theirs="an earlier commit",
                 version=builder.version - 1,
@@ -164,50 +166,51 @@ def _retain_indices(builder: ManifestBuilder) -> None:
 
 
 def _record_field_id_max(builder: ManifestBuilder, highest: int) -> None:
-    """Files may still list the highest id when its column goes, but not for long: a compaction leaves it out."""
+    """Record the highest field id. When its column is dropped, files may still list it, but only until they are
+    compacted."""
     if builder.schema.field_id_max < highest and builder.config.get(field_ids.FIELD_ID_MAX_KEY) != str(highest):
         builder.set_config({**builder.config, field_ids.FIELD_ID_MAX_KEY: str(highest)})
 
 
 def _rewritten_indices(builder: ManifestBuilder, operation: op.Rewrite) -> list[IndexMetadata]:
-    """Coverage follows the rows: where row ids are stable, and for segments that were written anew; other segments
-    keep naming fragments that are gone, which covers nothing."""
-    written_anew = dict(operation.rewritten_indices)
+    """Return the indices after a Rewrite. Coverage follows the rows if row ids are stable or the segment was
+    rewritten. Other segments keep the ids of removed fragments, which cover nothing."""
+    rewritten_by_uuid = dict(operation.rewritten_indices)
     reuse, earlier = operation.fragment_reuse, operation.earlier_reuse
     after = [] if reuse is None else [reuse]
     for index in builder.indices:
-        anew = written_anew.get(index.uuid.bytes)
+        rewritten = rewritten_by_uuid.get(index.uuid.bytes)
         if reuse is not None and index.name == FRAGMENT_REUSE:
             continue
         if index.is_system:
             after.append(index)
             continue
         covered = index.covers
-        if not (builder.has_stable_row_ids or anew):
-            lost = reuse is not None and not (
+        if not (builder.has_stable_row_ids or rewritten):
+            loses_coverage = reuse is not None and not (
                 index.survives_remap if operation.uncovers_fragile else index.follows_reuse
             )
             after.append(
                 index
-                if not lost or covered is None
+                if not loses_coverage or covered is None
                 else index.with_coverage(covered & _unmoved_fragments(builder, operation))
             )
             continue
         if covered is not None:
-            if anew is not None and earlier is not None and not index.is_zone_based:
+            if rewritten is not None and earlier is not None and not index.is_zone_based:
                 covered = earlier.follow_coverage(covered)
             for group in operation.groups:
-                if index.stores_addresses and anew is None:
+                if index.stores_addresses and rewritten is None:
                     covered = covered - BitMap(fragment.id for fragment in group.old)
                 else:
                     covered = _coverage_after_move(index, covered, group)
-        moved = index if anew is None else index.with_rewrite(anew)
+        moved = index if rewritten is None else index.with_rewrite(rewritten)
         after.append(moved if covered is None else moved.with_coverage(covered))
     return after
 
 
 def _unmoved_fragments(builder: ManifestBuilder, operation: op.Rewrite) -> BitMap:
-    """Fragments with rows that did not move, now or earlier: no note leads from them to others."""
+    """Return the fragments whose rows did not move, now or earlier: no recorded compaction maps them to others."""
     return BitMap(builder.fragments) - BitMap(fragment.id for group in operation.groups for fragment in group.old)
 
 
@@ -217,14 +220,14 @@ def _coverage_after_move(index: IndexMetadata, covered: BitMap, group: op.Rewrit
         return covered
     if not old <= covered:
         raise InvalidInput(
-            f"a Rewrite would join fragments that index {index.name!r} covers with fragments that it does not; group "
-            "them apart"
+            f"a Rewrite would combine fragments that index {index.name!r} covers with fragments that it does not "
+            "cover; put them into separate groups"
         )
     return (covered - old) | BitMap(fragment.id for fragment in group.new)
 
 
 def _with_updated_versions(builder: ManifestBuilder, operation: op.Update) -> list[Fragment]:
-    """Rows whose columns were rewritten where they are say that they changed."""
+    """Record the new version for rows whose columns were rewritten in place."""
     if not (builder.has_stable_row_ids and operation.mode is UpdateMode.REWRITE_COLUMNS):
         return list(operation.updated)
     stamped = []
@@ -243,7 +246,7 @@ def _mark_all_rows_updated(fragment: Fragment, version: Version) -> Fragment:
 
 
 def _with_created_at(new: Sequence[Fragment], before: Iterable[Fragment], version: Version) -> tuple[Fragment, ...]:
-    """A row that moved keeps the version in which it was created, found by its row id; the others are new."""
+    """Keep the creation version of rows that moved, found by their row ids. The other rows are new."""
     known: list[tuple[Numbers, Numbers]] = []
     if any(fragment.row_ids is not None and fragment.created_at is None for fragment in new):
         for fragment in sorted(before, key=lambda each: each.id):
@@ -254,9 +257,9 @@ def _with_created_at(new: Sequence[Fragment], before: Iterable[Fragment], versio
     for fragment in new:
         if fragment.row_ids is not None and fragment.created_at is None:
             rows = fragment.physical_rows
-            partial = RowIdSequence.decode_partial(fragment.row_ids, rows_max=rows, path="new fragment").to_numpy()
+            assigned_ids = RowIdSequence.decode_partial(fragment.row_ids, rows_max=rows, path="new fragment").to_numpy()
             created = np.full(rows, version, dtype=np.uint64)
-            created[: len(partial)] = _created_at(partial, known, version)
+            created[: len(assigned_ids)] = _created_at(assigned_ids, known, version)
             fragment = fragment.with_lineage(created_at=RowVersions.of(created).encode())
         resolved.append(fragment)
     return tuple(resolved)
@@ -267,19 +270,19 @@ def _created_at(
     known: Sequence[tuple[Numbers, Numbers]],
     version: Version,
 ) -> Numbers:
-    """From the first fragment that has the id."""
+    """Return the creation version of each id, from the first fragment that has the id."""
     created = np.full(len(ids), version, dtype=np.uint64)
-    open_places = np.arange(len(ids))
-    for theirs, versions in known:
-        if not len(open_places):
+    unresolved = np.arange(len(ids))
+    for known_ids, versions in known:
+        if not len(unresolved):
             break
-        order = np.argsort(theirs, kind="stable")
-        at = np.searchsorted(theirs, ids[open_places], sorter=order)
-        inside = at < len(theirs)
-        found = np.zeros(len(open_places), dtype=np.bool_)
-        found[inside] = theirs[order[at[inside]]] == ids[open_places[inside]]
-        created[open_places[found]] = versions[order[at[found]]]
-        open_places = open_places[~found]
+        order = np.argsort(known_ids, kind="stable")
+        positions = np.searchsorted(known_ids, ids[unresolved], sorter=order)
+        in_range = positions < len(known_ids)
+        is_known = np.zeros(len(unresolved), dtype=np.bool_)
+        is_known[in_range] = known_ids[order[positions[in_range]]] == ids[unresolved[in_range]]
+        created[unresolved[is_known]] = versions[order[positions[is_known]]]
+        unresolved = unresolved[~is_known]
     return created
 
 
@@ -288,7 +291,8 @@ def _decode_versions(fragment: Fragment, data: bytes | None) -> RowVersions:
 
 
 def _replace_file(fragment: Fragment, new: DataFile) -> Fragment:
-    """The file with the same fields gives way; otherwise the fields die where they are stored, and the file joins."""
+    """Replace the file with the same fields. If there is none, mark the fields as dead in the other files and add the
+    file."""
     for position, file in enumerate(fragment.files):
         if file.field_ids == new.field_ids and file.version == new.version:
             return fragment.with_files([*fragment.files[:position], new, *fragment.files[position + 1 :]])

@@ -1,5 +1,5 @@
-"""How much a change changed: rows that came and went, files that were written. For people and for the ledger; nothing
-that decides about a commit looks here.
+"""Change statistics: how many rows a change added and removed, and which files it wrote. They are for users and for
+the ledger; no commit decision uses them.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Operation
 
 _NO_ROWS = (op.CreateIndex, op.DataReplacement, op.Merge, op.Project, op.ReserveFragments, op.Rewrite, op.UpdateConfig)
-"""They move rows or touch none; nobody would call one of them new."""
+"""Operations that move rows or touch none, so that they add and remove none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,8 @@ class RowsChanged:
 
 
 def rows_changed(operation: Operation | None, before: Manifest | None, after: Manifest) -> RowsChanged | None:
-    """None where it takes the version before to tell, and that one is gone. Rows that an update moved are neither."""
+    """Return the number of added and removed rows. Rows that an update moved count as neither. `None` if the previous
+    version is needed but was removed."""
     if isinstance(operation, op.Append):
         return RowsChanged(sum(fragment.live_rows for fragment in operation.fragments), 0)
     if isinstance(operation, _NO_ROWS):
@@ -41,7 +42,8 @@ def rows_changed(operation: Operation | None, before: Manifest | None, after: Ma
 
 
 def files_written(operation: Operation, base: Manifest | None) -> tuple[DataFile, ...]:
-    """The data files that the operation brings, each once: those that the version it was planned on does not have."""
+    """Return the data files that an operation adds, each once: those that the version it was planned on does not
+    have."""
     if isinstance(operation, op.DataReplacement):
         return tuple(file for _fragment_id, file in operation.replacements)
     fragments = op.new_fragments(operation)
@@ -51,38 +53,45 @@ def files_written(operation: Operation, base: Manifest | None) -> tuple[DataFile
 
 
 def segments_written(operation: Operation, base: Manifest | None) -> tuple[IndexMetadata, ...]:
-    """The index segments that it brings: those that the version it was planned on does not have, in the table's own
-    place."""
+    """Return the index segments that an operation adds: those in the table's own directory that the version it was
+    planned on does not have."""
     match operation:
         case op.CreateIndex():
-            brought = operation.new
+            added = operation.new
         case op.Rewrite():
-            noted = () if operation.fragment_reuse is None else (operation.fragment_reuse,)
-            brought = (*(index for _uuid, index in operation.rewritten_indices), *noted)
+            reuse = () if operation.fragment_reuse is None else (operation.fragment_reuse,)
+            added = (*(index for _uuid, index in operation.rewritten_indices), *reuse)
         case _:
             return ()
-    known = {index.uuid for index in base.indices} if base is not None and brought else set()
-    return tuple(index for index in brought if index.base_id is None and index.uuid not in known)
+    known = {index.uuid for index in base.indices} if base is not None and added else set()
+    return tuple(index for index in added if index.base_id is None and index.uuid not in known)
 
 
 def deletion_files_written(operation: Operation, before: Manifest | None) -> int | None:
-    """How many sets of deleted rows it wrote; None where it takes the version before to tell, and that one is gone."""
+    """Return the number of deletion files that an operation wrote. `None` if the previous version is needed but was
+    removed."""
     if not isinstance(operation, op.Delete | op.Update):
         return 0
-    having = {each.id: each.deletion_file.qualified_path for each in operation.updated if each.deletion_file}
-    if not having:
+    paths = {
+        fragment.id: fragment.deletion_file.qualified_path for fragment in operation.updated if fragment.deletion_file
+    }
+    if not paths:
         return 0
     if before is None:
         return None
-    there = {each.deletion_file.qualified_path for each in before.fragments if each.id in having and each.deletion_file}
-    return len(set(having.values()) - there)
+    existing = {
+        fragment.deletion_file.qualified_path
+        for fragment in before.fragments
+        if fragment.id in paths and fragment.deletion_file
+    }
+    return len(set(paths.values()) - existing)
 
 
 def _paths_of(fragments: Sequence[Fragment], base: Manifest | None) -> set[str]:
     if base is None:
         return set()
-    wanted = {fragment.id for fragment in fragments}
-    return {file.path for fragment in base.fragments if fragment.id in wanted for file in fragment.files}
+    ids = {fragment.id for fragment in fragments}
+    return {file.path for fragment in base.fragments if fragment.id in ids for file in fragment.files}
 
 
 def _live_rows(manifest: Manifest | None) -> dict[FragmentId, int]:

@@ -1,7 +1,7 @@
-"""What others committed, as far as a change that comes after it has to know.
+"""Committed transactions: what a later change has to know about a commit.
 
-A version holds more than its transaction tells: who made it and when, and where a compaction noted its rows went.
-`CommittedTransaction.of` brings that together. Pure, like its neighbours.
+A version holds more than its transaction: its writer and time, and where a compaction recorded the moves of its rows.
+`CommittedTransaction.of` combines them. This module does no I/O.
 """
 
 from dataclasses import dataclass, replace
@@ -20,25 +20,25 @@ from lance_core.format.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class CommittedTransaction:
-    """A transaction that is part of the history, with the version it made."""
+    """A transaction of the history, with the version that it created."""
 
     version: Version
     transaction: Transaction | None
-    """None where a writer left no record of what it did, or the version is gone."""
+    """`None` if the writer recorded no transaction, or if the version was removed."""
     writer: str = ""
-    """The library that made it."""
+    """The library that wrote the version."""
     committed_at: datetime | None = None
-    """By its writer's clock."""
+    """The time by the writer's clock."""
 
     @classmethod
     def of(cls, manifest: Manifest, transaction: Transaction | None) -> "CommittedTransaction":
         if transaction is not None and isinstance(transaction.operation, Rewrite):
             transaction = replace(transaction, operation=_with_reuse(transaction.operation, manifest))
         try:
-            at = manifest.timestamp
+            committed_at = manifest.timestamp
         except Corrupt:
-            at = None  # only people ask
-        return cls(manifest.version, transaction, manifest.writer, at)
+            committed_at = None  # the time is only used in messages
+        return cls(manifest.version, transaction, manifest.writer, committed_at)
 
     @property
     def operation(self) -> str:
@@ -46,14 +46,15 @@ class CommittedTransaction:
 
     @property
     def description(self) -> str:
-        """Which version it is, who made it, and when."""
+        """A phrase for messages: the operation, the version, its writer and its time."""
         by = f" by {self.writer}" if self.writer else ""
         at = f" at {self.committed_at:%Y-%m-%d %H:%M:%S} UTC" if self.committed_at else ""
         return f"the {self.operation} of version {self.version}" + (f" (committed{by}{at})" if by or at else "")
 
 
 def _with_reuse(operation: Rewrite, manifest: Manifest) -> Rewrite:
-    """The transaction does not carry where the rows went; the version does, if this compaction noted it."""
+    """Add the fragment reuse index to a Rewrite. The transaction does not carry it; the version does, if the
+    compaction wrote it."""
     entry = reuse_entry(index_metadata.decode_section(manifest.index_section, path=manifest.path))
     covered = entry.covers if entry else None
     if entry is None or covered is None:

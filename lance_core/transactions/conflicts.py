@@ -1,9 +1,9 @@
-"""May a change stand beside one that was committed first? The answer for every pair of operations, as one table.
+"""Conflict detection: whether a change is compatible with those committed before it, for every pair of operations.
 
-Ours is the row, the already committed one is the word in it; the table is not symmetric: an Append after an Overwrite
-must not stand, an Overwrite after an Append may. What a rule means is said in `rules.py` and `index_rules.py`. Every
-pair is written out, and what we do not know conflicts with everything. `CONFLICTS.md` beside this file is printed from
-the table (`python -m tools.conflicts`).
+The rules are a table. Our operation is the row, the committed one the entry in it. The table is not symmetric: an
+Append after an Overwrite conflicts, an Overwrite after an Append does not. `rules.py` and `index_rules.py` define the
+rules. Every pair is written out, and unknown operations conflict with everything. `CONFLICTS.md` in this directory is
+generated from the table (`python -m tools.conflicts`). Start with `judge`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,7 +75,7 @@ from lance_core.transactions.verdicts import Rule, Verdict
 
 OperationType = type[Operation]
 UNKNOWN = (AppendFragmentReuseTransitions, DataOverlay, Other)
-"""Read, and never applied: what they changed, only their writers know."""
+"""Operations that are decoded but never applied: only their writers know what they changed."""
 OPERATION_TYPES: tuple[OperationType, ...] = (
     Append,
     Delete,
@@ -97,13 +97,13 @@ OPERATION_TYPES: tuple[OperationType, ...] = (
 
 
 def row(*cells: tuple[Rule, *tuple[OperationType, ...]]) -> Mapping[OperationType, Rule]:
-    """Each cell names a rule, and then the operations that it is asked about."""
-    found: dict[OperationType, Rule] = {}
+    """Return one row of the table. Each cell names a rule, followed by the committed operations to which it applies."""
+    rules: dict[OperationType, Rule] = {}
     for rule, *kinds in cells:
         for kind in kinds:
-            assert kind not in found, f"{kind} has two rules"
-            found[kind] = rule
-    return found
+            assert kind not in rules, f"{kind} has two rules"
+            rules[kind] = rule
+    return rules
 
 
 # fmt: off
@@ -241,7 +241,7 @@ RULES: Mapping[OperationType, Mapping[OperationType, Rule]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConflictResult:
-    """The worst verdict, the rule that gave it, and the committed change it is about."""
+    """The worst verdict, the rule that returned it, and the committed transaction concerned."""
 
     verdict: Verdict
     rule: str
@@ -253,7 +253,7 @@ class ConflictResult:
 
 
 def judge(ours: Transaction, others: Sequence[CommittedTransaction]) -> ConflictResult:
-    """Ours against everything committed since the version it was planned on, oldest first."""
+    """Compare our transaction with all those committed since the version on which it was planned, oldest first."""
     worst = ConflictResult(Verdict.COMPATIBLE, compatible.__name__, None)
     stored = _referenced_fields(ours.operation)
     gone: set[int] = set()
@@ -275,13 +275,14 @@ def judge(ours: Transaction, others: Sequence[CommittedTransaction]) -> Conflict
 
 
 def reused_field(ours: Operation, theirs: Operation) -> Verdict:
-    """A column went, and another one got the number of its field: what this holds for the old one would become values
-    of the new. Told by two changes of others, one after the other, so it is in no cell of the table."""
+    """A column was dropped and another column got its field id, so the values that this holds for the old column
+    would become values of the new one. Two later changes by others cause this together, so it is in no cell of the
+    table."""
     return Verdict.RETRY
 
 
 def _referenced_fields(operation: Operation) -> set[int]:
-    """The numbers by which it speaks of columns."""
+    """Return the ids by which an operation refers to columns."""
     match operation:
         case CreateIndex():
             return {field_id for index in operation.new for field_id in index.field_ids}
@@ -289,7 +290,7 @@ def _referenced_fields(operation: Operation) -> set[int]:
             return set(operation.field_metadata)
         case _:
             fragments = op.new_fragments(operation)
-            return {field_id for each in fragments for file in each.files for field_id in file.field_ids}
+            return {field_id for fragment in fragments for file in fragment.files for field_id in file.field_ids}
 
 
 def _schema_of(operation: Operation) -> TableSchema | None:

@@ -1,13 +1,13 @@
-"""Several appends as one transaction, and each of them found again in it.
+"""Group commit transactions: folds several appends into one transaction, and finds each of them in it again.
 
-    properties["lance_assets.together"] = [["<uuid of a part>", <how many of the fragments are its>], ...]
+    properties["lance_assets.together"] = [["<uuid of a part>", <number of its fragments>], ...]
 
-Parts may also be the rows of one fragment, of a file that they share. Those follow each other, tell how many of its
-rows are theirs, and the first of them has the fragment: `["a",1,20],["b",0,5],["c",2]` are two parts of one fragment of
-25 rows, and one part of two fragments.
+Parts may also be ranges of rows in one fragment, whose file they share. Such parts are adjacent and record their
+number of rows, and the first of them owns the fragment: `["a",1,20],["b",0,5],["c",2]` are two parts of one fragment
+of 25 rows, and one part of two fragments.
 
-The parts keep their order and their uuids, so whoever looks for one of them in the history finds what became of it. All
-of them have the same other properties: what a version says of where it comes from is true of all its rows. Pure.
+The parts keep their order and their uuids, so that a writer finds its part in the history. All parts have the same
+other properties, so that the properties of a version are true of all its rows. This module does no I/O.
 """
 
 import json
@@ -20,31 +20,36 @@ from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
 
 PARTS_PROPERTY = "lance_assets.together"
+"""The transaction property that lists the parts."""
 PARTS_MAX = 256
 _PART_CHARACTERS = 80
-"""More than a part takes: a longer text is not looked into."""
+"""The maximum length of an encoded part; a longer property is not parsed."""
 _PartEntry: TypeAlias = tuple[str, int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
+    """One append of a folded transaction."""
+
     uuid: str
     append: Append
-    """As if it had come alone. Of a fragment that it shares this has its rows, and of the file's bytes as large a part
-    as of its rows."""
+    """The append, as if it had been committed alone. If it shares a fragment, this fragment has its rows, and a share
+    of the file's bytes in proportion to them."""
     first_row: int | None = None
-    """Of the fragment that it shares, where it does."""
+    """The first row in the shared fragment; `None` if it shares none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedFragment:
-    """A fragment of rows that several appends brought, one after the other."""
+    """A fragment that holds the rows of several appends, one after the other."""
 
     fragment: Fragment
     rows: tuple[int, ...]
+    """The number of rows of each append."""
 
 
 def can_fold(one: Transaction, other: Transaction) -> bool:
+    """Return whether two transactions can be folded: both are appends with the same properties."""
     return (
         isinstance(one.operation, Append)
         and isinstance(other.operation, Append)
@@ -55,71 +60,77 @@ def can_fold(one: Transaction, other: Transaction) -> bool:
 
 
 def fold(ours: Sequence[Transaction], uuid: str, shared: SharedFragment | None = None) -> Transaction:
-    """Planned on the oldest of what they were planned on: whatever stands beside it stands beside each of them. The
-    first of them are those who have the shared fragment, and nothing else."""
-    sharing = shared.rows if shared else ()
-    own = [each.operation.fragments for each in ours[len(sharing) :] if isinstance(each.operation, Append)]
+    """Fold appends into one transaction, planned on the oldest of their versions, so that whatever is compatible with
+    it is compatible with each of them. The first appends are those in the shared fragment, and have no other
+    fragments."""
+    shared_rows = shared.rows if shared else ()
+    own_fragments = [
+        each.operation.fragments for each in ours[len(shared_rows) :] if isinstance(each.operation, Append)
+    ]
     parts: list[list[str | int]] = []
-    for number, (each, rows) in enumerate(zip(ours, sharing, strict=False)):
+    for number, (each, rows) in enumerate(zip(ours, shared_rows, strict=False)):
         parts.append([each.uuid, 0 if number else 1, rows])
-    for each, fragments in zip(ours[len(sharing) :], own, strict=True):
+    for each, fragments in zip(ours[len(shared_rows) :], own_fragments, strict=True):
         parts.append([each.uuid, len(fragments)])
     return Transaction(
         read_version=min(each.read_version for each in ours),
         uuid=uuid,
-        operation=Append((*((shared.fragment,) if shared else ()), *(each for fragments in own for each in fragments))),
+        operation=Append(
+            (*((shared.fragment,) if shared else ()), *(each for fragments in own_fragments for each in fragments))
+        ),
         properties={**ours[0].properties, PARTS_PROPERTY: json.dumps(parts, separators=(",", ":"))},
     )
 
 
 def parts_of(transaction: Transaction) -> tuple[Part, ...]:
-    """None of one that was made as a whole. What another writer put under our name and does not add up says nothing."""
-    told, operation = transaction.properties.get(PARTS_PROPERTY), transaction.operation
-    if told is None or not isinstance(operation, Append) or len(told) > _PART_CHARACTERS * PARTS_MAX:
+    """Return the parts of a folded transaction. The result is empty for a transaction that was not folded, or if
+    another writer set the property to an inconsistent value."""
+    value, operation = transaction.properties.get(PARTS_PROPERTY), transaction.operation
+    if value is None or not isinstance(operation, Append) or len(value) > _PART_CHARACTERS * PARTS_MAX:
         return ()
-    entries, fragments = _decode_entries(told), operation.fragments
+    entries, fragments = _decode_entries(value), operation.fragments
     if not _is_consistent(entries, fragments):
         return ()
     parts: list[Part] = []
-    at = row = 0
+    end = row = 0
     for uuid, count, rows in entries:
-        at += count
+        end += count
         if rows is None:
-            parts.append(Part(uuid, Append(fragments[at - count : at])))
+            parts.append(Part(uuid, Append(fragments[end - count : end])))
         else:
             row = 0 if count else row
-            parts.append(Part(uuid, Append((_part_of_fragment(fragments[at - 1], row, rows),)), first_row=row))
+            parts.append(Part(uuid, Append((_part_of_fragment(fragments[end - 1], row, rows),)), first_row=row))
             row += rows
     return tuple(parts)
 
 
 def uuids_of(transaction: Transaction) -> tuple[str, ...]:
-    """Of everything that it is the landing of."""
+    """Return the uuids of all changes that this transaction commits."""
     return transaction.uuid, *(part.uuid for part in parts_of(transaction))
 
 
 def part_with_uuid(transaction: Transaction, uuid: str) -> Transaction | None:
-    """What of it is the change with this uuid: all of it, a part, or nothing."""
+    """Return the change with this uuid: the whole transaction, a part of it, or `None`."""
     if transaction.uuid == uuid:
         return transaction
     for part in parts_of(transaction):
         if part.uuid == uuid:
-            own = {name: value for name, value in transaction.properties.items() if name != PARTS_PROPERTY}
-            return replace(transaction, uuid=uuid, operation=part.append, properties=own)
+            properties = {name: value for name, value in transaction.properties.items() if name != PARTS_PROPERTY}
+            return replace(transaction, uuid=uuid, operation=part.append, properties=properties)
     return None
 
 
 def _is_consistent(entries: Sequence[_PartEntry], fragments: Sequence[Fragment]) -> bool:
-    at, shared = 0, dict[int, int]()
+    end, shared_rows = 0, dict[int, int]()
     for _uuid, count, rows in entries:
-        at += count
+        end += count
         if rows is not None:
-            shared[at - 1] = shared.get(at - 1, 0) + rows
-    return at == len(fragments) and all(fragments[each].physical_rows == rows for each, rows in shared.items())
+            shared_rows[end - 1] = shared_rows.get(end - 1, 0) + rows
+    return end == len(fragments) and all(fragments[index].physical_rows == rows for index, rows in shared_rows.items())
 
 
 def _part_of_fragment(fragment: Fragment, start: int, rows: int) -> Fragment:
-    """Its bytes are dealt out so that those of all are the file's."""
+    """Return the rows of a part as a fragment. The file sizes of all parts add up to those of the fragment."""
     whole = fragment.physical_rows
 
     def until(size: int, row: int) -> int:
@@ -131,24 +142,24 @@ def _part_of_fragment(fragment: Fragment, start: int, rows: int) -> Fragment:
     return Fragment.of(files=files, physical_rows=rows)
 
 
-def _decode_entries(told: str) -> Sequence[_PartEntry]:
-    """Empty where one of them cannot be."""
+def _decode_entries(value: str) -> Sequence[_PartEntry]:
+    """Decode the property. The result is empty if any entry is invalid."""
     try:
-        entries = [_decode_entry(each) for each in json.loads(told)]
+        entries = [_decode_entry(item) for item in json.loads(value)]
     except (ValueError, TypeError, RecursionError):
         return ()
     if len({uuid for uuid, _count, _rows in entries}) != len(entries):
         return ()
-    shares = False
+    can_continue = False
     for _uuid, count, rows in entries:
-        if rows is not None and count == 0 and not shares:
+        if rows is not None and count == 0 and not can_continue:
             return ()
-        shares = rows is not None
+        can_continue = rows is not None
     return entries
 
 
-def _decode_entry(told: object) -> _PartEntry:
-    match told:
+def _decode_entry(value: object) -> _PartEntry:
+    match value:
         case [str() as uuid, int() as count] if count > 0 and type(count) is int:
             return uuid, count, None
         case [str() as uuid, int() as count, int() as rows] if count in (0, 1) and rows > 0:

@@ -1,5 +1,5 @@
-"""What an operation touches: fragments, fields, keys, names. The words that the rules of conflicts are made of; no
-verdict is given here.
+"""Footprint of an operation: the fragments, fields, keys and names that it touches. The conflict rules are built from
+these functions, which return no verdict.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from lance_core.format.schema import TableSchema
 
 
 def touched_fragments(operation: Operation) -> set[int]:
-    """The fragments that an operation restates, rewrites or removes."""
+    """Return the ids of the fragments that an operation updates, rewrites or removes."""
     match operation:
         case op.Delete() | op.Update():
             return {*updated_fragments(operation), *operation.removed_ids}
@@ -27,7 +27,7 @@ def touched_fragments(operation: Operation) -> set[int]:
 
 
 def updated_fragments(operation: Operation) -> dict[int, Fragment]:
-    """The fragments that go on in another state."""
+    """Return the fragments that continue in another state, by id."""
     match operation:
         case op.Delete() | op.Update():
             return {fragment.id: fragment for fragment in operation.updated}
@@ -62,7 +62,7 @@ def config_of(operation: Operation) -> MapUpdate | None:
 
 
 def have_common_key(ours: MapUpdate | None, theirs: MapUpdate | None) -> bool:
-    """Whether both speak of a key. That both delete it is no disagreement."""
+    """Return whether both updates set the same key. It does not count if both delete it."""
     if ours is None or theirs is None:
         return False
     both = ours.entries.keys() & theirs.entries.keys()
@@ -74,7 +74,7 @@ def shard_progress(operation: Operation) -> tuple[op.Progress, ...]:
         case op.Update() | op.UpdateMemWalState():
             return operation.progress
         case op.CreateIndex():
-            return tuple(each for index in operation.new for each in progress_of(index))
+            return tuple(shard for index in operation.new for shard in progress_of(index))
         case _:
             return ()
 
@@ -92,5 +92,5 @@ def replaces_one_segment(operation: op.CreateIndex) -> bool:
 
 
 def field_ids_of(schema: TableSchema) -> set[int]:
-    """Of all fields, nested ones too."""
+    """Return the ids of all fields, including nested ones."""
     return {node.id for top in schema.fields for node in top.walk()}

@@ -1,12 +1,13 @@
-"""What a change does to the coverage of indices: which fragments a segment loses, which it gains, which segments go.
+"""Index coverage: how a change affects the coverage of index segments.
 
-    without_fragments   values were changed where they are: the segment answers for these fragments no more
-    grown               rows moved, and kept their ids and what was indexed of them: it answers for their new fragments
-    retained            segments that are of no use any more
+    remove_coverage          values changed in place: the segment stops covering these fragments
+    extend_to_moved_rows     rows moved and kept their ids and indexed values: the segment covers their new fragments
+    drop_useless_segments    removes segments that are of no use any more
 
-A segment may name fragments of long ago that became others, as a fragment reuse index tells. What is taken from it is
-taken in fragments of today. Where those notes lie in a file of their own, which nobody opens here, only what it names
-of today's fragments is kept: it claims less, and is right. Pure.
+A segment may cover fragments that were compacted long ago, as a fragment reuse index records. Coverage is removed in
+terms of the current fragments. If the fragment reuse index is stored in a file of its own, which this module does not
+open, only the coverage of current fragments is kept: the segment covers less, but stays correct. This module does no
+I/O.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ from lance_core.format.schema import Field, TableSchema
 
 @dataclass(frozen=True, slots=True)
 class LiveFragments:
-    """The fragments of a version, and how those of older ones lead to them."""
+    """The fragments of a version, and the fragment reuse index that maps older fragments to them."""
 
     fragments: BitMap
     reuse_entry: IndexMetadata | None
@@ -43,7 +44,7 @@ class LiveFragments:
         return content.follow_coverage(covered) if isinstance(content, FragmentReuse) else covered & self.fragments
 
     def may_lead_to(self, index: IndexMetadata, fragments: BitMap) -> bool:
-        """Whether notes that are not read may lead to these fragments."""
+        """Return whether compactions in an external file, which is not read, may map covered fragments to these."""
         return self._is_external and not index.is_zone_based and bool(self._reuse_coverage & fragments)
 
     @property
@@ -55,7 +56,7 @@ class LiveFragments:
         return (self.reuse_entry.covers if self.reuse_entry is not None else None) or BitMap()
 
     def covers_any(self, index: IndexMetadata) -> bool:
-        """Whether it covers anything that is there, or may."""
+        """Return whether the segment covers, or may cover, a live fragment."""
         covered = index.covers
         if covered is None:
             return True
@@ -71,15 +72,15 @@ def remove_coverage(
     *,
     on_fields: frozenset[int],
 ) -> tuple[IndexMetadata, ...]:
-    """Where values of these fields were changed in place, indices on them no longer cover the fragments."""
-    gone = BitMap(fragment_ids)
+    """Remove these fragments from the coverage of indices on fields whose values changed in place."""
+    changed_ids = BitMap(fragment_ids)
     changed = []
     for index in indices:
         covered = index.covers
         if covered is not None and not index.is_system and set(index.field_ids) & on_fields:
-            now = alive.follow_reuse(index, covered)
-            if now & gone or alive.may_lead_to(index, gone):
-                index = index.with_coverage(now - gone)
+            current = alive.follow_reuse(index, covered)
+            if current & changed_ids or alive.may_lead_to(index, changed_ids):
+                index = index.with_coverage(current - changed_ids)
         changed.append(index)
     return tuple(changed)
 
@@ -91,20 +92,22 @@ def extend_to_moved_rows(
     added: Sequence[Fragment],
     schema: TableSchema,
 ) -> Sequence[IndexMetadata]:
-    """Where row ids are stable. An index that stores them finds rows that moved, if it covered all that they were
-    moved from and nothing that it is on was assigned. `added` are the new fragments with their numbers. Rows that were
-    inserted are in none: a new fragment counts if its rows all had their ids, and had them in those it was moved from.
+    """Extend coverage to the new fragments of an Update, in a table with stable row ids.
+
+    An index that stores row ids finds rows that moved, if it covered all fragments they came from and no indexed
+    field was assigned. `added` are the new fragments with their ids. Inserted rows are in no index, so a new fragment
+    counts only if all its rows have ids from the fragments they came from.
     """
     sources = BitMap([*update.removed_ids, *(fragment.id for fragment in update.updated)])
     if update.mode is not UpdateMode.REWRITE_ROWS or not update.fields_assigned or not sources or not added:
         return indices
     assigned = _with_related_fields(schema, frozenset(update.fields_assigned))
-    grows = [number for number, index in enumerate(indices) if _still_finds_moved_rows(index, sources, assigned)]
-    if not grows:
+    extended = [number for number, index in enumerate(indices) if _still_finds_moved_rows(index, sources, assigned)]
+    if not extended:
         return indices
     moved = _fully_moved_fragments(update.new, added, [before[FragmentId(number)] for number in sources])
     after = list(indices)
-    for number in grows if moved else ():
+    for number in extended if moved else ():
         after[number] = indices[number].with_coverage((indices[number].covers or BitMap()) | moved)
     return after
 
@@ -112,10 +115,10 @@ def extend_to_moved_rows(
 def drop_useless_segments(
     indices: Iterable[IndexMetadata], alive: LiveFragments, *, field_ids: frozenset[int]
 ) -> tuple[IndexMetadata, ...]:
-    """Those that a change to rows or columns leaves useful.
+    """Return the segments that are still useful after a change of rows or columns.
 
-    An index on a field that is gone goes too. Of several segments, those that cover nothing alive any more go, but one
-    is kept, so that the index does not vanish; a segment alone stays whatever it covers.
+    A segment on a removed field is dropped. If an index has several segments, those that cover no live fragment are
+    dropped, but one is kept so that the index does not vanish. A single segment is kept whatever it covers.
     """
     left = [index for index in indices if index.is_system or set(index.field_ids) <= field_ids]
     segments: dict[str, list[int]] = {}
@@ -144,35 +147,38 @@ def _still_finds_moved_rows(index: IndexMetadata, sources: BitMap, assigned: fro
 
 
 def _with_related_fields(schema: TableSchema, field_ids: frozenset[int]) -> frozenset[int]:
-    """A struct changes with what is in it, and all that is in it with the struct."""
-    found = set(field_ids)
+    """Add related fields: a struct changes with its descendants, and they change with the struct."""
+    related = set(field_ids)
 
     def look(field: Field, is_within: bool) -> bool:
         is_within = is_within or field.id in field_ids
         below = [look(child, is_within) for child in field.children]
         changes = is_within or any(below)
         if changes:
-            found.add(field.id)
+            related.add(field.id)
         return changes
 
     for top in schema.fields:
         look(top, False)
-    return frozenset(found)
+    return frozenset(related)
 
 
-def _fully_moved_fragments(proposed: Sequence[Fragment], added: Sequence[Fragment], sources: Sequence[Fragment]) -> BitMap:
+def _fully_moved_fragments(
+    proposed: Sequence[Fragment], added: Sequence[Fragment], sources: Sequence[Fragment]
+) -> BitMap:
+    """Return the new fragments whose rows all come from the source fragments."""
     known = [
         RowIdSequence.decode(each.row_ids, rows=each.physical_rows, path="head").to_numpy()
         for each in sources
         if each.row_ids is not None
     ]
     all_known = np.concatenate(known) if known else np.empty(0, dtype=np.uint64)
-    found = BitMap()
+    moved = BitMap()
     for fragment, numbered in zip(proposed, added, strict=True):
         if fragment.row_ids is None:
             continue
         rows = fragment.physical_rows
         ids = RowIdSequence.decode_partial(fragment.row_ids, rows_max=rows, path="new fragment").to_numpy()
         if len(ids) == rows and bool(np.isin(ids, all_known).all()):
-            found.add(numbered.id)
-    return found
+            moved.add(numbered.id)
+    return moved

@@ -1,11 +1,12 @@
-"""How a change that may stand is altered to fit the version it will follow.
+"""Rebase: adapts a compatible change to the version after which it is committed.
 
-    needs(ours, base, head)  ->  Wanted      what has to be read first
-    rebase(...)              ->  Rebased     the transaction as it will be committed, and files to write before that
+    required_inputs(ours, base, head)  ->  RequiredInputs   what the caller has to fetch first
+    rebase(...)                        ->  Rebased          the transaction to commit, and files to write before it
 
-Ids, row ids and versions are given out when a change is applied, so most need nothing here. Rows that are removed are
-joined with those that others removed from the same fragments; an index stops covering what others changed under it;
-columns that others dropped are not brought back. Pure: what is read and what fresh numbers are called is handed in.
+Ids, row ids and versions are assigned when a change is applied, so most changes need no adaptation. Removed rows are
+merged with those that other commits removed from the same fragments; an index stops covering values that others
+changed; columns that others dropped are not added again. This module is pure: the caller passes the fetched data and
+fresh file numbers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,23 +26,23 @@ from lance_core.format.operations import Operation
 from lance_core.format.schema import Field, TableSchema
 from lance_core.format.transaction import PLANNED_ON, Transaction
 from lance_core.transactions.committed_transaction import CommittedTransaction
-from lance_core.transactions.footprint import updated_fragments, rewrites_columns
+from lance_core.transactions.footprint import rewrites_columns, updated_fragments
 from lance_core.transactions.index_coverage import LiveFragments, remove_coverage
 
 
 @dataclass(frozen=True, slots=True)
 class RequiredInputs:
-    """What a change has to be told before it can follow the head."""
+    """What has to be fetched before a change can be rebased onto the head."""
 
     deletions: tuple[Fragment, ...] = ()
-    """Fragments of the head whose deleted rows are asked for."""
+    """Fragments of the head whose deletion vectors are needed."""
     version: Version | None = None
-    """Another version's manifest."""
+    """Another version whose manifest is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedInputs:
-    """The answer. A fresh number for each file that may have to be written comes with it."""
+    """The fetched data, and a fresh number for each deletion file that may have to be written."""
 
     deletions: Mapping[FragmentId, DeletionVector] = field(default_factory=dict)
     file_numbers: Mapping[FragmentId, int] = field(default_factory=dict)
@@ -52,7 +53,7 @@ class FetchedInputs:
 class Rebased:
     transaction: Transaction
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Path -> content, to be written before the transaction may be."""
+    """Content by path, to be written before the transaction is committed."""
 
 
 def required_inputs(ours: Transaction, base: Manifest | None, head: Manifest | None) -> RequiredInputs:
@@ -73,7 +74,8 @@ def rebase(
     others: Sequence[CommittedTransaction],
     inputs: FetchedInputs,
 ) -> Rebased:
-    """`base` is the version that `ours` was planned on, `others` what was committed between it and `head`."""
+    """Rebase `ours`, planned on `base`, onto `head`. `others` are the transactions committed between the two
+    versions."""
     if base is None or head is None or base.version == head.version:
         return Rebased(ours)
     operation = ours.operation
@@ -101,59 +103,62 @@ def _rebase_deletions(
     files: dict[str, bytes] = {}
     updated: list[Fragment] = []
     removed = list(operation.removed_ids)
-    for mine in operation.updated:
-        old, theirs = before.get(mine.id), after.get(mine.id)
+    for fragment in operation.updated:
+        old, theirs = before.get(fragment.id), after.get(fragment.id)
         if old is None or theirs is None:
-            raise _conflict(operation, head, f"fragment {mine.id} is gone", "fragments_are_there")
+            raise _conflict(operation, head, f"fragment {fragment.id} was removed", "fragments_are_there")
         if old == theirs:
-            updated.append(mine)
+            updated.append(fragment)
             continue
-        mine = _with_files_of_head(mine, old, theirs, operation, head)
+        fragment = _with_files_of_head(fragment, old, theirs, operation, head)
         if _deletion_key(old) == _deletion_key(theirs):
-            updated.append(mine)
+            updated.append(fragment)
             continue
-        affected = (operation.affected or {}).get(mine.id)
-        vector = inputs.deletions.get(mine.id)
+        affected = (operation.affected or {}).get(fragment.id)
+        vector = inputs.deletions.get(fragment.id)
         if affected is None or vector is None:
-            raise _conflict(operation, head, f"rows of fragment {mine.id} were removed or restored", "same_rows")
+            raise _conflict(operation, head, f"rows of fragment {fragment.id} were removed or restored", "same_rows")
         rows = BitMap.deserialize(affected)
-        there = BitMap(vector.offsets)
-        if both := rows & there:
-            what = f"row {both.min()} of fragment {mine.id}, one of {len(both):,}, was changed or removed"
+        deleted_by_others = BitMap(vector.offsets)
+        if both := rows & deleted_by_others:
+            what = f"row {both.min()} of fragment {fragment.id}, one of {len(both):,}, was changed or removed"
             raise _conflict(operation, head, what, "same_rows")
-        if rewrites_columns(operation):  # its rows change where they are, and none of them goes
-            updated.append(mine.with_deletions_of(theirs))
+        if rewrites_columns(operation):  # rows change in place, and none is removed
+            updated.append(fragment.with_deletions_of(theirs))
             continue
         deleted = vector.union(DeletionVector.of(rows.to_array()))
-        if len(deleted) == mine.physical_rows:
-            removed.append(mine.id)
+        if len(deleted) == fragment.physical_rows:
+            removed.append(fragment.id)
             continue
-        number = inputs.file_numbers[mine.id]
-        mine = mine.with_deletion_file(is_bitmap=True, read_version=head.version, number=number, rows=len(deleted))
-        assert mine.deletion_file is not None
-        files[mine.deletion_file.path] = deleted.encode(as_bitmap=True)
-        updated.append(mine)
-    fitted = replace(operation, updated=tuple(updated), removed_ids=tuple(removed))
+        number = inputs.file_numbers[fragment.id]
+        fragment = fragment.with_deletion_file(
+            is_bitmap=True, read_version=head.version, number=number, rows=len(deleted)
+        )
+        assert fragment.deletion_file is not None
+        files[fragment.deletion_file.path] = deleted.encode(as_bitmap=True)
+        updated.append(fragment)
+    rebased = replace(operation, updated=tuple(updated), removed_ids=tuple(removed))
     if not files:
-        return Rebased(replace(ours, operation=fitted))
+        return Rebased(replace(ours, operation=rebased))
     properties = {**ours.properties, PLANNED_ON: str(ours.read_version)}
-    return Rebased(replace(ours, operation=fitted, read_version=head.version, properties=properties), files)
+    return Rebased(replace(ours, operation=rebased, read_version=head.version, properties=properties), files)
 
 
 def _with_files_of_head(
-    mine: Fragment, old: Fragment, theirs: Fragment, operation: op.Delete | op.Update, head: Manifest
+    fragment: Fragment, old: Fragment, theirs: Fragment, operation: op.Delete | op.Update, head: Manifest
 ) -> Fragment:
-    """The head's files, where ours restates the ones it knew: a dropped column takes its files with it."""
+    """Return our fragment with the files of the head, if it still has those of the base: a dropped column may have
+    removed files."""
     if old.files == theirs.files:
-        return mine
+        return fragment
     kept = {(file.path, file.base_id) for file in theirs.files}
     known = {(file.path, file.base_id) for file in old.files}
     if not kept <= known:
-        raise _conflict(operation, head, f"the files of fragment {mine.id} were replaced", "same_fragments")
+        raise _conflict(operation, head, f"the files of fragment {fragment.id} were replaced", "same_fragments")
     if not rewrites_columns(operation):
-        return mine.with_files(theirs.files)
+        return fragment.with_files(theirs.files)
     gone = known - kept
-    return mine.with_files([file for file in mine.files if (file.path, file.base_id) not in gone])
+    return fragment.with_files([file for file in fragment.files if (file.path, file.base_id) not in gone])
 
 
 def _rebase_rewrite(operation: op.Rewrite, base: Manifest, head: Manifest) -> op.Rewrite:
@@ -169,21 +174,22 @@ def _rebase_create_index(
 ) -> op.CreateIndex:
     new = operation.new
     alive: LiveFragments | None = None
-    for landed in others:
-        theirs = landed.transaction.operation if landed.transaction else None
+    for committed in others:
+        theirs = committed.transaction.operation if committed.transaction else None
         if isinstance(theirs, op.Update) and theirs.fields_modified:
             if alive is None:
                 section = index_metadata.decode_section(head.index_section, path=head.path)
                 alive = LiveFragments.of(section, (fragment.id for fragment in head.message.fragments))
             changed = [fragment.id for fragment in theirs.updated]
             new = remove_coverage(new, changed, alive, on_fields=frozenset(theirs.fields_modified))
-    if any(landed.transaction and isinstance(landed.transaction.operation, op.Merge) for landed in others):
+    if any(committed.transaction and isinstance(committed.transaction.operation, op.Merge) for committed in others):
         new = tuple(_remove_refiled_fragments(index, base, head) for index in new)
     return replace(operation, new=new, removed=(*operation.removed, *_superseded_system_segments(operation, head)))
 
 
 def _remove_refiled_fragments(index: IndexMetadata, base: Manifest, head: Manifest) -> IndexMetadata:
-    """Less the fragments where another file has its column now: a merge does not tell whether values are others."""
+    """Remove fragments whose indexed column is in another file now: a Merge does not record whether its values
+    changed."""
     covered, fields = index.covers, set(index.field_ids)
     if not covered or index.is_system:
         return index
@@ -196,54 +202,56 @@ def _remove_refiled_fragments(index: IndexMetadata, base: Manifest, head: Manife
         }
 
     after = files(head)
-    changed = BitMap(number for number, held in files(base).items() if after.get(number, held) != held)
+    changed = BitMap(number for number, paths in files(base).items() if after.get(number, paths) != paths)
     return index.with_coverage(covered - changed) if changed else index
 
 
 def _superseded_system_segments(operation: op.CreateIndex, head: Manifest) -> Iterator[IndexMetadata]:
-    """Of an index of the library's own there is exactly one: what is there gives way."""
-    brought = {index.name for index in operation.new} & SYSTEM_INDICES
-    if not brought:
+    """Yield the system index entries that our new ones replace, since each system index has exactly one entry."""
+    names = {index.name for index in operation.new} & SYSTEM_INDICES
+    if not names:
         return
     known = {index.uuid for index in (*operation.new, *operation.removed)}
     for index in index_metadata.decode_section(head.index_section, path=head.path):
-        if index.name in brought and index.uuid not in known:
+        if index.name in names and index.uuid not in known:
             yield index
 
 
 def _tombstone_dropped_columns(
     fragments: Sequence[Fragment], before: TableSchema, after: TableSchema, operation: Operation, head: Manifest
 ) -> tuple[Fragment, ...]:
-    """With columns dead that others dropped meanwhile, so that no later column can be mistaken for them. A column that
-    was written anew under its name is not dropped: the values brought for it would be lost."""
-    known, there = _field_paths(before), _field_paths(after)
-    dropped = known.keys() - there.keys()
+    """Mark columns that others dropped as dead, so that no later column can be mistaken for them. If a column of the
+    same name was added again, the fragments are refused instead, since their values for it would be lost."""
+    known, current = _field_paths(before), _field_paths(after)
+    dropped = known.keys() - current.keys()
     if not dropped:
         return tuple(fragments)
-    anew = {there[field_id] for field_id in there.keys() - known.keys()} & {known[field_id] for field_id in dropped}
-    fitted = []
+    added_again = {current[field_id] for field_id in current.keys() - known.keys()} & {
+        known[field_id] for field_id in dropped
+    }
+    result = []
     for fragment in fragments:
         for field_id in (each for file in fragment.files for each in file.field_ids):
-            if field_id in dropped and known[field_id] in anew:
-                what = f"the column {'.'.join(known[field_id])} was written anew"
+            if field_id in dropped and known[field_id] in added_again:
+                what = f"the column {'.'.join(known[field_id])} was dropped and added again"
                 raise _conflict(operation, head, what, "columns_are_there")
         files = [file.without_fields(dropped) if dropped & set(file.field_ids) else file for file in fragment.files]
-        living = [file for file in files if set(file.field_ids) != {TOMBSTONE}]
-        if not living or any(file.version.is_legacy for file in files if TOMBSTONE in file.field_ids):
+        live_files = [file for file in files if set(file.field_ids) != {TOMBSTONE}]
+        if not live_files or any(file.version.is_legacy for file in files if TOMBSTONE in file.field_ids):
             raise _conflict(operation, head, "all of its columns were dropped", "columns_are_there")
-        fitted.append(fragment.with_files(living))
-    return tuple(fitted)
+        result.append(fragment.with_files(live_files))
+    return tuple(result)
 
 
 def _fragments_before_and_now(
     operation: Operation, base: Manifest, head: Manifest
 ) -> tuple[dict[FragmentId, Fragment], dict[FragmentId, Fragment]]:
-    """The fragments that the operation restates, before and now."""
-    wanted = updated_fragments(operation).keys()
+    """Return the fragments that the operation updates, as of the base and as of the head."""
+    ids = updated_fragments(operation).keys()
 
     def of(manifest: Manifest) -> dict[FragmentId, Fragment]:
         messages = manifest.message.fragments
-        return {FragmentId(message.id): Fragment(message) for message in messages if message.id in wanted}
+        return {FragmentId(message.id): Fragment(message) for message in messages if message.id in ids}
 
     return of(base), of(head)
 
@@ -255,20 +263,20 @@ def _deletion_key(fragment: Fragment | None) -> bytes | None:
 
 
 def _field_paths(schema: TableSchema) -> dict[int, tuple[str, ...]]:
-    """Of every field, by its number: the names that lead to it."""
-    found: dict[int, tuple[str, ...]] = {}
+    """Return the names that lead to every field, by field id."""
+    paths: dict[int, tuple[str, ...]] = {}
     left: list[tuple[Field, tuple[str, ...]]] = [(field, (field.name,)) for field in schema.fields]
     while left:
         field, path = left.pop()
-        found[field.id] = path
+        paths[field.id] = path
         left += [(child, (*path, child.name)) for child in field.children]
-    return found
+    return paths
 
 
 def _conflict(operation: Operation, head: Manifest, what: str, rule: str) -> RetryableConflict:
     return RetryableConflict(
-        f"this {operation.name} cannot follow version {head.version}: {what} since it was planned; open the table "
-        "again and repeat the operation on the new version",
+        f"this {operation.name} cannot be rebased onto version {head.version}: {what} since it was planned; reopen "
+        "the table and repeat the operation on the new version",
         ours=operation.name,
         theirs="an earlier commit",
         version=head.version,

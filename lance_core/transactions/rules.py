@@ -1,8 +1,8 @@
-"""The rules of the table in `conflicts.py`: each a small function of our change and of one that was committed first,
-with a sentence on why. Which rule holds for which pair is said there, and nowhere else.
+"""Conflict rules: small functions of our operation and of one that was committed before it, each with its reason.
 
-A rule sees two operations, never a manifest. What it takes a manifest to find out, such as whether the same rows were
-removed, is found where the change is made to fit (`rebase.py`).
+`conflicts.py` alone decides which rule applies to which pair. A rule sees two operations, never a manifest. A check
+that needs a manifest, such as whether both removed the same rows, is made during the rebase (`rebase.py`). The name
+of a rule is visible to users as `ConflictError.rule`.
 """
 
 from lance_core.format import key_filter
@@ -11,75 +11,81 @@ from lance_core.format.operations import MapUpdate, Operation, UpdateMode
 from lance_core.transactions.footprint import (
     affected_rows,
     config_of,
-    updated_fragments,
     field_ids_of,
     have_common_key,
     removed_fragments,
     replaced_fields,
     rewrites_columns,
     touched_fragments,
+    updated_fragments,
 )
 from lance_core.transactions.verdicts import Verdict, incompatible_if, retry_if
 
 
 def compatible(ours: Operation, theirs: Operation) -> Verdict:
-    """Neither touches what the other relies on; ids are given out at commit."""
+    """Neither operation changes what the other relies on; ids are assigned at commit."""
     return Verdict.COMPATIBLE
 
 
 def incompatible(ours: Operation, theirs: Operation) -> Verdict:
-    """The table that this was planned for is no longer there."""
+    """The table for which this operation was planned no longer exists."""
     return Verdict.INCOMPATIBLE
 
 
 def plan_again(ours: Operation, theirs: Operation) -> Verdict:
-    """One of the two says what every fragment or the whole schema is, and has not seen the other."""
+    """One of the two operations replaces every fragment or the whole schema and has not seen the other one."""
     return Verdict.RETRY
 
 
 def unknown_change(ours: Operation, theirs: Operation) -> Verdict:
-    """Nobody here knows what it changed, so all that was planned before it is planned again."""
+    """It is unknown what the other operation changed, so every operation planned before it is replanned."""
     return Verdict.RETRY
 
 
 def same_fragments(ours: Operation, theirs: Operation) -> Verdict:
-    """Both restate a fragment, and the second would undo what the first did to it."""
+    """Both replace the state of a fragment, and the second would undo the changes of the first."""
     return retry_if(touched_fragments(ours) & touched_fragments(theirs))
 
 
 def mandatory_columns(ours: Operation, theirs: Operation) -> Verdict:
-    """Rows were written while a column became mandatory: nobody looked for nulls in them."""
-    return retry_if(any(isinstance(each, op.Merge | op.Project) and not each.preserves_nullability
-                         for each in (ours, theirs)))  # fmt: skip
+    """Rows were written while a column became mandatory, and they were not checked for nulls."""
+    return retry_if(any(isinstance(operation, op.Merge | op.Project) and not operation.preserves_nullability
+                         for operation in (ours, theirs)))  # fmt: skip
 
 
 def columns_written(ours: Operation, theirs: Operation) -> Verdict:
-    """New values were written for a column that is gone; or a column became mandatory, and nobody looked for nulls."""
+    """New values were written for a column that was dropped, or a column became mandatory and the values were not
+    checked for nulls."""
     assert isinstance(ours, op.Update)
     assert isinstance(theirs, op.Project)
     return max(retry_if(set(ours.fields_modified) - field_ids_of(theirs.schema)), mandatory_columns(ours, theirs))
 
 
 def same_rows(ours: Operation, theirs: Operation) -> Verdict:
-    """Both remove or move rows of a fragment: two sets of deleted rows are joined, unless a row is in both. Files that
-    changed under us, fragments that went, and rows that nobody named are planned again."""
-    mine = updated_fragments(ours)
+    """Both remove or move rows of a fragment: their deletion vectors are merged, unless a row is in both. The
+    operation is replanned if files of the fragment changed, if the fragment was removed, or if the affected rows are
+    unknown."""
+    our_fragments = updated_fragments(ours)
     if not touched_fragments(ours) & touched_fragments(theirs):
         return Verdict.COMPATIBLE
-    if affected_rows(ours) is None or touched_fragments(ours) & set(removed_fragments(theirs)) or set(removed_fragments(ours)) & touched_fragments(theirs):
+    if (
+        affected_rows(ours) is None
+        or touched_fragments(ours) & set(removed_fragments(theirs))
+        or set(removed_fragments(ours)) & touched_fragments(theirs)
+    ):
         return Verdict.RETRY
     if isinstance(theirs, op.Update) and (theirs.mode is UpdateMode.REWRITE_COLUMNS or theirs.fields_modified):
         return Verdict.RETRY
     for fragment in updated_fragments(theirs).values():
-        before = mine.get(fragment.id)
+        before = our_fragments.get(fragment.id)
         if before and not rewrites_columns(ours) and before.files != fragment.files:
             return Verdict.RETRY
     return Verdict.REBASE
 
 
 def new_keys(ours: Operation, theirs: Operation) -> Verdict:
-    """An upsert inserts what it did not find, and theirs may have brought it: rows of an append could have any key,
-    unless somebody looked. So they could be of the slice that is overwritten."""
+    """An upsert inserts the keys that it did not find, and the other operation may have added one of them: appended
+    rows may have any key, unless they were checked. Likewise, they may belong to the slice that is overwritten."""
     assert isinstance(ours, op.Update)
     if ours.replaced_slice is not None:
         return retry_if(not isinstance(theirs, op.Append | op.Update) or theirs.overlaps is not False)
@@ -93,8 +99,8 @@ def new_keys(ours: Operation, theirs: Operation) -> Verdict:
 
 
 def same_rows_or_new_keys(ours: Operation, theirs: Operation) -> Verdict:
-    """Both rules: rows that are there are not changed twice, and a new key is not inserted twice. What removes the rows
-    that it has no match for must have seen those that another upsert brought."""
+    """Both rules apply: a row is not changed twice, and a new key is not inserted twice. An upsert that deletes the
+    unmatched rows must also have seen the rows that another upsert inserted."""
     assert isinstance(ours, op.Update)
     assert isinstance(theirs, op.Update)
     unseen = retry_if(ours.deletes_unmatched and theirs.inserted_keys is not None)
@@ -102,13 +108,14 @@ def same_rows_or_new_keys(ours: Operation, theirs: Operation) -> Verdict:
 
 
 def same_fragments_or_slice(ours: Operation, theirs: Operation) -> Verdict:
-    """Both restate a fragment; or values were replaced by which rows are of the slice that is overwritten."""
+    """Both replace the state of a fragment, or values changed that decide which rows belong to the overwritten slice."""
     assert isinstance(ours, op.Update)
     return max(same_fragments(ours, theirs), retry_if(ours.replaced_slice is not None))
 
 
 def both_replace(ours: Operation, theirs: Operation) -> Verdict:
-    """Whoever comes second has not seen what it would replace; a config key set by both needs a person."""
+    """The second overwrite has not seen what it would replace. If both set the same config key, the user has to
+    decide."""
     assert isinstance(ours, op.Overwrite)
     assert isinstance(theirs, op.Overwrite)
     both = ours.config_upserts.keys() & theirs.config_upserts.keys()
@@ -116,21 +123,21 @@ def both_replace(ours: Operation, theirs: Operation) -> Verdict:
 
 
 def same_config_keys(ours: Operation, theirs: Operation) -> Verdict:
-    """Two values for one key: which one is meant, a person decides."""
+    """Both set the same config key to a value, and the user has to decide which one is meant."""
     mine, other = config_of(ours), config_of(theirs)
     return incompatible_if(have_common_key(mine, other))
 
 
 def settings_of_what_went(ours: Operation, theirs: Operation) -> Verdict:
-    """The columns whose metadata this sets were replaced, or the same config key was set."""
+    """The columns whose metadata this operation sets were replaced, or the same config key was set."""
     assert isinstance(ours, op.UpdateConfig)
     of_columns = ours.schema_metadata is not None or ours.field_metadata
     return max(incompatible_if(of_columns), same_config_keys(ours, theirs))
 
 
 def same_settings(ours: Operation, theirs: Operation) -> Verdict:
-    """Two values for one key of a map, or of one column; the schema's own metadata is one thing. That both delete a key
-    of the config is no disagreement."""
+    """Both set the same key of a map or the metadata of the same column. The metadata of the schema counts as one
+    setting. It is no conflict if both delete the same config key."""
     assert isinstance(ours, op.UpdateConfig)
     assert isinstance(theirs, op.UpdateConfig)
     return incompatible_if(
@@ -142,29 +149,30 @@ def same_settings(ours: Operation, theirs: Operation) -> Verdict:
 
 
 def metadata_of_columns(ours: Operation, theirs: Operation) -> Verdict:
-    """One states the whole schema, and the other changes metadata within it."""
+    """One operation sets the whole schema, and the other one changes metadata in it."""
     settings = ours if isinstance(ours, op.UpdateConfig) else theirs
     assert isinstance(settings, op.UpdateConfig)
     changed = [settings.schema_metadata, *settings.field_metadata.values()]
-    return retry_if(any(each is not None and (each.entries or each.replace) for each in changed))
+    return retry_if(any(update is not None and (update.entries or update.replace) for update in changed))
 
 
 def metadata_of_kept_columns(ours: Operation, theirs: Operation) -> Verdict:
-    """One states all columns as it knew them, and the other changed the metadata of some."""
+    """One operation sets all columns as it knew them, and the other one changed the metadata of some."""
     assert isinstance(theirs, op.UpdateConfig)
     return retry_if(theirs.field_metadata)
 
 
 def metadata_of_restored_columns(ours: Operation, theirs: Operation) -> Verdict:
-    """One brings back the columns of another version, and the other was about those of this one."""
+    """One operation restores the columns of another version, and the other one sets metadata of the current columns."""
     settings = ours if isinstance(ours, op.UpdateConfig) else theirs
     assert isinstance(settings, op.UpdateConfig)
     return incompatible_if(settings.schema_metadata is not None or settings.field_metadata)
 
 
 def both_compact(ours: Operation, theirs: Operation) -> Verdict:
-    """Fragments that both wrote anew would hold their rows twice; of two that say where rows went, the second has to
-    say it for the first too; and an index that both wrote anew would follow one of them."""
+    """If both rewrite the same fragments, their rows would exist twice. If both record moved rows in the fragment
+    reuse index, the second has to include the record of the first. If both rewrite the same index, the result would
+    follow only one of them."""
     assert isinstance(ours, op.Rewrite)
     assert isinstance(theirs, op.Rewrite)
     both_note = ours.fragment_reuse is not None and theirs.fragment_reuse is not None
@@ -173,13 +181,13 @@ def both_compact(ours: Operation, theirs: Operation) -> Verdict:
 
 
 def target_removed(ours: Operation, theirs: Operation) -> Verdict:
-    """The fragment whose column this replaces is gone. Rows deleted from it stay deleted."""
+    """The fragment whose column this operation replaces was removed. Rows deleted from it stay deleted."""
     assert isinstance(ours, op.DataReplacement)
     return incompatible_if(touched_fragments(ours) & set(removed_fragments(theirs)))
 
 
 def target_changed(ours: Operation, theirs: Operation) -> Verdict:
-    """The values that this replaces were changed, or their rows moved to another fragment."""
+    """The values that this operation replaces were changed, or their rows moved to another fragment."""
     assert isinstance(ours, op.DataReplacement)
     assert isinstance(theirs, op.Update)
     if touched_fragments(ours) & set(removed_fragments(theirs)):
@@ -191,7 +199,7 @@ def target_changed(ours: Operation, theirs: Operation) -> Verdict:
 
 
 def target_columns_dropped(ours: Operation, theirs: Operation) -> Verdict:
-    """The column that this replaces is gone; or it became mandatory."""
+    """The column that this operation replaces was dropped, or it became mandatory."""
     assert isinstance(ours, op.DataReplacement)
     assert isinstance(theirs, op.Project)
     gone = {field_id for field_id in replaced_fields(ours) if field_id >= 0} - field_ids_of(theirs.schema)
@@ -202,11 +210,13 @@ def same_columns(ours: Operation, theirs: Operation) -> Verdict:
     """Both replace the same column of a fragment."""
     assert isinstance(ours, op.DataReplacement)
     assert isinstance(theirs, op.DataReplacement)
-    return retry_if(touched_fragments(ours) & touched_fragments(theirs) and replaced_fields(ours) & replaced_fields(theirs))
+    return retry_if(
+        touched_fragments(ours) & touched_fragments(theirs) and replaced_fields(ours) & replaced_fields(theirs)
+    )
 
 
 def same_place(ours: Operation, theirs: Operation) -> Verdict:
-    """A number, a name or a path can stand for one place only."""
+    """Both add a base with the same id, name or path, which must be unique."""
     assert isinstance(ours, op.UpdateBases)
     assert isinstance(theirs, op.UpdateBases)
     return incompatible_if(

@@ -1,4 +1,4 @@
-"""What a rule of conflicts answers."""
+"""Verdicts: the results of conflict rules."""
 
 import enum
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from lance_core.format.operations import Operation
 
 
 class Verdict(enum.IntEnum):
-    """Ordered: of several findings the worst one wins."""
+    """Ordered by severity: the worst verdict wins."""
 
     COMPATIBLE = 0
     REBASE = 1
@@ -16,7 +16,7 @@ class Verdict(enum.IntEnum):
 
 
 Rule = Callable[[Operation, Operation], Verdict]
-"""Of ours, and of what was committed first."""
+"""A function of our operation and of one that was committed before it."""
 
 
 def retry_if(condition: object) -> Verdict:

@@ -41,7 +41,7 @@ class Hammered:
 @contextmanager
 def shorter_minutes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cleanup, "YOUNG", MINUTE)
+        patch.setattr(cleanup, "YOUNG_VERSION_AGE", MINUTE)
         patch.setattr(version_hint, "_HINT_DELAY_MAX", MINUTE / 2)
         patch.setattr(fencing, "_AT_WORK_NS", MINUTE // timedelta(microseconds=1) * 1000 // 3)
         yield

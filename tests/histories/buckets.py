@@ -40,10 +40,12 @@ class MemoryBucket:
         data, when = self._found(key)
         return ListedKey(key, len(data), when)
 
-    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> ListingPage:
-        behind = max(after, following or "")
+    def list_page(
+        self, prefix: str, *, recursive: bool, after: str, continuation: str | None, limit: int
+    ) -> ListingPage:
+        behind = max(after, continuation or "")
         keys = sorted(key for key in self.objects if key.startswith(prefix) and key > behind)
-        shown = [key for key in keys if deep or "/" not in key[len(prefix) :]]
+        shown = [key for key in keys if recursive or "/" not in key[len(prefix) :]]
         page = shown[:limit]
         return ListingPage([self.head(key) for key in page], page[-1] if len(shown) > limit else None)
 
@@ -84,10 +86,14 @@ class SteppedBucket:
     def head(self, key: str) -> ListedKey:
         return self.steps.other(f"head {key}", lambda: self.inner.head(key))
 
-    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> ListingPage:
+    def list_page(
+        self, prefix: str, *, recursive: bool, after: str, continuation: str | None, limit: int
+    ) -> ListingPage:
         return self.steps.other(
             f"page {prefix}",
-            lambda: self.inner.page(prefix, deep=deep, after=after, following=following, limit=limit),
+            lambda: self.inner.list_page(
+                prefix, recursive=recursive, after=after, continuation=continuation, limit=limit
+            ),
         )
 
     def put(self, key: str, data: bytes) -> None:
@@ -123,12 +129,14 @@ class SteppedBucket:
 
 
 def bucket_store(uri: str, bucket: MemoryBucket, steps: Steps) -> BucketStore:
-    place, patience = ObjectUri.of(uri, shown=uri), RetryPolicy(pause=lambda _seconds: None)
-    return BucketStore(place, StoreOptions.of("s3", uri, {}), patience=patience, bucket=SteppedBucket(bucket, steps))
+    place, retry_policy = ObjectUri.parse(uri, redacted=uri), RetryPolicy(sleep=lambda _seconds: None)
+    return BucketStore(
+        place, StoreOptions.parse("s3", uri, {}), retry_policy=retry_policy, bucket=SteppedBucket(bucket, steps)
+    )
 
 
 def emulated_store(uri: str, options: Mapping[str, str], steps: Steps) -> BucketStore:
-    place = ObjectUri.of(uri, shown=uri)
-    understood = StoreOptions.of(place.scheme, uri, options)
+    place = ObjectUri.parse(uri, redacted=uri)
+    understood = StoreOptions.parse(place.scheme, uri, options)
     bucket = SteppedBucket(cached_client(place.authority, understood.settings), steps)
     return BucketStore(place, understood, bucket=bucket)

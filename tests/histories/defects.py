@@ -16,13 +16,13 @@ import pytest
 from pyroaring import BitMap
 
 from lance_core import LanceError, StorageError
+from lance_core.commit import change as changes
 from lance_core.commit import data_files, loop, write_protocol
+from lance_core.commit.change import Change, Planned
 from lance_core.commit.write_protocol import StartedWrite
 from lance_core.coordination import idempotency
 from lance_core.coordination.idempotency import CommitSummary, IntentRecord
 from lance_core.datafiles.fragment_writer import BufferedRows
-from lance_core.dml import retry
-from lance_core.dml.retry import Change
 from lance_core.format import key_filter
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.ids import FragmentId, Version
@@ -164,33 +164,34 @@ def _keys_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _planned_again_on_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     """The re-run plans on the first version, and says that it was the newest."""
-    plans: dict[int, Operation | BufferedRows | None] = {}
+    plans: dict[int, Operation | Planned | BufferedRows | None] = {}
 
     def once(
         change: Change, begun: StartedWrite, properties: Mapping[str, str], retries: int
     ) -> write_protocol.WriteResult:
         if id(change) not in plans:
             assert isinstance(begun.base, Snapshot)
+            assert change.plan
             plans[id(change)] = change.plan(begun.base)
         planned = plans[id(change)]
-        assert not isinstance(planned, BufferedRows)
+        assert not isinstance(planned, BufferedRows | Planned)
         if planned is None:
             return write_protocol.finish_unchanged(begun, change.operation)
         return write_protocol.finish(begun, planned, properties=properties, attempts=retries)
 
-    monkeypatch.setattr(retry, "_once", once)
+    monkeypatch.setattr(changes, "_plan_and_finish", once)
 
 
 def _planned_again_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """The re-run is a new intention, so an earlier landing of the old one is not looked for."""
-    real = retry._once
+    real = changes._plan_and_finish
 
     def once(
         change: Change, begun: StartedWrite, properties: Mapping[str, str], retries: int
     ) -> write_protocol.WriteResult:
         return real(change, replace(begun, uuid=str(begun.runtime.new_uuid())), properties, retries)
 
-    monkeypatch.setattr(retry, "_once", once)
+    monkeypatch.setattr(changes, "_plan_and_finish", once)
 
 
 def _a_slot_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,14 +60,14 @@ def _references_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
     def once(line: BranchFiles, *, now: datetime) -> dict[Version, list[str]]:
         mine = me()
         if mine not in read:
-            read[mine] = retention_guards.reasons(line, now=now)
+            read[mine] = retention_guards.retention_reasons(line, now=now)
         return read[mine]
 
     def clean(*args: object, **named: object) -> CleanupReport:
         read.pop(me(), None)
         return real(*args, **named)  # type: ignore[arg-type]
 
-    patch.setattr(cleanup, "reasons", once)
+    patch.setattr(cleanup, "retention_reasons", once)
     patch.setattr(cleanup, "clean", clean)
 
 
@@ -91,11 +91,11 @@ def _data_before_manifests(patch: pytest.MonkeyPatch) -> None:
         return {}
 
     patch.setattr(cleanup, "_remove_manifests", none)
-    patch.setattr(cleanup, "_in_order", last)
+    patch.setattr(cleanup, "_deletion_order", last)
 
 
 def _the_newest_removed(patch: pytest.MonkeyPatch) -> None:
-    real = cleanup.choose
+    real = cleanup.choose_versions
 
     def choose(modified: Mapping[Version, datetime], named: object, **rest: object) -> object:
         """As if there were another version after the last."""
@@ -103,16 +103,16 @@ def _the_newest_removed(patch: pytest.MonkeyPatch) -> None:
         wider = {**modified, beyond: max(modified.values()), Version(beyond + 1): max(modified.values())}
         return real(wider, named, **{**rest, "loaded": beyond})  # type: ignore[arg-type]
 
-    patch.setattr(cleanup, "choose", choose)
+    patch.setattr(cleanup, "choose_versions", choose)
 
 
 def _no_grace(patch: pytest.MonkeyPatch) -> None:
-    real = cleanup._sort_out
+    real = cleanup._find_removable
 
     def sort_out(location: Location, staying: set[str], leaving: set[str], *, older_than: datetime) -> object:
         return real(location, staying, leaving, older_than=older_than + timedelta(days=2))
 
-    patch.setattr(cleanup, "_sort_out", sort_out)
+    patch.setattr(cleanup, "_find_removable", sort_out)
 
 
 def _no_notice(patch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def _no_notice(patch: pytest.MonkeyPatch) -> None:
 
 def _newer_versions_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     """What was committed while it ran is not asked what it names."""
-    real, really = cleanup._named, cleanup.clean
+    real, really = cleanup._referenced_keys, cleanup.clean
     calls: Counter[int] = Counter()
 
     def named(location: Location, paths: Iterable[str], *, own_only: bool = False) -> set[str]:
@@ -135,37 +135,37 @@ def _newer_versions_not_looked_at(patch: pytest.MonkeyPatch) -> None:
         calls.pop(me(), None)
         return really(*args, **options)  # type: ignore[arg-type]
 
-    patch.setattr(cleanup, "_named", named)
+    patch.setattr(cleanup, "_referenced_keys", named)
     patch.setattr(cleanup, "clean", clean)
 
 
 def _what_goes_only_by_its_versions(patch: pytest.MonkeyPatch) -> None:
     """A file that an old version names goes with it, whoever else names it."""
-    real = cleanup._sort_out
+    real = cleanup._find_removable
 
     def sort_out(location: Location, staying: set[str], leaving: set[str], *, older_than: datetime) -> object:
         everything = {key for key in staying if key.startswith(naming.DATA)}
         return real(location, staying - everything, leaving | everything, older_than=older_than)
 
-    patch.setattr(cleanup, "_sort_out", sort_out)
+    patch.setattr(cleanup, "_find_removable", sort_out)
 
 
 def _half_done_stays_half_done(patch: pytest.MonkeyPatch) -> None:
     """What a killed cleanup left is not found by the next one."""
-    real = cleanup._sort_out
+    real = cleanup._find_removable
 
     def sort_out(location: Location, staying: set[str], leaving: set[str], *, older_than: datetime) -> object:
         return replace(real(location, staying, leaving, older_than=older_than), orphans=())
 
-    patch.setattr(cleanup, "_sort_out", sort_out)
+    patch.setattr(cleanup, "_find_removable", sort_out)
 
 
 def _notices_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cleanup, "_take_back_notices", lambda location, own, *, now: None)
+    patch.setattr(cleanup, "_withdraw_notices", lambda location, own, *, now: None)
 
 
 def _no_version_too_young(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cleanup, "YOUNG", timedelta(0))
+    patch.setattr(cleanup, "YOUNG_VERSION_AGE", timedelta(0))
 
 
 def _gaps_not_looked_for(patch: pytest.MonkeyPatch) -> None:

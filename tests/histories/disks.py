@@ -48,8 +48,8 @@ class SteppedLocalStore(LocalStore):
     def put_volatile(self, path: str, data: bytes) -> None:
         self.steps.other(f"note {path}", lambda: LocalStore.put_volatile(self, path, data))
 
-    def prune(self, directory: str) -> None:
-        self.steps.other(f"prune {directory}", lambda: LocalStore.prune(self, directory))
+    def remove_empty_directories(self, directory: str) -> None:
+        self.steps.other(f"prune {directory}", lambda: LocalStore.remove_empty_directories(self, directory))
 
     def make_directory(self, directory: str) -> None:
         self.steps.other(f"make {directory}", lambda: LocalStore.make_directory(self, directory))

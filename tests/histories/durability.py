@@ -168,7 +168,7 @@ class Written:
         self.base = self._there()
         self.directories = frozenset(str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_dir())
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(local, "_anchored", {})
+            patch.setattr(local, "_synced_entries", {})
             recorder = Recorder(self.root / TABLE, patch)
             with process(replace(self.place, durable=durable)) as manifests:
                 deed.do(Scene(self.place, manifests))

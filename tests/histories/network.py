@@ -168,7 +168,7 @@ class Network:
 class InOrder(Network, SupportsOrderedListing):
     """As object stores list."""
 
-    def first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
+    def list_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
         return self.list(directory)[:count]
 
 
@@ -179,9 +179,9 @@ class Telling(Network, ReportsLastChange):
         self._call("note", path)
         self._around.stored.put_volatile(path, data)
 
-    def last_change(self, path: str) -> ObjectInfo | None:
+    def head_if_directory_unchanged(self, path: str) -> ObjectInfo | None:
         self._call("last change", path)
-        return self._around.stored.last_change(path)
+        return self._around.stored.head_if_directory_unchanged(path)
 
 
 KINDS = (Network, InOrder, Telling)

@@ -68,7 +68,7 @@ def process(place: Place, steps: Steps | None = None) -> Iterator[ManifestStore 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(location, "open_store", opened)
         patch.setattr(location, "LanceCodec", place.codec)
-        for module, known in ((object_store, "_proven"), (two_phase, "_without_condition")):
+        for module, known in ((object_store, "_verified"), (two_phase, "_unconditional_stores")):
             patch.setattr(module, known, set())  # a new process knows nothing of the store
         yield None if place.manifests is None else SteppedManifests(place.manifests, counted)
 

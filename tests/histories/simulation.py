@@ -17,8 +17,8 @@ from datetime import timedelta
 from typing import Self
 
 from lance_core import CommitUndecided, ConflictError, InvalidInput, LanceError, NotFound, StorageError
+from lance_core.commit.change import Change, commit_with_retry
 from lance_core.commit.write_protocol import StartedWrite, begin, finish
-from lance_core.dml.retry import Change, commit_with_retry
 from lance_core.format import naming
 from lance_core.format.operations import Overwrite, ReserveFragments
 from lance_core.format.transaction import Transaction
@@ -217,7 +217,7 @@ class Simulation:
             change = Change(verb.kind, verb.planning(self.disk, given), "nothing", verb.again)
             properties = {WORK: verb.work}
             written = commit_with_retry(
-                change, base, intent=work.intent, properties=properties, retries=ATTEMPTS, runtime=given
+                change, base.location, base, intent=work.intent, properties=properties, retries=ATTEMPTS, runtime=given
             )
         except (CommitUndecided, ConflictError, InvalidInput, NotFound, StorageError) as error:
             if isinstance(error, CommitUndecided):
@@ -272,9 +272,9 @@ class Simulation:
             if len(self.eye.archive.read(f"{naming.DATA}/{file.path}")) != file.size
         }
         assert not sizes, f"what was cut short is committed: {sizes}"
-        errors = [finding for manifest in snapshots for finding in manifests.of_version(manifest)]
+        errors = [finding for manifest in snapshots for finding in manifests.check_version(manifest)]
         errors += [
-            found for each in snapshots for part in each.fragments for found in manifests.of_fragment(each, part)
+            found for each in snapshots for part in each.fragments for found in manifests.check_fragment(each, part)
         ]
         assert not errors, f"a look over the table finds {errors}"
 

@@ -27,7 +27,7 @@ from lance_core.format import naming
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import ReserveFragments
 from lance_core.maintenance import cleanup
-from lance_core.maintenance.cleanup import GRACE_FLOOR, Retention
+from lance_core.maintenance.cleanup import ORPHAN_GRACE_MIN, Retention
 from lance_core.maintenance.retention_guards import INTENT_MEMORY
 from lance_core.runtime import Runtime
 from lance_core.storage.store import ObjectInfo, Put, Store
@@ -173,7 +173,7 @@ class Upkeep(Simulation):
         retention = Retention(
             older_than=chance.choice((timedelta(0), timedelta(0), timedelta(hours=1))),
             keep=chance.choice((1, 1, 2)),
-            orphan_grace=chance.choice((GRACE_FLOOR, GRACE_FLOOR, DAY)),
+            orphan_grace=chance.choice((ORPHAN_GRACE_MIN, ORPHAN_GRACE_MIN, DAY)),
         )
         self.pass_time(chance.choice((timedelta(0), timedelta(minutes=2), timedelta(hours=1, minutes=1))))
         base = load_latest(self.location())

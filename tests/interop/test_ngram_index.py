@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from lance_core.index.index_type import Certainty
 from lance_core.index.ngram import NGRAM
-from lance_core.index.trigrams import pairs_of
+from lance_core.index.trigrams import token_pairs
 from tests.interop.indexing import by_plan, check_theirs, commit_ours
 
 WORDS = [
@@ -86,7 +86,7 @@ def test_every_character_is_folded_alike(letters: range, tmp_path: Path) -> None
 
 
 def ours(texts: list[str]) -> set[tuple[int, int]]:
-    return {(pair >> 32, pair & 0xFFFFFFFF) for pair in pairs_of(pa.array(texts)).tolist()}
+    return {(pair >> 32, pair & 0xFFFFFFFF) for pair in token_pairs(pa.array(texts)).tolist()}
 
 
 def theirs(texts: list[str], place: Path) -> set[tuple[int, int]]:

@@ -45,11 +45,11 @@ def found(uri: str, sql: str) -> list[int]:
 def check_unused(uri: str, name: str, what: str, sql: str) -> None:
     table = Table.open(uri, durable=False)
     explained = str(table.explain(filter=sql))
-    assert f"{name} ({what.removesuffix('IndexDetails')}): is of a kind that is not known here ({what})" in explained
+    assert f"{name} ({what.removesuffix('IndexDetails')}): has an unknown index type ({what})" in explained
     (finding,) = (each for each in table.fsck("head").findings if each.rule == "index_unknown")
     assert name in finding.what
     assert what in finding.what
-    assert f"of a kind that is not known here ({what})" in finding.what
+    assert f"an unknown index type ({what})" in finding.what
 
 
 def test_json_paths(documents: str) -> None:
@@ -76,5 +76,5 @@ def test_rectangles(points: str) -> None:
 
 @pytest.mark.parametrize(("kind", "column"), [("JSON", "j"), ("RTREE", "id")])
 def test_neither_is_built(kind: str, column: str, documents: str) -> None:
-    with pytest.raises(InvalidInput, match=f"'{kind}': an index is one of .*ZONEMAP"):
+    with pytest.raises(InvalidInput, match=f"'{kind}' is not an index type; use one of .*ZONEMAP"):
         Table.open(documents, durable=False).create_index(column, kind, name="other")

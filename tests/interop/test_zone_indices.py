@@ -104,7 +104,7 @@ def test_we_read_the_zones_of_pylance(name: str, change: Callable[..., None], st
     lance.dataset(uri).create_scalar_index("v", IndexConfig("zonemap", {"rows_per_zone": ZONE}))
     said = check_theirs(uri, "v", [*sqls, *NULLS])
     assert said == {sql: EXACT if sql in NULLS else AT_MOST for sql in said}
-    assert options_of(uri, "v") == ZONEMAP.options({"rows_per_zone": ZONE})
+    assert options_of(uri, "v") == ZONEMAP.parse_options({"rows_per_zone": ZONE})
     deleted(lance.dataset(uri))
     check_theirs(uri, "v", [*sqls, *NULLS])
 
@@ -140,7 +140,7 @@ def test_we_read_the_filters_of_pylance(name: str, change: Callable[..., None], 
     sqls = [*(sql for sql in equalities(name) if "0.0" not in sql), *NULLS]
     said = check_theirs(uri, "v", sqls)
     assert said == {sql: EXACT if sql in NULLS else AT_MOST for sql in said}
-    assert options_of(uri, "v") == BLOOMFILTER.options(config)
+    assert options_of(uri, "v") == BLOOMFILTER.parse_options(config)
 
 
 @pytest.mark.parametrize("name", ["int8", "int64", "string", "timestamp"])

@@ -82,7 +82,7 @@ def test_only_what_is_read_is_read(table: Table) -> None:
     (small,) = table.blobs("film", [0])
     assert small is not None
     assert io.BufferedReader(small).read(3) == b"sma"
-    with pytest.raises(InvalidInput, match="no place -1 from 0"):
+    with pytest.raises(InvalidInput, match="no position -1 from 0"):
         blob.seek(-1)
     blob.close()
     with pytest.raises(ValueError, match="closed file"):
@@ -105,7 +105,7 @@ def test_as_a_file(table: Table) -> None:
             blob.write(b"x")
         with pytest.raises(io.UnsupportedOperation):
             blob.truncate()
-        with pytest.raises(InvalidInput, match="no place 0 from 9"):
+        with pytest.raises(InvalidInput, match="no position 0 from 9"):
             blob.seek(0, 9)
     assert blob.closed
     for closed in (blob.read, blob.tell, lambda: blob.seek(0), blob.readall):
@@ -180,7 +180,7 @@ def test_blobs_inside_a_column(tmp_path: Path) -> None:
     for columns in (None, ["s.a"], ["s"]):
         with pytest.raises(Unsupported, match="column 's' has blobs inside it, which are read only where they are a"):
             table.to_table(columns)
-    with pytest.raises(InvalidInput, match="column 's' is no blob column"):
+    with pytest.raises(InvalidInput, match="column 's' is not a blob column"):
         table.blobs("s", [0])
     assert table.to_table(["id", "n"]).to_pylist() == [{"id": 1, "n": 2}]
 
@@ -224,7 +224,7 @@ def test_blobs_as_pylance_makes_them(tmp_path: Path) -> None:
 
 
 def test_packs_end_at_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blob_files, "_LIMITS", tuple((key, 5) for key, _ in blob_files._LIMITS))
+    monkeypatch.setattr(blob_files, "_LIMIT_KEYS", tuple((key, 5) for key, _ in blob_files._LIMIT_KEYS))
     limits = {"lance-encoding:blob-inline-size-threshold": "1", "lance-encoding:blob-dedicated-size-threshold": "9"}
     column = pa.field("film", pa.large_binary(), metadata={"lance-encoding:blob": "true", **limits})
     values = [b"abc", b"defg", b"hi", b"j", b"k" * 10]
@@ -252,7 +252,7 @@ def test_a_column_added_since_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ("id", "column 'id' is no blob column; read it with `take`. Blob columns are film"),
+        ("id", "column 'id' is not a blob column; read it with take\\(\\). Blob columns are film"),
         ("flim", "there is no column 'flim'; did you mean 'film'"),
     ],
 )

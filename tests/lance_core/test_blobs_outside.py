@@ -84,7 +84,7 @@ def test_references_are_lazy(archive: Path, tmp_path: Path) -> None:
     gone, there = Table.open(table.uri, bases=[str(archive)]).blobs("film", [0, 1])
     assert gone is not None
     assert there is not None
-    with pytest.raises(NotFound, match="gone does not exist, and a blob is to be there"):
+    with pytest.raises(NotFound, match="gone does not exist, but the table refers to a blob in it"):
         gone.read()
     assert (there.size, there.seek(-2, 2), there.read(), there.tell()) == (100, 98, FILM[1::-1], 100)
 

@@ -13,9 +13,9 @@ from lance_core.datafiles.codec import Rows
 from lance_core.datafiles.lance_codec import LanceFileReader
 from lance_core.format.manifest import Manifest
 from lance_core.scan.executor import scan
-from lance_core.scan.explain import explained
+from lance_core.scan.explain import explain_plan
 from lance_core.scan.plan import ScanPlan, plan_scan
-from lance_core.scan.selection import Select
+from lance_core.scan.selection import RowSelector
 from lance_core.table import reading
 from lance_core.versions.location import Location, locate
 
@@ -41,9 +41,9 @@ def test_a_filter_reads_its_columns_first(table: Table) -> None:
     assert table.explain("a > 3 AND b != 'x'", ["s.x", "a"], limit=2).splitlines()[1:] == [
         "  returns   s.x, a",
         "  filter    a > 3 AND b != 'x'",
-        "  reads     a: int64, b: string of every row, where the filter is evaluated",
+        "  reads     a: int64, b: string of every row, to evaluate the filter",
         "  then      s: struct<x: int64> of rows that match",
-        "            at once with the others in 3 fragments of at most 65536 bytes",
+        "            in the same read in 3 fragments of at most 65536 bytes",
         "  window    2 matching rows after 0",
         "  fragments 3 of 3 (0-2), 9 live rows, 1 deleted",
         "  indices   none used: every fragment is scanned",
@@ -106,7 +106,7 @@ def test_the_plan_that_is_told_is_the_one_that_runs(
         offset: int | None,
         with_row_id: bool,
         with_row_address: bool,
-        select: Select | None = None,
+        select: RowSelector | None = None,
     ) -> ScanPlan:
         plan = plan_scan(
             manifest,
@@ -134,7 +134,7 @@ def test_the_plan_that_is_told_is_the_one_that_runs(
     assert run[0] is made[1]
     assert run[1] is made[2]
     location = locate(table.uri)
-    assert {explained(location, plan) for plan in made} == {told}
+    assert {explain_plan(location, plan) for plan in made} == {told}
     assert replace(made[0], tasks=()) == replace(made[1], tasks=()) == replace(made[2], tasks=())
     for plan in made:
         assert [(task.fragment.id, task.skip, task.take) for task in plan.tasks] == [
@@ -155,7 +155,7 @@ def test_no_other_columns_and_files_are_read_than_told(
 
     def note(reader: LanceFileReader, columns: Sequence[str]) -> None:
         read.update(name.partition(".")[0] for name in columns)
-        files.add(reader._place.rpartition("/")[2])
+        files.add(reader._full_path.rpartition("/")[2])
 
     def noted_range(self: LanceFileReader, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
         note(self, columns)
@@ -175,7 +175,7 @@ def test_no_other_columns_and_files_are_read_than_told(
         offset=asked.get("offset"),
     )
     table.to_table(**asked)
-    assert set(plan.first.arrow.names) <= read <= {*plan.first.arrow.names, *plan.then.arrow.names}
+    assert set(plan.early.arrow.names) <= read <= {*plan.early.arrow.names, *plan.late.arrow.names}
     assert files <= {file.path for task in plan.tasks for file in task.fragment.files}
 
 

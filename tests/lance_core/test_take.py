@@ -95,10 +95,10 @@ def test_a_restored_place_is_not_mistaken(tmp_path: Path) -> None:
         ([7 << 32], "row_address", rf"row address {7 << 32};"),
         ([(1 << 32) + 4], "row_address", rf"row address {(1 << 32) + 4};"),
         ([(1 << 32) + 10], "row_address", rf"row address {(1 << 32) + 10};"),
-        ([2**64 - 1], "row_address", r"there is no row 18446744073709551615"),
+        ([2**64 - 1], "row_address", r"row 18446744073709551615 does not exist"),
         ([1.5], "offset", r"picked by whole numbers"),
         ([True], "offset", r"picked by whole numbers"),
-        ([1], "position", r"by='position': rows are picked by one of 'offset', 'row_id', 'row_address'"),
+        ([1], "position", r"by='position' must be one of 'offset', 'row_id', 'row_address'"),
     ],
 )
 def test_rows_that_are_not_there_are_named(table: Table, rows: list, by: str, message: str) -> None:

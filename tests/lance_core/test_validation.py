@@ -25,16 +25,16 @@ def table(tmp_path: Path) -> Table:
 
 
 CALLS: list[tuple[Callable[[Table], object], str]] = [
-    *((lambda table, bad=bad: table.append(ROW, properties=bad), "properties= maps texts") for bad in BAD_TEXTS),
-    *((lambda table, bad=bad: table.overwrite(ROW, config=bad), "config= maps texts") for bad in BAD_TEXTS),
-    (lambda table: table.commit(Overwrite((), SCHEMA), properties=NUMBER), "properties= maps texts"),
-    (lambda table: Table.create(f"{table.uri}2", ROW, config=NUMBER), "config= maps texts"),
-    (lambda table: Table.create(f"{table.uri}2", ROW, properties=NUMBER), "properties= maps texts"),
+    *((lambda table, bad=bad: table.append(ROW, properties=bad), "properties must map strings") for bad in BAD_TEXTS),
+    *((lambda table, bad=bad: table.overwrite(ROW, config=bad), "config must map strings") for bad in BAD_TEXTS),
+    (lambda table: table.commit(Overwrite((), SCHEMA), properties=NUMBER), "properties must map strings"),
+    (lambda table: Table.create(f"{table.uri}2", ROW, config=NUMBER), "config must map strings"),
+    (lambda table: Table.create(f"{table.uri}2", ROW, properties=NUMBER), "properties must map strings"),
     (lambda table: Table.create(f"{table.uri}2", ROW, retries=0), "retries=0: at least one attempt"),
     (lambda table: table.append(ROW, retries=0), "retries=0"),
-    (lambda table: table.append(ROW, intent=NO_INTENT), "intent=5: an intent is a text"),
-    (lambda table: table.append(ROW, intent="\ud800"), "an intent is a text"),
-    (lambda table: Table.create(f"{table.uri}2", ROW, intent=NO_INTENT), "an intent is a text"),
+    (lambda table: table.append(ROW, intent=NO_INTENT), "intent must be a string that UTF-8 can encode, not 5"),
+    (lambda table: table.append(ROW, intent="\ud800"), "intent must be a string"),
+    (lambda table: Table.create(f"{table.uri}2", ROW, intent=NO_INTENT), "intent must be a string"),
     (lambda table: table.overwrite(ROW, retries=-1), "retries=-1"),
     (lambda table: table.commit(Overwrite((), SCHEMA), retries=0), "retries=0"),
     (lambda table: table.overwrite(ROW, config={TABLE_ID: "other"}), f"the config key {TABLE_ID} says which table"),
@@ -42,8 +42,8 @@ CALLS: list[tuple[Callable[[Table], object], str]] = [
     (lambda table: Table.create(f"{table.uri}2", ROW, config={TABLE_ID: "mine"}), "says which table"),
     (lambda table: Table.create(f"{table.uri}2", []), "no batches do not say which columns"),
     (lambda table: table.overwrite([]), "no batches do not say which columns"),
-    (lambda table: Table.open(table.uri, version=NO_VERSIONS[0]), "versions are whole numbers, not '1'"),
-    (lambda table: table.at(NO_VERSIONS[1]), "versions are whole numbers"),
+    (lambda table: Table.open(table.uri, version=NO_VERSIONS[0]), "a version must be an integer, not '1'"),
+    (lambda table: table.at(NO_VERSIONS[1]), "a version must be an integer"),
     (lambda table: table.at(0), "there is no version 0"),
 ]
 

@@ -59,7 +59,7 @@ def fragment(store: Store, name: str, rows: int = 1) -> Fragment:
 def cleaned(table: Table, keep: int = 1) -> CleanupReport:
     """All versions but so many, by somebody who need not wait until nobody can be at work on their numbers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cleanup, "YOUNG", timedelta(0))
+        patch.setattr(cleanup, "YOUNG_VERSION_AGE", timedelta(0))
         return table.cleanup(older_than=timedelta(0), keep=keep)
 
 

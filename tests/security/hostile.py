@@ -27,7 +27,7 @@ from lance_core.format._pb import table_pb2
 from lance_core.format.fragment_reuse import content_of, reuse_entry
 from lance_core.format.ids import Version
 from lance_core.storage.local import LocalStore
-from lance_core.storage.manifest_stores.manifest_store import Entry, checked
+from lance_core.storage.manifest_stores.manifest_store import Entry, check_entry
 from lance_core.versions.location import locate
 
 CANARY = "canary.lance"
@@ -260,7 +260,7 @@ def _hint(subject: Subject, name: str) -> object:
 
 
 def _entry(subject: Subject, name: str) -> object:
-    return checked(Entry(Version(1), name), what="a manifest store")
+    return check_entry(Entry(Version(1), name), what="a manifest store")
 
 
 def _blob(subject: Subject, name: str) -> object:
@@ -271,7 +271,7 @@ def _blob(subject: Subject, name: str) -> object:
 
 def _blob_below(subject: Subject, name: str) -> object:
     """One that is said to be below a base path, which is the table's own directory here."""
-    blob_locations.check_below(name, path="m")
+    blob_locations.check_relative_path(name, path="m")
     return LocalStore(Path(subject.table.uri)).read(name)
 
 

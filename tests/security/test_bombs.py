@@ -106,7 +106,7 @@ def test_a_limit_is_raised_in_the_environment() -> None:
     for wrong in ("", "many", "-1", "1e9", "0x10"):
         with pytest.raises(InvalidInput, match="LANCE_ASSETS_FRAGMENTS_MAX must be a positive integer"):
             Limit.from_environment("FRAGMENTS", 1, "fragments", {"LANCE_ASSETS_FRAGMENTS_MAX": wrong})
-    program = "from lance_core.limits import MANIFEST_BYTES; print(MANIFEST_BYTES.most)"
+    program = "from lance_core.limits import MANIFEST_BYTES; print(MANIFEST_BYTES.maximum)"
     environment = {"LANCE_ASSETS_MANIFEST_BYTES_MAX": "77"}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True

@@ -203,4 +203,4 @@ def test_a_blob_sends_nobody_anywhere(table: Table) -> None:
             with pytest.raises(LanceError):
                 location.resolve_external_blob(uri, None)
     assert heard == []
-    assert not blob_locations.is_below("../film")
+    assert not blob_locations.is_relative_path("../film")

@@ -64,9 +64,9 @@ def manifest(data: bytes) -> None:
         found.check_ids,
         found.check_last_fragment_id,
         found.row_count,
-        lambda: list(fsck.of_version(found)),
-        lambda: list(fsck.of_pair(found, found)),
-        lambda: [finding for fragment in found.fragments for finding in fsck.of_fragment(found, fragment)],
+        lambda: list(fsck.check_version(found)),
+        lambda: list(fsck.check_pair(found, found)),
+        lambda: [finding for fragment in found.fragments for finding in fsck.check_fragment(found, fragment)],
         lambda: _all_of(*(partial(_applied, found, each) for each in _changes(found))),
         lambda: _all_of(*(partial(_applied, found, each) for each in _removals(found))),
     )

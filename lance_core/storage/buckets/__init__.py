@@ -1,6 +1,7 @@
-"""Object stores as their clients see them: requests for whole keys, one module for each kind.
+"""Buckets: requests to object store services by key, one module per service.
 
-What lives here: `Bucket` (bucket.py), its three kinds `s3.py`, `gcs.py` and `azure.py`, and `client_cache.py`, which
-keeps one of each for a process. Each sends one request at a time, never repeats it, and turns its client's errors into
-`Trouble`. What never does: roots, tables, patience; `storage/object_store.py` has those.
+`bucket.py` has the interface, `Bucket`. `s3.py`, `gcs.py` and `azure.py` implement it, and `client_cache.py` caches
+the clients of a process. An implementation sends each request once, without retries, and translates the errors of its
+client library into a `RequestError`. Buckets know no root directories and no retry policy; `storage/object_store.py`
+has those.
 """

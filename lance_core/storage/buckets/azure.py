@@ -1,7 +1,7 @@
-"""Azure's blob storage, through its own client, which sends conditions and can be told to repeat nothing.
+"""Azure bucket: Azure Blob Storage through azure-storage-blob, with conditional puts and without retries.
 
-The file system that fsspec has for it is not used: it reaches no address without TLS, such as an emulator's, and its
-clearing up at exit waits for ever in a process that was forked.
+adlfs is not used: it reaches no address without TLS, such as that of an emulator, and its cleanup at exit hangs in a
+forked process.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from lance_core.errors import InvalidInput
 from lance_core.storage.buckets.bucket import ListedKey, ListingPage
-from lance_core.storage.optional_packages import package
+from lance_core.storage.optional_packages import import_package
 from lance_core.storage.options import Settings
 from lance_core.storage.request_errors import RequestError, RequestErrorKind, kind_of_status
 
@@ -26,29 +26,31 @@ _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 30
 _EMULATOR_ACCOUNT = "devstoreaccount1"
 _EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""No secret: every emulator has this one, and its documentation prints it."""
+"""Well-known key of every emulator, printed in its documentation; not a secret."""
 _TOKEN_SECONDS = 3600
 _SINGLE_PUT_BYTES_MAX = 256 * 2**20
-_ALREADY_THERE = ("BlobAlreadyExists", "ConditionNotMet")
-_CONTAINER_TROUBLE = ("ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled", "AccountIsDisabled")
+_EXISTS_CODES = ("BlobAlreadyExists", "ConditionNotMet")
+_CONTAINER_ERROR_CODES = ("ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled", "AccountIsDisabled")
 _DOMAINS = (".dfs.core.windows.net", ".blob.core.windows.net")
 
 
 @dataclass(frozen=True, slots=True)
 class _AzureSdk:
+    """Modules of the client library, imported on first use."""
+
     blob: ModuleType
     errors: ModuleType
     credentials: ModuleType
 
     @classmethod
-    def loaded(cls) -> "_AzureSdk":
+    def load(cls) -> "_AzureSdk":
         names = ("azure.storage.blob", "azure.core.exceptions", "azure.core.credentials")
-        return cls(*(package(name, extra="azure", needed_for="a table at az://") for name in names))
+        return cls(*(import_package(name, extra="azure", needed_for="a table at az://") for name in names))
 
 
 @dataclass(frozen=True, slots=True)
-class _Bearer:
-    """A token that the caller renews, by opening the table again."""
+class _BearerToken:
+    """Credential for a fixed bearer token. The caller renews it by opening the table again."""
 
     token: str = field(repr=False)
     make: Callable[[str, int], object] = field(repr=False)
@@ -58,32 +60,34 @@ class _Bearer:
 
 
 class _Pages(Iterator[Iterable["BlobProperties | BlobPrefix"]], Protocol):
-    """Of a listing; its types in the client's own package say less."""
+    """Pages of a listing, typed more precisely than in the client library."""
 
     continuation_token: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class AzureBucket:
+    """Container of Azure Blob Storage."""
+
     settings: Settings
-    _packages: _AzureSdk = field(repr=False)
+    _sdk: _AzureSdk = field(repr=False)
     _container: "ContainerClient" = field(repr=False)
 
     @classmethod
     def open(cls, authority: str, settings: Settings) -> "AzureBucket":
-        packages = _AzureSdk.loaded()
-        container, account = _named(authority, settings)
-        client = packages.blob.ContainerClient(
-            account_url=_address(account, settings),
+        sdk = _AzureSdk.load()
+        container, account = _container_and_account(authority, settings)
+        client = sdk.blob.ContainerClient(
+            account_url=_account_url(account, settings),
             container_name=container,
-            credential=_credential(account, settings, packages),
-            connection_timeout=settings.seconds("connect_timeout", _CONNECT_SECONDS),
-            read_timeout=settings.seconds("timeout", _ANSWER_SECONDS),
-            connection_verify=not settings.flag("allow_invalid_certificates"),
+            credential=_credential(account, settings, sdk),
+            connection_timeout=settings.get_seconds("connect_timeout", _CONNECT_SECONDS),
+            read_timeout=settings.get_seconds("timeout", _ANSWER_SECONDS),
+            connection_verify=not settings.get_flag("allow_invalid_certificates"),
             max_single_put_size=_SINGLE_PUT_BYTES_MAX,
             retry_total=0,
         )
-        return cls(settings, packages, client)
+        return cls(settings, sdk, client)
 
     def get(self, key: str, start: int, length: int | None) -> bytes:
         def get() -> bytes:
@@ -92,135 +96,138 @@ class AzureBucket:
             return self._blob(key).download_blob().readall()
 
         try:
-            return self._done(get)
-        except RequestError as trouble:
-            if trouble.told == "InvalidRange":
+            return self._run(get)
+        except RequestError as error:
+            if error.detail == "InvalidRange":
                 return b""
             raise
 
     def head(self, key: str) -> ListedKey:
         def head() -> ListedKey:
-            told = self._blob(key).get_blob_properties()
-            return ListedKey(key, told.size, told.last_modified, (told.etag or "").strip('"'))
+            blob = self._blob(key).get_blob_properties()
+            return ListedKey(key, blob.size, blob.last_modified, (blob.etag or "").strip('"'))
 
-        return self._done(head)
+        return self._run(head)
 
-    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> ListingPage:
+    def list_page(
+        self, prefix: str, *, recursive: bool, after: str, continuation: str | None, limit: int
+    ) -> ListingPage:
         def page() -> ListingPage:
-            lister = self._container.list_blobs if deep else self._container.walk_blobs
-            pages = cast("_Pages", lister(name_starts_with=prefix, results_per_page=limit).by_page(following))
+            lister = self._container.list_blobs if recursive else self._container.walk_blobs
+            pages = cast("_Pages", lister(name_starts_with=prefix, results_per_page=limit).by_page(continuation))
             items = list(next(pages, ()))
-            blobs = [each for each in items if isinstance(each, self._packages.blob.BlobProperties)]
-            directories = [each.name for each in items if not isinstance(each, self._packages.blob.BlobProperties)]
-            found = [
-                ListedKey(each.name, each.size, each.last_modified, (each.etag or "").strip('"'))
-                for each in blobs
-                if each.name > after
+            blobs = [item for item in items if isinstance(item, self._sdk.blob.BlobProperties)]
+            directories = [item.name for item in items if not isinstance(item, self._sdk.blob.BlobProperties)]
+            keys = [
+                ListedKey(blob.name, blob.size, blob.last_modified, (blob.etag or "").strip('"'))
+                for blob in blobs
+                if blob.name > after
             ]
-            return ListingPage(found, pages.continuation_token or None, directories)
+            return ListingPage(keys, pages.continuation_token or None, directories)
 
-        return self._done(page)
+        return self._run(page)
 
     def put(self, key: str, data: bytes) -> None:
-        self._done(lambda: self._blob(key).upload_blob(data, overwrite=True))
+        self._run(lambda: self._blob(key).upload_blob(data, overwrite=True))
 
     def create(self, key: str, data: bytes) -> None:
-        """Without `overwrite` the condition is that nothing is there."""
-        self._done(lambda: self._blob(key).upload_blob(data, overwrite=False))
+        """Put the blob only if none exists: `overwrite=False` sends that condition."""
+        self._run(lambda: self._blob(key).upload_blob(data, overwrite=False))
 
     def delete(self, key: str) -> None:
-        self._done(lambda: self._blob(key).delete_blob(delete_snapshots="include"))
+        self._run(lambda: self._blob(key).delete_blob(delete_snapshots="include"))
 
     def download(self, key: str, to: Path) -> None:
         def download() -> None:
             with to.open("wb") as file:
                 self._blob(key).download_blob(retry_total=3).readinto(file)
 
-        self._done(download)
+        self._run(download)
 
     def upload(self, source: Path, key: str) -> None:
         def upload() -> None:
             with source.open("rb") as file:
                 self._blob(key).upload_blob(file, overwrite=True, retry_total=3)
 
-        self._done(upload)
+        self._run(upload)
 
     def copy(self, key: str, to: str) -> None:
         def copy() -> None:
-            told = self._blob(to).start_copy_from_url(self._blob(key).url)
-            if told["copy_status"] != "success":
-                raise RequestError(RequestErrorKind.LOST, f"the copy is {told['copy_status']}")
+            copied = self._blob(to).start_copy_from_url(self._blob(key).url)
+            if copied["copy_status"] != "success":
+                raise RequestError(RequestErrorKind.LOST, f"the status of the copy is {copied['copy_status']}")
 
-        self._done(copy)
+        self._run(copy)
 
     def _blob(self, key: str) -> "BlobClient":
         return self._container.get_blob_client(key)
 
-    def _done(self, request: Callable[[], _A]) -> _A:
-        errors = self._packages.errors
+    def _run(self, request: Callable[[], _A]) -> _A:
+        """Run a request, and translate the errors of the client library into a `RequestError`."""
+        errors = self._sdk.errors
         try:
             return request()
         except errors.ClientAuthenticationError as error:
-            raise RequestError(RequestErrorKind.FORBIDDEN, _code(error) or type(error).__name__) from None
+            raise RequestError(RequestErrorKind.FORBIDDEN, _error_code(error) or type(error).__name__) from None
         except errors.HttpResponseError as error:
-            raise _trouble(error.status_code or 0, _code(error)) from None
-        except errors.ServiceRequestError as error:  # by its definition never sent
+            raise _request_error(error.status_code or 0, _error_code(error)) from None
+        except errors.ServiceRequestError as error:  # defined as a request that was never sent
             raise RequestError(RequestErrorKind.UNREACHED, self.settings.without_secrets(str(error))) from None
         except (errors.AzureError, OSError) as error:
             raise RequestError(RequestErrorKind.LOST, self.settings.without_secrets(str(error))) from None
 
 
-def _code(error: Exception) -> str:
-    """The service's word for it, a member of an enumeration or a text."""
+def _error_code(error: Exception) -> str:
+    """Return the error code of the service, which the library gives as an enumeration member or as a string."""
     code = getattr(error, "error_code", None)
     return str(getattr(code, "value", code) or "")
 
 
-def _trouble(status: int, code: str) -> RequestError:
-    if code in _ALREADY_THERE:
+def _request_error(status: int, code: str) -> RequestError:
+    if code in _EXISTS_CODES:
         return RequestError(RequestErrorKind.EXISTS, code)
-    if code in _CONTAINER_TROUBLE or code == "InvalidRange":
+    if code in _CONTAINER_ERROR_CODES or code == "InvalidRange":
         return RequestError(RequestErrorKind.REFUSED, code)
     return RequestError(kind_of_status(status) if status >= 300 else RequestErrorKind.LOST, code)
 
 
-def _named(authority: str, settings: Settings) -> tuple[str, str]:
-    """`container`, or `container@account.dfs.core.windows.net`."""
+def _container_and_account(authority: str, settings: Settings) -> tuple[str, str]:
+    """Return container and account for `container` or `container@account.dfs.core.windows.net`."""
     container, at, host = authority.partition("@")
     account = settings.get("account")
     if at:
-        domain = next((each for each in _DOMAINS if host.endswith(each)), None)
+        domain = next((suffix for suffix in _DOMAINS if host.endswith(suffix)), None)
         if domain is None:
-            raise InvalidInput(f"{host!r} is no address of an Azure account; it ends with {_DOMAINS[0]}")
+            raise InvalidInput(f"{host!r} is not the address of an Azure account, which ends with {_DOMAINS[0]}")
         account = host.removesuffix(domain)
-    if account is None and settings.flag("emulator"):
+    if account is None and settings.get_flag("emulator"):
         account = _EMULATOR_ACCOUNT
     if account is None:
-        raise InvalidInput("which account of Azure is not said; give the storage option azure_storage_account_name")
+        raise InvalidInput("the Azure account is missing; set the storage option azure_storage_account_name")
     return container, account
 
 
-def _address(account: str, settings: Settings) -> str:
-    if settings.flag("emulator"):
+def _account_url(account: str, settings: Settings) -> str:
+    if settings.get_flag("emulator"):
         return os.environ.get("AZURITE_BLOB_STORAGE_URL", "http://127.0.0.1:10000").rstrip("/") + f"/{account}"
-    return settings.endpoint() or f"https://{account}.blob.core.windows.net"
+    return settings.get_endpoint() or f"https://{account}.blob.core.windows.net"
 
 
-def _credential(account: str, settings: Settings, packages: _AzureSdk) -> object:
-    if settings.flag("unsigned"):
+def _credential(account: str, settings: Settings, sdk: _AzureSdk) -> object:
+    if settings.get_flag("unsigned"):
         return None
-    if key := settings.get("key") or (_EMULATOR_KEY if settings.flag("emulator") else None):
+    if key := settings.get("key") or (_EMULATOR_KEY if settings.get_flag("emulator") else None):
         return {"account_name": account, "account_key": key}
     if sas := settings.get("sas"):
-        return packages.credentials.AzureSasCredential(sas.removeprefix("?"))
-    if _address(account, settings).startswith("http://"):
+        return sdk.credentials.AzureSasCredential(sas.removeprefix("?"))
+    if _account_url(account, settings).startswith("http://"):
         raise InvalidInput(
-            "tokens, those of this machine included, are sent to addresses of Azure with TLS alone; give an account "
-            "key or a SAS, or azure_skip_signature='true'"
+            "tokens, including those of this machine's identity, are sent to Azure only over TLS; set an account key "
+            "or a SAS, or azure_skip_signature='true'"
         )
     if token := settings.get("token"):
-        return _Bearer(token, packages.credentials.AccessToken)
-    identity = package("azure.identity", extra="azure", needed_for="a table at az:// without a key")
+        return _BearerToken(token, sdk.credentials.AccessToken)
+    identity = import_package("azure.identity", extra="azure", needed_for="a table at az:// without a key")
     client_id, secret, tenant_id = (settings.get(name) for name in ("client_id", "client_secret", "tenant_id"))
     if client_id and secret and tenant_id:
         return identity.ClientSecretCredential(tenant_id, client_id, secret)

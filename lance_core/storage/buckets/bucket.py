@@ -1,5 +1,8 @@
-"""What an object store can do, key by key. Every call is one request (a page of a listing, too), sent once, and raises
-nothing but `Trouble`. Safe to call from several threads."""
+"""Bucket interface: the requests of an object store service, by key.
+
+A call sends one request, once, and raises only `RequestError`. A page of a listing is one request, too.
+Implementations are thread-safe.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,45 +13,56 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class ListedKey:
+    """Object of a bucket: its key, size and modification time."""
+
     key: str
     size: int
     modified: datetime
     tag: str = ""
-    """Which content this is, by the store's own word (ETag)."""
+    """Identifier of the content (ETag)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListingPage:
-    found: Sequence[ListedKey]
-    """In the order of keys, by their bytes."""
-    following: str | None
-    """What to ask with for the next one; None after the last."""
+    """One page of a listing."""
+
+    keys: Sequence[ListedKey]
+    """Objects sorted by the bytes of their keys."""
+    continuation: str | None
+    """Token for the next page; `None` after the last page."""
     directories: Sequence[str] = ()
-    """Where only keys right in the prefix were asked for: what the others begin with, up to their next slash."""
+    """Common prefixes up to the next slash, if the listing is not recursive."""
 
 
 class Bucket(Protocol):
+    """Connection to one bucket or container."""
+
     def get(self, key: str, start: int, length: int | None) -> bytes:
-        """Nothing where the object ends before `start`."""
+        """Return a range of the object; no bytes if the object ends before `start`."""
 
     def head(self, key: str) -> ListedKey: ...
 
-    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> ListingPage:
-        """Keys that begin with `prefix`, behind `after`; without `deep` those that have no further slash."""
+    def list_page(
+        self, prefix: str, *, recursive: bool, after: str, continuation: str | None, limit: int
+    ) -> ListingPage:
+        """Return the keys that begin with `prefix` and sort after `after`.
+
+        Unless `recursive`, keys with another slash after the prefix are replaced by their common prefixes.
+        """
 
     def put(self, key: str, data: bytes) -> None: ...
 
     def create(self, key: str, data: bytes) -> None:
-        """Only where nothing is: the condition goes with the request, and the store decides."""
+        """Put the object only if none exists. The request carries the condition, and the service checks it."""
 
     def delete(self, key: str) -> None:
-        """Also where nothing is."""
+        """Delete the object. An implementation may, but need not, raise if it does not exist."""
 
-    # The following three are for files of any size. They may take many requests and repeat some of them.
+    # The following methods are for files of any size. They may send many requests and retry some of them.
 
     def download(self, key: str, to: Path) -> None: ...
 
     def upload(self, source: Path, key: str) -> None: ...
 
     def copy(self, key: str, to: str) -> None:
-        """Within the store, without the bytes coming here."""
+        """Copy an object within the bucket, without downloading it."""

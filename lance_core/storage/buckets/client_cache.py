@@ -1,5 +1,6 @@
-"""One client for each bucket and way to reach it, for as long as the process lives; a forked child makes its own, since
-connections and the threads behind them do not survive a fork.
+"""Client cache: one client per process, bucket and settings.
+
+A forked child creates its own clients, because connections and their threads do not survive a fork.
 """
 
 import os
@@ -13,35 +14,35 @@ from lance_core.storage.buckets.s3 import S3Bucket
 from lance_core.storage.log_redaction import redact_in_logs
 from lance_core.storage.options import Settings
 
-_KINDS: Mapping[str, Callable[[str, Settings], Bucket]] = {
+_BUCKET_TYPES: Mapping[str, Callable[[str, Settings], Bucket]] = {
     "s3": S3Bucket.open,
     "gs": GcsBucket.open,
     "az": AzureBucket.open,
     "abfss": AzureBucket.open,
 }
-_KEPT = 64
-_opened: dict[tuple[int, str, Settings], Bucket] = {}
-_one_at_a_time = threading.Lock()
+_CACHE_SIZE = 64
+_clients: dict[tuple[int, str, Settings], Bucket] = {}
+_clients_lock = threading.Lock()
 
 
 def cached_client(authority: str, settings: Settings) -> Bucket:
-    """`authority` is what a URI has between its scheme and its path."""
+    """Return the client for a bucket. `authority` is the part of a URI between its scheme and its path."""
     key = (os.getpid(), authority, settings)
-    found = _opened.get(key)
-    if found is None:
-        with _one_at_a_time:
+    client = _clients.get(key)
+    if client is None:
+        with _clients_lock:
             redact_in_logs(settings.secrets)
-            found = _opened.get(key) or _KINDS[settings.scheme](authority, settings)
-            if len(_opened) >= _KEPT:  # credentials that are renewed make a new one each time
-                del _opened[next(iter(_opened))]
-            _opened[key] = found
-    return found
+            client = _clients.get(key) or _BUCKET_TYPES[settings.scheme](authority, settings)
+            if len(_clients) >= _CACHE_SIZE:  # renewed credentials need a new client each time
+                del _clients[next(iter(_clients))]
+            _clients[key] = client
+    return client
 
 
-def _begin_anew() -> None:
-    """A lock that another thread held at the fork would never be let go."""
-    global _one_at_a_time
-    _one_at_a_time = threading.Lock()
+def _reset_lock_after_fork() -> None:
+    """Replace the lock: if another thread held it during the fork, it would stay locked in the child."""
+    global _clients_lock
+    _clients_lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_reset_lock_after_fork)

@@ -1,8 +1,8 @@
-"""S3, and what speaks its language, through Amazon's own client, told to send each request once.
+"""S3 bucket: Amazon S3 and compatible services through boto3, configured to send each request once.
 
-The file system that fsspec has for it is not used: it repeats a put whose answer was lost, and so does the HTTP client
-below it, even where nobody asks it to; then it says "exists" of what it put itself. It also calls by one name what must
-be told apart, 409 and 412.
+s3fs is not used: it retries a put whose answer was lost, and so does the HTTP client below it even if it is not asked
+to; the retry then reports its own object as existing. It also reports 409 and 412 as the same error, although only
+412 means that an object exists.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from lance_core.storage.buckets.bucket import ListedKey, ListingPage
-from lance_core.storage.optional_packages import package
+from lance_core.storage.optional_packages import import_package
 from lance_core.storage.options import Settings
 from lance_core.storage.request_errors import RequestError, RequestErrorKind, kind_of_status
 
@@ -24,10 +24,10 @@ _CONNECTIONS_MAX = 32
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
 _REGION = "us-east-1"
-"""Where an endpoint is given, it is only a word in signatures."""
-_BUSY = ("SlowDown", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests")
+"""Default region. With an explicit endpoint, the region only matters for signatures."""
+_BUSY_CODES = ("SlowDown", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests")
 _OUT_OF_RANGE = "InvalidRange"
-_WITHOUT_CREDENTIALS = (
+_CREDENTIAL_ERRORS = (
     "NoCredentialsError",
     "PartialCredentialsError",
     "CredentialRetrievalError",
@@ -36,12 +36,14 @@ _WITHOUT_CREDENTIALS = (
     "SSOError",
     "LoginError",
 )
-_NEVER_SENT = ("EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "SSLError")
-_NEVER_MADE = ("ParamValidationError", "BaseEndpointResolverError", "ValidationError")
+_CONNECTION_ERRORS = ("EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "SSLError")
+_INVALID_REQUEST_ERRORS = ("ParamValidationError", "BaseEndpointResolverError", "ValidationError")
 
 
 @dataclass(frozen=True, slots=True)
 class _S3Sdk:
+    """Modules of the client library, imported on first use."""
+
     session: ModuleType
     boto_errors: ModuleType
     config: ModuleType
@@ -51,28 +53,31 @@ class _S3Sdk:
     handlers: ModuleType
 
     @classmethod
-    def loaded(cls) -> "_S3Sdk":
+    def load(cls) -> "_S3Sdk":
         names = ("boto3.session", "boto3.exceptions", "botocore.config", "botocore", "botocore.exceptions")
         more = ("urllib3.exceptions", "botocore.handlers")
-        return cls(*(package(name, extra="s3", needed_for="a table at s3://") for name in (*names, *more)))
+        return cls(*(import_package(name, extra="s3", needed_for="a table at s3://") for name in (*names, *more)))
 
 
 @dataclass(frozen=True, slots=True)
 class S3Bucket:
+    """Bucket of Amazon S3 or of a compatible service."""
+
     name: str
     settings: Settings
-    _packages: _S3Sdk = field(repr=False)
+    _sdk: _S3Sdk = field(repr=False)
     _client: "BaseClient" = field(repr=False)
-    _always: dict[str, str] = field(repr=False)
-    """Goes with every request about an object."""
-    _with_puts: dict[str, object] = field(repr=False)
+    _object_arguments: dict[str, str] = field(repr=False)
+    """Arguments of every request about an object."""
+    _put_arguments: dict[str, object] = field(repr=False)
+    """Further arguments of requests that write an object."""
 
     @classmethod
     def open(cls, authority: str, settings: Settings) -> "S3Bucket":
-        packages = _S3Sdk.loaded()
-        endpoint = settings.endpoint()
+        sdk = _S3Sdk.load()
+        endpoint = settings.get_endpoint()
         try:
-            session = packages.session.Session(
+            session = sdk.session.Session(
                 aws_access_key_id=settings.get("key_id"),
                 aws_secret_access_key=settings.get("key"),
                 aws_session_token=settings.get("token"),
@@ -82,54 +87,56 @@ class S3Bucket:
                 "s3",
                 region_name=session.region_name or _REGION,
                 endpoint_url=endpoint,
-                verify=False if settings.flag("allow_invalid_certificates") else None,
-                config=packages.config.Config(**_config(settings, endpoint, packages)),
+                verify=False if settings.get_flag("allow_invalid_certificates") else None,
+                config=sdk.config.Config(**_config(settings, endpoint, sdk)),
             )
-        except (packages.errors.BotoCoreError, ValueError) as error:
-            raise RequestError(_kind(error), settings.without_secrets(str(error))) from None
-        # Each put would ask first whether it may be sent: one way and back more, for objects that are small.
-        client.meta.events.unregister("before-call.s3", packages.handlers.add_expect_header)
-        payer = {"RequestPayer": "requester"} if settings.flag("requester_pays") else {}
-        return cls(authority, settings, packages, client, {"Bucket": authority, **payer}, payer | _encryption(settings))
+        except (sdk.errors.BotoCoreError, ValueError) as error:
+            raise RequestError(_kind_of_error(error), settings.without_secrets(str(error))) from None
+        # `Expect: 100-continue` costs a round trip for each put, and our objects are small.
+        client.meta.events.unregister("before-call.s3", sdk.handlers.add_expect_header)
+        payer = {"RequestPayer": "requester"} if settings.get_flag("requester_pays") else {}
+        return cls(authority, settings, sdk, client, {"Bucket": authority, **payer}, payer | _encryption(settings))
 
     def get(self, key: str, start: int, length: int | None) -> bytes:
         end = "" if length is None else str(start + length - 1)
-        asked = {"Range": f"bytes={start}-{end}"} if start or length is not None else {}
+        arguments = {"Range": f"bytes={start}-{end}"} if start or length is not None else {}
 
         def get() -> bytes:
-            answer = self._client.get_object(Key=key, **self._always, **asked)
+            answer = self._client.get_object(Key=key, **self._object_arguments, **arguments)
             with answer["Body"] as body:
                 data: bytes = body.read()
             if len(data) != answer["ContentLength"]:
-                raise RequestError(RequestErrorKind.LOST, f"{len(data)} of {answer['ContentLength']} bytes came")
+                raise RequestError(RequestErrorKind.LOST, f"received {len(data)} of {answer['ContentLength']} bytes")
             return data
 
         try:
-            return self._done(get)
-        except RequestError as trouble:
-            if trouble.told == _OUT_OF_RANGE:
+            return self._run(get)
+        except RequestError as error:
+            if error.detail == _OUT_OF_RANGE:
                 return b""
             raise
 
     def head(self, key: str) -> ListedKey:
-        answer = self._done(lambda: self._client.head_object(Key=key, **self._always))
+        answer = self._run(lambda: self._client.head_object(Key=key, **self._object_arguments))
         return ListedKey(key, answer["ContentLength"], answer["LastModified"], answer.get("ETag", ""))
 
-    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> ListingPage:
-        asked: dict[str, object] = {"Prefix": prefix, "MaxKeys": limit}
-        if not deep:
-            asked["Delimiter"] = "/"
-        if following is not None:
-            asked["ContinuationToken"] = following
+    def list_page(
+        self, prefix: str, *, recursive: bool, after: str, continuation: str | None, limit: int
+    ) -> ListingPage:
+        arguments: dict[str, object] = {"Prefix": prefix, "MaxKeys": limit}
+        if not recursive:
+            arguments["Delimiter"] = "/"
+        if continuation is not None:
+            arguments["ContinuationToken"] = continuation
         elif after:
-            asked["StartAfter"] = after
-        answer = self._done(lambda: self._client.list_objects_v2(**self._always, **asked))
-        found = [
-            ListedKey(each["Key"], each["Size"], each["LastModified"], each.get("ETag", ""))
-            for each in answer.get("Contents", ())
+            arguments["StartAfter"] = after
+        answer = self._run(lambda: self._client.list_objects_v2(**self._object_arguments, **arguments))
+        keys = [
+            ListedKey(item["Key"], item["Size"], item["LastModified"], item.get("ETag", ""))
+            for item in answer.get("Contents", ())
         ]
-        directories = [each["Prefix"] for each in answer.get("CommonPrefixes", ())]
-        return ListingPage(found, answer["NextContinuationToken"] if answer.get("IsTruncated") else None, directories)
+        directories = [common["Prefix"] for common in answer.get("CommonPrefixes", ())]
+        return ListingPage(keys, answer["NextContinuationToken"] if answer.get("IsTruncated") else None, directories)
 
     def put(self, key: str, data: bytes) -> None:
         self._put(key, data, {})
@@ -138,83 +145,84 @@ class S3Bucket:
         self._put(key, data, {"IfNoneMatch": "*"})
 
     def delete(self, key: str) -> None:
-        self._done(lambda: self._client.delete_object(Key=key, **self._always))
+        self._run(lambda: self._client.delete_object(Key=key, **self._object_arguments))
 
     def download(self, key: str, to: Path) -> None:
-        self._done(lambda: self._client.download_file(self.name, key, str(to)))
+        self._run(lambda: self._client.download_file(self.name, key, str(to)))
 
     def upload(self, source: Path, key: str) -> None:
-        self._done(lambda: self._client.upload_file(str(source), self.name, key, ExtraArgs=self._with_puts))
+        self._run(lambda: self._client.upload_file(str(source), self.name, key, ExtraArgs=self._put_arguments))
 
     def copy(self, key: str, to: str) -> None:
         source = {"Bucket": self.name, "Key": key}
-        self._done(lambda: self._client.copy(source, self.name, to, ExtraArgs=self._with_puts))
+        self._run(lambda: self._client.copy(source, self.name, to, ExtraArgs=self._put_arguments))
 
     def _put(self, key: str, data: bytes, condition: dict[str, str]) -> None:
-        asked = {"Bucket": self.name, "Key": key, "Body": data, **self._with_puts, **condition}
-        self._done(lambda: self._client.put_object(**asked))
+        arguments = {"Bucket": self.name, "Key": key, "Body": data, **self._put_arguments, **condition}
+        self._run(lambda: self._client.put_object(**arguments))
 
-    def _done(self, request: Callable[[], _A]) -> _A:
-        errors = self._packages.errors
+    def _run(self, request: Callable[[], _A]) -> _A:
+        """Run a request, and translate the errors of the client library into a `RequestError`."""
+        errors = self._sdk.errors
         try:
             return request()
         except errors.ClientError as error:
             status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             code = str(error.response.get("Error", {}).get("Code", ""))
-            raise _trouble(status, code) from None
+            raise _request_error(status, code) from None
         except (errors.BotoCoreError, ValueError) as error:
-            raise RequestError(_kind(error), self.settings.without_secrets(str(error))) from None
-        except (OSError, self._packages.boto_errors.Boto3Error, self._packages.http.HTTPError) as error:
-            # A body that breaks off is told of by the HTTP library itself.
+            raise RequestError(_kind_of_error(error), self.settings.without_secrets(str(error))) from None
+        except (OSError, self._sdk.boto_errors.Boto3Error, self._sdk.http.HTTPError) as error:
+            # The HTTP library itself raises the error if the body of an answer breaks off.
             raise RequestError(RequestErrorKind.LOST, self.settings.without_secrets(str(error))) from None
 
 
-def _config(settings: Settings, endpoint: str | None, packages: _S3Sdk) -> dict[str, object]:
+def _config(settings: Settings, endpoint: str | None, sdk: _S3Sdk) -> dict[str, object]:
     config: dict[str, object] = {
-        "connect_timeout": settings.seconds("connect_timeout", _CONNECT_SECONDS),
-        "read_timeout": settings.seconds("timeout", _ANSWER_SECONDS),
+        "connect_timeout": settings.get_seconds("connect_timeout", _CONNECT_SECONDS),
+        "read_timeout": settings.get_seconds("timeout", _ANSWER_SECONDS),
         "retries": {"total_max_attempts": 1},
         "max_pool_connections": _CONNECTIONS_MAX,
     }
-    if settings.flag("virtual_hosted"):
+    if settings.get_flag("virtual_hosted"):
         config["s3"] = {"addressing_style": "virtual"}
     elif endpoint:
         config["s3"] = {"addressing_style": "path"}
-    if endpoint:  # others than Amazon may not know its newer checksums
+    if endpoint:  # compatible services may not support the newer checksums of Amazon
         config["request_checksum_calculation"] = "when_required"
         config["response_checksum_validation"] = "when_required"
-    if settings.flag("unsigned"):
-        config["signature_version"] = packages.unsigned.UNSIGNED
+    if settings.get_flag("unsigned"):
+        config["signature_version"] = sdk.unsigned.UNSIGNED
     return config
 
 
 def _encryption(settings: Settings) -> dict[str, object]:
-    asked: dict[str, object] = {}
-    if kind := settings.get("encryption"):
-        asked["ServerSideEncryption"] = kind
+    arguments: dict[str, object] = {}
+    if encryption := settings.get("encryption"):
+        arguments["ServerSideEncryption"] = encryption
     if kms_key := settings.get("kms_key"):
-        asked["SSEKMSKeyId"] = kms_key
-    if settings.flag("bucket_key"):
-        asked["BucketKeyEnabled"] = True
-    return asked
+        arguments["SSEKMSKeyId"] = kms_key
+    if settings.get_flag("bucket_key"):
+        arguments["BucketKeyEnabled"] = True
+    return arguments
 
 
-def _trouble(status: int, code: str) -> RequestError:
+def _request_error(status: int, code: str) -> RequestError:
     if code in ("NoSuchBucket", _OUT_OF_RANGE):
         return RequestError(RequestErrorKind.REFUSED, code)
     if code == "ExpiredToken":
         return RequestError(RequestErrorKind.FORBIDDEN, code)
-    if code in _BUSY:
+    if code in _BUSY_CODES:
         return RequestError(RequestErrorKind.BUSY, code)
     return RequestError(kind_of_status(status) if status >= 300 else RequestErrorKind.LOST, code)
 
 
-def _kind(error: Exception) -> RequestErrorKind:
-    names = {each.__name__ for each in type(error).__mro__}
-    if names.intersection(_WITHOUT_CREDENTIALS):
+def _kind_of_error(error: Exception) -> RequestErrorKind:
+    names = {base.__name__ for base in type(error).__mro__}
+    if names.intersection(_CREDENTIAL_ERRORS):
         return RequestErrorKind.FORBIDDEN
-    if names.intersection(_NEVER_SENT):
+    if names.intersection(_CONNECTION_ERRORS):
         return RequestErrorKind.UNREACHED
-    if names.intersection(_NEVER_MADE) or type(error) is ValueError:
+    if names.intersection(_INVALID_REQUEST_ERRORS) or type(error) is ValueError:
         return RequestErrorKind.REFUSED
     return RequestErrorKind.LOST

@@ -1,6 +1,6 @@
-"""Who decides between two writers of one version, where that is not left to the store of the table.
+"""Manifest stores: databases that decide which of two concurrent writers commits a version.
 
-`manifest_store.py` says what such a decider answers; `dynamodb.py` and `sql.py` are two. `two_phase.py` is the protocol
-around it: a store of a table like any other, except that a version is reserved before it is put. Without a manifest
-store the store of the table decides, by putting only what is not there. What a manifest says is no matter here.
+`manifest_store.py` has the interface, which `dynamodb.py` and `sql.py` implement. `two_phase.py` is the commit
+protocol: a `Store` that reserves a version before it writes the manifest. Without a manifest store, the store of the
+table itself decides, with a conditional put. This package does not read the contents of manifests.
 """

@@ -1,8 +1,9 @@
-"""What a manifest store answers: which version is the newest, who has reserved a version, and which file that is.
+"""Manifest store interface: the entries that reserve versions, and the file that each entry names.
 
-An entry only *reserves* a version for one file, whose name nobody else uses. The version exists once that file's bytes
-are at the name that every reader derives from the number; the entry is then moved there. No etag is kept: two helpers
-that finish the same version see different ones. Paths are from the table's root. Start with `ManifestStore`.
+An entry only *reserves* a version for one file with a unique name. The version exists once the bytes of that file are
+at the name that every reader derives from the version number; the entry is then moved there. Entries have no etag,
+because two processes that finish the same version see different ones. Paths are relative to the root of the branch.
+Start at `ManifestStore`.
 """
 
 import re
@@ -21,72 +22,80 @@ _STAGED = re.compile(r"(.+)-[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """Reservation of a version for the manifest file at `path`, staged or final."""
+
     version: Version
     path: str
     size: int | None = None
-    """None where an old writer did not note it."""
+    """Size of the manifest; `None` if an old writer did not record it."""
 
     @property
-    def final(self) -> str:
-        """Where the manifest is once the version is finished."""
-        return final_of(self.path)
+    def final_path(self) -> str:
+        """Path of the manifest once the version is finished."""
+        return final_path_of(self.path)
 
     @property
     def is_final(self) -> bool:
-        return self.path == self.final
+        return self.path == self.final_path
 
 
 @runtime_checkable
 class ManifestStore(Protocol):
+    """Database of entries, at most one for each version of a table."""
+
     @property
     def description(self) -> str:
-        """For messages: never with credentials."""
+        """Name of the store for messages, without credentials."""
 
     @property
     def kind(self) -> str:
-        """What a table notes of it, so that nobody commits past it."""
+        """Kind of the store, which the config of a table records so that no writer commits without it."""
 
-    def named_in(self, uri: str) -> str:
-        """The URI of this table that names its manifest store too; as it is where no URI can."""
+    def qualify_uri(self, uri: str) -> str:
+        """Return the URI of a table that also names this store; the given URI if no URI scheme can name it."""
 
-    def key(self, uri: str) -> str:
-        """By which the entries of the table at this place are kept."""
+    def table_key(self, uri: str) -> str:
+        """Return the key under which the entries of the table at this URI are stored."""
 
-    def newest(self, key: str) -> Entry | None:
-        """As of now, not of a moment ago; the same for `find`."""
+    def newest_entry(self, key: str) -> Entry | None:
+        """Return the entry of the highest version, with a strongly consistent read."""
 
-    def find(self, key: str, version: Version) -> Entry | None: ...
+    def find_entry(self, key: str, version: Version) -> Entry | None:
+        """Return the entry of a version, with a strongly consistent read."""
 
-    def listed(self, key: str) -> Sequence[Entry]:
-        """All there are, the oldest version first, for whoever looks a table over."""
+    def list_entries(self, key: str) -> Sequence[Entry]:
+        """Return all entries, the oldest version first, for consistency checks."""
 
     def reserve(self, key: str, entry: Entry) -> Put:
-        """If there is no entry of this version: of any number of callers at most one is ever answered CREATED. Raises
-        only what definitely did not happen; where that is not known the answer is UNKNOWN."""
+        """Create the entry unless its version has one. At most one of any number of callers is ever answered CREATED.
 
-    def move(self, key: str, entry: Entry, to: Entry) -> bool:
-        """Only if the entry still is where it is said to be."""
+        An error means that the entry was definitely not created. If that is not known, the answer is UNKNOWN.
+        """
 
-    def forget(self, key: str, entry: Entry) -> None:
-        """Only if the entry still is where it is said to be."""
+    def move_entry(self, key: str, entry: Entry, to: Entry) -> bool:
+        """Replace an entry, if it is still unchanged (compare-and-swap), and return whether it is `to` now."""
+
+    def remove_entry(self, key: str, entry: Entry) -> None:
+        """Delete an entry, if it is still unchanged."""
 
 
-def final_of(path: str) -> str:
-    """
-    >>> final_of("_versions/7.manifest-0b5a3c9e-0000-4000-8000-000000000000")
+def final_path_of(path: str) -> str:
+    """Return the final path of a manifest for its staged or final path.
+
+    >>> final_path_of("_versions/7.manifest-0b5a3c9e-0000-4000-8000-000000000000")
     '_versions/7.manifest'
     """
     staged = _STAGED.fullmatch(path)
     return staged[1] if staged else path
 
 
-def checked(entry: Entry, *, what: str) -> Entry:
-    """What a manifest store says is believed only of files that can be this version's."""
-    directory, _, name = entry.final.rpartition("/")
+def check_entry(entry: Entry, *, what: str) -> Entry:
+    """Return the entry, or raise if its path cannot be the manifest of its version. Entries are untrusted input."""
+    directory, _, name = entry.final_path.rpartition("/")
     parsed = naming.parse_manifest_name(name)
     if directory != naming.VERSIONS or parsed is None or parsed[0] != entry.version:
         raise Corrupt(
-            f"says that version {entry.version} is at {entry.path!r}, where it cannot be; correct the entry, or remove "
+            f"version {entry.version} is at {entry.path!r}, which cannot be its manifest; correct the entry, or delete "
             "it if the table has a manifest of this version",
             path=what,
             field="path",

@@ -1,9 +1,9 @@
-"""Entries in a table of a database, through SQLAlchemy: SQLite for one machine, PostgreSQL for many. The table is
-made when the first version is reserved.
+"""SQL manifest store: entries in a database table, through SQLAlchemy. SQLite serves one machine, PostgreSQL many.
 
-    lance_manifests(base_uri, version, path, size, committer), with base_uri and version as its key
+    lance_manifests(base_uri, version, path, size, committer), primary key (base_uri, version)
 
-SQLAlchemy is loaded when the first database is used. Every statement is a transaction of its own.
+The table is created when the first version is reserved. SQLAlchemy is imported when the first database is used. Each
+statement is a transaction of its own (autocommit).
 """
 
 import os
@@ -30,16 +30,18 @@ _DIALECTS = ("sqlite", "postgresql")
 _TIMEOUT_SECONDS = 30
 
 _engines: dict[tuple[int, str], "Engine"] = {}
-"""By process: a connection is not taken across a fork."""
+"""Engines by process and URL, because a connection must not be used across a fork."""
 _initialized: set[tuple[int, str]] = set()
-"""Those that are known to have the table."""
+"""Processes and URLs of the databases in which the table is known to exist."""
 _engines_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class SqlManifestStore:
+    """Database at `url` as a manifest store."""
+
     url: str = field(repr=False)
-    """Of the database, as SQLAlchemy spells it: `sqlite:////data/manifests.db`, `postgresql://user:word@host/name`."""
+    """SQLAlchemy URL: `sqlite:////data/manifests.db`, `postgresql://user:password@host/name`."""
 
     @property
     def description(self) -> str:
@@ -91,12 +93,12 @@ class SqlManifestStore:
         table = _table()
         moved = table.update().values(path=to.path, size=to.size, committer=COMMITTER)
         at = (table.c.base_uri == key, table.c.version == entry.version, table.c.path == entry.path)
-        return self._execute_change(f"move version {entry.version}", moved.where(*at)) == 1
+        return self._execute_change(f"move the entry of version {entry.version}", moved.where(*at)) == 1
 
     def remove_entry(self, key: str, entry: Entry) -> None:
         table = _table()
         at = (table.c.base_uri == key, table.c.version == entry.version, table.c.path == entry.path)
-        self._execute_change(f"forget version {entry.version}", table.delete().where(*at))
+        self._execute_change(f"delete the entry of version {entry.version}", table.delete().where(*at))
 
     def _first(self, query: "Executable") -> Entry | None:
         return next(iter(self._entries(query)), None)
@@ -110,10 +112,11 @@ class SqlManifestStore:
         except SQLAlchemyError as error:
             with suppress(SQLAlchemyError):
                 if not self._has_table():
-                    return ()  # nobody has reserved anything yet
-            raise self._storage_error("look for a version", error) from error
+                    return ()  # no version has been reserved yet
+            raise self._storage_error("read the versions", error) from error
 
-    def _execute_change(self, what: str, statement: "Executable") -> int:
+    def _execute_change(self, action: str, statement: "Executable") -> int:
+        """Execute a statement and return the number of changed rows. `action` describes it in messages."""
         from sqlalchemy import CursorResult
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -123,7 +126,7 @@ class SqlManifestStore:
                 assert isinstance(result, CursorResult)
                 return result.rowcount
         except SQLAlchemyError as error:
-            raise self._storage_error(what, error) from error
+            raise self._storage_error(action, error) from error
 
     def _has_table(self) -> bool:
         from sqlalchemy import inspect
@@ -131,11 +134,11 @@ class SqlManifestStore:
         return inspect(self._connection_pool()).has_table(TABLE)
 
     def _ensure_table(self) -> None:
-        """Two may find that it is missing; then one of them meets the table of the other."""
+        """Create the table unless it exists. Of two concurrent creators one fails, and then finds the table."""
         from sqlalchemy.exc import SQLAlchemyError
 
-        known = (os.getpid(), self.url)
-        if known in _initialized:
+        cache_key = (os.getpid(), self.url)
+        if cache_key in _initialized:
             return
         try:
             if not self._has_table():
@@ -144,24 +147,27 @@ class SqlManifestStore:
                 if not self._has_table():
                     _table().create(self._connection_pool())
         except SQLAlchemyError as error:
-            raise self._storage_error(f"make the table {TABLE}", error) from error
-        _initialized.add(known)
+            raise self._storage_error(f"create the table {TABLE}", error) from error
+        _initialized.add(cache_key)
 
     def _connection_pool(self) -> "Engine":
-        known = (os.getpid(), self.url)
+        cache_key = (os.getpid(), self.url)
         with _engines_lock:
-            if known not in _engines:
-                _engines[known] = _create_engine(_parse_url(self.url))
-            return _engines[known]
+            if cache_key not in _engines:
+                _engines[cache_key] = _create_engine(_parse_url(self.url))
+            return _engines[cache_key]
 
-    def _storage_error(self, what: str, error: "SQLAlchemyError") -> StorageError:
-        """With what the database said, less the password, should it have repeated that."""
-        said = str(getattr(error, "orig", None) or type(error).__name__).strip().partition("\n")[0]
-        return StorageError(f"{self.description}: could not {what}: {redact(said, _secrets(_parsed(self.url)))}")
+    def _storage_error(self, action: str, error: "SQLAlchemyError") -> StorageError:
+        """Return the error to raise, with the first line of the database's message, secrets redacted."""
+        reason = str(getattr(error, "orig", None) or type(error).__name__).strip().partition("\n")[0]
+        return StorageError(
+            f"{self.description}: could not {action}: {redact(reason, _secrets(_parse_url(self.url)))}; check the "
+            "database and its URL, then try again"
+        )
 
 
 def _secrets(url: "URL") -> Iterator[str]:
-    """What drivers take in the query too, as `password` and otherwise."""
+    """Yield the secrets in a URL: its password, and secret query parameters, which drivers accept as well."""
     if url.password:
         yield str(url.password)
     for name, values in url.normalized_query.items():
@@ -175,24 +181,24 @@ def _parse_url(text: str) -> "URL":
         from sqlalchemy.exc import ArgumentError
     except ModuleNotFoundError as error:
         raise MissingDependency(
-            "versions reserved in a database need SQLAlchemy: pip install 'lance-assets[sql]'"
+            "a manifest store in a database needs SQLAlchemy; install it with: pip install 'lance-assets[sql]'"
         ) from error
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
         raise InvalidInput(
-            "the URL of the database that reserves versions is none that SQLAlchemy knows; write it as in "
-            "sqlite:////data/manifests.db or postgresql://user:password@host/database"
+            "SQLAlchemy cannot parse the URL of the manifest store; write it as sqlite:////data/manifests.db or "
+            "postgresql://user:password@host/database"
         ) from None
     if url.get_backend_name() not in _DIALECTS:
         raise Unsupported(
-            f"versions are reserved in SQLite or PostgreSQL, and not in {url.get_backend_name()!r}; a database that "
-            "nobody has tried this with could let two writers have one version"
+            f"a manifest store must be in SQLite or PostgreSQL, not in {url.get_backend_name()!r}; an untested "
+            "database could let two writers commit the same version"
         )
     if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
         raise InvalidInput(
-            "an SQLite database in memory is known to one process alone, and reserves nothing from others; name a "
-            "file, as in sqlite:////data/manifests.db"
+            "an SQLite database in memory is visible to one process only, so it cannot reserve versions; name a file, "
+            "as in sqlite:////data/manifests.db"
         )
     return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
 
@@ -200,18 +206,19 @@ def _parse_url(text: str) -> "URL":
 def _create_engine(url: "URL") -> "Engine":
     from sqlalchemy import create_engine
 
-    wait: dict[str, object] = {}
+    timeouts: dict[str, object] = {}
     if url.get_backend_name() == "sqlite":
-        wait = {"timeout": _TIMEOUT_SECONDS}
+        timeouts = {"timeout": _TIMEOUT_SECONDS}
     elif url.get_driver_name().startswith("psycopg") and "options" not in url.query:
-        wait = {"connect_timeout": _TIMEOUT_SECONDS, "options": f"-c statement_timeout={_SECONDS_TO_WAIT}s"}
+        timeouts = {"connect_timeout": _TIMEOUT_SECONDS, "options": f"-c statement_timeout={_TIMEOUT_SECONDS}s"}
     try:
         return create_engine(
-            url, isolation_level="AUTOCOMMIT", connect_args=wait, pool_pre_ping=True, hide_parameters=True
+            url, isolation_level="AUTOCOMMIT", connect_args=timeouts, pool_pre_ping=True, hide_parameters=True
         )
     except ModuleNotFoundError as error:
         raise MissingDependency(
-            f"versions reserved in PostgreSQL need its driver ({error.name}): pip install 'lance-assets[postgresql]'"
+            f"a manifest store in PostgreSQL needs its driver ({error.name}); install it with: pip install "
+            "'lance-assets[postgresql]'"
         ) from error
 
 
@@ -235,14 +242,14 @@ def _entry(row: "Row[tuple[object, ...]]") -> Entry:
 
 
 def _is_connection_error(error: "SQLAlchemyError") -> bool:
-    """A connection that breaks while a statement runs: what became of it, only looking tells."""
+    """Return whether the connection broke during a statement, so that its outcome is unknown."""
     from sqlalchemy.exc import InterfaceError, OperationalError
 
     return isinstance(error, OperationalError | InterfaceError)
 
 
 def _reset_lock_after_fork() -> None:
-    """A lock that another thread held at the fork would never be let go."""
+    """Replace the lock: if another thread held it during the fork, it would stay locked in the child."""
     global _engines_lock
     _engines_lock = threading.Lock()
 

@@ -50,15 +50,15 @@ from lance_core.tasks.ingest.formats import Changed, CsvFormat, Extra, ReadOptio
 from lance_core.tasks.ingest.ingest_log import IngestLog
 from lance_core.tasks.ingest.sources import SourceFile, list_files, normalize_files
 from lance_core.tasks.ingest.worker import (
+    FilePartition,
     IngestPlan,
     IngestResult,
     IngestTarget,
     IngestTask,
     SchemaTask,
-    FilePartition,
-    partition_files,
-    encode_partition,
     decode_partition,
+    encode_partition,
+    partition_files,
 )
 from lance_core.tasks.partitioning import Runner, Task, collect_results
 from lance_core.tasks.version_stamp import VersionStamp
@@ -235,7 +235,9 @@ class _Ingest:
         whole = [files[at : at + _FILES_A_LOOK] for at in range(0, len(files), _FILES_A_LOOK)]
         shares = tuple(encode_partition(tuple(map(FileSplit, some))) for some in whole)
         diverts = self._side is not None
-        task = SchemaTask(self._what.read_options, shares, diverts, VersionStamp.of_this_process(), self._source_options)
+        task = SchemaTask(
+            self._what.read_options, shares, diverts, VersionStamp.of_this_process(), self._source_options
+        )
         found = self._run(task, len(shares))
         schemas: dict[str, tuple[str, pa.Schema]] = {}
         for number in sorted(found):
@@ -335,4 +337,13 @@ def _base(where: TableRef) -> tuple[Location, Snapshot | NewTable]:
     return base.location, base
 
 
-__all__ = ["BAD_RECORDS_PROPERTY", "FILES_PROPERTY", "Changed", "CsvFormat", "Extra", "IngestRequest", "ReadOptions", "ingest"]
+__all__ = [
+    "BAD_RECORDS_PROPERTY",
+    "FILES_PROPERTY",
+    "Changed",
+    "CsvFormat",
+    "Extra",
+    "IngestRequest",
+    "ReadOptions",
+    "ingest",
+]

@@ -11,7 +11,14 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from lance_core.tasks.ingest.file_readers import BadRecord, Chunk, FileSplit, RecordStream, record_as_json, naming_unreadable_file
+from lance_core.tasks.ingest.file_readers import (
+    BadRecord,
+    Chunk,
+    FileSplit,
+    RecordStream,
+    naming_unreadable_file,
+    record_as_json,
+)
 from lance_core.tasks.ingest.formats import CsvFormat, Format, detect_compression, detect_format
 from lance_core.tasks.ingest.line_splitter import BLOCK_BYTES, open_split, open_stream
 from lance_core.tasks.ingest.sources import SourceFile, SourceReader

@@ -22,7 +22,9 @@ def open_stream(raw: BufferedReader, compression: str | None) -> IO[bytes]:
     return unpacked
 
 
-def open_split(raw: BufferedReader, compression: str | None, size: int, number: int, count: int) -> tuple[IO[bytes], int]:
+def open_split(
+    raw: BufferedReader, compression: str | None, size: int, number: int, count: int
+) -> tuple[IO[bytes], int]:
     """The bytes of a part, and where they begin."""
     if compression is not None or count == 1:
         return open_stream(raw, compression), 0

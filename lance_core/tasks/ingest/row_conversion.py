@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from lance_core.datafiles.blob_writing import to_stored, schema_to_stored
+from lance_core.datafiles.blob_writing import schema_to_stored, to_stored
 from lance_core.datafiles.conform import Conversion, columns_to_write, conform
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format.schema import TableSchema
@@ -51,7 +51,9 @@ def read_rows(
         yield BadRecord(f"the file cannot be read{behind}: {error}")
 
 
-def _read(source: SourceReader, part: FileSplit, schema: TableSchema, reading: ReadOptions, picker: ColumnMapper) -> RecordStream:
+def _read(
+    source: SourceReader, part: FileSplit, schema: TableSchema, reading: ReadOptions, picker: ColumnMapper
+) -> RecordStream:
     match detect_format(part.file.uri, reading.format):
         case Format.PARQUET:
             return read_parquet(source, part, picker.columns_to_read)

@@ -249,7 +249,11 @@ class SchemaTask:
             source = SourceReader(part.file, self.source_options)
             try:
                 kind = detect_format(uri, self.read_options.format)
-                schema = infer_csv_schema(source, self.read_options.csv) if kind is Format.CSV else infer_schema(source, kind)
+                schema = (
+                    infer_csv_schema(source, self.read_options.csv)
+                    if kind is Format.CSV
+                    else infer_schema(source, kind)
+                )
             except Unreadable as error:
                 if not self.diverts_bad_records:
                     bad = BadRecord(f"the file cannot be read: {error}")

@@ -123,7 +123,9 @@ class StreamedColumns:
 
     @property
     def _stored(self) -> dict[str, int]:
-        return {name: field_paths.find_field(self.schema, name)[-1].id for name in self.columns if _has(self.schema, name)}
+        return {
+            name: field_paths.find_field(self.schema, name)[-1].id for name in self.columns if _has(self.schema, name)
+        }
 
 
 def fragment_ranges(found: AddedRows, first: int, stop: int | None = None) -> Iterator[tuple[int, int, int]]:

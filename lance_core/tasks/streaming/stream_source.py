@@ -27,12 +27,12 @@ from lance_core.tasks.streaming.stream_partitions import (
     StreamedColumns,
     StreamPartition,
     StreamSlice,
-    group_slices,
     fragment_ranges,
+    group_slices,
 )
 from lance_core.validation import check_timestamp
 from lance_core.versions import version_hint
-from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction, format_ranges
+from lance_core.versions.snapshot import Snapshot, format_ranges, list_versions, load_at, load_latest, load_transaction
 from lance_core.versions.table_id import table_id
 
 _VERSIONS_KEPT, _SNAPSHOTS_KEPT = 1024, 2
@@ -138,7 +138,9 @@ class Stream:
             at = at.after_version(at.version) if is_done else replace(at, row=at.row + sent)
         return at.to_json()
 
-    def plan_partitions(self, start: Mapping[str, object], end: Mapping[str, object], *, slots: int) -> list[StreamPartition]:
+    def plan_partitions(
+        self, start: Mapping[str, object], end: Mapping[str, object], *, slots: int
+    ) -> list[StreamPartition]:
         """In order."""
         last = Offset.from_json(end)
         if last is None:

@@ -110,10 +110,10 @@ def test_a_run_asks_about_the_version_that_it_made(
     assert told(instance, table, "broken") == [(two, second, False), (one, first, False)]
     newest = records(instance, table, "keys_unique")[0].evaluation
     assert newest.severity is dg.AssetCheckSeverity.WARN
-    assert newest.description == "2 keys are there more than once in 4 rows: id=0; id=1"
+    assert newest.description == "2 keys occur more than once in 4 rows: id=0; id=1"
     assert (newest.metadata["lance/version"].value, newest.metadata["lance/partition"].value) == (2, second)
     broken_one = records(instance, table, "broken")[0].evaluation
-    assert 'could not be judged: KeyError: "a project\'s own mistake"' in str(broken_one.description)
+    assert 'could not be evaluated: KeyError: "a project\'s own mistake"' in str(broken_one.description)
     assert [event.partition for _, event in events(instance, table.key)] == [first, second]
 
     # Told of again, when another version is the newest: nothing new is said of it.
@@ -127,7 +127,7 @@ def test_a_run_asks_about_the_version_that_it_made(
     assert told(instance, table, "row_count")[0] == (asked.run_id, None, False)
     assert len(told(instance, table, "schema_stable")) == 2
     said = records(instance, table, "row_count")[0].evaluation
-    assert (said.metadata["lance/version"].value, said.description) == (2, "4 rows, and at most 3 should be there")
+    assert (said.metadata["lance/version"].value, said.description) == (2, "4 rows, more than the allowed 3")
 
 
 def test_the_sensor_asks_what_a_manifest_answers(tmp_path: Path, instance: dg.DagsterInstance) -> None:

@@ -91,9 +91,9 @@ def test_an_index_of_many_segments_and_one_that_nobody_here_knows(table: Table, 
     assert (told["index_segments"], told["index_unused"]) == ("advice", "info")
     said = shell("doctor", table.uri).out
     assert "the index 'zones' has 16 segments, each of which a query looks into" in said
-    assert "the index 'future' on id is of a kind that is not known here (FutureIndexDetails); no query here" in said
+    assert "the index 'future' on id has an unknown index type (FutureIndexDetails); no query here" in said
     shown = shell("show", table.uri).out
-    assert "  future is of a kind that is not known here (FutureIndexDetails)\n" in shown
+    assert "  future has an unknown index type (FutureIndexDetails)\n" in shown
     assert "16 of 16" in next(line for line in shown.splitlines() if line.startswith("future"))
 
 

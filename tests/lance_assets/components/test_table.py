@@ -458,7 +458,7 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     "a kind of index": (
         in_yaml("    - {op: build_index, column: id, kind: TREE}\n"),
         6,
-        "writes[0]: SparkBuildIndex('id'): kind='TREE': an index is one of BITMAP, ",
+        "writes[0]: SparkBuildIndex('id'): kind='TREE' is not an index type; use one of BITMAP, ",
     ),
     "an option of a kind": (
         in_yaml("    - {op: build_index, column: id, kind: BTREE, params: {rows_per_zone: 1}}\n"),
@@ -486,7 +486,7 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     "a share of an index": (
         f"{HEAD}  checks:\n    - {{check: index_coverage,\n       at_least: 90}}\n",
         6,
-        "IndexCoverage('index_coverage'): at_least= is a share of the rows, above 0 and up to 1, not 90",
+        "IndexCoverage('index_coverage'): at_least= must be a share of the rows, above 0 and up to 1, not 90",
     ),
     "a bound of indices": (
         f"{HEAD}  maintenance:\n    index_when_segments: many\n",

@@ -102,7 +102,7 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
         "the asset of its profiles and a write are called 't_profile'",
         lambda: lance_table("t", uri="t", writes=[append("t_profile")]),
     ),
-    ("2 checks .* are called so", lambda: lance_table("t", uri="t", checks=[RowCount(min=1), RowCount(max=2)])),
+    ("2 checks .* have this name", lambda: lance_table("t", uri="t", checks=[RowCount(min=1), RowCount(max=2)])),
     ("checks= are checks, such as", lambda: lance_table("t", uri="t", checks=[rows])),  # type: ignore[list-item]
     ("profile= is True, False or", lambda: lance_table("t", uri="t", profile="yes")),  # type: ignore[arg-type]
     ("automation= is 'on_missing'", lambda: lance_table("t", uri="t", automation="eager")),  # type: ignore[arg-type]

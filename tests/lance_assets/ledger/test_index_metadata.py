@@ -71,7 +71,7 @@ def test_an_index_is_built_and_kept_by_an_asset_that_runs_again(
     (check,) = ran.get_asset_check_evaluations()
     assert (check.passed, check.description) == (
         True,
-        "1 index covered; the least is 'id_idx', with 100.00% of the rows",
+        "1 index covered; the lowest is 'id_idx', with 100.00% of the rows",
     )
 
     # Once more, for nothing: no version, and the figures as they are.
@@ -87,7 +87,7 @@ def test_an_index_is_built_and_kept_by_an_asset_that_runs_again(
     ran = run(table, "zoned", instance, resource)
     (check,) = ran.get_asset_check_evaluations()
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert str(check.description).startswith("'id_idx' on id covers 79.80% of the rows, and at least 95.00% should be")
+    assert str(check.description).startswith("'id_idx' on id covers 79.80% of the rows, less than the required 95.00%")
     assert last(instance, table.write_key("zoned"))["index"] == "zones"
     run(table, "words_index_id", instance, resource)
     assert last(instance, key)["index_fragments_covered"] == 3
@@ -138,7 +138,7 @@ def test_a_profile_tells_of_indices(tmp_path: Path) -> None:
 
 
 BAD: list[tuple[str, Callable[[], object]]] = [
-    ("SparkBuildIndex('id'): kind='TREE': an index is one of", lambda: SparkBuildIndex("id", "TREE")),
+    ("SparkBuildIndex('id'): kind='TREE' is not an index type; use one of", lambda: SparkBuildIndex("id", "TREE")),
     ("SparkBuildIndex('id'): ", lambda: SparkBuildIndex("id", "BTREE", params={"color": 1})),
     ("SparkBuildIndex('x'): column= must be the path", lambda: SparkBuildIndex("", "BTREE", name="x")),
     ("SparkBuildIndex('id'): name=''", lambda: SparkBuildIndex("id", "BTREE", index="")),
@@ -147,8 +147,8 @@ BAD: list[tuple[str, Callable[[], object]]] = [
     ("indices='id_idx' is a text", lambda: SparkOptimizeIndices("x", "id_idx")),
     ("merge must be 'small', 'all' or 'none'", lambda: SparkOptimizeIndices("x", merge="some")),  # type: ignore[arg-type]
     ("audit= needs a write that commits one version", lambda: SparkOptimizeIndices("x", audit=[IndexCoverage()])),
-    ("at_least= is a share", lambda: IndexCoverage(at_least=0)),
-    ("at_least= is a share", lambda: IndexCoverage(at_least=True)),
+    ("at_least= must be a share", lambda: IndexCoverage(at_least=0)),
+    ("at_least= must be a share", lambda: IndexCoverage(at_least=True)),
     ("indices= is a list", lambda: IndexCoverage(indices="id_idx")),
     (
         "2 writes are called 'words_index_id'; give each its own name",

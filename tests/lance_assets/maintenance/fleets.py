@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from lance_assets import LanceFleet, LanceTable, Maintenance, lance_fleet, lance_table
 from lance_core import Table
+from lance_core.commit.change import resume
 from lance_core.commit.write_protocol import WriteResult
-from lance_core.dml import retry
 from lance_core.tasks import compact_many
 from lance_core.tasks.partitioning import LocalRunner
 from tests.lance_core.maintenance.test_cleanup import age
@@ -79,7 +79,7 @@ def without_spark() -> Iterator[object]:
 
 def main(lake: str, home: str, commits: int) -> None:
     """Ends after so many tables are committed, and before anybody is told."""
-    go_on, left = retry.resume, [None] * commits
+    go_on, left = resume, [None] * commits
 
     def counting(*arguments: Any, **named: Any) -> WriteResult:
         landed = go_on(*arguments, **named)
@@ -91,7 +91,7 @@ def main(lake: str, home: str, commits: int) -> None:
     overrides = {"telemetry": {"enabled": False}}
     with (
         without_spark() as resource,
-        patch.object(retry, "resume", counting),
+        patch("lance_core.tasks.compact_many.resume", counting),
         patch.object(compact_many, "_TABLES_AT_ONCE", 1),
         dg.DagsterInstance.local_temp(home, overrides=overrides) as instance,
     ):

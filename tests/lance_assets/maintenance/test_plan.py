@@ -20,7 +20,7 @@ IN_SHAPE = Survey(
     groups=0,
     small_fragments=0,
     deleted_rows_compacted=0,
-    outlived=(),
+    expired_versions=(),
     kept={},
 )
 BY_USER = IndexSurvey(
@@ -69,22 +69,22 @@ CASES: dict[str, tuple[dict[str, object], Maintenance, tuple[str, ...], tuple[st
         (),
     ),
     "an empty table": ({"rows": 0, "fragments": 0}, POLICY, (), ()),
-    "a few old versions": ({"outlived": OLD[:-1]}, POLICY, (), ()),
+    "a few old versions": ({"expired_versions": OLD[:-1]}, POLICY, (), ()),
     "old versions": (
-        {"outlived": OLD},
+        {"expired_versions": OLD},
         POLICY,
         (),
         ("20 versions (up to 20) outlived 14 days and the newest 10; the bound is 20",),
     ),
     "old versions by another bound": (
-        {"outlived": (7,)},
+        {"expired_versions": (7,)},
         Maintenance(clean_when_versions=1, keep_for=timedelta(hours=36), keep_versions=3),
         (),
         ("1 version (up to 7) outlived 1 day, 12:00:00 and the newest 3; the bound is 1",),
     ),
-    "no cleanup": ({"outlived": OLD}, Maintenance(clean_when_versions=None), (), ()),
+    "no cleanup": ({"expired_versions": OLD}, Maintenance(clean_when_versions=None), (), ()),
     "both": (
-        {"small_fragments": 20, "outlived": OLD},
+        {"small_fragments": 20, "expired_versions": OLD},
         POLICY,
         ("20 fragments of fewer than 1,048,576 rows can be joined; the bound is 16",),
         ("20 versions (up to 20) outlived 14 days and the newest 10; the bound is 20",),
@@ -139,7 +139,7 @@ def test_what_is_due_for_indices(case: tuple[dict[str, int], Maintenance, tuple[
 
 def test_indices_come_between_compaction_and_cleanup() -> None:
     lags = replace(BY_USER, uncovered_rows=100_000)
-    found = replace(IN_SHAPE, small_fragments=16, indices=(lags,), outlived=OLD)  # type: ignore[arg-type]
+    found = replace(IN_SHAPE, small_fragments=16, indices=(lags,), expired_versions=OLD)  # type: ignore[arg-type]
     due = plan_maintenance(found, POLICY)
     assert due.reasons == (*due.compact, LAGS, *due.clean)
     assert due.key == "v50-compact-index-clean20"
@@ -158,23 +158,23 @@ def test_what_is_due(
 
 
 def test_versions_that_others_need_do_not_count() -> None:
-    found = replace(IN_SHAPE, outlived=OLD)  # type: ignore[arg-type]
+    found = replace(IN_SHAPE, expired_versions=OLD)  # type: ignore[arg-type]
     assert plan_maintenance(found, POLICY, pinned={20, 99}).clean == ()
     due = plan_maintenance(found, Maintenance(clean_when_versions=19), pinned={20, 99})
     assert due.clean[0].startswith("19 versions (up to 19) outlived")
 
 
 def test_the_key_is_that_of_the_work() -> None:
-    small, old = replace(IN_SHAPE, small_fragments=16), replace(IN_SHAPE, outlived=OLD)  # type: ignore[arg-type]
+    small, old = replace(IN_SHAPE, small_fragments=16), replace(IN_SHAPE, expired_versions=OLD)  # type: ignore[arg-type]
     keys = [
         plan_maintenance(found, Maintenance(clean_when_versions=1)).key
-        for found in (IN_SHAPE, small, replace(small, version=51), old, replace(old, outlived=OLD[:-1]))  # type: ignore[arg-type]
+        for found in (IN_SHAPE, small, replace(small, version=51), old, replace(old, expired_versions=OLD[:-1]))  # type: ignore[arg-type]
     ]
     assert keys == ["v50", "v50-compact", "v51-compact", "v50-clean20", "v50-clean19"]
 
 
 def test_a_table_in_shape_is_told_in_a_sentence() -> None:
-    assert describe_shape(replace(IN_SHAPE, fragments=1, outlived=(3,))) == (  # type: ignore[arg-type]
+    assert describe_shape(replace(IN_SHAPE, fragments=1, expired_versions=(3,))) == (  # type: ignore[arg-type]
         "version 50 has 1,000,000 rows in 1 fragment, of which 0 could be joined; 1 version could go"
     )
 

@@ -67,7 +67,7 @@ def test_ops_bring_no_rows_to_the_driver(bounded: SparkSession, tmp_path: Path) 
 def test_groups_that_are_too_many_for_the_driver_are_told(bounded: SparkSession, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, pa.table({"id": range(100_000)}), durable=False)
-    told = rf"(?s)t: the groups of 'select id.*came back from the workers.*{BOUND} \(128.0 KiB\).*fewer groups"
+    told = rf"(?s)t: the groups of 'select id.*the workers returned.*{BOUND} \(128.0 KiB\).*fewer groups"
     with pytest.raises(InvalidInput, match=told):
         aggregate(bounded, uri, "select id, count(*) as n from dataset group by id")
     found = aggregate(bounded, uri, "select id % 10 as digit, count(*) as n from dataset group by digit")

@@ -73,7 +73,7 @@ def test_what_is_wrong_is_told_on_the_driver(spark: SparkSession, tmp_path: Path
     Table.create(uri, rows(0, 50), durable=False)
     with pytest.raises(InvalidInput, match="there is no column 'idd'"):
         build_index(spark, uri, "idd", "BTREE")
-    with pytest.raises(InvalidInput, match="for it there is LABEL_LIST"):
+    with pytest.raises(InvalidInput, match="index types for this column are LABEL_LIST"):
         build_index(spark, uri, "tags", "BITMAP")
     with pytest.raises(InvalidInput, match="no option 'color'"):
         build_index(spark, uri, "id", "BTREE", color="red")

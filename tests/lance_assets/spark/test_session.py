@@ -116,13 +116,13 @@ def test_a_setting_that_comes_too_late_is_refused_by_name(
 ) -> None:
     late = replace(spark_settings, conf={**spark_settings.conf, key: value})
     asked = str(late.conf[key])
-    with pytest.raises(InvalidInput, match=f"{key}: asked for {asked}, it runs with") as refused:
+    with pytest.raises(InvalidInput, match=f"{key}: requested {asked}, but it runs with") as refused:
         open_session(late)
     assert "spark.sql.warehouse.dir" not in str(refused.value)
 
 
 def test_another_master_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(InvalidInput, match=r"spark\.master: asked for yarn, it runs with local\[2,3\]"):
+    with pytest.raises(InvalidInput, match=r"spark\.master: requested yarn, but it runs with local\[2,3\]"):
         open_session(SparkSettings(master="yarn"))
     with pytest.raises(InvalidInput, match="cannot be a client of Spark Connect as well"):
         open_session(SparkSettings(remote="sc://localhost:15002"))
@@ -217,7 +217,7 @@ def test_no_secret_is_shown(spark: SparkSession) -> None:
     assert "hush" not in repr(settings)
     assert "hush" not in repr(SparkSettings(remote="sc://host:15002/;token=hush"))
     assert "sc://host:15002/" in repr(SparkSettings(remote="sc://host:15002/;use_ssl=true"))
-    with pytest.raises(InvalidInput, match=r"trustStorePassword: asked for \*\*\*") as refused:
+    with pytest.raises(InvalidInput, match=r"trustStorePassword: requested \*\*\*") as refused:
         open_session(settings)
     assert "hush" not in str(refused.value)
     assert mask_secret("spark.executor.memory", "3g") == "3g"

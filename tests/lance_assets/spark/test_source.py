@@ -133,7 +133,7 @@ def test_what_cannot_be_is_told(spark: SparkSession, tmp_path: Path) -> None:
             lambda: spark.range(5).write.format("lance").option("audit", "f").mode("append").save(table.uri),
             "takes no opti",
         ),
-        (lambda: spark.read.format("lance").schema("id int").load(table.uri).count(), "asked for as int"),
+        (lambda: spark.read.format("lance").schema("id int").load(table.uri).count(), "requested as int"),
     ):
         with pytest.raises(PySparkException, match=told):
             attempt()

@@ -103,14 +103,14 @@ def test_what_cannot_be(uri: str, options: dict[str, object], told: str) -> None
 
 
 def test_a_column_asked_for_as_what_it_is_not(uri: str) -> None:
-    with pytest.raises(InvalidInput, match="asked for as string"):
+    with pytest.raises(InvalidInput, match="requested as string"):
         reader(uri, schema=StructType().add("id", StringType()))
 
 
 def test_no_secret_goes_with_a_reader_or_a_message(uri: str) -> None:
     source = reader(uri)
     assert "_stream': None" in str(pickle.loads(pickle.dumps(source)).__dict__)
-    assert "LanceStreamPartition(1 pieces)" in repr(
+    assert "LanceStreamPartition(1 slices)" in repr(
         source.partitions(source.initialOffset(), source.latestOffset(source.initialOffset(), ReadAllAvailable()))
     )
     writer = writing(uri, **{"secret.aws_secret_access_key": "hush"})
@@ -129,7 +129,7 @@ def test_a_sink_that_spark_does_not_tell_the_query(uri: str) -> None:
     message = writer.write(iter(pa.table({"id": [1], "s": ["y"]}).to_batches()))
     with pytest.raises(InvalidInput, match="foreachBatch"):
         writer.commit([message], 0)
-    with pytest.raises(StorageError, match="gave back less"):
+    with pytest.raises(StorageError, match="results of some tasks"):
         writer.commit([message, None], 0)
     assert Table.open(uri).version == 1
 
@@ -158,7 +158,7 @@ def test_a_batch_write_that_is_aborted_deletes_nothing(tmp_path: Path) -> None:
     writer.commit([message])
     writer.abort([message, None])
     assert Table.open(place).to_table()["id"].to_pylist() == [1, 2]
-    with pytest.raises(StorageError, match="gave back less"):
+    with pytest.raises(StorageError, match="results of some tasks"):
         writer.commit([message, None])
 
 

@@ -178,7 +178,7 @@ def test_what_spark_knows_of_a_column_besides_its_type() -> None:
     ("kind", "size"), [(T.FloatType(), 2), (T.ArrayType(T.FloatType()), 0), (T.ArrayType(T.FloatType()), "x")]
 )
 def test_vectors_that_are_none(kind: T.DataType, size: object) -> None:
-    with pytest.raises(InvalidInput, match="column 'v' says in its metadata that it is of vectors"):
+    with pytest.raises(InvalidInput, match="column 'v' is marked as vectors in its metadata"):
         stored_schema(T.StructType([T.StructField("v", kind, metadata={FIXED_SIZE_KEY: size})]))
 
 

@@ -281,7 +281,7 @@ def test_rows_can_be_laid_out_by_key(spark: SparkSession, tmp_path: Path) -> Non
 
 
 def test_an_unknown_column_to_lay_out_by_is_refused_before_any_work(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"cluster_by=\['kye'\]: there is no column 'kye'; there are id"):
+    with pytest.raises(InvalidInput, match=r"cluster_by=\['kye'\]: no column 'kye'; the columns are id"):
         append(spark.range(3), uri_in(tmp_path), cluster_by="kye")
     assert not Path(uri_in(tmp_path)).exists()
 

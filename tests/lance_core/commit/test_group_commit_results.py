@@ -91,8 +91,8 @@ def test_a_file_takes_so_many_bytes_as_its_limits_want(monkeypatch: pytest.Monke
 
 def test_only_rows_of_one_storage_version_share_a_file() -> None:
     ours = held_rows({"id": [1]})
-    assert ours.may_share_with(held_rows({"id": [2]}))
-    assert not ours.may_share_with(replace(ours, version=StorageVersion(2, 0)))
+    assert ours.can_share_file(held_rows({"id": [2]}))
+    assert not ours.can_share_file(replace(ours, version=StorageVersion(2, 0)))
 
 
 def test_those_who_come_while_others_are_written_come_into_the_file_too() -> None:

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from lance_core.datafiles.assemble import StoredColumn, assembled
+from lance_core.datafiles.assemble import StoredColumn, assemble_column
 from lance_core.datafiles.column_layout import Path
 from lance_core.format.schema import Field, TableSchema
 
@@ -15,7 +15,7 @@ def field(arrow: pa.DataType) -> Field:
 
 def check(arrow: pa.DataType, expected: list[object], *parts: tuple[pa.Array, dict[int, Path]]) -> None:
     given = [StoredColumn(array, paths, f"{number}.lance") for number, (array, paths) in enumerate(parts)]
-    found = assembled(field(arrow), arrow, given, len(expected))
+    found = assemble_column(field(arrow), arrow, given, len(expected))
     found.validate(full=True)
     assert found.type == arrow
     assert found.to_pylist() == expected

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, Unsupported
-from lance_core.datafiles.blob_locations import BELOW_BASE, BlobLocations, BlobRange, ExternalBlob, nulls
-from lance_core.datafiles.blob_view import DESCRIPTOR_1, DESCRIPTOR_2
+from lance_core.datafiles.blob_locations import BASE_REFERENCE, BlobLocations, BlobRange, ExternalBlob, null_mask
+from lance_core.datafiles.blob_view import DESCRIPTOR_V1, DESCRIPTOR_V2
 from lance_core.format.fragment import DataFile, StorageVersion
 
 FILE = DataFile.of(path="x.lance", field_ids=[1], column_indices=[0], version=StorageVersion(2, 2), size=1)
@@ -17,13 +17,13 @@ def v2(kind: int, position: int = 0, size: int = 0, blob_id: int = 0, uri: str =
     return {"kind": kind, "position": position, "size": size, "blob_id": blob_id, "blob_uri": uri}
 
 
-def places(*rows: dict[str, object] | None, arrow: pa.DataType = DESCRIPTOR_2) -> BlobLocations:
+def places(*rows: dict[str, object] | None, arrow: pa.DataType = DESCRIPTOR_V2) -> BlobLocations:
     return BlobLocations.of(pa.array(rows, arrow), column="film", file=FILE)
 
 
 def test_kinds() -> None:
     found = places(v2(0, 5, 6), None, v2(1, 7, 8, 1), v2(2, 0, 9, 2), v2(3, uri="file:///a"), v2(3, 1, 2, 4, "b c/d"))
-    assert [found.at(row) for row in range(len(found))] == [
+    assert [found.location_of(row) for row in range(len(found))] == [
         BlobRange("data/x.lance", 5, 6),
         None,
         BlobRange(f"data/x/{ONE}", 7, 8),
@@ -31,12 +31,12 @@ def test_kinds() -> None:
         ExternalBlob("file:///a", 0, None),
         ExternalBlob("@4/b c/d", 1, 2),
     ]
-    assert [path for path, _ in found.by_path()] == [
+    assert [path for path, _ in found.rows_by_path()] == [
         "data/x.lance",
         f"data/x/{ONE}",
         f"data/x/{TWO}",
     ]
-    assert dict(found.slice(4, 6).outside()) == {
+    assert dict(found.slice(4, 6).external_blobs()) == {
         0: ExternalBlob("file:///a", 0, None),
         1: ExternalBlob("@4/b c/d", 1, 2),
     }
@@ -44,7 +44,7 @@ def test_kinds() -> None:
 
 def test_rows_of_one_file_come_in_the_order_of_their_bytes() -> None:
     found = places(v2(1, 9, 1, 1), v2(0, 3, 1), v2(1, 2, 1, 1), v2(0, 1, 1), v2(1, 0, 0, 1))
-    assert [(path, rows.tolist()) for path, rows in found.by_path()] == [
+    assert [(path, rows.tolist()) for path, rows in found.rows_by_path()] == [
         ("data/x.lance", [3, 1]),
         (f"data/x/{ONE}", [2, 0]),
     ]
@@ -53,9 +53,9 @@ def test_rows_of_one_file_come_in_the_order_of_their_bytes() -> None:
 def test_nulls_of_the_first_generation() -> None:
     rows: list[dict[str, object] | None]
     rows = [{"position": 1, "size": 0}, {"position": 0, "size": 0}, None, {"position": 1, "size": 1}]
-    assert nulls(pa.array(rows, DESCRIPTOR_1)).tolist() == [True, False, True, False]
-    found = places(*rows, arrow=DESCRIPTOR_1)
-    assert [found.at(row) for row in range(4)] == [
+    assert null_mask(pa.array(rows, DESCRIPTOR_V1)).tolist() == [True, False, True, False]
+    found = places(*rows, arrow=DESCRIPTOR_V1)
+    assert [found.location_of(row) for row in range(4)] == [
         None,
         BlobRange("data/x.lance", 0, 0),
         None,
@@ -66,13 +66,13 @@ def test_nulls_of_the_first_generation() -> None:
 @pytest.mark.parametrize("uri", ["../x", "a/../../x", "/etc/passwd", "a//b", "./a", "", "a/", "a\0b", "a\\..\\b"])
 def test_what_leads_out_of_a_base_path(uri: str) -> None:
     with pytest.raises(Corrupt, match="leads out of its base path"):
-        places(v2(3, blob_id=1, uri=uri)).at(0)
+        places(v2(3, blob_id=1, uri=uri)).location_of(0)
 
 
 @pytest.mark.parametrize("uri", ["@1/a", "@", ""])
 def test_what_only_looks_like_a_base_path(uri: str) -> None:
     with pytest.raises(Corrupt, match="which is no URI"):
-        places(v2(3, uri=uri)).at(0)
+        places(v2(3, uri=uri)).location_of(0)
 
 
 def test_kinds_that_nobody_knows_here() -> None:
@@ -88,7 +88,7 @@ def test_positions_beyond_all_files() -> None:
 
 
 def test_numbers_of_base_paths() -> None:
-    assert [bool(BELOW_BASE.fullmatch(text)) for text in ("@1/a", "@12/a/b\n", "@/a", "@x/a", "@1/")] == [
+    assert [bool(BASE_REFERENCE.fullmatch(text)) for text in ("@1/a", "@12/a/b\n", "@/a", "@x/a", "@1/")] == [
         True,
         True,
         False,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from lance_core import Corrupt, NotFound, Unsupported
 from lance_core.datafiles import blob_values
 from lance_core.datafiles.blob_locations import BlobLocations
-from lance_core.datafiles.blob_values import BlobValues, cut, read_values
-from lance_core.datafiles.blob_view import DESCRIPTOR_2
+from lance_core.datafiles.blob_values import BlobValues, split_by_bytes, read_values
+from lance_core.datafiles.blob_view import DESCRIPTOR_V2
 from lance_core.format.fragment import DataFile, StorageVersion
 from lance_core.storage.memory import MemoryStore
 
@@ -38,7 +38,7 @@ class Counting(MemoryStore):
 
 def described(*rows: tuple[int, int, int, int] | None) -> pa.Array:
     names = ("kind", "position", "size", "blob_id")
-    return pa.array([row and {**dict(zip(names, row, strict=True)), "blob_uri": ""} for row in rows], DESCRIPTOR_2)
+    return pa.array([row and {**dict(zip(names, row, strict=True)), "blob_uri": ""} for row in rows], DESCRIPTOR_V2)
 
 
 def values(store: MemoryStore, *rows: tuple[int, int, int, int] | None) -> list[object]:
@@ -60,7 +60,7 @@ def test_any_rows_in_any_pieces(rows: list[tuple[int, int, int, int] | None], pi
     expected = [None if row is None else BYTES[row[1] : row[1] + row[2]] for row in rows]
     batch = pa.record_batch([described(*rows), pa.array(range(len(rows)))], names=["film", "id"])
     arrow = pa.schema([("film", STORED), ("id", pa.int64())])
-    filled = list(BlobValues(Counting(), arrow, {"film": FILE}, piece).pieces(batch))
+    filled = list(BlobValues(Counting(), arrow, {"film": FILE}, piece).load_chunks(batch))
     assert [row["film"] and row["film"]["data"] for _, part in filled for row in part.to_pylist()] == expected
     assert [row for _, part in filled for row in part["id"].to_pylist()] == list(range(len(rows)))
     for part, found in filled:
@@ -97,18 +97,18 @@ def test_no_memory_for_what_is_not_there() -> None:
     for rows, message in (([(0, 0, 2**60, 0)], "before its blobs do"), ([(1, 2**61, 2**61, 1)], "before its blobs do")):
         batch = pa.record_batch([described(*rows)], names=["film"])
         with pytest.raises(Corrupt, match=message):
-            list(BlobValues(Counting(), pa.schema([("film", STORED)]), {"film": FILE}).pieces(batch))
+            list(BlobValues(Counting(), pa.schema([("film", STORED)]), {"film": FILE}).load_chunks(batch))
     gone = pa.record_batch([described((2, 0, 1, 9))], names=["film"])
     with pytest.raises(NotFound, match="does not exist, and blobs of 'film' are to be there"):
-        list(BlobValues(Counting(), pa.schema([("film", STORED)]), {"film": FILE}).pieces(gone))
+        list(BlobValues(Counting(), pa.schema([("film", STORED)]), {"film": FILE}).load_chunks(gone))
 
 
 def test_references_go_with_their_rows() -> None:
     row: dict[str, object] = {"kind": 3, "position": 0, "size": 0, "blob_id": 2, "blob_uri": "a b"}
-    places = BlobLocations.of(pa.array([row, None], DESCRIPTOR_2), column="film", file=FILE)
+    places = BlobLocations.of(pa.array([row, None], DESCRIPTOR_V2), column="film", file=FILE)
     assert read_values(Counting(), places, STORED).to_pylist() == [{"data": None, "uri": "@2/a b"}, None]
     wide = pa.struct([*STORED, ("position", pa.uint64()), ("size", pa.uint64())])
-    part = BlobLocations.of(pa.array([{**row, "size": 7}], DESCRIPTOR_2), column="film", file=FILE)
+    part = BlobLocations.of(pa.array([{**row, "size": 7}], DESCRIPTOR_V2), column="film", file=FILE)
     assert read_values(Counting(), part, wide).to_pylist() == [
         {"data": None, "uri": "@2/a b", "position": 0, "size": 7}
     ]
@@ -118,7 +118,7 @@ def test_references_go_with_their_rows() -> None:
 
 def test_cuts() -> None:
     def cuts(widths: list[int]) -> list[tuple[int, int]]:
-        return [(part.start, part.stop) for part in cut(np.array(widths, dtype=np.int64), 10)]
+        return [(part.start, part.stop) for part in split_by_bytes(np.array(widths, dtype=np.int64), 10)]
 
     assert cuts([]) == [(0, 0)]
     assert cuts([4, 6, 1, 20, 0, 10, 0]) == [(0, 2), (2, 3), (3, 4), (4, 7)]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, SchemaMismatch, Table
-from lance_core.datafiles.conform import Conversion, afresh, columns_to_write, conform
+from lance_core.datafiles.conform import Conversion, copy_array, columns_to_write, conform
 from lance_core.format.schema import TableSchema
 
 EXACT, CAST = Conversion.EXACT, Conversion.CAST
@@ -229,7 +229,7 @@ def test_a_copy_has_the_rows_of_the_slice() -> None:
     """Where `take` gives others: slices of fixed-size lists inside each other."""
     whole = pa.array([[[row] * 2] * 2 for row in range(6)], pa.list_(pa.list_(pa.int8(), 2), 2))
     for array in (whole.slice(2), pa.StructArray.from_arrays([whole.slice(1)], ["f"]).slice(1)):
-        copy = afresh(array)
+        copy = copy_array(array)
         assert copy.to_pylist() == array.to_pylist()
         assert copy.offset == 0
 

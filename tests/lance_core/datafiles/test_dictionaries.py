@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Table
-from lance_core.datafiles.dictionaries import with_missing_indices
+from lance_core.datafiles.dictionaries import nulls_as_missing_indices
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from lance_core.datafiles.dictionaries import with_missing_indices
 def test_a_null_is_a_missing_index(values: list, indices: list) -> None:
     array = pa.DictionaryArray.from_arrays(pa.array(indices, pa.int8()), pa.array(values, pa.string()))
     before = pa.RecordBatch.from_arrays([pa.array(range(len(indices))), array], names=["k", "d"])
-    after = with_missing_indices(before)
+    after = nulls_as_missing_indices(before)
     assert after.schema == before.schema
     assert after.to_pylist() == before.to_pylist()
     assert after["d"].dictionary.null_count == 0

@@ -128,7 +128,7 @@ def held(*columns: str, version: StorageVersion = V22, **limits: int) -> Buffere
 
 def test_rows_that_are_held_are_written_as_others_are() -> None:
     store, ids = MemoryStore(), iter(range(1000))
-    made = held("a", "b", rows_max=4).written(IpcCodec(store), lambda: uuid.UUID(int=next(ids)))
+    made = held("a", "b", rows_max=4).write(IpcCodec(store), lambda: uuid.UUID(int=next(ids)))
     assert [part.physical_rows for part in made] == [4, 1]
     assert rows(store, made) == [0, 1, 2, 3, 4]
     nothing = buffer_rows(
@@ -140,7 +140,7 @@ def test_rows_that_are_held_are_written_as_others_are() -> None:
 def test_rows_share_a_file_of_the_same_columns_version_and_limits() -> None:
     rows = held("a", "b")
     assert (rows.rows, rows.bytes) == (5, held("b", "a").bytes)
-    assert rows.may_share_with(held("b", "a"))
-    assert not rows.may_share_with(held("a"))
-    assert not rows.may_share_with(held("a", "b", version=StorageVersion(2, 1)))
-    assert not rows.may_share_with(held("a", "b", rows_max=7))
+    assert rows.can_share_file(held("b", "a"))
+    assert not rows.can_share_file(held("a"))
+    assert not rows.can_share_file(held("a", "b", version=StorageVersion(2, 1)))
+    assert not rows.can_share_file(held("a", "b", rows_max=7))

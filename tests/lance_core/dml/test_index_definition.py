@@ -60,9 +60,9 @@ def test_what_others_build_is_named_alike(tmp_path: Path) -> None:
         (("at.z", "BTREE"), r"there is no column 'at.z'; there are at.x, at.y|did you mean 'at\.[xy]'"),
         (("id", "HASH"), "kind='HASH'"),
         (("at", "BTREE"), "BTREE index cannot be built on column 'at'"),
-        (("tags", "BTREE"), "for it there is LABEL_LIST"),
+        (("tags", "BTREE"), "index types for this column are LABEL_LIST"),
         (("tags.item", "BTREE"), "lies within 'tags'"),
-        (("word", "LABEL_LIST"), "for it there is BTREE"),
+        (("word", "LABEL_LIST"), "index types for this column are BTREE"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, arguments: tuple[str, str], message: str) -> None:

@@ -68,7 +68,7 @@ def test_what_the_library_needs_outlasts_a_replacement(tmp_path: Path) -> None:
     [
         (lambda t: t.set_config({}), "no entry is given"),
         (lambda t: t.set_metadata({"": "x"}), "an empty key"),
-        (lambda t: t.set_schema_metadata({"a": 1}), "the entry 'a': 1 is not of text"),
+        (lambda t: t.set_schema_metadata({"a": 1}), "the entry 'a': 1 is invalid"),
         (lambda t: t.set_field_metadata({}), "no column is given"),
         (lambda t: t.set_field_metadata({"s.xx": {"a": "b"}}), r"there is no column 's\.xx'; did you mean 's\.x'"),
     ],

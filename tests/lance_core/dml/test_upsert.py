@@ -318,7 +318,7 @@ def test_keys_alone_update_nothing(tmp_path: Path) -> None:
             "cannot be matched by column 's'.*keys hold plain values",
         ),
         (pa.table({"id": ["1"], "v": [1]}), {}, "column 'id' is stored as int64, the data has string"),
-        (WHOLE, {"matched": "replace"}, "choose one of update, delete, fail, ignore"),
+        (WHOLE, {"matched": "replace"}, "must be one of update, delete, fail, ignore"),
         (WHOLE, {"matched": "ignore", "matched_if": "source.v > 1"}, "does neither"),
         (WHOLE, {"matched_if": "v > 1"}, "matched_if: .*written source.x and target.x"),
         (WHOLE, {"matched_if": "source.z > 1"}, "matched_if: .*no field 'z'"),

@@ -63,7 +63,7 @@ def test_a_predicate_built_from_its_tree_answers_the_same(group: str) -> None:
         if answer_or_refusal(sql) is None:
             continue
         parsed = Predicate.parse(sql, BATCH.schema)
-        assert answer(Predicate.of(parsed.tree, BATCH.schema)) == answer(parsed), sql
+        assert answer(Predicate.from_node(parsed.tree, BATCH.schema)) == answer(parsed), sql
 
 
 @pytest.mark.parametrize("group", GOLDEN)

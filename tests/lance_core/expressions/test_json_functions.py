@@ -9,7 +9,7 @@ import pytest
 
 from lance_core.errors import InvalidInput
 from lance_core.expressions import Predicate, Projection
-from lance_core.expressions.json_functions import UnsupportedPath, path
+from lance_core.expressions.json_functions import UnsupportedPath, parse_path
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[2] / "golden" / "predicates_json.json").read_text(encoding="utf-8"))
 JSON = pa.json_(pa.string())
@@ -50,7 +50,7 @@ def test_we_answer_as_pylance_does(sql: str) -> None:
 @pytest.mark.parametrize("text", ["$.a[*]", "$.*", "$.a[last]", "$..a", "$.a[-1]", "$.a[0,1]", "$.a ? (@ > 1)", "$x"])
 def test_other_paths_are_refused_before_the_first_row(text: str) -> None:
     with pytest.raises(UnsupportedPath, match="is not supported; write names and positions"):
-        path(text)
+        parse_path(text)
     with pytest.raises(InvalidInput, match="is not supported; write names and positions"):
         Predicate.parse(f"json_exists(js, '{text}')", SCHEMA)
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core.expressions import Predicate, engine
-from lance_core.expressions.resolve import compare, is_settled
+from lance_core.expressions.resolve import build_comparison, is_simplified
 
 _VALUES: tuple[tuple[pa.DataType, tuple[object, ...]], ...] = (
     (pa.int8(), (-128, 7, 127)),
@@ -40,8 +40,8 @@ def test_what_is_settled_stays_as_it_is_when_simplified(
 ) -> None:
     schema = pa.schema([pa.field("a.B c", arrow, nullable=nullable)])
     for value in values:
-        written = compare(engine.column(("a.B c",)), operation, engine.literal(pa.scalar(value, arrow)))
-        assert is_settled(written, schema)
+        written = build_comparison(engine.column(("a.B c",)), operation, engine.literal(pa.scalar(value, arrow)))
+        assert is_simplified(written, schema)
         simple = engine.simplify(written, schema)
         assert simple.canonical_name().replace("?table?.", "") == written.canonical_name()
         assert engine.type_of(simple, schema) == pa.bool_()
@@ -55,7 +55,7 @@ def test_anything_else_is_simplified(sql: str) -> None:
     schema = pa.schema(
         [("id", pa.int64()), ("other", pa.int64()), ("flag", pa.bool_()), ("s", pa.struct([("x", pa.int64())]))]
     )
-    assert not is_settled(engine.parse(sql, schema), schema)
+    assert not is_simplified(engine.parse(sql, schema), schema)
 
 
 def test_a_lookup_is_not_simplified(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,13 +111,13 @@ def test_prefixes_of_patterns(pattern: str, prefix: str, is_prefix: bool) -> Non
 def test_predicates_are_built_without_text() -> None:
     quote = "it's \"`\\ a name"
     node = And((In(("name",), (scalar(quote, "name"),)), Not(IsNull(("s", "x"))), Or(())))
-    built = Predicate.of(And((*node.operands[:2],)), SCHEMA)
+    built = Predicate.from_node(And((*node.operands[:2],)), SCHEMA)
     batch = pa.RecordBatch.from_pylist([{"name": quote, "s": {"x": 1}}, {"name": "x", "s": {"x": 1}}], SCHEMA)
     assert built.mask(batch).to_pylist() == [True, False]
-    assert Predicate.of(node, SCHEMA).mask(batch).to_pylist() == [False, False]
-    assert Predicate.of(And(()), SCHEMA).tree == Constant(True)
+    assert Predicate.from_node(node, SCHEMA).mask(batch).to_pylist() == [False, False]
+    assert Predicate.from_node(And(()), SCHEMA).tree == Constant(True)
 
 
 def test_a_built_predicate_is_checked_like_any_other() -> None:
     with pytest.raises(InvalidInput, match="there is no column 'nme' at character 1; did you mean 'name'"):
-        Predicate.of(IsNull(("nme",)), SCHEMA)
+        Predicate.from_node(IsNull(("nme",)), SCHEMA)

@@ -169,7 +169,7 @@ def test_some_columns_are_what_they_would_be_by_themselves() -> None:
     )
     whole = TableSchema.from_arrow(arrow)
     for names in ([], ["js"], ["at", "id"]):
-        some = whole.only(names)
+        some = whole.select(names)
         alone = TableSchema(some.fields, some.metadata)
         assert some == alone
         assert some.arrow.equals(alone.arrow, check_metadata=True)

@@ -113,10 +113,10 @@ def test_what_is_wrong_is_grouped_the_worst_first(table: Table, shell: Shell) ->
         (["TABLE", "--head", "--version", "1"], "not allowed with"),
         (["TABLE", "--repair", "everything"], "invalid choice: 'everything'"),
         (["TABLE", "--apply"], "--apply does what --repair chooses"),
-        (["TABLE", "--storage-option", "aws_region"], "of the form KEY=VALUE"),
-        (["TABLE", "--storage-option-from", "aws_region=NOT_THERE"], "no variable 'NOT_THERE'"),
-        (["TABLE", "--manifest-store-from", "NOT_THERE"], "no variable 'NOT_THERE'"),
-        (["TABLE", "--manifest-store", "orders.db"], "the manifest store is no URL"),
+        (["TABLE", "--storage-option", "aws_region"], "must have the form KEY=VALUE"),
+        (["TABLE", "--storage-option-from", "aws_region=NOT_THERE"], "the environment variable 'NOT_THERE' is not set"),
+        (["TABLE", "--manifest-store-from", "NOT_THERE"], "the environment variable 'NOT_THERE' is not set"),
+        (["TABLE", "--manifest-store", "orders.db"], "manifest_store is not a URL"),
         (["gopher://x/y"], "unknown scheme 'gopher'"),
         ([], "required: URI"),
     ],
@@ -285,14 +285,14 @@ def test_a_repair_looks_again_before_it_does_anything(table: Table) -> None:
     manifest(table, 4).write_bytes(b"nonsense")
     (finding,) = [each for each in Table.check(table.uri).findings if each.rule == "head"]
     manifest(table, 4).write_bytes(whole)
-    assert finding.mend is not None
-    assert finding.mend.do() == "version 4 can be read now, and stays"
+    assert finding.automatic_repair is not None
+    assert finding.automatic_repair.apply() == "version 4 can be read now, and stays"
     table.tags.create("two", 2)
     away = manifest(table, 2).rename(manifest(table, 2).with_suffix(".away"))
     (finding,) = [each for each in Table.check(table.uri).findings if each.rule == "dangling_tag"]
     away.rename(manifest(table, 2))
-    assert finding.mend is not None
-    assert finding.mend.do() == "version 2 is there now, and _refs/tags/two.json stays"
+    assert finding.automatic_repair is not None
+    assert finding.automatic_repair.apply() == "version 2 is there now, and _refs/tags/two.json stays"
     assert table.fsck().is_clean
 
 

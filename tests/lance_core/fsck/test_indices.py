@@ -75,7 +75,7 @@ def test_a_wrong_coverage_bit(tmp_path: Path, kind: str, stable: bool) -> None:
     (found,) = findings(table)
     assert "index 'it' says that it covers fragment 4, and" in found.what
     if kind not in KEEP_EVERY_ROW:
-        assert (found.rule, found.severity, found.mend) == (
+        assert (found.rule, found.severity, found.automatic_repair) == (
             "index_unproven",
             Severity.INFO,
             None,
@@ -83,13 +83,13 @@ def test_a_wrong_coverage_bit(tmp_path: Path, kind: str, stable: bool) -> None:
         return
     assert (found.rule, found.severity) == ("index_coverage", Severity.ERROR)
     assert "20 of its rows are not in it" in found.what
-    assert found.mend is not None
-    assert found.mend.what.endswith("no longer say that it covers 4.")
-    assert "done in version" in found.mend.do()
+    assert found.automatic_repair is not None
+    assert found.automatic_repair.what.endswith("no longer say that it covers 4.")
+    assert "done in version" in found.automatic_repair.apply()
     table = table.refresh()
     assert findings(table) == []
     assert the_only(table).covers == BitMap([0, 1, 2, 3])
-    assert "says so no more" in found.mend.do()
+    assert "says so no more" in found.automatic_repair.apply()
     check_answers(table)
 
 
@@ -130,8 +130,8 @@ def test_pages_out_of_order(tmp_path: Path, file: str, change: Callable[[pa.Tabl
     assert (found.rule, found.severity) == ("index_contents", Severity.ERROR)
     assert "contradicts itself" in found.what
     assert found.path == the_only(table).qualified_path
-    assert found.mend is not None
-    assert "done" in found.mend.do()
+    assert found.automatic_repair is not None
+    assert "done" in found.automatic_repair.apply()
     assert table.refresh().indices == ()
     check_answers(table.refresh())
 
@@ -153,7 +153,7 @@ def test_addresses_that_are_taken_for_row_ids(tmp_path: Path) -> None:
             continue
         assert (found.rule, found.severity) == ("index_rows", Severity.ERROR)
         assert "is said to hold row ids, and it holds" in found.what
-        assert found.mend is not None
+        assert found.automatic_repair is not None
 
 
 def test_row_ids_that_are_taken_for_addresses(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_what_is_not_known_is_told(tmp_path: Path) -> None:
     lance.dataset(table.uri).create_scalar_index("word", "INVERTED")
     (found,) = findings(table.refresh())
     assert (found.rule, found.severity) == ("index_unknown", Severity.INFO)
-    assert "is of a kind that is not known here" in found.what
+    assert "has an unknown index type" in found.what
 
 
 def test_files_that_are_gone_or_no_files(tmp_path: Path) -> None:
@@ -210,8 +210,8 @@ def test_a_part_of_what_became_one(tmp_path: Path) -> None:
     (found,) = findings(table)
     assert (found.rule, found.severity) == ("index_reuse", Severity.WARNING)
     assert "covers fragment 0 and not fragment 1, which became fragment" in found.what
-    assert found.mend is not None
-    assert "done" in found.mend.do()
+    assert found.automatic_repair is not None
+    assert "done" in found.automatic_repair.apply()
     assert findings(table.refresh()) == []
     check_answers(table.refresh())
 

@@ -32,7 +32,7 @@ class Place:
 
     def __init__(self, root: Path, manifests: ManifestStore) -> None:
         self.root, self.manifests = root, manifests
-        self.key = manifests.key(str(root))
+        self.key = manifests.table_key(str(root))
         table = Table.create(root, rows(1), manifest_store=manifests, durable=False)
         for number in (2, 3, 4):
             table = table.append(rows(number)).table
@@ -41,15 +41,15 @@ class Place:
         return self.root / naming.manifest_path(Version(version))
 
     def entry(self, version: int) -> Entry:
-        found = self.manifests.find(self.key, Version(version))
+        found = self.manifests.find_entry(self.key, Version(version))
         assert found is not None
         return found
 
     def entries(self) -> list[Entry]:
-        return list(self.manifests.listed(self.key))
+        return list(self.manifests.list_entries(self.key))
 
     def forget(self, version: int) -> None:
-        self.manifests.forget(self.key, self.entry(version))
+        self.manifests.remove_entry(self.key, self.entry(version))
 
     def reserve(self, version: int) -> Entry:
         entry = Entry(Version(version), f"{naming.manifest_path(Version(version))}-{STAGED}")
@@ -61,7 +61,7 @@ class Place:
         entry = self.entry(version)
         staged = replace(entry, path=f"{entry.path}-{STAGED}")
         (self.root / staged.path).write_bytes(self.path(version).read_bytes())
-        assert self.manifests.move(self.key, entry, staged)
+        assert self.manifests.move_entry(self.key, entry, staged)
         if not keep_final:
             self.path(version).unlink()
 
@@ -108,11 +108,11 @@ def check(
     assert what in finding.what
     assert finding.repair.endswith(".")
     if done is None:
-        assert finding.mend is None
+        assert finding.automatic_repair is None
         return
-    assert finding.mend is not None
-    assert finding.mend.what.endswith(".")
-    assert done in finding.mend.do()
+    assert finding.automatic_repair is not None
+    assert finding.automatic_repair.what.endswith(".")
+    assert done in finding.automatic_repair.apply()
     after()
     assert place.look() == []
 
@@ -192,7 +192,7 @@ def test_versions_from_before_the_manifest_store(place: Place) -> None:
 
 def test_an_entry_of_another_size(place: Place) -> None:
     entry = place.entry(3)
-    assert place.manifests.move(place.key, entry, replace(entry, size=7))
+    assert place.manifests.move_entry(place.key, entry, replace(entry, size=7))
     check(
         place, "entry_size", Severity.WARNING, f"has {entry.size} bytes, and ",
         done="the entry of version 3 is correct now", after=lambda: place.entry(3) == entry,
@@ -201,15 +201,15 @@ def test_an_entry_of_another_size(place: Place) -> None:
 
 def test_an_entry_of_an_old_writer_without_a_size_is_none(place: Place) -> None:
     entry = place.entry(3)
-    assert place.manifests.move(place.key, entry, replace(entry, size=None))
+    assert place.manifests.move_entry(place.key, entry, replace(entry, size=None))
     assert place.look() == []
 
 
 @pytest.mark.parametrize("path", ["../../etc/passwd", "_versions/7.manifest", "data/x.lance"])
 def test_an_entry_that_cannot_be_believed(place: Place, path: str) -> None:
     entry = place.entry(4)
-    assert place.manifests.move(place.key, entry, replace(entry, path=path))
-    with pytest.raises(Corrupt, match="where it cannot be"):
+    assert place.manifests.move_entry(place.key, entry, replace(entry, path=path))
+    with pytest.raises(Corrupt, match="which cannot be its manifest"):
         place.open()
     check(place, "entry_path", Severity.ERROR, "where it cannot be", done="the entry of version 4 is correct now")
     assert place.entry(4) == entry
@@ -218,20 +218,20 @@ def test_an_entry_that_cannot_be_believed(place: Place, path: str) -> None:
 
 def test_an_entry_that_cannot_be_believed_of_no_version(place: Place) -> None:
     entry = place.reserve(9)
-    assert place.manifests.move(place.key, entry, replace(entry, path="../x"))
+    assert place.manifests.move_entry(place.key, entry, replace(entry, path="../x"))
     check(place, "entry_path", Severity.ERROR, "where it cannot be", done=None)
 
 
 def test_a_repair_of_an_entry_that_changed_meanwhile_does_nothing(place: Place) -> None:
     entry = place.reserve(5)
     (finding,) = place.look()
-    assert finding.mend is not None
+    assert finding.automatic_repair is not None
     other = replace(entry, path=entry.path[:-1] + "7")
-    assert place.manifests.move(place.key, entry, other)
-    assert finding.mend.do() == "the entry of version 5 is another one now, and stays"
+    assert place.manifests.move_entry(place.key, entry, other)
+    assert finding.automatic_repair.apply() == "the entry of version 5 is another one now, and stays"
     assert place.entry(5) == other
     (place.root / other.path).write_bytes(b"1")
-    assert finding.mend.do() == "the entry of version 5 is another one now, and stays"
+    assert finding.automatic_repair.apply() == "the entry of version 5 is another one now, and stays"
 
 
 def test_all_that_is_reserved_and_nothing_is_there(tmp_path: Path) -> None:
@@ -247,10 +247,10 @@ def test_all_that_is_reserved_and_nothing_is_there(tmp_path: Path) -> None:
 def test_a_head_is_moved_aside_with_its_entry(place: Place) -> None:
     place.path(4).write_bytes(b"x" * place.path(4).stat().st_size)
     (finding,) = [
-        each for each in examine(locate(str(place.root), manifest_store=place.manifests)).findings if each.mend
+        each for each in examine(locate(str(place.root), manifest_store=place.manifests)).findings if each.automatic_repair
     ]
-    assert finding.mend is not None
-    assert "is _versions/" in finding.mend.do()
+    assert finding.automatic_repair is not None
+    assert "is _versions/" in finding.automatic_repair.apply()
     assert [entry.version for entry in place.entries()] == [1, 2, 3]
     assert place.open().append(rows(7)).version == 4
     assert place.look() == []

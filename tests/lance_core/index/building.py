@@ -36,10 +36,10 @@ class Staying:
 
     fragments: frozenset[int]
 
-    def of(self, rows: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
+    def remap(self, rows: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
         return rows, np.isin(rows >> np.uint64(32), list(self.fragments))
 
-    def of_set(self, rows: RowSet) -> RowSet:
+    def remap_set(self, rows: RowSet) -> RowSet:
         return rows.in_fragments(BitMap(self.fragments))
 
 

@@ -38,10 +38,10 @@ ROWS_UNDER = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Unmoved:
-    def of(self, rows: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
+    def remap(self, rows: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
         return rows, np.ones(len(rows), np.bool_)
 
-    def of_set(self, rows: RowSet) -> RowSet:
+    def remap_set(self, rows: RowSet) -> RowSet:
         return rows
 
 
@@ -51,11 +51,11 @@ class Moved:
 
     to: Mapping[int, int] = field(default_factory=dict)
 
-    def of(self, rows: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
+    def remap(self, rows: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
         there = np.array([int(row) in self.to for row in rows], np.bool_)
         return np.array([self.to.get(int(row), 0) for row in rows], np.uint64), there
 
-    def of_set(self, rows: RowSet) -> RowSet:
+    def remap_set(self, rows: RowSet) -> RowSet:
         return RowSet.of(np.array([self.to[row] for row in rows if row in self.to], np.uint64))
 
 
@@ -82,13 +82,13 @@ def write(
     else:
         location = locate(directory, durable=False)
     files = NewSegment(location, uuid.uuid4())
-    details = kind.write(files, column, rows, parts, kind.options(options or {}))
+    details = kind.write(files, column, rows, parts, kind.parse_options(options or {}))
     sizes = (table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in files.files)
     message = table_pb2.IndexMetadata(name="test", fields=[0], files=sizes)
-    message.uuid.uuid = files.identity.bytes
+    message.uuid.uuid = files.segment_uuid.bytes
     message.index_details.type_url = kind.type_url
     message.index_details.value = details
-    message.index_version = kind.version(stable_row_ids=stable_row_ids)
+    message.index_version = kind.written_version(stable_row_ids=stable_row_ids)
     metadata = IndexMetadata(message)
     return Segment(metadata, OpenSegment(location, metadata), lambda high: ROWS_UNDER)
 
@@ -121,6 +121,6 @@ def check(
 def matching(values: pa.Array, leaf: Node | RangeCondition, rows: Sequence[int] | None = None) -> list[int]:
     batch = pa.RecordBatch.from_arrays([values], names=[VALUE])
     node = And((leaf.low, leaf.high)) if isinstance(leaf, RangeCondition) else leaf
-    mask = Predicate.of(node, batch.schema).mask(batch).to_pylist()
+    mask = Predicate.from_node(node, batch.schema).mask(batch).to_pylist()
     numbers = range(len(values)) if rows is None else rows
     return [number for number, matches in zip(numbers, mask, strict=True) if matches]

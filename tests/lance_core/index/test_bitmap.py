@@ -74,10 +74,10 @@ def test_rows_in_any_order_and_of_many_fragments() -> None:
 @pytest.mark.parametrize("batch", [3, 1000])
 def test_too_many_values_are_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
     values = pa.array(range(20))
-    monkeypatch.setattr(value_bitmaps, "INDEX_KEYS", replace(INDEX_KEYS, most=20))
+    monkeypatch.setattr(value_bitmaps, "INDEX_KEYS", replace(INDEX_KEYS, maximum=20))
     segment = write(None, BITMAP, pa.field(VALUE, values.type), rows_of(values, batch=batch))
     BITMAP.open(segment, pa.field(VALUE, values.type))
-    monkeypatch.setattr(value_bitmaps, "INDEX_KEYS", replace(INDEX_KEYS, most=19))
+    monkeypatch.setattr(value_bitmaps, "INDEX_KEYS", replace(INDEX_KEYS, maximum=19))
     with pytest.raises(InvalidInput, match=r"more than 19 different values.* build a BTREE"):
         write(None, BITMAP, pa.field(VALUE, values.type), rows_of(values, batch=batch))
     with pytest.raises(Unsupported, match="LANCE_ASSETS_INDEX_KEYS_MAX"):

@@ -18,7 +18,7 @@ from lance_core.format.row_sets import RowSet
 from lance_core.index import bloomfilter, registry
 from lance_core.index.bloomfilter import BLOOMFILTER, BloomFilterOptions
 from lance_core.index.index_type import Certainty
-from lance_core.index.segment_files import all_rows
+from lance_core.index.segment_files import read_all_rows
 from tests.lance_core.index.building import Built, Fragments, asked, built, check, leaf_of, live_rows, rewritten
 from tests.lance_core.index.values import HALF, POOLS, columns, deletions, leaves
 
@@ -30,14 +30,14 @@ INTS = {0: pa.array([1, 2, 3, 4, 5, 6, None]), 2: pa.array([7, None, 9])}
 
 
 def table_of(it: Built) -> pa.Table:
-    return all_rows(it.segment.files.open(FILE))
+    return read_all_rows(it.segment.files.open(FILE))
 
 
 def changed(it: Built, name: str, column: pa.Array) -> None:
     table = table_of(it)
     at = table.schema.names.index(name)
-    notes = {key: value for key, value in it.segment.files.open(FILE).notes.items() if key == "null_bitmap"}
-    attached = it.segment.files.open(FILE).attached(1)
+    notes = {key: value for key, value in it.segment.files.open(FILE).metadata.items() if key == "null_bitmap"}
+    attached = it.segment.files.open(FILE).read_buffer(1)
     rewritten(it, FILE, table.set_column(at, pa.field(name, column.type), column), notes, attached)
 
 
@@ -52,7 +52,7 @@ def test_it_leaves_out_nothing_that_matches(arrow: pa.DataType, data: st.DataObj
         check(KIND, it, fragments, leaf)
     examined = KIND.examine(it.segment, it.column)
     assert live_rows(it, fragments) <= set(examined.rows)
-    assert (examined.has_all, examined.problems) == (True, ())
+    assert (examined.lists_every_row, examined.problems) == (True, ())
 
 
 @settings(max_examples=40, deadline=None)
@@ -120,7 +120,7 @@ def test_what_it_says_of_itself() -> None:
     it = built(KIND, pa.int64(), INTS, number_of_items=FEW, probability=0.25)
     assert it.segment.details == b""
     assert KIND.options_of(it.segment) == BloomFilterOptions(FEW, 0.25)
-    notes = it.segment.files.open(FILE).notes
+    notes = it.segment.files.open(FILE).metadata
     assert (notes["bloomfilter_item"], notes["bloomfilter_probability"]) == (str(FEW), "0.25")
     assert registry.by_type_url(it.segment.metadata) is KIND
     rewritten(it, FILE, table_of(it), {"bloomfilter_item": "many"})
@@ -131,7 +131,7 @@ def test_what_it_says_of_itself() -> None:
     ("items", "probability", "size"), [(8192, 0.00057, 32_768), (100, 0.01, 256), (100, 0.5, 64), (1, 0.00057, 32)]
 )
 def test_filters_are_as_large_as_those_of_the_reference_writer(items: int, probability: float, size: int) -> None:
-    assert BloomFilterOptions(items, probability).blocks * 32 == size
+    assert BloomFilterOptions(items, probability).block_count * 32 == size
 
 
 def test_zero_is_found_with_either_sign() -> None:
@@ -147,7 +147,7 @@ def test_zero_is_found_with_either_sign() -> None:
 
 
 def test_filters_that_are_too_many_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bloomfilter, "BYTES_KEPT", 100)
+    monkeypatch.setattr(bloomfilter, "CACHE_BYTES_MAX", 100)
     it = built(KIND, pa.int64(), INTS, number_of_items=1)
     searcher = KIND.open(it.segment, it.column)
     for _ in range(3):
@@ -248,7 +248,7 @@ def test_what_contradicts_itself_is_told() -> None:
 )
 def test_options(given: dict[str, object], said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
-        KIND.options(given)
+        KIND.parse_options(given)
 
 
 def test_what_it_fits() -> None:

@@ -48,7 +48,7 @@ def rewritten(
         arrays = [pa.array(columns[field.name], field.type) for field in schema]
         writer.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
     for key, text in (notes or {}).items():
-        writer.note(key, text)
+        writer.add_metadata(key, text)
     writer.finish()
     return segment
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as draws
 
-from lance_core.index.external_sort import Sorter, merged, splitters
+from lance_core.index.external_sort import Sorter, merge_runs, choose_splitters
 from lance_core.index.index_type import ROW, VALUE
-from lance_core.index.ordering import Ordering, ordering, sorted_positions
+from lance_core.index.ordering import Ordering, ordering, argsort
 from tests.lance_core.index import columns
 from tests.lance_core.index.segments import rows_of
 
@@ -44,7 +44,7 @@ def test_a_small_budget_gives_what_a_large_one_gives(arrow: pa.DataType) -> None
             sorter = Sorter(order, bytes_held)
             for batch in rows_of(values, batch=5):
                 sorter.add(batch)
-            by_budget.append(ranked(order, list(sorter.batches())))
+            by_budget.append(ranked(order, list(sorter.sorted_batches())))
         large, small = by_budget
         keys = [key for key, _ in large]
         assert keys == [key for key, _ in small]
@@ -61,7 +61,7 @@ def test_floats_are_ordered_by_their_bits() -> None:
     nan, negative_nan = float("nan"), columns.NEGATIVE_NAN
     values = [nan, 1.0, float("-inf"), 0.0, -0.0, float("inf"), negative_nan, -1.0]
     for arrow in (pa.float16(), pa.float32(), pa.float64()):
-        positions = ordering(arrow).sorted_positions(pa.array(np.array(values, arrow.to_pandas_dtype())))
+        positions = ordering(arrow).argsort(pa.array(np.array(values, arrow.to_pandas_dtype())))
         assert positions.tolist() == [6, 2, 7, 4, 3, 1, 5, 0]
 
 
@@ -74,14 +74,14 @@ def test_floats_are_ordered_by_their_bits() -> None:
 )
 @settings(deadline=None)
 def test_positions_are_those_of_a_stable_sort(numbers: npt.NDArray[np.int64]) -> None:
-    assert sorted_positions(numbers).tolist() == np.argsort(numbers, kind="stable").tolist()
+    assert argsort(numbers).tolist() == np.argsort(numbers, kind="stable").tolist()
 
 
 @given(st.lists(st.sampled_from([0, 1, 2, 1 << 62, (1 << 62) + 1, -(1 << 63), -1]), max_size=300))
 def test_numbers_that_begin_alike_are_sorted_by_their_ends(numbers: list[int]) -> None:
     """Far apart and close together at once: there is no room for both ends beside the positions."""
     array = np.array(numbers, np.int64)
-    assert sorted_positions(array).tolist() == np.argsort(array, kind="stable").tolist()
+    assert argsort(array).tolist() == np.argsort(array, kind="stable").tolist()
 
 
 @pytest.mark.parametrize("arrow", [pa.string(), pa.large_binary(), pa.binary(12)], ids=columns.name)
@@ -98,7 +98,7 @@ def test_bytes_that_begin_alike_are_sorted_by_what_follows(arrow: pa.DataType) -
             texts = [text[:12].ljust(12, b"\x00") for text in texts]
         values = pa.array([texts[0] if texts else b"\x00" * 12] * skipped + texts, pa.large_binary()).cast(arrow)
         expected = sorted(range(len(texts)), key=lambda at: (texts[at], at))
-        assert ordering(arrow).sorted_positions(values.slice(skipped)).tolist() == expected
+        assert ordering(arrow).argsort(values.slice(skipped)).tolist() == expected
 
     run()
 
@@ -109,7 +109,7 @@ def test_temporary_files_are_gone_afterwards(tmp_path: Path, monkeypatch: pytest
     for batch in rows_of(pa.array([*range(5000, 0, -1), None]), batch=100):
         sorter.add(batch)
     assert os.listdir(tmp_path)
-    rows = sorter.batches()
+    rows = sorter.sorted_batches()
     assert next(rows).column(VALUE)[0].as_py() is None
     assert sum(batch.num_rows for batch in rows) == 5000
     assert not os.listdir(tmp_path)
@@ -120,7 +120,7 @@ def test_whoever_stops_early_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
     sorter = Sorter(ordering(pa.int64()), budget=1000)
     for batch in rows_of(pa.array(range(5000)), batch=100):
         sorter.add(batch)
-    rows = sorter.batches()
+    rows = sorter.sorted_batches()
     next(rows)
     rows.close()  # type: ignore[attr-defined]
     assert not os.listdir(tmp_path)
@@ -133,7 +133,7 @@ def test_cuts_ascend_and_are_values(arrow: pa.DataType) -> None:
     @_FEW
     @given(columns.arrays(arrow), st.integers(1, 6))
     def run(values: pa.Array, parts: int) -> None:
-        cuts = splitters(order, values, parts)
+        cuts = choose_splitters(order, values, parts)
         assert len(cuts) < parts
         keys = order.keys(cuts)
         assert all(a < b for a, b in itertools.pairwise(keys))
@@ -144,7 +144,7 @@ def test_cuts_ascend_and_are_values(arrow: pa.DataType) -> None:
 
 def test_parts_are_about_alike() -> None:
     values = np.random.default_rng(5).permutation(10_000)
-    cuts = splitters(ordering(pa.int64()), pa.array(values[:1000]), 4)
+    cuts = choose_splitters(ordering(pa.int64()), pa.array(values[:1000]), 4)
     sizes = np.bincount(np.searchsorted(cuts.to_numpy(), values, side="right"))
     assert sizes.min() > 2000
 
@@ -152,6 +152,6 @@ def test_parts_are_about_alike() -> None:
 def test_runs_that_are_there_are_merged() -> None:
     order = ordering(pa.string())
     runs = [rows_of(pa.array(sorted(f"{n * step}" for n in range(100))), batch=7) for step in (1, 3, 1)]
-    found = [value for batch in merged(order, [iter(run) for run in runs]) for value in batch.column(VALUE).to_pylist()]
+    found = [value for batch in merge_runs(order, [iter(run) for run in runs]) for value in batch.column(VALUE).to_pylist()]
     assert found == sorted(found)
     assert len(found) == 300

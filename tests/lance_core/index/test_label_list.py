@@ -95,7 +95,7 @@ def test_merging_keeps_what_is_under_no_key() -> None:
     assert check(LABEL_LIST, merged, now, _WHOLE, numbers)
     examined = LABEL_LIST.examine(merged, column)
     assert set(examined.rows) == {10, 11, 3, 4, 5, 7, 8}
-    assert not examined.has_all
+    assert not examined.lists_every_row
     assert not examined.problems
 
 

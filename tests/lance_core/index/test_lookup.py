@@ -40,14 +40,14 @@ def check(table: Table, predicate: str, columns: Sequence[str] | None, limit: in
     columns=st.sampled_from([None, [], ["plain"], ["id", "s.x"], ["word", "_rowid"]]),
     limit=st.sampled_from([None, None, None, 0, 1, 7]),
     offset=st.sampled_from([None, None, 3]),
-    few=st.sampled_from([-1, lookup._FEW]),
+    few=st.sampled_from([-1, lookup._FEW_ROWS]),
 )
 def test_a_filter_finds_what_a_scan_finds(
     table: Table, predicate: str, columns: Sequence[str] | None, limit: int | None, offset: int | None, few: int
 ) -> None:
     """Whether or not few rows are looked at rather than large sets searched for."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(lookup, "_FEW", few)
+        patched.setattr(lookup, "_FEW_ROWS", few)
         check(table, predicate, columns, limit, offset)
 
 
@@ -210,5 +210,5 @@ def test_verbs_find_rows_through_indices(plain: Table, tmp_path: Path) -> None:
 def test_what_is_certain_of_parts_and_what_of_the_whole(
     plain: Table, predicate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup, "_FEW", -1)
+    monkeypatch.setattr(lookup, "_FEW_ROWS", -1)
     same(plain.append(pa.table({"id": [4, 77], "word": ["w1", "w6"], "n": [0, 1]})).table, predicate)

@@ -16,8 +16,8 @@ from lance_core.format import treemap
 from lance_core.index import registry
 from lance_core.index.index_type import Certainty, Condition
 from lance_core.index.ngram import NGRAM
-from lance_core.index.segment_files import all_rows
-from lance_core.index.trigrams import spelled, wanted
+from lance_core.index.segment_files import read_all_rows
+from lance_core.index.trigrams import token_text, required_tokens
 from tests.lance_core.index.building import Built, Fragments, asked, built, check, leaf_of, rewritten
 
 KIND = NGRAM
@@ -131,14 +131,14 @@ def test_a_null_argument_is_not_asked_of_it() -> None:
 
 
 def lists(it: Built) -> dict[int, set[int]]:
-    table = all_rows(it.segment.files.open(FILE))
+    table = read_all_rows(it.segment.files.open(FILE))
     rows = (set(treemap.decode(data, lambda _high: 1 << 32, path="x")) for data in table["posting_list"].to_pylist())
     return dict(zip(table["tokens"].to_pylist(), rows, strict=True))
 
 
 def test_what_is_in_the_file() -> None:
     it = built(KIND, pa.string(), {1: pa.array(["Abc", "xABCD", None, "é12", "a-b-c"])})
-    named = {spelled(token) if token else "": rows for token, rows in lists(it).items()}
+    named = {token_text(token) if token else "": rows for token, rows in lists(it).items()}
     first = 1 << 32
     assert named == {
         "": {first | 2},
@@ -167,7 +167,7 @@ def test_a_segment_of_segments_and_rows(first: list[str], second: list[str], sta
 
 def test_rows_that_a_compaction_moved_are_named_anew() -> None:
     class Shifted:
-        def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def remap(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return rows + np.uint64(7 << 32), rows != np.uint64(2)
 
     it = built(KIND, pa.string(), WORDS)
@@ -185,7 +185,7 @@ def changed(it: Built, tokens: list[int | None], data: list[bytes | None]) -> No
     )
 
 
-SOME = wanted("straw")
+SOME = required_tokens("straw")
 DAMAGE: Mapping[str, tuple[Callable[[Built], None], str]] = {
     "gone": (lambda it: it.location.store.delete(f"{it.path}/{FILE}"), "does not exist|no such|not found"),
     "no tokens": (lambda it: changed(it, [None], [b""]), "a value is missing"),
@@ -210,7 +210,7 @@ def test_what_contradicts_itself_is_told() -> None:
     it = built(KIND, pa.string(), WORDS)
     examined = KIND.examine(it.segment, it.column)
     assert set(examined.rows) == {0, 1, 2, 3, *(2 << 32 | row for row in (0, 1, 3))}
-    assert (examined.has_all, examined.problems) == (False, ())
+    assert (examined.lists_every_row, examined.problems) == (False, ())
     changed(it, [SOME[1], SOME[0], None], [b"", treemap.encode(examined.rows), b"x"])
     problems = KIND.examine(it.segment, it.column).problems
     assert "1 of its lists have no token" in problems
@@ -220,14 +220,14 @@ def test_what_contradicts_itself_is_told() -> None:
 
 def test_tokens_in_no_order_are_found() -> None:
     it = built(KIND, pa.string(), WORDS)
-    table = all_rows(it.segment.files.open(FILE)).take(list(range(len(lists(it))))[::-1])
+    table = read_all_rows(it.segment.files.open(FILE)).take(list(range(len(lists(it))))[::-1])
     rewritten(it, FILE, table)
     check(KIND, it, WORDS, leaf_of("v LIKE '%berry%'", pa.string()))
 
 
 def test_options_and_types() -> None:
     with pytest.raises(InvalidInput, match="NGRAM has no option 'n'"):
-        KIND.options({"n": 3})
+        KIND.parse_options({"n": 3})
     types = (pa.string(), pa.large_string(), pa.binary(), pa.int64())
     assert [KIND.supports(pa.field("v", arrow)) for arrow in types] == [
         True, True, False, False,

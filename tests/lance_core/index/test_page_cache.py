@@ -36,11 +36,11 @@ def test_segments_share_what_they_may_keep(
 ) -> None:
     it = built(kind, values.type, {0: values}, **options)
     searchers = [kind.open(it.segment, it.column) for _ in range(5)]
-    monkeypatch.setattr(page_cache.SHELF, "_entries", type(page_cache.SHELF._entries)())
-    monkeypatch.setattr(page_cache.SHELF, "_weight", 0)
-    monkeypatch.setattr(page_cache.SHELF, "_capacity", 3000)
+    monkeypatch.setattr(page_cache.PAGE_CACHE, "_entries", type(page_cache.PAGE_CACHE._entries)())
+    monkeypatch.setattr(page_cache.PAGE_CACHE, "_weight", 0)
+    monkeypatch.setattr(page_cache.PAGE_CACHE, "_capacity", 3000)
     for searcher in searchers:
         first, again = searcher.search(leaf), searcher.search(leaf)
         assert first is not None
         assert first == again
-        assert 0 < page_cache.SHELF.weight <= 3000
+        assert 0 < page_cache.PAGE_CACHE.weight <= 3000

@@ -8,7 +8,7 @@ import lance
 
 from lance_core import Table
 from lance_core.format.fragment import Fragment
-from lance_core.index.statistics import statistics
+from lance_core.index.statistics import index_statistics
 from lance_core.versions.snapshot import Snapshot
 from tests.lance_core.index.asking import rows
 
@@ -41,7 +41,7 @@ def test_of_what_nobody_here_can_use(tmp_path: Path) -> None:
     lance.dataset(table.uri).create_scalar_index("word", "INVERTED")
     (text,) = table.refresh().index_statistics()
     assert (text.kind, text.column, text.is_used, text.coverage) == ("InvertedIndexDetails", "word", False, 0.0)
-    assert text.why_unused == "is of a kind that is not known here (InvertedIndexDetails)"
+    assert text.why_unused == "has an unknown index type (InvertedIndexDetails)"
     assert text.segments[0].unused == text.why_unused
 
 
@@ -53,7 +53,7 @@ def test_of_many_fragments_at_once(tmp_path: Path) -> None:
     many = (Fragment(first.message).with_id(number) for number in range(50_000))
     wide = Snapshot(table._location, table.manifest.with_fragments(many), table._snapshot.scheme)
     started = perf_counter()
-    found = statistics(wide)
+    found = index_statistics(wide)
     assert perf_counter() - started < 1
     assert {(each.covered_fragments, each.uncovered_fragments, each.covered_rows) for each in found} == {
         (1, 49_999, 20)

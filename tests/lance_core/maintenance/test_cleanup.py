@@ -23,7 +23,7 @@ from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Progress, UpdateMemWalState
 from lance_core.maintenance import cleanup
-from lance_core.maintenance.cleanup import CleanupReport, Retention, choose
+from lance_core.maintenance.cleanup import CleanupReport, Retention, choose_versions
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.local import LocalStore
 from lance_core.versions.location import Location
@@ -353,7 +353,7 @@ def test_the_choice() -> None:
 
     def chosen(keep: int, days: int, loaded: int = 10, **named: list[str]) -> tuple[list[int], dict]:
         names = {Version(int(number[1:])): who for number, who in named.items()}
-        choice = choose(modified, names, loaded=Version(loaded), retention=Retention(days * DAY, keep), now=now)
+        choice = choose_versions(modified, names, loaded=Version(loaded), retention=Retention(days * DAY, keep), now=now)
         return list(choice.versions), dict(choice.kept)
 
     assert chosen(1, 0) == ([1, 2, 3, 4, 5, 6, 7, 8, 9], {})

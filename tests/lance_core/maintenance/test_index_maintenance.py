@@ -179,7 +179,7 @@ def test_what_others_made_is_left_alone_with_the_notes_that_it_needs(tmp_path: P
     lance.dataset(table.uri).create_scalar_index("word", "INVERTED", name="text")
     table = table.refresh().compact(remap="reuse").table.append(rows(120, 10)).table
     text = [index for index in table.indices if index.name == "text"]
-    with pytest.raises(Unsupported, match=r"index 'text' cannot be optimized: it is of a kind that is not known here"):
+    with pytest.raises(Unsupported, match=r"index 'text' cannot be optimized: it has an unknown index type"):
         table.optimize_indices(["text"])
     table = table.optimize_indices().table
     assert [index for index in table.indices if index.name == "text"] == text

@@ -46,7 +46,7 @@ def test_an_index_that_nobody_here_can_look_after_is_left_out(tmp_path: Path) ->
     assert [each.name for each in table.survey().indices] == ["id_idx"]
     told = {each.name: each for each in table.index_statistics()}
     assert (told["future"].is_known, told["future"].is_used, told["id_idx"].is_known) == (False, False, True)
-    assert told["future"].why_unused == "is of a kind that is not known here (FutureIndexDetails)"
+    assert told["future"].why_unused == "has an unknown index type (FutureIndexDetails)"
 
 
 def test_what_another_library_covers_is_not_told_as_to_be_covered(tmp_path: Path) -> None:

@@ -30,12 +30,12 @@ def place(tmp_path: Path) -> str:
 
 
 def test_a_cleanup_that_takes_what_is_needed_says_so(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = cleanup._named
+    real = cleanup._referenced_keys
 
     def forgetful(location: Location, paths: Iterable[str], *, own_only: bool = False) -> set[str]:
         return real(location, paths, own_only=own_only) if own_only else set()
 
-    monkeypatch.setattr(cleanup, "_named", forgetful)
+    monkeypatch.setattr(cleanup, "_referenced_keys", forgetful)
     with pytest.raises(Corrupt, match=r"version 7 of .* stays and names it, .*this cleanup removed it.*fsck"):
         Table.open(place).cleanup(keep=1)
 
@@ -76,4 +76,4 @@ def test_it_asks_for_a_few_files_of_a_few_versions(place: str, monkeypatch: pyte
 
     monkeypatch.setattr(post_cleanup_check, "file_exists", noted)
     assert table.cleanup(keep=10).versions
-    assert len(asked) == post_cleanup_check.VERSIONS * post_cleanup_check.FILES
+    assert len(asked) == post_cleanup_check.VERSIONS_CHECKED * post_cleanup_check.FILES_CHECKED

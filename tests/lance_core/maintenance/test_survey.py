@@ -45,12 +45,12 @@ def test_it_tells_what_a_cleanup_then_does(tmp_path: Path) -> None:
     before = files(uri)
     found = table.survey(keep=2, protected=protected)
     assert files(uri) == before
-    assert found.outlived == (1, 4)
+    assert found.expired_versions == (1, 4)
     assert found.kept == {2: ("tag audited",), 3: ("features v9 was made of it",)}
-    assert table.survey(keep=2, older_than=21 * DAY).outlived == ()
-    assert table.survey(keep=2, older_than=21 * DAY, now=datetime.now(UTC) + 2 * DAY).outlived == (1, 3, 4)
+    assert table.survey(keep=2, older_than=21 * DAY).expired_versions == ()
+    assert table.survey(keep=2, older_than=21 * DAY, now=datetime.now(UTC) + 2 * DAY).expired_versions == (1, 3, 4)
     report = table.cleanup(keep=2, protected=protected)
-    assert (report.versions, report.kept) == (found.outlived, found.kept)
+    assert (report.versions, report.kept) == (found.expired_versions, found.kept)
     assert table.version_numbers() == (2, 3, 5, 6)
     assert lance.dataset(uri, version=3).count_rows() == 30
     assert Table.open(uri, version=3).to_table().num_rows == 30
@@ -63,7 +63,7 @@ def test_it_tells_what_a_cleanup_then_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("protected", "message"),
     [
-        ([3], "protected= is a mapping"),
+        ([3], "protected must be a mapping"),
         ({0: "why"}, "versions"),
         ({3: None}, "protected.3.=None"),
     ],

@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
-from lance_core.scan.parallel import in_order
+from lance_core.scan.parallel import map_in_order
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("count", [0, 1, 2, 50])
 def test_results_come_in_order(threads: int, count: int) -> None:
-    assert list(in_order(lambda item: item * 2, range(count), threads=threads)) == [2 * item for item in range(count)]
+    assert list(map_in_order(lambda item: item * 2, range(count), threads=threads)) == [2 * item for item in range(count)]
 
 
 def test_no_more_is_begun_than_a_window() -> None:
@@ -20,7 +20,7 @@ def test_no_more_is_begun_than_a_window() -> None:
         begun.append(item)
         return item
 
-    results = in_order(work, iter(range(1000)), threads=2)
+    results = map_in_order(work, iter(range(1000)), threads=2)
     assert begun == []
     assert next(results) == 0
     assert len(begun) <= 5
@@ -31,7 +31,7 @@ def test_no_more_is_begun_than_a_window() -> None:
 def test_threads_are_at_work_together() -> None:
     """Each waits for the other."""
     both = threading.Barrier(2, timeout=10)
-    assert sorted(in_order(lambda item: both.wait() * 0 + item, [1, 2], threads=2)) == [1, 2]
+    assert sorted(map_in_order(lambda item: both.wait() * 0 + item, [1, 2], threads=2)) == [1, 2]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -41,7 +41,7 @@ def test_the_first_error_ends_it(threads: int) -> None:
             raise KeyError(item)
         return item
 
-    results = in_order(work, range(100), threads=threads)
+    results = map_in_order(work, range(100), threads=threads)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(KeyError):
         next(results)

@@ -39,7 +39,7 @@ REFUSED = (
     ("select a.id from dataset a join dataset b on a.id = b.id", "a join in a query for rows"),
     ("select id, row_number() over (order by id) from dataset", "a window function in a query for rows"),
     ("select 1", "a query without FROM"),
-    (7, "a query is a text of SQL"),
+    (7, "a query must be an SQL string"),
 )
 
 

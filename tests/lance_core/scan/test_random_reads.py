@@ -195,7 +195,7 @@ def check(table: Table, everything: pa.Table, read: Read) -> None:
     assert table.count_rows(sql) == _expected(everything, whole).num_rows
 
 
-WAYS = [(plan.SMALL_BYTES, 50), (0, 50), (0, 2)]
+WAYS = [(plan.SMALL_FRAGMENT_BYTES, 50), (0, 50), (0, 2)]
 """Up to which size a fragment is small, and of how many rows one may match for those to be picked."""
 
 
@@ -204,8 +204,8 @@ WAYS = [(plan.SMALL_BYTES, 50), (0, 50), (0, 2)]
 def test_scans(made: Made, reads: list[Read], way: tuple[int, int]) -> None:
     """Each way of reading what a condition leaves: at once, late in one go, late and picked."""
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(plan, "SMALL_BYTES", way[0])
-        patched.setattr(row_reader, "PICKED_SHARE", way[1])
+        patched.setattr(plan, "SMALL_FRAGMENT_BYTES", way[0])
+        patched.setattr(row_reader, "PICK_ONE_IN", way[1])
         table, everything = _make(made, f"{place}/t")
         theirs = lance.dataset(table.uri)
         for read in reads:

@@ -74,7 +74,7 @@ def test_columns_that_are_not_there(uri: str, columns: list[str], message: str) 
 
 @pytest.mark.parametrize(("limit", "offset"), [(-1, None), (None, -1)])
 def test_windows_count_from_the_start(uri: str, limit: int | None, offset: int | None) -> None:
-    with pytest.raises(InvalidInput, match="neither may be negative"):
+    with pytest.raises(InvalidInput, match="must not be negative"):
         Table.open(uri).to_table(limit=limit, offset=offset)
 
 
@@ -179,7 +179,7 @@ def test_who_is_slow_holds_little_and_who_stops_leaves_nothing(
     read = LanceFileReader.read
 
     def noting(self: LanceFileReader, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        opened.add(self._place)
+        opened.add(self._full_path)
         return read(self, columns, start, count)
 
     monkeypatch.setattr(LanceFileReader, "read", noting)
@@ -243,7 +243,7 @@ def test_few_matches_are_found_without_reading_all(many: Table, monkeypatch: pyt
     read = LanceFileReader.read
 
     def noting(self: LanceFileReader, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        opened.append(self._place)
+        opened.append(self._full_path)
         return read(self, columns, start, count)
 
     monkeypatch.setattr(LanceFileReader, "read", noting)
@@ -258,9 +258,9 @@ def test_wide_rows_are_read_a_few_at_a_time(tmp_path: Path) -> None:
     rows = pa.table({"a": range(40), "wide": wide})
     table = Table.create(str(tmp_path / "t"), rows, durable=False)
     (fragment,) = table.fragments
-    sizes, narrow = (plan_scan(table.manifest, columns=[name]).piece_sizes() for name in ("wide", "a"))
-    assert sizes.rows(sizes.row_bytes(fragment)) == 31
-    assert narrow.rows(narrow.row_bytes(fragment)) > 40
+    sizes, narrow = (plan_scan(table.manifest, columns=[name]).morsel_sizes() for name in ("wide", "a"))
+    assert sizes.rows_per_morsel(sizes.row_bytes(fragment)) == 31
+    assert narrow.rows_per_morsel(narrow.row_bytes(fragment)) > 40
     assert [batch.num_rows for batch in table.to_batches(["wide"])] == [31, 9]
     assert table.to_table(["wide", "a"]).equals(rows.select(["wide", "a"]))
     assert table.to_table(["wide"], "a = 35")["wide"].to_pylist() == [wide[35].as_py()]

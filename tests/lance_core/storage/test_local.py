@@ -131,11 +131,11 @@ def test_links_out_of_the_root_are_not_followed(root: Path) -> None:
     (root / "out").symlink_to(root.parent)
     (root / "a" / "in").symlink_to("name")
     for path in ("a/out", "out/secret"):
-        with pytest.raises(StorageError, match="what lies outside is not opened"):
+        with pytest.raises(StorageError, match="files outside are not opened"):
             store.read(path)
-        with pytest.raises(StorageError, match="what lies outside is not opened"):
+        with pytest.raises(StorageError, match="files outside are not opened"):
             store.head(path)
-    with pytest.raises(StorageError, match="what lies outside is not opened"):
+    with pytest.raises(StorageError, match="files outside are not opened"):
         store.make_directory("out/more")
     assert store.read("a/in") == b"x"
 
@@ -143,7 +143,7 @@ def test_links_out_of_the_root_are_not_followed(root: Path) -> None:
 def test_a_directory_that_cannot_be_made_is_told(root: Path) -> None:
     store = LocalStore(root, durable=False)
     store.put("name", b"x")
-    with pytest.raises(StorageError, match=r"could not make .*root/name/below"):
+    with pytest.raises(StorageError, match=r"could not create .*root/name/below"):
         store.make_directory("name/below")
 
 
@@ -276,15 +276,15 @@ def test_errors_name_the_file(root: Path) -> None:
 def test_the_last_change_of_a_directory_is_known(root: Path) -> None:
     store = LocalStore(root)
     store.put_volatile("d/note", b"1")
-    assert store.last_change("d/note") == store.head("d/note")
-    assert store.last_change("d/nothing") is None
+    assert store.head_if_directory_unchanged("d/note") == store.head("d/note")
+    assert store.head_if_directory_unchanged("d/nothing") is None
     time_of_note = (root / "d/note").stat().st_ctime_ns
     for change in (1, -1):  # later, or set by whoever copied the directory
         os.utime(root / "d", ns=(0, time_of_note + change * 10**9))
-        assert store.last_change("d/note") is None
+        assert store.head_if_directory_unchanged("d/note") is None
     store.put_volatile("d/note", b"2")
     assert store.read("d/note") == b"2"
-    assert store.last_change("d/note") == store.head("d/note")
+    assert store.head_if_directory_unchanged("d/note") == store.head("d/note")
 
 
 def test_a_note_is_not_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

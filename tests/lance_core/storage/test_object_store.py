@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 def opened(bucket: Bucket, path: str = "some/where") -> ObjectStore:
     store = open_store(f"{bucket.uri}/{path}", storage_options=bucket.options)
     assert isinstance(store, ObjectStore)
-    return replace(store, patience=RetryPolicy(pause=lambda seconds: None))
+    return replace(store, retry_policy=RetryPolicy(sleep=lambda seconds: None))
 
 
 class TestObjects(StoreContract):
@@ -60,9 +60,9 @@ class TestObjects(StoreContract):
         assert isinstance(store, SupportsOrderedListing)
         for name in ("c", "a", "b", "d/below"):
             store.put(f"v/{name}", b"1")
-        assert [info.path for info in store.first("v", 2)] == ["v/a", "v/b"]
-        assert [info.path for info in store.first("v", 20)] == ["v/a", "v/b", "v/c"]
-        assert list(store.first("nothing", 2)) == []
+        assert [info.path for info in store.list_first("v", 2)] == ["v/a", "v/b"]
+        assert [info.path for info in store.list_first("v", 20)] == ["v/a", "v/b", "v/c"]
+        assert list(store.list_first("nothing", 2)) == []
 
     def test_a_listing_has_all_its_pages(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("lance_core.storage.object_store._PAGE", 3)
@@ -95,7 +95,7 @@ def test_a_bucket_that_is_not_there_is_no_empty_one(server: Server) -> None:
     store = opened(Bucket(f"{bucket.uri}-gone", bucket.options))
     calls = (lambda: store.list("d"), lambda: store.create("d/x", b""), lambda: store.put("d/x", b""))
     for call in calls:
-        with pytest.raises(StorageError, match="the store does not do it"):
+        with pytest.raises(StorageError, match="the store rejected the request"):
             call()
 
 
@@ -132,7 +132,7 @@ def test_a_condition_is_found_out_though_answers_are_lost(s3_server: Server, fau
 def test_a_condition_that_nobody_answers_for_is_not_relied_on(s3_server: Server) -> None:
     with between(s3_server.endpoint, lambda method, path: "503 before" if method == "PUT" else None) as chaos:
         store = opened(s3_server.bucket(chaos.endpoint))
-        with pytest.raises(StorageError, match=r"could not be found out.*nothing was written"):
+        with pytest.raises(StorageError, match=r"got no answer.*no table data was written"):
             store.create("x", b"1")
     assert {"probe" in path for method, path, _ in chaos.seen if method == "PUT"} == {True}
 

@@ -22,10 +22,10 @@ from lance_core.storage.object_uri import ObjectUri
     ],
 )
 def test_one_spelling(uri: str, expected: str) -> None:
-    place = ObjectUri.of(uri, shown=uri)
+    place = ObjectUri.parse(uri, redacted=uri)
     assert place.uri == expected
-    assert ObjectUri.of(place.uri, shown=uri) == place
-    assert place.path(place.key("data/x")) == "data/x"
+    assert ObjectUri.parse(place.uri, redacted=uri) == place
+    assert place.path_of(place.key_of("data/x")) == "data/x"
 
 
 @pytest.mark.parametrize(
@@ -35,9 +35,9 @@ def test_one_spelling(uri: str, expected: str) -> None:
         ("s3:///a", "names no bucket"),
         ("s3://me:pass@lake/a", "names no bucket"),
         ("az://lake@account.dfs.core.windows.net/a", "names no bucket"),
-        ("s3://lake/a//b", "between two slashes there is a name"),
-        ("s3://lake/../b", "between two slashes there is a name"),
-        ("s3://lake/a/%2e%2e/b", "between two slashes there is a name"),
+        ("s3://lake/a//b", "each part between slashes must be a name"),
+        ("s3://lake/../b", "each part between slashes must be a name"),
+        ("s3://lake/a/%2e%2e/b", "each part between slashes must be a name"),
         ("s3://lake/a\\b", "without backslashes"),
         ("s3://lake/a%00b", "without backslashes and control characters"),
         ("s3://lake/a%2541", "has a %, [?] or # in a name"),
@@ -47,7 +47,7 @@ def test_one_spelling(uri: str, expected: str) -> None:
 )
 def test_what_cannot_be_a_place(uri: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        ObjectUri.of(uri, shown="it")
+        ObjectUri.parse(uri, redacted="it")
 
 
 @pytest.mark.parametrize(

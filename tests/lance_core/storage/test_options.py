@@ -3,13 +3,13 @@
 import pytest
 
 from lance_core import InvalidInput, LanceError, Unsupported
-from lance_core.storage.options import Settings, check_names, settings
+from lance_core.storage.options import Settings, check_option_names, parse_settings
 
 VALUE = "a-value-nobody-may-see"
 
 
 def check(scheme: str, given: dict[str, str], environment: dict[str, str], expected: dict[str, str]) -> None:
-    assert dict(settings(scheme, given, environment).values) == expected
+    assert dict(parse_settings(scheme, given, environment).values) == expected
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def check(scheme: str, given: dict[str, str], environment: dict[str, str], expec
         ("s3", {"AWS_REGION": "r", "endpoint_url": "https://e"}, {"region": "r", "endpoint": "https://e"}),
         ("s3", {"aws_endpoint": "http://e", "allow_http": "true"}, {"endpoint": "http://e", "allow_http": "true"}),
         ("s3", {"virtual_hosted_style_request": "true"}, {"virtual_hosted": "true"}),
-        ("s3", {"request_timeout": "3s", "client_max_retries": "2"}, {"timeout": "3s", "repeats": "2"}),
+        ("s3", {"request_timeout": "3s", "client_max_retries": "2"}, {"timeout": "3s", "retries": "2"}),
         ("s3", {"aws_server_side_encryption": "e", "sse_kms_key_id": "k"}, {"encryption": "e", "kms_key": "k"}),
         ("gs", {"service_account": "/key.json"}, {"key_file": "/key.json"}),
         ("gs", {"google_service_account_key": "{}", "google_storage_token": "t"}, {"key": "{}", "token": "t"}),
@@ -45,7 +45,7 @@ def test_of_the_environment_only_what_is_meant_is_taken() -> None:
     check("s3", {}, {"REGION": "x", "TOKEN": "x", "ENDPOINT": "x", "AZURE_STORAGE_ACCOUNT_KEY": "x"}, {})
     check("az", {}, {"AZURE_STORAGE_ACCOUNT_KEY": "k", "AZURE_STORAGE_ACCOUNT_NAME": "n"}, {"account": "n", "key": "k"})
     check("gs", {}, {"GOOGLE_APPLICATION_CREDENTIALS": "/k"}, {"key_file": "/k"})
-    check("gs", {}, {"OBJECT_STORE_CLIENT_MAX_RETRIES": "3"}, {"repeats": "3"})
+    check("gs", {}, {"OBJECT_STORE_CLIENT_MAX_RETRIES": "3"}, {"retries": "3"})
 
 
 @pytest.mark.parametrize(
@@ -62,30 +62,30 @@ def test_of_the_environment_only_what_is_meant_is_taken() -> None:
 )
 def test_what_nobody_knows_is_refused_by_name(name: str, error: type[LanceError], message: str) -> None:
     with pytest.raises(error, match=message) as caught:
-        check_names({name: VALUE})
+        check_option_names({name: VALUE})
     assert VALUE not in str(caught.value)
 
 
 @pytest.mark.parametrize("given", [{"aws_region": 7}, {7: "x"}, {"aws_region": None}])
 def test_only_texts(given: dict) -> None:
-    with pytest.raises(InvalidInput, match="a mapping of texts to texts"):
-        check_names(given)
+    with pytest.raises(InvalidInput, match="a mapping of strings to strings"):
+        check_option_names(given)
 
 
 @pytest.mark.parametrize(
     ("value", "expected"), [("30", 30), ("30s", 30), ("1.5s", 1.5), ("250ms", 0.25), ("2m", 120), ("1h", 3600)]
 )
 def test_times(value: str, expected: float) -> None:
-    assert Settings("s3", (("timeout", value),)).seconds("timeout", 1) == expected
+    assert Settings("s3", (("timeout", value),)).get_seconds("timeout", 1) == expected
 
 
 @pytest.mark.parametrize(
     ("name", "ask"),
     [
-        ("timeout", lambda found: found.seconds("timeout", 1)),
-        ("repeats", lambda found: found.number("repeats", 1)),
-        ("allow_http", lambda found: found.flag("allow_http")),
-        ("endpoint", lambda found: found.endpoint()),
+        ("timeout", lambda found: found.get_seconds("timeout", 1)),
+        ("retries", lambda found: found.get_int("retries", 1)),
+        ("allow_http", lambda found: found.get_flag("allow_http")),
+        ("endpoint", lambda found: found.get_endpoint()),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_without_being_shown(name: str, ask) -> None:
@@ -97,12 +97,12 @@ def test_a_value_that_cannot_be_is_refused_without_being_shown(name: str, ask) -
 @pytest.mark.parametrize("endpoint", ["https://me:secret@host", "https://host?sig=secret", "ftp://host"])
 def test_an_endpoint_is_an_address_alone(endpoint: str) -> None:
     with pytest.raises(InvalidInput, match="without user, password and query") as caught:
-        Settings("s3", (("endpoint", endpoint),)).endpoint()
+        Settings("s3", (("endpoint", endpoint),)).get_endpoint()
     assert "secret" not in str(caught.value)
 
 
 def test_settings_show_nothing() -> None:
-    found = settings(
+    found = parse_settings(
         "az", {"account_key": VALUE, "sas_token": VALUE, "client_secret": VALUE, "bearer_token": VALUE}, {}
     )
     assert VALUE not in f"{found!r} {found}"

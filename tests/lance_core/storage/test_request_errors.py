@@ -36,7 +36,7 @@ def through(server: Server, chaos: Chaos, **options: str) -> tuple[ObjectStore, 
     paused: list[float] = []
     store = open_store(f"{bucket.uri}/t", storage_options={**bucket.options, **options})
     assert isinstance(store, ObjectStore)
-    return replace(store, patience=replace(store.patience, pause=paused.append)), paused
+    return replace(store, retry_policy=replace(store.retry_policy, sleep=paused.append)), paused
 
 
 def sent(chaos: Chaos, name: str = "it") -> int:
@@ -111,9 +111,9 @@ def test_patience_ends_by_the_clock() -> None:
         asked.append(1)
         raise RequestError(RequestErrorKind.BUSY, "")
 
-    patience = RetryPolicy(seconds_max=100, repeats_max=50, pause=lambda seconds: None, now=lambda: float(next(clock)))
+    patience = RetryPolicy(seconds_max=100, retries_max=50, sleep=lambda seconds: None, now=lambda: float(next(clock)))
     with pytest.raises(RequestError):
-        patience.run(busy, again=frozenset((RequestErrorKind.BUSY,)))
+        patience.run(busy, retry_on=frozenset((RequestErrorKind.BUSY,)))
     assert len(asked) == 3
 
 
@@ -130,7 +130,7 @@ def test_what_is_not_allowed_is_not_asked_for_again(server: Server, call: str) -
             "put": lambda: store.put("d/it", b"1"),
             "create": lambda: store.create("d/it", b"1"),
         }
-        with pytest.raises(StorageError, match=r"it is not allowed.*check the credentials"):
+        with pytest.raises(StorageError, match=r"access is denied.*check the credentials"):
             asked[call]()
         assert len(chaos.seen) == before + 1
         assert paused == []

@@ -12,7 +12,7 @@ import pytest
 from lance_core import InvalidInput, Table
 from lance_core.storage import secret_references
 from lance_core.storage.object_store import ObjectStore
-from lance_core.storage.options import bound
+from lance_core.storage.options import options_for
 from lance_core.tasks.partitioning import VersionHeader
 from lance_core.tasks.read import VersionRef
 from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
@@ -85,7 +85,9 @@ def test_what_travels_is_a_name(bucket: Bucket, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_variable_that_is_not_there_is_named(bucket: Bucket) -> None:
     options = {**bucket.options, "aws_secret_access_key": "env:NOT_SET_ANYWHERE"}
-    with pytest.raises(InvalidInput, match=r"'aws_secret_access_key' is in the variable 'NOT_SET_ANYWHERE'"):
+    with pytest.raises(
+        InvalidInput, match=r"'aws_secret_access_key' refers to the environment variable 'NOT_SET_ANYWHERE'"
+    ):
         Table.open(f"{bucket.uri}/t", storage_options=options)
 
 
@@ -105,7 +107,7 @@ def test_a_provider_is_asked_again_before_what_it_gave_expires(bucket: Bucket) -
     assert len(asked) == 2
     store = VersionRef(table.uri, storage_options=PROVIDER).snapshot().location.own_store
     assert isinstance(store, ObjectStore)
-    assert dict(store.given) == {**bucket.options, "aws_access_key_id": "second"}
+    assert dict(store.codec_options) == {**bucket.options, "aws_access_key_id": "second"}
     assert table.append(ROWS).table.count_rows() == 6
     assert len(asked) == 2
 
@@ -113,15 +115,15 @@ def test_a_provider_is_asked_again_before_what_it_gave_expires(bucket: Bucket) -
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [
-        ("no_colon", {}, "names a function as package.module:function, not 'no_colon'"),
-        ("not_there:f", {}, r"no provider not_there:f in this process \(No module named 'not_there'\)"),
-        (f"{__name__}:nobody", {}, f"no provider {__name__}:nobody in this process"),
-        (f"{__name__}:ROWS", {}, "is no function"),
-        (None, ["aws_region"], "a mapping of texts to texts, and gave others"),
-        (None, {"aws_region": 1}, "a mapping of texts to texts, and gave others"),
+        ("no_colon", {}, "must name a function as package.module:function, not 'no_colon'"),
+        ("not_there:f", {}, r"cannot import the provider not_there:f \(No module named 'not_there'\)"),
+        (f"{__name__}:nobody", {}, f"cannot import the provider {__name__}:nobody"),
+        (f"{__name__}:ROWS", {}, "is not callable"),
+        (None, ["aws_region"], "a mapping of strings to strings"),
+        (None, {"aws_region": 1}, "a mapping of strings to strings"),
         (None, {"aws_regoin": "x"}, "did you mean 'aws_region'"),
-        (None, {"aws_region": "env:X"}, "gave the name of something else"),
-        (None, {"expires_at_millis": "soon"}, "not whole numbers"),
+        (None, {"aws_region": "env:X"}, "returned a reference"),
+        (None, {"expires_at_millis": "soon"}, "is not a decimal number"),
     ],
 )
 def test_a_provider_that_is_none(bucket: Bucket, name: str | None, answer: object, words: str) -> None:
@@ -141,7 +143,7 @@ def test_a_provider_that_is_none(bucket: Bucket, name: str | None, answer: objec
     ],
 )
 def test_a_provider_is_for_the_tables_own_store(own: str, other: str, told: bool) -> None:
-    assert ("provider" in bound(PROVIDER, own=own, other=other)) is told
+    assert ("provider" in options_for(PROVIDER, own=own, other=other)) is told
 
 
 def test_a_manifest_store_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +151,7 @@ def test_a_manifest_store_by_its_name(tmp_path: Path, monkeypatch: pytest.Monkey
     table = Table.create(str(tmp_path / "t"), ROWS, manifest_store="env:HERE_MANIFESTS")
     assert table.append(ROWS).version == 2
     assert (tmp_path / "manifests.db").exists()
-    with pytest.raises(InvalidInput, match="the manifest store is in the variable 'HERE_NOT'"):
+    with pytest.raises(InvalidInput, match="the manifest store refers to the environment variable 'HERE_NOT'"):
         Table.open(str(tmp_path / "t"), manifest_store="env:HERE_NOT")
 
 

@@ -8,7 +8,7 @@ from lance_core import NotFound
 from lance_core.storage.local import LocalStore
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import Store
-from lance_core.storage.tree_operations import copy, remove
+from lance_core.storage.tree_operations import copy_file, remove_tree
 from tests.lance_core.storage.recorder import Recorder
 
 
@@ -20,10 +20,10 @@ def test_any_store_to_any_other(tmp_path: Path) -> None:
     for source in stores(tmp_path / "from"):
         source.put("deep/name", b"0123")
         for target in stores(tmp_path / "to"):
-            copy(source, "deep/name", target, "other/place/name")
+            copy_file(source, "deep/name", target, "other/place/name")
             assert target.read("other/place/name") == b"0123"
             with pytest.raises(NotFound, match="nothing"):
-                copy(source, "deep/nothing", target, "name")
+                copy_file(source, "deep/nothing", target, "name")
 
 
 def test_a_copy_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +31,7 @@ def test_a_copy_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     source.put("x", b"1")
     target.make_directory("data")
     recorder = Recorder(tmp_path / "b", monkeypatch)
-    copy(source, "x", target, "data/x")
+    copy_file(source, "x", target, "data/x")
     assert [call for call in recorder.calls if call[0] == "fsync"] == [("fsync", "b/data/x"), ("fsync", "b/data")]
 
 
@@ -43,8 +43,8 @@ def test_removed_with_all_in_it(tmp_path: Path) -> None:
             store.put(path, b"x")
         if isinstance(store, LocalStore):
             (store.root / "t/a/link").symlink_to(tmp_path / "outside")
-        remove(store, "t/a")
-        remove(store, "t/nothing")
+        remove_tree(store, "t/a")
+        remove_tree(store, "t/nothing")
         assert [info.path for info in store.walk("t")] == ["t/ab/three"]
     assert (tmp_path / "outside/precious").exists()
     assert not (tmp_path / "a/t/a/b").exists()

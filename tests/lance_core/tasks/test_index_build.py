@@ -291,7 +291,7 @@ def test_an_intent_runs_once(tmp_path: Path) -> None:
     [
         (lambda: IndexRequest("idd", "BTREE"), "all", r"there is no column 'idd'"),
         (lambda: IndexRequest("id", "HASH"), "all", "kind='HASH'"),
-        (lambda: IndexRequest("tags", "BTREE"), "all", "for it there is LABEL_LIST"),
+        (lambda: IndexRequest("tags", "BTREE"), "all", "index types for this column are LABEL_LIST"),
         (lambda: IndexRequest("id", "BTREE"), "all", r"an index 'id_idx' already.*replace=True"),
         (lambda: IndexRequest("id", "BTREE"), "some", "only="),
         (lambda: IndexRequest("id", "BTREE", replace=True), "uncovered", "say one"),

@@ -18,21 +18,21 @@ class MemoryManifestStore:
         self._entries: dict[tuple[str, Version], Entry] = {}
         self._lock = threading.Lock()
 
-    def named_in(self, uri: str) -> str:
+    def qualify_uri(self, uri: str) -> str:
         return uri
 
-    def key(self, uri: str) -> str:
+    def table_key(self, uri: str) -> str:
         return uri
 
-    def newest(self, key: str) -> Entry | None:
+    def newest_entry(self, key: str) -> Entry | None:
         with self._lock:
             return max((self._entries[at] for at in self._entries if at[0] == key), key=_version, default=None)
 
-    def find(self, key: str, version: Version) -> Entry | None:
+    def find_entry(self, key: str, version: Version) -> Entry | None:
         with self._lock:
             return self._entries.get((key, version))
 
-    def listed(self, key: str) -> Sequence[Entry]:
+    def list_entries(self, key: str) -> Sequence[Entry]:
         with self._lock:
             return sorted((self._entries[at] for at in self._entries if at[0] == key), key=_version)
 
@@ -43,7 +43,7 @@ class MemoryManifestStore:
             self._entries[key, entry.version] = entry
             return Put.CREATED
 
-    def move(self, key: str, entry: Entry, to: Entry) -> bool:
+    def move_entry(self, key: str, entry: Entry, to: Entry) -> bool:
         with self._lock:
             there = self._entries.get((key, entry.version))
             if there is None or there.path != entry.path:
@@ -51,7 +51,7 @@ class MemoryManifestStore:
             self._entries[key, entry.version] = to
             return True
 
-    def forget(self, key: str, entry: Entry) -> None:
+    def remove_entry(self, key: str, entry: Entry) -> None:
         with self._lock:
             there = self._entries.get((key, entry.version))
             if there is not None and there.path == entry.path:

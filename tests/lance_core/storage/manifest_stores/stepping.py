@@ -124,26 +124,26 @@ class SteppedManifests:
     def kind(self) -> str:
         return self.inner.kind
 
-    def named_in(self, uri: str) -> str:
-        return self.inner.named_in(uri)
+    def qualify_uri(self, uri: str) -> str:
+        return self.inner.qualify_uri(uri)
 
-    def key(self, uri: str) -> str:
-        return self.inner.key(uri)
+    def table_key(self, uri: str) -> str:
+        return self.inner.table_key(uri)
 
-    def newest(self, key: str) -> Entry | None:
-        return self.steps.other("newest", lambda: self.inner.newest(key))
+    def newest_entry(self, key: str) -> Entry | None:
+        return self.steps.other("newest", lambda: self.inner.newest_entry(key))
 
-    def find(self, key: str, version: Version) -> Entry | None:
-        return self.steps.other(f"find {version}", lambda: self.inner.find(key, version))
+    def find_entry(self, key: str, version: Version) -> Entry | None:
+        return self.steps.other(f"find {version}", lambda: self.inner.find_entry(key, version))
 
-    def listed(self, key: str) -> Sequence[Entry]:
-        return self.steps.other("listed", lambda: self.inner.listed(key))
+    def list_entries(self, key: str) -> Sequence[Entry]:
+        return self.steps.other("listed", lambda: self.inner.list_entries(key))
 
     def reserve(self, key: str, entry: Entry) -> Put:
         return self.steps.put(f"reserve {entry.version}", lambda: self.inner.reserve(key, entry))
 
-    def move(self, key: str, entry: Entry, to: Entry) -> bool:
-        return self.steps.other(f"move {entry.version}", lambda: self.inner.move(key, entry, to))
+    def move_entry(self, key: str, entry: Entry, to: Entry) -> bool:
+        return self.steps.other(f"move {entry.version}", lambda: self.inner.move_entry(key, entry, to))
 
-    def forget(self, key: str, entry: Entry) -> None:
-        self.steps.other(f"forget {entry.version}", lambda: self.inner.forget(key, entry))
+    def remove_entry(self, key: str, entry: Entry) -> None:
+        self.steps.other(f"forget {entry.version}", lambda: self.inner.remove_entry(key, entry))

@@ -22,57 +22,57 @@ def final(version: int, size: int | None = 10) -> Entry:
 
 
 def test_nothing_is_known_of_a_new_table(manifests: ManifestStore) -> None:
-    assert manifests.newest("a/table") is None
-    assert manifests.find("a/table", Version(1)) is None
+    assert manifests.newest_entry("a/table") is None
+    assert manifests.find_entry("a/table", Version(1)) is None
 
 
 def test_a_version_is_reserved_once(manifests: ManifestStore) -> None:
     assert manifests.reserve("a/table", staged(1)) is Put.CREATED
     assert manifests.reserve("a/table", staged(1, "0b5a3c9e-0000-4000-8000-000000000001")) is Put.EXISTS
     assert manifests.reserve("a/table", staged(1)) is Put.EXISTS
-    assert manifests.find("a/table", Version(1)) == staged(1)
+    assert manifests.find_entry("a/table", Version(1)) == staged(1)
 
 
 def test_tables_and_versions_are_told_apart(manifests: ManifestStore) -> None:
     for key in ("a/table", "a/table/tree/dev", "a/tab", "ä/ö u"):
         assert manifests.reserve(key, staged(1)) is Put.CREATED
         assert manifests.reserve(key, staged(2, size=None)) is Put.CREATED
-        assert manifests.newest(key) == staged(2, size=None)
+        assert manifests.newest_entry(key) == staged(2, size=None)
 
 
 def test_the_newest_is_the_highest_number_not_the_last_word(manifests: ManifestStore) -> None:
     for version in (9, 10, 100, 2):
         manifests.reserve("t", staged(version))
-    assert manifests.newest("t") == staged(100)
+    assert manifests.newest_entry("t") == staged(100)
 
 
 def test_all_entries_of_one_table_are_listed_the_oldest_first(manifests: ManifestStore) -> None:
-    assert list(manifests.listed("t")) == []
+    assert list(manifests.list_entries("t")) == []
     for version in (10, 2, 9, 1):
         manifests.reserve("t", staged(version))
         manifests.reserve("t/tree/dev", staged(version, size=None))
-    assert manifests.move("t", staged(2), final(2))
-    assert list(manifests.listed("t")) == [staged(1), final(2), staged(9), staged(10)]
-    assert len(manifests.listed("t/tree/dev")) == 4
+    assert manifests.move_entry("t", staged(2), final(2))
+    assert list(manifests.list_entries("t")) == [staged(1), final(2), staged(9), staged(10)]
+    assert len(manifests.list_entries("t/tree/dev")) == 4
 
 
 def test_only_an_entry_that_is_still_there_is_moved(manifests: ManifestStore) -> None:
     manifests.reserve("t", staged(1))
-    assert manifests.move("t", staged(1), final(1, 11))
-    assert manifests.find("t", Version(1)) == final(1, 11)
-    assert not manifests.move("t", staged(1), final(1, 12))
-    assert not manifests.move("t", staged(2), final(2))
-    assert manifests.find("t", Version(1)) == final(1, 11)
-    assert manifests.find("t", Version(2)) is None
+    assert manifests.move_entry("t", staged(1), final(1, 11))
+    assert manifests.find_entry("t", Version(1)) == final(1, 11)
+    assert not manifests.move_entry("t", staged(1), final(1, 12))
+    assert not manifests.move_entry("t", staged(2), final(2))
+    assert manifests.find_entry("t", Version(1)) == final(1, 11)
+    assert manifests.find_entry("t", Version(2)) is None
 
 
 def test_only_an_entry_that_is_still_there_is_forgotten(manifests: ManifestStore) -> None:
     manifests.reserve("t", staged(1))
-    manifests.forget("t", final(1))
-    assert manifests.find("t", Version(1)) == staged(1)
-    manifests.forget("t", staged(1))
-    manifests.forget("t", staged(1))
-    assert manifests.find("t", Version(1)) is None
+    manifests.remove_entry("t", final(1))
+    assert manifests.find_entry("t", Version(1)) == staged(1)
+    manifests.remove_entry("t", staged(1))
+    manifests.remove_entry("t", staged(1))
+    assert manifests.find_entry("t", Version(1)) is None
 
 
 def test_one_of_many_threads_reserves_a_version(manifests: ManifestStore) -> None:
@@ -82,7 +82,7 @@ def test_one_of_many_threads_reserves_a_version(manifests: ManifestStore) -> Non
         for version in range(1, 6):
             answers = list(pool.map(lambda each, version=version: manifests.reserve("t", staged(version, each)), who))
             assert sorted(answer.value for answer in answers) == ["created"] + ["exists"] * (len(who) - 1)
-            found = manifests.find("t", Version(version))
+            found = manifests.find_entry("t", Version(version))
             assert found == staged(version, who[answers.index(Put.CREATED)])
 
 
@@ -134,4 +134,4 @@ def test_entries_of_several_pages_are_listed(aws: dict[str, str], dynamodb_table
     large = [Entry(Version(number), f"_versions/{'x' * 300_000}{number}.manifest", 1) for number in range(1, 8)]
     for entry in large:
         assert manifests.reserve("t", entry) is Put.CREATED
-    assert list(manifests.listed("t")) == large
+    assert list(manifests.list_entries("t")) == large

@@ -54,7 +54,7 @@ class Shared:
         ours, theirs = self.ours(), self.theirs()
         assert in_order(ours.to_table()) == in_order(theirs.to_table()) == expected
         assert ours.version == theirs.version
-        newest = self.entries.newest(self.key)
+        newest = self.entries.newest_entry(self.key)
         assert newest is not None
         assert (newest.version, newest.path) == (ours.version, naming.manifest_path(Version(ours.version)))
         report = ours.fsck()
@@ -140,7 +140,7 @@ def test_tags_branches_and_looking(shared: Shared) -> None:
     assert in_order(shared.ours(branch="dev").to_table()) == as_rows(2, 3, 4, 8)
     assert branch.fsck().is_clean
     table.branches.delete("dev")
-    assert shared.entries.newest(f"{shared.key}/tree/dev") is None
+    assert shared.entries.newest_entry(f"{shared.key}/tree/dev") is None
     assert [info.operation for info in table.versions()] == ["Overwrite", "Delete"]
     assert table.take([2, 0])["id"].to_pylist() == [4, 2]
     assert table.changes(since=1)["_change"].to_pylist() == ["delete"]
@@ -157,7 +157,7 @@ def test_a_clone(shared: Shared, shallow: bool) -> None:
     clone = table.clone(place, shallow=shallow).append(rows(5)).table
     assert in_order(clone.to_table()) == as_rows(1, 2, 3, 4, 5)
     assert in_order(lance.dataset(place, storage_options=shared.options).to_table()) == as_rows(1, 2, 3, 4, 5)
-    newest = shared.entries.newest(f"{shared.table}/copy")
+    newest = shared.entries.newest_entry(f"{shared.table}/copy")
     assert newest is not None
     assert newest.version == 2
     shared.check(as_rows(1, 2, 3, 4))
@@ -169,7 +169,7 @@ def test_cleanup_and_new_names(shared: Shared) -> None:
         table = table.append(rows(number)).table
     table.tags.create("kept", 2)
     assert cleaned(shared.ours()).versions == (1, 3)
-    assert [entry.version for entry in shared.entries.listed(shared.key)] == [2, 4]
+    assert [entry.version for entry in shared.entries.list_entries(shared.key)] == [2, 4]
     assert shared.ours().migrate_manifest_names().version == 4
     shared.check(as_rows(1, 2, 3, 4, 5, 6, 7))
 
@@ -182,16 +182,16 @@ def test_the_newest_version_is_found_by_one_entry_and_one_short_page(
     for number in range(24):
         table = table.set_metadata({"turn": str(number)}).table
     pages: list[int] = []
-    page = S3Bucket.page
+    page = S3Bucket.list_page
 
     def counted(
-        self: S3Bucket, prefix: str, *, deep: bool, after: str, following: str | None, limit: int
+        self: S3Bucket, prefix: str, *, recursive: bool, after: str, continuation: str | None, limit: int
     ) -> ListingPage:
         if prefix.endswith(f"{naming.VERSIONS}/"):
             pages.append(limit)
-        return page(self, prefix, deep=deep, after=after, following=following, limit=limit)
+        return page(self, prefix, recursive=recursive, after=after, continuation=continuation, limit=limit)
 
-    monkeypatch.setattr(S3Bucket, "page", counted)
+    monkeypatch.setattr(S3Bucket, "list_page", counted)
     assert shared.ours().version == 25
     assert pages == [20]
     assert table.append(rows(9)).version == 26

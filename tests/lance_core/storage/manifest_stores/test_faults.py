@@ -93,12 +93,12 @@ def test_an_answer_of_dynamodb_is_lost(tmp_path: Path, aws: dict[str, str], dyna
 def test_a_reservation_that_is_never_answered_is_not_known(
     monkeypatch: pytest.MonkeyPatch, aws: dict[str, str], dynamodb_table: str, fault: str
 ) -> None:
-    monkeypatch.setattr("lance_core.storage.manifest_stores.dynamodb._TRIES", 2)
+    monkeypatch.setattr("lance_core.storage.manifest_stores.dynamodb._ATTEMPTS_MAX", 2)
     faults = itertools.chain([None], itertools.repeat(fault))  # it is described once
     with between(aws["dynamodb_endpoint"], lambda method, path: next(faults)) as chaos:
         store = DynamoDBManifestStore(dynamodb_table, {**aws, "dynamodb_endpoint": chaos.endpoint})
         assert store.reserve(KEY, entry(1)) is Put.UNKNOWN
-    there = DynamoDBManifestStore(dynamodb_table, aws).find(KEY, Version(1))
+    there = DynamoDBManifestStore(dynamodb_table, aws).find_entry(KEY, Version(1))
     assert there == (entry(1) if fault == "500 after" else None)
 
 
@@ -114,7 +114,7 @@ def test_a_database_that_goes_away_leaves_the_commit_undecided_or_undone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aws: dict[str, str], dynamodb_table: str
 ) -> None:
     """From any of the requests on, nothing is answered; when it is back, what was said about the commit is true."""
-    monkeypatch.setattr("lance_core.storage.manifest_stores.dynamodb._TRIES", 1)
+    monkeypatch.setattr("lance_core.storage.manifest_stores.dynamodb._ATTEMPTS_MAX", 1)
     place, given = tmp_path / "orders", f"dynamodb://{dynamodb_table}"
     Table.create(place, ROWS, storage_options=aws, manifest_store=given)
     outcomes = set()
@@ -143,4 +143,4 @@ def test_a_database_that_goes_away_leaves_the_commit_undecided_or_undone(
 
 def test_a_missing_table_of_dynamodb_is_told(aws: dict[str, str]) -> None:
     with pytest.raises(NotFound, match="nowhere does not exist"):
-        DynamoDBManifestStore("nowhere", aws).newest(KEY)
+        DynamoDBManifestStore("nowhere", aws).newest_entry(KEY)

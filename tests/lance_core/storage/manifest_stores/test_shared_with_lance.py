@@ -93,7 +93,7 @@ def test_in_turns(
     for (base, version), item in items.items():
         assert set(item) == {"base_uri", "version", "path", "size", "committer"}
         assert item["path"] == {"S": f"{base}/{naming.manifest_path(Version(int(version)))}"}
-        assert entries.find(key, Version(int(version))) is not None
+        assert entries.find_entry(key, Version(int(version))) is not None
 
 
 @pytest.mark.parametrize("left", ["reserved", "in place", "in place, staged dropped", "moved"])
@@ -111,14 +111,14 @@ def test_a_version_that_one_left_unfinished_is_finished_by_the_other(
     if left != "in place, staged dropped":
         store.put(staged.path, data)
     if left != "moved":
-        assert entries.move(key, tidied, staged)
+        assert entries.move_entry(key, tidied, staged)
     if left == "reserved":
         store.delete(final)
     if next_one == "lance":
         assert lance.dataset(uri, storage_options=aws).version == 2
     else:
         assert Table.open(uri, storage_options=aws).version == 2
-    assert entries.find(key, Version(2)) == tidied
+    assert entries.find_entry(key, Version(2)) == tidied
     assert store.read(final) == data
     assert (store.head(staged.path) is None) == (left != "moved"), "cleanup finds what no entry names"
     assert lance.write_dataset(rows(3), uri, mode="append", storage_options=aws).version == 3
@@ -235,7 +235,7 @@ def test_wherever_we_stop_the_next_one_goes_on(
         assert lance.dataset(shared, storage_options=aws).version == 1 + reserved
         assert _World(place, entries, aws, Steps()).append("b", intent="b").snapshot.version == 2
         assert lance.dataset(shared, storage_options=aws).version == 2
-        assert entries.newest(place) == entries.find(place, Version(2))
+        assert entries.newest_entry(place) == entries.find_entry(place, Version(2))
 
 
 def test_both_append_at_once_and_nothing_is_lost(uri: str, aws: dict[str, str]) -> None:

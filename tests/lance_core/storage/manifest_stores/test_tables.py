@@ -70,7 +70,7 @@ def test_a_branch_and_a_clone_are_reserved_too(
     opened = Table.open(tmp_path / "orders", branch="dev", manifest_store=given, storage_options=options)
     assert ids(opened) == [1, 2, 3, 9]
     for uri, version in ((branch.uri, 2), (str(tmp_path / "copy"), 2), (table.uri, 1)):
-        entry = manifests.newest(manifests.key(uri))
+        entry = manifests.newest_entry(manifests.table_key(uri))
         assert entry is not None
         assert (entry.version, entry.path) == (version, naming.manifest_path(Version(version)))
 
@@ -81,7 +81,7 @@ def test_a_deleted_branch_leaves_no_entry(
     table = Table.create(tmp_path / "orders", ROWS, manifest_store=given, storage_options=options)
     branch = table.branches.create("dev").append(pa.table({"id": [9]})).table
     table.branches.delete("dev")
-    assert manifests.newest(manifests.key(branch.uri)) is None
+    assert manifests.newest_entry(manifests.table_key(branch.uri)) is None
     assert ids(table.branches.create("dev").append(pa.table({"id": [8]})).table) == [1, 2, 3, 8]
 
 
@@ -93,8 +93,14 @@ def test_cleanup_removes_the_entries_of_the_versions(
         table = table.append(pa.table({"id": [number]})).table
     report = cleaned(table, keep=2)
     assert report.versions == (1, 2, 3)
-    key = manifests.key(table.uri)
-    assert [manifests.find(key, Version(each)) is not None for each in range(1, 6)] == [False, False, False, True, True]
+    key = manifests.table_key(table.uri)
+    assert [manifests.find_entry(key, Version(each)) is not None for each in range(1, 6)] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
     assert table.refresh().append(pa.table({"id": [7]})).version == 6
 
 
@@ -206,7 +212,7 @@ def test_workers_write_and_the_driver_reserves(
         assert given not in repr(planned.plan)
         results = pa.Table.from_batches(list(WriteTask(planned.plan)(ROWS.to_batches())))
         assert planned.finish(results).version == expected
-    newest = manifests.newest(manifests.key(place))
+    newest = manifests.newest_entry(manifests.table_key(place))
     assert newest is not None
     assert newest.version == 2
     assert Table.open(place).config[MANIFEST_STORE] in ("sql", "dynamodb")
@@ -222,12 +228,12 @@ def test_manifests_are_renamed_with_their_entries(
         new = place / naming.manifest_path(Version(version))
         new.rename(new.with_name(f"{version}.manifest"))
     table = Table.open(place, manifest_store=given).append(pa.table({"id": [5]})).table
-    key = manifests.key(str(place))
-    entry = manifests.newest(key)
+    key = manifests.table_key(str(place))
+    entry = manifests.newest_entry(key)
     assert entry is not None
     assert entry.path == "_versions/3.manifest"
     table = table.migrate_manifest_names()
-    entry = manifests.newest(key)
+    entry = manifests.newest_entry(key)
     assert entry is not None
     assert entry.path == naming.manifest_path(Version(3))
     assert (table.append(pa.table({"id": [6]})).version, ids(table)) == (4, [1, 2, 3, 4, 5])
@@ -271,7 +277,7 @@ def test_no_error_says_a_secret(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lance_core.storage.manifest_stores.dynamodb._TRIES", 1)
+    monkeypatch.setattr("lance_core.storage.manifest_stores.dynamodb._ATTEMPTS_MAX", 1)
     caplog.set_level(logging.INFO)
     with pytest.raises((InvalidInput, StorageError, Unsupported, MissingDependency)) as raised:
         Table.create(tmp_path / "orders", ROWS, manifest_store=manifest_store, storage_options=options)
@@ -298,7 +304,7 @@ def test_no_repr_says_a_secret(tmp_path: Path) -> None:
         ("sqlite:///:memory:", InvalidInput, "in memory"),
         ("orders.db", InvalidInput, "sqlite:////"),
         ("oracle://host/db", Unsupported, "SQLite or PostgreSQL"),
-        ("dynamodb://", InvalidInput, "names a table"),
+        ("dynamodb://", InvalidInput, "must name a table"),
         ("dynamodb://table?region=x", InvalidInput, "storage options"),
     ],
 )
@@ -314,9 +320,7 @@ def test_what_is_no_manifest_store_is_refused_by_its_type(tmp_path: Path, given:
         lambda: Table.open(tmp_path / "t", manifest_store=given),  # type: ignore[arg-type]
         lambda: Table.exists(tmp_path / "t", manifest_store=given),  # type: ignore[arg-type]
     ):
-        with pytest.raises(
-            InvalidInput, match=f"manifest_store= is a URL such as .*, and not a {type(given).__name__}"
-        ):
+        with pytest.raises(InvalidInput, match=f"manifest_store must be a URL such as .*, not {type(given).__name__}"):
             use()
     assert not (tmp_path / "t").exists()
 

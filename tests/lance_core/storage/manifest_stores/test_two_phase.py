@@ -18,7 +18,7 @@ from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestSto
 from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import Put
-from lance_core.versions.snapshot import table_exists, list_versions
+from lance_core.versions.snapshot import list_versions, table_exists
 from tests.histories.baton import Baton, Killed
 from tests.lance_core.storage.contract import StoreContract
 from tests.lance_core.storage.manifest_stores.memory import MemoryManifestStore
@@ -78,7 +78,7 @@ def test_five_steps_and_nothing_is_left_over() -> None:
         naming.manifest_path(Version(2)).rpartition("/")[2],
         naming.manifest_path(Version(1)).rpartition("/")[2],
     ]
-    assert place.manifests.newest(KEY) == Entry(Version(2), manifest, len(place.stored.read(manifest)))
+    assert place.manifests.newest_entry(KEY) == Entry(Version(2), manifest, len(place.stored.read(manifest)))
 
 
 def read(place: Place) -> None:
@@ -124,11 +124,11 @@ def check(place: Place, *, expected: int) -> None:
     ]
     assert (names[-1].count("b"), len(landed)) == (expected, expected)
     for number in numbers:
-        entry = place.manifests.find(KEY, Version(number))
+        entry = place.manifests.find_entry(KEY, Version(number))
         assert entry is not None
         # Nobody needs to tidy behind somebody else; whoever looks finds what the entry means.
-        assert place.stored.read(entry.final) == world.store.read(naming.manifest_path(Version(number)))
-    newest = place.manifests.newest(KEY)
+        assert place.stored.read(entry.final_path) == world.store.read(naming.manifest_path(Version(number)))
+    newest = place.manifests.newest_entry(KEY)
     assert newest is not None
     assert newest.version == numbers[-1]
 
@@ -207,7 +207,7 @@ def test_only_what_is_not_known_is_answered_so(call: str, how: str, answer: Put)
     assert place.world(steps).store.create(path, data) is answer
     steps.land()
     if (call, how) == ("reserve", "fails"):
-        assert place.manifests.newest(KEY) is None
+        assert place.manifests.newest_entry(KEY) is None
         assert place.world().store.create(path, data) is Put.CREATED
     assert place.world().store.read(path) == data
 
@@ -238,7 +238,7 @@ def test_a_reserved_version_is_finished_by_whoever_looks() -> None:
         assert World(place.stored).names() == ["a", "b"], "who does not know the manifest store is one version behind"
         look(place)
         assert place.world().names(3) == World(place.stored).names(3) == ["a", "b", "c"]
-        entry = place.manifests.find(KEY, Version(3))
+        entry = place.manifests.find_entry(KEY, Version(3))
         assert entry is not None
         assert entry.is_final
         assert not [name for name in place.names_in_versions() if not name.endswith(".manifest")]
@@ -325,7 +325,7 @@ def test_what_was_staged_and_deleted_by_others_was_never_a_version() -> None:
     calls = calls_of(place, lambda world: world.append("b"))
     with pytest.raises(Killed):
         place.world(Steps(calls.index("reserve 2"), "after")).append("c", writer=2)
-    entry = place.manifests.newest(KEY)
+    entry = place.manifests.newest_entry(KEY)
     assert entry is not None
     place.stored.delete(entry.path)
     assert place.world().names() == ["a", "b"]
@@ -340,11 +340,11 @@ def test_an_entry_is_moved_though_what_was_staged_is_gone() -> None:
     before_it_tidies = calls_of(place, lambda world: world.append("b")).index("move 2")
     with pytest.raises(Killed):
         place.world(Steps(before_it_tidies, "before")).append("c", writer=2)
-    entry = place.manifests.newest(KEY)
+    entry = place.manifests.newest_entry(KEY)
     assert entry is not None
     place.stored.delete(entry.path)
     assert place.world().at().version == 3
-    assert place.manifests.newest(KEY) == Entry(Version(3), entry.final, entry.size)
+    assert place.manifests.newest_entry(KEY) == Entry(Version(3), entry.final_path, entry.size)
 
 
 def test_a_removed_version_leaves_no_entry() -> None:
@@ -356,7 +356,7 @@ def test_a_removed_version_leaves_no_entry() -> None:
     assert len(place.names_in_versions()) == 4, "three versions, and what was staged of the last"
     for version in (1, 3):
         place.world().store.delete(naming.manifest_path(Version(version)))
-        assert place.manifests.find(KEY, Version(version)) is None
+        assert place.manifests.find_entry(KEY, Version(version)) is None
     assert place.names_in_versions() == [naming.manifest_path(Version(2)).rpartition("/")[2]]
     assert list_versions(place.world().location()).numbers == (2,)
 
@@ -400,7 +400,7 @@ def test_versions_beside_the_line_are_not_reserved() -> None:
     detached = naming.manifest_path(naming.detached_version(7))
     assert place.world().store.create(detached, b"x") is Put.CREATED
     assert place.world().store.create(detached, b"y") is Put.EXISTS
-    assert place.manifests.newest(KEY) == place.manifests.find(KEY, Version(1))
+    assert place.manifests.newest_entry(KEY) == place.manifests.find_entry(KEY, Version(1))
 
 
 class Careless(MemoryStore):
@@ -431,7 +431,7 @@ def test_where_the_store_has_no_conditions_everything_is_reserved(careless: Plac
     assert careless.world().append("b", intent="b").landed_before
     assert careless.world().names() == ["a", "b"]
     record = idempotency.path_of("b")
-    entry = careless.manifests.find(f"{KEY}/{record}", Version(0))
+    entry = careless.manifests.find_entry(f"{KEY}/{record}", Version(0))
     assert entry is not None
     assert entry.path == record
     careless.world().store.delete(record)

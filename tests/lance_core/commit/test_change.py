@@ -22,9 +22,9 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Committed, IncompatibleConflict, InvalidInput, RetryableConflict, Table
+from lance_core.commit.change import Change, commit_with_retry
 from lance_core.coordination.backoff import Backoff
 from lance_core.coordination.idempotency import path_of
-from lance_core.dml.retry import Change, commit_with_retry
 from lance_core.format.operations import Append, Delete, MapUpdate, Merge, Operation, Update, UpdateConfig, UpdateMode
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.snapshot import Snapshot
@@ -290,7 +290,9 @@ def test_as_often_as_was_asked(tmp_path: Path) -> None:
     plans: list[int] = []
     change = Change("add_columns", in_the_way(table, plans), "Merge", True)
     with pytest.raises(RetryableConflict, match="rule metadata_of_columns"):
-        commit_with_retry(change, table.at(), intent=None, properties={}, retries=3, runtime=runtime(1))
+        commit_with_retry(
+            change, table.location(), table.at(), intent=None, properties={}, retries=3, runtime=runtime(1)
+        )
     assert plans == [1, 2, 3]
 
 
@@ -311,6 +313,7 @@ def test_until_the_deadline(seconds: int, times: int) -> None:
     with pytest.raises(RetryableConflict):
         commit_with_retry(
             Change("add_columns", slow, "Merge", True),
+            table.location(),
             table.at(),
             intent=None,
             properties={},
@@ -326,7 +329,9 @@ def test_what_cannot_be_repeated_is_not() -> None:
     plans: list[int] = []
     change = Change("append", in_the_way(table, plans), "Merge", False)
     with pytest.raises(RetryableConflict):
-        commit_with_retry(change, table.at(), intent=None, properties={}, retries=20, runtime=runtime(1))
+        commit_with_retry(
+            change, table.location(), table.at(), intent=None, properties={}, retries=20, runtime=runtime(1)
+        )
     assert plans == [1]
 
 
