@@ -149,7 +149,7 @@ BAD: list[tuple[str, Callable[[], object]]] = [
     ("audit= needs a write that commits one version", lambda: SparkOptimizeIndices("x", audit=[IndexCoverage()])),
     ("at_least= must be a share", lambda: IndexCoverage(at_least=0)),
     ("at_least= must be a share", lambda: IndexCoverage(at_least=True)),
-    ("indices= is a list", lambda: IndexCoverage(indices="id_idx")),
+    ("indices= must be a list", lambda: IndexCoverage(indices="id_idx")),
     (
         "2 writes are called 'words_index_id'; give each its own name",
         lambda: words(Path(), SparkBuildIndex("id", "BTREE"), SparkBuildIndex("id", "BITMAP")),
