@@ -281,7 +281,7 @@ def test_what_else_an_audit_may_raise(table: Table) -> None:
     assert ids(table.refresh()) == [*range(8)]
     with pytest.raises(InvalidInput, match="audit= must be a function of two tables, not a bool"):
         table.append(rows(50), audit=True)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="look at it, then publish it"):
+    with pytest.raises(InvalidInput, match="read the version, then publish it"):
         table.commit(Append(()), detached=True, audit=Seen())
 
 

@@ -99,7 +99,7 @@ def test_what_cannot_be_published_is_said(table: Table) -> None:
         table.publish(1)
     with pytest.raises(NotFound, match=f"has no version {2**63 + 5}"):
         table.publish(2**63 + 5)
-    with pytest.raises(InvalidInput, match="has no intent"):
+    with pytest.raises(InvalidInput, match="intent= does not apply to a detached version"):
         table.commit(Append(()), detached=True, intent="once")
 
 
