@@ -87,7 +87,7 @@ def _batch_spans(data: pa.Buffer) -> Iterator[tuple[int, int]]:
 
 
 def _check_batch(metadata: bytes, body: pa.Buffer, rows_max: int, *, path: str) -> int:
-    """Return the number of rows of a batch, after checking that its buffers, compressed or not, have the size for it."""
+    """Return the number of rows of a batch, after checking that its buffers have the size for it, compressed or not."""
     batch = _table_position(metadata, _follow_offset(metadata, 0), _HEADER)
     if batch is None:
         raise Corrupt("holds a batch without metadata", path=path, field="deletion_file")

@@ -65,7 +65,7 @@ class TestObjects(StoreContract):
         assert list(store.list_first("nothing", 2)) == []
 
     def test_a_listing_has_all_its_pages(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("lance_core.storage.object_store._PAGE", 3)
+        monkeypatch.setattr("lance_core.storage.object_store._PAGE_KEYS_MAX", 3)
         names = [f"{number:02}" for number in range(11)]
         for name in names:
             store.put(f"d/{name}", b"")

@@ -171,7 +171,7 @@ class TestWhatPeopleAreTold:
 
     def test_no_table_there(self, place: str) -> None:
         assert not Table.exists(place)
-        with pytest.raises(NotFound, match=f"there is no Lance table at {place}; create one there, or check the path"):
+        with pytest.raises(NotFound, match=f"there is no Lance table at {place}; create one, or check the path"):
             Table.open(place)
         with pytest.raises(NotFound, match="there is no Lance table"):
             Table.open(place, version=3)
@@ -294,5 +294,5 @@ def test_indices_are_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("verb", [lambda t: t.add_columns({"b": 5}), lambda t: t.update({"id": 5})])
 def test_values_are_given_as_sql(verb: Callable[[Table], object], tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", pa.table({"id": [1]}), durable=False)
-    with pytest.raises(InvalidInput, match="is 5; write it as a text of SQL: a number as '5'"):
+    with pytest.raises(InvalidInput, match="is 5; write it as a SQL string: a number as '5'"):
         verb(table)

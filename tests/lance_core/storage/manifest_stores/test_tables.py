@@ -345,5 +345,5 @@ def test_a_uri_names_one_table_of_dynamodb(uri: str) -> None:
 
 
 def test_a_manifest_store_is_named_once() -> None:
-    with pytest.raises(InvalidInput, match="keep one"):
+    with pytest.raises(InvalidInput, match="pass only one of them"):
         Table.open("s3+ddb://lake/orders?ddbTableName=t", manifest_store="dynamodb://t")
