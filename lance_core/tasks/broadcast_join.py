@@ -1,10 +1,11 @@
-"""New columns from rows that are few enough for each worker to hold: they come to the fragments, nothing is shuffled.
+"""Broadcast join: new columns from source rows that are few enough for every worker to hold, so that nothing is
+shuffled.
 
-    workers   the rows that came, in files of their own (`staged.py`)
-    workers   HeldTask: each part of the table finds its rows among them, by address or by key, and has them written
+    workers   stage the source rows in files of their own (`staged.py`)
+    workers   BroadcastJoinTask: finds the source rows of its fragments, by address or by key, and writes the columns
 
-What is written, and what is wrong with addresses, is decided by `FillTask`, which is given what it would be given by
-a shuffle. What counts as an equal key is what Lance counts (`dml/key_join.py`).
+`FillTask` decides what is written and which addresses are errors; its input is the same as after a shuffle. Keys are
+compared as Lance compares them (`dml/key_join.py`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,149 +33,168 @@ from lance_core.versions.snapshot import Snapshot
 
 Addresses = npt.NDArray[np.int64]
 BROADCAST_BYTES_MAX = 256 * 1024**2
-"""Of rows that came, in one worker."""
+"""Most bytes of source rows that one worker holds."""
 _FRAGMENT_BITS = 32
-_TEXT_BYTES = 32
-"""Of what may have any length: files can be far smaller than what they hold, where much is alike."""
+_VARIABLE_WIDTH_BYTES = 32
+"""Assumed size of a value of variable width. Files are no measure, since repetitive values take far less space in
+them."""
 
 
 def transport_names(keys: int, values: int) -> list[str]:
-    """What columns are called on their way, whatever they are called in the table."""
-    return [*(f"key_{place}" for place in range(keys)), *(f"value_{place}" for place in range(values))]
+    """Return the column names in which staged rows travel, independent of the table's names."""
+    return [*(f"key_{position}" for position in range(keys)), *(f"value_{position}" for position in range(values))]
 
 
 def staging_task(base: Snapshot, keys: pa.Schema, values: pa.Schema) -> WriteTask:
-    """Types are those in which the rows come; what does not fit the table is told when it is written there."""
-    kinds = [*keys.types, *values.types]
-    named = zip(transport_names(len(keys), len(values)), kinds, strict=True)
-    fields = TableSchema.from_arrow(pa.schema([pa.field(name, kind) for name, kind in named]))
-    return WriteTask(plan_staging(base, fields, StorageVersion.parse(STORAGE_VERSION)))
+    """Return the task that stages source rows in their own types. Values that do not fit the table are reported when
+    they are written to it."""
+    types = [*keys.types, *values.types]
+    pairs = zip(transport_names(len(keys), len(values)), types, strict=True)
+    schema = TableSchema.from_arrow(pa.schema([pa.field(name, type_) for name, type_ in pairs]))
+    return WriteTask(plan_staging(base, schema, StorageVersion.parse(STORAGE_VERSION)))
 
 
 def staged_files(encoded: Sequence[bytes], task: WriteTask) -> StagedFiles:
+    """Return the description of the files that the staging task has written."""
     return StagedFiles.of(encoded, task.plan.schema, ())
 
 
 def fits_in_broadcast(staged: StagedFiles) -> bool:
-    """Whether a worker can hold all of them."""
+    """Whether a worker can hold all rows."""
     fragments = staged.decode_fragments()
-    rows = sum(each.physical_rows for each in fragments)
-    in_files = sum(each.file_bytes for each in fragments)
+    rows = sum(fragment.physical_rows for fragment in fragments)
+    in_files = sum(fragment.file_bytes for fragment in fragments)
     return max(in_files, rows * estimate_row_bytes(staged.schema.arrow)) <= BROADCAST_BYTES_MAX
 
 
 def estimate_row_bytes(schema: pa.Schema) -> int:
-    """About."""
-    return sum(_width(kind) for kind in schema.types)
+    """Return the approximate size of a row."""
+    return sum(_value_bytes(type_) for type_ in schema.types)
 
 
-def _width(kind: pa.DataType) -> int:
-    if pa.types.is_fixed_size_list(kind):
-        return int(kind.list_size) * _width(kind.value_type)
+def _value_bytes(type_: pa.DataType) -> int:
+    if pa.types.is_fixed_size_list(type_):
+        return int(type_.list_size) * _value_bytes(type_.value_type)
     try:
-        return max(1, int(kind.bit_width) // 8)
+        return max(1, int(type_.bit_width) // 8)
     except ValueError:
-        return _TEXT_BYTES
+        return _VARIABLE_WIDTH_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class BroadcastJoinTask:
-    """Runs in a worker: numbers of parts in, filled fragments out."""
+    """Runs in a worker: partition numbers in, filled fragments out."""
 
     fill: FillTask
     partitions: tuple[tuple[bytes, ...], ...]
-    """Encoded fragments, of each part."""
+    """Encoded fragments of each partition."""
     staged: StagedFiles
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows: _BroadcastRows | None = None  # for as long as this task: workers live on, and would keep them
+        rows: _BroadcastRows | None = None  # local to the task: worker processes are reused, and would keep the rows
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:
                     self.fill.header.stamp.check()
-                    part = self.fill.header.snapshot_with(self.partitions[number])
-                    rows = rows or _BroadcastRows(part, self.staged, self.fill.keys)
-                    found = rows.by_key(part) if self.fill.keys else rows.by_address(part, self._strays(number))
+                    snapshot = self.fill.header.snapshot_with(self.partitions[number])
+                    rows = rows or _BroadcastRows(snapshot, self.staged, self.fill.keys)
+                    matches = (
+                        rows.by_key(snapshot)
+                        if self.fill.keys
+                        else rows.by_address(snapshot, self._all_fragments_once(number))
+                    )
                 except InvalidInput as error:
-                    told = {"part": number, "refusal": remote_errors.encode_error(error)}
-                    yield pa.RecordBatch.from_pylist([told], RESULT)
+                    row = {"part": number, "refusal": remote_errors.encode_error(error)}
+                    yield pa.RecordBatch.from_pylist([row], RESULT)
                     continue
-                yield from self.fill(found)
+                yield from self.fill(matches)
 
-    def _strays(self, number: int) -> Mapping[int, bytes] | None:
-        """One part looks at the addresses of fragments that are not there."""
+    def _all_fragments_once(self, number: int) -> Mapping[int, bytes] | None:
+        """Return all fragments for one partition, which checks the addresses of fragments that do not exist; `None`
+        for the others."""
         return self.fill.fragments if number == 0 else None
 
 
-def _are_of(numbers: Addresses, fragments: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Mostly they follow each other."""
+def _is_in_fragments(ids: Addresses, fragments: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Return a mask of the ids that are among the fragments. These are mostly consecutive, which a range check
+    decides."""
     first, last = min(fragments), max(fragments)
-    between = (numbers >= first) & (numbers <= last)
+    mask = (ids >= first) & (ids <= last)
     if last - first + 1 > len(fragments):
-        between[between] = np.isin(numbers[between], fragments)
-    return between
+        mask[mask] = np.isin(ids[mask], fragments)
+    return mask
 
 
 def _address_order(addresses: Addresses, fragments: Sequence[Fragment]) -> Addresses | None:
-    """Which of them comes first, and so on: put where it belongs, each is looked at once, and none compared. None where
-    two are the same, or one is of no row."""
-    ids = np.array([int(each.id) for each in fragments], dtype=np.int64)
-    sizes = np.array([each.physical_rows for each in fragments], dtype=np.int64)
+    """Return the order that sorts the addresses. Each is scattered to its position once, and none are compared.
+    `None` if two are equal, or if one is beyond the rows of its fragment."""
+    ids = np.array([int(fragment.id) for fragment in fragments], dtype=np.int64)
+    sizes = np.array([fragment.physical_rows for fragment in fragments], dtype=np.int64)
     starts = np.cumsum(sizes) - sizes
-    number, offsets = (addresses >> _FRAGMENT_BITS) - ids[0], addresses & ((1 << _FRAGMENT_BITS) - 1)
+    indices, offsets = (addresses >> _FRAGMENT_BITS) - ids[0], addresses & ((1 << _FRAGMENT_BITS) - 1)
     if ids[-1] - ids[0] + 1 > len(ids):
-        number = np.searchsorted(ids, number + ids[0])
-    if (offsets >= sizes[number]).any():
+        indices = np.searchsorted(ids, indices + ids[0])
+    if (offsets >= sizes[indices]).any():
         return None
-    there = np.full(int(sizes.sum()), NOTHING, dtype=np.int64)
-    there[starts[number] + offsets] = np.arange(len(addresses))
-    order = there[there != NOTHING]
+    scattered = np.full(int(sizes.sum()), NOTHING, dtype=np.int64)
+    scattered[starts[indices] + offsets] = np.arange(len(addresses))
+    order = scattered[scattered != NOTHING]
     return order if len(order) == len(addresses) else None
 
 
 class _BroadcastRows:
-    """All that came, in one worker."""
+    """All source rows, in one worker."""
 
     def __init__(self, part: Snapshot, staged: StagedFiles, on: Sequence[str]) -> None:
         self._on, self._what = tuple(on), part.location.uri
-        location, fields = part.location, staged.schema
-        reader = FragmentReader(
-            location.store, location.codec, fields, fields, path=f"{location.uri}, what came for it"
-        )
+        location, schema = part.location, staged.schema
+        reader = FragmentReader(location.store, location.codec, schema, schema, path=f"{location.uri}, staged rows")
         batches = [rows.batch for fragment in staged.decode_fragments() for rows in reader.read_live(fragment, None)]
         table = pa.Table.from_batches(batches, reader.arrow).combine_chunks()
         keys = max(1, len(self._on))
         self._keys, self._values = table.select(range(keys)), table.select(range(keys, table.num_columns))
         self._stored = part.manifest.schema.arrow
 
-    def by_address(self, part: Snapshot, others: Mapping[int, bytes] | None) -> Iterator[pa.RecordBatch]:
-        """Those of the part's fragments, in order; with `others`, those of fragments besides them too."""
+    def by_address(self, partition: Snapshot, all_fragments: Mapping[int, bytes] | None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the partition's fragments in address order. With `all_fragments`, rows of fragments that
+        are not among those come, too."""
         addresses = self._addresses
-        numbers = addresses >> _FRAGMENT_BITS
-        mine = np.flatnonzero(_are_of(numbers, [int(each.id) for each in part.manifest.fragments]))
-        strays = np.empty(0, dtype=np.int64) if others is None else np.flatnonzero(~_are_of(numbers, list(others)))
-        order = None if len(strays) else _address_order(addresses[mine], part.manifest.fragments)
-        if order is None:  # something is wrong with them, which is told by who is given them in order
-            mine = np.concatenate([mine, strays])
-            order = np.argsort(addresses[mine])
-        return self._given(mine[order])
+        fragment_ids = addresses >> _FRAGMENT_BITS
+        rows = np.flatnonzero(
+            _is_in_fragments(fragment_ids, [int(fragment.id) for fragment in partition.manifest.fragments])
+        )
+        strays = (
+            np.empty(0, dtype=np.int64)
+            if all_fragments is None
+            else np.flatnonzero(~_is_in_fragments(fragment_ids, list(all_fragments)))
+        )
+        order = None if len(strays) else _address_order(addresses[rows], partition.manifest.fragments)
+        if order is None:  # an address is invalid, which `FillTask` reports from the sorted rows
+            rows = np.concatenate([rows, strays])
+            order = np.argsort(addresses[rows])
+        return self._batches_of(rows[order])
 
-    def by_key(self, part: Snapshot) -> Iterator[pa.RecordBatch]:
-        found = self._found  # what is wrong with the keys is told before the first row
-        return (batch for each in part.manifest.fragments for batch in self._of(part, each, found))
+    def by_key(self, partition: Snapshot) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that match keys of the partition, with the addresses of their matches."""
+        keys = self._key_index  # evaluated here, so that invalid keys are reported before the first row
+        return (
+            batch
+            for fragment in partition.manifest.fragments
+            for batch in self._join_fragment(partition, fragment, keys)
+        )
 
-    def _of(self, part: Snapshot, fragment: Fragment, keys: SourceKeys) -> Iterator[pa.RecordBatch]:
-        for rows in live_rows(part, fragment, self._on, part.manifest.schema):
-            sought = [pa.chunked_array([rows.batch.column(name)]) for name in self._on]
-            its = keys.rows_for(sought)
-            there = np.flatnonzero(its != NOTHING)
-            if len(there):
-                yield self._batch(rows.offsets[there] | (fragment.id << _FRAGMENT_BITS), its[there])
+    def _join_fragment(self, partition: Snapshot, fragment: Fragment, keys: SourceKeys) -> Iterator[pa.RecordBatch]:
+        for rows in live_rows(partition, fragment, self._on, partition.manifest.schema):
+            probe = [pa.chunked_array([rows.batch.column(name)]) for name in self._on]
+            matches = keys.rows_for(probe)
+            matched = np.flatnonzero(matches != NOTHING)
+            if len(matched):
+                yield self._batch(rows.offsets[matched] | (fragment.id << _FRAGMENT_BITS), matches[matched])
 
-    def _given(self, rows: Addresses) -> Iterator[pa.RecordBatch]:
+    def _batches_of(self, rows: Addresses) -> Iterator[pa.RecordBatch]:
         for start in range(0, len(rows), BATCH_ROWS):
-            some = rows[start : start + BATCH_ROWS]
-            yield self._batch(self._addresses[some], some)
+            batch_rows = rows[start : start + BATCH_ROWS]
+            yield self._batch(self._addresses[batch_rows], batch_rows)
 
     def _batch(self, addresses: Addresses, rows: Addresses) -> pa.RecordBatch:
         values = self._values.take(pa.array(rows)).combine_chunks()
@@ -189,7 +209,8 @@ class _BroadcastRows:
         return np.asarray(addresses.cast(pa.int64()))
 
     @cached_property
-    def _found(self) -> SourceKeys:
+    def _key_index(self) -> SourceKeys:
+        """Lookup of source rows by key, in the types of the table. Raises if a key is duplicate or cannot be cast."""
         columns = []
         for name, column in zip(self._on, self._keys.columns, strict=True):
             expected = self._stored.field(name).type
@@ -197,8 +218,8 @@ class _BroadcastRows:
                 columns.append(column if column.type == expected else column.cast(expected))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise SchemaMismatch(
-                    f"{self._what}: the key {name!r} is a {expected} in the table, and the data has values that are "
-                    f"none: {error}",
+                    f"{self._what}: the key {name!r} is a {expected} in the table, and the data has values that "
+                    f"cannot be cast to it: {error}",
                     column=name,
                     expected=str(expected),
                     got=str(column.type),

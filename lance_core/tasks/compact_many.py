@@ -44,7 +44,7 @@ _WIRE = pa.schema(
         pa.field("table", pa.int64()),
         pa.field("group", pa.int64()),
         pa.field("fragments", pa.list_(pa.binary())),
-        pa.field("trouble", pa.string()),
+        pa.field("error", pa.string()),
     ]
 )
 _A = TypeVar("_A")
@@ -74,7 +74,7 @@ class _PlannedTable:
 
     request: TableCompaction
     base: Snapshot
-    begun: write_protocol.StartedWrite
+    started: write_protocol.StartedWrite
     groups: tuple[Group, ...]
     files: dict[int, tuple[Fragment, ...]] = field(default_factory=dict)
     """Fragments written, by group number."""
@@ -125,7 +125,7 @@ def _commit_table(planned: _PlannedTable) -> CompactionOutcome:
         batch = GroupBatch(tuple(group.old for group in rewritten), request, properties, runner=None)
         batch.add_rewritten(planned.base.manifest.schema, rewritten)
         change = Change(VERB, batch.plan, Rewrite.name, can_replan=True)
-        committed = resume(change, planned.begun, properties=properties, retries=options.retries)
+        committed = resume(change, planned.started, properties=properties, retries=options.retries)
         return CompactionOutcome(committed_of(committed), planned.error)
     except TABLE_ERRORS as error:
         return CompactionOutcome(None, error)
@@ -152,8 +152,8 @@ def _write_groups(planned: Sequence[_PlannedTable], runner: Runner) -> None:
             raise remote_errors.decode_error(row["refusal"])
         (result,) = pa.ipc.read_record_batch(pa.py_buffer(row["result"]), _WIRE).to_pylist()
         planned_table = planned[result["table"]]
-        if result["trouble"] is not None:
-            planned_table.error = remote_errors.decode_error(result["trouble"])
+        if result["error"] is not None:
+            planned_table.error = remote_errors.decode_error(result["error"])
         else:
             planned_table.files[result["group"]] = tuple(map(Fragment.decode, result["fragments"]))
     for planned_table in planned:
@@ -204,9 +204,9 @@ class _RewriteGroupsTask:
             )
             row["fragments"] = [fragment.encode() for fragment in new]
         except LanceError as error:
-            row["trouble"] = remote_errors.encode_error(error)
+            row["error"] = remote_errors.encode_error(error)
         except TABLE_ERRORS as error:
-            row["trouble"] = remote_errors.encode_error(StorageError(f"{header.uri}: {type(error).__name__}: {error}"))
+            row["error"] = remote_errors.encode_error(StorageError(f"{header.uri}: {type(error).__name__}: {error}"))
         return bytes(pa.RecordBatch.from_pylist([row], _WIRE).serialize())
 
 

@@ -1,10 +1,10 @@
-"""Values for rows that are named by their address: what a worker does with them.
+"""Fill by address: writes new columns for rows that are identified by row address.
 
-    FillTask(batches, ascending by address, all of a fragment in one task)  ->  the fragments, with a file more each
-    KeysTask(numbers of parts)                                              ->  keys of the table, with addresses
+    FillTask(batches in address order, all rows of a fragment in one task)  ->  the fragments, each with one more file
+    KeysTask(partition numbers)                                             ->  keys of the table, with addresses
 
-A file covers every physical row of its fragment, in their order, so nothing is looked up and nothing held but a batch.
-That the addresses are those of live rows, each once, is made sure here, and never left to who sorted them.
+A file covers every physical row of its fragment in order, so the task looks nothing up and holds only one batch. It
+verifies that the addresses are those of live rows and that each occurs once, and never relies on the sort for that.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,128 +33,136 @@ from lance_core.versions.snapshot import Snapshot
 Missing = Literal["error", "null"]
 Offsets = npt.NDArray[np.int64]
 _FRAGMENT_BITS = 32
-_OFFSETS = (1 << _FRAGMENT_BITS) - 1
-ADDRESS_IS_NULL = f"the data has a row whose {ROW_ADDRESS} is null; leave it out, or find its row"
+_OFFSET_MASK = (1 << _FRAGMENT_BITS) - 1
+ADDRESS_IS_NULL = f"the data has a row whose {ROW_ADDRESS} is null; leave the row out, or give its address"
 
 
 @dataclass(frozen=True, slots=True)
 class FillTask:
-    """Runs in a worker: the address and then the new columns in, filled fragments out."""
+    """Runs in a worker: the address and the new columns in, filled fragments out."""
 
     header: VersionHeader
     fragments: Mapping[int, bytes]
-    """Encoded; no other rows may be named."""
+    """Encoded fragments. An address in any other fragment is an error."""
     columns: pa.Schema
     missing: Missing
-    """What is done about live rows of a fragment that nothing is there for."""
+    """What to do with live rows of a fragment that get no value."""
     keys: tuple[str, ...] = ()
-    """Where addresses were found by key: a row that is named twice has a key that is there twice."""
+    """Key columns, if addresses were found by key. An address that occurs twice then means a duplicate key."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         last = -1
         try:
             self.header.stamp.check()
-            for number, pieces in groupby(_pieces(batches), key=lambda piece: piece.fragment):
+            for number, fragment_rows in groupby(_split_by_fragment(batches), key=lambda rows: rows.fragment):
                 last = number
-                filled = self._filled(number, pieces)
+                filled = self._fill_fragment(number, fragment_rows)
                 yield pa.RecordBatch.from_pylist([{"part": number, "result": filled.encode()}], RESULT)
         except InvalidInput as error:
             yield pa.RecordBatch.from_pylist(
                 [{"part": max(last, 0), "refusal": remote_errors.encode_error(error)}], RESULT
             )
-        except _NamedTwice as twice:
-            told = remote_errors.encode_error(self._about_twice(twice.address))
-            yield pa.RecordBatch.from_pylist([{"part": twice.address >> _FRAGMENT_BITS, "refusal": told}], RESULT)
+        except _DuplicateAddress as duplicate:
+            refusal = remote_errors.encode_error(self._duplicate_error(duplicate.address))
+            yield pa.RecordBatch.from_pylist(
+                [{"part": duplicate.address >> _FRAGMENT_BITS, "refusal": refusal}], RESULT
+            )
 
-    def _filled(self, number: int, pieces: Iterable["_FragmentRows"]) -> Fragment:
+    def _fill_fragment(self, number: int, fragment_rows: Iterable["_FragmentRows"]) -> Fragment:
         if number not in self.fragments:
             raise InvalidInput(
-                f"{self._version}: there is no fragment {number}, and the data has addresses in it. They are of "
-                "another version: read the rows again, or say of which version they are with version="
+                f"{self._version_label}: the data has addresses in fragment {number}, which does not exist. They are of "
+                "another version: read the rows again, or name that version with version="
             )
-        part = self.header.snapshot_with([self.fragments[number]])
-        (fragment,) = part.manifest.fragments
-        placed = self._placed(part, fragment, pieces)
+        snapshot = self.header.snapshot_with([self.fragments[number]])
+        (fragment,) = snapshot.manifest.fragments
+        positioned = self._position_rows(snapshot, fragment, fragment_rows)
         return with_columns(
-            part, fragment, placed, new_fields(part, self.columns), conversion=Conversion.CAST, runtime=SYSTEM_RUNTIME
+            snapshot,
+            fragment,
+            positioned,
+            new_fields(snapshot, self.columns),
+            conversion=Conversion.CAST,
+            runtime=SYSTEM_RUNTIME,
         )
 
-    def _placed(
-        self, part: Snapshot, fragment: Fragment, pieces: Iterable["_FragmentRows"]
+    def _position_rows(
+        self, snapshot: Snapshot, fragment: Fragment, fragment_rows: Iterable["_FragmentRows"]
     ) -> Iterator[PositionedBatch]:
-        """All live rows; those without values have nulls."""
-        deleted, rows = load_deletions(part.location.store, fragment), fragment.physical_rows
-        alive = np.ones(rows, dtype=np.bool_) if deleted is None else deleted.live_mask(0, rows)
+        """Yield all live rows of the fragment with their offsets. Rows without a value have nulls."""
+        deleted, rows = load_deletions(snapshot.location.store, fragment), fragment.physical_rows
+        live = np.ones(rows, dtype=np.bool_) if deleted is None else deleted.live_mask(0, rows)
         position = 0
-        for piece in pieces:
-            offsets, batch = piece.offsets, _as_given(piece.batch, self.columns)
+        for rows_read in fragment_rows:
+            offsets, batch = rows_read.offsets, _unpack_vectors(rows_read.batch, self.columns)
             end = int(offsets[-1]) + 1
             if end > rows:
-                raise self._no_such_row(fragment, end - 1, f"the fragment has {rows} rows")
-            if not (there := alive[offsets]).all():
-                raise self._no_such_row(fragment, int(offsets[~there][0]), "the row is deleted")
-            wanted = np.flatnonzero(alive[position:end]) + position
+                raise self._invalid_row_error(fragment, end - 1, f"the fragment has {rows} rows")
+            if not (is_live := live[offsets]).all():
+                raise self._invalid_row_error(fragment, int(offsets[~is_live][0]), "the row is deleted")
+            expected = np.flatnonzero(live[position:end]) + position
             position = end
-            if len(wanted) == len(offsets):
+            if len(expected) == len(offsets):
                 yield PositionedBatch(batch, offsets)
                 continue
-            at = np.searchsorted(offsets, wanted)
-            lacking = offsets[at] != wanted
-            self._check_missing(fragment, wanted[lacking])
-            taken = batch.take(pa.array(at, mask=lacking))
-            yield PositionedBatch(taken, wanted)
-        rest = np.flatnonzero(alive[position:]) + position
-        self._check_missing(fragment, rest)
-        for start in range(0, len(rest), BATCH_ROWS):
-            some = rest[start : start + BATCH_ROWS]
-            nulls = [pa.nulls(len(some), field.type) for field in self.columns]
-            yield PositionedBatch(pa.RecordBatch.from_arrays(nulls, names=self.columns.names), some)
+            indices = np.searchsorted(offsets, expected)
+            is_missing = offsets[indices] != expected
+            self._check_missing(fragment, expected[is_missing])
+            values = batch.take(pa.array(indices, mask=is_missing))
+            yield PositionedBatch(values, expected)
+        remaining = np.flatnonzero(live[position:]) + position
+        self._check_missing(fragment, remaining)
+        for start in range(0, len(remaining), BATCH_ROWS):
+            offsets_without_value = remaining[start : start + BATCH_ROWS]
+            nulls = [pa.nulls(len(offsets_without_value), field.type) for field in self.columns]
+            yield PositionedBatch(pa.RecordBatch.from_arrays(nulls, names=self.columns.names), offsets_without_value)
 
     def _check_missing(self, fragment: Fragment, offsets: Offsets) -> None:
         if self.missing == "error" and len(offsets):
-            raise missing_value_error(self._version, fragment.id, int(offsets[0]))
+            raise missing_value_error(self._version_label, fragment.id, int(offsets[0]))
 
-    def _no_such_row(self, fragment: Fragment, offset: int, why: str) -> InvalidInput:
+    def _invalid_row_error(self, fragment: Fragment, offset: int, why: str) -> InvalidInput:
         return InvalidInput(
-            f"{self._version}: the data has a value for row {offset} of fragment {fragment.id} ({ROW_ADDRESS} "
-            f"{_address(fragment.id, offset)}), and {why}. Is the address of another version? Then read the rows "
-            "again, or say of which version they are with version="
+            f"{self._version_label}: the data has a value for row {offset} of fragment {fragment.id} ({ROW_ADDRESS} "
+            f"{_address(fragment.id, offset)}), but {why}. If the address is of another version, read the "
+            "rows again, or name that version with version="
         )
 
-    def _about_twice(self, address: int) -> InvalidInput:
-        number, offset = address >> _FRAGMENT_BITS, address & _OFFSETS
+    def _duplicate_error(self, address: int) -> InvalidInput:
+        """Return the error for an address that occurs twice. It names the key, if addresses were found by key."""
+        number, offset = address >> _FRAGMENT_BITS, address & _OFFSET_MASK
         if self.keys and number in self.fragments:
-            part = self.header.snapshot_with([self.fragments[number]])
-            (fragment,) = part.manifest.fragments
-            for rows in live_rows(part, fragment, self.keys, part.manifest.schema):
-                if len(at := np.flatnonzero(rows.offsets == offset)):
-                    (key,) = rows.batch.slice(int(at[0]), 1).to_pylist()
-                    named = " and ".join(f"{name} = {value!r}" for name, value in key.items())
+            snapshot = self.header.snapshot_with([self.fragments[number]])
+            (fragment,) = snapshot.manifest.fragments
+            for rows in live_rows(snapshot, fragment, self.keys, snapshot.manifest.schema):
+                if len(found := np.flatnonzero(rows.offsets == offset)):
+                    (key,) = rows.batch.slice(int(found[0]), 1).to_pylist()
+                    key_text = " and ".join(f"{name} = {value!r}" for name, value in key.items())
                     return InvalidInput(
-                        f"{self._version}: the data has the key {named} more than once. Which of its rows is meant "
-                        "cannot be told; keep one of each"
+                        f"{self._version_label}: the data has the key {key_text} more than once, so its value is "
+                        "ambiguous; keep one row per key"
                     )
         return InvalidInput(
-            f"{self._version}: the data has row {offset} of fragment {number} ({ROW_ADDRESS} {address}) more than "
-            "once. Which of the values is meant cannot be told; keep one of each"
+            f"{self._version_label}: the data has row {offset} of fragment {number} ({ROW_ADDRESS} {address}) more than "
+            "once, so its value is ambiguous; keep one"
         )
 
     @property
-    def _version(self) -> str:
+    def _version_label(self) -> str:
         return f"{self.header.uri} ({self.header.path})"
 
 
 @dataclass(frozen=True, slots=True)
 class KeysTask:
-    """Runs in a worker: numbers of parts in, keys of live rows and where these are out."""
+    """Runs in a worker: partition numbers in, keys of live rows with their addresses out."""
 
     header: VersionHeader
     partitions: tuple[tuple[bytes, ...], ...]
     keys: tuple[str, ...]
     transport: pa.Schema
-    """The types of the keys on their way."""
+    """Schema in which the keys travel."""
     memory_bytes: int
-    """About how much comes out."""
+    """Estimated size of the output."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -164,12 +172,12 @@ class KeysTask:
         self.header.stamp.check()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                part = self.header.snapshot_with(self.partitions[number])
-                for fragment in part.manifest.fragments:
-                    yield from self._of(part, fragment)
+                snapshot = self.header.snapshot_with(self.partitions[number])
+                for fragment in snapshot.manifest.fragments:
+                    yield from self._read_keys(snapshot, fragment)
 
-    def _of(self, part: Snapshot, fragment: Fragment) -> Iterator[pa.RecordBatch]:
-        for rows in live_rows(part, fragment, self.keys, part.manifest.schema):
+    def _read_keys(self, snapshot: Snapshot, fragment: Fragment) -> Iterator[pa.RecordBatch]:
+        for rows in live_rows(snapshot, fragment, self.keys, snapshot.manifest.schema):
             if rows.batch.num_rows:
                 keys = conform(rows.batch, self.transport, conversion=Conversion.OUTWARD, what=self.header.uri)
                 addresses = pa.array(rows.offsets | (fragment.id << _FRAGMENT_BITS))
@@ -177,29 +185,30 @@ class KeysTask:
 
 
 def missing_value_error(version: str, fragment: int, offset: int) -> InvalidInput:
+    """Return the error for a row without a value."""
     return InvalidInput(
         f"{version}: the data has no value for row {offset} of fragment {fragment} ({ROW_ADDRESS} "
-        f"{_address(fragment, offset)}). Give one for every row, or say missing='null'"
+        f"{_address(fragment, offset)}). Give a value for every row, or set missing='null'"
     )
 
 
 def consecutive_runs(fragments: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Numbers that follow each other, as first, last and how many were before them.
+    """Group numbers into consecutive runs: first number, last number, and count of the numbers before the run.
 
-    >>> runs([0, 1, 2, 7, 9, 10])
+    >>> consecutive_runs([0, 1, 2, 7, 9, 10])
     [(0, 2, 0), (7, 7, 3), (9, 10, 4)]
     """
-    found: list[tuple[int, int, int]] = []
-    for place, number in enumerate(sorted(fragments)):
-        if found and found[-1][1] + 1 == number:
-            found[-1] = (found[-1][0], number, found[-1][2])
+    runs: list[tuple[int, int, int]] = []
+    for count, number in enumerate(sorted(fragments)):
+        if runs and runs[-1][1] + 1 == number:
+            runs[-1] = (runs[-1][0], number, runs[-1][2])
         else:
-            found.append((number, number, place))
-    return found
+            runs.append((number, number, count))
+    return runs
 
 
 def is_packed_vector(given: pa.DataType, stored: pa.DataType) -> bool:
-    """Vectors may come as the bytes of their numbers, which travel many times faster than lists."""
+    """Whether vectors are given as the bytes of their numbers, which travel many times faster than lists."""
     if not (kinds.is_binary(given) or kinds.is_large_binary(given)) or not kinds.is_fixed_size_list(stored):
         return False
     return bool(kinds.is_integer(stored.value_type) or kinds.is_floating(stored.value_type))
@@ -207,63 +216,66 @@ def is_packed_vector(given: pa.DataType, stored: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _FragmentRows:
-    """Rows of one fragment, ascending."""
+    """Source rows of one fragment, in row order."""
 
     fragment: int
     offsets: Offsets
     batch: pa.RecordBatch
-    """Without the addresses."""
+    """Values without the addresses."""
 
 
-class _NamedTwice(Exception):
+class _DuplicateAddress(Exception):
+    """Two source rows have the same address."""
+
     def __init__(self, address: int) -> None:
         super().__init__(address)
         self.address = address
 
 
-def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[_FragmentRows]:
-    before = -1
+def _split_by_fragment(batches: Iterable[pa.RecordBatch]) -> Iterator[_FragmentRows]:
+    """Yield the source rows by fragment. Raises if the addresses are invalid, duplicate or not sorted."""
+    previous = -1
     for batch in batches:
         if not batch.num_rows:
             continue
         if batch.column(0).null_count:
             raise InvalidInput(ADDRESS_IS_NULL)
         addresses = batch.column(0).to_numpy().astype(np.int64)
-        steps = np.diff(addresses, prepend=before)
+        steps = np.diff(addresses, prepend=previous)
         if int(addresses[0]) < 0:
-            raise InvalidInput(f"the data has the {ROW_ADDRESS} {addresses[0]}, which no row can have")
+            raise InvalidInput(f"the data has the {ROW_ADDRESS} {addresses[0]}, which is not a valid row address")
         if (steps == 0).any():
-            raise _NamedTwice(int(addresses[steps == 0][0]))
+            raise _DuplicateAddress(int(addresses[steps == 0][0]))
         if (steps < 0).any():
-            raise StorageError("rows came to a worker out of order, and should have been sorted by their address")
-        before = int(addresses[-1])
+            raise StorageError("a worker received rows that are not sorted by their address")
+        previous = int(addresses[-1])
         values = batch.drop_columns([batch.schema.names[0]])
-        numbers = addresses >> _FRAGMENT_BITS
-        ends = [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        fragment_ids = addresses >> _FRAGMENT_BITS
+        ends = [*(np.flatnonzero(np.diff(fragment_ids)) + 1).tolist(), len(fragment_ids)]
         start = 0
         for end in ends:
-            offsets = addresses[start:end] & _OFFSETS
-            yield _FragmentRows(int(numbers[start]), offsets, values.slice(start, end - start))
+            offsets = addresses[start:end] & _OFFSET_MASK
+            yield _FragmentRows(int(fragment_ids[start]), offsets, values.slice(start, end - start))
             start = end
 
 
-def _as_given(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """In the order of the columns, with vectors that came as bytes."""
+def _unpack_vectors(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """Return the values in the order of the columns, with packed vectors as lists."""
     arrays = []
     for array, field in zip(batch.columns, columns, strict=True):
-        arrays.append(_unpacked(array, field) if is_packed_vector(array.type, field.type) else array)
+        arrays.append(_unpack_vector(array, field) if is_packed_vector(array.type, field.type) else array)
     return pa.RecordBatch.from_arrays(arrays, names=columns.names)
 
 
-def _unpacked(array: pa.Array, field: pa.Field) -> pa.Array:
+def _unpack_vector(array: pa.Array, field: pa.Field) -> pa.Array:
     vector = field.type
     width = vector.list_size * vector.value_type.bit_width // 8
     try:
         fixed = array.cast(pa.binary(width))
     except pa.ArrowInvalid as error:
         raise SchemaMismatch(
-            f"column {field.name!r} is of {vector.list_size} {vector.value_type} each, which take {width} bytes; some "
-            f"values have more or less: {error}",
+            f"column {field.name!r} holds vectors of {vector.list_size} {vector.value_type}, {width} bytes each; some "
+            f"values have another length: {error}",
             column=field.name,
             expected=f"{width} bytes",
             got="others",

@@ -1,15 +1,15 @@
-"""An upsert whose rows come from workers, and whose table is read and written by workers.
+"""Distributed upsert: workers stage the source rows, then read, join and rewrite the table.
 
-    workers   the rows that come, in files of their own (`staged.py`)
-    workers   each part of the table finds its rows among those, writes what changes, and says which it met
-              (the driver, where indices leave few rows of the table to be looked at)
-    workers   the rows that no part met, written as new ones
-              (few of them: by the driver, since a job takes longer)
-    driver    one operation for all
+    workers   write the source rows to files of their own (`staged.py`)
+    workers   join each partition of the table with the source, write what changes, and report the matched source rows
+              (the driver does it if the indices leave few rows of the table to read)
+    workers   write the source rows that matched nothing as new rows
+              (the driver does it if they are few, since a job takes longer)
+    driver    merges the results into one operation
 
-No row of the table goes anywhere but to the worker that reads it; see `002-broadcast-upsert-source.md`. Rows
-that come with some columns only may stay where they are: which way is cheaper is decided on the driver, by counts of a
-first look.
+No row of the table goes anywhere but to the worker that reads it; see `002-broadcast-upsert-source.md`. If the source
+has only some of the columns, matched rows may stay in place, with those columns rewritten. The driver decides which
+way is cheaper, from the counts of a first pass.
 """
 
 import struct
@@ -57,10 +57,10 @@ from lance_core.tasks.update import partitions_for_writing
 from lance_core.tasks.write import StageFunction, WriteTask, fragments_of
 from lance_core.versions.snapshot import Snapshot
 
-_LOOKED = struct.Struct("<QQ?")
-_LITTLE_ROWS, _LITTLE_BYTES = 1 << 14, 1 << 24
-"""Of the table and of its files. To read and write so much takes less than to begin a job, and any driver has room for
-it, however well the files are compressed."""
+_CHANGE_COUNTS = struct.Struct("<QQ?")
+_DRIVER_ROWS_MAX, _DRIVER_BYTES_MAX = 1 << 14, 1 << 24
+"""Rows of the table, and bytes of its files, up to which the driver itself joins. Reading and writing this much takes
+less time than starting a job, and any driver has the memory for it, however well the files are compressed."""
 
 
 def upsert(
@@ -73,45 +73,46 @@ def upsert(
     options: WriteOptions,
     runner: Runner,
 ) -> Committed:
-    """`incoming` is what a table would store of the rows that come."""
-    work = _Upsert(incoming, stage, rules, limits, runner)
+    """Update matching rows and insert the others, as one version. `incoming` is the schema in which a new table would
+    store the source rows."""
+    run = _UpsertRun(incoming, stage, rules, limits, runner)
     try:
-        return run_change(table, options, "upsert", work.plan, operation=Update.name)
+        return run_change(table, options, "upsert", run.plan, operation=Update.name)
     finally:
-        work.discard()
+        run.discard()
 
 
-class _Upsert:
-    """One upsert, on the driver: what it has done it keeps from plan to plan."""
+class _UpsertRun:
+    """One upsert on the driver. It keeps its results across replans."""
 
     def __init__(
         self, incoming: pa.Schema, stage: StageFunction, rules: UpsertRules, limits: FileLimits, runner: Runner
     ) -> None:
         self._incoming, self._stage, self._rules, self._limits, self._runner = incoming, stage, rules, limits, runner
         self._staged: tuple[Snapshot, StagedFiles] | None = None
-        self._looked, self._joined, self._inserted = PartialResults(), PartialResults(), PartialResults()
+        self._counted, self._joined, self._inserted = PartialResults(), PartialResults(), PartialResults()
 
     def plan(self, base: Snapshot) -> Update | None:
         rules, schema = self._rules, base.manifest.schema
         what, incoming = base.location.uri, schema_to_stored(self._incoming, schema)
-        fields = columns_that_come(incoming, schema, rules, Conversion.CAST, what)
-        Conditions.of(base, fields.arrow, rules)  # what is wrong with them is told before a task runs
+        source_schema = columns_that_come(incoming, schema, rules, Conversion.CAST, what)
+        Conditions.of(base, source_schema.arrow, rules)  # reports invalid conditions before a task runs
         if changes_nothing(rules):
             return None
-        staged = self._staged_for(base, fields)
-        reach = self._reach(base, staged)
-        in_place = self._is_cheaper_in_place(base, staged, reach)
-        met, parts = self._join(base, staged, reach, in_place)
-        whole = Update(fields_assigned=ids_of(schema.fields))
+        staged = self._stage_once(base, source_schema)
+        probe = self._plan_probe(base, staged)
+        in_place = self._is_cheaper_in_place(base, staged, probe)
+        matched, updates = self._join(base, staged, probe, in_place)
+        template = Update(fields_assigned=ids_of(schema.fields))
         if in_place:
-            changes = map(schema.field, columns_that_change(fields.arrow, schema, rules))
-            whole = Update(fields_modified=ids_of(changes), mode=UpdateMode.REWRITE_COLUMNS)
-        update = with_cache(operation_merge.merge_updates(parts, whole), StagedRows(base, staged), rules, schema)
+            changes = map(schema.field, columns_that_change(source_schema.arrow, schema, rules))
+            template = Update(fields_modified=ids_of(changes), mode=UpdateMode.REWRITE_COLUMNS)
+        update = with_cache(operation_merge.merge_updates(updates, template), StagedRows(base, staged), rules, schema)
         if not rules.insert:
             return update
-        inserted = self._insert(base, staged, met)
-        filters = [each.inserted_keys for each in inserted if each.inserted_keys is not None]
-        new = tuple(fragment for each in inserted for fragment in each.new)
+        inserted = self._insert(base, staged, matched)
+        filters = [insert.inserted_keys for insert in inserted if insert.inserted_keys is not None]
+        new = tuple(fragment for insert in inserted for fragment in insert.new)
         return replace(update, new=update.new + new, inserted_keys=keys_joined(filters, rules, schema))
 
     def discard(self) -> None:
@@ -120,180 +121,206 @@ class _Upsert:
             staged.delete_files(base.location)
             evict_staged_rows(staged)
 
-    def _staged_for(self, base: Snapshot, fields: TableSchema) -> StagedFiles:
+    def _stage_once(self, base: Snapshot, source_schema: TableSchema) -> StagedFiles:
+        """Stage the source rows on the first call, and check that the columns are still the same on later ones."""
         if self._staged is None:
-            task = WriteTask(plan_staging(base, fields))
-            staged = StagedFiles.of(fragments_of(self._stage(task)), fields, self._rules.on)
+            task = WriteTask(plan_staging(base, source_schema))
+            staged = StagedFiles.of(fragments_of(self._stage(task)), source_schema, self._rules.on)
             self._staged = base, staged
-            portions = len(staged.chunks())
-            if portions > 1 or not base.manifest.fragments:  # else each part of the table finds it out
-                over_partitions(base, ((),) * portions, _Unique(staged, portions), self._runner)
+            chunk_count = len(staged.chunks())
+            if chunk_count > 1 or not base.manifest.fragments:  # otherwise each join task checks that keys are unique
+                over_partitions(base, ((),) * chunk_count, _CheckUniqueTask(staged, chunk_count), self._runner)
         _, staged = self._staged
-        if staged.schema != fields:
+        if staged.schema != source_schema:
             raise InvalidInput(
-                f"{base.location.uri}: columns {', '.join(staged.column_names)} were changed by somebody else while rows "
-                "were brought to them. Nothing was written; run it again"
+                f"{base.location.uri}: another writer changed the columns {', '.join(staged.column_names)} while the "
+                "source rows of this upsert were staged. No version was committed; run it again"
             )
         return staged
 
-    def _reach(self, base: Snapshot, staged: StagedFiles) -> "_Reach":
-        """By what indices know of the keys. Where they leave few rows of the whole table, no worker is asked."""
+    def _plan_probe(self, base: Snapshot, staged: StagedFiles) -> "_Probe":
+        """Plan which fragments to join, by what indices know of the keys. If they leave few rows of the whole table,
+        the driver joins them itself."""
         rules, fragments = self._rules, base.manifest.fragments
         known = Selection()
         if staged.fits_in_memory:
             source = cached_staged_rows(base, staged)
             known = looked_up(base, source, rules)
             if known.covered:
-                source.check_unique(0, 1)  # else each part of the table finds it out
-        chosen = known.fragments
-        left = [ScanTask(each, selection=chosen.get(each.id)) for each in fragments if _may_match(each, known)]
-        runner = LocalRunner() if known.covered and _is_little(base, left) else self._runner
-        return _Reach([each.fragment for each in left], PushedSelection.of(left), runner)
+                source.check_unique(0, 1)  # otherwise each join task checks it
+        candidates = known.fragments
+        tasks = [
+            ScanTask(fragment, selection=candidates.get(fragment.id))
+            for fragment in fragments
+            if _may_match(fragment, known)
+        ]
+        runner = LocalRunner() if known.covered and _is_small(base, tasks) else self._runner
+        return _Probe([task.fragment for task in tasks], PushedSelection.of(tasks), runner)
 
-    def _is_cheaper_in_place(self, base: Snapshot, staged: StagedFiles, reach: "_Reach") -> bool:
-        """For rows with some columns only, from a first look; whole ones are written whole."""
+    def _is_cheaper_in_place(self, base: Snapshot, staged: StagedFiles, probe: "_Probe") -> bool:
+        """Whether to rewrite columns in place, by the counts of a first pass. A source with all columns is written as
+        whole rows."""
         rules, schema = self._rules, base.manifest.schema
         columns = columns_that_change(staged.schema.arrow, schema, rules)
         if not columns or rules.matched is not Matched.UPDATE or not may_stay(staged.schema.arrow, schema):
             return False
-        results = reach.each(base, staged, _Join(staged, rules, self._limits, None, reach.sent), self._looked)
-        looked = [_LOOKED.unpack(found[1]) for found in results.values()]
-        if any(removes for _, _, removes in looked):
+        results = probe.run(base, staged, _JoinTask(staged, rules, self._limits, None, probe.selection), self._counted)
+        counts = [_CHANGE_COUNTS.unpack(encoded[1]) for encoded in results.values()]
+        if any(removes_rows for _, _, removes_rows in counts):
             return False
-        rows, changed_rows = sum(each[0] for each in looked), sum(each[1] for each in looked)
+        rows, changed_rows = sum(count[0] for count in counts), sum(count[1] for count in counts)
         return is_cheaper(base, columns, rows=rows, changed=changed_rows)
 
     def _join(
-        self, base: Snapshot, staged: StagedFiles, reach: "_Reach", in_place: bool
+        self, base: Snapshot, staged: StagedFiles, probe: "_Probe", in_place: bool
     ) -> tuple[BitMap64, list[Update]]:
+        """Join the table with the source. Return the numbers of the matched source rows, and the updates of the
+        partitions."""
         rules = self._rules
-        results = reach.each(base, staged, _Join(staged, rules, self._limits, in_place, reach.sent), self._joined)
-        met, parts = BitMap64(), []
-        for _part, found in sorted(results.items()):
-            met |= BitMap64.deserialize(found[0])
-            parts += [each for each in map(operation_merge.decode_operation, found[1:]) if isinstance(each, Update)]
-        if rules.matched is Matched.FAIL and met:
-            keys = StagedRows(base, staged).describe_keys(np.array(met, dtype=np.int64))
-            raise existing_rows(len(met), keys, what=base.location.uri)
-        return met, parts
+        results = probe.run(
+            base, staged, _JoinTask(staged, rules, self._limits, in_place, probe.selection), self._joined
+        )
+        matched, updates = BitMap64(), []
+        for _, encoded in sorted(results.items()):
+            matched |= BitMap64.deserialize(encoded[0])
+            updates += [
+                operation
+                for operation in map(operation_merge.decode_operation, encoded[1:])
+                if isinstance(operation, Update)
+            ]
+        if rules.matched is Matched.FAIL and matched:
+            keys = StagedRows(base, staged).describe_keys(np.array(matched, dtype=np.int64))
+            raise existing_rows(len(matched), keys, what=base.location.uri)
+        return matched, updates
 
-    def _insert(self, base: Snapshot, staged: StagedFiles, met: BitMap64) -> list[Update]:
-        """The rows that no part met."""
-        numbers = np.array(met, dtype=np.int64)
-        first, known, todo, count = 0, [], [], 0
+    def _insert(self, base: Snapshot, staged: StagedFiles, matched: BitMap64) -> list[Update]:
+        """Write the source rows that matched nothing."""
+        matched_rows = np.array(matched, dtype=np.int64)
+        first, matched_offsets, fragments, row_count = 0, [], [], 0
         for fragment in staged.decode_fragments():
             rows = fragment.physical_rows
-            start, stop = np.searchsorted(numbers, (first, first + rows))
-            known.append(rows_as_bitmap(numbers[start:stop] - first))
+            start, stop = np.searchsorted(matched_rows, (first, first + rows))
+            matched_offsets.append(rows_as_bitmap(matched_rows[start:stop] - first))
             if stop - start < rows:
-                todo.append(fragment)
-                count += rows - int(stop - start)
+                fragments.append(fragment)
+                row_count += rows - int(stop - start)
             first += rows
-        work = _Insert(staged, tuple(known), self._rules, self._limits)
+        task = _InsertTask(staged, tuple(matched_offsets), self._rules, self._limits)
         runner = LocalRunner() if staged.fits_in_memory else self._runner
-        results = self._inserted.over_fragments(base, todo, partitions_for_writing(count, runner), work, runner)
-        return [each for each in operation_merge.decode_operations(results) if isinstance(each, Update)]
+        results = self._inserted.over_fragments(
+            base, fragments, partitions_for_writing(row_count, runner), task, runner
+        )
+        return [operation for operation in operation_merge.decode_operations(results) if isinstance(operation, Update)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Reach:
-    """Of a version, what may have a row for one that came, and who looks at it."""
+class _Probe:
+    """Fragments of a version that may have a row for the source, and the runner that joins them."""
 
     fragments: Sequence[Fragment]
-    sent: PushedSelection
+    selection: PushedSelection
     runner: Runner
 
-    def each(
-        self, base: Snapshot, staged: StagedFiles, work: "_Join", kept: PartialResults
+    def run(
+        self, base: Snapshot, staged: StagedFiles, task: "_JoinTask", cache: PartialResults
     ) -> Mapping[int, list[bytes]]:
         rows = sum(fragment.physical_rows for fragment in staged.decode_fragments())
-        return kept.over_fragments(base, self.fragments, partitions_for_writing(rows, self.runner), work, self.runner)
+        return cache.over_fragments(base, self.fragments, partitions_for_writing(rows, self.runner), task, self.runner)
 
 
-def _is_little(base: Snapshot, tasks: Sequence[ScanTask]) -> bool:
-    """Of rows that an index knows, and of fragments that none covers, which are read whole."""
-    rows = [each.fragment.physical_rows if each.selection is None else len(each.selection.rows) for each in tasks]
-    of = [each.fragment for each in tasks]
-    size = sum(each.file_bytes * some // max(1, each.physical_rows) for each, some in zip(of, rows, strict=True))
-    is_told = all(file.size for each in of for file in each.files) and not any(
+def _is_small(base: Snapshot, tasks: Sequence[ScanTask]) -> bool:
+    """Whether the driver can join the tasks itself. Candidate rows of an index count, and all rows of fragments
+    without one."""
+    rows = [task.fragment.physical_rows if task.selection is None else len(task.selection.rows) for task in tasks]
+    fragments = [task.fragment for task in tasks]
+    size = sum(
+        fragment.file_bytes * row_count // max(1, fragment.physical_rows)
+        for fragment, row_count in zip(fragments, rows, strict=True)
+    )
+    is_size_known = all(file.size for fragment in fragments for file in fragment.files) and not any(
         map(is_blob, base.manifest.schema.fields)
     )
-    return is_told and sum(rows) <= _LITTLE_ROWS and size <= _LITTLE_BYTES
+    return is_size_known and sum(rows) <= _DRIVER_ROWS_MAX and size <= _DRIVER_BYTES_MAX
 
 
-def _may_match(fragment: Fragment, known: Selection) -> bool:
-    return fragment.id not in known.covered or fragment.id in known.fragments
+def _may_match(fragment: Fragment, selection: Selection) -> bool:
+    return fragment.id not in selection.covered or fragment.id in selection.fragments
 
 
 @dataclass(frozen=True, slots=True)
-class _Unique:
+class _CheckUniqueTask:
+    """Checks the keys of one hash bucket for duplicates."""
+
     staged: StagedFiles
-    among: int
+    bucket_count: int
 
     def __call__(self, part: Snapshot, number: int) -> Iterator[bytes]:
-        StagedRows(part, self.staged).check_unique(number, self.among)
+        StagedRows(part, self.staged).check_unique(number, self.bucket_count)
         return iter(())
 
 
 @dataclass(frozen=True, slots=True)
-class _Join:
-    """Gives back the rows that it met, and the operation; or, where the way is not decided, counts."""
+class _JoinTask:
+    """Joins one partition. Returns the matched source rows, then the operation; or counts, as long as `in_place` is
+    undecided."""
 
     staged: StagedFiles
     rules: UpsertRules
     limits: FileLimits
     in_place: bool | None
-    sent: PushedSelection = field(compare=False)
-    """What becomes of a fragment does not depend on it, so that what was done stands when it changes."""
+    selection: PushedSelection = field(compare=False)
+    """Not compared, since the result of a fragment does not depend on it: results stay valid if it changes."""
 
-    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
+    def __call__(self, partition: Snapshot, _number: int) -> Iterator[bytes]:
         rules = self.rules
-        source = cached_staged_rows(part, self.staged)
-        found = join(part, source, rules, JoinCache(), self.sent.selection_for(part))
-        yield bytes(BitMap64(np.flatnonzero(found.met).astype(np.uint64)).serialize())
-        changes = changes_of(part, source, found, rules)
+        source = cached_staged_rows(partition, self.staged)
+        result = join(partition, source, rules, JoinCache(), self.selection.selection_for(partition))
+        yield bytes(BitMap64(np.flatnonzero(result.met).astype(np.uint64)).serialize())
+        changes = changes_of(partition, source, result, rules)
         if self.in_place is None:
-            rows = sum(each.fragment.physical_rows for each in changes.parts)
-            yield _LOOKED.pack(rows, sum(len(each.offsets) for each in changes.parts), bool(found.removed))
-        elif rules.matched is Matched.FAIL and found.met.any():
-            return  # it will be refused
+            rows = sum(change.fragment.physical_rows for change in changes.parts)
+            yield _CHANGE_COUNTS.pack(rows, sum(len(change.offsets) for change in changes.parts), bool(result.removed))
+        elif rules.matched is Matched.FAIL and result.met.any():
+            return  # the driver raises the error
         elif self.in_place and changes.parts:
             yield operation_merge.encode_operation(
                 rewrite_columns(changes, (), limits=self.limits, runtime=SYSTEM_RUNTIME)
             )
-        elif changes.parts or found.removed:
-            assigned: Sequence[int] = ids_of(part.manifest.schema.fields)
-            moved = move_rows(changes, found.removed, (), assigned=assigned, limits=self.limits, runtime=SYSTEM_RUNTIME)
+        elif changes.parts or result.removed:
+            assigned: Sequence[int] = ids_of(partition.manifest.schema.fields)
+            moved = move_rows(
+                changes, result.removed, (), assigned=assigned, limits=self.limits, runtime=SYSTEM_RUNTIME
+            )
             yield operation_merge.encode_operation(moved)
 
 
 @dataclass(frozen=True, slots=True)
-class _Insert:
-    """Its part is one of the staged rows."""
+class _InsertTask:
+    """Writes new rows. Its partition consists of staged fragments."""
 
     staged: StagedFiles
-    met: tuple[bytes, ...]
-    """Of each staged fragment, the rows that are not new."""
+    matched: tuple[bytes, ...]
+    """Offsets of the matched rows of each staged fragment, which are not new."""
     rules: UpsertRules
     limits: FileLimits
 
-    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
-        on, schema = list(self.rules.on), part.manifest.schema
-        reader = StagedRows(part, self.staged).open_reader(self.staged.column_names)
+    def __call__(self, partition: Snapshot, _number: int) -> Iterator[bytes]:
+        on, schema = list(self.rules.on), partition.manifest.schema
+        reader = StagedRows(partition, self.staged).open_reader(self.staged.column_names)
         keys: list[pa.RecordBatch] = []
 
         def new_rows() -> Iterator[pa.RecordBatch]:
-            for fragment in part.manifest.fragments:
-                known = DeletionVector(np.array(BitMap.deserialize(self.met[fragment.id]), dtype=np.uint32))
-                for rows in reader.read_live(fragment, known):
+            for fragment in partition.manifest.fragments:
+                matched = DeletionVector(np.array(BitMap.deserialize(self.matched[fragment.id]), dtype=np.uint32))
+                for rows in reader.read_live(fragment, matched):
                     if rows.batch.num_rows:
                         keys.append(rows.batch.select(on))
                         yield rows.batch
 
-        new = write_rows(part, new_rows(), limits=self.limits, runtime=SYSTEM_RUNTIME)
+        new = write_rows(partition, new_rows(), limits=self.limits, runtime=SYSTEM_RUNTIME)
         if new:
-            filtered = keys_of(pa.Table.from_batches(keys), self.rules, schema)
-            yield operation_merge.encode_operation(Update(new=new, inserted_keys=filtered))
+            key_filter = keys_of(pa.Table.from_batches(keys), self.rules, schema)
+            yield operation_merge.encode_operation(Update(new=new, inserted_keys=key_filter))
 
 
 __all__ = ["StageFunction", "UpsertRules", "upsert"]

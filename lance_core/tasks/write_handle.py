@@ -45,7 +45,7 @@ class WriteHandle:
         """Return the handle of a planned write. `manifest_store` is the one with which the write was begun."""
         begun = planned.begun
         version = int(begun.base.version) if isinstance(begun.base, Snapshot) else None
-        started_ns = begun.moment.now_ns if begun.moment else SYSTEM_RUNTIME.now_ns()
+        started_ns = begun.started_at.now_ns if begun.started_at else SYSTEM_RUNTIME.now_ns()
         return cls(planned.plan, planned.replaces, version, begun.uuid, begun.record, started_ns, manifest_store)
 
     def to_planned_write(self) -> PlannedWrite:

@@ -268,7 +268,7 @@ class _Ingest:
 
     def _finish_bad(self, record: IngestLog, name: str, written: WriteResult) -> None:
         """Where another holder of the intention was first, its own bad records are the ones that count."""
-        if written.landed_before:
+        if written.already_committed:
             bad_records.delete_pending(record.location, name)
             self._settle()
             return
@@ -276,7 +276,7 @@ class _Ingest:
             bad_records.commit_pending(record.location, name)
         except LanceError as error:
             raise StorageError(
-                f"{self._location.uri}: the rows landed as version {written.landing.version}, and the bad records did "
+                f"{self._location.uri}: the rows landed as version {written.summary.version}, and the bad records did "
                 f"not get into their table: {error}. They are kept, and the next ingest into this table puts them there"
             ) from error
 

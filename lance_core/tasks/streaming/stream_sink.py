@@ -176,7 +176,7 @@ def _finished(
             f"{location.uri}: batch {batch.number} of the query {batch.query} was found to have landed when its rows "
             "were to be written, and is not found any more; start the query again"
         )
-    begun = replace(begun, moment=planned.begun.moment)
+    begun = replace(begun, moment=planned.begun.started_at)
     return PlannedWrite(handed.plan, planned.replaces, begun).finish(came_back, properties=properties, retries=retries)
 
 

@@ -397,7 +397,7 @@ def test_files_that_differ_are_told_apart(landing: Landing) -> None:
 def test_columns_of_another_kind_are_a_matter_of_the_file(landing: Landing) -> None:
     Table.create(landing.uri, pa.schema([("a", pa.int64())]))
     landing.put("1.parquet", parquet(pa.table({"a": ["x"]})))
-    with pytest.raises(SchemaMismatch, match=r"1\.parquet: column 'a' is stored as int64, the data has string"):
+    with pytest.raises(SchemaMismatch, match=r"1\.parquet: column 'a' is stored as int64, but the data has string"):
         landing.ingest(on_bad_record=landing.side)
 
 

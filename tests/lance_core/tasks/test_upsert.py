@@ -432,7 +432,7 @@ def test_few_keys_are_looked_up_in_an_index(tmp_path: Path, stable: bool, option
 
 
 def test_rows_that_no_index_knows_are_looked_at_by_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upserting, "_LITTLE_ROWS", 50)
+    monkeypatch.setattr(upserting, "_DRIVER_ROWS_MAX", 50)
     uri = indexed(tmp_path, stable=False, uncovered=100)
     loop = Loop(slots=2)
     data = pa.table({"id": [5, 2003], "v": [-1, -1], "w": ["x", "y"]})
@@ -482,7 +482,7 @@ def test_many_small_upserts_stay_with_the_driver(tmp_path: Path) -> None:
 @pytest.mark.parametrize("of", ["unknown", "large"])
 def test_files_that_may_be_large_are_left_to_workers(tmp_path: Path, of: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if of == "large":
-        monkeypatch.setattr(upserting, "_LITTLE_BYTES", 10)
+        monkeypatch.setattr(upserting, "_DRIVER_BYTES_MAX", 10)
     else:
         monkeypatch.setattr(DataFile, "size", None)
     loop = Loop(slots=2)
@@ -491,7 +491,7 @@ def test_files_that_may_be_large_are_left_to_workers(tmp_path: Path, of: str, mo
 
 
 def test_a_key_of_many_rows_is_left_to_workers(tmp_path: Path) -> None:
-    uri, count = str(tmp_path / "t"), upserting._LITTLE_ROWS + 1
+    uri, count = str(tmp_path / "t"), upserting._DRIVER_ROWS_MAX + 1
     table = Table.create(uri, pa.table({"day": [0] * count + [1] * count, "v": [0] * 2 * count}), durable=False)
     table.create_index("day", "BITMAP")
     loop = Loop(slots=2)
@@ -504,7 +504,7 @@ def test_parts_that_nobody_touched_stand_though_an_index_tells_others_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fragment goes in which a key was, so that less is known of the others."""
-    monkeypatch.setattr(upserting, "_LITTLE_ROWS", 50)
+    monkeypatch.setattr(upserting, "_DRIVER_ROWS_MAX", 50)
     uri = indexed(tmp_path, stable=False, uncovered=400)
     for _ in range(3):
         Table.open(uri).append(pa.table({"id": range(5000, 5400), "v": range(400), "w": ["u"] * 400}))
