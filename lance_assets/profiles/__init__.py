@@ -1,11 +1,12 @@
-"""Profiles of versions: an asset with the partitions of the ledger, that computes figures of an immutable version.
+"""Profiles: column statistics of a version, in an asset that has the partitions of the ledger.
 
-    profile_step.py        the asset: which versions it is asked for, and what is wrong with keys that name none
-    profile.py      what is computed: the manifest's figures, and those of columns
-    column_profile.py      nulls and lengths of vectors, from rows, within a bound
-    profile_metadata.py        the same as Dagster's metadata
+    profile_step.py        the asset: evaluates the requested partitions; start here
+    profile.py             declaration, and the statistics of one version
+    column_profile.py      null counts and vector lengths, from rows, within a size bound
+    partition_lookup.py    from a partition key to a version
+    profile_metadata.py    a profile as Dagster metadata
 
-A profile reads. It never writes to the table, and never to its ledger.
+A profile only reads. It never writes to the table or to its ledger.
 """
 
 from lance_assets.profiles.profile import Profile

@@ -1,8 +1,8 @@
-"""What only rows tell: how many values of a column are missing, and how long vectors are.
+"""Column profile: null counts and vector lengths, which only the rows can tell.
 
-Rows go through, a batch at a time, and none is kept. What the schema rules out is not read. Where the columns are
-larger than the bound, rows are read in stretches that are spread evenly over the version, and the figures are of those
-rows alone: `rows_read` says of how many.
+Rows are streamed in batches and not retained. Columns that cannot be null by the schema are not read. If the columns
+are larger than the bound, ranges of rows spread evenly over the version are sampled, and the statistics describe the
+sample; `rows_read` is its size.
 """
 
 import math
@@ -24,12 +24,12 @@ Floats = npt.NDArray[np.floating]
 
 @dataclass(slots=True)
 class VectorStats:
-    """Of one column of vectors; lengths are of those that hold numbers only."""
+    """Statistics of one vector column. Lengths cover only vectors of finite numbers."""
 
     count: int = 0
     zero: int = 0
     not_finite: int = 0
-    """With a NaN, an infinity or a null among their numbers."""
+    """Vectors that contain a NaN, an infinity or a null."""
     shortest: float = math.inf
     longest: float = -math.inf
     total: float = 0.0
@@ -43,23 +43,25 @@ class VectorStats:
         return self.total / self.finite if self.finite else None
 
     def add(self, norms: Floats) -> None:
-        known = norms[np.isfinite(norms)]
+        finite = norms[np.isfinite(norms)]
         self.count += len(norms)
-        self.not_finite += len(norms) - len(known)
-        if len(known):
-            self.zero += int(np.count_nonzero(known == 0))
-            self.shortest = min(self.shortest, float(known.min()))
-            self.longest = max(self.longest, float(known.max()))
-            self.total += float(known.sum())
+        self.not_finite += len(norms) - len(finite)
+        if len(finite):
+            self.zero += int(np.count_nonzero(finite == 0))
+            self.shortest = min(self.shortest, float(finite.min()))
+            self.longest = max(self.longest, float(finite.max()))
+            self.total += float(finite.sum())
 
 
 @dataclass(slots=True)
 class ColumnProfile:
+    """Statistics of one column, or of one field of a struct."""
+
     path: tuple[str, ...]
     type: pa.DataType
     can_be_null: bool
     nulls: int = 0
-    """Of the rows that were read. A field of a struct is null where the struct is."""
+    """Null values among the rows read. A field of a struct is null if the struct is."""
     vectors: VectorStats | None = None
 
     @property
@@ -69,11 +71,13 @@ class ColumnProfile:
 
 @dataclass(frozen=True, slots=True)
 class ContentProfile:
+    """Statistics of all profiled columns."""
+
     rows: int
     rows_read: int
     columns: tuple[ColumnProfile, ...]
     columns_skipped: int = field(default=0)
-    """Columns that are more than are looked at."""
+    """Columns beyond the limit, which are not profiled."""
 
     @property
     def is_sampled(self) -> bool:
@@ -81,34 +85,36 @@ class ContentProfile:
 
 
 def profile_contents(
-    table: Table, layout: VersionStats, *, columns: Sequence[str] | None, columns_max: int, bytes_max: int
+    table: Table, stats: VersionStats, *, columns: Sequence[str] | None, columns_max: int, bytes_max: int
 ) -> ContentProfile:
-    """Of these columns, or of all. A name that is none of the table's is left out: an older version may not have it."""
+    """Profile the named columns, or all. Names that the table lacks are skipped, since older versions may lack a
+    column."""
     schema = table.schema
     names = [name for name in (schema.names if columns is None else columns) if name in schema.names]
-    found = [column for name in names for column in _column_profiles(schema.field(name))]
-    kept = found[:columns_max]
-    needed = sorted({each.path[0] for each in kept if each.can_be_null or each.vectors}, key=names.index)
-    if not needed or not layout.rows:
-        return ContentProfile(layout.rows, layout.rows, tuple(kept), len(found) - len(kept))
+    columns_all = [column for name in names for column in _column_profiles(schema.field(name))]
+    profiled = columns_all[:columns_max]
+    skipped = len(columns_all) - len(profiled)
+    needed = sorted({column.path[0] for column in profiled if column.can_be_null or column.vectors}, key=names.index)
+    if not needed or not stats.rows:
+        return ContentProfile(stats.rows, stats.rows, tuple(profiled), skipped)
     rows_read = 0
-    for batch in _sample_batches(table, needed, _rows_within(schema, layout, needed, bytes_max), layout.rows):
+    for batch in _sample_batches(table, needed, _rows_within(schema, stats, needed, bytes_max), stats.rows):
         rows_read += batch.num_rows
-        for column in kept:
+        for column in profiled:
             if column.path[0] in needed:
                 _add_values(column, batch.column(column.path[0]))
-    return ContentProfile(layout.rows, rows_read, tuple(kept), len(found) - len(kept))
+    return ContentProfile(stats.rows, rows_read, tuple(profiled), skipped)
 
 
 def _column_profiles(top: pa.Field) -> Iterator[ColumnProfile]:
-    """A column, and the fields of its structs."""
-    waiting: list[tuple[tuple[str, ...], pa.Field, bool]] = [((top.name,), top, False)]
-    while waiting:
-        path, field, above = waiting.pop()
-        nullable = above or field.nullable
+    """Yield the profile of a column and of the fields of its structs."""
+    pending: list[tuple[tuple[str, ...], pa.Field, bool]] = [((top.name,), top, False)]
+    while pending:
+        path, field, parent_nullable = pending.pop()
+        nullable = parent_nullable or field.nullable
         yield ColumnProfile(path, field.type, nullable, vectors=VectorStats() if _is_vector(field.type) else None)
         if pa.types.is_struct(field.type):
-            waiting += [((*path, child.name), child, nullable) for child in reversed(list(field.type))]
+            pending += [((*path, child.name), child, nullable) for child in reversed(list(field.type))]
 
 
 def _is_vector(kind: pa.DataType) -> bool:
@@ -133,9 +139,9 @@ def _norms(array: pa.FixedSizeListArray) -> Iterator[Floats]:
         numbers = np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64).reshape(-1, size)
         with np.errstate(over="ignore", invalid="ignore"):
             norms = np.sqrt(np.einsum("ij,ij->i", numbers, numbers))
-        if (far := np.isinf(norms) & np.isfinite(numbers).all(axis=1)).any():  # squares that no double holds
-            scale = np.abs(numbers[far]).max(axis=1)
-            norms[far] = scale * np.sqrt(((numbers[far] / scale[:, None]) ** 2).sum(axis=1))
+        if (overflown := np.isinf(norms) & np.isfinite(numbers).all(axis=1)).any():  # the squares exceed a double
+            scale = np.abs(numbers[overflown]).max(axis=1)
+            norms[overflown] = scale * np.sqrt(((numbers[overflown] / scale[:, None]) ** 2).sum(axis=1))
         yield norms
 
 
@@ -143,32 +149,34 @@ def _sample_batches(table: Table, columns: Sequence[str], rows_max: int, rows: i
     if rows <= rows_max:
         yield from table.to_batches(columns)
         return
-    stretches = min(_SAMPLE_RANGES, rows_max)
-    long = rows_max // stretches
-    for number in range(stretches):
-        # The first begins with the first row, the last ends with the last one.
-        start = (rows - long) * number // max(1, stretches - 1)
-        yield from table.to_batches(columns, limit=long, offset=start)
+    ranges = min(_SAMPLE_RANGES, rows_max)
+    range_rows = rows_max // ranges
+    for number in range(ranges):
+        # The first range starts at the first row, the last range ends at the last row.
+        start = (rows - range_rows) * number // max(1, ranges - 1)
+        yield from table.to_batches(columns, limit=range_rows, offset=start)
 
 
-def _rows_within(schema: pa.Schema, layout: VersionStats, columns: Sequence[str], bytes_max: int) -> int:
-    """How many rows fit into the bound, by the types whose values have one width, and the files' sizes for the rest."""
-    own, own_open = _widths([schema.field(name).type for name in columns])
-    whole, whole_open = _widths([field.type for field in schema])
-    stored = layout.bytes / (layout.rows + layout.deleted)
-    each = own + max(0.0, stored - whole) * own_open / max(1, whole_open)
-    return max(1, int(bytes_max / max(1.0, each)))
+def _rows_within(schema: pa.Schema, stats: VersionStats, columns: Sequence[str], bytes_max: int) -> int:
+    """Return how many rows fit into the bound, by the widths of fixed-width types and by the sizes of the files for
+    the rest."""
+    fixed_bytes, variable_columns = _widths([schema.field(name).type for name in columns])
+    fixed_bytes_all, variable_columns_all = _widths([field.type for field in schema])
+    stored = stats.bytes / (stats.rows + stats.deleted)
+    row_bytes = fixed_bytes + max(0.0, stored - fixed_bytes_all) * variable_columns / max(1, variable_columns_all)
+    return max(1, int(bytes_max / max(1.0, row_bytes)))
 
 
 def _widths(types: Sequence[pa.DataType]) -> tuple[float, int]:
-    known, unknown = 0.0, 0
-    for each in types:
-        width = _width(each)
+    """Return the total width of the fixed-width types in bytes, and the number of other types."""
+    fixed_bytes, variable = 0.0, 0
+    for column_type in types:
+        width = _width(column_type)
         if width is None:
-            unknown += 1
+            variable += 1
         else:
-            known += width
-    return known, unknown
+            fixed_bytes += width
+    return fixed_bytes, variable
 
 
 def _width(kind: pa.DataType) -> float | None:

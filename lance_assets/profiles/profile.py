@@ -1,5 +1,7 @@
-"""What is computed of a version: the manifest's figures, and those of its columns. No Dagster here, but for the
-declaration's checks of itself."""
+"""Profile of one version: version statistics from the manifest, and column statistics from rows.
+
+Dagster is used only to validate the declaration.
+"""
 
 import time
 from collections.abc import Sequence
@@ -16,13 +18,13 @@ VERSIONS_PER_RUN = 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """How a table's versions are profiled.
+    """Settings of the profiles of a table.
 
         lance_table("docs", uri=..., profile=Profile(columns=["text", "embedding"], read_bytes_max=2 * 1024**3))
 
-    What the manifest knows, of rows, files and indices, costs nothing. `columns` are those whose values are looked at
-    as well, all of them unless they are named, none with `[]`; of one version at most `read_bytes_max` bytes are read,
-    and what is told then is of a sample, and says so. `versions_per_run` is how a backfill is cut into runs.
+    Statistics from the manifest (rows, files and indices) cost nothing. `columns` are the columns whose values are
+    read too; `None` means all, `[]` none. At most `read_bytes_max` bytes of a version are read; beyond that the
+    statistics describe a sample and say so. A backfill is divided into runs of `versions_per_run` versions.
     """
 
     columns: Sequence[str] | None = None
@@ -33,17 +35,19 @@ class Profile:
     def __post_init__(self) -> None:
         columns: object = self.columns
         if isinstance(columns, str) or not all(isinstance(name, str) for name in self.columns or ()):
-            raise InvalidInput(f"Profile: columns= is a list of names of columns, not {columns!r}")
+            raise InvalidInput(f"Profile: columns= must be a list of column names, not {columns!r}")
         if any("." in name for name in self.columns or ()):
-            raise InvalidInput("Profile: columns= are columns of the table; the fields of a struct come with it")
+            raise InvalidInput("Profile: columns= must be top-level columns; a struct includes its fields")
         for name in ("read_bytes_max", "versions_per_run"):
             number = getattr(self, name)
             if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-                raise InvalidInput(f"Profile: {name}= is a whole number from 1 on, not {number!r}")
+                raise InvalidInput(f"Profile: {name}= must be a whole number of at least 1, not {number!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class VersionProfile:
+    """Statistics of one version."""
+
     table: Table
     stats: VersionStats
     contents: ContentProfile
@@ -51,10 +55,10 @@ class VersionProfile:
     seconds: float
 
 
-def profile_version(table: Table, how: Profile) -> VersionProfile:
+def profile_version(table: Table, settings: Profile) -> VersionProfile:
     started = time.monotonic()
-    layout = VersionStats.of(table)
+    stats = VersionStats.of(table)
     contents = profile_contents(
-        table, layout, columns=how.columns, columns_max=COLUMNS_MAX, bytes_max=how.read_bytes_max
+        table, stats, columns=settings.columns, columns_max=COLUMNS_MAX, bytes_max=settings.read_bytes_max
     )
-    return VersionProfile(table, layout, contents, table.index_statistics(), time.monotonic() - started)
+    return VersionProfile(table, stats, contents, table.index_statistics(), time.monotonic() - started)

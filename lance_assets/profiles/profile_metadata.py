@@ -1,7 +1,7 @@
-"""A profile as Dagster shows it: numbers, of which the UI draws plots over versions, a table of columns, pictures.
+"""Profile metadata: a profile as numbers, which Dagster's UI plots over versions, a table of columns, and diagrams.
 
-Names of metadata are the same for every version, so that each makes one plot. Where rows were sampled only shares are
-told of them, never counts, so that no plot mixes the two.
+Metadata keys are the same for every version, so that each key makes one plot. If rows were sampled, only shares are
+reported, never counts, so that no plot mixes the two.
 """
 
 from collections.abc import Sequence
@@ -22,46 +22,47 @@ Metadata = dict[str, dg.MetadataValue]
 
 
 def metadata_of(profiled: VersionProfile, *, pictures: bool) -> Metadata:
-    layout, contents, table = profiled.stats, profiled.contents, profiled.table
+    """Return the metadata of a profile; `pictures` adds the diagrams."""
+    stats, contents, table = profiled.stats, profiled.contents, profiled.table
     value = dg.MetadataValue
-    made_by = table.transaction()
-    shown: Metadata = {
+    transaction = table.transaction()
+    metadata: Metadata = {
         "lance/version": value.int(table.version),
-        "lance/operation": value.text(made_by.operation.name if made_by else "Unknown"),
+        "lance/operation": value.text(transaction.operation.name if transaction else "Unknown"),
         "lance/committed_at": value.timestamp(table.timestamp),
     }
-    if pictures:  # first, where they are seen
-        shown["lance/rows_by_fragment"] = value.md(draw_fragment_strip(table).markdown("rows by fragment"))
-        shown["lance/fragment_map"] = value.md(
+    if pictures:  # first, where they are visible on the page
+        metadata["lance/rows_by_fragment"] = value.md(draw_fragment_strip(table).markdown("rows by fragment"))
+        metadata["lance/fragment_map"] = value.md(
             draw_fragment_map(table).markdown(f"fragments of version {table.version}")
         )
-        shown["lance/version_graph"] = value.md(draw_version_graph(table).markdown(f"versions near {table.version}"))
-    shown |= {
-        "lance/rows": value.int(layout.rows),
-        "lance/deleted_rows": value.int(layout.deleted),
-        "lance/deleted_share": value.float(_rounded(layout.deleted_share)),
-        "lance/fragments": value.int(layout.fragments),
-        "lance/small_fragments": value.int(layout.small_fragments),
-        "lance/fragments_with_deletions": value.int(layout.fragments_with_deletions),
-        "lance/data_files": value.int(layout.files),
+        metadata["lance/version_graph"] = value.md(draw_version_graph(table).markdown(f"versions near {table.version}"))
+    metadata |= {
+        "lance/rows": value.int(stats.rows),
+        "lance/deleted_rows": value.int(stats.deleted),
+        "lance/deleted_share": value.float(_rounded(stats.deleted_share)),
+        "lance/fragments": value.int(stats.fragments),
+        "lance/small_fragments": value.int(stats.small_fragments),
+        "lance/fragments_with_deletions": value.int(stats.fragments_with_deletions),
+        "lance/data_files": value.int(stats.files),
         "lance/columns": value.int(len(table.schema)),
         "lance/rows_read": value.int(contents.rows_read),
         "lance/read": value.text(_read_text(contents)),
         "lance/seconds": value.float(round(profiled.seconds, 3)),
     }
-    if not layout.files_without_size:  # a sum of some of them would be a plot that jumps
-        shown["lance/bytes"] = value.int(layout.bytes)
-        if layout.rows:
-            shown["lance/bytes_per_row"] = value.float(round(layout.bytes / layout.rows, 1))
-    shown |= metadata_of_indices(profiled.indices, datetime.now(UTC))
+    if not stats.files_without_size:  # a sum over some of the files would make the plot jump
+        metadata["lance/bytes"] = value.int(stats.bytes)
+        if stats.rows:
+            metadata["lance/bytes_per_row"] = value.float(round(stats.bytes / stats.rows, 1))
+    metadata |= metadata_of_indices(profiled.indices, datetime.now(UTC))
     if contents.columns:
-        shown["lance/columns_profile"] = _column_table(contents)
-    shown |= _plot_metadata(contents)
-    return shown
+        metadata["lance/columns_profile"] = _column_table(contents)
+    metadata |= _plot_metadata(contents)
+    return metadata
 
 
 def metadata_of_checks(judged: Sequence[EvaluatedCheck]) -> Metadata:
-    """What checks found of a version that nobody here made."""
+    """Return the results of checks on a foreign version as a table."""
     if not judged:
         return {}
     records = [
@@ -118,7 +119,7 @@ def _column_row(column: ColumnProfile, contents: ContentProfile) -> dg.TableReco
         {
             "column": column.name,
             "type": _shortened(str(column.type)),
-            "nulls": "none can be" if not column.can_be_null else f"{column.nulls:,}",
+            "nulls": "not nullable" if not column.can_be_null else f"{column.nulls:,}",
             "share": f"{share:.2%}" if column.can_be_null else "",
             "vectors": _vectors_text(column),
         }
@@ -132,7 +133,7 @@ def _vectors_text(column: ColumnProfile) -> str:
     lengths = (
         f"length {vectors.shortest:.4g} to {vectors.longest:.4g}, mean {vectors.mean:.4g}"
         if vectors.mean is not None
-        else "no length"
+        else "no finite length"
     )
     odd = [f"{vectors.zero:,} zero"] * bool(vectors.zero) + [f"{vectors.not_finite:,} with NaN"] * bool(
         vectors.not_finite
@@ -141,15 +142,15 @@ def _vectors_text(column: ColumnProfile) -> str:
 
 
 def _read_text(contents: ContentProfile) -> str:
-    more = f"; {contents.columns_skipped:,} more columns were not looked at" if contents.columns_skipped else ""
+    more = f"; {contents.columns_skipped:,} more columns are not profiled" if contents.columns_skipped else ""
     listed = len(contents.columns) - _LISTED_MAX
     more += f"; the table shows the first {_LISTED_MAX} columns" if listed > 0 else ""
     if not contents.is_sampled:
         return f"all {contents.rows:,} rows{more}"
     share = contents.rows_read / contents.rows
     return (
-        f"a sample: {contents.rows_read:,} of {contents.rows:,} rows ({share:.2%}), in stretches spread evenly over "
-        f"the version; nulls and vectors are of these rows alone. Profile(read_bytes_max=...) reads more{more}"
+        f"a sample: {contents.rows_read:,} of {contents.rows:,} rows ({share:.2%}), in ranges spread evenly over the "
+        f"version; nulls and vectors describe the sample. Increase Profile(read_bytes_max=...) to read more{more}"
     )
 
 

@@ -1,7 +1,7 @@
-"""The asset `<table>_profile`: to materialize a partition of it is to compute figures of the version it names.
+"""Profile asset `<table>_profile`: materializing a partition computes the statistics of its version.
 
-A backfill runs over ranges of keys, which are in the order in which versions were recorded, with gaps where cleanup
-was; so each key is looked at by itself, and one that names no version keeps no other from being profiled.
+A backfill covers ranges of keys, in the order in which versions were recorded, with gaps left by cleanups. Each key
+is therefore looked up by itself, and one without a version does not prevent the others from being profiled.
 """
 
 import warnings
@@ -25,7 +25,7 @@ Automation = Literal["on_missing"]
 _SHOWN_MAX = 20
 _LEDGER, _PROFILE = "ledger", "profile"
 _CODE_VERSION = "1"
-"""Another one says that profiles which were computed before are not what this code would compute."""
+"""Changed when the statistics change, so that Dagster shows older profiles as outdated."""
 
 
 def profile_key(ledger: Ledger) -> dg.AssetKey:
@@ -34,12 +34,15 @@ def profile_key(ledger: Ledger) -> dg.AssetKey:
 
 def profile_asset(
     ledger: Ledger,
-    how: Profile,
+    settings: Profile,
     *,
     group: str,
     checks: Sequence[Check] = (),
     automation: Automation | None = None,
 ) -> dg.AssetsDefinition:
+    """Return the profile asset of a ledger. `checks` are evaluated on versions that no run of this Dagster instance
+    made."""
+
     @dg.op(
         name=f"lance_profile__{ledger.slug}",
         ins={_LEDGER: dg.In(dg.Nothing)},
@@ -48,55 +51,57 @@ def profile_asset(
     )
     def profile(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None] | dg.AssetMaterialization]:
         with translate_errors(ledger, retry_number=context.retry_number):
-            yield from _profile_partitions(context, ledger, how, checks)
+            yield from _profile_partitions(context, ledger, settings, checks)
 
-    about = f"Figures of each version of the Lance table {ledger.label}; it writes nothing to the table."
+    description = f"Statistics of each version of the Lance table {ledger.label}. It writes nothing to the table."
     condition = dg.AutomationCondition.on_missing() if automation else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)
-        # Made of an op, whose input is named here: @asset would name it after the ledger's key, and a branch's has a
-        # sign that names may not have.
+        # Built from an op, whose input is named here: @asset would name it after the ledger's key, and the key of a
+        # branch's ledger contains `@`, which is not allowed in names.
         return dg.AssetsDefinition.from_op(
             profile,
             keys_by_input_name={_LEDGER: ledger.key},
             keys_by_output_name={_PROFILE: profile_key(ledger)},
             partitions_def=ledger.partitions,
             group_name=group,
-            descriptions_by_output_name={_PROFILE: about},
+            descriptions_by_output_name={_PROFILE: description},
             tags_by_output_name={_PROFILE: {"dagster/kind/lance": ""}},
             automation_conditions_by_output_name={_PROFILE: condition} if condition else None,
-            backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=how.versions_per_run),
+            backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=settings.versions_per_run),
         )
 
 
 def _profile_partitions(
-    context: dg.AssetExecutionContext, ledger: Ledger, how: Profile, checks: Sequence[Check]
+    context: dg.AssetExecutionContext, ledger: Ledger, settings: Profile, checks: Sequence[Check]
 ) -> Iterator[dg.MaterializeResult[None] | dg.AssetMaterialization]:
     key = profile_key(ledger)
     if not (context.has_partition_key or context.has_partition_key_range):
-        raise InvalidInput(f"{key.to_user_string()} profiles versions, and this run names none; choose its partitions")
+        raise InvalidInput(f"{key.to_user_string()} needs partitions: select the versions to profile")
     head = ledger.open()
     versions = VersionLookup.of(ledger, head, incarnation_of(context.instance, ledger, ledger.identity_of(head)))
-    done: dict[str, Metadata] = {}
-    wrong: dict[str, str] = {}
+    profiled: dict[str, Metadata] = {}
+    failed: dict[str, str] = {}
     for partition in context.partition_keys:
         try:
             table = versions.open_partition(partition)
-            found = metadata_of(profile_version(table, how), pictures=how.pictures)
+            metadata = metadata_of(profile_version(table, settings), pictures=settings.pictures)
         except StorageError:
             raise
         except LanceError as error:
-            wrong[partition] = str(error)
+            failed[partition] = str(error)
             context.log.warning(f"{ledger.label}: {partition} is not profiled: {error}")
             continue
-        judged = _evaluate_if_foreign(context, ledger, checks, table, partition, is_head=table.version == head.version)
-        done[partition] = {**found, **metadata_of_checks(judged)}
-    if wrong:
-        # A result would mark every partition of the run. So these are told one by one, and the others are missing.
-        for partition, metadata in done.items():
+        evaluated = _evaluate_if_foreign(
+            context, ledger, checks, table, partition, is_head=table.version == head.version
+        )
+        profiled[partition] = {**metadata, **metadata_of_checks(evaluated)}
+    if failed:
+        # A result would materialize every partition of the run. Separate events leave the failed partitions missing.
+        for partition, metadata in profiled.items():
             yield dg.AssetMaterialization(asset_key=key, partition=partition, metadata=metadata)
-        raise _failure(ledger, wrong, len(done))
-    for partition, metadata in done.items():
+        raise _failure(ledger, failed, len(profiled))
+    for partition, metadata in profiled.items():
         context.add_asset_metadata(metadata, asset_key=key, partition_key=partition)
     yield dg.MaterializeResult(asset_key=key)
 
@@ -110,30 +115,34 @@ def _evaluate_if_foreign(
     *,
     is_head: bool,
 ) -> list[EvaluatedCheck]:
-    """Of versions that were made here the checks were asked when they were made. Of the others all are asked now; and
-    where it is the newest version, Dagster is told too: the result of an old one would stand as the table's own."""
-    made_by = table.transaction() if checks else None
-    run_id = made_by.properties.get(RUN_ID) if made_by else None
+    """Evaluate the checks on a version that no run of this Dagster instance made; the others were checked when they
+    were made.
+
+    The results are also reported to Dagster if the version is the newest one: those of an old version would appear as
+    the state of the table.
+    """
+    transaction = table.transaction() if checks else None
+    run_id = transaction.properties.get(RUN_ID) if transaction else None
     if not checks or (run_id and context.instance.has_run(run_id)):
         return []
-    judged = evaluate_all(checks, context_at(table, instance=context.instance, is_head=is_head))
+    evaluated = evaluate_all(checks, context_at(table, instance=context.instance, is_head=is_head))
     if is_head:
-        for each in judged:
+        for each in evaluated:
             context.log_event(evaluation_event(ledger, each, partition))
-    return judged
+    return evaluated
 
 
-def _failure(ledger: Ledger, wrong: dict[str, str], profiled_count: int) -> dg.Failure:
-    first = next(iter(wrong.values()))
-    others = list(wrong)[1:]
-    rest = f" The same goes for {len(others)} more: {', '.join(others[:_SHOWN_MAX])}." if others else ""
-    went_well = f" {profiled_count} other versions of this run were profiled." if profiled_count else ""
+def _failure(ledger: Ledger, failed: dict[str, str], profiled_count: int) -> dg.Failure:
+    first = next(iter(failed.values()))
+    others = list(failed)[1:]
+    rest = f" {len(others)} more partitions failed: {', '.join(others[:_SHOWN_MAX])}." if others else ""
+    succeeded = f" {profiled_count} other versions of this run were profiled." if profiled_count else ""
     return dg.Failure(
-        description=f"{ledger.label}: {first}.{rest}{went_well}",
+        description=f"{ledger.label}: {first}.{rest}{succeeded}",
         metadata={
             "lance/table": ledger.label,
             "dagster/uri": ledger.shown_uri,
-            "lance/not_profiled": dg.MetadataValue.json(wrong),
+            "lance/not_profiled": dg.MetadataValue.json(failed),
         },
         allow_retries=False,
     )

@@ -109,9 +109,9 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
     ("automation= is of the profile", lambda: lance_table("t", uri="t", profile=False, automation="on_missing")),
     ("freshness= is a minute", lambda: lance_table("t", uri="t", freshness=timedelta(seconds=9))),
     ("freshness= is a timedelta", lambda: lance_table("t", uri="t", freshness=24)),  # type: ignore[arg-type]
-    ("columns= is a list of names", lambda: Profile(columns="id")),
-    ("fields of a struct come with it", lambda: Profile(columns=["a.b"])),
-    ("read_bytes_max= is a whole number", lambda: Profile(read_bytes_max=0)),
+    ("columns= must be a list of column names", lambda: Profile(columns="id")),
+    ("a struct includes its fields", lambda: Profile(columns=["a.b"])),
+    ("read_bytes_max= must be a whole number", lambda: Profile(read_bytes_max=0)),
     ("has no write 'x'; it has w", lambda: lance_table("t", uri="t", writes=[append()]).write_key("x")),
     (
         r"conf\['spark.hadoop.fs.s3a.secret.key'\].*EnvVar",

@@ -194,7 +194,7 @@ def test_many_columns_are_bounded(tmp_path: Path) -> None:
     found = profile_version(table, Profile())
     assert (len(found.contents.columns), found.contents.columns_skipped) == (200, 100)
     told = metadata_of(found, pictures=True)
-    assert "100 more columns were not looked at; the table shows the first 60" in str(told["lance/read"].value)
+    assert "100 more columns are not profiled; the table shows the first 60" in str(told["lance/read"].value)
     assert len(str(told)) < 60_000
     assert sum(name.startswith("lance/null_share/") for name in told) == 20
 
