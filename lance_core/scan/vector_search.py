@@ -150,8 +150,8 @@ def _query_vector(vector: Vector, stored: pa.FixedSizeListType, column: str) -> 
         raise InvalidInput(f"vector must be a list of {stored.list_size} numbers, like the values of column {column!r}")
     if len(query) != stored.list_size:
         raise InvalidInput(
-            f"vector has {len(query)} numbers, but those of column {column!r} have {stored.list_size}; check that both come "
-            "from the same model"
+            f"vector has {len(query)} numbers, but those of column {column!r} have {stored.list_size}; check that both "
+            "come from the same model"
         )
     if not np.isfinite(query).all():
         position = int(np.flatnonzero(~np.isfinite(query))[0])

@@ -134,6 +134,6 @@ def test_what_cannot_be_stored_is_refused_by_name(
 def test_a_null_struct_does_not_fit_storage_2_0(tmp_path: Path) -> None:
     """The oldest format has no place for it; both libraries refuse instead of storing nulls in its children."""
     table = pa.table({"v": pa.array([{"x": 1}, None], POINT)})
-    with pytest.raises(InvalidInput, match=r"column 'v' has a struct that is null, which storage version 2\.0 cannot"):
+    with pytest.raises(InvalidInput, match=r"column 'v' has a null struct, which storage version 2\.0 cannot"):
         Table.create(str(tmp_path / "ours"), table, storage_version="2.0")
     assert not Table.exists(str(tmp_path / "ours"))

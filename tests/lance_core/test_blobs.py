@@ -178,7 +178,7 @@ def test_blobs_inside_a_column(tmp_path: Path) -> None:
     lance.write_dataset(rows, str(tmp_path / "t"))
     table = Table.open(str(tmp_path / "t"))
     for columns in (None, ["s.a"], ["s"]):
-        with pytest.raises(Unsupported, match="column 's' has blobs inside it, which are read only where they are a"):
+        with pytest.raises(Unsupported, match="column 's' contains blobs, which can only be read from a"):
             table.to_table(columns)
     with pytest.raises(InvalidInput, match="column 's' is not a blob column"):
         table.blobs("s", [0])
@@ -284,7 +284,7 @@ def test_a_filter_asks_where_blobs_are(table: Table) -> None:
         ),
         (pa.field("b", pa.binary(), metadata={"lance-encoding:blob": "true"}), "2.1", "a blob column is large_binary"),
         (blob_field("b"), "2.1", "a blob column is large_binary with the metadata"),
-        (pa.field("s", pa.struct([blob_field("b")])), "2.2", "column 's' has blobs inside it"),
+        (pa.field("s", pa.struct([blob_field("b")])), "2.2", "column 's' contains blobs"),
     ],
     ids=["text", "binary v1", "v2 before its time", "nested"],
 )

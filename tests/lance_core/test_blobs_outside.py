@@ -134,17 +134,17 @@ def test_places_that_are_not_allowed(uri: str, archive: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("blob", "message"),
     [
-        ({"uri": "film"}, "refers to 'film'; a blob outside of the table has an absolute URI"),
-        ({"uri": "/data/film"}, "has an absolute URI"),
-        ({"uri": "file:///data/../film"}, "without steps upwards"),
-        ({"uri": "file:///data/%2e%2e/film"}, "without steps upwards"),
-        ({"uri": "file:///data/..%2ffilm"}, "without steps upwards"),
-        ({"uri": "@1/../film"}, "without steps upwards"),
+        ({"uri": "film"}, "refers to 'film'; a blob outside the table needs the absolute URI"),
+        ({"uri": "/data/film"}, "needs the absolute URI"),
+        ({"uri": "file:///data/../film"}, "without '..'"),
+        ({"uri": "file:///data/%2e%2e/film"}, "without '..'"),
+        ({"uri": "file:///data/..%2ffilm"}, "without '..'"),
+        ({"uri": "@1/../film"}, "without '..'"),
         ({"uri": "file:///data/"}, "URI of a file"),
         ({}, "has a blob with neither data nor a uri, or with both"),
         ({"uri": "file:///film", "data": b""}, "has a blob with neither data nor a uri, or with both"),
-        ({"uri": "file:///film", "size": 1}, "a position or a size alone"),
-        ({"data": b"x", "size": 1, "position": 0}, "beside data"),
+        ({"uri": "file:///film", "size": 1}, "only one of position and size"),
+        ({"data": b"x", "size": 1, "position": 0}, "with data and a"),
         ({"uri": "s3://key:word@bucket/../film"}, r"refers to 's3://bucket/\.\./film'"),
     ],
 )
@@ -160,6 +160,6 @@ def test_what_is_no_blob(blob: dict[str, object], message: str, tmp_path: Path) 
 def test_a_part_of_a_file_needs_room_to_say_so(tmp_path: Path) -> None:
     v1 = pa.field("film", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     table = Table.create(str(tmp_path / "t"), pa.schema([v1]))
-    with pytest.raises(Unsupported, match="cannot refer to a part of a file; refer to all of it"):
+    with pytest.raises(Unsupported, match="cannot refer to a part of a file; refer to the whole file"):
         table.append(films(Blob.from_uri("file:///film", 1, 2)).select(["film"]))
     assert table.append(films(Blob.from_uri("file:///film")).select(["film"])).rows_added == 1

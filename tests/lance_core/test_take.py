@@ -96,8 +96,8 @@ def test_a_restored_place_is_not_mistaken(tmp_path: Path) -> None:
         ([(1 << 32) + 4], "row_address", rf"row address {(1 << 32) + 4};"),
         ([(1 << 32) + 10], "row_address", rf"row address {(1 << 32) + 10};"),
         ([2**64 - 1], "row_address", r"row 18446744073709551615 does not exist"),
-        ([1.5], "offset", r"picked by whole numbers"),
-        ([True], "offset", r"picked by whole numbers"),
+        ([1.5], "offset", r"must be a list of integers"),
+        ([True], "offset", r"must be a list of integers"),
         ([1], "position", r"by='position' must be one of 'offset', 'row_id', 'row_address'"),
     ],
 )

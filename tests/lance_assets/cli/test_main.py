@@ -91,7 +91,7 @@ def test_a_damaged_newest_version(orders: Table, shell: Shell, command: str) -> 
     answer = shell(command, orders.uri)
     assert (answer.code, answer.out) == (2, "")
     assert "the newest version 5 of this table is damaged" in answer.err
-    assert "Read an older one by its number" in answer.err
+    assert "Open an older version by its number" in answer.err
     assert shell(command, f"{orders.uri}@4").code == 0
 
 

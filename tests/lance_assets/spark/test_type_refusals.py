@@ -91,7 +91,7 @@ FROM_SPARK: dict[str, tuple[pa.DataType, pa.Array, str]] = {
         "does not fit in precision 5",
     ),
     "digits after": (pa.decimal128(5, 1), pa.array([Decimal("1.25")]), "'v' is stored as decimal128"),
-    "a text": (pa.int32(), pa.array(["1"]), "'v' is stored as int32, the data has string"),
+    "a text": (pa.int32(), pa.array(["1"]), "'v' is stored as int32, but the data has string"),
     "nested": (
         pa.struct([("a", pa.list_(pa.uint8()))]),
         pa.array([{"a": [1, 300]}]),

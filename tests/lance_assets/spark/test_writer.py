@@ -143,11 +143,11 @@ def test_columns_that_do_not_match_are_refused_on_the_driver(spark: SparkSession
 @pytest.mark.parametrize(
     ("expression", "words"),
     [
-        ("'12' as n", "column 'n' is stored as int64, the data has string"),
-        ("true as n", "column 'n' is stored as int64, the data has bool"),
+        ("'12' as n", "column 'n' is stored as int64, but the data has string"),
+        ("true as n", "column 'n' is stored as int64, but the data has bool"),
         ("named_struct('z', 5) as p", "column 'p' has no child 'z'; its children are a, b"),
         ("named_struct('a', 5L, 'z', 'important') as p", "column 'p' has no child 'z'"),
-        ("named_struct('a', 'x') as p", "column 'p.a' is stored as int64, the data has string"),
+        ("named_struct('a', 'x') as p", "column 'p.a' is stored as int64, but the data has string"),
         ("current_timestamp() as d", "column 'd' is stored as date32"),
     ],
 )

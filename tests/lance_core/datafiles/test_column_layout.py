@@ -81,5 +81,5 @@ def test_other_versions_are_not_written(version: StorageVersion) -> None:
     ids=["v1", "v2"],
 )
 def test_blobs_are_not_written_as_something_else(field: pa.Field, version: StorageVersion) -> None:
-    with pytest.raises(Unsupported, match="column 'a' is a blob column of another kind than storage version"):
+    with pytest.raises(Unsupported, match="column 'a' is a blob column in a form that storage version"):
         check_storable(schema_of(field), version)

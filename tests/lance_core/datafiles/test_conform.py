@@ -182,7 +182,7 @@ def test_an_instant_stays_an_instant() -> None:
     ids=spelt,
 )
 def test_nulls_where_there_may_be_none(given: pa.Array, stored: pa.DataType, path: str) -> None:
-    with pytest.raises(SchemaMismatch, match="is not nullable, and the data has") as caught:
+    with pytest.raises(SchemaMismatch, match="is not nullable, but the data has") as caught:
         brought(given, stored, EXACT, nullable=False)
     assert caught.value.column == path
 
@@ -204,7 +204,7 @@ TABLE = TableSchema.from_arrow(pa.schema([pa.field("id", pa.int64(), False), ("c
         ),
         (pa.schema([("ID", pa.int64())]), "ID", "has no column 'ID'"),
         (pa.schema([("id", pa.int64()), ("id", pa.int64())]), "id", "the data has two columns named 'id'"),
-        (pa.schema([("city", pa.string())]), "id", "column 'id' is not nullable, and the data does not have it"),
+        (pa.schema([("city", pa.string())]), "id", "column 'id' is not nullable, but the data does not contain it"),
     ],
     ids=lambda value: "" if isinstance(value, pa.Schema) else value,
 )
@@ -248,7 +248,7 @@ _X = pa.struct([("x", pa.int64())])
 )
 def test_null_structs_are_refused_where_they_have_no_place(column: pa.Array, path: str, tmp_path: Path) -> None:
     data = pa.table({"c": column})
-    message = f"column '{path}' has a struct that is null, which storage version 2.0 cannot store; 2.1 can"
+    message = f"column '{path}' has a null struct, which storage version 2.0 cannot store; 2.1 can"
     with pytest.raises(InvalidInput, match=message):
         Table.create(str(tmp_path / "old"), data, storage_version="2.0", durable=False)
     assert not Table.exists(str(tmp_path / "old"))
@@ -261,7 +261,7 @@ def test_null_structs_are_refused_where_they_have_no_place(column: pa.Array, pat
 def test_null_structs_that_an_expression_makes_are_refused_too(tmp_path: Path) -> None:
     data = pa.table({"k": [1], "c": pa.array([{"x": 1}], _X)})
     table = Table.create(str(tmp_path / "t"), data, storage_version="2.0", durable=False)
-    with pytest.raises(InvalidInput, match="column 'c' has a struct that is null"):
+    with pytest.raises(InvalidInput, match="column 'c' has a null struct"):
         table.update({"c": "NULL"})
 
 

@@ -113,7 +113,7 @@ def test_lists_that_do_not_match_are_damage_unless_their_row_is_deleted(store: M
     two = file(store, "2.lance", pa.table({"l": [[{"y": 4}], [{"y": 5}]]}), [3])
     fragment = Fragment.of(files=[one, two], physical_rows=2)
     with pytest.raises(
-        Corrupt, match=r"2\.lance: holds lists of column 'l' that are of other lengths than in 1\.lance"
+        Corrupt, match=r"2\.lance: stores lists of column 'l' whose lengths differ from those in 1\.lance"
     ):
         read(store, fragment, schema(POINTS))
     deleted = fragment.with_deletion_file(is_bitmap=False, read_version=Version(1), number=7, rows=1)
@@ -127,11 +127,11 @@ def test_lists_that_do_not_match_are_damage_unless_their_row_is_deleted(store: M
 
 def test_rows_are_counted(store: MemoryStore) -> None:
     part = file(store, "1.lance", A_AND_B, [0, 1])
-    with pytest.raises(Corrupt, match=r"1\.lance: has 2 rows, its fragment 0 3"):
+    with pytest.raises(Corrupt, match=r"1\.lance: has 2 rows, but its fragment 0 has 3"):
         read(store, Fragment.of(files=[part], physical_rows=3), schema(leaf(0, "a")))
 
 
 def test_another_type_than_the_tables_is_not_guessed(store: MemoryStore) -> None:
     part = file(store, "1.lance", pa.table({"a": ["x"]}), [0])
-    with pytest.raises(Unsupported, match=r"1\.lance: column 'a' is stored as string and the table says int64"):
+    with pytest.raises(Unsupported, match=r"1\.lance: column 'a' is stored as string, but the table declares int64"):
         read(store, Fragment.of(files=[part], physical_rows=1), schema(leaf(0, "a")))

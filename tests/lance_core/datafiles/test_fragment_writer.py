@@ -95,9 +95,9 @@ def test_limits_are_positive(limits: dict[str, int]) -> None:
 
 
 def test_a_batch_of_another_shape_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="do not all have the same columns"):
+    with pytest.raises(InvalidInput, match="must have the same columns"):
         written(MemoryStore(), [batch(0, 1), batch(1, 2).select(["a"])])
-    with pytest.raises(SchemaMismatch, match="'a' is stored as int64, the data has string"):
+    with pytest.raises(SchemaMismatch, match="'a' is stored as int64, but the data has string"):
         written(MemoryStore(), [batch(0, 1), pa.RecordBatch.from_pydict({"a": ["x"], "b": ["y"]})])
 
 

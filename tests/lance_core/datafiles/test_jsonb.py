@@ -59,5 +59,5 @@ SCALAR = b"\x20\0\0\0"
     ids=range(11),
 )
 def test_damage_is_corrupt(data: bytes) -> None:
-    with pytest.raises(Corrupt, match="f: holds a JSON value that does not decode"):
+    with pytest.raises(Corrupt, match="f: contains a JSON value that cannot be decoded"):
         to_text(data, path="f")

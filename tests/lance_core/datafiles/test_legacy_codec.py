@@ -115,7 +115,7 @@ def test_files_of_a_fragment_with_columns_changed(tmp_path: Path) -> None:
 def test_is_read_never_written(tmp_path: Path) -> None:
     write(tmp_path, pa.table({"id": [1]}))
     table = Table.open(str(tmp_path))
-    with pytest.raises(Unsupported, match=r"0\.1 are not written"):
+    with pytest.raises(Unsupported, match=r"0\.1 cannot be written"):
         table.append(pa.table({"id": [2]}))
     assert Table.open(str(tmp_path)).count_rows() == 1
 
@@ -169,10 +169,10 @@ def test_damage_is_a_typed_error_or_other_values(tmp_path: Path, whole_file: byt
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda data: data[:8], "too few"),
-        (lambda data: data[:-4] + b"LANX", "does not end in"),
-        (lambda data: data[:-16] + (2**40).to_bytes(8, "little") + data[-8:], "would start at byte"),
-        (lambda data: data[:-16] + (-5).to_bytes(8, "little", signed=True) + data[-8:], "would start at byte"),
+        (lambda data: data[:8], "too short"),
+        (lambda data: data[:-4] + b"LANX", "instead of"),
+        (lambda data: data[:-16] + (2**40).to_bytes(8, "little") + data[-8:], "places the metadata at byte"),
+        (lambda data: data[:-16] + (-5).to_bytes(8, "little", signed=True) + data[-8:], "places the metadata at byte"),
     ],
 )
 def test_damaged_footer(tmp_path: Path, whole_file: bytes, change: object, complaint: str) -> None:

@@ -111,16 +111,16 @@ def test_a_name_that_leaves_the_table_opens_nothing(path: str, table: Table) -> 
         message.fragments[0].external_row_ids.path = path
         message.fragments[0].external_row_ids.size = 6
 
-    with pytest.raises(Corrupt, match="lies outside the table"):
+    with pytest.raises(Corrupt, match="is outside the table"):
         edited(table, change)
 
 
 @pytest.mark.parametrize(
     ("offset", "size", "error", "message"),
     [
-        (0, 5000, Corrupt, "has 4 of the 5000 bytes"),
-        (100, 4, Corrupt, "has 0 of the 4 bytes"),
-        (2**64 - 1, 4, Corrupt, "has no byte 18446744073709551615"),
+        (0, 5000, Corrupt, "has only 4 of the 5000"),
+        (100, 4, Corrupt, "has only 0 of the 4"),
+        (2**64 - 1, 4, Corrupt, "cannot have a byte 18446744073709551615"),
         (0, 2**63, Unsupported, "and no more than 67,108,864 are read"),
         (0, LINEAGE_BYTES.maximum + 1, Unsupported, "set LANCE_ASSETS_LINEAGE_BYTES_MAX"),
     ],

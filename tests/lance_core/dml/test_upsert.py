@@ -317,14 +317,14 @@ def test_keys_alone_update_nothing(tmp_path: Path) -> None:
             {"on": "s"},
             "cannot be matched by column 's'.*keys hold plain values",
         ),
-        (pa.table({"id": ["1"], "v": [1]}), {}, "column 'id' is stored as int64, the data has string"),
+        (pa.table({"id": ["1"], "v": [1]}), {}, "column 'id' is stored as int64, but the data has string"),
         (WHOLE, {"matched": "replace"}, "must be one of update, delete, fail, ignore"),
         (WHOLE, {"matched": "ignore", "matched_if": "source.v > 1"}, "does neither"),
         (WHOLE, {"matched_if": "v > 1"}, "matched_if: .*written source.x and target.x"),
         (WHOLE, {"matched_if": "source.z > 1"}, "matched_if: .*no field 'z'"),
         (PARTIAL, {"matched_if": "source.w = 'x'"}, "matched_if: .*no field 'w'"),
         (WHOLE, {"delete_unmatched": "nope"}, "there is no column 'nope'"),
-        ([1, 2], {}, "rows come as a pyarrow Table"),
+        ([1, 2], {}, "rows must be a pyarrow Table"),
     ],
 )
 def test_what_makes_no_sense_changes_nothing(tmp_path: Path, data: Any, options: Options, message: str) -> None:
@@ -340,7 +340,7 @@ def test_what_makes_no_sense_changes_nothing(tmp_path: Path, data: Any, options:
 def test_columns_that_cannot_be_null_have_to_come_with_new_rows(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), pa.field("v", pa.int64(), False)])
     table = Table.create(str(tmp_path / "t"), pa.table({"id": [1, 2], "v": [1, 2]}, schema=schema), durable=False)
-    with pytest.raises(SchemaMismatch, match="column 'v' is not nullable, and the data does not have it"):
+    with pytest.raises(SchemaMismatch, match="column 'v' is not nullable, but the data does not contain it"):
         table.upsert(pa.table({"id": [1]}), "id", matched="delete")
     with pytest.raises(SchemaMismatch, match="column 'v' is not nullable, and the data has 1 nulls"):
         table.upsert(pa.table({"id": [1], "v": pa.array([None], pa.int64())}), "id")

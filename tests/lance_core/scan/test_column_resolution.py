@@ -72,7 +72,7 @@ def test_row_columns_come_last(uri: str, filter: str | None) -> None:
         (["l.q"], "no column 'l.q'"),
         (["t.x"], "no column 't.x'"),
         (["s."], r"no column 's\.'"),
-        (["s.x", "s.x"], "named twice"),
+        (["s.x", "s.x"], "names a column twice"),
     ],
     ids=str,
 )
@@ -111,7 +111,7 @@ def test_children_with_dots_in_their_names(tmp_path: Path) -> None:
 def test_names_that_could_be_several_are_refused(tmp_path: Path) -> None:
     rows = pa.table({"s": pa.array([{"a.b": {"c": 1}, "a": {"b.c": 2}}])})
     table = Table.create(str(tmp_path / "t"), rows)
-    with pytest.raises(InvalidInput, match=r"could be either of several; write 's.`a.b`.c' or 's.a.`b.c`'"):
+    with pytest.raises(InvalidInput, match=r"is ambiguous; write 's.`a.b`.c' or 's.a.`b.c`'"):
         table.to_table(["s.a.b.c"])
     assert table.to_table(["s.`a.b`.c", "s.a.`b.c`"]).to_pylist() == [{"s.`a.b`.c": 1, "s.a.`b.c`": 2}]
 

@@ -65,7 +65,7 @@ def test_no_columns_still_have_rows(uri: str) -> None:
 
 @pytest.mark.parametrize(
     ("columns", "message"),
-    [(["A"], "no column 'A'; "), (["bb"], "no column 'bb'; did you mean 'b'"), (["a", "a"], "named twice")],
+    [(["A"], "no column 'A'; "), (["bb"], "no column 'bb'; did you mean 'b'"), (["a", "a"], "names a column twice")],
 )
 def test_columns_that_are_not_there(uri: str, columns: list[str], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
@@ -105,7 +105,7 @@ def test_a_file_of_other_rows_is_corrupt(tmp_path: Path) -> None:
     (target,) = (tmp_path / "t" / "data").iterdir()
     target.write_bytes(source.read_bytes())
     assert short.count_rows() == 2
-    with pytest.raises(Corrupt, match="has 2 rows, its fragment 0 6"):
+    with pytest.raises(Corrupt, match="has 2 rows, but its fragment 0 has 6"):
         table.to_table()
 
 

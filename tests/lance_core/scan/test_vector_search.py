@@ -150,7 +150,7 @@ def test_an_older_version_and_columns_that_every_table_has(floats: tuple[str, pa
         ("v", [1.0] * SIZE, 1, {"nprobes": 0}, "nprobes=0: it counts from 1"),
         ("v", [1.0] * SIZE, 1, {"columns": ["no"]}, "no"),
         ("v", [1.0] * SIZE, 1, {"filter": "no = 1"}, "no"),
-        ("id", [1.0], 1, {}, "the column 'id' holds int64, and a search needs vectors"),
+        ("id", [1.0], 1, {}, "column 'id' has the type int64, but a search needs vectors"),
         ("w", [1.0], 1, {}, "w"),
     ],
     ids=str,
@@ -169,7 +169,7 @@ def test_columns_and_bytes_that_would_be_mistaken(tmp_path: Path) -> None:
         table.search("v", [1], 1)
     renamed = table.alter_column("_distance", rename="d").table
     for wrong in ([256], [-1], [0.5]):
-        with pytest.raises(InvalidInput, match="whole numbers from 0 to 255"):
+        with pytest.raises(InvalidInput, match="integers from 0 to 255"):
             renamed.search("v", wrong, 1)
     with pytest.raises(InvalidInput, match="are compared by hamming"):
         renamed.search("v", [1], 1, metric="l2")

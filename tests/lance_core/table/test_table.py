@@ -206,7 +206,7 @@ class TestWhatPeopleAreTold:
         with pytest.raises(SchemaMismatch) as caught:
             table.append(pa.table({"id": ["x"], "city": ["y"]}))
         error = caught.value
-        assert str(error) == f"{place}: column 'id' is stored as int64, the data has string; cast it before writing"
+        assert str(error) == f"{place}: column 'id' is stored as int64, but the data has string; cast it before writing"
         assert (error.column, error.expected, error.got) == ("id", "int64", "string")
         assert isinstance(error, ValueError | LanceError)
 

@@ -107,7 +107,7 @@ def test_a_tag_that_points_out_of_the_table_is_refused(table: Table, tmp_path: P
     table.tags.create("v1")
     path = Path(table.uri) / "_refs/tags/v1.json"
     path.write_text(json.dumps({"branch": "../../secret", "version": 1, "manifestSize": 1}))
-    with pytest.raises(Corrupt, match=r"names the branch '\.\./\.\./secret'"):
+    with pytest.raises(Corrupt, match=r"has the invalid branch name '\.\./\.\./secret'"):
         table.at(tag="v1")
 
 
