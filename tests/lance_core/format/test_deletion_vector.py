@@ -43,7 +43,7 @@ def test_bitmap() -> None:
     ],
 )
 def test_another_schema_is_corrupt(schema: pa.Schema) -> None:
-    with pytest.raises(Corrupt, match="not row_id: uint32 not null"):
+    with pytest.raises(Corrupt, match="expected row_id: uint32 not null"):
         DeletionVector.decode_arrow(arrow_file([1], schema), path="d")
 
 
@@ -57,6 +57,18 @@ def test_a_truncated_arrow_file_is_corrupt(end: int) -> None:
 def test_a_damaged_bitmap_is_corrupt(data: bytes) -> None:
     with pytest.raises(Corrupt, match=r"^d: "):
         DeletionVector.decode_bitmap(data, path="d")
+
+
+@pytest.mark.parametrize(
+    ("rows", "was_bitmap", "bitmap"),
+    [
+        (4_999, None, False), (5_000, None, True), (5_001, None, True),
+        (5_000, False, False), (5_001, False, True), (1, True, True),
+    ],
+)  # fmt: skip
+def test_the_encoding_by_number_of_rows(rows: int, was_bitmap: bool | None, bitmap: bool) -> None:
+    """Lance writes a new file of 5,000 rows as a bitmap, and replaces an array by one above 5,000 rows."""
+    assert DeletionVector.of(range(rows)).should_use_bitmap(was_bitmap=was_bitmap) is bitmap
 
 
 @pytest.mark.parametrize("deleted", [[], [0], [9], [0, 1, 2], [4, 5], list(range(10))])

@@ -11,6 +11,7 @@ from pyroaring import BitMap
 
 from lance_core import InvalidInput, Table, Unsupported
 from lance_core.format.fragment import Fragment
+from lance_core.format.ids import Version
 from lance_core.format.index_metadata import FRAGMENT_REUSE, IndexMetadata, decode_section
 from lance_core.maintenance.compaction_plan import plan_groups
 
@@ -52,6 +53,14 @@ def lineage(uri: str, stable: bool) -> pa.Table:
 
 def shapes(table: Table) -> list[tuple[int, int, int]]:
     return [(each.id, each.physical_rows, each.live_rows) for each in table.manifest.fragments]
+
+
+@pytest.mark.parametrize(("deleted", "rewritten"), [(10, False), (11, True)])
+def test_more_than_a_tenth_deleted_is_worth_a_rewrite(deleted: int, rewritten: bool) -> None:
+    full = Fragment.of(files=[], physical_rows=100).with_id(0)
+    fragment = full.with_deletion_file(is_bitmap=True, read_version=Version(1), number=1, rows=deleted)
+    groups = plan_groups([fragment], [], target_rows=50, materialize_deletions=True)
+    assert bool(groups) is rewritten
 
 
 @pytest.mark.parametrize("target_rows", [50, 250, 500, 1_048_576])

@@ -244,6 +244,8 @@ CASES: dict[str, tuple[Operation, Operation, str, str]] = {
     "Delete all of it-Delete": (delete(removed=(0,)), delete(0), "R", "same_rows"),
     "Delete all of it-Delete all of another": (delete(removed=(0,)), delete(removed=(1,)), "C", ""),
     "Delete-Update in place": (delete(0), in_place(0), "R", "same_rows"),
+    "Delete-Delete with other files": (delete(0), Delete((fragment(0, "other.lance", deleted=1),), (), "true",
+        affecting(0)), "R", "same_rows"),
     "Update in place-Delete": (in_place(0), delete(0), "B", "same_rows"),
     "Update in place-Update that moves": (in_place(0), update(0), "B", "same_rows_or_new_keys"),
     "Update-Update in place": (update(0), in_place(0), "R", "same_rows_or_new_keys"),

@@ -87,6 +87,15 @@ def test_a_row_in_both_is_named(made: Table) -> None:
         following(made, ours)
 
 
+def test_rows_of_files_that_were_replaced_are_planned_again(made: Table, tmp_path: Path) -> None:
+    """Deletion vectors of one fragment are merged only if its data files are those that the change was planned on."""
+    other = table(tmp_path / "other", stable=False).delete("id = 6").table
+    base, head = at(made), at(other)
+    ours = Transaction(base.version, "u", MOVES["Delete row of 1"](base))
+    with pytest.raises(RetryableConflict, match="the files of fragment 1 were replaced"):
+        rebase(ours, base.manifest, head.manifest, (), FetchedInputs())
+
+
 def test_an_index_stops_covering_what_changed_under_it(made: Table) -> None:
     ours = MOVES["CreateIndex on v"](at(made))
     made.update({"v": "v + 1"}, "id < 4")
@@ -126,7 +135,7 @@ def test_values_for_a_column_that_was_written_anew_are_planned_again(made: Table
     ours = MOVES["Append"](base)
     without = op.Append(fragments(base, rows(100, 2).drop_columns("v")))
     made.alter_column("v", type=pa.int32())
-    with pytest.raises(RetryableConflict, match="the column v was written anew"):
+    with pytest.raises(RetryableConflict, match="the column v was replaced by another one of that name"):
         following(made, ours)
     assert following(made, without).transaction.operation == without
     nested = made.refresh().add_columns(pa.field("s", pa.struct([("a", pa.int64()), ("b", pa.int64())]))).table
