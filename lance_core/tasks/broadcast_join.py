@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from lance_core.datafiles.codec import BATCH_ROWS
 from lance_core.datafiles.fragment_reader import FragmentReader
-from lance_core.dml.column_files import live_rows
-from lance_core.dml.key_join import NOTHING, SourceKeys
+from lance_core.dml.column_files import read_live_rows
+from lance_core.dml.key_join import NO_ROW, SourceKeys
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.schema import TableSchema
@@ -136,9 +136,9 @@ def _address_order(addresses: Addresses, fragments: Sequence[Fragment]) -> Addre
         indices = np.searchsorted(ids, indices + ids[0])
     if (offsets >= sizes[indices]).any():
         return None
-    scattered = np.full(int(sizes.sum()), NOTHING, dtype=np.int64)
+    scattered = np.full(int(sizes.sum()), NO_ROW, dtype=np.int64)
     scattered[starts[indices] + offsets] = np.arange(len(addresses))
-    order = scattered[scattered != NOTHING]
+    order = scattered[scattered != NO_ROW]
     return order if len(order) == len(addresses) else None
 
 
@@ -184,10 +184,10 @@ class _BroadcastRows:
         )
 
     def _join_fragment(self, partition: Snapshot, fragment: Fragment, keys: SourceKeys) -> Iterator[pa.RecordBatch]:
-        for rows in live_rows(partition, fragment, self._on, partition.manifest.schema):
+        for rows in read_live_rows(partition, fragment, self._on, partition.manifest.schema):
             probe = [pa.chunked_array([rows.batch.column(name)]) for name in self._on]
-            matches = keys.rows_for(probe)
-            matched = np.flatnonzero(matches != NOTHING)
+            matches = keys.find_rows(probe)
+            matched = np.flatnonzero(matches != NO_ROW)
             if len(matched):
                 yield self._batch(rows.offsets[matched] | (fragment.id << _FRAGMENT_BITS), matches[matched])
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lance_core.datafiles.column_layout import columns_of
 from lance_core.datafiles.fragment_reader import load_deletions
-from lance_core.dml.new_columns import merged, new_fields
+from lance_core.dml.new_columns import define_new_fields, merge_operation
 from lance_core.errors import Corrupt, NotFound
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
 from lance_core.format.operations import Merge
@@ -28,13 +28,13 @@ _FRAGMENT_METADATA_COLUMNS = frozenset((ROW_ID, CREATED_AT, LAST_UPDATED_AT))
 
 def plan_merge(base: Snapshot, columns: pa.Schema, filled: Mapping[int, Fragment]) -> Merge:
     """Return the operation that adds the columns. Fragments that are not filled have nulls."""
-    new = new_fields(base, columns)
+    new = define_new_fields(base, columns)
     version = base.manifest.storage_version
     fragments = [
         _with_filled_file(filled[fragment.id], fragment, new, version) if fragment.id in filled else fragment
         for fragment in base.manifest.fragments
     ]
-    return merged(base, fragments, new.fields)
+    return merge_operation(base, fragments, new.fields)
 
 
 def without_filled_file(filled: Fragment) -> Fragment:

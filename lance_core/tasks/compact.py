@@ -23,7 +23,7 @@ from lance_core.maintenance.compaction_write import write_group
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.table.committed import Committed
 from lance_core.table.table import committed_of
-from lance_core.tasks.driver import TableRef, WriteOptions, over_partitions, run_change
+from lance_core.tasks.driver import TableRef, WriteOptions, run_change, run_over_partitions
 from lance_core.tasks.partitioning import Runner
 from lance_core.versions.snapshot import Snapshot
 
@@ -118,7 +118,7 @@ class GroupBatch:
         else:
             unwritten = [group for group in self.groups if group_key(group) not in known]
             partitions = tuple(group_key(group) for group in unwritten)
-            results = over_partitions(base, partitions, _RewriteGroupTask(self.request.target_rows), self.runner)
+            results = run_over_partitions(base, partitions, _RewriteGroupTask(self.request.target_rows), self.runner)
             known |= {
                 partition: tuple(map(Fragment.decode, results.get(number, ())))
                 for number, partition in enumerate(partitions)

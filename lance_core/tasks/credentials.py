@@ -33,8 +33,8 @@ def parse_storage_options(options: Mapping[str, str]) -> dict[str, str]:
         if is_secret(name) and not is_reference(value) and not _HIDDEN.search(key) and not is_key_id(name):
             raise InvalidInput(
                 f"the option {key} is a secret, and Spark may show it in its user interface and its event log. Pass a "
-                f"reference ({key}='env:VARIABLE', or storage.provider='package.module:function'), or pass the value as "
-                f"{SECRET}{name}, which Spark redacts"
+                f"reference ({key}='env:VARIABLE', or storage.provider='package.module:function'), or pass the value "
+                f"as {SECRET}{name}, which Spark redacts"
             )
         if name in parsed:
             raise InvalidInput(

@@ -13,7 +13,7 @@ from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.column_resolution import filterable_schema
 from lance_core.table.committed import Committed
 from lance_core.tasks import operation_merge
-from lance_core.tasks.driver import TableRef, WriteOptions, over_fragments, run_change
+from lance_core.tasks.driver import TableRef, WriteOptions, run_change, run_over_fragments
 from lance_core.tasks.partitioning import Runner
 from lance_core.tasks.pushed_selection import PushedSelection, fragments_to_scan
 from lance_core.versions.snapshot import Snapshot
@@ -25,7 +25,7 @@ def delete(table: TableRef, predicate: str, *, options: WriteOptions, runner: Ru
     def plan(base: Snapshot) -> Operation:
         # An invalid predicate is reported before a task runs.
         fragments, selection = fragments_to_scan(base, Predicate.parse(predicate, filterable_schema(base.manifest)))
-        results = over_fragments(base, fragments, DeleteTask(predicate, selection), runner) if fragments else {}
+        results = run_over_fragments(base, fragments, DeleteTask(predicate, selection), runner) if fragments else {}
         return operation_merge.merge_deletes(operation_merge.decode_operations(results), predicate)
 
     return run_change(table, options, "delete", plan, operation=Delete.name)

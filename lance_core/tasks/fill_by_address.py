@@ -20,8 +20,8 @@ import pyarrow.types as kinds
 from lance_core.datafiles.codec import BATCH_ROWS
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.datafiles.fragment_reader import load_deletions
-from lance_core.dml.column_files import PositionedBatch, live_rows, with_columns
-from lance_core.dml.new_columns import new_fields
+from lance_core.dml.column_files import PositionedBatch, add_column_file, read_live_rows
+from lance_core.dml.new_columns import define_new_fields
 from lance_core.errors import InvalidInput, SchemaMismatch, StorageError
 from lance_core.format.fragment import Fragment
 from lance_core.runtime import SYSTEM_RUNTIME
@@ -71,17 +71,17 @@ class FillTask:
     def _fill_fragment(self, number: int, fragment_rows: Iterable["_FragmentRows"]) -> Fragment:
         if number not in self.fragments:
             raise InvalidInput(
-                f"{self._version_label}: the data has addresses in fragment {number}, which does not exist. They are of "
-                "another version: read the rows again, or name that version with version="
+                f"{self._version_label}: the data has addresses in fragment {number}, which does not exist. They are "
+                "of another version: read the rows again, or name that version with version="
             )
         snapshot = self.header.snapshot_with([self.fragments[number]])
         (fragment,) = snapshot.manifest.fragments
         positioned = self._position_rows(snapshot, fragment, fragment_rows)
-        return with_columns(
+        return add_column_file(
             snapshot,
             fragment,
             positioned,
-            new_fields(snapshot, self.columns),
+            define_new_fields(snapshot, self.columns),
             conversion=Conversion.CAST,
             runtime=SYSTEM_RUNTIME,
         )
@@ -134,7 +134,7 @@ class FillTask:
         if self.keys and number in self.fragments:
             snapshot = self.header.snapshot_with([self.fragments[number]])
             (fragment,) = snapshot.manifest.fragments
-            for rows in live_rows(snapshot, fragment, self.keys, snapshot.manifest.schema):
+            for rows in read_live_rows(snapshot, fragment, self.keys, snapshot.manifest.schema):
                 if len(found := np.flatnonzero(rows.offsets == offset)):
                     (key,) = rows.batch.slice(int(found[0]), 1).to_pylist()
                     key_text = " and ".join(f"{name} = {value!r}" for name, value in key.items())
@@ -143,8 +143,8 @@ class FillTask:
                         "ambiguous; keep one row per key"
                     )
         return InvalidInput(
-            f"{self._version_label}: the data has row {offset} of fragment {number} ({ROW_ADDRESS} {address}) more than "
-            "once, so its value is ambiguous; keep one"
+            f"{self._version_label}: the data has row {offset} of fragment {number} ({ROW_ADDRESS} {address}) more "
+            "than once, so its value is ambiguous; keep one"
         )
 
     @property
@@ -177,7 +177,7 @@ class KeysTask:
                     yield from self._read_keys(snapshot, fragment)
 
     def _read_keys(self, snapshot: Snapshot, fragment: Fragment) -> Iterator[pa.RecordBatch]:
-        for rows in live_rows(snapshot, fragment, self.keys, snapshot.manifest.schema):
+        for rows in read_live_rows(snapshot, fragment, self.keys, snapshot.manifest.schema):
             if rows.batch.num_rows:
                 keys = conform(rows.batch, self.transport, conversion=Conversion.OUTWARD, what=self.header.uri)
                 addresses = pa.array(rows.offsets | (fragment.id << _FRAGMENT_BITS))

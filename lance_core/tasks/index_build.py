@@ -1,13 +1,13 @@
-"""Indices that are built by workers, and committed once, as the methods of `Table` do it.
+"""Distributed index build: workers build indices, and the driver commits them once, as the methods of `Table` do.
 
-    small: one worker has all of it                                    one job, of several indices if need be
-    large: pieces, each of some fragments  ->  joined by one worker    two jobs
-    BTREE: pieces, in order  ->  ranges of values  ->  one file        three jobs
+    small index   one worker builds all of it                                        one job, also for several indices
+    large index   partial segments over some fragments each -> merged by one worker  two jobs
+    BTREE         sorted partial segments -> ranges of values -> one file            three jobs
 
-No row and no page comes to the driver: workers hand on what is theirs through the store, and tell where it is, with a
-few hundred values of which the driver makes the cuts between ranges. When somebody was in the way, pieces of fragments
-that are as they were stand. What a worker does is in `index_segments.py`; why it is done so, in
-`004-single-worker-segment-merge.md`.
+No row and no page passes through the driver. Workers exchange their output through the store and return where it is,
+with a few hundred values from which the driver chooses the boundaries of ranges. After a conflict, partial segments
+of unchanged fragments are reused. `index_segments.py` has the tasks of workers; `004-single-worker-segment-merge.md`
+gives the reasons.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core import validation
-from lance_core.dml import index_definition as in_one_process
+from lance_core.dml import index_definition
 from lance_core.dml.index_definition import IndexRequest
 from lance_core.errors import Corrupt, InvalidInput, NotFound, RetryableConflict, StorageError
 from lance_core.format import naming
@@ -42,9 +42,9 @@ from lance_core.tasks.driver import (
     TASKS_PER_SLOT,
     TableRef,
     WriteOptions,
-    over_partitions,
-    partitions_for_reading,
+    partition_count,
     run_change,
+    run_over_partitions,
 )
 from lance_core.tasks.index_segments import (
     BuildPartialSegment,
@@ -56,57 +56,62 @@ from lance_core.tasks.index_segments import (
     WriteValueRange,
 )
 from lance_core.tasks.partial_results import PartialResults
-from lance_core.tasks.partitioning import LocalRunner, Runner
-from lance_core.tasks.partitioning import PartitionFunction as Doing
+from lance_core.tasks.partitioning import LocalRunner, PartitionFunction, Runner
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
 SINGLE_WORKER_ROWS_MAX = 1 << 22
-"""So few are read, sorted and written by one worker in about the time that several jobs take to start and to meet."""
+"""Rows up to which one worker builds an index. It reads, sorts and writes them in about the time that several jobs
+take to start and to finish."""
 RANGE_ROWS = 1 << 22
 DRIVER_MERGE_BYTES_MAX = 4 * 1024**2
-"""Of pieces that the driver joins itself: a job would take longer."""
+"""Size of segments up to which the driver itself merges them, since a job would take longer."""
 _BOUNDARY_SAMPLES = 2048
-"""About so many values tell the driver where ranges can be cut."""
+"""Approximate number of sampled values from which the driver chooses range boundaries."""
 
 
 class BuildScope(enum.Enum):
-    """Which fragments a new segment is of."""
+    """Fragments that a new segment covers."""
 
     ALL = "all"
     UNCOVERED = "uncovered"
-    """Those that the index does not cover yet. Segments that are there stay, but for those that have to be written
-    anew since a compaction moved their rows."""
+    """Fragments that the index does not cover yet. Existing segments stay, except those that must be rewritten
+    because a compaction has moved their rows."""
     NEEDED = "needed"
-    """All of them where the index is not there, or is of another kind, or was built with other params than are asked
-    for now; else those that it does not cover yet, together with small segments that are there."""
+    """All fragments if the index is missing, has another type, or was built with other parameters than requested.
+    Otherwise those that it does not cover yet, together with small existing segments."""
 
 
-def check_params(asked: IndexRequest) -> None:
-    """What is wrong with it whatever the table is."""
-    registry.by_name(asked.kind).parse_options(asked.params)
+def check_params(request: IndexRequest) -> None:
+    """Raise if the parameters are invalid, whatever the table is."""
+    registry.by_name(request.kind).parse_options(request.params)
 
 
 def build_index(
     table: TableRef, request: IndexRequest, only: str, *, options: WriteOptions, runner: Runner
 ) -> Committed:
-    chosen = validation.check_choice(BuildScope, only, "only")
-    if chosen is not BuildScope.ALL and request.replace:
+    """Build or extend an index as one version. `only` is a value of `BuildScope`."""
+    scope = validation.check_choice(BuildScope, only, "only")
+    if scope is not BuildScope.ALL and request.replace:
         raise InvalidInput(
-            f"replace=True builds an index of all fragments anew, and only={chosen.value!r} builds on; say one"
+            f"replace=True rebuilds an index over all fragments, and only={scope.value!r} extends it; give one of them"
         )
-    builder = _Builder(runner)
+    builder = _IndexBuilder(runner)
 
     def plan(base: Snapshot) -> CreateIndex | None:
-        whole = _all(base, request if chosen is BuildScope.ALL else dataclasses.replace(request, replace=True))
-        anew = chosen is BuildScope.NEEDED and whole.removed and _is_another(base, request, whole)
-        if chosen is BuildScope.ALL or not whole.removed or anew:
-            return builder.done(base, [whole], also_of_nothing=True)
-        if chosen is BuildScope.NEEDED:
-            return builder.done(
-                base, list(index_maintenance.plan_work(base, Coverage(base), [whole.spec.name], Merge.SMALL))
+        full_build = _plan_full_build(
+            base, request if scope is BuildScope.ALL else dataclasses.replace(request, replace=True)
+        )
+        must_rebuild = (
+            scope is BuildScope.NEEDED and full_build.removed and _differs_from_request(base, request, full_build)
+        )
+        if scope is BuildScope.ALL or not full_build.removed or must_rebuild:
+            return builder.plan_operation(base, [full_build], allow_empty=True)
+        if scope is BuildScope.NEEDED:
+            return builder.plan_operation(
+                base, list(index_maintenance.plan_work(base, Coverage(base), [full_build.spec.name], Merge.SMALL))
             )
-        return builder.done(base, _uncovered(base, request, whole))
+        return builder.plan_operation(base, _plan_uncovered(base, request, full_build))
 
     try:
         return run_change(table, options, "create_index", plan, operation=CreateIndex.name)
@@ -117,202 +122,231 @@ def build_index(
 def optimize_indices(
     table: TableRef, names: Sequence[str] | None, merge: str, *, options: WriteOptions, runner: Runner
 ) -> Committed:
-    """As `Table.optimize_indices`."""
-    wanted = None if names is None else validation.check_names(names, "names")
-    merging = Merge.of(merge)
-    builder = _Builder(runner)
+    """Merge and extend indices, as `Table.optimize_indices` does."""
+    checked_names = None if names is None else validation.check_names(names, "names")
+    merge_mode = Merge.of(merge)
+    builder = _IndexBuilder(runner)
     fresh: list[IndexMetadata] = []
 
     def plan(base: Snapshot) -> CreateIndex | None:
-        operation = builder.done(base, list(index_maintenance.plan_work(base, Coverage(base), wanted, merging)))
+        operation = builder.plan_operation(
+            base, list(index_maintenance.plan_work(base, Coverage(base), checked_names, merge_mode))
+        )
         fresh[:] = operation.new if operation else ()
         return operation
 
     try:
-        done = run_change(table, options, "optimize_indices", plan, operation=CreateIndex.name)
+        committed = run_change(table, options, "optimize_indices", plan, operation=CreateIndex.name)
     finally:
         builder.discard()
-    then = dataclasses.replace(options, intent=None)
+    trim_options = dataclasses.replace(options, intent=None)
     try:
         trimmed = run_change(
             table,
-            then,
+            trim_options,
             "optimize_indices",
             lambda base: index_maintenance.trim_reuse_index(base, fresh, runtime=SYSTEM_RUNTIME),
             operation=CreateIndex.name,
         )
     except RetryableConflict:
-        return done  # the next one drops them
+        return committed  # the next call trims the fragment reuse index
     if not trimmed.attempts:
-        return done
-    return done.followed_by(trimmed)
+        return committed
+    return committed.followed_by(trimmed)
 
 
-def _all(base: Snapshot, asked: IndexRequest) -> IndexWork:
-    """What is wrong with what was asked for is told here, before a task runs."""
-    wanted, removed = in_one_process.planned(base, asked)
-    fragments = in_one_process.chosen(base, asked.fragments)
-    return IndexWork(wanted, (), fragments, BitMap(fragment.id for fragment in fragments), removed)
+def _plan_full_build(base: Snapshot, request: IndexRequest) -> IndexWork:
+    """Plan an index of all requested fragments. Reports an invalid request before a task runs."""
+    spec, removed = index_definition.plan_index(base, request)
+    fragments = index_definition.select_fragments(base, request.fragments)
+    return IndexWork(spec, (), fragments, BitMap(fragment.id for fragment in fragments), removed)
 
 
-def _is_another(base: Snapshot, asked: IndexRequest, there: IndexWork) -> bool:
-    """Whether the index that is there is not the one that is asked for. What nobody here knows is left to whoever made
-    it."""
+def _differs_from_request(base: Snapshot, request: IndexRequest, full_build: IndexWork) -> bool:
+    """Whether the existing index has another type or other parameters than requested. Segments of unknown types do
+    not count."""
     coverage = Coverage(base)
-    known = [each for each in coverage.by_name[there.spec.name] if each.kind is not None]
-    if any(each.kind is not there.spec.kind for each in known):
+    known_segments = [segment for segment in coverage.by_name[full_build.spec.name] if segment.kind is not None]
+    if any(segment.kind is not full_build.spec.kind for segment in known_segments):
         return True
     try:
-        return bool(asked.params) and any(
-            there.spec.kind.options_of(coverage.segment_of(each.metadata)) != there.spec.options for each in known[:1]
+        return bool(request.params) and any(
+            full_build.spec.kind.options_of(coverage.segment_of(segment.metadata)) != full_build.spec.options
+            for segment in known_segments[:1]
         )
     except (Corrupt, NotFound):
         return True
 
 
-def _uncovered(base: Snapshot, asked: IndexRequest, there: IndexWork) -> list[IndexWork]:
-    wanted, uri, coverage = there.spec, base.location.uri, Coverage(base)
-    known = [each for each in coverage.by_name[wanted.name] if each.kind is not None]
-    if any(each.kind is not wanted.kind for each in known):
+def _plan_uncovered(base: Snapshot, request: IndexRequest, full_build: IndexWork) -> list[IndexWork]:
+    """Plan segments for the fragments that the index does not cover. Raises if the request contradicts the existing
+    index."""
+    spec, uri, coverage = full_build.spec, base.location.uri, Coverage(base)
+    known_segments = [segment for segment in coverage.by_name[spec.name] if segment.kind is not None]
+    if any(segment.kind is not spec.kind for segment in known_segments):
         raise InvalidInput(
-            f"{uri}: index {wanted.name!r} is {in_one_process.described(base.manifest.schema, there.removed)}, and a "
-            f"{wanted.kind.name} cannot be built on to it; leave its kind as it is, or build it anew with replace=True"
+            f"{uri}: index {spec.name!r} is "
+            f"{index_definition.describe_segments(base.manifest.schema, full_build.removed)}, and a {spec.kind.name} segment "
+            "cannot be added to it; keep its type, or rebuild it with replace=True"
         )
-    options = [wanted.kind.options_of(coverage.segment_of(each.metadata)) for each in known[:1]]
-    if asked.params and any(each != wanted.options for each in options):
+    options = [spec.kind.options_of(coverage.segment_of(segment.metadata)) for segment in known_segments[:1]]
+    if request.params and any(existing != spec.options for existing in options):
         raise InvalidInput(
-            f"{uri}: index {wanted.name!r} was built with {options[0]}, and is built on with the same; leave "
-            f"{', '.join(sorted(asked.params))} out, or build it anew with replace=True"
+            f"{uri}: index {spec.name!r} was built with {options[0]}, and new segments use the same; leave out "
+            f"{', '.join(sorted(request.params))}, or rebuild it with replace=True"
         )
-    return list(index_maintenance.plan_work(base, coverage, [wanted.name], Merge.NONE))
+    return list(index_maintenance.plan_work(base, coverage, [spec.name], Merge.NONE))
 
 
-class _Builder:
-    """Of one change, on the driver: what it has done it keeps from plan to plan."""
+class _IndexBuilder:
+    """Runs the jobs of one change on the driver. It keeps its results across replans."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._pieces: dict[str, tuple[BuildPartialSegment, PartialResults]] = {}
-        self._for_now: dict[bytes, Location] = {}
-        """Segments that nobody needs afterwards."""
+        self._partial_segments: dict[str, tuple[BuildPartialSegment, PartialResults]] = {}
+        self._temporary: dict[bytes, Location] = {}
+        """Encoded metadata of segments that are deleted when the change ends."""
 
-    def done(self, base: Snapshot, works: Sequence[IndexWork], *, also_of_nothing: bool = False) -> CreateIndex | None:
-        """`also_of_nothing`: an index is built where there are no rows, too."""
+    def plan_operation(
+        self, base: Snapshot, works: Sequence[IndexWork], *, allow_empty: bool = False
+    ) -> CreateIndex | None:
+        """Build the indices and return the operation that adds them; `None` if nothing changes. `allow_empty` builds
+        an index of a table without rows, too."""
         small: list[IndexWork] = []
         large: list[IndexWork] = []
         rows = RowCounts(base.manifest)
         for work in works:
-            if work.covers or also_of_nothing:
+            if work.covers or allow_empty:
                 (small if self._is_small(work, rows) else large).append(work)
-        new = self._alone(base, small) if small else []
-        new += [self._spread(base, _readable(base, work), rows(work.covers)) for work in large]
+        new = self._build_small(base, small) if small else []
+        new += [self._build_large(base, _without_unreadable_segments(base, work), rows(work.covers)) for work in large]
         removed = tuple(index for work in works for index in work.removed)
         return CreateIndex(tuple(new), removed) if new or removed else None
 
     def discard(self) -> None:
-        for segment, location in self._for_now.items():
-            with suppress(StorageError):  # a cleanup will find it
+        """Delete the temporary segments."""
+        for segment, location in self._temporary.items():
+            with suppress(StorageError):  # cleanup removes orphan files
                 tree_operations.remove_tree(
                     location.own_store, f"{naming.INDICES}/{IndexMetadata.decode(segment).uuid}"
                 )
-        self._for_now.clear()
+        self._temporary.clear()
 
-    def _alone(self, base: Snapshot, works: Sequence[IndexWork]) -> list[IndexMetadata]:
-        orders = tuple(_order(base, work) for work in works)
-        read = tuple(BitMap(fragment.id for fragment in work.fragments).serialize() for work in works)
-        parts = tuple(_encoded(base.manifest.fragments if work.merged else work.fragments) for work in works)
-        results = over_partitions(base, parts, BuildSegment(orders, read), self._runner)
+    def _build_small(self, base: Snapshot, works: Sequence[IndexWork]) -> list[IndexMetadata]:
+        targets = tuple(_segment_build(base, work) for work in works)
+        fragments_read = tuple(BitMap(fragment.id for fragment in work.fragments).serialize() for work in works)
+        partitions = tuple(
+            _encode_fragments(base.manifest.fragments if work.merged else work.fragments) for work in works
+        )
+        results = run_over_partitions(base, partitions, BuildSegment(targets, fragments_read), self._runner)
         return [IndexMetadata.decode(results[number][0]) for number in range(len(works))]
 
     def _is_small(self, work: IndexWork, rows: RowCounts) -> bool:
-        cannot_be_cut = len(work.fragments) < 2 and not work.merged
-        return cannot_be_cut or rows(work.covers) <= SINGLE_WORKER_ROWS_MAX
+        is_indivisible = len(work.fragments) < 2 and not work.merged
+        return is_indivisible or rows(work.covers) <= SINGLE_WORKER_ROWS_MAX
 
-    def _spread(self, base: Snapshot, work: IndexWork, rows: int) -> IndexMetadata:
-        results = self._of_fragments(base, work, rows)
-        pieces = tuple(found[0] for _, found in sorted(results.items()))
-        self._remember(base, pieces)
-        order, everything = _order(base, work), _encoded(base.manifest.fragments)
+    def _build_large(self, base: Snapshot, work: IndexWork, rows: int) -> IndexMetadata:
+        """Build an index in several jobs."""
+        results = self._build_partial_segments(base, work, rows)
+        partial_segments = tuple(encoded[0] for _, encoded in sorted(results.items()))
+        self._track_temporary(base, partial_segments)
+        target, all_fragments = _segment_build(base, work), _encode_fragments(base.manifest.fragments)
         if not index_segments.is_sorted_type(work.spec):
-            sizes = (file.size for each in (*map(IndexMetadata.decode, pieces), *_merged(work)) for file in each.files)
+            sizes = (
+                file.size
+                for segment in (*map(IndexMetadata.decode, partial_segments), *_merged_metadata(work))
+                for file in segment.files
+            )
             runner = LocalRunner() if sum(sizes) <= DRIVER_MERGE_BYTES_MAX else self._runner
-            return _one(base, everything, MergePartialSegments(order, pieces), runner)
-        cuts = self._cuts(base, work, rows, [index_segments.decode_values(found[1]) for found in results.values()])
-        parts = (everything if work.merged else (),) * (len(cuts) + 1)
-        written = over_partitions(
-            base, parts, WriteValueRange(order, pieces, index_segments.encode_values(cuts)), self._runner
+            return _build_one(base, all_fragments, MergePartialSegments(target, partial_segments), runner)
+        boundaries = self._choose_boundaries(
+            base, work, rows, [index_segments.decode_values(encoded[1]) for encoded in results.values()]
         )
-        ranges = tuple(found for _, (found,) in sorted(written.items()))
+        partitions = (all_fragments if work.merged else (),) * (len(boundaries) + 1)
+        written = run_over_partitions(
+            base,
+            partitions,
+            WriteValueRange(target, partial_segments, index_segments.encode_values(boundaries)),
+            self._runner,
+        )
+        ranges = tuple(encoded for _, (encoded,) in sorted(written.items()))
         if len(ranges) == 1:
             return IndexMetadata.decode(ranges[0])
-        self._remember(base, ranges)
-        return _one(base, (), ConcatenateRanges(order, ranges), self._runner)
+        self._track_temporary(base, ranges)
+        return _build_one(base, (), ConcatenateRanges(target, ranges), self._runner)
 
-    def _of_fragments(self, base: Snapshot, work: IndexWork, rows: int) -> Mapping[int, list[bytes]]:
-        """As far as it was not done for a version before."""
+    def _build_partial_segments(self, base: Snapshot, work: IndexWork, rows: int) -> Mapping[int, list[bytes]]:
+        """Build the partial segments that no earlier plan has built."""
         name, fragments = work.spec.name, work.fragments
-        asked, kept = self._pieces.get(name, (None, PartialResults()))
-        if asked is None or asked.spec != work.spec:
-            asked = BuildPartialSegment(work.spec, max(1, rows // _BOUNDARY_SAMPLES))
-        self._pieces[name] = asked, kept
-        return kept.over_fragments(
-            base, fragments, partitions_for_reading(fragments, self._runner.slots), asked, self._runner
-        )
+        task, cache = self._partial_segments.get(name, (None, PartialResults()))
+        if task is None or task.spec != work.spec:
+            task = BuildPartialSegment(work.spec, max(1, rows // _BOUNDARY_SAMPLES))
+        self._partial_segments[name] = task, cache
+        return cache.over_fragments(base, fragments, partition_count(fragments, self._runner.slots), task, self._runner)
 
-    def _cuts(self, base: Snapshot, work: IndexWork, rows: int, of_pieces: Sequence[pa.Array]) -> pa.Array:
-        every, coverage = self._pieces[work.spec.name][0].sample_every, Coverage(base)
-        cuts = [*of_pieces, *(btree_runs.range_cuts(coverage.segment_of(each), every) for each in _merged(work))]
+    def _choose_boundaries(
+        self, base: Snapshot, work: IndexWork, rows: int, partial_samples: Sequence[pa.Array]
+    ) -> pa.Array:
+        """Choose the boundaries between ranges from samples of all segments."""
+        sample_every, coverage = self._partial_segments[work.spec.name][0].sample_every, Coverage(base)
+        samples = [
+            *partial_samples,
+            *(btree_runs.range_cuts(coverage.segment_of(segment), sample_every) for segment in _merged_metadata(work)),
+        ]
         order = ordering(build.arrow_of(base.manifest.schema, work.spec.chain).type)
         slots = self._runner.slots
         return choose_splitters(
-            order, concat_arrays(cuts, order.type), max(slots, min(slots * TASKS_PER_SLOT, rows // RANGE_ROWS))
+            order, concat_arrays(samples, order.type), max(slots, min(slots * TASKS_PER_SLOT, rows // RANGE_ROWS))
         )
 
-    def _remember(self, base: Snapshot, made: Iterable[bytes]) -> None:
-        self._for_now |= dict.fromkeys(made, base.location)
+    def _track_temporary(self, base: Snapshot, segments: Iterable[bytes]) -> None:
+        self._temporary |= dict.fromkeys(segments, base.location)
 
 
-def _readable(base: Snapshot, work: IndexWork) -> IndexWork:
-    """With the rows of fragments in place of segments whose files are missing or cut short."""
+def _without_unreadable_segments(base: Snapshot, work: IndexWork) -> IndexWork:
+    """Return the work with rows of fragments in place of segments whose files are missing or truncated."""
     coverage = Coverage(base)
-    lost = BitMap()
-    for each in work.merged:
+    unreadable = BitMap()
+    for segment in work.merged:
         try:
-            for name in each.metadata.file_names:
-                coverage.segment_of(each.metadata).files.open(name)
+            for name in segment.metadata.file_names:
+                coverage.segment_of(segment.metadata).files.open(name)
         except build.UNREADABLE_ERRORS:
-            lost |= each.covered
-    if not lost:
+            unreadable |= segment.covered
+    if not unreadable:
         return work
-    read = lost | BitMap(fragment.id for fragment in work.fragments)
+    fragments_read = unreadable | BitMap(fragment.id for fragment in work.fragments)
     return dataclasses.replace(
         work,
-        merged=tuple(each for each in work.merged if each.covered.isdisjoint(lost)),
-        fragments=tuple(fragment for fragment in base.manifest.fragments if fragment.id in read),
+        merged=tuple(segment for segment in work.merged if segment.covered.isdisjoint(unreadable)),
+        fragments=tuple(fragment for fragment in base.manifest.fragments if fragment.id in fragments_read),
     )
 
 
-def _one(base: Snapshot, fragments: tuple[bytes, ...], doing: Doing, runner: Runner) -> IndexMetadata:
-    ((made,),) = over_partitions(base, (fragments,), doing, runner).values()
-    return IndexMetadata.decode(made)
+def _build_one(
+    base: Snapshot, fragments: tuple[bytes, ...], function: PartitionFunction, runner: Runner
+) -> IndexMetadata:
+    ((encoded,),) = run_over_partitions(base, (fragments,), function, runner).values()
+    return IndexMetadata.decode(encoded)
 
 
-def _order(base: Snapshot, work: IndexWork) -> SegmentBuild:
-    there = ExistingSegments()
+def _segment_build(base: Snapshot, work: IndexWork) -> SegmentBuild:
+    existing = ExistingSegments()
     if work.merged:
-        notes = reuse_entry(base.manifest.indices)
-        indices = [*_merged(work), *([] if notes is None else [notes])]
-        there = ExistingSegments(
-            frozenset(each.uuid.bytes for each in _merged(work)), tuple(each.encode() for each in indices)
+        reuse_index = reuse_entry(base.manifest.indices)
+        indices = [*_merged_metadata(work), *([] if reuse_index is None else [reuse_index])]
+        existing = ExistingSegments(
+            frozenset(segment.uuid.bytes for segment in _merged_metadata(work)),
+            tuple(index.encode() for index in indices),
         )
-    return SegmentBuild(work.spec, work.covers.serialize(), there)
+    return SegmentBuild(work.spec, work.covers.serialize(), existing)
 
 
-def _merged(work: IndexWork) -> list[IndexMetadata]:
-    return [each.metadata for each in work.merged]
+def _merged_metadata(work: IndexWork) -> list[IndexMetadata]:
+    return [segment.metadata for segment in work.merged]
 
 
-def _encoded(fragments: Iterable[Fragment]) -> tuple[bytes, ...]:
+def _encode_fragments(fragments: Iterable[Fragment]) -> tuple[bytes, ...]:
     return tuple(fragment.encode() for fragment in fragments)
 
 

@@ -1,13 +1,14 @@
-"""What workers do for an index: segments of some fragments, and one segment of several.
+"""Index segment tasks: workers build segments over some fragments, and merge several segments into one.
 
-    Whole of an index that is small         BuildAlone                     from rows, and segments that are there
-    of a large one, first                   BuildPiece                     of a part's fragments, for now
-    then, where its kind is in order        WriteRange, JoinRanges         each range apart; one after the other
-    and where it is not                     JoinPieces                     as its kind merges segments
+    small index, one job               BuildSegment            from rows and from existing segments
+    large index, first job             BuildPartialSegment     a temporary segment of the fragments of one partition
+    then, for a sorted type (BTREE)    WriteValueRange         one range of values of all segments
+                                       ConcatenateRanges       all ranges, one after the other
+    then, for any other type           MergePartialSegments    by the merge function of the index type
 
-Pieces and ranges are segments like any other, under uuids that no version ever names; the driver removes them, and what
-a crash leaves of them is an orphan for cleanup. What comes back is what the index section says of a segment. Who is
-given what is decided in `index_build.py`, which see first.
+Partial segments and ranges are segments like any other, under uuids that no version references. The driver removes
+them, and those that a crash leaves behind are orphan files for cleanup. A task returns the encoded metadata of its
+segment. Which task gets what is decided in `index_build.py`; read that first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,13 +37,13 @@ from lance_core.versions.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class ExistingSegments:
-    """Segments of the version that go into a new one. Whoever reads them is given all fragments of the version, since
-    rows may be anywhere."""
+    """Segments of the version that are merged into a new one. Their reader gets all fragments of the version, since
+    rows may be in any of them."""
 
     merged: frozenset[bytes] = frozenset()
-    """Their uuids."""
+    """Uuids of the segments."""
     indices: tuple[bytes, ...] = ()
-    """They, and the notes of compactions."""
+    """Encoded metadata of the segments and of the fragment reuse index."""
 
     def merge_inputs(self, base: Snapshot) -> list[MergeInput]:
         if not self.merged:
@@ -56,82 +57,96 @@ class ExistingSegments:
         base = replace(base, manifest=with_indices)
         coverage = Coverage(base)
         return [
-            merge_input_of(base, coverage, each)
-            for each in coverage.segments
-            if each.metadata.uuid.bytes in self.merged
+            merge_input_of(base, coverage, segment)
+            for segment in coverage.segments
+            if segment.metadata.uuid.bytes in self.merged
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentBuild:
-    """An index of a version, whatever it is made from."""
+    """Description of a segment to build, whatever it is built from."""
 
     spec: IndexSpec
     covers: bytes
-    """Bits of fragments, as are those below."""
+    """Serialized bitmap of fragment ids, as are those below."""
     existing: ExistingSegments
 
 
 @dataclass(frozen=True, slots=True)
 class BuildSegment:
-    """Several indices at once, each whole by one worker: the part's number is that of the index."""
+    """Builds several indices at once, each by one worker. The partition number is that of the index."""
 
     targets: tuple[SegmentBuild, ...]
     fragments_read: tuple[bytes, ...]
-    """Of the fragments that it is given, those whose rows are read."""
+    """Of the fragments of each partition, those whose rows are read."""
 
-    def __call__(self, part: Snapshot, number: int) -> Iterator[bytes]:
-        order, read = self.targets[number], BitMap.deserialize(self.fragments_read[number])
-        covers, parts = BitMap.deserialize(order.covers), order.existing.merge_inputs(part)
+    def __call__(self, partition: Snapshot, number: int) -> Iterator[bytes]:
+        target, read_ids = self.targets[number], BitMap.deserialize(self.fragments_read[number])
+        covers, inputs = BitMap.deserialize(target.covers), target.existing.merge_inputs(partition)
         try:
-            made = build.build_segment(
-                part, order.spec, _of(part, read), inputs=parts, covers=covers, runtime=SYSTEM_RUNTIME
+            segment = build.build_segment(
+                partition,
+                target.spec,
+                _fragments_with_ids(partition, read_ids),
+                inputs=inputs,
+                covers=covers,
+                runtime=SYSTEM_RUNTIME,
             )
         except build.UNREADABLE_ERRORS:
-            if not parts:
+            if not inputs:
                 raise
-            made = build.build_segment(part, order.spec, _of(part, covers), covers=covers, runtime=SYSTEM_RUNTIME)
-        yield made.encode()
+            segment = build.build_segment(
+                partition, target.spec, _fragments_with_ids(partition, covers), covers=covers, runtime=SYSTEM_RUNTIME
+            )
+        yield segment.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class BuildPartialSegment:
-    """Gives back besides, where its kind is in order, values that ranges can be cut at."""
+    """Builds a segment of one partition. For a sorted type it also returns samples of the values, from which range
+    boundaries are chosen."""
 
     spec: IndexSpec
     sample_every: int
 
-    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
-        fragments = tuple(part.manifest.fragments)
+    def __call__(self, partition: Snapshot, _number: int) -> Iterator[bytes]:
+        fragments = tuple(partition.manifest.fragments)
         covers = BitMap(fragment.id for fragment in fragments)
-        made = build.build_segment(without_fsync(part), self.spec, fragments, covers=covers, runtime=SYSTEM_RUNTIME)
-        yield made.encode()
+        segment = build.build_segment(
+            without_fsync(partition), self.spec, fragments, covers=covers, runtime=SYSTEM_RUNTIME
+        )
+        yield segment.encode()
         if is_sorted_type(self.spec):
-            cuts = btree_runs.range_cuts(Coverage(part).segment_of(made), self.sample_every)
-            yield encode_values(cuts)
+            samples = btree_runs.range_cuts(Coverage(partition).segment_of(segment), self.sample_every)
+            yield encode_values(samples)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteValueRange:
-    """The rows from one cut to the next, of all pieces and of segments that are there: the part's number is that of the
-    range. Where there is but one range it is the index."""
+    """Writes the rows between two boundaries, from all partial and existing segments. The partition number is that of
+    the range. A single range is the whole index."""
 
     target: SegmentBuild
     partial_segments: tuple[bytes, ...]
     boundaries: bytes
 
-    def __call__(self, part: Snapshot, number: int) -> Iterator[bytes]:
-        cuts = decode_values(self.boundaries)
-        base = without_fsync(part) if len(cuts) else part
+    def __call__(self, partition: Snapshot, number: int) -> Iterator[bytes]:
+        boundaries = decode_values(self.boundaries)
+        base = without_fsync(partition) if len(boundaries) else partition
         options = self.target.spec.options
         assert isinstance(options, BTreeOptions)
 
         def write(files: NewSegment, column: pa.Field, _addresses: bool) -> bytes:
-            order = ordering(column.type)
-            keys = order.keys(cuts)
+            value_order = ordering(column.type)
+            keys = value_order.keys(boundaries)
             low, high = [None, *keys][number], [*keys, None][number]
             rows = btree_runs.merge_range(
-                order, fresh_segments(part, self.partial_segments), self.target.existing.merge_inputs(part), low, high
+                value_order,
+                fresh_segments(partition, self.partial_segments),
+                self.target.existing.merge_inputs(partition),
+                low,
+                high,
             )
             btree.write_pages(files, column.type, rows, options)
             return b""
@@ -142,18 +157,18 @@ class WriteValueRange:
 
 @dataclass(frozen=True, slots=True)
 class ConcatenateRanges:
-    """One after the other, as they come from the store."""
+    """Writes one segment from ranges, one after the other, while they are read from the store."""
 
     target: SegmentBuild
     ranges: tuple[bytes, ...]
 
-    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
+    def __call__(self, partition: Snapshot, _number: int) -> Iterator[bytes]:
         options = self.target.spec.options
         assert isinstance(options, BTreeOptions)
 
         def rows() -> Iterator[pa.RecordBatch]:
-            for each in fresh_segments(part, self.ranges):
-                file = each.segment.files.open(DATA)
+            for value_range in fresh_segments(partition, self.ranges):
+                file = value_range.segment.files.open(DATA)
                 for batch in file.read(COLUMNS, 0, file.row_count) if file.row_count else ():
                     yield pa.RecordBatch.from_arrays(batch.columns, names=[VALUE, ROW])
 
@@ -162,44 +177,45 @@ class ConcatenateRanges:
             return b""
 
         covers = BitMap.deserialize(self.target.covers)
-        yield build.write_segment(part, self.target.spec, write, covers=covers, runtime=SYSTEM_RUNTIME).encode()
+        yield build.write_segment(partition, self.target.spec, write, covers=covers, runtime=SYSTEM_RUNTIME).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class MergePartialSegments:
-    """It is given all fragments of the version, which say how many rows there may be."""
+    """Merges segments by their index type. It gets all fragments of the version, which bound the number of rows."""
 
     target: SegmentBuild
     partial_segments: tuple[bytes, ...]
 
-    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
-        parts = [*fresh_segments(part, self.partial_segments), *self.target.existing.merge_inputs(part)]
+    def __call__(self, partition: Snapshot, _number: int) -> Iterator[bytes]:
+        inputs = [*fresh_segments(partition, self.partial_segments), *self.target.existing.merge_inputs(partition)]
         covers = BitMap.deserialize(self.target.covers)
         yield build.build_segment(
-            part, self.target.spec, (), inputs=parts, covers=covers, runtime=SYSTEM_RUNTIME
+            partition, self.target.spec, (), inputs=inputs, covers=covers, runtime=SYSTEM_RUNTIME
         ).encode()
 
 
-def _of(base: Snapshot, fragments: BitMap) -> list[Fragment]:
-    return [fragment for fragment in base.manifest.fragments if fragment.id in fragments]
+def _fragments_with_ids(base: Snapshot, ids: BitMap) -> list[Fragment]:
+    return [fragment for fragment in base.manifest.fragments if fragment.id in ids]
 
 
-def is_sorted_type(wanted: IndexSpec) -> bool:
-    return wanted.kind.type_url == BTREE.type_url
+def is_sorted_type(spec: IndexSpec) -> bool:
+    """Whether the index type stores its rows in value order, so that ranges of values can be merged separately."""
+    return spec.kind.type_url == BTREE.type_url
 
 
 def fresh_segments(base: Snapshot, segments: Sequence[bytes]) -> list[MergeInput]:
-    """From this version, or one in which their fragments were the same."""
+    """Return merge inputs for segments built on this version, or on one in which their fragments were the same."""
     coverage = Coverage(base)
-    return [MergeInput(coverage.segment_of(IndexMetadata.decode(each)), Unchanged()) for each in segments]
+    return [MergeInput(coverage.segment_of(IndexMetadata.decode(encoded)), Unchanged()) for encoded in segments]
 
 
-def without_fsync(part: Snapshot) -> Snapshot:
-    """The same; nobody needs what is written to it after a power loss."""
-    location = part.location
+def without_fsync(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with a location that does not fsync, for temporary segments: a power loss ends the build."""
+    location = snapshot.location
     access = location.access
-    brief = locate(location.uri, storage_options=access.storage_options, durable=False, bases=access.bases)
-    return replace(part, location=brief.for_manifest(part.manifest))
+    volatile = locate(location.uri, storage_options=access.storage_options, durable=False, bases=access.bases)
+    return replace(snapshot, location=volatile.for_manifest(snapshot.manifest))
 
 
 def encode_values(values: pa.Array) -> bytes:

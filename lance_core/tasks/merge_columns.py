@@ -1,11 +1,11 @@
-"""Columns from rows that somebody else has, such as a DataFrame: by the address of the row they are for, or by key.
+"""Merge columns: adds columns from rows that the caller has, such as a DataFrame, by row address or by key.
 
-    few rows     staged, and found by each worker for its fragments, by address or by key (`broadcast_join.py`)
-    by address   sorted by it, written as they come; every row of the version they are of gets its value
-    by key       the workers read the keys of the table, with addresses; joined, the rest is as above
+    few rows     staged; each worker joins its fragments with them, by address or by key (`broadcast_join.py`)
+    by address   shuffled and sorted by address, then written; each row of the addressed version gets its value
+    by key       workers read the keys of the table with their addresses; after a join, as by address
 
-The caller's `SourceFrame` writes, sorts and joins the rows; this module decides which of the three ways is taken, what
-is written, and whether it may be committed (`003-broadcast-join-for-small-sources.md`).
+The caller's `SourceFrame` writes, sorts and joins the rows. This module decides which of the three ways is taken,
+what is written, and whether it may be committed (`003-broadcast-join-for-small-sources.md`).
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from lance_core.datafiles.blob_writing import schema_to_stored
 from lance_core.datafiles.conform import Conversion, columns_to_write
 from lance_core.datafiles.conversions import find_type_mismatch
 from lance_core.dml.key_join import check_key_type
-from lance_core.dml.new_columns import new_fields
+from lance_core.dml.new_columns import define_new_fields
 from lance_core.errors import IncompatibleConflict, InvalidInput, SchemaMismatch
 from lance_core.format import operations as op
 from lance_core.format.field_paths import unknown_column_message
@@ -37,69 +37,73 @@ from lance_core.tasks.broadcast_join import (
     staging_task,
 )
 from lance_core.tasks.column_fill import plan_merge, still_matches, without_filled_file
-from lance_core.tasks.driver import TableRef, WriteOptions, partitions_for_reading, run_change
+from lance_core.tasks.driver import TableRef, WriteOptions, partition_count, run_change
 from lance_core.tasks.fill_by_address import FillTask, KeysTask, Missing, is_packed_vector, missing_value_error
 from lance_core.tasks.partitioning import Task, VersionHeader, collect_results, partition_fragments
 from lance_core.tasks.staged import StagedFiles
-from lance_core.tasks.write import WriteTask, fragments_of
+from lance_core.tasks.write import WriteTask, collect_fragments
 from lance_core.versions.snapshot import Snapshot, load_at, read_history
 
 _TASKS_PER_SLOT = 4
-_TOLD_FACTOR = 4
-"""What is told of how much comes may be too much."""
+_ESTIMATE_TOLERANCE = 4
+"""Factor by which the estimate of a source may exceed its real size."""
 _KEY_BYTES = 8
-"""At the least; an address takes as much."""
+"""Minimum size of a key; an address has the same size."""
 
 
 class SourceFrame(Protocol):
-    """The rows, with whoever can sort, join and spread them."""
+    """The source rows, and the engine that can sort, join and distribute them."""
 
     @property
     def schema(self) -> pa.Schema:
-        """As a new table would store them."""
+        """Schema in which a new table would store the rows."""
 
     @property
     def slots(self) -> int:
-        """How many tasks run at once."""
+        """Number of tasks that run concurrently."""
 
     def transport(self, schema: pa.Schema) -> pa.Schema:
-        """The types that it can hold, for what a table stores."""
+        """Return the types that the engine can hold, for types that the table stores."""
 
-    def run(self, task: Task, parts: int) -> pa.Table:
-        """As a `Runner` does."""
+    def run(self, task: Task, partitions: int) -> pa.Table:
+        """Run tasks as a `Runner` does."""
 
     def estimated_bytes(self) -> int | None:
-        """About how much all of it is; None if nobody knows."""
+        """Return the estimated size of all rows; `None` if it is unknown."""
 
     def stage(self, keys: Sequence[str], values: Sequence[str], task: WriteTask) -> pa.Table:
-        """The task over these columns, called as its plan says."""
+        """Run the task over these columns, under the names in its plan."""
 
     def fill_by_address(self, values: Sequence[str], task: FillTask) -> pa.Table:
-        """The task over the address and these columns: ascending, all rows of a fragment in one call of it."""
+        """Run the task over the address and these columns, sorted by address, with all rows of a fragment in one
+        call."""
 
     def fill_by_key(self, keys: Sequence[str], values: Sequence[str], key_task: KeysTask, task: FillTask) -> pa.Table:
-        """The same, of the rows joined with what `key_task` gives for each of its parts, by equal keys."""
+        """Join the rows with the output of `key_task` for all its partitions by equal keys, then run the task as
+        above."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeRequest:
+    """Parameters of a merge."""
+
     on: tuple[str, ...]
     schema: pa.Schema | None
-    """Of the new columns; None: as the rows have them."""
+    """Schema of the new columns; `None` takes it from the source."""
     missing: Missing
     version: int | None
-    """Of which the addresses are; None: the newest."""
+    """Version to which the addresses belong; `None` is the newest."""
 
     @classmethod
     def of(cls, on: object, schema: pa.Schema | None, missing: str | None, version: int | None) -> "MergeRequest":
         keys = validation.check_key_columns(on, "on")
         by_address = keys == (ROW_ADDRESS,)
         if missing not in (None, "error", "null"):
-            raise InvalidInput(f"missing={missing!r}: it is 'error', or 'null' for rows without a value")
+            raise InvalidInput(f"missing={missing!r}: it must be 'error', or 'null' for rows without a value")
         if ROW_ADDRESS in keys and not by_address:
-            raise InvalidInput(f"rows are joined by {ROW_ADDRESS} or by keys of the table, not by both")
+            raise InvalidInput(f"on= joins by {ROW_ADDRESS} or by keys of the table, not by both; give one of them")
         if not by_address and (missing == "error" or version is not None):
-            raise InvalidInput(f"missing='error' and version= are for rows with their {ROW_ADDRESS}, not for keys")
+            raise InvalidInput(f"missing='error' and version= need on={ROW_ADDRESS!r}; leave them out to join by keys")
         default: Missing = "error" if by_address else "null"
         chosen: Missing = default if missing is None else "null" if missing == "null" else "error"
         checked = None if schema is None else validation.check_schema(schema, "schema")
@@ -110,162 +114,179 @@ class MergeRequest:
         return self.on == (ROW_ADDRESS,)
 
 
-def merge_columns(table: TableRef, rows: SourceFrame, request: MergeRequest, *, options: WriteOptions) -> Committed:
-    columns = _columns(rows.schema, request, what=table.uri)
-    few = _Few(rows, request, columns)
-    merging = (_ByAddress if request.by_address else _ByKey)(rows, request, columns, few)
+def merge_columns(table: TableRef, source: SourceFrame, request: MergeRequest, *, options: WriteOptions) -> Committed:
+    """Add the columns of the source, as one version."""
+    columns = _new_columns(source.schema, request, what=table.uri)
+    broadcast = _BroadcastSource(source, request, columns)
+    merge = (_AddressMerge if request.by_address else _KeyMerge)(source, request, columns, broadcast)
     try:
-        return run_change(table, options, "merge_columns", merging.plan, operation=Merge.name)
+        return run_change(table, options, "merge_columns", merge.plan, operation=Merge.name)
     finally:
-        few.discard()
+        broadcast.discard()
 
 
 @dataclass
-class _Few:
-    """The rows, where they are few enough for each worker to hold them. They are computed once."""
+class _BroadcastSource:
+    """Stages the source rows if each worker can hold all of them. They are computed once."""
 
     rows: SourceFrame
-    wanted: MergeRequest
+    request: MergeRequest
     columns: pa.Schema
     _staged: tuple[Snapshot, StagedFiles] | None = None
-    _are_many: bool = False
+    _is_too_large: bool = False
 
-    def filled(self, base: Snapshot, fragments: Sequence[Fragment], fill: FillTask) -> dict[int, Fragment] | None:
-        """None where they are too many."""
-        staged = self._once(base)
+    def fill(self, base: Snapshot, fragments: Sequence[Fragment], task: FillTask) -> dict[int, Fragment] | None:
+        """Return the filled fragments; `None` if the rows are too many."""
+        staged = self._stage_once(base)
         if staged is None:
             return None
-        parts = partition_fragments(fragments, partitions_for_reading(fragments, self.rows.slots))
-        return _filled(self.rows.run(BroadcastJoinTask(fill, parts, staged), len(parts)), base, fragments)
+        partitions = partition_fragments(fragments, partition_count(fragments, self.rows.slots))
+        return _decode_filled(
+            self.rows.run(BroadcastJoinTask(task, partitions, staged), len(partitions)), base, fragments
+        )
 
     def discard(self) -> None:
         if self._staged is not None:
             base, staged = self._staged
             staged.delete_files(base.location)
 
-    def _once(self, base: Snapshot) -> StagedFiles | None:
-        if self._are_many or self._staged is not None:
+    def _stage_once(self, base: Snapshot) -> StagedFiles | None:
+        """Stage the rows on the first call; `None` if they are too many."""
+        if self._is_too_large or self._staged is not None:
             return self._staged[1] if self._staged else None
-        on, names = self.wanted.on, self.columns.names
-        kinds = [self.rows.schema.field(name) for name in names]
-        keys = [pa.field(ROW_ADDRESS, pa.int64())] if self.wanted.by_address else list(map(self.rows.schema.field, on))
-        told = self._bytes_of_rows(base, pa.schema([*keys, *kinds]))
-        if told is None or told > BROADCAST_BYTES_MAX * (1 if self.wanted.by_address else _TOLD_FACTOR):
-            self._are_many = True
+        on, names = self.request.on, self.columns.names
+        values = [self.rows.schema.field(name) for name in names]
+        keys = [pa.field(ROW_ADDRESS, pa.int64())] if self.request.by_address else list(map(self.rows.schema.field, on))
+        estimate = self._estimate_bytes(base, pa.schema([*keys, *values]))
+        if estimate is None or estimate > BROADCAST_BYTES_MAX * (1 if self.request.by_address else _ESTIMATE_TOLERANCE):
+            self._is_too_large = True
             return None
-        task = staging_task(base, pa.schema(keys), pa.schema(kinds))
-        staged = staged_files(fragments_of(self.rows.stage(on, names, task)), task)
+        task = staging_task(base, pa.schema(keys), pa.schema(values))
+        staged = staged_files(collect_fragments(self.rows.stage(on, names, task)), task)
         if fits_in_broadcast(staged):
             self._staged = base, staged
             return staged
         staged.delete_files(base.location)
-        self._are_many = True
+        self._is_too_large = True
         return None
 
-    def _bytes_of_rows(self, base: Snapshot, schema: pa.Schema) -> int | None:
-        """Of rows that have an address there are no more than the table has."""
-        if self.wanted.by_address:
+    def _estimate_bytes(self, base: Snapshot, schema: pa.Schema) -> int | None:
+        """Return the estimated size. By address, there are at most as many rows as the table has."""
+        if self.request.by_address:
             return base.manifest.row_count() * estimate_row_bytes(schema)
         return self.rows.estimated_bytes()
 
 
 @dataclass
-class _ByAddress:
+class _AddressMerge:
+    """Merge by row address, for the rows of one pinned version."""
+
     rows: SourceFrame
-    wanted: MergeRequest
+    request: MergeRequest
     columns: pa.Schema
-    few: _Few
+    broadcast: _BroadcastSource
     pinned: Snapshot | None = None
     filled: dict[int, Fragment] = field(default_factory=dict)
 
     def plan(self, base: Snapshot) -> Merge:
-        _check(base, self.rows.schema, self.columns)
+        _check_columns(base, self.rows.schema, self.columns)
         if self.pinned is None:
-            self._fill(base if self.wanted.version is None else load_at(base.location, _version(self.wanted)))
+            self._fill(
+                base if self.request.version is None else load_at(base.location, _requested_version(self.request))
+            )
         assert self.pinned is not None
-        self._follow(base, self.pinned)
+        self._check_addresses_valid(base, self.pinned)
         return plan_merge(base, self.columns, self.filled)
 
     def _fill(self, pinned: Snapshot) -> None:
         self.pinned = pinned
         fragments = pinned.manifest.fragments
         if fragments:
-            task = _task(pinned, fragments, self.columns, self.wanted)
-            found = self.few.filled(pinned, fragments, task)
-            if found is None:
-                found = _filled(self.rows.fill_by_address(self.columns.names, task), pinned, fragments)
-            self.filled = found
-        without = [each for each in fragments if each.id not in self.filled and each.live_rows]
-        if without and self.wanted.missing == "error":
+            task = _fill_task(pinned, fragments, self.columns, self.request)
+            filled = self.broadcast.fill(pinned, fragments, task)
+            if filled is None:
+                filled = _decode_filled(self.rows.fill_by_address(self.columns.names, task), pinned, fragments)
+            self.filled = filled
+        without = [fragment for fragment in fragments if fragment.id not in self.filled and fragment.live_rows]
+        if without and self.request.missing == "error":
             raise missing_value_error(f"{pinned.location.uri} ({pinned.manifest.path})", without[0].id, 0)
         _check_nullable(self.columns, without)
 
-    def _follow(self, base: Snapshot, pinned: Snapshot) -> None:
-        """That what was filled is still what the rows are, and that no others came who have a right to a value."""
+    def _check_addresses_valid(self, base: Snapshot, pinned: Snapshot) -> None:
+        """Raise if a commit since the pinned version has moved rows, or has added rows that need a value."""
         if base.version == pinned.version:
             return
         history = read_history(base.location, pinned.version, base=base)
-        for landed in history.others if history else ():
-            made = landed.transaction.operation if landed.transaction else None
-            if landed.version <= base.version and _moves_rows(made):
-                raise _conflict(base, made, landed.version, "rows were moved to other addresses")
-        known = {each.id: each for each in pinned.manifest.fragments}
+        for commit in history.others if history else ():
+            operation = commit.transaction.operation if commit.transaction else None
+            if commit.version <= base.version and _moves_rows(operation):
+                raise _address_conflict(base, operation, commit.version, "rows were moved to other addresses")
+        pinned_fragments = {fragment.id: fragment for fragment in pinned.manifest.fragments}
         for now in base.manifest.fragments:
-            then = known.get(now.id)
-            if then is None and self.wanted.missing == "error":
-                what = "rows were added, and there is no value for them. With missing='null' they have none"
-                raise _conflict(base, None, base.version, what)
+            then = pinned_fragments.get(now.id)
+            if then is None and self.request.missing == "error":
+                reason = "rows were added that have no value; missing='null' would allow them"
+                raise _address_conflict(base, None, base.version, reason)
             if then is not None and not still_matches(base, then, now, ()):
-                raise _conflict(base, None, base.version, f"fragment {now.id} is another one")
+                raise _address_conflict(base, None, base.version, f"fragment {now.id} was replaced")
 
 
 @dataclass
-class _ByKey:
+class _KeyMerge:
+    """Merge by key. Fragments that are unchanged keep their files across replans."""
+
     rows: SourceFrame
-    wanted: MergeRequest
+    request: MergeRequest
     columns: pa.Schema
-    few: _Few
+    broadcast: _BroadcastSource
     filled: dict[int, Fragment] = field(default_factory=dict)
     unmatched: dict[int, Fragment] = field(default_factory=dict)
 
     def plan(self, base: Snapshot) -> Merge:
-        _check(base, self.rows.schema, self.columns)
-        keys = self._keys(base)
-        there: dict[int, Fragment] = {each.id: each for each in base.manifest.fragments}
+        _check_columns(base, self.rows.schema, self.columns)
+        keys = self._checked_keys(base)
+        current: dict[int, Fragment] = {fragment.id: fragment for fragment in base.manifest.fragments}
         self.filled = {
-            number: each
-            for number, each in self.filled.items()
-            if number in there and still_matches(base, without_filled_file(each), there[number], self.wanted.on)
+            number: fragment
+            for number, fragment in self.filled.items()
+            if number in current
+            and still_matches(base, without_filled_file(fragment), current[number], self.request.on)
         }
         self.unmatched = {
-            number: each
-            for number, each in self.unmatched.items()
-            if number in there and still_matches(base, each, there[number], self.wanted.on)
+            number: fragment
+            for number, fragment in self.unmatched.items()
+            if number in current and still_matches(base, fragment, current[number], self.request.on)
         }
-        left = [each for number, each in there.items() if number not in self.filled and number not in self.unmatched]
-        if left:
-            task = _task(base, left, self.columns, self.wanted)
-            found = self.few.filled(base, left, task)
-            if found is None:
-                found = self._shuffled(base, left, task, keys)
-            self.filled |= found
-            self.unmatched |= {each.id: each for each in left if each.id not in found}
-        _check_nullable(self.columns, [each for each in self.unmatched.values() if each.live_rows])
+        unfilled = [
+            fragment
+            for number, fragment in current.items()
+            if number not in self.filled and number not in self.unmatched
+        ]
+        if unfilled:
+            task = _fill_task(base, unfilled, self.columns, self.request)
+            filled = self.broadcast.fill(base, unfilled, task)
+            if filled is None:
+                filled = self._fill_by_shuffle(base, unfilled, task, keys)
+            self.filled |= filled
+            self.unmatched |= {fragment.id: fragment for fragment in unfilled if fragment.id not in filled}
+        _check_nullable(self.columns, [fragment for fragment in self.unmatched.values() if fragment.live_rows])
         return plan_merge(base, self.columns, self.filled)
 
-    def _shuffled(
-        self, base: Snapshot, left: Sequence[Fragment], task: FillTask, keys: pa.Schema
+    def _fill_by_shuffle(
+        self, base: Snapshot, fragments: Sequence[Fragment], task: FillTask, keys: pa.Schema
     ) -> dict[int, Fragment]:
-        parts = partition_fragments(left, self.rows.slots * _TASKS_PER_SLOT)
+        partitions = partition_fragments(fragments, self.rows.slots * _TASKS_PER_SLOT)
         row_bytes = _KEY_BYTES * (len(keys) + 1)
-        size = sum(each.live_rows for each in left) * row_bytes
-        reading = KeysTask(task.header, parts, self.wanted.on, keys, size)
-        return _filled(self.rows.fill_by_key(self.wanted.on, self.columns.names, reading, task), base, left)
+        size = sum(fragment.live_rows for fragment in fragments) * row_bytes
+        key_task = KeysTask(task.header, partitions, self.request.on, keys, size)
+        return _decode_filled(
+            self.rows.fill_by_key(self.request.on, self.columns.names, key_task, task), base, fragments
+        )
 
-    def _keys(self, base: Snapshot) -> pa.Schema:
-        """As the table stores them, in types that can travel."""
+    def _checked_keys(self, base: Snapshot) -> pa.Schema:
+        """Return the schema in which the keys travel. Raises if they cannot be joined."""
         stored, what = base.manifest.schema.arrow, base.location.uri
-        for name in self.wanted.on:
+        for name in self.request.on:
             if name not in stored.names:
                 raise InvalidInput(
                     f"{what}: cannot join on {name!r}, for in the table {unknown_column_message(name, stored.names)}"
@@ -279,73 +300,74 @@ class _ByKey:
                     expected=str(expected),
                     got=str(got),
                 )
-        return self.rows.transport(pa.schema([stored.field(name) for name in self.wanted.on]))
+        return self.rows.transport(pa.schema([stored.field(name) for name in self.request.on]))
 
 
-def _columns(rows: pa.Schema, wanted: MergeRequest, *, what: str) -> pa.Schema:
-    """What is new, in the types that it will have."""
-    for name in wanted.on:
+def _new_columns(rows: pa.Schema, request: MergeRequest, *, what: str) -> pa.Schema:
+    """Return the schema of the new columns."""
+    for name in request.on:
         if name not in rows.names:
             raise InvalidInput(
                 f"{what}: cannot join on {name!r}, for in the data {unknown_column_message(name, rows.names)}"
             )
-    names = [name for name in rows.names if name not in wanted.on]
+    names = [name for name in rows.names if name not in request.on]
     if twice := sorted({name for name in rows.names if rows.names.count(name) > 1}):
         raise InvalidInput(f"{what}: the data has two columns named {twice[0]!r}")
     if not names:
-        raise InvalidInput(f"{what}: a merge of columns needs, in the data, a column besides {', '.join(wanted.on)}")
-    if wanted.schema is None:
+        raise InvalidInput(f"{what}: the data has no column to merge besides {', '.join(request.on)}")
+    if request.schema is None:
         return pa.schema([rows.field(name) for name in names])
-    if sorted(wanted.schema.names) != sorted(names):
+    if sorted(request.schema.names) != sorted(names):
         raise InvalidInput(
-            f"{what}: schema= has the columns {', '.join(wanted.schema.names)}, and the data {', '.join(names)}"
+            f"{what}: schema= has the columns {', '.join(request.schema.names)}, but the data has {', '.join(names)}"
         )
-    return wanted.schema
+    return request.schema
 
 
-def _check(base: Snapshot, rows: pa.Schema, columns: pa.Schema) -> None:
-    """What is wrong with the new columns is told before a task runs."""
-    new = new_fields(base, columns)
-    coming = [
-        pa.field(name, new.arrow.field(name).type) if is_packed_vector(rows.field(name).type, new.arrow.field(name).type)
-        else rows.field(name)
-        for name in columns.names
-    ]  # fmt: skip
-    incoming = schema_to_stored(pa.schema(coming), new)
-    columns_to_write(incoming, new, conversion=Conversion.CAST, what=base.location.uri)
+def _check_columns(base: Snapshot, rows: pa.Schema, columns: pa.Schema) -> None:
+    """Raise if the new columns are invalid, before a task runs."""
+    new = define_new_fields(base, columns)
+    incoming = []
+    for name in columns.names:
+        given, stored = rows.field(name), new.arrow.field(name)
+        incoming.append(pa.field(name, stored.type) if is_packed_vector(given.type, stored.type) else given)
+    columns_to_write(
+        schema_to_stored(pa.schema(incoming), new), new, conversion=Conversion.CAST, what=base.location.uri
+    )
 
 
-def _check_nullable(columns: pa.Schema, without: Sequence[Fragment]) -> None:
-    for each in columns:
-        if without and not each.nullable:
+def _check_nullable(columns: pa.Schema, without_value: Sequence[Fragment]) -> None:
+    for column in columns:
+        if without_value and not column.nullable:
             raise InvalidInput(
-                f"column {each.name!r} is not nullable, and no row of fragment {without[0].id} has a value for it"
+                f"column {column.name!r} is not nullable, but no row of fragment {without_value[0].id} has a value; "
+                "give one for every row"
             )
 
 
-def _task(base: Snapshot, fragments: Sequence[Fragment], columns: pa.Schema, wanted: MergeRequest) -> FillTask:
-    encoded = {int(each.id): each.encode() for each in fragments}
-    keys = () if wanted.by_address else wanted.on
-    return FillTask(VersionHeader.of(base), encoded, columns, wanted.missing, keys)
+def _fill_task(base: Snapshot, fragments: Sequence[Fragment], columns: pa.Schema, request: MergeRequest) -> FillTask:
+    encoded = {int(fragment.id): fragment.encode() for fragment in fragments}
+    keys = () if request.by_address else request.on
+    return FillTask(VersionHeader.of(base), encoded, columns, request.missing, keys)
 
 
-def _filled(came_back: pa.Table, base: Snapshot, fragments: Sequence[Fragment]) -> dict[int, Fragment]:
-    beyond = max((int(each.id) for each in fragments), default=-1) + 1
-    results = collect_results(came_back, beyond, uri=base.location.uri)
-    found = {}
-    for number, each in results.items():
-        (encoded,) = each  # one task has all rows of a fragment
-        found[number] = Fragment.decode(encoded)
-    return found
+def _decode_filled(rows: pa.Table, base: Snapshot, fragments: Sequence[Fragment]) -> dict[int, Fragment]:
+    id_limit = max((int(fragment.id) for fragment in fragments), default=-1) + 1
+    results = collect_results(rows, id_limit, uri=base.location.uri)
+    filled = {}
+    for number, fragment_results in results.items():
+        (encoded,) = fragment_results  # one task has all rows of a fragment
+        filled[number] = Fragment.decode(encoded)
+    return filled
 
 
-def _version(wanted: MergeRequest) -> Version:
-    assert wanted.version is not None
-    return Version(wanted.version)
+def _requested_version(request: MergeRequest) -> Version:
+    assert request.version is not None
+    return Version(request.version)
 
 
 def _moves_rows(operation: Operation | None) -> bool:
-    """Whether rows that were there may be elsewhere now, or be other rows. What nobody knows may have moved them."""
+    """Whether the operation may move or replace existing rows. An unknown operation may."""
     match operation:
         case op.Append() | op.Delete() | op.CreateIndex() | op.Merge() | op.Project() | op.DataReplacement():
             return False
@@ -357,11 +379,11 @@ def _moves_rows(operation: Operation | None) -> bool:
             return True
 
 
-def _conflict(base: Snapshot, theirs: Operation | None, version: int, what: str) -> IncompatibleConflict:
+def _address_conflict(base: Snapshot, theirs: Operation | None, version: int, reason: str) -> IncompatibleConflict:
     name = "another change" if theirs is None else theirs.name
     return IncompatibleConflict(
-        f"{base.location.uri}: the new columns are for rows by their address, and up to version {version} ({name}) "
-        f"{what}. Read the rows again, then merge their columns; no compaction or update should run meanwhile",
+        f"{base.location.uri}: the new columns refer to rows by address, but by version {version} ({name}) {reason}. "
+        "Read the rows again and repeat the merge, without a compaction or update running meanwhile",
         ours=Merge.name,
         theirs=name,
         version=version,

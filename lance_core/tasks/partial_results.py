@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
-from lance_core.tasks.driver import over_partitions
+from lance_core.tasks.driver import run_over_partitions
 from lance_core.tasks.partitioning import PartitionFunction, Runner, partition_fragments
 from lance_core.versions.snapshot import Snapshot
 
@@ -45,7 +45,7 @@ class PartialResults:
         partitions = partition_fragments(
             [fragments[position] for encoded, position in positions.items() if encoded not in done], partitions_max
         )
-        fresh = over_partitions(base, partitions, function, runner)
+        fresh = run_over_partitions(base, partitions, function, runner)
         results |= {partition: fresh.get(number, []) for number, partition in enumerate(partitions)}
         self._valid_for, self._results = valid_for, results
         in_order = sorted(results, key=lambda partition: positions[partition[0]])

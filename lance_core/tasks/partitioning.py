@@ -146,7 +146,8 @@ def collect_results(rows: pa.Table, partition_count: int, *, uri: str) -> Mappin
             raise remote_errors.decode_error(row["refusal"])
         if not 0 <= row["part"] < partition_count:
             raise StorageError(
-                f"{uri}: a worker returned partition {row['part']}, but there are only {partition_count}; run the job again"
+                f"{uri}: a worker returned partition {row['part']}, but there are only {partition_count}; run the job "
+                "again"
             )
         results.setdefault(row["part"], []).append(row["result"])
     return results

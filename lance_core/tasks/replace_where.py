@@ -29,7 +29,7 @@ from lance_core.tasks.partial_results import PartialResults
 from lance_core.tasks.partitioning import Runner
 from lance_core.tasks.pushed_selection import fragments_to_scan
 from lance_core.tasks.version_stamp import VersionStamp
-from lance_core.tasks.write import PlannedWrite, StageFunction, WritePlan, WriteTask, begin_create, fragments_of
+from lance_core.tasks.write import PlannedWrite, StageFunction, WritePlan, WriteTask, begin_create, collect_fragments
 from lance_core.versions.location import locate
 from lance_core.versions.refs import branch_location
 from lance_core.versions.snapshot import Snapshot
@@ -57,7 +57,7 @@ def overwrite_slice(
         what, schema = base.location.uri, base.manifest.schema
         columns = columns_to_write(schema_to_stored(incoming, schema), schema, conversion=Conversion.CAST, what=what)
         task = WriteTask(_write_plan(base, scope, limits))
-        return columns, tuple(map(Fragment.decode, fragments_of(stage(task))))
+        return columns, tuple(map(Fragment.decode, collect_fragments(stage(task))))
 
     replacement, deletes_cache = ReplacementRows(write, condition), PartialResults()
 
@@ -101,5 +101,5 @@ def _write_plan(base: Snapshot, scope: ReplaceScope, limits: FileLimits) -> Writ
         durable=access.durable,
         stamp=VersionStamp.of_this_process(),
         storage_options=dict(access.storage_options),
-        only=scope,
+        scope=scope,
     )

@@ -16,7 +16,7 @@ from lance_core.datafiles.fragment_reader import FragmentReader
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.datafiles.key_normalization import normalized_key
 from lance_core.dml.key_join import Numbers, SourceKeys
-from lance_core.dml.row_rewrite import in_one_piece
+from lance_core.dml.row_rewrite import concat_arrays
 from lance_core.errors import StorageError
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.key_filter import hashes_of
@@ -120,11 +120,11 @@ class StagedRows:
     def count(self) -> int:
         return int(self._first_rows[-1])
 
-    def matches(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
+    def find_matches(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
         empty = np.empty(0, dtype=np.int64)
         positions, rows = empty, empty
         for chunk in self._chunks:
-            chunk_positions, chunk_rows = self._keys_of_chunk(chunk).matches(keys)
+            chunk_positions, chunk_rows = self._keys_of_chunk(chunk).find_matches(keys)
             positions, rows = (
                 np.concatenate([positions, chunk_positions]),
                 np.concatenate([rows, chunk_rows + self._first_rows[chunk.start]]),
@@ -154,7 +154,7 @@ class StagedRows:
     def describe_keys(self, rows: Numbers) -> str:
         """Return the keys of the first few of these rows, for an error message."""
         few = self.take(rows[:_KEYS_SHOWN], self._staged.on)
-        return SourceKeys(few, self._staged.on, what="").named(np.arange(few.num_rows))
+        return SourceKeys(few, self._staged.on, what="").describe_keys(np.arange(few.num_rows))
 
     def check_unique(self, bucket: int, bucket_count: int) -> None:
         """Raise if a key occurs twice among those whose hash falls into `bucket` of `bucket_count` buckets."""
@@ -162,7 +162,7 @@ class StagedRows:
         for fragment in range(len(self._fragments)):
             keys = self.read_fragments(range(fragment, fragment + 1), self._staged.on).drop_null()
             if bucket_count > 1 and keys.num_rows:
-                columns = [in_one_piece(column.chunks) for column in map(normalized_key, keys.columns)]
+                columns = [concat_arrays(column.chunks) for column in map(normalized_key, keys.columns)]
                 keys = keys.filter(pa.array(hashes_of(columns) % np.uint64(bucket_count) == bucket))
             tables.append(keys)
         if tables:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.dml import update as local_update
-from lance_core.dml.row_matching import matching
-from lance_core.dml.row_rewrite import ids_of, is_cheaper
+from lance_core.dml.row_matching import find_matching_rows
+from lance_core.dml.row_rewrite import field_ids_of, is_column_rewrite_cheaper
 from lance_core.dml.update import UpdateRequest
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Update, UpdateMode
@@ -23,7 +23,7 @@ from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.column_resolution import filterable_schema
 from lance_core.table.committed import Committed
 from lance_core.tasks import operation_merge
-from lance_core.tasks.driver import TASKS_PER_SLOT, TableRef, WriteOptions, partitions_for_reading, run_change
+from lance_core.tasks.driver import TASKS_PER_SLOT, TableRef, WriteOptions, partition_count, run_change
 from lance_core.tasks.partial_results import PartialResults
 from lance_core.tasks.partitioning import Runner
 from lance_core.tasks.pushed_selection import PushedSelection, fragments_to_scan
@@ -50,7 +50,7 @@ def update(
         selection, matches = _count_matches(base, request.predicate, condition, counts_cache, runner)
         fragments = [fragment for fragment in base.manifest.fragments if fragment.id in matches]
         rows, matched = sum(fragment.physical_rows for fragment in fragments), sum(matches.values())
-        in_place = is_cheaper(base, request.columns, rows=rows, changed=matched)
+        in_place = is_column_rewrite_cheaper(base, request.columns, rows=rows, changed=matched)
         task = _UpdateTask(tuple(values.items()), condition, limits, in_place, selection)
         results = results_cache.over_fragments(base, fragments, partitions_for_writing(matched, runner), task, runner)
         return operation_merge.merge_updates(
@@ -75,12 +75,12 @@ def _count_matches(
         return PushedSelection(), {fragment.id: fragment.live_rows for fragment in all_fragments if fragment.live_rows}
     fragments, selection = fragments_to_scan(base, predicate)
     task = _CountTask(condition, selection)
-    results = cache.over_fragments(base, fragments, partitions_for_reading(fragments, runner.slots), task, runner)
+    results = cache.over_fragments(base, fragments, partition_count(fragments, runner.slots), task, runner)
     return selection, dict(_MATCH_COUNT.unpack(count) for _, counts in sorted(results.items()) for count in counts)
 
 
 def _operation_template(base: Snapshot, request: UpdateRequest, in_place: bool) -> Update:
-    fields = ids_of(map(base.manifest.schema.field, request.columns))
+    fields = field_ids_of(map(base.manifest.schema.field, request.columns))
     if in_place:
         return Update(fields_modified=fields, mode=UpdateMode.REWRITE_COLUMNS)
     return Update(fields_assigned=fields)
@@ -95,7 +95,7 @@ class _CountTask:
 
     def __call__(self, partition: Snapshot, _number: int) -> Iterator[bytes]:
         predicate = Predicate.parse(self.condition, filterable_schema(partition.manifest))
-        for fragment, offsets in matching(partition, predicate, self.selection.selection_for(partition)):
+        for fragment, offsets in find_matching_rows(partition, predicate, self.selection.selection_for(partition)):
             if len(offsets):
                 yield _MATCH_COUNT.pack(fragment.id, len(offsets))
 

@@ -24,20 +24,20 @@ from lance_core.datafiles.blob_writing import schema_to_stored
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.dml.deletion_files import rows_as_bitmap
-from lance_core.dml.row_rewrite import ids_of, is_cheaper, move_rows, rewrite_columns, write_rows
+from lance_core.dml.deletion_files import encode_offsets
+from lance_core.dml.row_rewrite import field_ids_of, is_column_rewrite_cheaper, move_rows, rewrite_columns, write_rows
 from lance_core.dml.upsert import (
+    can_stay_in_place,
+    changed_columns,
     changes_nothing,
-    changes_of,
-    columns_that_change,
-    columns_that_come,
-    existing_rows,
-    keys_joined,
-    keys_of,
-    may_stay,
-    with_cache,
+    check_source_columns,
+    encode_new_keys,
+    existing_keys_error,
+    merge_new_keys,
+    row_rewrite_of,
+    with_commit_hints,
 )
-from lance_core.dml.upsert_join import Conditions, JoinCache, Matched, UpsertRules, join, looked_up
+from lance_core.dml.upsert_join import Conditions, JoinCache, Matched, UpsertRules, find_candidates, join
 from lance_core.errors import InvalidInput
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import Fragment
@@ -48,13 +48,13 @@ from lance_core.scan.plan import ScanTask
 from lance_core.scan.selection import Selection
 from lance_core.table.committed import Committed
 from lance_core.tasks import operation_merge
-from lance_core.tasks.driver import TableRef, WriteOptions, over_partitions, run_change
+from lance_core.tasks.driver import TableRef, WriteOptions, run_change, run_over_partitions
 from lance_core.tasks.partial_results import PartialResults
 from lance_core.tasks.partitioning import LocalRunner, Runner
 from lance_core.tasks.pushed_selection import PushedSelection
 from lance_core.tasks.staged import StagedFiles, StagedRows, cached_staged_rows, evict_staged_rows, plan_staging
 from lance_core.tasks.update import partitions_for_writing
-from lance_core.tasks.write import StageFunction, WriteTask, fragments_of
+from lance_core.tasks.write import StageFunction, WriteTask, collect_fragments
 from lance_core.versions.snapshot import Snapshot
 
 _CHANGE_COUNTS = struct.Struct("<QQ?")
@@ -95,7 +95,7 @@ class _UpsertRun:
     def plan(self, base: Snapshot) -> Update | None:
         rules, schema = self._rules, base.manifest.schema
         what, incoming = base.location.uri, schema_to_stored(self._incoming, schema)
-        source_schema = columns_that_come(incoming, schema, rules, Conversion.CAST, what)
+        source_schema = check_source_columns(incoming, schema, rules, Conversion.CAST, what)
         Conditions.of(base, source_schema.arrow, rules)  # reports invalid conditions before a task runs
         if changes_nothing(rules):
             return None
@@ -103,17 +103,19 @@ class _UpsertRun:
         probe = self._plan_probe(base, staged)
         in_place = self._is_cheaper_in_place(base, staged, probe)
         matched, updates = self._join(base, staged, probe, in_place)
-        template = Update(fields_assigned=ids_of(schema.fields))
+        template = Update(fields_assigned=field_ids_of(schema.fields))
         if in_place:
-            changes = map(schema.field, columns_that_change(source_schema.arrow, schema, rules))
-            template = Update(fields_modified=ids_of(changes), mode=UpdateMode.REWRITE_COLUMNS)
-        update = with_cache(operation_merge.merge_updates(updates, template), StagedRows(base, staged), rules, schema)
+            changes = map(schema.field, changed_columns(source_schema.arrow, schema, rules))
+            template = Update(fields_modified=field_ids_of(changes), mode=UpdateMode.REWRITE_COLUMNS)
+        update = with_commit_hints(
+            operation_merge.merge_updates(updates, template), StagedRows(base, staged), rules, schema
+        )
         if not rules.insert:
             return update
         inserted = self._insert(base, staged, matched)
         filters = [insert.inserted_keys for insert in inserted if insert.inserted_keys is not None]
         new = tuple(fragment for insert in inserted for fragment in insert.new)
-        return replace(update, new=update.new + new, inserted_keys=keys_joined(filters, rules, schema))
+        return replace(update, new=update.new + new, inserted_keys=merge_new_keys(filters, rules, schema))
 
     def discard(self) -> None:
         if self._staged is not None:
@@ -125,11 +127,11 @@ class _UpsertRun:
         """Stage the source rows on the first call, and check that the columns are still the same on later ones."""
         if self._staged is None:
             task = WriteTask(plan_staging(base, source_schema))
-            staged = StagedFiles.of(fragments_of(self._stage(task)), source_schema, self._rules.on)
+            staged = StagedFiles.of(collect_fragments(self._stage(task)), source_schema, self._rules.on)
             self._staged = base, staged
             chunk_count = len(staged.chunks())
             if chunk_count > 1 or not base.manifest.fragments:  # otherwise each join task checks that keys are unique
-                over_partitions(base, ((),) * chunk_count, _CheckUniqueTask(staged, chunk_count), self._runner)
+                run_over_partitions(base, ((),) * chunk_count, _CheckUniqueTask(staged, chunk_count), self._runner)
         _, staged = self._staged
         if staged.schema != source_schema:
             raise InvalidInput(
@@ -145,7 +147,7 @@ class _UpsertRun:
         known = Selection()
         if staged.fits_in_memory:
             source = cached_staged_rows(base, staged)
-            known = looked_up(base, source, rules)
+            known = find_candidates(base, source, rules)
             if known.covered:
                 source.check_unique(0, 1)  # otherwise each join task checks it
         candidates = known.fragments
@@ -161,15 +163,15 @@ class _UpsertRun:
         """Whether to rewrite columns in place, by the counts of a first pass. A source with all columns is written as
         whole rows."""
         rules, schema = self._rules, base.manifest.schema
-        columns = columns_that_change(staged.schema.arrow, schema, rules)
-        if not columns or rules.matched is not Matched.UPDATE or not may_stay(staged.schema.arrow, schema):
+        columns = changed_columns(staged.schema.arrow, schema, rules)
+        if not columns or rules.matched is not Matched.UPDATE or not can_stay_in_place(staged.schema.arrow, schema):
             return False
         results = probe.run(base, staged, _JoinTask(staged, rules, self._limits, None, probe.selection), self._counted)
         counts = [_CHANGE_COUNTS.unpack(encoded[1]) for encoded in results.values()]
         if any(removes_rows for _, _, removes_rows in counts):
             return False
         rows, changed_rows = sum(count[0] for count in counts), sum(count[1] for count in counts)
-        return is_cheaper(base, columns, rows=rows, changed=changed_rows)
+        return is_column_rewrite_cheaper(base, columns, rows=rows, changed=changed_rows)
 
     def _join(
         self, base: Snapshot, staged: StagedFiles, probe: "_Probe", in_place: bool
@@ -190,7 +192,7 @@ class _UpsertRun:
             ]
         if rules.matched is Matched.FAIL and matched:
             keys = StagedRows(base, staged).describe_keys(np.array(matched, dtype=np.int64))
-            raise existing_rows(len(matched), keys, what=base.location.uri)
+            raise existing_keys_error(len(matched), keys, what=base.location.uri)
         return matched, updates
 
     def _insert(self, base: Snapshot, staged: StagedFiles, matched: BitMap64) -> list[Update]:
@@ -200,7 +202,7 @@ class _UpsertRun:
         for fragment in staged.decode_fragments():
             rows = fragment.physical_rows
             start, stop = np.searchsorted(matched_rows, (first, first + rows))
-            matched_offsets.append(rows_as_bitmap(matched_rows[start:stop] - first))
+            matched_offsets.append(encode_offsets(matched_rows[start:stop] - first))
             if stop - start < rows:
                 fragments.append(fragment)
                 row_count += rows - int(stop - start)
@@ -275,19 +277,21 @@ class _JoinTask:
         rules = self.rules
         source = cached_staged_rows(partition, self.staged)
         result = join(partition, source, rules, JoinCache(), self.selection.selection_for(partition))
-        yield bytes(BitMap64(np.flatnonzero(result.met).astype(np.uint64)).serialize())
-        changes = changes_of(partition, source, result, rules)
+        yield bytes(BitMap64(np.flatnonzero(result.has_match).astype(np.uint64)).serialize())
+        changes = row_rewrite_of(partition, source, result, rules)
         if self.in_place is None:
-            rows = sum(change.fragment.physical_rows for change in changes.parts)
-            yield _CHANGE_COUNTS.pack(rows, sum(len(change.offsets) for change in changes.parts), bool(result.removed))
-        elif rules.matched is Matched.FAIL and result.met.any():
+            rows = sum(change.fragment.physical_rows for change in changes.changes)
+            yield _CHANGE_COUNTS.pack(
+                rows, sum(len(change.offsets) for change in changes.changes), bool(result.removed)
+            )
+        elif rules.matched is Matched.FAIL and result.has_match.any():
             return  # the driver raises the error
-        elif self.in_place and changes.parts:
+        elif self.in_place and changes.changes:
             yield operation_merge.encode_operation(
                 rewrite_columns(changes, (), limits=self.limits, runtime=SYSTEM_RUNTIME)
             )
-        elif changes.parts or result.removed:
-            assigned: Sequence[int] = ids_of(partition.manifest.schema.fields)
+        elif changes.changes or result.removed:
+            assigned: Sequence[int] = field_ids_of(partition.manifest.schema.fields)
             moved = move_rows(
                 changes, result.removed, (), assigned=assigned, limits=self.limits, runtime=SYSTEM_RUNTIME
             )
@@ -319,7 +323,7 @@ class _InsertTask:
 
         new = write_rows(partition, new_rows(), limits=self.limits, runtime=SYSTEM_RUNTIME)
         if new:
-            key_filter = keys_of(pa.Table.from_batches(keys), self.rules, schema)
+            key_filter = encode_new_keys(pa.Table.from_batches(keys), self.rules, schema)
             yield operation_merge.encode_operation(Update(new=new, inserted_keys=key_filter))
 
 

@@ -43,7 +43,7 @@ class WriteHandle:
     @classmethod
     def of(cls, planned: PlannedWrite, *, manifest_store: ManifestStore | str | None = None) -> "WriteHandle":
         """Return the handle of a planned write. `manifest_store` is the one with which the write was begun."""
-        begun = planned.begun
+        begun = planned.started
         version = int(begun.base.version) if isinstance(begun.base, Snapshot) else None
         started_ns = begun.started_at.now_ns if begun.started_at else SYSTEM_RUNTIME.now_ns()
         return cls(planned.plan, planned.replaces, version, begun.uuid, begun.record, started_ns, manifest_store)

@@ -1,5 +1,5 @@
-"""Files of other formats into a table, each of them once, by workers.
+"""File ingest: workers load files of other formats into a table, each file exactly once.
 
-What lives here: which files there are and which are new, how their records become the rows of a table, what happens to
-those that cannot. What never does: Spark. Start with `ingest.py`; why it is so, says 001-atomic-file-ingest.md.
+This package lists the files and selects the new ones, converts their records into rows, and diverts those that do not
+fit. It never imports Spark. Start with `coordinator.py`; the reasons are in `001-atomic-file-ingest.md`.
 """

@@ -1,13 +1,14 @@
-"""Files into a table, each of them once: found on the driver, read by workers, committed with the record of them.
+"""Ingest coordinator: lists files on the driver, has workers load them, and commits the rows with the record of the
+files.
 
-    driver    the files there are, less those that the version has       sources.py, ingest_log.py
-              shares of them                                             worker.py
-    workers   read, convert, write fragments; divert bad records         row_conversion.py
-    driver    a segment of the record -> one commit -> bad records       bad_records.py
+    driver    the files that exist, without those that the version has       sources.py, ingest_log.py
+              partitions of them                                             worker.py
+    workers   read, convert, write fragments; divert bad records             row_conversion.py
+    driver    a segment of the ingest log -> one commit -> bad records       bad_records.py
 
-The record is part of the version (`format/ingest_records.py`): of two ingests at once, the second is refused by the
-commit, looks what the first one took, reads again only shares that have such a file in them, and commits what is left.
-Start with `ingest_id`; why it is so, says 001-atomic-file-ingest.md.
+The ingest log is part of the version (`format/ingest_records.py`). Of two concurrent ingests the commit refuses the
+second one, which then checks what the first one took, reads again only the partitions that contain such a file, and
+commits what is left. Start with `ingest`; the reasons are in `001-atomic-file-ingest.md`.
 """
 
 import json
@@ -43,8 +44,7 @@ from lance_core.storage.options import options_for
 from lance_core.table.committed import Committed
 from lance_core.table.table import STORAGE_VERSION, audit_of, committed_of
 from lance_core.tasks.driver import TableRef, WriteOptions
-from lance_core.tasks.ingest import bad_records
-from lance_core.tasks.ingest import ingest_log as records
+from lance_core.tasks.ingest import bad_records, ingest_log
 from lance_core.tasks.ingest.file_readers import FileSplit
 from lance_core.tasks.ingest.formats import Changed, CsvFormat, Extra, ReadOptions
 from lance_core.tasks.ingest.ingest_log import IngestLog
@@ -69,13 +69,14 @@ from lance_core.versions.table_id import TABLE_ID
 
 FILES_PROPERTY = "lance_assets.ingested_files"
 BAD_RECORDS_PROPERTY = "lance_assets.bad_records"
-"""Properties of the transaction: how many it took, and how many records of them it diverted."""
+"""Transaction properties: the number of files that were ingested, and the number of their records that were diverted.
+"""
 _VERB = "ingest"
 
 
 @dataclass(frozen=True, slots=True)
 class IngestRequest:
-    """What is to be ingested, and how."""
+    """What to ingest, and how."""
 
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     read_options: ReadOptions
@@ -87,138 +88,154 @@ class IngestRequest:
 
 
 def ingest(table: TableRef, request: IngestRequest, *, options: WriteOptions, runner: Runner) -> Committed:
+    """Ingest the files that the table does not have yet, as one version."""
     validation.check_intent_and_retries(intent=options.intent, retries=options.retries)
     properties = validation.check_properties(options.properties)
     if request.changed not in ("fail", "again", "skip"):
-        raise InvalidInput(f"changed={request.changed!r}: files that changed since are 'fail', 'again' or 'skip'")
+        raise InvalidInput(
+            f"changed={request.changed!r}: it must be 'fail', 'again' or 'skip', for files that changed since"
+        )
     validation.check_text(request.on_bad_record, "on_bad_record")
     return committed_of(_Ingest(table, request, options, runner, properties).run())
 
 
 class _Ingest:
-    """One call. What workers gave back is kept for as long as it holds."""
+    """One call of `ingest`. It keeps what workers have returned across attempts."""
 
     def __init__(
         self, where: TableRef, what: IngestRequest, how: WriteOptions, runner: Runner, properties: Mapping[str, str]
     ) -> None:
-        self._where, self._what, self._how, self._runner = where, what, how, runner
+        self._table, self._request, self._options, self._runner = where, what, how, runner
         self._properties = properties
-        self._location, base = _base(where)
+        self._location, base = _load_base(where)
         self._base: Snapshot | NewTable = base
         first = self._first_file()
         options = what.source_options
         if options is None:
             options = options_for(self._location.access.storage_options, own=self._location.uri, other=first)
         self._source_options: Mapping[str, str] = options
-        self._side = None
+        self._bad_records_location = None
         if what.on_bad_record != "fail":
-            self._side = self._location.locate_other(what.on_bad_record)
-            if self._side.uri == self._location.uri:
-                raise InvalidInput(f"on_bad_record= is the table itself, {self._side.uri}; name another place")
-        self._done: dict[bytes, list[bytes]] = {}
-        self._done_for: TableSchema | None = None
+            self._bad_records_location = self._location.locate_other(what.on_bad_record)
+            if self._bad_records_location.uri == self._location.uri:
+                raise InvalidInput(
+                    f"on_bad_record= is the table itself, {self._bad_records_location.uri}; give another location"
+                )
+        self._results: dict[bytes, list[bytes]] = {}
+        self._results_schema: TableSchema | None = None
         self._new_schema: TableSchema | None = None
 
     def run(self) -> WriteResult:
-        location, how = self._location, self._how
-        begun = write_protocol.begin(location, self._base, verb=_VERB, intent=how.intent, runtime=SYSTEM_RUNTIME)
-        if isinstance(begun, WriteResult):
-            self._settle()
-            return begun
-        self._settle()
-        files = list_files(self._what.files, self._source_options)
-        pace = Backoff(SYSTEM_RUNTIME)
-        for before in range(how.retries):
+        location, options = self._location, self._options
+        started = write_protocol.begin(location, self._base, verb=_VERB, intent=options.intent, runtime=SYSTEM_RUNTIME)
+        if isinstance(started, WriteResult):
+            self._finish_pending()
+            return started
+        self._finish_pending()
+        files = list_files(self._request.files, self._source_options)
+        backoff = Backoff(SYSTEM_RUNTIME)
+        for attempts_before in range(options.retries):
             try:
-                written = self._once(begun, files)
+                written = self._attempt(started, files)
             except (RetryableConflict, AlreadyExists) as conflict:
-                told = conflict.rule if isinstance(conflict, RetryableConflict) else ""
-                if told == "exhausted" or before + 1 == how.retries or pace.is_expired:
+                rule = conflict.rule if isinstance(conflict, RetryableConflict) else ""
+                if rule == "exhausted" or attempts_before + 1 == options.retries or backoff.is_expired:
                     raise
-                pace.wait()
-                self._location, self._base = _base(self._where)
-                begun = replace(begun, location=self._location, base=self._base)
-                if landed := write_protocol.find_committed(begun):
-                    self._settle()
-                    return landed
+                backoff.wait()
+                self._location, self._base = _load_base(self._table)
+                started = replace(started, location=self._location, base=self._base)
+                if committed := write_protocol.find_committed(started):
+                    self._finish_pending()
+                    return committed
             else:
-                return replace(written, attempts=written.attempts + before) if written.attempts else written
+                return replace(written, attempts=written.attempts + attempts_before) if written.attempts else written
         raise AssertionError("the last attempt returns or raises")
 
-    def _once(self, begun: StartedWrite, files: Sequence[SourceFile]) -> WriteResult:
+    def _attempt(self, started: StartedWrite, files: Sequence[SourceFile]) -> WriteResult:
+        """Make one attempt: select the new files, have them read, and commit."""
         base = self._base if isinstance(self._base, Snapshot) else None
-        record = records.load_log(self._location, base)
-        fresh = records.select_new_files(files, record, self._what.changed)
-        if not fresh:
+        log = ingest_log.load_log(self._location, base)
+        new_files = ingest_log.select_new_files(files, log, self._request.changed)
+        if not new_files:
             if base is None:
                 raise NotFound(
-                    f"no file matches {self._shown()}, and there is no table at {self._location.uri}; look at files="
+                    f"no file matches {self._files_label()}, and there is no table at {self._location.uri}; check files="
                 )
-            return write_protocol.finish_unchanged(begun)
-        schema = self._schema(fresh)
-        self._what.read_options.check_mapping(schema, what=self._location.uri)
-        outcome = self._outcome(begun, fresh, schema)
-        name = records.new_segment_name()
-        if outcome.diverted:
-            assert self._side is not None
-            bad_records.put_pending(record.location, name, self._side.uri, outcome.diverted)
+            return write_protocol.finish_unchanged(started)
+        schema = self._schema(new_files)
+        self._request.read_options.check_mapping(schema, what=self._location.uri)
+        result = self._read_files(started, new_files, schema)
+        name = ingest_log.new_segment_name()
+        if result.diverted:
+            assert self._bad_records_location is not None
+            bad_records.put_pending(log.location, name, self._bad_records_location.uri, result.diverted)
         properties = {
             **self._properties,
-            INGESTED: encode_segments(record.append_segment(fresh, name)),
-            FOLLOWS: encode_segments(record.segments),
-            FILES_PROPERTY: str(len(fresh)),
-            BAD_RECORDS_PROPERTY: str(outcome.bad_count),
+            INGESTED: encode_segments(log.append_segment(new_files, name)),
+            FOLLOWS: encode_segments(log.segments),
+            FILES_PROPERTY: str(len(new_files)),
+            BAD_RECORDS_PROPERTY: str(result.bad_count),
         }
-        operation: Operation = Append(outcome.fragments)
+        operation: Operation = Append(result.fragments)
         if base is None:
-            config = {TABLE_ID: begun.uuid, **manifest_store_config(self._location)}
-            operation = Overwrite(outcome.fragments, schema, config)
+            config = {TABLE_ID: started.uuid, **manifest_store_config(self._location)}
+            operation = Overwrite(result.fragments, schema, config)
         try:
-            look = audit_of(self._how.audit)
+            look = audit_of(self._options.audit)
             written = write_protocol.finish(
-                begun, operation, properties=properties, attempts=self._how.retries, audit=look
+                started, operation, properties=properties, attempts=self._options.retries, audit=look
             )
-        # What an audit refused may still be published: then its bad records count.
+        # A version that an audit refused may still be published, and its bad records count then.
         except (AlreadyExists, RetryableConflict):
-            bad_records.delete_pending(record.location, name)
+            bad_records.delete_pending(log.location, name)
             raise
-        if outcome.diverted:
-            self._finish_bad(record, name, written)
+        if result.diverted:
+            self._commit_bad_records(log, name, written)
         return written
 
-    def _outcome(self, begun: StartedWrite, fresh: Sequence[SourceFile], schema: TableSchema) -> IngestResult:
-        """What was read before stands, where nothing of a share has gone and the table's columns are the same."""
-        if self._done_for != schema:
-            self._done, self._done_for = {}, schema
+    def _read_files(self, started: StartedWrite, new_files: Sequence[SourceFile], schema: TableSchema) -> IngestResult:
+        """Have workers read the new files. Earlier results stay valid if all files of their partition are still new,
+        and the columns of the table are unchanged."""
+        if self._results_schema != schema:
+            self._results, self._results_schema = {}, schema
         version = self._storage_version()
         check_storable(schema, version)
-        kept = self._kept(fresh)
-        left = [file for file in fresh if file not in {part.file for share in kept for part in share}]
-        shares = [*map(encode_partition, partition_files(left, self._what.read_options, self._runner.slots))]
+        reusable = self._reusable_partitions(new_files)
+        unread = [
+            file for file in new_files if file not in {split.file for partition in reusable for split in partition}
+        ]
+        partitions = [*map(encode_partition, partition_files(unread, self._request.read_options, self._runner.slots))]
         plan = IngestPlan(
-            read_options=self._what.read_options,
-            target=IngestTarget.of(self._location, schema, version, self._what.limits),
-            bad_records_target=self._side_target(),
-            ingest_id=self._how.intent or begun.uuid,
+            read_options=self._request.read_options,
+            target=IngestTarget.of(self._location, schema, version, self._request.limits),
+            bad_records_target=self._bad_records_target(),
+            ingest_id=self._options.intent or started.uuid,
             stamp=VersionStamp.of_this_process(),
             source_options=self._source_options,
         )
-        results = self._run(IngestTask(plan, tuple(shares)), len(shares)) if shares else {}
-        self._done = {encode_partition(share): self._done[encode_partition(share)] for share in kept}
-        self._done |= {share: results.get(number, []) for number, share in enumerate(shares)}
-        return IngestResult.of(result for found in self._done.values() for result in found)
+        results = self._run(IngestTask(plan, tuple(partitions)), len(partitions)) if partitions else {}
+        self._results = {
+            encode_partition(partition): self._results[encode_partition(partition)] for partition in reusable
+        }
+        self._results |= {partition: results.get(number, []) for number, partition in enumerate(partitions)}
+        return IngestResult.of(result for found in self._results.values() for result in found)
 
-    def _kept(self, fresh: Sequence[SourceFile]) -> list[FilePartition]:
-        """Shares that are done, of which no file has gone, with no file of which a part is in one that is not."""
-        there = set(fresh)
-        shares = [decode_partition(share) for share in self._done]
-        spoilt: set[SourceFile] = set()
+    def _reusable_partitions(self, new_files: Sequence[SourceFile]) -> list[FilePartition]:
+        """Return the partitions that are read already, all of whose files are still new, and that share no file with
+        a partition that must be read again."""
+        files = set(new_files)
+        partitions = [decode_partition(partition) for partition in self._results]
+        invalid_files: set[SourceFile] = set()
         while True:
-            bad = [share for share in shares if any(part.file not in there or part.file in spoilt for part in share)]
-            if not bad:
-                return shares
-            spoilt |= {part.file for share in bad for part in share}
-            shares = [share for share in shares if share not in bad]
+            invalid = [
+                partition
+                for partition in partitions
+                if any(split.file not in files or split.file in invalid_files for split in partition)
+            ]
+            if not invalid:
+                return partitions
+            invalid_files |= {split.file for partition in invalid for split in partition}
+            partitions = [partition for partition in partitions if partition not in invalid]
 
     def _run(self, task: Task, count: int) -> Mapping[int, list[bytes]]:
         return collect_results(self._runner.run(task, count), count, uri=self._location.uri)
@@ -227,110 +244,121 @@ class _Ingest:
         if isinstance(self._base, Snapshot):
             return self._base.manifest.schema
         if self._new_schema is None:
-            arrow = self._what.schema if self._what.schema is not None else self._found_schema(files)
+            arrow = self._request.schema if self._request.schema is not None else self._infer_schema(files)
             self._new_schema = TableSchema.from_arrow(stored_schema(arrow, self._storage_version()))
         return self._new_schema
 
-    def _found_schema(self, files: Sequence[SourceFile]) -> pa.Schema:
-        whole = [files[at : at + _FILES_A_LOOK] for at in range(0, len(files), _FILES_A_LOOK)]
-        shares = tuple(encode_partition(tuple(map(FileSplit, some))) for some in whole)
-        diverts = self._side is not None
+    def _infer_schema(self, files: Sequence[SourceFile]) -> pa.Schema:
+        """Return the schema of a new table, from the files."""
+        batches = [files[at : at + _FILES_PER_SCHEMA_TASK] for at in range(0, len(files), _FILES_PER_SCHEMA_TASK)]
+        partitions = tuple(encode_partition(tuple(map(FileSplit, batch))) for batch in batches)
+        diverts_bad_records = self._bad_records_location is not None
         task = SchemaTask(
-            self._what.read_options, shares, diverts, VersionStamp.of_this_process(), self._source_options
+            self._request.read_options,
+            partitions,
+            diverts_bad_records,
+            VersionStamp.of_this_process(),
+            self._source_options,
         )
-        found = self._run(task, len(shares))
+        results = self._run(task, len(partitions))
         schemas: dict[str, tuple[str, pa.Schema]] = {}
-        for number in sorted(found):
-            for uri, schema in map(json.loads, found[number]):
+        for number in sorted(results):
+            for uri, schema in map(json.loads, results[number]):
                 schemas.setdefault(schema, (uri, pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema)))))
         return unify_schemas([*schemas.values()], uri=self._location.uri)
 
-    def _side_target(self) -> IngestTarget | None:
-        if self._side is None:
+    def _bad_records_target(self) -> IngestTarget | None:
+        if self._bad_records_location is None:
             return None
-        base = bad_records.load_base(self._side)
+        base = bad_records.load_base(self._bad_records_location)
         version = base.storage_version if isinstance(base, NewTable) else base.manifest.storage_version
-        return IngestTarget.of(self._side, bad_records.checked_schema(base), version, self._what.limits)
+        return IngestTarget.of(
+            self._bad_records_location, bad_records.checked_schema(base), version, self._request.limits
+        )
 
-    def _settle(self) -> None:
-        """What ingests that have landed left to be done."""
+    def _finish_pending(self) -> None:
+        """Commit the bad records that earlier ingests have left pending."""
         base = self._base if isinstance(self._base, Snapshot) else None
         if base is None:
             return
         main = self._location.locate_main_branch(base.manifest.branch)
-        if waiting := bad_records.list_pending(main):
-            newest = _base(self._where)[1]
+        if pending := bad_records.list_pending(main):
+            newest = _load_base(self._table)[1]
             assert isinstance(newest, Snapshot)
-            record = records.load_log(self._location, newest)
-            for segment in waiting:
-                if record.has_segment(segment):
+            log = ingest_log.load_log(self._location, newest)
+            for segment in pending:
+                if log.has_segment(segment):
                     bad_records.commit_pending(main, segment)
 
-    def _finish_bad(self, record: IngestLog, name: str, written: WriteResult) -> None:
-        """Where another holder of the intention was first, its own bad records are the ones that count."""
+    def _commit_bad_records(self, log: IngestLog, name: str, written: WriteResult) -> None:
+        """Commit the bad records. If another attempt under the same intent committed first, its bad records count
+        instead."""
         if written.already_committed:
-            bad_records.delete_pending(record.location, name)
-            self._settle()
+            bad_records.delete_pending(log.location, name)
+            self._finish_pending()
             return
         try:
-            bad_records.commit_pending(record.location, name)
+            bad_records.commit_pending(log.location, name)
         except LanceError as error:
             raise StorageError(
-                f"{self._location.uri}: the rows landed as version {written.summary.version}, and the bad records did "
-                f"not get into their table: {error}. They are kept, and the next ingest into this table puts them there"
+                f"{self._location.uri}: the rows were committed as version {written.summary.version}, but the bad "
+                f"records could not be written to their table: {error}. They are pending, and the next ingest into this table "
+                "writes them"
             ) from error
 
     def _storage_version(self) -> StorageVersion:
         return self._base.storage_version if isinstance(self._base, NewTable) else self._base.manifest.storage_version
 
     def _first_file(self) -> str:
-        return next(iter(normalize_files(self._what.files)), "")
+        return next(iter(normalize_files(self._request.files)), "")
 
-    def _shown(self) -> str:
+    def _files_label(self) -> str:
         return without_secrets(self._first_file()) or "an empty list"
 
 
-_FILES_A_LOOK = 256
+_FILES_PER_SCHEMA_TASK = 256
 
 
 def unify_schemas(schemas: Sequence[tuple[str, pa.Schema]], *, uri: str) -> pa.Schema:
-    """Of all files; a column that two have in types of different kinds is told with both."""
+    """Return the common schema of all files. Raises if two files have a column in types that no type unifies."""
     if not schemas:
-        raise InvalidInput(f"{uri}: there is no table yet, and no record in the files tells its columns; give schema=")
+        raise InvalidInput(
+            f"{uri}: there is no table yet, and the files have no record from which to infer its columns; give schema="
+        )
     fields: dict[str, tuple[str, pa.Field]] = {}
     for file, schema in schemas:
-        for found in schema:
-            field_ = found.remove_metadata() if not _is_extension(found) else found
-            first, known = fields.get(field_.name, (file, field_))
+        for column in schema:
+            field = column.remove_metadata() if not _is_extension(column) else column
+            first, known = fields.get(field.name, (file, field))
             try:
-                together = pa.unify_schemas([pa.schema([known]), pa.schema([field_])], promote_options="permissive")
+                common = pa.unify_schemas([pa.schema([known]), pa.schema([field])], promote_options="permissive")
             except (pa.ArrowException, TypeError) as error:
                 raise SchemaMismatch(
-                    f"{uri}: there is no table yet, and its files differ: column {field_.name!r} is {known.type} in "
-                    f"{first}, and {field_.type} in {file}. Give schema=, which says what it is to be",
-                    column=field_.name,
+                    f"{uri}: there is no table yet, and its files differ: column {field.name!r} is {known.type} in "
+                    f"{first}, and {field.type} in {file}. Give schema= with its type",
+                    column=field.name,
                     expected=str(known.type),
-                    got=str(field_.type),
+                    got=str(field.type),
                 ) from error
-            fields[field_.name] = (first, together.field(0).with_nullable(True))
-    return pa.schema([found for _file, found in fields.values()])
+            fields[field.name] = (first, common.field(0).with_nullable(True))
+    return pa.schema([column for _file, column in fields.values()])
 
 
-def _is_extension(found: pa.Field) -> bool:
-    return b"ARROW:extension:name" in (found.metadata or {})
+def _is_extension(field: pa.Field) -> bool:
+    return b"ARROW:extension:name" in (field.metadata or {})
 
 
-def _base(where: TableRef) -> tuple[Location, Snapshot | NewTable]:
+def _load_base(table: TableRef) -> tuple[Location, Snapshot | NewTable]:
     try:
-        base = where.newest()
+        base = table.newest()
     except NotFound:
-        if where.branch is not None:
+        if table.branch is not None:
             raise
         location = locate(
-            where.uri,
-            storage_options=where.storage_options,
-            manifest_store=where.manifest_store,
-            durable=where.durable,
+            table.uri,
+            storage_options=table.storage_options,
+            manifest_store=table.manifest_store,
+            durable=table.durable,
         )
         return location, NewTable(StorageVersion.parse(STORAGE_VERSION))
     base.manifest.check_writable()

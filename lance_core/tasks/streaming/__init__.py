@@ -1,8 +1,10 @@
-"""A table as the end of a stream, and as the beginning of one.
+"""Streaming: a table as the sink of a stream, and as the source of one.
 
-    stream_sink.py                          a batch becomes a version, once
-    offsets.py, change_feed.py, parts.py   how far a reader is, what came since, and its cutting into parts
-    reading.py                          all of that, as a source asks for it
+    stream_sink.py         commits each micro-batch as one version, exactly once
+    stream_source.py       what a streaming source asks for: offsets, and partitions between them
+    offsets.py             how far a stream has read
+    change_feed.py         the rows that a version adds
+    stream_partitions.py   splits the rows between two offsets for workers
 
-What never lives here: Spark. Why it is so, says 001-exactly-once-batches.md.
+This package never imports Spark. The reasons are in `001-exactly-once-batches.md`.
 """

@@ -1,8 +1,8 @@
-"""Which rows a version brings to whoever follows a table: those it added, as they were then.
+"""Change feed: the rows that a version adds to a stream, as they were in that version.
 
-Versions that move rows or touch none (compaction, indices, settings, new columns) bring nothing, and nobody is told.
-Versions that change or remove rows which were sent before are what `OnChange` decides about. What a version did is read
-from its transaction, and which fragments hold it from its manifest. Start with `rows_added_by`.
+Versions that move rows or touch none (compaction, indices, settings, new columns) add nothing, and the stream skips
+them. `OnChange` decides about versions that change or remove rows which were sent before. The transaction says what a
+version did, and its manifest which fragments hold the rows. Start with `rows_added_by`.
 """
 
 import enum
@@ -18,7 +18,7 @@ from lance_core.format.transaction import Transaction
 from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.versions.snapshot import Snapshot
 
-_BRINGS_NOTHING = (
+_ADDS_NO_ROWS = (
     op.Rewrite,
     op.CreateIndex,
     op.ReserveFragments,
@@ -28,17 +28,19 @@ _BRINGS_NOTHING = (
     op.Merge,
     op.Project,
 )
-"""A column that is added, dropped, renamed or recast adds no row; whether it was one of the stream's is seen when the
-next rows are read."""
+"""Adding, dropping, renaming or casting a column adds no row. If the stream sends the column, reading its next rows
+detects the change."""
 
 
 class OnChange(enum.Enum):
+    """What a stream does at a version that changes or removes rows."""
+
     FAIL = "fail"
-    """Stop there and say so."""
+    """Stop with an error."""
     SKIP = "skip"
-    """Rows that were added are sent, and nothing of rows that changed or went."""
+    """Send the rows that were added, and ignore rows that changed or were removed."""
     REWRITTEN = "rewritten"
-    """Rows that changed are sent again, as they are after it; of those that went, nothing is said."""
+    """Send changed rows again, with their new values, and ignore rows that were removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +49,17 @@ class AddedRows:
 
     fragments: tuple[bytes, ...] = ()
     rows: tuple[int, ...] = ()
-    """How many live ones each has."""
+    """Number of live rows of each fragment."""
     row_offsets: Mapping[FragmentId, bytes] = field(default_factory=dict)
-    """Where not all of a fragment's are meant: Roaring bitmaps of physical offsets."""
+    """Roaring bitmaps of physical offsets, for fragments of which only some rows are sent."""
     created_in: int | None = None
-    """Where only those are meant that were created in this version."""
+    """Send only rows that were created in this version; `None` sends all."""
 
     @classmethod
     def all_of(cls, fragments: Iterable[Fragment]) -> "AddedRows":
-        named = list(fragments)
-        return cls(tuple(each.encode() for each in named), tuple(each.live_rows for each in named))
+        """Return all live rows of the fragments."""
+        listed = list(fragments)
+        return cls(tuple(fragment.encode() for fragment in listed), tuple(fragment.live_rows for fragment in listed))
 
     @property
     def total(self) -> int:
@@ -69,33 +72,38 @@ def rows_added_by(
     on_change: OnChange,
     streamed_fields: Callable[[Snapshot], Collection[int]],
 ) -> AddedRows:
-    """`streamed_fields` tells the fields that are sent or decide what is: a column beside them may change without a word."""
+    """Return the rows that a version adds. `streamed_fields` returns the ids of the fields that the stream sends or
+    filters by; an in-place change of other columns is ignored."""
     manifest = version.manifest
     operation = transaction.operation if transaction else None
     match operation:
         case op.Append():
-            return AddedRows.all_of(_placed(version, operation.fragments))
+            return AddedRows.all_of(_fragments_of_version(version, operation.fragments))
         case op.Overwrite() | op.Clone() if manifest.version == 1 or isinstance(operation, op.Clone):
             return AddedRows.all_of(manifest.fragments)
         case op.Update() if not (operation.removed_ids or operation.updated):
-            return AddedRows.all_of(_placed(version, operation.new))
+            return AddedRows.all_of(_fragments_of_version(version, operation.new))
         case op.Delete() | op.Overwrite() | op.Restore() | op.Update() | op.DataReplacement():
-            if _is_beside(operation, version, streamed_fields):
+            if _changes_other_columns_only(operation, version, streamed_fields):
                 return AddedRows()
             if on_change is OnChange.FAIL:
-                raise _changes(version, transaction)
-            return _added(version, operation) if on_change is OnChange.SKIP else _rewritten(version, operation)
-        case _ if isinstance(operation, _BRINGS_NOTHING):
+                raise _change_error(version, transaction)
+            return (
+                _inserted_rows(version, operation) if on_change is OnChange.SKIP else _changed_rows(version, operation)
+            )
+        case _ if isinstance(operation, _ADDS_NO_ROWS):
             return AddedRows()
     raise Unsupported(
-        f"{version.location.uri}: what version {manifest.version} did to the rows is not known: it is "
-        f"{CommittedTransaction.of(manifest, transaction).description}. Begin anew after it: a query with a new "
-        f"checkpointLocation and starting_version={manifest.version + 1}, or without it to have all rows again"
+        f"{version.location.uri}: the effect of version {manifest.version} on the rows is unknown: it is "
+        f"{CommittedTransaction.of(manifest, transaction).description}. Start a query after it, with a new "
+        f"checkpointLocation and starting_version={manifest.version + 1}, or without starting_version for all rows"
     )
 
 
-def _is_beside(operation: op.Operation, version: Snapshot, watched: Callable[[Snapshot], Collection[int]]) -> bool:
-    """Whether it changed columns in place, and none of those that are watched."""
+def _changes_other_columns_only(
+    operation: op.Operation, version: Snapshot, streamed_fields: Callable[[Snapshot], Collection[int]]
+) -> bool:
+    """Whether the operation rewrote columns in place, and none that the stream needs."""
     if isinstance(operation, op.DataReplacement):
         changed = {number for _, file in operation.replacements for number in file.field_ids}
     elif isinstance(operation, op.Update) and operation.fields_modified and not operation.new:
@@ -104,68 +112,68 @@ def _is_beside(operation: op.Operation, version: Snapshot, watched: Callable[[Sn
         changed = set(operation.fields_modified)
     else:
         return False
-    return changed.isdisjoint(watched(version))
+    return changed.isdisjoint(streamed_fields(version))
 
 
-def _added(version: Snapshot, operation: op.Operation) -> AddedRows:
-    """Rows that are new, where the version can tell them from those that were moved."""
+def _inserted_rows(version: Snapshot, operation: op.Operation) -> AddedRows:
+    """Return the inserted rows, if stable row ids tell them from rows that were moved."""
     if not isinstance(operation, op.Update) or not version.manifest.has_stable_row_ids:
         return AddedRows()
-    new = AddedRows.all_of(_placed(version, operation.new))
+    new = AddedRows.all_of(_fragments_of_version(version, operation.new))
     return AddedRows(new.fragments, new.rows, created_in=int(version.manifest.version))
 
 
-def _rewritten(version: Snapshot, operation: op.Operation) -> AddedRows:
+def _changed_rows(version: Snapshot, operation: op.Operation) -> AddedRows:
     manifest = version.manifest
     if isinstance(operation, op.Overwrite | op.Restore):
         return AddedRows.all_of(manifest.fragments)
     if isinstance(operation, op.DataReplacement):
-        return AddedRows.all_of(_numbered(manifest, {number for number, _ in operation.replacements}))
+        return AddedRows.all_of(_fragments_with_ids(manifest, {number for number, _ in operation.replacements}))
     if not isinstance(operation, op.Update):
         return AddedRows()
-    moved = list(_placed(version, operation.new))
+    moved = list(_fragments_of_version(version, operation.new))
     if operation.mode is op.UpdateMode.REWRITE_ROWS or not operation.fields_modified:
         return AddedRows.all_of(moved)
     offsets = {FragmentId(number): bitmap for number, bitmap in operation.updated_offsets.items()}
-    changed = set(offsets) or {each.id for each in operation.updated}
-    rows = AddedRows.all_of([*_numbered(manifest, changed), *moved])
+    changed = set(offsets) or {fragment.id for fragment in operation.updated}
+    rows = AddedRows.all_of([*_fragments_with_ids(manifest, changed), *moved])
     return AddedRows(rows.fragments, rows.rows, row_offsets=offsets)
 
 
-def _numbered(manifest: Manifest, wanted: set[FragmentId]) -> list[Fragment]:
-    return [fragment for fragment in manifest.fragments if fragment.id in wanted]
+def _fragments_with_ids(manifest: Manifest, ids: set[FragmentId]) -> list[Fragment]:
+    return [fragment for fragment in manifest.fragments if fragment.id in ids]
 
 
-def _placed(version: Snapshot, written: Sequence[Fragment]) -> Sequence[Fragment]:
-    """The fragments of a transaction as its version has them, numbered. Writers put new ones at the end."""
+def _fragments_of_version(version: Snapshot, written: Sequence[Fragment]) -> Sequence[Fragment]:
+    """Return the fragments of a transaction as numbered in its version. Writers append new fragments at the end."""
     if not written:
         return ()
     fragments = version.manifest.fragments
-    wanted = [_files(each) for each in written]
+    file_lists = [_file_paths(fragment) for fragment in written]
     last = fragments[max(0, len(fragments) - len(written)) :]
-    if [_files(each) for each in last] == wanted:
+    if [_file_paths(fragment) for fragment in last] == file_lists:
         return last
-    by_files = {_files(each): each for each in fragments}
-    missing = next((files for files in wanted if files not in by_files), None)
+    by_files = {_file_paths(fragment): fragment for fragment in fragments}
+    missing = next((files for files in file_lists if files not in by_files), None)
     if missing is not None:
         raise Corrupt(
             f"does not hold the file {missing[0] if missing else ''!r} that its transaction added",
             path=f"{version.location.uri}/{version.manifest.path}",
             field="fragments",
         )
-    return [by_files[files] for files in wanted]
+    return [by_files[files] for files in file_lists]
 
 
-def _files(fragment: Fragment) -> tuple[str, ...]:
+def _file_paths(fragment: Fragment) -> tuple[str, ...]:
     return tuple(file.path for file in fragment.files)
 
 
-def _changes(version: Snapshot, transaction: Transaction | None) -> InvalidInput:
+def _change_error(version: Snapshot, transaction: Transaction | None) -> InvalidInput:
     number = version.manifest.version
     return InvalidInput(
         f"{version.location.uri}: a stream sends rows that are added, and version {number} changed or removed rows: it "
         f"is {CommittedTransaction.of(version.manifest, transaction).description}. "
-        "Set the option on_change='skip' to send only what "
-        "is added, on_change='rewritten' to have changed rows sent again, or begin anew after it: a query with a new "
-        f"checkpointLocation and starting_version={number + 1}, or without it to have all rows again"
+        "Set the option on_change='skip' to send only "
+        "added rows, or on_change='rewritten' to send changed rows again; or start a query after it, with a new "
+        f"checkpointLocation and starting_version={number + 1}, or without starting_version for all rows"
     )

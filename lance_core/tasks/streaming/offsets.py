@@ -1,11 +1,11 @@
-"""How far a stream has read a table: values that a checkpoint keeps as JSON.
+"""Stream offsets: how far a stream has read a table, as values that a checkpoint stores as JSON.
 
     {"lance_stream": 1, "begun": false}                                         before the first batch
     {..., "begun": true, "table": "<id>", "branch": "main", "begins": 5, "whole": true, "version": 7, "row": 1000}
 
-All rows before row 1000 of those that version 7 brought have been sent. What a stream began with stays in every offset:
-whoever repeats its first batch is told only where that ended, and must not decide anew where it began. Pure. Start with
-`Offset`.
+The second offset says that all rows before row 1000 of those that version 7 added have been sent. Every offset keeps
+the start of its stream: Spark repeats the first batch knowing only where it ended, and must not choose another start.
+Pure. Start with `Offset`.
 """
 
 from collections.abc import Mapping
@@ -21,47 +21,48 @@ NOT_STARTED: Mapping[str, object] = {_FORM: _VERSION, "begun": False}
 
 @dataclass(frozen=True, slots=True)
 class StreamStart:
-    """Where a stream begins that has no checkpoint. Where nothing is said: with all that the newest version holds."""
+    """Start of a stream without a checkpoint. By default it sends all rows of the newest version first."""
 
     version: int | None = None
-    """With what this version added."""
+    """Start with the rows that this version added."""
     latest: bool = False
-    """With what is committed from now on."""
+    """Start with what is committed from now on."""
     timestamp: datetime | None = None
-    """With what was committed after that time."""
+    """Start with what was committed after this time."""
 
     def __post_init__(self) -> None:
         if (self.version is not None) + self.latest + (self.timestamp is not None) > 1:
-            raise InvalidInput("a stream begins at a version, with the latest, or after a time; give one of them")
+            raise InvalidInput("a stream starts at a version, with the latest, or after a time; give one of them")
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """The next row to be sent: row `row` of those that `version` brought."""
+    """The next row to send: row `row` of those that `version` added."""
 
     table: str | None
     branch: str | None
     begins: int
     whole: bool
-    """Whether the stream began with all rows that version `begins` held, and not only with those it added."""
+    """Whether the stream started with all rows of version `begins`, and not only with those that it added."""
     version: int
     row: int = 0
 
     @property
     def is_initial_snapshot(self) -> bool:
-        """Whether `version` is sent as it is, and not what it added."""
+        """Whether all rows of `version` are sent, and not only those that it added."""
         return self.whole and self.version == self.begins
 
     @property
     def start(self) -> "Offset":
+        """Offset at which the stream started."""
         return replace(self, version=self.begins, row=0)
 
     def after_version(self, version: int) -> "Offset":
-        """All of this version has been sent."""
+        """Return the offset after the last row of this version."""
         return replace(self, version=version + 1, row=0)
 
     def to_json(self) -> dict[str, object]:
-        """Always in the same order: two offsets are the same to Spark if their texts are."""
+        """Return the JSON object. Its keys have a fixed order, since Spark compares offsets as text."""
         return {
             _FORM: _VERSION,
             "begun": True,
@@ -74,17 +75,17 @@ class Offset:
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, object]) -> "Offset | None":
-        """None before the first batch."""
-        if told.get(_FORM) != _VERSION:
+    def from_json(cls, data: Mapping[str, object]) -> "Offset | None":
+        """Return the offset in a checkpoint; `None` before the first batch."""
+        if data.get(_FORM) != _VERSION:
             raise InvalidInput(
-                f"the checkpoint holds an offset that no stream of this release wrote: {dict(told)!r:.200}. Give the "
-                "query a checkpointLocation of its own"
+                f"the checkpoint holds an offset of another format: {dict(data)!r:.200}. Give the query a "
+                "checkpointLocation of its own"
             )
-        if told.get("begun") is False:
+        if data.get("begun") is False:
             return None
-        table, branch, whole = (told.get(name) for name in ("table", "branch", "whole"))
-        begins, version, row = (told.get(name) for name in ("begins", "version", "row"))
+        table, branch, whole = (data.get(name) for name in ("table", "branch", "whole"))
+        begins, version, row = (data.get(name) for name in ("begins", "version", "row"))
         if not (
             isinstance(table, str)
             and isinstance(branch, str)
@@ -94,6 +95,6 @@ class Offset:
             and row >= 0
         ):
             raise InvalidInput(
-                f"the checkpoint holds a damaged offset: {dict(told)!r:.200}. Give the query a new checkpointLocation"
+                f"the checkpoint holds a damaged offset: {dict(data)!r:.200}. Give the query a new checkpointLocation"
             )
         return cls(table or None, None if branch == MAIN else branch, begins, whole, version, row)

@@ -1,12 +1,12 @@
-"""Batches of a stream, each of which lands once: whoever writes it, whenever, and however often.
+"""Stream sink: commits each micro-batch exactly once, whichever process writes it, whenever, and however often.
 
-    one       StreamedWrite.begin(uri, ...)        picklable: on which version the batch is planned
-    workers   write.written(batches, batch)        what a worker did; nothing, if the batch has landed before
-    another   commit(told, number, ...)            one version, under the intent of the batch
+    planner    StreamedWrite.begin(uri, ...)         picklable: the version on which the batch is planned
+    workers    write.write_batches(batches, batch)   what a worker wrote; nothing if the batch is already committed
+    committer  commit_batch(messages, number, ...)   one version, under the intent of the batch
 
-Which query and which batch it is only workers are told, so their answers say it, and the intent is claimed when all of
-them are there. It outlives the version: a batch that is brought again after a crash, a restart or a cleanup is found.
-Nobody who fails deletes anything. Start with `commit_batch`.
+Spark tells only workers which query and batch they write, so their messages carry it, and the committer claims the
+intent when all messages are there. The intent outlives the version: a batch that is repeated after a crash, a restart
+or a cleanup is recognized. A process that fails deletes nothing. Start with `commit_batch`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,19 +24,21 @@ from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.committed import Committed
 from lance_core.table.table import committed_of
-from lance_core.tasks.write import FileLimits, PlannedWrite, begin_append, begin_overwrite, fragments_of
+from lance_core.tasks.write import FileLimits, PlannedWrite, begin_append, begin_overwrite, collect_fragments
 from lance_core.tasks.write_handle import WriteHandle, combine_results
 from lance_core.versions.location import Location, locate
 from lance_core.versions.snapshot import load_latest
 
 QUERY, BATCH, RUN = "lance_assets.stream_query", "lance_assets.stream_batch", "lance_assets.stream_run"
-"""Properties of a version that says which batch it is."""
+"""Transaction properties that identify the micro-batch of a version."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
+    """One micro-batch of a streaming query."""
+
     query: str
-    """The same from one start of the query to the next, as long as its checkpoint is."""
+    """Id of the query, which is stable across restarts as long as its checkpoint exists."""
     number: int
     run: str | None = None
 
@@ -52,18 +54,20 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class SinkMessage:
-    """What a worker did. Secrets stay behind."""
+    """What a worker wrote. It contains no secrets."""
 
     batch: MicroBatch | None
-    """None where it was not told which one it works for."""
+    """`None` if Spark did not tell the worker which batch it writes."""
     write: "StreamedWrite"
     already_committed: bool = False
-    """Whether it found that the batch has landed before, and wrote nothing."""
+    """Whether the worker wrote nothing, because it found the batch committed."""
     results: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamedWrite:
+    """The planned write of one micro-batch. Picklable."""
+
     handle: WriteHandle
 
     @classmethod
@@ -80,7 +84,7 @@ class StreamedWrite:
         manifest_store: ManifestStore | str | None = None,
         durable: bool = True,
     ) -> "StreamedWrite":
-        """On the newest version: each batch begins anew. `replaces`: the batch is all that the table is to hold."""
+        """Plan a micro-batch on the newest version. With `replaces`, the batch replaces all rows of the table."""
         if replaces:
             planned = begin_overwrite(
                 uri,
@@ -105,26 +109,28 @@ class StreamedWrite:
                 manifest_store=manifest_store,
                 durable=durable,
             )
-        assert isinstance(planned, PlannedWrite), "without an intent there is nothing that could have landed"
+        assert isinstance(planned, PlannedWrite), "a write without an intent cannot be committed already"
         return cls(WriteHandle.of(planned, manifest_store=manifest_store))
 
     def write_batches(self, batches: Iterable[pa.RecordBatch], batch: MicroBatch | None) -> SinkMessage:
-        """In a worker. Rows of a batch that has landed are not even asked for."""
+        """Write rows in a worker. Does not read the rows of a batch that is already committed."""
         plan = self.handle.plan
-        bare = StreamedWrite(replace(self.handle, plan=replace(plan, storage_options={}), manifest_store=None))
+        without_secrets = StreamedWrite(
+            replace(self.handle, plan=replace(plan, storage_options={}), manifest_store=None)
+        )
         if batch is None:
-            return SinkMessage(None, bare)
-        # What this worker cannot open, an option that it lacks, it tells when it is to write.
+            return SinkMessage(None, without_secrets)
+        # A location that this worker cannot open is reported when it writes.
         with suppress(InvalidInput):
             location = locate(plan.uri, storage_options=plan.storage_options, durable=plan.durable)
-            if _has_landed(location, batch):
-                return SinkMessage(batch, bare, already_committed=True)
-        return SinkMessage(batch, bare, results=self.handle.write_batches(batches))
+            if _is_committed(location, batch):
+                return SinkMessage(batch, without_secrets, already_committed=True)
+        return SinkMessage(batch, without_secrets, results=self.handle.write_batches(batches))
 
     def with_secrets(
         self, storage_options: Mapping[str, str] | None, manifest_store: ManifestStore | str | None
     ) -> WriteHandle:
-        """With the secrets of whoever commits it."""
+        """Return the handle with the storage options and manifest store of the committer."""
         plan = replace(self.handle.plan, storage_options=dict(storage_options or {}))
         return replace(self.handle, plan=plan, manifest_store=manifest_store)
 
@@ -138,77 +144,88 @@ def commit_batch(
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
 ) -> Committed | None:
-    """None where there was nothing to write. `number` is that of the batch, as the query calls it."""
+    """Commit the messages of all workers as one version. Returns `None` if there is nothing to write. `number` is
+    that of the micro-batch in its query."""
     if not messages:
         return None
-    handed = messages[0].write.with_secrets(storage_options, manifest_store)
-    batch = _batch_of(messages, number, handed.plan.uri)
-    came_back = combine_results(each.results for each in messages if not each.already_committed)
-    landed = any(each.already_committed for each in messages)
-    if not landed and not handed.replaces and not fragments_of(came_back):
+    handle = messages[0].write.with_secrets(storage_options, manifest_store)
+    batch = _micro_batch_of(messages, number, handle.plan.uri)
+    rows = combine_results(message.results for message in messages if not message.already_committed)
+    already_committed = any(message.already_committed for message in messages)
+    if not already_committed and not handle.replaces and not collect_fragments(rows):
         return None
-    noted = {**(properties or {}), **batch.properties}
+    all_properties = {**(properties or {}), **batch.properties}
     try:
-        return _finished(handed.to_planned_write(), batch, came_back, noted, retries, landed=landed, handed=handed)
+        return _finish(
+            handle.to_planned_write(),
+            batch,
+            rows,
+            all_properties,
+            retries,
+            already_committed=already_committed,
+            handle=handle,
+        )
     except RetryableConflict as conflict:
-        if conflict.rule != "created_meanwhile" or (planned := _beside(handed)) is None:
+        if conflict.rule != "created_meanwhile" or (planned := _replan_on_existing_table(handle)) is None:
             raise
-    return _finished(planned, batch, came_back, noted, retries, landed=landed, handed=handed)
+    return _finish(planned, batch, rows, all_properties, retries, already_committed=already_committed, handle=handle)
 
 
-def _finished(
+def _finish(
     planned: PlannedWrite,
     batch: MicroBatch,
-    came_back: pa.Table,
+    rows: pa.Table,
     properties: Mapping[str, str],
     retries: int,
     *,
-    landed: bool,
-    handed: WriteHandle,
+    already_committed: bool,
+    handle: WriteHandle,
 ) -> Committed:
-    location, base = planned.begun.location, planned.begun.base
+    location, base = planned.started.location, planned.started.base
     verb = "overwrite" if planned.replaces else "append"
-    begun = write_protocol.begin(location, base, verb=verb, intent=batch.intent, runtime=SYSTEM_RUNTIME)
-    if isinstance(begun, WriteResult):
-        return committed_of(begun)
-    if landed:
+    started = write_protocol.begin(location, base, verb=verb, intent=batch.intent, runtime=SYSTEM_RUNTIME)
+    if isinstance(started, WriteResult):
+        return committed_of(started)
+    if already_committed:
         raise StorageError(
-            f"{location.uri}: batch {batch.number} of the query {batch.query} was found to have landed when its rows "
-            "were to be written, and is not found any more; start the query again"
+            f"{location.uri}: batch {batch.number} of the query {batch.query} was already committed when a worker "
+            "checked, but its record is gone now; restart the query"
         )
-    begun = replace(begun, moment=planned.begun.started_at)
-    return PlannedWrite(handed.plan, planned.replaces, begun).finish(came_back, properties=properties, retries=retries)
+    started = replace(started, started_at=planned.started.started_at)
+    return PlannedWrite(handle.plan, planned.replaces, started).finish(rows, properties=properties, retries=retries)
 
 
-def _beside(handed: WriteHandle) -> PlannedWrite | None:
-    """The same on the table that somebody else created meanwhile, if the files fit in there."""
-    planned = handed.to_planned_write()
-    snapshot = load_latest(planned.begun.location)
-    fits = snapshot.manifest.schema == handed.plan.schema
-    if not fits or snapshot.manifest.storage_version != handed.plan.storage_version:
+def _replan_on_existing_table(handle: WriteHandle) -> PlannedWrite | None:
+    """Return the write on a table that another writer has created meanwhile; `None` if the files do not fit its
+    schema."""
+    planned = handle.to_planned_write()
+    snapshot = load_latest(planned.started.location)
+    fits = snapshot.manifest.schema == handle.plan.schema
+    if not fits or snapshot.manifest.storage_version != handle.plan.storage_version:
         return None
-    return replace(planned, begun=replace(planned.begun, base=snapshot, location=snapshot.location))
+    return replace(planned, started=replace(planned.started, base=snapshot, location=snapshot.location))
 
 
-def _batch_of(told: Sequence[SinkMessage], number: int, uri: str) -> MicroBatch:
-    batches = {each.batch for each in told}
+def _micro_batch_of(messages: Sequence[SinkMessage], number: int, uri: str) -> MicroBatch:
+    """Return the micro-batch that all messages name."""
+    batches = {message.batch for message in messages}
     if None in batches:
         raise InvalidInput(
-            f"{uri}: this Spark does not tell its tasks which streaming query they work for, so a batch that is "
-            "repeated could not be told from a new one, and its rows would be there twice. Write in foreachBatch, "
-            "with an intent of your own for each batch"
+            f"{uri}: this Spark does not tell its tasks which streaming query they belong to, so a repeated batch "
+            "cannot be recognized, and its rows would be written twice. Write in foreachBatch, with an intent of your "
+            "own for each batch"
         )
-    batch = told[0].batch
+    batch = messages[0].batch
     if batch is None or len(batches) > 1 or batch.number != number:
         raise InvalidInput(
-            f"{uri}: batch {number} holds rows of {sorted(str(each) for each in batches)}; a table is written in "
+            f"{uri}: batch {number} holds rows of {sorted(map(str, batches))}; a table is written in "
             "micro-batches, not with a continuous trigger"
         )
     return batch
 
 
-def _has_landed(location: Location, batch: MicroBatch) -> bool:
+def _is_committed(location: Location, batch: MicroBatch) -> bool:
     try:
-        return idempotency.read(location.store, idempotency.path_of(batch.intent)).landing is not None
+        return idempotency.read_record(location.store, idempotency.path_of(batch.intent)).landing is not None
     except NotFound:
         return False

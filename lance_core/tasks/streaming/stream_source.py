@@ -1,12 +1,12 @@
-"""A table read as a stream: the rows of its versions, one version after another, each row once.
+"""Stream source: reads a table as a stream, version by version, each row once.
 
-    planner   Stream(which, transport=...)          what is followed, remembered between calls
-              stream.latest(start, limited=)        how far there is something to send, or may be sent at once
-              stream.parts(start, end, slots=)      what lies between two offsets, for workers
-    workers   part.rows(schema)                     the rows of a part
+    planner   Stream(version_ref, transport=...)              lives as long as the query
+              stream.latest_offset(start, limited=)           the end of what can be sent, or may be sent at once
+              stream.plan_partitions(start, end, slots=)      the rows between two offsets, for workers
+    workers   partition.read(schema)                          the rows of a partition
 
 Every version is read as it was: rows that a later version deleted, moved or changed are sent as they were added. So
-what lies between two offsets is the same whenever it is asked for, as long as these versions exist.
+the rows between two offsets are the same whenever they are requested, as long as the versions exist.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,15 +35,16 @@ from lance_core.versions import version_hint
 from lance_core.versions.snapshot import Snapshot, format_ranges, list_versions, load_at, load_latest, load_transaction
 from lance_core.versions.table_id import table_id
 
-_VERSIONS_KEPT, _SNAPSHOTS_KEPT = 1024, 2
+_VERSIONS_CACHED, _SNAPSHOTS_CACHED = 1024, 2
 _NO_END = 1 << 62
 _POLL_SECONDS, _POLL_SECONDS_MAX = 1.0, 3600
-"""Where each look is a request that is paid for: a trigger without an interval asks a hundred times a second."""
+"""Default and maximum interval between two requests for the newest version. Requests cost money on an object store,
+and a trigger without an interval asks a hundred times per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How much is sent at once; what is None has no limit. Rows count before the filter, and files are fragments."""
+    """How much is sent at once; `None` means no limit. Rows count before the filter, and files are fragments."""
 
     rows: int | None = None
     files: int | None = None
@@ -52,15 +53,15 @@ class ReadLimits:
     def __post_init__(self) -> None:
         for name, limit in (("rows", self.rows), ("files", self.files), ("versions", self.versions)):
             if limit is not None and limit < 1:
-                raise InvalidInput(f"{limit} {name} at once: a stream sends one at least")
+                raise InvalidInput(f"{limit} {name} at once: a limit is at least 1")
 
 
 class Stream:
-    """Lives as long as a query: it remembers what it has read of versions, which never change."""
+    """A table as the source of a query. It caches what it has read of versions, which never change."""
 
     def __init__(
         self,
-        which: VersionRef,
+        version_ref: VersionRef,
         *,
         transport: Callable[[pa.Schema], pa.Schema],
         columns: Sequence[str] | None = None,
@@ -71,92 +72,92 @@ class Stream:
         poll_seconds: float | None = None,
         runtime: Runtime = SYSTEM_RUNTIME,
     ) -> None:
-        """`poll_seconds` is how long what was seen of the table may be taken for its end; None: not at all on a disk,
-        and a second elsewhere."""
+        """`poll_seconds` is how long the last known version counts as the newest; by default not at all on a local
+        disk, and one second elsewhere."""
         if poll_seconds is not None and not 0 <= poll_seconds <= _POLL_SECONDS_MAX:
+            raise InvalidInput(f"poll_seconds={poll_seconds}: it must be between 0 and {_POLL_SECONDS_MAX} seconds")
+        if version_ref.version is not None or version_ref.tag is not None:
             raise InvalidInput(
-                f"poll_seconds={poll_seconds}: a stream looks again after 0 to {_POLL_SECONDS_MAX} seconds"
+                "a stream follows a table and cannot read one version or tag; give its start with starting_version"
             )
-        if which.version is not None or which.tag is not None:
-            raise InvalidInput(
-                "a stream does not stay with a version or a tag: say where it begins (starting_version), and it goes on"
-            )
-        head = which.snapshot()
+        head = version_ref.snapshot()
         plan = plan_read(head, transport=transport, slots=1, columns=columns, filter=filter)
         self.arrow = plan.arrow
-        """What the columns are, as the table stores them."""
-        self._followed = StreamedColumns(plan.work.scan_spec.columns, head.manifest.schema, filter)
+        """Schema in which the table stores the columns."""
+        self._columns = StreamedColumns(plan.work.scan_spec.columns, head.manifest.schema, filter)
         self._start, self._on_change, self.limits = start or StreamStart(), on_change, limits or ReadLimits()
         self._location, self._branch = head.location, head.manifest.branch
-        self._seen, self._table = int(head.version), table_id(head)
+        self._newest_version, self._table = int(head.version), table_id(head)
         self._until: int | None = None
-        costs = not isinstance(head.location.own_store, ReportsLastChange)
-        self._poll_ns = int(1e9 * ((_POLL_SECONDS if costs else 0) if poll_seconds is None else poll_seconds))
-        self._runtime, self._looked_ns = runtime, runtime.elapsed_ns()
+        is_remote = not isinstance(head.location.own_store, ReportsLastChange)
+        self._poll_ns = int(1e9 * ((_POLL_SECONDS if is_remote else 0) if poll_seconds is None else poll_seconds))
+        self._runtime, self._polled_ns = runtime, runtime.elapsed_ns()
         self._snapshots: dict[int, Snapshot] = {int(head.version): head}
-        self._brought: dict[tuple[int, bool], AddedRows] = {}
+        self._added_by_version: dict[tuple[int, bool], AddedRows] = {}
 
     @staticmethod
     def initial_offset() -> dict[str, object]:
-        """Where it begins is decided by the first `latest_offset`, whose answer keeps it: this may be asked for again when
-        the table has gone on, for a batch whose end is known."""
+        """Return the offset before the start. The first call of `latest_offset` decides where the stream starts, and
+        later offsets keep it: Spark may ask for the initial offset again, after further commits, for a batch whose
+        end it knows."""
         return dict(NOT_STARTED)
 
     def stop_at_newest(self) -> None:
-        """Go no further than what there is now."""
-        self._until = self._newest()
+        """Send nothing beyond the version that is the newest now."""
+        self._until = self._poll_newest()
 
     def newest_offset(self) -> dict[str, object]:
-        """The end of the table as it was last seen, for people who ask how far behind a stream is."""
-        return Offset(self._table, self._branch, 1, False, self._seen + 1).to_json()
+        """Return the end of the table as it was last read, for monitoring how far the stream is behind."""
+        return Offset(self._table, self._branch, 1, False, self._newest_version + 1).to_json()
 
-    def latest_offset(self, told: Mapping[str, object], *, limited: bool = False) -> dict[str, object]:
-        """The end of what may be sent after `to_json`. Where a version is in the way, what comes before it is sent first,
-        and the next call says what is wrong with it."""
-        newest = self._seen if self._has_just_looked else self._newest()
+    def latest_offset(self, offset: Mapping[str, object], *, limited: bool = False) -> dict[str, object]:
+        """Return the end of what may be sent after `offset`. If a version cannot be sent, the end is before it, and
+        the next call raises the error."""
+        newest = self._newest_version if self._is_recently_polled else self._poll_newest()
         if self._until is not None:
             newest = min(newest, self._until)
-        begun = at = Offset.from_json(told) or self._begun(newest)
-        self._check(at, newest)
+        first = end = Offset.from_json(offset) or self._start_offset(newest)
+        self._check_offset(end, newest)
         limits = self.limits if limited else ReadLimits()
         rows, files, versions = (limit or _NO_END for limit in (limits.rows, limits.files, limits.versions))
-        while at.version <= newest and rows and files and versions:
+        while end.version <= newest and rows and files and versions:
             try:
-                found = self._rows_of(at)
+                added = self._added_rows(end)
             except LanceError:
-                if at == begun:
+                if end == first:
                     raise
                 break
             sent = 0
-            for _, _, count in islice(fragment_ranges(found, at.row), files):
+            for _, _, count in islice(fragment_ranges(added, end.row), files):
                 files -= 1
                 sent += min(count, rows - sent)
                 if sent == rows:
                     break
             rows, versions = rows - sent, versions - bool(sent)
-            is_done = at.row + sent >= found.total
-            at = at.after_version(at.version) if is_done else replace(at, row=at.row + sent)
-        return at.to_json()
+            is_done = end.row + sent >= added.total
+            end = end.after_version(end.version) if is_done else replace(end, row=end.row + sent)
+        return end.to_json()
 
     def plan_partitions(
         self, start: Mapping[str, object], end: Mapping[str, object], *, slots: int
     ) -> list[StreamPartition]:
-        """In order."""
+        """Return the partitions of the rows between two offsets, in order."""
         last = Offset.from_json(end)
         if last is None:
             return []
-        self._check(last, self._newest())
-        at = Offset.from_json(start) or last.start
-        pieces: list[StreamSlice] = []
-        while (at.version, at.row) < (last.version, last.row):
-            found = self._rows_of(at)
-            stop = min(last.row, found.total) if at.version == last.version else found.total
-            if at.row < stop:
-                pieces += self._followed.slice_rows(self._snapshot(at.version), found, at.row, stop)
-            at = at.after_version(at.version)
-        return group_slices(pieces, slots)
+        self._check_offset(last, self._poll_newest())
+        position = Offset.from_json(start) or last.start
+        slices: list[StreamSlice] = []
+        while (position.version, position.row) < (last.version, last.row):
+            added = self._added_rows(position)
+            stop = min(last.row, added.total) if position.version == last.version else added.total
+            if position.row < stop:
+                slices += self._columns.slice_rows(self._snapshot(position.version), added, position.row, stop)
+            position = position.after_version(position.version)
+        return group_slices(slices, slots)
 
-    def _begun(self, newest: int) -> Offset:
+    def _start_offset(self, newest: int) -> Offset:
+        """Return the offset at which a stream without a checkpoint starts."""
         start = self._start
         if start.version is not None:
             if not 1 <= start.version <= newest + 1:
@@ -174,7 +175,8 @@ class Stream:
         return Offset(self._table, self._branch, first, False, first)
 
     def _first_after(self, start: StreamStart) -> int:
-        """Clocks of committers may run backwards: the newest version of that time or before is what counts."""
+        """Return the version after the newest one that was committed at that time or before. Clocks of committers may
+        run backwards, so timestamps need not ascend."""
         assert start.timestamp is not None
         time = check_timestamp(start.timestamp, "starting_timestamp")
         numbers = list_versions(self._location).numbers
@@ -185,73 +187,73 @@ class Stream:
             return 1
         raise NotFound(
             f"{self._location.uri}: starting_timestamp={time.isoformat()} is before version {numbers[0]}, the oldest "
-            "that there is: what was added since cannot be told. Begin with that version (starting_version), or with "
-            "all rows"
+            "one that exists: the rows that were added since are unknown. Start with that version "
+            "(starting_version), or with all rows"
         )
 
-    def _rows_of(self, at: Offset) -> AddedRows:
-        key = (at.version, at.is_initial_snapshot)
-        if key not in self._brought:
-            snapshot = self._snapshot(at.version)
-            if at.is_initial_snapshot:
-                found = AddedRows.all_of(snapshot.manifest.fragments)
+    def _added_rows(self, offset: Offset) -> AddedRows:
+        key = (offset.version, offset.is_initial_snapshot)
+        if key not in self._added_by_version:
+            snapshot = self._snapshot(offset.version)
+            if offset.is_initial_snapshot:
+                added = AddedRows.all_of(snapshot.manifest.fragments)
             else:
-                made_by = load_transaction(snapshot.location, snapshot.manifest)
-                found = rows_added_by(snapshot, made_by, self._on_change, self._followed.field_ids)
-            while len(self._brought) >= _VERSIONS_KEPT:
-                del self._brought[next(iter(self._brought))]
-            self._brought[key] = found
-        return self._brought[key]
+                transaction = load_transaction(snapshot.location, snapshot.manifest)
+                added = rows_added_by(snapshot, transaction, self._on_change, self._columns.field_ids)
+            while len(self._added_by_version) >= _VERSIONS_CACHED:
+                del self._added_by_version[next(iter(self._added_by_version))]
+            self._added_by_version[key] = added
+        return self._added_by_version[key]
 
     def _snapshot(self, number: int) -> Snapshot:
         if number not in self._snapshots:
             try:
-                found = load_at(self._location, Version(number))
+                snapshot = load_at(self._location, Version(number))
             except NotFound:
-                raise self._gone(number) from None
-            while len(self._snapshots) >= _SNAPSHOTS_KEPT:
+                raise self._version_gone_error(number) from None
+            while len(self._snapshots) >= _SNAPSHOTS_CACHED:
                 del self._snapshots[next(iter(self._snapshots))]
-            self._snapshots[number] = found
+            self._snapshots[number] = snapshot
         return self._snapshots[number]
 
     @property
-    def _has_just_looked(self) -> bool:
-        return self._runtime.elapsed_ns() - self._looked_ns < self._poll_ns
+    def _is_recently_polled(self) -> bool:
+        return self._runtime.elapsed_ns() - self._polled_ns < self._poll_ns
 
-    def _newest(self) -> int:
-        """One glance, unless something happened."""
-        self._looked_ns = self._runtime.elapsed_ns()
+    def _poll_newest(self) -> int:
+        """Return the newest version. One request, unless the table has changed."""
+        self._polled_ns = self._runtime.elapsed_ns()
         probed = version_hint.find_newest(self._location.own_store)
         numbers = (probed[0],) if probed else list_versions(self._location).numbers
-        if not numbers or numbers[-1] != self._seen:
+        if not numbers or numbers[-1] != self._newest_version:
             head = load_latest(self._location)
-            self._seen, self._table = int(head.version), table_id(head)
-        return self._seen
+            self._newest_version, self._table = int(head.version), table_id(head)
+        return self._newest_version
 
-    def _check(self, at: Offset, newest: int) -> None:
-        """That the checkpoint is of this table, and the table has gone on since."""
+    def _check_offset(self, offset: Offset, newest: int) -> None:
+        """Raise if the checkpoint belongs to another table or branch, or is ahead of the table."""
         uri = self._location.uri
-        if at.branch != self._branch:
+        if offset.branch != self._branch:
             raise InvalidInput(
-                f"{uri}: the checkpoint is of the branch {at.branch or MAIN!r}, and this query reads "
+                f"{uri}: the checkpoint is of the branch {offset.branch or MAIN!r}, and this query reads "
                 f"{self._branch or MAIN!r}; give it a checkpointLocation of its own"
             )
-        if at.table and self._table and at.table != self._table:
+        if offset.table and self._table and offset.table != self._table:
             raise InvalidInput(
-                f"{uri}: there is another table now than the one that this query has read: its id was {at.table}, and "
-                f"is {self._table}. It was created anew; begin anew too, with a new checkpointLocation"
+                f"{uri}: there is another table now than the one that this query has read: its id was {offset.table}, "
+                f"and is {self._table}. The table was recreated; start a query with a new checkpointLocation"
             )
-        if at.version > newest + 1 or (at.row and at.version > newest):
+        if offset.version > newest + 1 or (offset.row and offset.version > newest):
             raise InvalidInput(
-                f"{uri}: this query has read up to version {at.version - (not at.row)}, and the table ends at "
-                f"{newest}: it was put back to an earlier state. Begin anew, with a new checkpointLocation"
+                f"{uri}: this query has read up to version {offset.version - (not offset.row)}, and the table ends at "
+                f"{newest}: it was reset to an earlier state. Start a query with a new checkpointLocation"
             )
 
-    def _gone(self, number: int) -> NotFound:
+    def _version_gone_error(self, number: int) -> NotFound:
         numbers = list_versions(self._location).numbers
         return NotFound(
             f"{self._location.uri}: version {number}, which is to be sent next, was cleaned up; there is "
-            f"{format_ranges(numbers) or 'none'}. What it added cannot be told any more: begin anew, with a new "
-            "checkpointLocation and all rows, or with the option starting_version and one that is there. Let cleanup "
-            "keep versions for longer than a stream is behind (older_than), or tag them"
+            f"{format_ranges(numbers) or 'none'}. The rows that it added are unknown: start a query with a new "
+            "checkpointLocation, from all rows or from an existing version (starting_version). Let cleanup keep "
+            "versions for longer than a stream is behind (older_than), or tag them"
         )

@@ -280,7 +280,7 @@ def test_a_crash_before_the_bad_records_landed_is_mended_by_whoever_comes(
 
     with monkeypatch.context() as broken:
         broken.setattr(bad_records, "commit_pending", dies)
-        with pytest.raises(StorageError, match=r"landed as version 1.*the next ingest"):
+        with pytest.raises(StorageError, match=r"committed as version 1.*the next ingest"):
             landing.ingest(schema=schema, on_bad_record=landing.side, how=WriteOptions("k"))
     assert not Table.exists(landing.side)
     assert landing.ingest(how=WriteOptions("k")).already_committed

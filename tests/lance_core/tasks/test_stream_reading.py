@@ -202,14 +202,14 @@ def test_a_store_is_asked_no_more_often_than_is_worth_it(table: Table) -> None:
     seconds, looks = 0.0, 0
     runtime = replace(SYSTEM_RUNTIME, elapsed_ns=lambda: int(seconds * 1e9))
     source = Stream(VersionRef(table.uri), transport=lambda schema: schema, poll_seconds=0.5, runtime=runtime)
-    newest = source._newest
+    newest = source._poll_newest
 
     def looked() -> int:
         nonlocal looks
         looks += 1
         return newest()
 
-    source._newest = looked  # type: ignore[method-assign]
+    source._poll_newest = looked  # type: ignore[method-assign]
     end = source.latest_offset(source.initial_offset())
     table.append(rows(30, 40))
     for _ in range(48):
@@ -489,7 +489,7 @@ def test_large_fragments_are_cut_and_small_ones_put_together(tmp_path: Path) -> 
 
 
 def test_wide_rows_are_few_in_a_part(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_parts, "_PART_BYTES_MAX", 300)
+    monkeypatch.setattr(stream_parts, "_PARTITION_BYTES_MAX", 300)
     source = stream(table.uri, start=StreamStart(version=1))
     end = source.latest_offset(source.initial_offset())
     parts = source.plan_partitions(source.initial_offset(), end, slots=1)

@@ -197,7 +197,7 @@ def test_it_is_what_one_process_and_pylance_do(
 def test_random_tables(
     tmp_path: Path, seed: int, stable: bool, kind: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upsert_join, "_ROWS_A_KEY", 1)
+    monkeypatch.setattr(upsert_join, "_ROWS_PER_KEY", 1)
     random = np.random.default_rng(seed)
     monkeypatch.setattr(staged, "KEY_CHUNK_ROWS", int(random.integers(1, 40)))
     if seed % 2:
