@@ -1,11 +1,15 @@
-"""Tables that look after themselves: when one is due, and what is done about it.
+"""Table maintenance: decides when compaction, index maintenance and cleanup are due, and performs them.
 
-    policy (declared) + survey (manifest and listings) -> plan (pure: what is due, and why) -> compaction, cleanup
+    policy (declared) + survey (manifest and listings) -> plan (pure: what is due, and why) -> actions
 
-`maintenance_step.py`, `sensor.py` and `schedule` in it do it for one declared table; `fleet/fleet.py` for all tables
-below a prefix, in one Spark job and with one report. What a compaction or a cleanup does is the core's; that none of
-them fights a run that writes is decided in `active_runs.py`, and which versions others still need in
-`downstream_pins.py`.
+    policy.py               declaration `Maintenance`; start here
+    plan.py                 decision, from a survey and a policy
+    sensor.py               sensor and schedule that launch the maintenance asset
+    maintenance_step.py     the asset of one table; `fleet/fleet.py` maintains all tables below a prefix in one job
+    active_runs.py          runs that write a table and defer its maintenance
+    downstream_pins.py      versions that other tables still need
+
+The core implements compaction, index maintenance and cleanup.
 """
 
 from lance_assets.maintenance.maintenance_step import maintenance_asset, maintenance_key

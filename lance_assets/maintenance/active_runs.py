@@ -1,7 +1,7 @@
-"""Which runs are at work on a table: nobody maintains what is being written.
+"""Active runs: finds unfinished runs that materialize an asset, so that maintenance does not compete with writers.
 
-A run that has been unfinished for more than a day is taken for one whose process is gone: waiting for it would mean
-waiting for ever. Asking is a courtesy; what makes two writers safe is the core.
+A run that is unfinished after more than a day counts as dead; waiting for it would never end. Deferring is a
+courtesy: the core makes concurrent writers safe.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,15 +17,15 @@ _DEAD_AFTER = timedelta(days=1)
 def find_active_run(
     instance: dg.DagsterInstance, keys: Collection[dg.AssetKey], *, excluding: str | None = None
 ) -> tuple[str, dg.AssetKey] | None:
-    """An unfinished run and which of these assets it materialises."""
+    """Return an unfinished run that materializes one of these assets, and that asset."""
     for run_id, planned in _unfinished_runs(instance):
-        if run_id != excluding and (found := sorted(planned & set(keys))):
-            return run_id, found[0]
+        if run_id != excluding and (matching := sorted(planned & set(keys))):
+            return run_id, matching[0]
     return None
 
 
 def active_runs_by_asset(instance: dg.DagsterInstance, *, excluding: str) -> Mapping[dg.AssetKey, str]:
-    """Every asset that an unfinished run materialises, and one such run."""
+    """Return every asset that an unfinished run materializes, with one such run."""
     return {key: run_id for run_id, planned in _unfinished_runs(instance) if run_id != excluding for key in planned}
 
 
@@ -36,7 +36,8 @@ def _unfinished_runs(instance: dg.DagsterInstance) -> Iterator[tuple[str, frozen
 
 
 def _planned_assets(instance: dg.DagsterInstance, run: dg.DagsterRun) -> frozenset[dg.AssetKey]:
-    """A run of a whole job does not say which assets it has; its log does, from its creation on."""
+    """Return the assets that a run materializes. A run of a whole job has no selection; its log lists them from its
+    creation on."""
     if run.asset_selection is not None:
         return frozenset(run.asset_selection)
     planned = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)

@@ -1,4 +1,4 @@
-"""The steps of an upkeep that one table and a fleet have in common: looking, cleaning, retiring, recording."""
+"""Maintenance actions that one table and a fleet share: survey, cleanup, retiring partitions, recording versions."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -17,7 +17,7 @@ from lance_assets.provenance.properties import RUN_ID
 from lance_core import CleanupReport, Survey, Table
 
 INDEX_INTENT_SUFFIX = " of its indices"
-"""What the intention of an upkeep of indices ends with, beside that of the compaction in the same run."""
+"""Suffix of the intent for index maintenance, which distinguishes it from the compaction of the same run."""
 
 
 def survey_table(table: Table, policy: Maintenance, now: datetime) -> Survey:
@@ -31,32 +31,34 @@ def survey_table(table: Table, policy: Maintenance, now: datetime) -> Survey:
 
 
 def clean_up(table: Table, policy: Maintenance, pins: Mapping[int, str]) -> CleanupReport:
-    """With leftovers of writes that were given up. Versions that came since `table` was opened stay in any case."""
+    """Remove expired versions and orphan files. Versions newer than `table` always stay."""
     return table.cleanup(
         older_than=policy.keep_for, keep=policy.keep_versions, orphan_grace=policy.orphan_grace, protected=pins
     )
 
 
 def retire_partitions(instance: dg.DagsterInstance, ledger: Ledger, table: Table) -> int:
-    """Partitions of versions that are gone, as the sensor does it by and by."""
+    """Delete the partitions of versions that no longer exist, and return their number. The sensor does the same at
+    its ticks."""
     keys = set(instance.get_dynamic_partitions(ledger.partition_set))
-    epoch = incarnation_of(instance, ledger, ledger.identity_of(table))
-    there = {partition_key(number, epoch) for number in table.version_numbers()}
-    gone = sorted(key for key in keys - there if is_version_key(key))
-    for key in gone:
+    incarnation = incarnation_of(instance, ledger, ledger.identity_of(table))
+    existing = {partition_key(number, incarnation) for number in table.version_numbers()}
+    retired = sorted(key for key in keys - existing if is_version_key(key))
+    for key in retired:
         instance.delete_dynamic_partition(ledger.partition_set, key)
-    return len(gone)
+    return len(retired)
 
 
 def record_versions_of_run(
     context: dg.AssetExecutionContext, ledger: Ledger, checks: Sequence[Check], table: Table, since: int
 ) -> None:
-    """The versions after `since` that this run has made. No rows are read for a check of one: they are as they were."""
-    epoch = incarnation_of(context.instance, ledger, ledger.identity_of(table))
-    cheap = [check for check in checks if not check.reads_data]
+    """Record the versions after `since` that this run committed. Maintenance leaves the rows unchanged, so only
+    checks that read no rows are evaluated."""
+    incarnation = incarnation_of(context.instance, ledger, ledger.identity_of(table))
+    manifest_checks = [check for check in checks if not check.reads_data]
     for info in table.versions(since=since):
         if info.properties.get(RUN_ID) == context.run.run_id:
-            made = table.at(info.version)
-            facts = discovered_facts(made, info, epoch)
+            table_at = table.at(info.version)
+            facts = discovered_facts(table_at, info, incarnation)
             record_in_run(context, ledger, facts)
-            evaluate_in_run(context, ledger, cheap, made, facts.partition)
+            evaluate_in_run(context, ledger, manifest_checks, table_at, facts.partition)

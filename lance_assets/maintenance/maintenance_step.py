@@ -1,8 +1,8 @@
-"""The maintenance asset of a table: compacts it if that is due, keeps its indices up, then cleans it up.
+"""Maintenance asset of a table: compacts it, maintains its indices and cleans it up, where each is due.
 
-What is written is a version like any other, made and recorded by the step that all writes share. Indices come after
-the compaction, which leaves what it moved uncovered, and are planned anew then. A cleanup makes none: it
-removes versions, and their partitions are retired in the same run. Both are told by figures that Dagster plots.
+Compaction and index maintenance commit versions, through the step that all writes share. Index maintenance follows
+the compaction, which leaves moved rows uncovered, and is replanned then. A cleanup commits no version: it removes
+versions and retires their partitions in the same run. The metadata has numbers of each action that Dagster plots.
 """
 
 from collections.abc import Sequence
@@ -35,13 +35,13 @@ def maintenance_key(ledger: Ledger) -> dg.AssetKey:
 def maintenance_asset(
     ledger: Ledger, policy: Maintenance, *, group: str, checks: Sequence[Check] = ()
 ) -> dg.AssetsDefinition:
-    """`checks` are those of the table, which are asked about its compactions too."""
+    """Return the maintenance asset of a table. `checks` are those of the table, evaluated on its compactions too."""
 
     @dg.asset(
         key=maintenance_key(ledger),
         group_name=group,
         kinds={"spark", "lance"},
-        description=f"Compacts the Lance table {ledger.label}, keeps up its indices and cleans up, as far as is due.",
+        description=f"Compacts the Lance table {ledger.label}, maintains its indices and cleans it up, if due.",
         required_resource_keys={SPARK_RESOURCE_KEY},
         pool=ledger.pool,
     )
@@ -69,26 +69,26 @@ def _maintain(
         )
     context.log.info(f"{ledger.label}: {'; '.join(due.reasons) or describe_shape(before)}")
     result = dg.MaterializeResult[None](metadata={})
-    # A try that goes on for another one looks whether that had landed, and records it.
+    # A retry also finds and records what the failed attempt had committed.
     if due.compact or (policy.compacts and _is_retry(context)):
         compaction = SparkCompact(maintenance_key(ledger).path[-1], policy.target_rows)
         result = write_in_step(context, ledger, compaction, checks)
-        # Of a table without indices nothing is to be found out anew.
-        moved = survey_table(ledger.open(), policy, now) if before.indices else before
-        due = replace(due, index=plan_maintenance(moved, policy).index)
+        # A table without indices needs no second survey.
+        compacted = survey_table(ledger.open(), policy, now) if before.indices else before
+        due = replace(due, index=plan_maintenance(compacted, policy).index)
     if due.index or (policy.indexes and before.indices and _is_retry(context)):
         context.log.info(f"{ledger.label}: {'; '.join(due.index) or 'indices'}")
-        upkeep = SparkOptimizeIndices(maintenance_key(ledger).path[-1])
-        done = write_in_step(context, ledger, upkeep, checks, intent_suffix=INDEX_INTENT_SUFFIX)
-        if done.data_version is not None:
+        optimization = SparkOptimizeIndices(maintenance_key(ledger).path[-1])
+        optimized = write_in_step(context, ledger, optimization, checks, intent_suffix=INDEX_INTENT_SUFFIX)
+        if optimized.data_version is not None:
             result = dg.MaterializeResult(
-                metadata={**(result.metadata or {}), **(done.metadata or {})}, data_version=done.data_version
+                metadata={**(result.metadata or {}), **(optimized.metadata or {})}, data_version=optimized.data_version
             )
     metadata: Metadata = {}
     table = ledger.open()
     if policy.cleans:
-        needed = pins_of_table(table, policy, pins_from_ledgers(context.instance))
-        report = clean_up(table, policy, needed)
+        pins = pins_of_table(table, policy, pins_from_ledgers(context.instance))
+        report = clean_up(table, policy, pins)
         metadata |= _cleanup_metadata(report) | {
             "lance/partitions_retired": dg.MetadataValue.int(retire_partitions(context.instance, ledger, table))
         }
@@ -99,6 +99,7 @@ def _maintain(
 
 
 def _is_retry(context: dg.AssetExecutionContext) -> bool:
+    """Return whether this step continues a failed attempt: a retried step, or a re-executed run."""
     return context.retry_number > 0 or logical_run_id(context.instance, context.run) != context.run.run_id
 
 
@@ -121,18 +122,18 @@ def _survey_metadata(before: Survey, after: Survey) -> Metadata:
     }
 
 
-def _index_metadata(found: Survey, when: str) -> Metadata:
-    """Sums over all indices."""
+def _index_metadata(survey: Survey, when: str) -> Metadata:
+    """Return sums over all indices."""
     value = dg.MetadataValue.int
     return {
-        f"lance/index_rows_uncovered_{when}": value(sum(each.uncovered_rows for each in found.indices)),
-        f"lance/index_segments_{when}": value(sum(each.segments for each in found.indices)),
+        f"lance/index_rows_uncovered_{when}": value(sum(index.uncovered_rows for index in survey.indices)),
+        f"lance/index_segments_{when}": value(sum(index.segments for index in survey.indices)),
     }
 
 
 def _cleanup_metadata(report: CleanupReport) -> Metadata:
     value = dg.MetadataValue
-    kept = {str(version): list(why) for version, why in list(report.kept.items())[:_KEPT_MAX]}
+    kept = {str(version): list(reasons) for version, reasons in list(report.kept.items())[:_KEPT_MAX]}
     return {
         "lance/versions_removed": value.int(len(report.versions)),
         "lance/files_removed": value.int(len(report.files)),

@@ -1,4 +1,6 @@
-"""What a table's upkeep is to do and when, as it is declared. What makes no sense is said there and then."""
+"""Maintenance policy: declares when a table is maintained and what is retained. Invalid values are refused at
+declaration.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,23 +25,26 @@ _OPTIONAL_COUNTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
-    """
+    """Policy of the maintenance of a table, or of the tables of a fleet.
+
     >>> nightly = Maintenance(every="0 3 * * *", compact_when_small_files=8, keep_for=timedelta(days=30))
 
-    Compaction is due when so many small fragments could be joined, or such a share of the rows is deleted and would be
-    dropped; upkeep of indices when some index leaves such a share of the rows uncovered, or so many rows, or when so
-    many of its segments could become one; cleanup when so many versions are older than `keep_for` and not among the
-    newest `keep_versions`. A bound of None never is. What is due is found by a sensor each `interval_s` (None: no
-    sensor), and all is done at `every`, a cron expression: compaction first, which may leave rows to indices, then
-    these, then cleanup.
+    Compaction is due when `compact_when_small_files` small fragments can be joined, or when the share
+    `compact_when_deleted` of the rows is deleted and would be dropped. Index maintenance is due when an index leaves
+    the share `index_when_uncovered` or the number `index_when_uncovered_rows` of its rows uncovered, or when
+    `index_when_segments` of its segments can be merged. Cleanup is due when `clean_when_versions` versions are older
+    than `keep_for` and not among the newest `keep_versions`. A bound of `None` never makes anything due.
 
-    Versions that a Lance tag, a branch or a clone names stay; so do `pins`, and those that a version on any ledger of
-    this Dagster was made of, or one of the `downstream` tables that are written elsewhere.
+    A sensor evaluates this every `interval_s` seconds (`None`: no sensor), and a schedule runs the maintenance at
+    `every`, a cron expression. The order is compaction, which may leave rows uncovered, then indices, then cleanup.
+
+    Versions that a Lance tag, a branch or a clone references are retained. So are the `pins`, and the inputs of
+    versions on any ledger of this Dagster instance and of the `downstream` tables, which other programs write.
     """
 
     compact_when_small_files: int | None = 16
     small_file_rows: int | None = None
-    """Fragments of fewer rows are small; `target_rows` unless it is said."""
+    """Fragments with fewer rows are small; the default is `target_rows`."""
     compact_when_deleted: float | None = 0.1
     target_rows: int = ROWS_PER_FILE_MAX
     index_when_uncovered: float | None = 0.1
@@ -49,18 +54,18 @@ class Maintenance:
     keep_versions: int = 10
     keep_for: timedelta = timedelta(days=14)
     orphan_grace: timedelta = timedelta(days=7)
-    """So long a file that no version names may belong to a write under way."""
+    """Age below which an unreferenced file may belong to a write in progress."""
     pins: Collection[int] | Mapping[int, str] = ()
-    """Versions that stay; a mapping says why."""
+    """Versions to retain; a mapping gives the reasons."""
     downstream: Sequence[TableReference | str] = ()
-    """Tables made of this one that no ledger of this Dagster knows."""
+    """Tables that are made from this one and are on no ledger of this Dagster instance."""
     every: str | None = None
     timezone: str | None = None
-    """Of `every`; UTC unless it is said."""
+    """Time zone of `every`; the default is UTC."""
     interval_s: int | None = 300
     beside_writes: bool = False
-    """Do not wait for runs that write the table: for one that is always written. Conflicts are settled as between any
-    two writers."""
+    """True to run concurrently with runs that write the table, for a table that is written all the time. Conflicts
+    are resolved as between any two writers."""
 
     def __post_init__(self) -> None:
         for name in _OPTIONAL_COUNTS:
@@ -68,25 +73,23 @@ class Maintenance:
         for name in ("target_rows", "keep_versions"):
             self._check_count(name, is_optional=False)
         if not (self.compacts or self.indexes or self.cleans):
-            raise _policy_error(
-                "every bound is None, so that nothing would ever be due; leave maintenance= out instead"
-            )
+            raise _policy_error("every bound is None, so nothing would ever be due; leave maintenance= out instead")
         if (self.small_file_rows or 0) > self.target_rows:
             raise _policy_error(
-                f"small_file_rows={self.small_file_rows} is above target_rows={self.target_rows}: a compaction makes "
-                "fragments of target_rows, which would be small ones for ever"
+                f"small_file_rows={self.small_file_rows} is above target_rows={self.target_rows}: fragments of "
+                "target_rows, which a compaction writes, would always count as small"
             )
         for name in ("compact_when_deleted", "index_when_uncovered"):
             share = getattr(self, name)
             if share is not None and (type(share) not in (int, float) or not 0 < share <= 1):
-                raise _policy_error(f"{name}={share!r}: a share of the rows, above 0 and up to 1")
+                raise _policy_error(f"{name}={share!r} must be a share of the rows, above 0 and up to 1")
         for name, least in (("keep_for", timedelta(0)), ("orphan_grace", _GRACE_MIN)):
             value = getattr(self, name)
             if not isinstance(value, timedelta) or value < least:
-                raise _policy_error(f"{name}={value!r}: a timedelta of at least {least}")
+                raise _policy_error(f"{name}={value!r} must be a timedelta of at least {least}")
         for number in self.pins:
             if type(number) is not int or number < 1:
-                raise _policy_error(f"pins has {number!r}, and versions are whole numbers from 1 on")
+                raise _policy_error(f"pins contains {number!r}, but versions are whole numbers from 1")
         _check_cron(self.every, self.timezone)
 
     @property
@@ -117,7 +120,7 @@ class Maintenance:
         if value is None and is_optional:
             return
         if type(value) is not int or value < 1:
-            raise _policy_error(f"{name}={value!r}: a whole number from 1 on{', or None' if is_optional else ''}")
+            raise _policy_error(f"{name}={value!r} must be a whole number from 1{', or None' if is_optional else ''}")
 
 
 def _check_cron(every: str | None, timezone: str | None) -> None:
@@ -129,5 +132,5 @@ def _check_cron(every: str | None, timezone: str | None) -> None:
         raise _policy_error(f"every={every!r}: {error}") from error
 
 
-def _policy_error(why: str) -> InvalidInput:
-    return InvalidInput(f"Maintenance: {why}")
+def _policy_error(reason: str) -> InvalidInput:
+    return InvalidInput(f"Maintenance: {reason}")

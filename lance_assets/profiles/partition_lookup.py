@@ -64,7 +64,8 @@ class VersionLookup:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """>>> _ranges([1, 2, 3, 7, 9, 10])
+    """
+    >>> _ranges([1, 2, 3, 7, 9, 10])
     '1-3, 7, 9-10'
     """
     ranges: list[list[int]] = []

@@ -335,7 +335,7 @@ def test_a_secret_stays_in_the_environment(project: Project, monkeypatch: pytest
     assert reached["aws_region"] == "north"
     monkeypatch.delenv("KEY")
     project.table()  # looked up when it is used, not when it is declared
-    with pytest.raises(InvalidInput, match="environment variable KEY, which is not set here"):
+    with pytest.raises(InvalidInput, match="environment variable KEY, which is not set in this process"):
         access(table)
 
 
@@ -423,7 +423,7 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     "maintenance": (
         f"{HEAD}  maintenance:\n    keep_versions: 0\n",
         5,
-        "maintenance: Maintenance: keep_versions=0: a whole number from 1 on",
+        "maintenance: Maintenance: keep_versions=0 must be a whole number from 1",
     ),
     "cron": (f"{HEAD}  maintenance: {{every: at night}}\n", 5, "maintenance: Maintenance: every='at night'"),
     "pins": (f"{HEAD}  maintenance:\n    pins: {{last: kept}}\n", 6, "pins.last: a version is a whole number"),

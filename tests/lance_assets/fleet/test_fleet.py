@@ -101,7 +101,7 @@ def test_all_are_looked_after_in_one_job(tmp_path: Path, instance: dg.DagsterIns
     one = tables["t003"]
     assert one["due"] == [
         "4 fragments of fewer than 1,000 rows can be joined; the bound is 3",
-        "2 versions (up to 2) outlived 14 days and the newest 2; the bound is 2",
+        "2 versions (up to 2) can be removed: older than 14 days and not among the newest 2; the bound is 2",
     ]
     assert (one["before"]["files"], one["after"]["files"], one["versions_removed"]) == (4, 1, 4)
     assert one["bytes_removed"] > 0
@@ -234,7 +234,7 @@ def test_versions_that_ledgers_and_policies_need_stay(tmp_path: Path, instance: 
     assert numbers == [(2, 3, 4), (1, 3, 4), (3, 4)]
     metadata, tables = told(instance, fleet.key)
     assert metadata["lance/spark_jobs"] == 0
-    assert tables["t001"]["kept"] == {"1": ["features 1 was made of it"], "3": ["pinned by the policy"]}
+    assert tables["t001"]["kept"] == {"1": ["features 1 was made from it"], "3": ["pinned by the policy"]}
 
 
 def test_what_a_compaction_makes_old_stays_for_who_needs_it(tmp_path: Path, instance: dg.DagsterInstance) -> None:

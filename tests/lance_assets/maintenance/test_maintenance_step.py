@@ -98,12 +98,12 @@ def test_a_run_compacts_cleans_up_and_records(
         assert head.at(version).to_table().num_rows == 10 * min(version, 8)
     assert told["lance/versions_kept"] == {
         "2": ["the audit of 2025"],
-        "3": ["features 1 was made of it"],
+        "3": ["features 1 was made from it"],
         "4": ["tag golden"],
     }
     assert told["lance/due"] == (
         "- 8 fragments of fewer than 100 rows can be joined; the bound is 3\n"
-        "- 2 versions (up to 5) outlived 14 days and the newest 3; the bound is 2"
+        "- 2 versions (up to 5) can be removed: older than 14 days and not among the newest 3; the bound is 2"
     )
     figures = {"versions_removed": 4, "partitions_retired": 4, "fragments_before": 8, "fragments_after": 1}
     assert {name: told[f"lance/{name}"] for name in figures} == figures

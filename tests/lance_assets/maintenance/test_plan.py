@@ -74,20 +74,20 @@ CASES: dict[str, tuple[dict[str, object], Maintenance, tuple[str, ...], tuple[st
         {"expired_versions": OLD},
         POLICY,
         (),
-        ("20 versions (up to 20) outlived 14 days and the newest 10; the bound is 20",),
+        ("20 versions (up to 20) can be removed: older than 14 days and not among the newest 10; the bound is 20",),
     ),
     "old versions by another bound": (
         {"expired_versions": (7,)},
         Maintenance(clean_when_versions=1, keep_for=timedelta(hours=36), keep_versions=3),
         (),
-        ("1 version (up to 7) outlived 1 day, 12:00:00 and the newest 3; the bound is 1",),
+        ("1 version (up to 7) can be removed: older than 1 day, 12:00:00 and not among the newest 3; the bound is 1",),
     ),
     "no cleanup": ({"expired_versions": OLD}, Maintenance(clean_when_versions=None), (), ()),
     "both": (
         {"small_fragments": 20, "expired_versions": OLD},
         POLICY,
         ("20 fragments of fewer than 1,048,576 rows can be joined; the bound is 16",),
-        ("20 versions (up to 20) outlived 14 days and the newest 10; the bound is 20",),
+        ("20 versions (up to 20) can be removed: older than 14 days and not among the newest 10; the bound is 20",),
     ),
 }
 
@@ -111,7 +111,7 @@ INDEX_CASES: dict[str, tuple[dict[str, int], Maintenance, tuple[str, ...]]] = {
     "segments": (
         {"segments": 9, "joined_segments": 8},
         POLICY,
-        ("the index 'user_idx' on user has 8 segments that could become one; the bound is 8",),
+        ("the index 'user_idx' on user has 8 segments that could be merged; the bound is 8",),
     ),
     "one alone has nothing to be joined with": ({"joined_segments": 1}, Maintenance(index_when_segments=1), ()),
     "moved rows": (
@@ -161,7 +161,7 @@ def test_versions_that_others_need_do_not_count() -> None:
     found = replace(IN_SHAPE, expired_versions=OLD)  # type: ignore[arg-type]
     assert plan_maintenance(found, POLICY, pinned={20, 99}).clean == ()
     due = plan_maintenance(found, Maintenance(clean_when_versions=19), pinned={20, 99})
-    assert due.clean[0].startswith("19 versions (up to 19) outlived")
+    assert due.clean[0].startswith("19 versions (up to 19) can be removed")
 
 
 def test_the_key_is_that_of_the_work() -> None:
@@ -175,24 +175,27 @@ def test_the_key_is_that_of_the_work() -> None:
 
 def test_a_table_in_shape_is_told_in_a_sentence() -> None:
     assert describe_shape(replace(IN_SHAPE, fragments=1, expired_versions=(3,))) == (  # type: ignore[arg-type]
-        "version 50 has 1,000,000 rows in 1 fragment, of which 0 could be joined; 1 version could go"
+        "version 50 has 1,000,000 rows in 1 fragment, of which 0 could be joined; 1 version could be removed"
     )
 
 
 BAD: list[tuple[str, Callable[[], object]]] = [
-    ("compact_when_small_files=0: a whole number from 1 on, or None", lambda: Maintenance(compact_when_small_files=0)),
-    ("keep_versions=True: a whole number", lambda: Maintenance(keep_versions=True)),
-    ("keep_versions=None: a whole number from 1 on", lambda: Maintenance(keep_versions=None)),  # type: ignore[arg-type]
-    ("compact_when_deleted=10: a share", lambda: Maintenance(compact_when_deleted=10)),
-    ("compact_when_deleted='0.1': a share", lambda: Maintenance(compact_when_deleted="0.1")),  # type: ignore[arg-type]
-    ("index_when_uncovered=0: a share", lambda: Maintenance(index_when_uncovered=0)),
-    ("index_when_segments=0: a whole number", lambda: Maintenance(index_when_segments=0)),
-    ("index_when_uncovered_rows=0.5: a whole", lambda: Maintenance(index_when_uncovered_rows=0.5)),  # type: ignore[arg-type]
-    ("keep_for=14: a timedelta", lambda: Maintenance(keep_for=14)),  # type: ignore[arg-type]
+    (
+        "compact_when_small_files=0 must be a whole number from 1, or None",
+        lambda: Maintenance(compact_when_small_files=0),
+    ),
+    ("keep_versions=True must be a whole number", lambda: Maintenance(keep_versions=True)),
+    ("keep_versions=None must be a whole number from 1", lambda: Maintenance(keep_versions=None)),  # type: ignore[arg-type]
+    ("compact_when_deleted=10 must be a share", lambda: Maintenance(compact_when_deleted=10)),
+    ("compact_when_deleted='0.1' must be a share", lambda: Maintenance(compact_when_deleted="0.1")),  # type: ignore[arg-type]
+    ("index_when_uncovered=0 must be a share", lambda: Maintenance(index_when_uncovered=0)),
+    ("index_when_segments=0 must be a whole number", lambda: Maintenance(index_when_segments=0)),
+    ("index_when_uncovered_rows=0.5 must be a whole", lambda: Maintenance(index_when_uncovered_rows=0.5)),  # type: ignore[arg-type]
+    ("keep_for=14 must be a timedelta", lambda: Maintenance(keep_for=14)),  # type: ignore[arg-type]
     ("keep_for=", lambda: Maintenance(keep_for=timedelta(days=-1))),
     ("orphan_grace=", lambda: Maintenance(orphan_grace=timedelta(minutes=59))),
     ("small_file_rows=11 is above target_rows=10", lambda: Maintenance(small_file_rows=11, target_rows=10)),
-    ("pins has 'v3'", lambda: Maintenance(pins=["v3"])),  # type: ignore[list-item]
+    ("pins contains 'v3'", lambda: Maintenance(pins=["v3"])),  # type: ignore[list-item]
     ("every='at night'", lambda: Maintenance(every="at night")),
     (
         "every bound is None",

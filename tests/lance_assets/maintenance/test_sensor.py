@@ -82,7 +82,7 @@ def test_what_is_due_is_launched_once(tmp_path: Path, instance: dg.DagsterInstan
     filled(table, 2)
     assert asked(table, instance) == (
         "lake/orders: nothing is due; version 2 has 2 rows in 2 fragments, of which 2 could be joined; "
-        "0 versions could go"
+        "0 versions could be removed"
     )
     Table.open(table.uri).append(ROW)
     request = asked(table, instance)
@@ -90,15 +90,15 @@ def test_what_is_due_is_launched_once(tmp_path: Path, instance: dg.DagsterInstan
     assert request.run_key is not None
     assert request.run_key.startswith("v3-compact-")
     run = launched(instance, request, table)
-    why = f"lake/orders: the run {run.run_id} maintains it already, and is not finished. What is due: 3 fragments"
+    why = f"lake/orders: the run {run.run_id} is maintaining it and is not finished. Due: 3 fragments"
     assert str(asked(table, instance)).startswith(why)
     instance.report_run_failed(run)
-    assert "ended without success, and the next one waits for an hour" in str(asked(table, instance))
+    assert "did not succeed; the next run waits until an hour" in str(asked(table, instance))
     again = asked(table, instance, after=timedelta(minutes=61))
     assert isinstance(again, dg.RunRequest)
     assert again.run_key == request.run_key.removesuffix("-1") + "-2"  # Dagster launches no run key twice
     launched(instance, again, table, dg.DagsterRunStatus.SUCCESS)
-    assert "was there for the same, and the table is as it was" in str(asked(table, instance, after=DAY))
+    assert "did the same, and the table has not changed" in str(asked(table, instance, after=DAY))
     Table.open(table.uri).append(ROW)
     assert isinstance(asked(table, instance, after=DAY), dg.RunRequest)
 
@@ -124,7 +124,7 @@ def test_nothing_is_launched_beside_a_write(tmp_path: Path, instance: dg.Dagster
     assert isinstance(asked(table, instance), dg.RunRequest)
     for status in (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING):
         run = begun(instance, table.write_key("orders_append"), status=status)
-        why = f"lake/orders: the run {run.run_id} is writing it (lake/orders_append), and is not finished"
+        why = f"lake/orders: the run {run.run_id} is writing it (lake/orders_append) and is not finished"
         assert str(asked(table, instance)).startswith(why)
         assert isinstance(asked(beside, instance), dg.RunRequest)
         assert scheduled(table, instance) == why
@@ -185,7 +185,7 @@ def test_versions_that_others_need_are_no_reason(tmp_path: Path, instance: dg.Da
     told = replace(table, maintenance=replace(policy, downstream=[other]))
     assert "nothing is due" in str(asked(told, instance))
     lost = replace(table, maintenance=replace(policy, downstream=[str(tmp_path / "nowhere")]))
-    assert "which versions the downstream table needs cannot be told, so that no version goes" in str(
+    assert "nowhere cannot be read, so the versions that it needs are unknown and no version is removed" in str(
         asked(lost, instance)
     )
 
