@@ -327,7 +327,7 @@ def _running_context() -> SparkContext | None:
 
 
 def _is_java_running() -> bool:
-    """Return whether Java runs, started by spark-submit or by an earlier session of this process that may have ended."""
+    """Return whether Java runs, started by spark-submit or by an earlier session, perhaps stopped since."""
     return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
 
 

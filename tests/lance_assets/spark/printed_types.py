@@ -1,4 +1,4 @@
-"""`lance_assets/spark/TYPES.md`, from what the code does.
+"""`lance_assets/spark/TYPES.md`, printed from the conversions of the code.
 
 `python -m tests.lance_assets.spark.printed_types` writes it.
 """
@@ -13,54 +13,54 @@ from tests.lance_assets.spark.cells import KINDS
 
 PLACE = Path(lance_assets.spark.__file__).with_name("TYPES.md")
 
-_BEFORE = """# Spark's types and Lance's
+_BEFORE = """# Type conversions between Spark and Lance
 
-What a column of a table is to Spark, and what a new table stores for a Spark column of that type. A table that is
-there decides by its own types: rows that come back from Spark are brought into them, and a value that does not fit
-is an error on the driver that names the column (nested: its path), the two types and what to do; nothing is
-committed then. So a table keeps its unsigned numbers, halves, vectors, zones, units and field metadata through
-`append` and `overwrite`. This page is held true by tests, which take every type through a real Spark in every
-shape: plain, without nulls, with nothing but nulls, in structs, lists, large lists, maps, and structs in lists.
+The table lists how Spark sees a stored column, and what a new table stores for a Spark column of that type. An
+existing table keeps its own types: rows that return from Spark are converted to them. A value that does not fit is
+an error on the driver, which names the column (with its path if it is nested), both types and the remedy; nothing is
+committed then. A table therefore keeps its unsigned integers, half floats, vectors, time zones, units and field
+metadata through `append` and `overwrite`. Tests keep this page current: they pass every type through a real Spark in
+every shape: plain, without nulls, all nulls, in structs, lists, large lists, maps, and structs in lists.
 
-| stored (Arrow) | to Spark | a new table of it stores | what to know |
+| stored (Arrow) | Spark type | stored by a new table | notes |
 |---|---|---|---|
 """
 
 _NOTES = {
-    "uint64": "wide enough for all; signed `bigint` is not",
-    "float16": "back into halves only what a half holds: no rounding, no infinity for what is too large",
-    "fixed_binary": "back only of that width",
-    "vector": "back only of that length; items may be null, as in Lance",
-    "date64": "a date64 that is no whole day is an error",
-    "timestamp_ns_utc": "what Spark would cut off is an error; likewise with every zone, and without",
-    "timestamp_s_utc": "beyond what microseconds hold is an error; back, what seconds would cut off",
+    "uint64": "a signed `bigint` is too narrow",
+    "float16": "only values that a half float represents exactly return: no rounding, no infinity for large values",
+    "fixed_binary": "only values of that width return",
+    "vector": "only lists of that length return; items may be null, as in Lance",
+    "date64": "a date64 that is not a whole day is an error",
+    "timestamp_ns_utc": "a value that microseconds would truncate is an error; likewise with every zone, and without",
+    "timestamp_s_utc": "a value outside the range of microseconds is an error; on return, one that seconds truncate",
     "timestamp_us_berlin": "an instant stays an instant, whatever the session's time zone; the table keeps its zone",
-    "timestamp_us_ntz": "no zone is put in, none taken off: instants do not go into it",
-    "duration_ns": "what microseconds would cut off is an error",
+    "timestamp_us_ntz": "no zone is added or removed: instants are an error",
+    "duration_ns": "a value that microseconds would truncate is an error",
     "decimal256": "up to 38 digits",
     "uuid": "sixteen bytes",
-    "dictionary": "the values",
+    "dictionary": "the dictionary is decoded",
     "null": "Spark's `void`",
 }
 
 _AFTER = """
-**Spark cannot hold** `time32`, `time64` and decimals of more than 38 digits: the error names the column; leave it
-out with `columns=[...]`, or read it with `lance_core.Table`. Decimals with a scale below zero come with zeros in
-its place. JSON comes as text. Of blobs comes where they are, as in `Table.to_table`; bytes go in.
+**Spark lacks** `time32`, `time64` and decimals of more than 38 digits: the error names the column. Leave it out with
+`columns=[...]`, or read it with `lance_core.Table`. Decimals with a negative scale are read with zeros for the missing
+digits. JSON is read as text. A blob is read as its location, as in `Table.to_table`, and is written as bytes.
 
-**A table does not store** `variant` (`to_json` makes a text), `time` (cast to string), `interval year to month`
-(months as a number), calendar intervals, `geometry` and `geography` (`st_asbinary`) and user-defined types (select
-what they are made of): refused by name before a job runs. `char` and `varchar` are stored as text, without their
-length; so is text with a collation, without it.
+**A table cannot store** `variant` (use `to_json`), `time` (cast it to string), `interval year to month` (store its
+months as a number), calendar intervals, `geometry` and `geography` (use `st_asbinary`) and user-defined types (select
+their fields): an error names the column before a job runs. `char` and `varchar` are stored as text without their
+length, and text with a collation is stored without it.
 
-**No cast is guessed**: text does not become a number, a timestamp no date, an instant no time without zone, a
-boolean no number, and decimals lose no digits. Cast in Spark, where you see it. To Spark "not null" is said of one
-DataFrame: a new table's columns are nullable.
+**No implicit casts**: text does not become a number, a timestamp a date, an instant a time without zone, or a boolean
+a number, and decimals lose no digits. Cast in Spark, where the cast is visible. All columns of a new table are
+nullable, since in Spark "not null" describes one DataFrame only.
 
-**Field metadata** of a stored column is metadata of the Spark column, and of a new table made of it. In it
-`arrow.fixed-size-list.size` (as the JVM connector spells it) says that arrays are vectors of that length: reading
-sets it, and a column that has it is stored as vectors. Spark's own notes (`SPARK::...`, `__...`) are never stored,
-nor is its name for the items of a list.
+**Field metadata** of a stored column is metadata of the Spark column, and of a new table created from it. The key
+`arrow.fixed-size-list.size` (spelt as in the JVM connector) marks arrays as vectors of that length: a read sets it, and
+a column that has it is stored as vectors. Spark's internal keys (`SPARK::...`, `__...`) are never stored, nor is its
+name for the items of a list.
 """
 
 
