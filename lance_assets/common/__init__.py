@@ -1,1 +1,1 @@
-"""Shared helpers without Dagster or Spark: text formatting, SQL literals, statistics of a version."""
+"""Common helpers without Dagster or Spark: text formatting, SQL literals and version statistics."""

@@ -1,4 +1,4 @@
-"""Values and names as Lance's SQL spells them. The one place where text becomes part of a condition."""
+"""SQL literals: quotes values and names for Lance SQL, the only place where text becomes part of a condition."""
 
 from datetime import date, datetime
 from decimal import Decimal
@@ -10,7 +10,8 @@ Value: TypeAlias = str | bool | int | float | Decimal | date | datetime | None
 
 
 def sql_literal(value: Value, name: str) -> str:
-    """
+    """Return the value as a literal. `name` names the value in errors.
+
     >>> sql_literal("it's", "x"), sql_literal(3, "x"), sql_literal(date(2026, 1, 2), "x"), sql_literal(None, "x")
     ("'it''s'", '3', "date '2026-01-02'", 'null')
     """
@@ -31,14 +32,14 @@ def sql_literal(value: Value, name: str) -> str:
             return f"date '{value.isoformat()}'"
         case _:
             raise InvalidInput(
-                f"the value of {name!r} is a {type(value).__name__}; give a text, a number, a boolean, a date or a "
-                "datetime"
+                f"the value of {name!r} is a {type(value).__name__}; pass a str, a number, a bool, a date or a datetime"
             )
 
 
 def quote_identifier(name: str) -> str:
-    """
-    >>> column("day"), column("a`b")
+    """Return the name as a quoted identifier.
+
+    >>> quote_identifier("day"), quote_identifier("a`b")
     ('`day`', '`a``b`')
     """
     return "`" + name.replace("`", "``") + "`"

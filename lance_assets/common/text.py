@@ -1,5 +1,6 @@
-"""Words and numbers for people: in a terminal, in a picture, in markdown. What comes from a table comes from anybody,
-so nothing in it may steer a terminal or be markup. Pure.
+"""Text formatting: numbers, sizes and untrusted text for terminals, diagrams and markdown. Pure.
+
+Text from a table is untrusted: it must neither control a terminal nor act as markup.
 """
 
 import re
@@ -14,39 +15,41 @@ _UNITS = ("kB", "MB", "GB", "TB", "PB")
 
 
 def escape_markdown(text: str) -> str:
-    """As it stands there."""
+    """Return the text with control characters removed and markdown escaped, so that it appears verbatim."""
     return _MARKUP.sub(r"\\\1", plain(text))
 
 
 def truncate(text: str, cells_max: int) -> str:
-    """To so many cells of a fixed-width font, in which some characters take two."""
+    """Shorten the text to `cells_max` cells of a fixed-width font, in which some characters take two cells."""
     if cell_width(text) <= cells_max:
         return text
-    kept, room = [], cells_max - 1
+    kept, free = [], cells_max - 1
     for character in text:
-        room -= cell_width(character)
-        if room < 0:
+        free -= cell_width(character)
+        if free < 0:
             break
         kept.append(character)
     return "".join(kept) + "…" if cells_max > 0 else ""
 
 
 def cell_width(text: Iterable[str]) -> int:
-    return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
+    """Return the width of the text in cells of a fixed-width font."""
+    return sum(0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1 for character in text)
 
 
-def format_count(number: int, what: str, several: str | None = None) -> str:
-    """
-    >>> count(1, "row"), count(12345, "row")
+def format_count(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun.
+
+    >>> format_count(1, "row"), format_count(12345, "row")
     ('1 row', '12,345 rows')
     """
-    return f"{number:,} {what if number == 1 else several or f'{what}s'}"
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def format_bytes(number: int | None) -> str:
-    """Of bytes; nothing where nobody knows.
+    """Format a number of bytes; an unknown number is the empty text.
 
-    >>> size(1_234_567)
+    >>> format_bytes(1_234_567)
     '1.2 MB'
     """
     if number is None:
@@ -62,8 +65,9 @@ def format_bytes(number: int | None) -> str:
 
 
 def format_duration(time: timedelta) -> str:
-    """
-    >>> age(timedelta(days=1, hours=2, minutes=3)), age(timedelta(seconds=8.4))
+    """Return a duration in its two largest units.
+
+    >>> format_duration(timedelta(days=1, hours=2, minutes=3)), format_duration(timedelta(seconds=8.4))
     ('1 day 2 h', '8 s')
     """
     minutes, seconds = divmod(int(time.total_seconds()), 60)

@@ -1,7 +1,7 @@
 """Version statistics: rows, deletions, files, bytes and small fragments of a version, taken from its manifest.
 
-This module reads no file: the table already holds its manifest. It makes one pass over the fragments, of which there may
-be a hundred thousand. Start with `VersionStats.of`.
+This module reads no file: the table already holds its manifest. It makes one pass over the fragments, of which a table
+may have a hundred thousand. Start with `VersionStats.of`.
 """
 
 from collections.abc import Iterator

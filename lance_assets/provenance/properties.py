@@ -1,7 +1,7 @@
-"""What a run writes into the transaction of a version, by name, and what of it can be read back. Without Dagster:
-whoever looks at a table needs none.
+"""Transaction properties: the keys under which a Dagster run records itself in a version, and a parser for its inputs.
 
-Anyone can write a transaction, so what is found may be anything.
+This module does not import Dagster, so that tools without Dagster can read the properties. Any writer can set the
+properties of a transaction, so their values are untrusted.
 """
 
 import json
@@ -21,46 +21,47 @@ _VERSION_MAX = 2**64
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The versions of tables that were read for a version, as it says."""
+    """Versions of tables that were read to produce a version, as its property records them."""
 
     versions: tuple[tuple[str, int], ...] = ()
-    """Several of one table where several were read."""
+    """Pairs of table URI and version. A table appears several times if several of its versions were read."""
     unparsed: str | None = None
-    """What was written there and is not that."""
+    """Value of the property if it could not be parsed."""
 
 
 def parse_inputs(properties: Mapping[str, str]) -> Inputs:
-    """
-    >>> inputs_of({INPUTS: '{"/lake/orders.lance": 7}'}).versions
+    """Parse the property `INPUTS`.
+
+    >>> parse_inputs({INPUTS: '{"/lake/orders.lance": 7}'}).versions
     (('/lake/orders.lance', 7),)
-    >>> inputs_of({INPUTS: '{"/lake/orders.lance": [7, 9]}'}).versions
+    >>> parse_inputs({INPUTS: '{"/lake/orders.lance": [7, 9]}'}).versions
     (('/lake/orders.lance', 7), ('/lake/orders.lance', 9))
     """
     text = properties.get(INPUTS)
     if text is None:
         return Inputs()
     try:
-        told = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
         return Inputs(unparsed=text)
-    if not isinstance(told, dict):
+    if not isinstance(parsed, dict):
         return Inputs(unparsed=text)
-    several = {uri: given if isinstance(given, list) else [given] for uri, given in told.items()}
-    if not all(map(_is_version, chain.from_iterable(several.values()))):
+    by_table = {uri: value if isinstance(value, list) else [value] for uri, value in parsed.items()}
+    if not all(map(_is_version, chain.from_iterable(by_table.values()))):
         return Inputs(unparsed=text)
-    return Inputs(tuple(sorted((uri, version) for uri, versions in several.items() for version in set(versions))))
+    return Inputs(tuple(sorted((uri, version) for uri, versions in by_table.items() for version in set(versions))))
 
 
 def group_inputs(versions: Iterable[tuple[str, int]]) -> dict[str, int | list[int]]:
-    """By table: the version that was read of it, or a list of them.
+    """Return the value of the property `INPUTS`: the version that was read of each table, or a list of versions.
 
-    >>> as_inputs([("/a", 7), ("/b", 2), ("/a", 9)])
+    >>> group_inputs([("/a", 7), ("/b", 2), ("/a", 9)])
     {'/a': [7, 9], '/b': 2}
     """
     by_table: dict[str, set[int]] = {}
     for uri, version in versions:
         by_table.setdefault(uri, set()).add(version)
-    return {uri: min(found) if len(found) == 1 else sorted(found) for uri, found in by_table.items()}
+    return {uri: min(numbers) if len(numbers) == 1 else sorted(numbers) for uri, numbers in by_table.items()}
 
 
 def _is_version(number: object) -> bool:

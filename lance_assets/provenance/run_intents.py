@@ -1,35 +1,35 @@
-"""What one write intends, in words that stay the same however often Dagster has to try.
+"""Run intents: the idempotency key of a write, which stays the same across Dagster's retries.
 
-The core lands an intention once (`intent=`). Which tries are the same intention is decided here: a step's retry keeps
-its run, a retried or re-executed run is a new one that goes on for its parent, and running again what had succeeded is
-a new intention. The record of an intention lives inside the table that it is for, so the table's place is no part of
-it: a table that is moved or copied takes the memory of what it holds along.
+The core commits at most one version per intent (`intent=`). This module decides which attempts share an intent. The
+retry of a step keeps its run. A retried or re-executed run is a new run that continues its parent and keeps the intent.
+To run again what succeeded is a new intent. The record of an intent is stored inside its table, so the location is not
+part of the intent: a table that is moved or copied keeps its records.
 """
 
 import dagster as dg
 
-from lance_core import FOR_GOOD
+from lance_core import PERMANENT_PREFIX
 
 _PARENTS_MAX = 1000
 _PARENT = "dagster/parent_run_id"
 
 
 def run_intent(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.AssetKey, partition: str | None) -> str:
-    """Once for a run and all its retries."""
+    """Return an intent for one commit per run, including all retries of the run."""
     where = f" partition {partition}" if partition is not None else ""
     return f"dagster asset {key.to_user_string()}{where} once for run {logical_run_id(instance, run)}"
 
 
 def partition_intent(key: dg.AssetKey, partition: str) -> str:
-    """Once, ever: also after a month, when the table has forgotten other intents."""
-    return f"{FOR_GOOD}dagster asset {key.to_user_string()} once for partition {partition}"
+    """Return a permanent intent: one commit per partition, even after the table has expired other intents."""
+    return f"{PERMANENT_PREFIX}dagster asset {key.to_user_string()} once for partition {partition}"
 
 
 def logical_run_id(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
-    """The first run of a chain in which each goes on for one that did not succeed.
+    """Return the first run of the chain in which each run continues a parent that did not succeed.
 
-    Not the root run: where a run that succeeded was deliberately executed again and *that* one failed, its retries go
-    on for it, not for the root.
+    This can differ from the root run: if a user re-executes a successful run and the new run fails, the retries
+    continue the new run, not the root.
     """
     current = run
     for _ in range(_PARENTS_MAX):
@@ -38,7 +38,7 @@ def logical_run_id(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
             return current.run_id
         parent = instance.get_run_by_id(parent_id)
         if parent is None:
-            # Its record was deleted. A retry goes on for it all the same; of another run nothing is known to go on.
+            # The parent's record was deleted. A retry still continues it; any other run counts as a new one.
             return parent_id if _is_retry(current) else current.run_id
         if parent.status is dg.DagsterRunStatus.SUCCESS:
             return current.run_id

@@ -1,1 +1,1 @@
-"""Dagster resources: how a project reaches its tables (`lance.py`) and its Spark session (`spark.py`)."""
+"""Dagster resources: access to tables (`lance.py`) and to a Spark session (`spark.py`)."""

@@ -1,8 +1,8 @@
-"""Where tables are and how they are reached, as a resource: options of the store, the manifest store, a common root.
+"""`LanceResource`: location of tables and access to them, with storage options, manifest store and a common root.
 
-Secrets stay references: a `dagster.EnvVar`, or `env:NAME` and `provider`, which the core looks up in each process that
-uses them, Spark's workers too. What is written out is refused, since Dagster shows the configuration of resources.
-Nothing here knows of assets; `ledger/ledger.py` holds one of these for each table.
+Secrets stay references: a `dagster.EnvVar`, or `env:NAME` and `provider`, which the core resolves in each process that
+uses them, Spark's workers included. A literal secret is refused, since Dagster displays the configuration of resources.
+This module knows no assets; each `Ledger` (`ledger/ledger.py`) holds one resource.
 """
 
 import os
@@ -18,7 +18,7 @@ from lance_core.tasks.credentials import has_password, is_key_id, is_reference, 
 
 
 class Access(TypedDict):
-    """How to reach a table, as `Table.open` and every op of `lance_assets.spark` take it."""
+    """Arguments for access to a table, as `Table.open` and the functions of `lance_assets.spark` take them."""
 
     storage_options: Mapping[str, str]
     manifest_store: str | None
@@ -26,20 +26,24 @@ class Access(TypedDict):
 
 
 class LanceResource(dg.ConfigurableResource["LanceResource"]):
-    """
-    >>> LanceResource(root="s3://lake", storage_options={"aws_region": "eu-west-1"}).place("orders.lance")
+    """Access to Lance tables, for `lance_table(storage=...)`, `LanceIOManager(storage=...)` and your own assets.
+
+    >>> LanceResource(root="s3://lake", storage_options={"aws_region": "eu-west-1"}).resolve_uri("orders.lance")
     's3://lake/orders.lance'
 
-    For `lance_table(storage=...)` and `LanceIOManager(storage=...)`, and for assets of your own, which open tables with
-    it. `storage_options` are spelt as Lance spells them.
+    The keys of `storage_options` are those of Lance.
     """
 
-    root: str | None = Field(default=None, description="The place that places without a scheme are below.")
+    root: str | None = Field(default=None, description="Location that relative table locations are resolved against.")
     storage_options: dict[str, str] = Field(
-        default_factory=dict, repr=False, description="How to reach the store; secrets as dagster.EnvVar or env:NAME."
+        default_factory=dict,
+        repr=False,
+        description="Options of the object store; give secrets as dagster.EnvVar or env:NAME.",
     )
     manifest_store: str | None = Field(
-        default=None, repr=False, description="Where versions are reserved, if the store itself cannot decide."
+        default=None,
+        repr=False,
+        description="Store that decides commits, if the object store has no conditional put: dynamodb://table.",
     )
 
     def __init__(self, **data: object) -> None:
@@ -50,13 +54,13 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
             value = data.get(name)
             if is_literal(value) and has_password(str(value)):
                 raise InvalidInput(
-                    f"{name}= of LanceResource has a password in it, and Dagster shows the configuration of resources; "
-                    'give it as dagster.EnvVar("NAME") and set that variable where this code runs'
+                    f"{name}= of LanceResource contains a password, and Dagster displays the configuration of "
+                    'resources; pass it as dagster.EnvVar("NAME") and set that variable where this code runs'
                 )
         super().__init__(**data)
 
     def resolve_uri(self, uri: str | os.PathLike[str]) -> str:
-        """Below the root, where the place has no scheme and is not absolute."""
+        """Return the URI, resolved against the root if it is a relative path."""
         uri = os.fspath(uri)
         root = resolve_env_var(self.root, "root=")
         if root is None or "://" in uri or os.path.isabs(uri):
@@ -64,7 +68,7 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
         return f"{root.rstrip('/')}/{uri}"
 
     def access(self, branch: str | None = None) -> Access:
-        """With the values of `EnvVar`s, looked up now."""
+        """Return the access arguments with the current values of `EnvVar`s."""
         options = {
             name: str(resolve_env_var(value, f"the storage option {name!r}"))
             for name, value in self.storage_options.items()
@@ -84,6 +88,7 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
         branch: str | None = None,
         timestamp: datetime | None = None,
     ) -> Table:
+        """Open a table at its newest version, or at a version, tag or time."""
         return Table.open(self.resolve_uri(uri), version=version, tag=tag, timestamp=timestamp, **self.access(branch))
 
     def exists(self, uri: str | os.PathLike[str]) -> bool:
@@ -92,12 +97,15 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
 
 
 _env_var_names: set[str] = set()
-"""Variables of the environment that an `EnvVar` has named in this process."""
+"""Names of the environment variables that an `EnvVar` has referred to in this process."""
 
 
 def is_literal(value: object) -> bool:
-    """Whether Dagster would show it: it stands in the code, or the code has taken it out of the environment by itself.
-    Dagster also makes a resource anew with what an `EnvVar` stands for; by the name that this had it is known again."""
+    """Return whether Dagster would display the value: the code contains it or has read it from the environment itself.
+
+    Dagster also recreates a resource with the value of an `EnvVar`. Such a value is recognized as the current value
+    of a variable that an `EnvVar` referred to before.
+    """
     if isinstance(value, dg.EnvVar):
         _env_var_names.add(value.env_var_name)
         return False
@@ -107,19 +115,20 @@ def is_literal(value: object) -> bool:
 def _check_storage_option(name: str, value: object) -> None:
     if is_secret(name) and not is_key_id(name) and is_literal(value) and not is_reference(value):
         raise InvalidInput(
-            f"the storage option {name!r} is a secret that is written out, and Dagster shows the configuration of "
-            f'resources; give it as dagster.EnvVar("NAME") or as "env:NAME", and set that variable where this code '
-            "runs and where Spark's workers do"
+            f"the storage option {name!r} is a literal secret, and Dagster displays the configuration of resources; "
+            'pass it as dagster.EnvVar("NAME") or as "env:NAME", and set that variable where this code and Spark\'s '
+            "workers run"
         )
 
 
-def resolve_env_var(value: str | None, what: str) -> str | None:
+def resolve_env_var(value: str | None, subject: str) -> str | None:
+    """Return the value, or the current value of its variable if it is an `EnvVar`."""
     if not isinstance(value, dg.EnvVar):
         return value
-    found = value.get_value()
-    if found is None:
+    resolved = value.get_value()
+    if resolved is None:
         raise InvalidInput(
-            f"{what} comes from the environment variable {value.env_var_name}, which is not set here; set it where "
-            "this code runs"
+            f"{subject} comes from the environment variable {value.env_var_name}, which is not set in this process; "
+            "set it where this code runs"
         )
-    return found
+    return resolved

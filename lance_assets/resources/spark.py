@@ -1,8 +1,8 @@
-"""Spark for assets: one resource from a laptop to a cluster, by configuration.
+"""`SparkSessionResource`: a Spark session for assets by configuration, from a laptop to a cluster.
 
-Anything else with a `.spark_session` will do too, as dagster-pyspark's resources have. The session is opened when it is
-first asked for, so that loading definitions starts no Java, and never stopped here: a process has one Spark
-application, and others may be using it.
+Any object with a `.spark_session` works too, such as the resources of dagster-pyspark. The session is opened on first
+use, so that loading definitions does not start Java. This module never stops it: a process has one Spark application,
+which other code may share. Start with `session_of`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,23 +21,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPARK_RESOURCE_KEY = "spark"
-"""The resource key under which write assets look for it."""
+"""Resource key of the Spark session of write assets."""
 
 
 class SparkSessionResource(dg.ConfigurableResource["SparkSessionResource"]):
-    """
+    """Spark session for assets.
+
     >>> SparkSessionResource(master="local[2]", conf={"spark.sql.shuffle.partitions": "4"})
     SparkSessionResource(master='local[2]', app_name='lance-assets')
 
-    On a cluster `master="spark://host:7077"`, `yarn` or `k8s://...`; for Spark Connect `remote="sc://host:15002"`.
-    A secret is a `dagster.EnvVar`: what is written out would be shown on the page of the resource.
+    For a cluster use `master="spark://host:7077"`, `yarn` or `k8s://...`; for Spark Connect `remote="sc://host:15002"`.
+    Pass a secret as `dagster.EnvVar`, since Dagster displays literal values on the page of the resource.
     """
 
-    master: str | None = Field(default=None, description="Where Spark runs; local[*] if nothing else says so.")
-    remote: str | None = Field(default=None, repr=False, description="A Spark Connect server, sc://host:port.")
-    app_name: str = Field(default="lance-assets", description="What Spark calls the application.")
+    master: str | None = Field(default=None, description="Spark master URL; local[*] if the environment sets none.")
+    remote: str | None = Field(default=None, repr=False, description="Spark Connect server: sc://host:port.")
+    app_name: str = Field(default="lance-assets", description="Name of the Spark application.")
     conf: dict[str, str] = Field(
-        default_factory=dict, repr=False, description="Any Spark setting; secrets as dagster.EnvVar."
+        default_factory=dict, repr=False, description="Spark settings; give secrets as dagster.EnvVar."
     )
 
     _session: "SparkSession | None" = PrivateAttr(default=None)
@@ -54,6 +55,7 @@ class SparkSessionResource(dg.ConfigurableResource["SparkSessionResource"]):
 
     @property
     def spark_session(self) -> "SparkSession":
+        """The session, opened on first use."""
         if self._session is None:
             settings = SparkSettings(master=self.master, remote=self.remote, app_name=self.app_name, conf=self.conf)
             self._session = open_session(settings)
@@ -61,37 +63,40 @@ class SparkSessionResource(dg.ConfigurableResource["SparkSessionResource"]):
 
 
 def session_of(resource: object) -> "SparkSession":
-    """The live session of whatever stands under the resource key `spark`, a session itself among them. It runs with the
-    settings that the resource asks for, or is refused."""
+    """Return the live session of a resource with `.spark_session`, or a session itself.
+
+    Raises `InvalidInput` if the session does not run with the settings that the resource requests.
+    """
     if not (is_session(resource) or _has_session(resource)):
         raise InvalidInput(
-            f"the resource {SPARK_RESOURCE_KEY!r} is a {type(resource).__name__} without .spark_session; give a "
-            "SparkSessionResource, a PySparkResource of dagster-pyspark, a session, or an object that has one"
+            f"the resource {SPARK_RESOURCE_KEY!r} is a {type(resource).__name__} without .spark_session; use a "
+            "SparkSessionResource, a PySparkResource of dagster-pyspark, a session, or an object with a .spark_session"
         )
     with keep_sigint_handler():
         session = live_session(cast("SparkSession", resource))
-    asked = getattr(resource, "spark_config", None)  # of dagster-pyspark, whose resources drop in silence what is late
-    if isinstance(asked, Mapping):
-        check_applied(session, dict(_flatten(asked)))
+    # Resources of dagster-pyspark silently drop settings that come too late for the application.
+    requested = getattr(resource, "spark_config", None)
+    if isinstance(requested, Mapping):
+        check_applied(session, dict(_flatten(requested)))
     return session
 
 
 def _has_session(resource: object) -> bool:
-    """Found without asking for it, which may start Java."""
+    """Return whether the object has a `.spark_session`, without a call of the property, which may start Java."""
     return hasattr(type(resource), "spark_session") or "spark_session" in getattr(resource, "__dict__", {})
 
 
-def _flatten(settings: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
-    """dagster-pyspark takes dots and levels alike."""
+def _flatten(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the settings with dotted keys; dagster-pyspark accepts dotted keys and nested mappings."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{above}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
-            yield f"{above}{name}", value
+            yield f"{prefix}{name}", value
 
 
-def _exposed_secret_message(where: str) -> str:
+def _exposed_secret_message(name: str) -> str:
     return (
-        f"{where} of SparkSessionResource looks like a secret, and Dagster shows the configuration of resources; "
-        'give it as dagster.EnvVar("NAME") and set that variable where this code runs'
+        f"{name} of SparkSessionResource looks like a secret, and Dagster displays the configuration of resources; "
+        'pass it as dagster.EnvVar("NAME") and set that variable where this code runs'
     )

@@ -15,11 +15,11 @@ from tests.lance_assets.instances import run
 
 CANARY = "canary-3a71"
 LATE: list[tuple[Mapping[str, object], str]] = [
-    ({"spark.executor.memory": "9g"}, "spark.executor.memory: asked for 9g, it runs with"),
-    ({"spark": {"executor": {"memory": "9g"}}}, "spark.executor.memory: asked for 9g, it runs with"),
-    ({"spark.master": "yarn"}, "spark.master: asked for yarn, it runs with local[2,3]"),
-    ({"spark.ui.enabled": False}, "spark.ui.enabled: asked for false, it runs with true"),
-    ({"spark.hadoop.fs.s3a.secret.key": CANARY}, "spark.hadoop.fs.s3a.secret.key: asked for ***, it runs with"),
+    ({"spark.executor.memory": "9g"}, "spark.executor.memory: requested 9g, but it runs with"),
+    ({"spark": {"executor": {"memory": "9g"}}}, "spark.executor.memory: requested 9g, but it runs with"),
+    ({"spark.master": "yarn"}, "spark.master: requested yarn, but it runs with local[2,3]"),
+    ({"spark.ui.enabled": False}, "spark.ui.enabled: requested false, but it runs with true"),
+    ({"spark.hadoop.fs.s3a.secret.key": CANARY}, "spark.hadoop.fs.s3a.secret.key: requested ***, but it runs with"),
 ]
 FINE: list[Mapping[str, object]] = [
     {},
@@ -51,7 +51,7 @@ def test_a_second_resource_of_ours_must_fit_the_application_of_the_first(spark: 
     first = SparkSessionResource(conf={"spark.sql.shuffle.partitions": "3"})
     assert session_of(first).conf.get("spark.sql.shuffle.partitions") == "3"
     second = SparkSessionResource(conf={"spark.sql.warehouse.dir": "file:/elsewhere"})
-    with pytest.raises(InvalidInput, match=r"spark\.sql\.warehouse\.dir: asked for file:/elsewhere, it runs with"):
+    with pytest.raises(InvalidInput, match=r"spark\.sql\.warehouse\.dir: requested file:/elsewhere, but it runs with"):
         session_of(second)
 
 
