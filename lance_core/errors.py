@@ -84,7 +84,7 @@ class Corrupt(LanceError):
 
 
 class CorruptHead(Corrupt):
-    """The newest version of a table is damaged. It is never skipped, because that would hide acknowledged rows."""
+    """The newest version of a table is damaged. No reader skips it, because that would hide acknowledged rows."""
 
 
 class NotFound(LanceError):

@@ -1,4 +1,4 @@
-"""Argument validation: checks of everything a caller passes besides rows, before any file is written.
+"""Argument validation: checks of every argument other than rows, before any file is written.
 
 A check returns the normalized argument, or raises an `InvalidInput` that names the argument, shows its value and says
 what is accepted. No check reads a table: whether a column or a version exists is checked where the table is open. SQL

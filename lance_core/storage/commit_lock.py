@@ -36,7 +36,7 @@ os.register_at_fork(after_in_child=_reset_after_fork)
 def commit_lock(directory: Path, timeout_seconds: float = _TIMEOUT_SECONDS) -> Iterator[bool]:
     """Hold the lock of a directory, and yield whether it was acquired.
 
-    It is not acquired if the directory does not exist, its file system has no locks, or the wait times out.
+    The lock is not acquired if the directory does not exist, its file system has no locks, or the wait times out.
     """
     if directory in _blocked_directories:
         yield False

@@ -100,7 +100,7 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
             raise _storage_error("list", self.root / directory, error) from error
         return sorted(files, key=lambda info: info.path)
 
-    def directories(self, directory: str) -> Sequence[str]:
+    def list_directories(self, directory: str) -> Sequence[str]:
         """Return the sorted names of the directories directly in a directory, without links."""
         try:
             with os.scandir(self._resolve(directory) if directory else self.root) as entries:
@@ -229,7 +229,7 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
             with suppress(OSError):  # the directory is not empty
                 os.rmdir(current)
 
-    def make_directory(self, directory: str) -> None:
+    def create_directory(self, directory: str) -> None:
         try:
             self._make_directories(self.resolve_path(directory))
         except OSError as error:

@@ -21,7 +21,7 @@ from lance_core.storage.request_errors import RequestError, RequestErrorKind, Re
 from lance_core.storage.secret_references import OptionPairs, StoreOptions
 from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, SupportsOrderedListing
 
-_A = TypeVar("_A")
+_T = TypeVar("_T")
 _RETRYABLE = frozenset((RequestErrorKind.UNREACHED, RequestErrorKind.BUSY, RequestErrorKind.LOST))
 _NOT_SENT = frozenset((RequestErrorKind.UNREACHED,))
 _PAGE_KEYS_MAX = 1000
@@ -88,7 +88,7 @@ class ObjectStore(SupportsOrderedListing):
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
         return [*self._list_pages(directory, recursive=True)]
 
-    def directories(self, directory: str) -> Sequence[str]:
+    def list_directories(self, directory: str) -> Sequence[str]:
         """Return the sorted names of the directories directly in a directory."""
         prefix = self.location.key_of(f"{directory}/" if directory else "")
         names: list[str] = []
@@ -130,7 +130,7 @@ class ObjectStore(SupportsOrderedListing):
         """Return the text of another library about this store with the secrets redacted, for messages."""
         return redact(text, self.settings.secrets)
 
-    def make_directory(self, directory: str) -> None:
+    def create_directory(self, directory: str) -> None:
         """Do nothing: object stores have no directories, only names with slashes."""
 
     def download(self, path: str, to: Path) -> None:
@@ -216,7 +216,7 @@ class ObjectStore(SupportsOrderedListing):
             if continuation is None:
                 return
 
-    def _send(self, action: str, path: str, request: Callable[[Bucket, str], _A]) -> _A:
+    def _send(self, action: str, path: str, request: Callable[[Bucket, str], _T]) -> _T:
         """Return the answer to an idempotent request, with retries. `action` is the verb for messages."""
         key = self.location.key_of(path)
         try:

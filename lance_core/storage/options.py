@@ -163,7 +163,7 @@ class Settings:
     def get_seconds(self, name: str, default: float) -> float:
         """Return a duration in seconds. The value is a number with an optional unit.
 
-        >>> Settings("s3", (("timeout", "1500ms"),)).seconds("timeout", 30)
+        >>> Settings("s3", (("timeout", "1500ms"),)).get_seconds("timeout", 30)
         1.5
         """
         value = self.get(name)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 _WAIT_SECONDS_MAX = 10.0
 _CONNECT_RETRIES_MAX = 4
-_A = TypeVar("_A")
+_T = TypeVar("_T")
 
 
 class RequestErrorKind(enum.Enum):
@@ -73,7 +73,7 @@ class RetryPolicy:
         """Sleep before the next attempt: exponential back-off with random jitter."""
         self.sleep(min(_WAIT_SECONDS_MAX, 0.1 * 2**attempt) * (0.5 + random.random() / 2))
 
-    def run(self, request: Callable[[], _A], *, retry_on: frozenset[RequestErrorKind]) -> _A:
+    def run(self, request: Callable[[], _T], *, retry_on: frozenset[RequestErrorKind]) -> _T:
         """Return the answer to the request, retrying it after errors of the kinds in `retry_on`."""
         start = self.now()
         attempt = 0

@@ -26,7 +26,7 @@ def copy_file(source: Store, path: str, target: Store, to: str) -> None:
                     source.download(path, local_copy := Path(directory, "file"))
                     target.upload(local_copy, to)
         case ObjectStore(), LocalStore():
-            target.make_directory(to.rpartition("/")[0])
+            target.create_directory(to.rpartition("/")[0])
             source.download(path, target.resolve_path(to))
             target.ensure_durable([to])
         case LocalStore(), ObjectStore():
@@ -39,7 +39,7 @@ def copy_file(source: Store, path: str, target: Store, to: str) -> None:
 
 def _copy_on_disk(source: LocalStore, path: str, target: LocalStore, to: str) -> None:
     origin = source.resolve_path(path)
-    target.make_directory(to.rpartition("/")[0])
+    target.create_directory(to.rpartition("/")[0])
     copied = target.resolve_path(to)
     try:
         shutil.copyfile(origin, copied)

@@ -51,8 +51,8 @@ class SteppedLocalStore(LocalStore):
     def remove_empty_directories(self, directory: str) -> None:
         self.steps.other(f"prune {directory}", lambda: LocalStore.remove_empty_directories(self, directory))
 
-    def make_directory(self, directory: str) -> None:
-        self.steps.other(f"make {directory}", lambda: LocalStore.make_directory(self, directory))
+    def create_directory(self, directory: str) -> None:
+        self.steps.other(f"make {directory}", lambda: LocalStore.create_directory(self, directory))
 
 
 def copied(directory: Path, to: Path) -> None:

@@ -53,7 +53,7 @@ READING: list[tuple[Asked, str]] = [
     (lambda t: t.to_table(["ID"]), "there is no column 'ID'; did you mean 'id'"),
     (lambda t: t.to_table(["point.z"]), r"there is no column 'point\.z'; did you mean 'point\.x'"),
     (lambda t: t.to_table(["point.inner.yy"]), r"did you mean 'point\.inner\.y'"),
-    (lambda t: t.to_table(["nothing-like-it"]), "there are id, city, point"),
+    (lambda t: t.to_table(["nothing-like-it"]), "available: id, city, point"),
     (lambda t: t.to_table(["id", "id"]), "names a column twice"),
     (lambda t: t.to_table("id"), "must be a list of names"),
     (lambda t: t.to_table([3]), "must be a list of names"),  # type: ignore[list-item]
@@ -93,7 +93,7 @@ SQL: list[tuple[Any, str]] = [
     (5, "write it as a SQL string"),
     (f"city = '{NO_UTF8}'", "."),
     ("(" * 3000 + "id = 1" + ")" * 3000, "nested too deeply"),
-    (" OR ".join(["id = 1"] * 5000), "at most 2,000 can be"),
+    (" OR ".join(["id = 1"] * 5000), "at most 2,000 are supported"),
 ]
 
 VERSIONS: list[tuple[Asked, type[LanceError], str]] = [
@@ -179,7 +179,7 @@ NUMBERS: list[tuple[BadAsked, str]] = [
     (lambda t: t.cleanup(orphan_grace=5), "orphan_grace must be a datetime.timedelta"),
     *((lambda t, bad=bad: t.cleanup(keep=bad), "keep must be an integer, not .*") for bad in (None, "x", 1.5, True)),
     (lambda t: t.cleanup(keep=0), "keep=0: the newest version always stays"),
-    (lambda t: t.cleanup(older_than=timedelta(-1)), "no version is younger than new"),
+    (lambda t: t.cleanup(older_than=timedelta(-1)), "must not be negative"),
     (lambda t: t.take(pa.array([0, None])), "one of them is null"),
     (lambda t: t.take(pa.chunked_array([[0, None]])), "one of them is null"),
     (lambda t: t.take(pa.array(["a"])), "these are string"),
@@ -190,17 +190,17 @@ NUMBERS: list[tuple[BadAsked, str]] = [
     (lambda t: TABLE.open(t.uri, timestamp="2020-01-01"), "timestamp must be a datetime.datetime"),
 ]
 WORDS: list[tuple[BadAsked, str]] = [
-    *((lambda t, bad=bad: t.tags.create(bad), "cannot name a tag: it is a text") for bad in (5, b"x", None, ["a"])),
-    (lambda t: t.tags.update(5), "cannot name a tag: it is a text"),
-    (lambda t: t.tags.delete(5), "cannot name a tag: it is a text"),
+    *((lambda t, bad=bad: t.tags.create(bad), "cannot name a tag: it has to be a string") for bad in (5, b"x", None, ["a"])),
+    (lambda t: t.tags.update(5), "cannot name a tag: it has to be a string"),
+    (lambda t: t.tags.delete(5), "cannot name a tag: it has to be a string"),
     (lambda t: t.tags.create("t", metadata=5), "metadata must map strings to strings"),
     (lambda t: t.tags.create("t", metadata={"a": 5}), "metadata must map strings to strings"),
-    (lambda t: t.tags.create("t", branch=5), "cannot name a branch: it is a text"),
-    (lambda t: t.branches.create(5), "cannot name a branch: it is a text"),
-    (lambda t: t.branches.create("b", tag=5), "cannot name a tag: it is a text"),
-    (lambda t: t.branches.delete(5), "cannot name a branch: it is a text"),
-    (lambda t: TABLE.open(t.uri, tag=5), "cannot name a tag: it is a text"),
-    (lambda t: TABLE.open(t.uri, branch=b"x"), "cannot name a branch: it is a text"),
+    (lambda t: t.tags.create("t", branch=5), "cannot name a branch: it has to be a string"),
+    (lambda t: t.branches.create(5), "cannot name a branch: it has to be a string"),
+    (lambda t: t.branches.create("b", tag=5), "cannot name a tag: it has to be a string"),
+    (lambda t: t.branches.delete(5), "cannot name a branch: it has to be a string"),
+    (lambda t: TABLE.open(t.uri, tag=5), "cannot name a tag: it has to be a string"),
+    (lambda t: TABLE.open(t.uri, branch=b"x"), "cannot name a branch: it has to be a string"),
     (lambda t: t.alter_column("id", rename=5), "rename must be a string that UTF-8 can encode, not 5"),
     (lambda t: t.alter_column("id", rename=NO_UTF8), "rename must be a string that UTF-8 can encode, not .*"),
     (lambda t: t.alter_column(None, rename="x"), "name must be a string that UTF-8 can encode, not None"),
@@ -404,7 +404,7 @@ def test_row_ids_are_not_turned_on_by_fragments_that_bring_them(table: Table, tm
         Merge((with_ids, *rest), table.manifest.schema, preserves_nullability=True),
         UpdateOperation(updated=(with_ids,)),
     ):
-        with pytest.raises(InvalidInput, match=r"brings stable row ids, and the table has none: .* Create"):
+        with pytest.raises(InvalidInput, match=r"has stable row ids, but the table has none: .* Create"):
             table.commit(operation)
     assert table.refresh().version == table.version
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lance_core import InvalidInput, Unsupported
-from lance_core.coordination.idempotency import read as read_intent
+from lance_core.coordination.idempotency import read_record as read_intent
 from lance_core.coordination.leases import read_lease, read_notice
 from lance_core.format import deletion_arrow, size_guard
 from lance_core.limits import DELETED_ROWS_AS_ARROW, FRAGMENTS, JSON_PARTS, SMALL_PARTS, Limit
@@ -87,7 +87,8 @@ def test_what_is_read_is_measured_first() -> None:
         assert read_whole(store, "x", limit) == b"y" * size
     store.put("x", b"y" * 101)
     with pytest.raises(
-        Unsupported, match=r"x has 101 bytes in a thing, and no more than 100 are read.* set the environment variable LANCE_ASSETS"
+        Unsupported,
+        match=r"x has 101 bytes in a thing, and no more than 100 are read.* set the environment variable LANCE_ASSETS",
     ):
         read_whole(store, "x", limit)
 

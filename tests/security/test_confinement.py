@@ -99,7 +99,7 @@ def test_a_pipe_is_no_file(table: Table) -> None:
     path = Path(table.uri, table.manifest.path)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(LanceError, match="it is no file"):
+    with pytest.raises(LanceError, match="it is not a regular file"):
         Table.open(table.uri)
 
 

@@ -21,7 +21,7 @@ from lance_core.storage.request_errors import RequestError, RequestErrorKind, ki
 if TYPE_CHECKING:
     from azure.storage.blob import BlobClient, BlobPrefix, BlobProperties, ContainerClient
 
-_A = TypeVar("_A")
+_T = TypeVar("_T")
 _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 30
 _EMULATOR_ACCOUNT = "devstoreaccount1"
@@ -162,7 +162,7 @@ class AzureBucket:
     def _blob(self, key: str) -> "BlobClient":
         return self._container.get_blob_client(key)
 
-    def _run(self, request: Callable[[], _A]) -> _A:
+    def _run(self, request: Callable[[], _T]) -> _T:
         """Run a request, and translate the errors of the client library into a `RequestError`."""
         errors = self._sdk.errors
         try:

@@ -50,7 +50,7 @@ class _GcsSdk:
 
 
 class _Object(TypedDict):
-    """Object resource of the JSON API, as far as it is requested."""
+    """Object resource of the JSON API, with the fields that requests ask for."""
 
     name: str
     size: str

@@ -19,7 +19,7 @@ from lance_core.storage.request_errors import RequestError, RequestErrorKind, ki
 if TYPE_CHECKING:
     from botocore.client import BaseClient
 
-_A = TypeVar("_A")
+_T = TypeVar("_T")
 _CONNECTIONS_MAX = 32
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
@@ -161,7 +161,7 @@ class S3Bucket:
         arguments = {"Bucket": self.name, "Key": key, "Body": data, **self._put_arguments, **condition}
         self._run(lambda: self._client.put_object(**arguments))
 
-    def _run(self, request: Callable[[], _A]) -> _A:
+    def _run(self, request: Callable[[], _T]) -> _T:
         """Run a request, and translate the errors of the client library into a `RequestError`."""
         errors = self._sdk.errors
         try:

@@ -134,7 +134,7 @@ class SqlManifestStore:
         return inspect(self._connection_pool()).has_table(TABLE)
 
     def _ensure_table(self) -> None:
-        """Create the table unless it exists. Of two concurrent creators one fails, and then finds the table."""
+        """Create the table unless it exists. If two processes create it concurrently, one fails and then finds it."""
         from sqlalchemy.exc import SQLAlchemyError
 
         cache_key = (os.getpid(), self.url)

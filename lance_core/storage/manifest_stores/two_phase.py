@@ -147,8 +147,8 @@ class TwoPhaseStore(SupportsOrderedListing):
     def _take_over(self, slot: _Slot, existing: Entry, staged: Entry, data: bytes) -> bool:
         """Move an existing entry to the staged file if it reserves the version for no other writer.
 
-        That is so if the manifest is only being renamed, or if the file of the entry does not exist and never will,
-        because the table or the staged file was deleted. Return whether the entry was moved.
+        The entry can be moved if the manifest is only being renamed, or if the file of the entry does not exist and
+        never will, because the table or the staged file was deleted. Return whether the entry was moved.
         """
         finished = self._finish_entry(slot, existing)
         if finished is None:
@@ -162,7 +162,7 @@ class TwoPhaseStore(SupportsOrderedListing):
         return False
 
     def _put_final(self, path: str, data: bytes) -> Put:
-        """Write the file at its final name. CREATED: it has these bytes, whoever wrote them. EXISTS: it has others."""
+        """Write the file at its final name. CREATED means that it has these bytes, EXISTS that it has others."""
         for _ in range(_ATTEMPTS_MAX):
             put = self._create_if_absent(path, data)
             if put is Put.CREATED:

@@ -135,7 +135,7 @@ def test_what_is_not_there(table: Table, text: str, said: str) -> None:
 
 @pytest.mark.parametrize("text", ["s3://me:word@lake/t@3", "s3://lake/t?key=word", "https://me:word@there/t"])
 def test_a_password_is_not_taken_and_not_said(text: str) -> None:
-    with pytest.raises(InvalidInput, match="a command line is seen by everybody") as raised:
+    with pytest.raises(InvalidInput, match="every user of this machine can see a command line") as raised:
         open_named(text, HERE)
     assert "word" not in str(raised.value).replace("password", "")
 

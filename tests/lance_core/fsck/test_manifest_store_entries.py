@@ -211,7 +211,7 @@ def test_an_entry_that_cannot_be_believed(place: Place, path: str) -> None:
     assert place.manifests.move_entry(place.key, entry, replace(entry, path=path))
     with pytest.raises(Corrupt, match="which cannot be its manifest"):
         place.open()
-    check(place, "entry_path", Severity.ERROR, "where it cannot be", done="the entry of version 4 is correct now")
+    check(place, "entry_path", Severity.ERROR, "which cannot be its manifest", done="the entry of version 4 is correct now")
     assert place.entry(4) == entry
     assert ids(place.open()) == [1, 2, 3, 4]
 
@@ -219,7 +219,7 @@ def test_an_entry_that_cannot_be_believed(place: Place, path: str) -> None:
 def test_an_entry_that_cannot_be_believed_of_no_version(place: Place) -> None:
     entry = place.reserve(9)
     assert place.manifests.move_entry(place.key, entry, replace(entry, path="../x"))
-    check(place, "entry_path", Severity.ERROR, "where it cannot be", done=None)
+    check(place, "entry_path", Severity.ERROR, "which cannot be its manifest", done=None)
 
 
 def test_a_repair_of_an_entry_that_changed_meanwhile_does_nothing(place: Place) -> None:

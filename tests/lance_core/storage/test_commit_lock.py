@@ -117,7 +117,7 @@ def test_where_there_is_no_directory_there_is_no_turn(tmp_path: Path, name: str)
 
 def test_a_local_store_takes_turns(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    store.make_directory("_versions")
+    store.create_directory("_versions")
     assert isinstance(store, SupportsCommitLock)
     with store.commit_lock("_versions") as mine:
         assert mine

@@ -136,7 +136,7 @@ def test_links_out_of_the_root_are_not_followed(root: Path) -> None:
         with pytest.raises(StorageError, match="files outside are not opened"):
             store.head(path)
     with pytest.raises(StorageError, match="files outside are not opened"):
-        store.make_directory("out/more")
+        store.create_directory("out/more")
     assert store.read("a/in") == b"x"
 
 
@@ -144,7 +144,7 @@ def test_a_directory_that_cannot_be_made_is_told(root: Path) -> None:
     store = LocalStore(root, durable=False)
     store.put("name", b"x")
     with pytest.raises(StorageError, match=r"could not create .*root/name/below"):
-        store.make_directory("name/below")
+        store.create_directory("name/below")
 
 
 def test_nothing_is_synced_where_nobody_asks_for_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

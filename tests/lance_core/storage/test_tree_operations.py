@@ -29,7 +29,7 @@ def test_any_store_to_any_other(tmp_path: Path) -> None:
 def test_a_copy_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = LocalStore(tmp_path / "a"), LocalStore(tmp_path / "b")
     source.put("x", b"1")
-    target.make_directory("data")
+    target.create_directory("data")
     recorder = Recorder(tmp_path / "b", monkeypatch)
     copy_file(source, "x", target, "data/x")
     assert [call for call in recorder.calls if call[0] == "fsync"] == [("fsync", "b/data/x"), ("fsync", "b/data")]

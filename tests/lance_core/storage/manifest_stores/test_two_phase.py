@@ -428,7 +428,7 @@ class TestContractWithoutConditions(StoreContract):
 def test_where_the_store_has_no_conditions_everything_is_reserved(careless: Place) -> None:
     careless.world().create("a", intent="a")
     careless.world().append("b", intent="b")
-    assert careless.world().append("b", intent="b").landed_before
+    assert careless.world().append("b", intent="b").already_committed
     assert careless.world().names() == ["a", "b"]
     record = idempotency.path_of("b")
     entry = careless.manifests.find_entry(f"{KEY}/{record}", Version(0))
