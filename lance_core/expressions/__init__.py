@@ -1,7 +1,8 @@
 """Expressions: the SQL of filters and computed columns, parsed, checked and evaluated by DataFusion.
 
-Start at `Predicate` and `Projection`. `tree` has the nodes that planners read and that other packages build predicates
-from. This package is pure: it knows no files, tables and versions. Only `engine` imports DataFusion, on first use.
+Start at `Predicate` and `Projection`. `tree` has the nodes that planners read and that other packages build
+predicates from. This package is pure: it knows no files, tables and versions. Only `engine` imports DataFusion, on
+first use.
 """
 
 from lance_core.expressions.engine_batches import METADATA_COLUMNS, with_metadata_columns

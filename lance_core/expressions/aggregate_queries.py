@@ -1,11 +1,12 @@
-"""A query with aggregates over one table, taken apart: which rows it reads, how they are grouped, what comes after.
+"""Aggregate query: decomposes a query over one table into a condition, an aggregation and the steps after it.
 
     select city, count(*) as n from dataset where age > 17 group by city having count(*) > 2 order by n
-           ───── after ──────              ─ where ─  ── aggregation ─  ───────────── after ──────────
+           ───── steps ──────              ─ where ─  ── aggregation ─  ───────────── steps ──────────
 
-Rows are grouped wherever they are (`Aggregation`, which travels); what comes after is done once, with the groups of
-all. The query is parsed and planned by DataFusion, and what is looked at is its plan, never its text. The condition is
-one of Lance's, like any other. What cannot be taken apart is refused by name.
+Workers aggregate their rows with `Aggregation`; the driver applies the steps once, to the merged groups. DataFusion
+parses and plans the query, and this module reads the plan, never the SQL text. The condition becomes a `Predicate`. A
+query that cannot be decomposed is rejected, and the message names the part that prevents it. Start at
+`AggregateQuery.parse`.
 """
 
 import sys
@@ -23,14 +24,14 @@ from lance_core.expressions.engine import EngineError
 from lance_core.expressions.error_messages import error_for, invalid_expression_error
 from lance_core.expressions.literal_coercion import InvalidExpression
 from lance_core.expressions.predicate import Predicate
-from lance_core.expressions.resolve import check_supported, join_balanced, display_text
+from lance_core.expressions.resolve import check_supported, display_text, join_balanced
 
 if TYPE_CHECKING:
     from datafusion import DataFrame, Expr, LogicalPlan
     from datafusion.expr import Aggregate, Filter, Limit, Projection, Sort, SubqueryAlias
 
 TABLE_NAME = "dataset"
-"""What a query calls the table, as in Lance."""
+"""Name of the table in a query, as in Lance."""
 _WHAT = "query"
 
 Step: TypeAlias = Callable[["DataFrame"], "DataFrame"]
@@ -38,9 +39,11 @@ Step: TypeAlias = Callable[["DataFrame"], "DataFrame"]
 
 @dataclass(frozen=True, slots=True)
 class AggregateQuery:
-    """
+    """Decomposed query with aggregates.
+
     >>> people = pa.schema([("age", pa.int32()), ("city", pa.string())])
-    >>> query = Query.parse("select city, max(age) as oldest from dataset where age > 17 group by city", people)
+    >>> sql = "select city, max(age) as oldest from dataset where age > 17 group by city"
+    >>> query = AggregateQuery.parse(sql, people)
     >>> query.where.columns, query.aggregation.columns
     (('age',), ('age', 'city'))
     """
@@ -50,73 +53,77 @@ class AggregateQuery:
     aggregation: Aggregation
     steps: tuple[Step, ...]
     schema: pa.Schema
-    """Of the answer."""
+    """Schema of the result."""
 
     @classmethod
     def parse(cls, sql: str, schema: pa.Schema) -> "AggregateQuery":
-        """Raises `InvalidInput` that says what is wrong, or what cannot be done in parts."""
+        """Decompose a query over a table with this schema.
+
+        Raise an `InvalidInput` that says what is wrong, or which part cannot be computed from partial results.
+        """
         if not isinstance(sql, str):
-            raise InvalidInput(f"{_WHAT} is {sql!r}; write it as a text of SQL: select count(*) from {TABLE_NAME}")
-        spelt = engine_batches.find_case_aliases(sql, schema)
+            raise InvalidInput(f"{_WHAT} is {sql!r}; write it as a SQL string: select count(*) from {TABLE_NAME}")
+        aliases = engine_batches.find_case_aliases(sql, schema)
         try:
-            plan, gives = engine.plan_query(sql, TABLE_NAME, engine_batches.engine_schema(schema, spelt))
-            return _decompose(sql, plan, gives, schema, spelt)
+            plan, result_schema = engine.plan_query(sql, TABLE_NAME, engine_batches.engine_schema(schema, aliases))
+            return _decompose(sql, plan, result_schema, schema, aliases)
         except InvalidExpression as error:
             raise invalid_expression_error(_WHAT, sql, str(error)) from error
         except EngineError as error:
             raise unknown_table_error(sql, error) or error_for(_WHAT, sql, str(error), schema) from error
 
-    def finish(self, together: pa.Table) -> pa.Table:
-        """From the groups of all rows."""
+    def finish(self, merged: pa.Table) -> pa.Table:
+        """Return the result of the query for the merged groups of all rows."""
         try:
-            groups = self.aggregation.finish_groups(together)
-            found = engine.apply_steps(groups, self.aggregation.relation, self.steps)
-            return found.rename_columns(self.schema.names).cast(self.schema)
+            groups = self.aggregation.finish_groups(merged)
+            result = engine.apply_steps(groups, self.aggregation.relation, self.steps)
+            return result.rename_columns(self.schema.names).cast(self.schema)
         except EngineError as error:
-            raise error_for(_WHAT, self.sql, str(error), together.schema) from error
+            raise error_for(_WHAT, self.sql, str(error), merged.schema) from error
 
 
 def unknown_table_error(sql: str, error: EngineError) -> InvalidInput | None:
-    """What is wrong, where a query calls the table something else."""
+    """Return the error for a query that uses another table name; `None` if the engine reported something else."""
     if "not found" in str(error) and "table '" in str(error):
         return invalid_expression_error(_WHAT, sql, f"the table is called {TABLE_NAME}: select ... from {TABLE_NAME}")
     return None
 
 
 def _decompose(
-    sql: str, plan: "LogicalPlan", gives: pa.Schema, schema: pa.Schema, spelt: Mapping[str, str]
+    sql: str, plan: "LogicalPlan", result_schema: pa.Schema, schema: pa.Schema, aliases: Mapping[str, str]
 ) -> AggregateQuery:
-    above: list[LogicalPlan] = []
-    below = plan
-    while not _is_innermost_aggregate(below):
-        above.append(below)
-        below = input_of(below)
-    node = below.to_variant()
-    condition, relation = scan_of(input_of(below))
-    where = None if condition is None else Predicate.from_query(condition, schema, aliases=spelt, relation=relation)
-    groups, measures = exprs_of(node.group_by_exprs()), exprs_of(node.aggregate_exprs())
-    if any(each.variant_name() == "GroupingSet" for each in groups):
+    nodes_above: list[LogicalPlan] = []
+    node = plan
+    while not _is_innermost_aggregate(node):
+        nodes_above.append(node)
+        node = input_of(node)
+    aggregate = node.to_variant()
+    condition, relation = scan_of(input_of(node))
+    where = None if condition is None else Predicate.from_query(condition, schema, aliases=aliases, relation=relation)
+    groups, measures = exprs_of(aggregate.group_by_exprs()), exprs_of(aggregate.aggregate_exprs())
+    if any(group.variant_name() == "GroupingSet" for group in groups):
         raise InvalidExpression(f"grouping sets are not supported; {_SUPPORTED}")
-    told = engine.group_schema(groups, measures, engine_batches.engine_schema(schema, spelt), relation)
+    group_schema = engine.group_schema(groups, measures, engine_batches.engine_schema(schema, aliases), relation)
 
-    def compiled(expr: "Expr") -> Compiled:
+    def compile_part(expr: "Expr") -> Compiled:
         check_supported(expr)
-        return compile_expr(_WHAT, display_text(expr), expr, schema, aliases=spelt, relation=relation)
+        return compile_expr(_WHAT, display_text(expr), expr, schema, aliases=aliases, relation=relation)
 
-    types = [field.type for field in told][len(groups) :]
+    types = [field.type for field in group_schema][len(groups) :]
     aggregation = Aggregation(
         relation,
-        tuple(map(compiled, groups)),
-        tuple(_measure(each, compiled, gives) for each, gives in zip(measures, types, strict=True)),
-        told,
+        tuple(map(compile_part, groups)),
+        tuple(_measure(expr, compile_part, arrow) for expr, arrow in zip(measures, types, strict=True)),
+        group_schema,
         schema,
     )
-    return AggregateQuery(sql, where, aggregation, tuple(_step(each) for each in reversed(above)), gives)
+    steps = tuple(_step(above) for above in reversed(nodes_above))
+    return AggregateQuery(sql, where, aggregation, steps, result_schema)
 
 
 def _is_innermost_aggregate(plan: "LogicalPlan") -> bool:
-    """Whether it is the aggregate that is nearest to the rows."""
-    return node_type(plan) == "Aggregate" and not any(_contains_aggregate(each) for each in plan.inputs())
+    """Return whether the node is an aggregate without another aggregate below it."""
+    return node_type(plan) == "Aggregate" and not any(map(_contains_aggregate, plan.inputs()))
 
 
 def _contains_aggregate(plan: "LogicalPlan") -> bool:
@@ -124,45 +131,56 @@ def _contains_aggregate(plan: "LogicalPlan") -> bool:
 
 
 def input_of(plan: "LogicalPlan") -> "LogicalPlan":
-    below = plan.inputs()
-    if len(below) != 1 or node_type(plan) not in (*_STEPS, "Aggregate"):
-        kind = node_type(plan)
-        if kind in ("TableScan", "EmptyRelation"):
-            raise InvalidExpression(f"it aggregates nothing; give rows by read(), and ask here for one of {_FUNCTION_NAMES}")
-        raise InvalidExpression(f"{_NODE_NAMES.get(kind, kind)} cannot be put together from parts; {_SUPPORTED}")
-    return below[0]
+    """Return the single input of a plan node, or raise if the node is not supported above an aggregation."""
+    inputs = plan.inputs()
+    if len(inputs) != 1 or node_type(plan) not in (*_STEPS, "Aggregate"):
+        node = node_type(plan)
+        if node in ("TableScan", "EmptyRelation"):
+            raise InvalidExpression(
+                f"the query has no aggregate; use read() for rows, or one of the functions {_FUNCTION_NAMES}"
+            )
+        raise InvalidExpression(f"{_NODE_NAMES.get(node, node)} cannot be computed from partial results; {_SUPPORTED}")
+    return inputs[0]
 
 
-def scan_of(plan: "LogicalPlan", *, under: str = "below an aggregate", can: str = "") -> "tuple[Expr | None, str]":
-    """The condition on the rows that are read, and what the table is called. `under` and `can` are what a refusal says
-    of the place, and of what there is."""
+def scan_of(
+    plan: "LogicalPlan", *, context: str = "below an aggregate", supported: str = ""
+) -> "tuple[Expr | None, str]":
+    """Return the condition on the scanned rows, and the name of the table in the query.
+
+    `context` and `supported` complete the message for a node that is not supported.
+    """
     conditions: list[Expr] = []
     relation = TABLE_NAME
-    while (kind := node_type(plan)) != "TableScan":
-        node = plan.to_variant()
-        if kind == "Filter":
-            conditions += exprs_of([node.predicate()])
-        elif kind == "SubqueryAlias" and node_type(plan.inputs()[0]) == "TableScan":
-            relation = node.alias()
+    while (node := node_type(plan)) != "TableScan":
+        variant = plan.to_variant()
+        if node == "Filter":
+            conditions += exprs_of([variant.predicate()])
+        elif node == "SubqueryAlias" and node_type(plan.inputs()[0]) == "TableScan":
+            relation = variant.alias()
         else:
-            raise InvalidExpression(f"{_NODE_NAMES.get(kind, kind)} {under} is not supported; {can or _SUPPORTED}")
+            raise InvalidExpression(
+                f"{_NODE_NAMES.get(node, node)} {context} is not supported; {supported or _SUPPORTED}"
+            )
         plan = plan.inputs()[0]
     return (join_balanced(conditions, "AND") if conditions else None), relation
 
 
-def _measure(expr: "Expr", compiled: "Callable[[Expr], Compiled]", gives: pa.DataType) -> Measure:
+def _measure(expr: "Expr", compile_part: "Callable[[Expr], Compiled]", result_type: pa.DataType) -> Measure:
     name = expr.canonical_name().replace(f"{TABLE_NAME}.", "")
-    if (found := engine.split_aggregate(expr)) is None:
+    if (parts := engine.split_aggregate(expr)) is None:
         raise InvalidExpression(
-            f"{name} cannot be put together from parts: what the function is given may be no more than an expression; "
-            "for a condition of its own write sum(case when ... then ... end), for distinct values group by them"
+            f"{name} cannot be computed from partial results: an aggregate must have plain arguments; instead of a "
+            "filter write sum(case when ... then ... end), instead of DISTINCT group by the values"
         )
-    function, given = found
+    function, arguments = parts
     if function not in FUNCTIONS:
-        raise InvalidExpression(f"{function}() cannot be put together from parts; {_SUPPORTED}")
-    measure = Measure(function, tuple(map(compiled, given)), gives)
+        raise InvalidExpression(f"{function}() cannot be computed from partial results; {_SUPPORTED}")
+    measure = Measure(function, tuple(map(compile_part, arguments)), result_type)
     if not measure.is_supported:
-        raise InvalidExpression(f"{name} is of type {gives}, and such averages cannot be put together from parts; cast it")
+        raise InvalidExpression(
+            f"{name} is of type {result_type}, and such an average cannot be computed from partial results; cast it"
+        )
     return measure
 
 
@@ -183,9 +201,9 @@ def _sorted(node: "Sort") -> Step:
 
 
 def _limited(node: "Limit") -> Step:
-    skip, take = bounds_of(node)
-    most = sys.maxsize if take is None else take
-    return lambda frame: frame.limit(most, skip)
+    offset, limit = bounds_of(node)
+    rows_max = sys.maxsize if limit is None else limit
+    return lambda frame: frame.limit(rows_max, offset)
 
 
 def _aggregated(node: "Aggregate") -> Step:
@@ -197,17 +215,21 @@ def _renamed(node: "SubqueryAlias") -> Step:
 
 
 def bounds_of(node: "Limit") -> tuple[int, int | None]:
-    """How many rows are skipped, and how many are taken then."""
-    bounds = (node.skip(), node.fetch())
-    skip, take = (None if each is None else engine.evaluate_constant(engine.wrap_expr(each)).as_py() for each in bounds)
-    return skip or 0, take
+    """Return the offset and the limit of a node; `None` means no limit."""
+    offset, limit = (
+        None if bound is None else engine.evaluate_constant(engine.wrap_expr(bound)).as_py()
+        for bound in (node.skip(), node.fetch())
+    )
+    return offset or 0, limit
 
 
 def exprs_of(raw: "Iterable[Expr]") -> "list[Expr]":
-    return [engine.wrap_expr(each) for each in raw]
+    """Return raw expressions of a plan node as expressions with methods."""
+    return [engine.wrap_expr(expr) for expr in raw]
 
 
 def node_type(plan: "LogicalPlan") -> str:
+    """Return the name of the class of a plan node, such as `Aggregate`."""
     return type(plan.to_variant()).__name__
 
 
@@ -228,4 +250,4 @@ _NODE_NAMES = {
     "WindowExpr": "a window function",
 }
 _FUNCTION_NAMES = ", ".join(FUNCTIONS)
-_SUPPORTED = f"there are WHERE, GROUP BY, HAVING, ORDER BY, LIMIT and {_FUNCTION_NAMES}"
+_SUPPORTED = f"supported are WHERE, GROUP BY, HAVING, ORDER BY, LIMIT and {_FUNCTION_NAMES}"

@@ -1,12 +1,14 @@
-"""Rows grouped in parts, and groups put together: a frozen value that travels to workers.
+"""Aggregation: groups rows partition by partition and merges the partial groups. A frozen value that travels to
+workers.
 
-    worker    of(batches) -> table                 groups of some rows; together(tables) those of all that it reads
-    driver    together(tables) -> table            groups of all rows
-              finished(table) -> table             what the query calls them, averages divided out
+    worker    group_rows(batches) -> table         partial groups of some rows
+              merge_groups(tables) -> table        partial groups of all rows that the worker reads
+    driver    merge_groups(tables) -> table        groups of all rows
+              finish_groups(table) -> table        names of the query, averages computed
 
-What is kept of a group while it is not finished is a column for each function, and how many values it had for an
-average. Pure but for DataFusion, which does the grouping both times, so that NaN, nulls and negative zeros fall into
-the groups that they fall into in one go.
+A partial group has one column for each function, and a second one, the number of values, for an average. This module
+is pure except for DataFusion, which groups the rows and merges the groups, so that NaN, null and negative zero get
+into the same groups as in a single aggregation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,11 +40,13 @@ FUNCTIONS: Mapping[str, str] = {
     "bit_or": "bit_or",
     "bit_xor": "bit_xor",
 }
-"""What can be done in parts, and how the results of two parts become one."""
+"""Supported functions, and the function that merges the partial results of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
+    """Aggregate function with its arguments."""
+
     function: str
     arguments: tuple[Compiled, ...]
     result_type: pa.DataType
@@ -57,64 +61,81 @@ class Measure:
 
     @property
     def counts_rows(self) -> bool:
-        return self.function == "count" and not any(each.names for each in self.arguments) and not self._counts_null
+        """True if the result is the number of rows, as for count(*)."""
+        reads_columns = any(argument.names for argument in self.arguments)
+        return self.function == "count" and not reads_columns and not self._counts_null
 
     @property
     def _counts_null(self) -> bool:
-        return any(pa.types.is_null(each.type) or not engine.evaluate_constant(each.expr).is_valid for each in self.arguments)
+        return any(
+            pa.types.is_null(argument.type) or not engine.evaluate_constant(argument.expr).is_valid
+            for argument in self.arguments
+        )
 
     def partial_exprs(self, name: str) -> "dict[str, Expr]":
-        given = [each.expr for each in self.arguments]
+        """Return the aggregates that compute a partial result from rows."""
+        arguments = [argument.expr for argument in self.arguments]
         if not self.is_average:
-            return {name: engine.aggregate_call(self.function, given)}
-        values = given[0].cast(pa.float64()) if pa.types.is_float64(self.result_type) else given[0]
-        return {name: engine.aggregate_call("sum", [values]), _count_column(name): engine.aggregate_call("count", given)}
+            return {name: engine.aggregate_call(self.function, arguments)}
+        values = arguments[0].cast(pa.float64()) if pa.types.is_float64(self.result_type) else arguments[0]
+        return {
+            name: engine.aggregate_call("sum", [values]),
+            _count_column(name): engine.aggregate_call("count", arguments),
+        }
 
     def merge_exprs(self, name: str) -> "dict[str, Expr]":
-        joined = {name: engine.aggregate_call(FUNCTIONS[self.function], [engine.column([name])])}
+        """Return the aggregates that merge partial results."""
+        exprs = {name: engine.aggregate_call(FUNCTIONS[self.function], [engine.column([name])])}
         if self.is_average:
-            joined[_count_column(name)] = engine.aggregate_call("sum", [engine.column([_count_column(name)])])
-        return joined
+            exprs[_count_column(name)] = engine.aggregate_call("sum", [engine.column([_count_column(name)])])
+        return exprs
 
-    def finish(self, together: pa.Table, name: str) -> pa.ChunkedArray:
-        values = together[name]
+    def finish(self, groups: pa.Table, name: str) -> pa.ChunkedArray:
+        """Return the final result for each merged group."""
+        values = groups[name]
         if not self.is_average:
             return values.cast(self.result_type)
-        counts = together[_count_column(name)]
+        counts = groups[_count_column(name)]
         if pa.types.is_float64(self.result_type):
             return pc.divide(values, counts.cast(pa.float64()))
-        means = [_mean(*each, self.result_type.scale) for each in zip(values.to_pylist(), counts.to_pylist(), strict=True)]
+        scale = self.result_type.scale
+        totals = zip(values.to_pylist(), counts.to_pylist(), strict=True)
+        means = [_mean(total, count, scale) for total, count in totals]
         return pa.chunked_array([pa.array(means, self.result_type)])
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
+    """Group expressions and measures over the rows of one table."""
+
     relation: str
-    """What the query calls the table."""
+    """Name of the table in the query."""
     groups: tuple[Compiled, ...]
     measures: tuple[Measure, ...]
     group_schema: pa.Schema
-    """What a query has of the groups, under the names that its other parts use."""
+    """Schema of the groups under the names that the other parts of the query use."""
     table_schema: pa.Schema
-    """The columns that there are."""
+    """Columns of the table."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those that must be read, sorted."""
-        return tuple(sorted({column for each in self._all_compiled() for column in each.columns}))
+        """Top-level columns that must be read, sorted."""
+        return tuple(sorted({column for compiled in self._all_compiled() for column in compiled.columns}))
 
     @property
     def only_counts_rows(self) -> bool:
         return not self.groups and all(measure.counts_rows for measure in self.measures)
 
     def count_groups(self, rows: int) -> pa.Table:
-        """Of so many rows, where nothing but their number is asked for."""
+        """Return the merged group of a number of rows for an aggregation that `only_counts_rows`."""
         return pa.table({name: pa.array([rows], pa.int64()) for name in self._names(self.measures, "m")})
 
     def group_rows(self, rows: Sequence[pa.RecordBatch]) -> pa.Table:
-        """Groups of these rows."""
-        names = {name: column for each in self._all_compiled() for name, column in each.names}
-        groups = {name: each.expr for name, each in zip(self._names(self.groups, "g"), self.groups, strict=True)}
+        """Return the partial groups of some rows."""
+        names = {name: column for compiled in self._all_compiled() for name, column in compiled.names}
+        groups = {
+            name: compiled.expr for name, compiled in zip(self._names(self.groups, "g"), self.groups, strict=True)
+        }
         try:
             return engine.group_rows(
                 groups,
@@ -123,44 +144,49 @@ class Aggregation:
                 self.relation,
             )
         except EngineError as error:
-            raise evaluation_error("query", ", ".join(each.sql for each in self._all_compiled()), str(error)) from error
+            sql = ", ".join(compiled.sql for compiled in self._all_compiled())
+            raise evaluation_error("query", sql, str(error)) from error
 
     def empty_groups(self) -> pa.Table:
-        """What `group_rows` gives for no row."""
-        none = pa.schema([self.table_schema.field(name) for name in self.columns])
-        return self.group_rows([pa.RecordBatch.from_pylist([], none) if none.names else _empty_batch()])
+        """Return the partial groups of no rows."""
+        schema = pa.schema([self.table_schema.field(name) for name in self.columns])
+        return self.group_rows([pa.RecordBatch.from_pylist([], schema) if schema.names else _empty_batch()])
 
     def merge_groups(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """Groups of the rows of all; tables that `group_rows` or `merge_groups` gave."""
+        """Return the groups of all rows of several partial groups."""
         schema = tables[0].schema
         if len(tables) == 1:
             return tables[0]
-        rows = [batch for table in tables for batch in table.cast(schema).to_batches()]
+        batches = [batch for table in tables for batch in table.cast(schema).to_batches()]
         groups = {name: engine.column([name]) for name in self._names(self.groups, "g")}
         try:
-            found = engine.group_rows(groups, self._measure_exprs(Measure.merge_exprs), rows)
-            return found.cast(schema)  # a sum of sums is wider than it need be
+            merged = engine.group_rows(groups, self._measure_exprs(Measure.merge_exprs), batches)
+            return merged.cast(schema)  # the engine makes the type of a sum of sums wider than necessary
         except (EngineError, pa.ArrowInvalid) as error:
-            raise InvalidInput(f"the query's groups cannot be put together: {error}; cast what is summed") from error
+            raise InvalidInput(
+                f"the partial groups of the query cannot be merged: {error}; cast the summed values"
+            ) from error
 
-    def finish_groups(self, together: pa.Table) -> pa.Table:
-        arrays = [together[name] for name in self._names(self.groups, "g")]
+    def finish_groups(self, groups: pa.Table) -> pa.Table:
+        """Return the final result for merged groups, with the schema `group_schema`."""
+        arrays = [groups[name] for name in self._names(self.groups, "g")]
         arrays += [
-            measure.finish(together, name)
+            measure.finish(groups, name)
             for name, measure in zip(self._names(self.measures, "m"), self.measures, strict=True)
         ]
         return pa.table(arrays, schema=pa.schema([field.with_nullable(True) for field in self.group_schema]))
 
     def _all_compiled(self) -> list[Compiled]:
-        return [*self.groups, *(each for measure in self.measures for each in measure.arguments)]
+        return [*self.groups, *(argument for measure in self.measures for argument in measure.arguments)]
 
-    def _measure_exprs(self, part: "Callable[[Measure, str], dict[str, Expr]]") -> "dict[str, Expr]":
+    def _measure_exprs(self, exprs_of: "Callable[[Measure, str], dict[str, Expr]]") -> "dict[str, Expr]":
         named = zip(self._names(self.measures, "m"), self.measures, strict=True)
-        return {name: expr for prefix, measure in named for name, expr in part(measure, prefix).items()}
+        return {name: expr for prefix, measure in named for name, expr in exprs_of(measure, prefix).items()}
 
     @staticmethod
-    def _names(of: Sequence[Compiled] | Sequence[Measure], letter: str) -> list[str]:
-        return [f"{letter}{number}" for number in range(len(of))]
+    def _names(items: Sequence[Compiled] | Sequence[Measure], letter: str) -> list[str]:
+        """Return the column names of groups or measures in partial groups."""
+        return [f"{letter}{number}" for number in range(len(items))]
 
 
 _DECIMAL_CONTEXT = Context(prec=160)
@@ -175,7 +201,7 @@ def _count_column(name: str) -> str:
 
 
 def _mean(total: Decimal | None, count: int, scale: int) -> Decimal | None:
-    """As the engine has it: what does not fit is cut off."""
+    """Return the mean truncated to the scale, as the engine computes it."""
     if total is None or not count:
         return None
     units = int(_DECIMAL_CONTEXT.scaleb(total, scale))

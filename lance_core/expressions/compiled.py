@@ -55,7 +55,8 @@ def compile_sql(what: str, sql: str, schema: pa.Schema, *, cast_to: pa.DataType 
         raise InvalidInput(f"{what} is empty; write a condition over columns, or leave it out")
     if len(sql) > MAX_SQL_LENGTH:
         raise InvalidInput(
-            f"{what} has {len(sql):,} characters, and at most {MAX_SQL_LENGTH:,} are supported; join with a table instead"
+            f"{what} has {len(sql):,} characters, and at most {MAX_SQL_LENGTH:,} are supported; join with a table "
+            "instead"
         )
     if (count := engine_batches.count_operators(sql)) > MAX_OPERATORS:
         raise InvalidInput(

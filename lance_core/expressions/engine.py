@@ -1,8 +1,8 @@
-"""DataFusion behind a handful of functions: text to expression, expression to type, bytes or column.
+"""Expression engine: the only module that imports DataFusion, behind functions on expressions and batches.
 
-The only module that loads DataFusion, and only when the first predicate is used. Its errors are bare exceptions
-and panics; here both become `EngineError`, which stays inside the room: whoever asked knows the SQL and turns it
-into an error for the caller. What Lance means that DataFusion does not is not here: see `resolve.py`.
+DataFusion is imported when the first expression is used. Its errors are bare exceptions and panics; both become an
+`EngineError`, which stays inside this package: the caller knows the SQL and turns it into an error for the user. The
+differences between the SQL of Lance and of DataFusion are handled in `resolve.py`. Start at `parse` and `evaluate`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
     from datafusion import DataFrame, Expr, LogicalPlan, SessionContext
     from datafusion.expr import SortExpr
 
-# Rules that move expressions between plan nodes; without them the simplified one stays where it is looked for.
+# These optimizer rules move expressions between plan nodes. Without them, the simplified expression stays in the
+# projection from which `simplify` reads it.
 _REMOVED_RULES = (
     "common_sub_expression_eliminate",
     "extract_leaf_expressions",
     "optimize_projections",
     "push_down_leaf_projections",
 )
-# How a JSON column is shown to the engine: as nothing that it can compare or cast.
+# Type of a JSON column in the engine: a struct, which the engine can neither compare with a literal nor cast.
 JSON_FIELD_NAME = "json text"
 JSON_ENGINE_TYPE = pa.struct([(JSON_FIELD_NAME, pa.string())])
-# Back-ticks for names, both quotes for strings, no backslash escapes: how Lance reads SQL.
+# The dialect of Lance: back-ticks quote names, both quotes delimit strings, and a backslash escapes nothing.
 _DIALECT = "databricks"
 _BATCH_ROWS = 1 << 24
 _DECODED_CACHE_SIZE = 256
@@ -36,18 +37,20 @@ _FRAME_CACHE_SIZE = 16
 
 
 class EngineError(Exception):
-    """What DataFusion said, without its prefix. Never leaves this room."""
+    """Error of DataFusion, with its message but without its prefix. It does not leave this package."""
 
 
 def parse(sql: str, schema: pa.Schema) -> "Expr":
-    """The expression as written: names resolved, nothing typed or simplified yet."""
+    """Return the expression as written, with resolved names, but neither typed nor simplified."""
     with _translate_errors():
         return _cached_empty_frame(schema).parse_sql_expr(sql)
 
 
 def simplify(expr: "Expr", schema: pa.Schema, relation: str | None = None) -> "Expr":
-    """Typed, constants folded (the clock read, if it was asked for), and known to be executable. `relation` is what
-    the expression calls the table, where it names one."""
+    """Return the expression typed, with constants folded (including the current time), and verified to be executable.
+
+    `relation` is the name of the table in the expression, if it uses one.
+    """
     from datafusion import Expr
 
     with _translate_errors():
@@ -63,7 +66,7 @@ def type_of(expr: "Expr", schema: pa.Schema, relation: str | None = None) -> pa.
 
 
 def can_be_null(expr: "Expr", schema: pa.Schema) -> bool:
-    """Whether any row could have no value for it, by the nullability of the columns in `schema`."""
+    """Return whether the expression can be null for some row, given the nullability of the columns in `schema`."""
     with _translate_errors():
         return bool(_cached_empty_frame(schema).select(expr.alias("it")).schema().field(0).nullable)
 
@@ -71,27 +74,29 @@ def can_be_null(expr: "Expr", schema: pa.Schema) -> bool:
 def evaluate(
     exprs: Mapping[str, "Expr"], batches: Sequence[pa.RecordBatch], relation: str | None = None
 ) -> tuple[pa.Array, ...]:
-    """One array an expression, as long as the batches, which have one schema, are together. What a call costs beside
-    its rows is as much as tens of thousands of them."""
-    filled = [batch for batch in batches if batch.num_rows]
-    if not filled:
+    """Return one array for each expression, over the rows of all batches, which share one schema.
+
+    The fixed cost of a call equals that of tens of thousands of rows.
+    """
+    nonempty = [batch for batch in batches if batch.num_rows]
+    if not nonempty:
         return tuple(pa.nulls(0, type_of(expr, batches[0].schema, relation)) for expr in exprs.values())
     with _translate_errors():
-        frame = _with_alias(_execution_context().read_batches(filled), relation)
-        found = frame.select(*(expr.alias(name) for name, expr in exprs.items())).collect()
-    if len(found) == 1:
-        return tuple(found[0].columns)
-    return tuple(pa.concat_arrays([part.column(index) for part in found]) for index in range(len(exprs)))
+        frame = _with_alias(_execution_context().read_batches(nonempty), relation)
+        results = frame.select(*(expr.alias(name) for name, expr in exprs.items())).collect()
+    if len(results) == 1:
+        return tuple(results[0].columns)
+    return tuple(pa.concat_arrays([batch.column(index) for batch in results]) for index in range(len(exprs)))
 
 
 def evaluate_constant(expr: "Expr") -> pa.Scalar:
-    """The value of an expression without columns."""
+    """Return the value of an expression without columns."""
     row = pa.RecordBatch.from_arrays([pa.array([0], pa.int8())], names=["row"])
     return evaluate({"it": expr}, [row])[0][0]
 
 
 def encode(expr: "Expr") -> bytes:
-    """What `decode` is known to read back: not every expression has a form in bytes."""
+    """Serialize an expression, and verify that `decode` can read it, because some expressions cannot be serialized."""
     with _translate_errors():
         encoded = expr.to_bytes(_execution_context())
     decode(encoded)
@@ -110,7 +115,7 @@ def column(path: Sequence[str]) -> "Expr":
     from datafusion import Expr
 
     quoted = path[0].replace('"', '""')
-    expr = Expr.column(f'"{quoted}"')  # unquoted it would be lowered, and split at dots
+    expr = Expr.column(f'"{quoted}"')  # an unquoted name would be lowercased and split at dots
     for name in path[1:]:
         expr = expr[name]
     return expr
@@ -129,35 +134,37 @@ def is_in(expr: "Expr", values: Sequence["Expr"], *, negated: bool = False) -> "
 
 
 def call(function: str, arguments: Sequence["Expr"]) -> "Expr":
-    """A call of a scalar function by its SQL name."""
+    """Return a call of a scalar function by its SQL name."""
     with _translate_errors():
         return _execution_context().udf(function)(*arguments)
 
 
 def plan_query(sql: str, table: str, schema: pa.Schema) -> "tuple[LogicalPlan, pa.Schema]":
-    """What a query over one table asks for, as written, and what it gives. Nothing but a query is planned."""
+    """Return the unoptimized logical plan and the result schema of a query over one table. DDL, DML and other
+    statements are rejected.
+    """
     from datafusion import SQLOptions
 
     with _translate_errors():
         context = _new_context({})
         context.register_record_batches(table, [[_empty_batch(schema)]])
-        only = SQLOptions().with_allow_ddl(False).with_allow_dml(False).with_allow_statements(False)
-        frame = context.sql_with_options(sql, only)
+        queries_only = SQLOptions().with_allow_ddl(False).with_allow_dml(False).with_allow_statements(False)
+        frame = context.sql_with_options(sql, queries_only)
         return frame.logical_plan(), frame.schema()
 
 
 def split_aggregate(aggregate: "Expr") -> tuple[str, list["Expr"]] | None:
-    """Its name and what it is given; None where it is asked for more than that: distinct values, a filter, an order."""
+    """Return the function and arguments of an aggregate; `None` if it also has DISTINCT, a filter or an order."""
     with _translate_errors():
-        found = aggregate.to_variant()
-        name, given = found.aggregate_type(), [wrap_expr(each) for each in found.args()]
-        plain = aggregate_call(name, given)
-    return (name, given) if plain.canonical_name() == aggregate.canonical_name() else None
+        node = aggregate.to_variant()
+        name, arguments = node.aggregate_type(), [wrap_expr(argument) for argument in node.args()]
+        plain = aggregate_call(name, arguments)
+    return (name, arguments) if plain.canonical_name() == aggregate.canonical_name() else None
 
 
-def aggregate_call(name: str, given: Sequence["Expr"]) -> "Expr":
+def aggregate_call(name: str, arguments: Sequence["Expr"]) -> "Expr":
     with _translate_errors():
-        return _execution_context().udaf(name)(*given)
+        return _execution_context().udaf(name)(*arguments)
 
 
 def group_rows(
@@ -166,21 +173,23 @@ def group_rows(
     batches: Sequence[pa.RecordBatch],
     relation: str | None = None,
 ) -> pa.Table:
-    """A row for each group; without groups one row, of no batch with rows too."""
+    """Return one row for each group. Without group expressions, return one row even if the batches have none."""
     with _translate_errors():
         frame = _with_alias(_execution_context().read_batches(list(batches)), relation)
-        by, what = ([expr.alias(name) for name, expr in each.items()] for each in (groups, measures))
-        return frame.aggregate(by, what).to_arrow_table()
+        group_exprs, measure_exprs = (
+            [expr.alias(name) for name, expr in exprs.items()] for exprs in (groups, measures)
+        )
+        return frame.aggregate(group_exprs, measure_exprs).to_arrow_table()
 
 
 def group_schema(groups: Sequence["Expr"], measures: Sequence["Expr"], schema: pa.Schema, relation: str) -> pa.Schema:
-    """As a query has it, under the names that its other parts use."""
+    """Return the schema of an aggregation under the names that the other parts of its query use."""
     with _translate_errors():
         return _empty_frame(schema, relation).aggregate(list(groups), list(measures)).schema()
 
 
 def wrap_expr(raw: "Expr") -> "Expr":
-    """The parts of a plan come without their methods."""
+    """Return a part of a plan as an `Expr`; plans contain raw expressions without the methods of that class."""
     from datafusion import Expr
 
     return Expr(getattr(raw, "expr", raw))
@@ -189,10 +198,11 @@ def wrap_expr(raw: "Expr") -> "Expr":
 def wrap_sort_keys(raw: Sequence["SortExpr"]) -> "list[SortExpr]":
     from datafusion.expr import SortExpr
 
-    return [SortExpr(wrap_expr(each.expr()), each.ascending(), each.nulls_first()) for each in raw]
+    return [SortExpr(wrap_expr(key.expr()), key.ascending(), key.nulls_first()) for key in raw]
 
 
 def apply_steps(table: pa.Table, relation: str, steps: Sequence[Callable[["DataFrame"], "DataFrame"]]) -> pa.Table:
+    """Return the result of applying steps such as a sort or a limit to a table."""
     with _translate_errors():
         batches = table.to_batches() or [_empty_batch(table.schema)]
         frame = _with_alias(_new_context({}).read_batches(batches), relation)
@@ -202,16 +212,16 @@ def apply_steps(table: pa.Table, relation: str, steps: Sequence[Callable[["DataF
 
 
 def _empty_frame(schema: pa.Schema, relation: str | None = None) -> "DataFrame":
-    """For the clock of what is planned upon it, it is now when this is made, however late it is planned."""
+    """Return an empty data frame. Plans on it read the time of its creation as the current time."""
     return _with_alias(_planning_context().read_batch(_empty_batch(schema)), relation)
 
 
 _cached_empty_frame = lru_cache(maxsize=_FRAME_CACHE_SIZE)(_empty_frame)
-"""For what is asked without planning, which reads no clock."""
+"""Cached `_empty_frame`, for calls that do not plan and therefore do not read the time."""
 
 
 def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 def _with_alias(frame: "DataFrame", relation: str | None) -> "DataFrame":
@@ -228,7 +238,7 @@ def _planning_context() -> "SessionContext":
 
 @cache
 def _execution_context() -> "SessionContext":
-    """For expressions that are simplified already: no optimizer pass, one partition, batches as they come."""
+    """Context for expressions that are already simplified: no optimizer pass, one partition, unchanged batch sizes."""
     return _new_context({"datafusion.optimizer.max_passes": "0", "datafusion.execution.batch_size": str(_BATCH_ROWS)})
 
 
@@ -243,11 +253,11 @@ def _new_context(options: Mapping[str, str]) -> "SessionContext":
         **options,
     }.items():
         config = config.set(name, value)
-    # By name only: an expression in bytes may then carry no code of its own.
+    # Functions are serialized by name only, so that a serialized expression cannot carry code.
     context = SessionContext(config).with_python_udf_inlining(enabled=False)
     for name, function in FUNCTIONS.items():
-        given = [JSON_ENGINE_TYPE, *[pa.string()] * function.arguments]
-        context.register_udf(udf(function, given, function.returns, "immutable", name=name))
+        argument_types = [JSON_ENGINE_TYPE, *[pa.string()] * function.arguments]
+        context.register_udf(udf(function, argument_types, function.returns, "immutable", name=name))
     return context
 
 
@@ -256,8 +266,8 @@ def _translate_errors() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        # The package raises Exception itself, and the panics of its runtime, which are no Exception at all.
-        bare = type(error) is Exception or type(error).__name__ == "PanicException"
-        if not bare and not isinstance(error, pa.ArrowException | KeyError | RuntimeError | ValueError):
+        # DataFusion raises `Exception` itself, and for panics a `BaseException` that is no `Exception`.
+        is_bare = type(error) is Exception or type(error).__name__ == "PanicException"
+        if not is_bare and not isinstance(error, pa.ArrowException | KeyError | RuntimeError | ValueError):
             raise
         raise EngineError(str(error).removeprefix("DataFusion error: ")) from error

@@ -2,8 +2,8 @@
 
 There are four differences. Extension types become their storage types. A JSON column is wrapped in a struct that only
 IS NULL and the JSON functions accept, because equal JSON values can have different texts. A field of a null struct
-becomes null, whatever is stored in its child array. A column that the SQL spells in another case also appears under that
-spelling. This module evaluates nothing.
+becomes null, whatever is stored in its child array. A column that the SQL spells in another case also appears under
+that spelling. This module evaluates nothing.
 """
 
 import re
@@ -52,7 +52,9 @@ def count_operators(sql: str) -> int:
 def is_time_independent(sql: str, schema: pa.Schema) -> bool:
     """Return whether the SQL certainly means the same at any time: all its words are columns or plain operators."""
     words = {word.lower() for word in _WORD.findall(_QUOTED.sub(" ", sql)) if not word.isdigit()}
-    return words.isdisjoint(_CLOCK_FUNCTIONS) and words <= _TIME_INDEPENDENT_WORDS | {name.lower() for name in schema.names}
+    return words.isdisjoint(_CLOCK_FUNCTIONS) and words <= _TIME_INDEPENDENT_WORDS | {
+        name.lower() for name in schema.names
+    }
 
 
 def match_ignoring_case(words: Iterable[str], schema: pa.Schema) -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""SQL error messages: turns errors about SQL into an `InvalidInput` that says what is wrong, where, and what to write.
+"""SQL error messages: turns errors about SQL into an `InvalidInput` that says what is wrong, where, and what to
+write.
 
-Only this module parses the messages of DataFusion. A message that it does not recognize is passed on unchanged. Start at
-`error_for`.
+Only this module parses the messages of DataFusion. A message that it does not recognize is passed on unchanged. Start
+at `error_for`.
 """
 
 import re

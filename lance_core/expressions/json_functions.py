@@ -1,8 +1,8 @@
 """JSON functions: SQL functions over JSON columns: json_extract, json_exists, json_get_*, json_array_*.
 
 Their results follow the reference implementation, including conversions, rounding and the spelling of numbers. Paths
-consist of names and positions (`$.a.b[0]`, `$["odd name"]`); other JSONPath syntax is rejected. The functions evaluate
-row by row in Python, so a frequent query is faster with a column of its own.
+consist of names and positions (`$.a.b[0]`, `$["odd name"]`); other JSONPath syntax is rejected. The functions
+evaluate row by row in Python, so a frequent query is faster with a column of its own.
 """
 
 import json
@@ -29,12 +29,14 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class JsonFunction:
-    """`convert(value at the first argument, last argument)`; `by_key` where the first is a key, not a path."""
+    """SQL function of a JSON column and `arguments` strings."""
 
     name: str
     returns: pa.DataType
     convert: Reader
+    """Function of the value that the first argument leads to, and of the last argument."""
     by_key: bool = False
+    """True if the first argument is a single key instead of a path."""
     arguments: int = 1
 
     def __call__(self, column: pa.Array, *arguments: pa.Array) -> pa.Array:

@@ -1,8 +1,8 @@
-"""What a literal becomes when it meets a column: the column's own type, exactly, or a refusal. Pure Arrow.
+"""Literal coercion: casts a literal that is compared with a column to the type of the column, or rejects it.
 
-DataFusion would widen the column instead, which changes answers (`f32 = 0.1` matches nothing as doubles) and hides
-the column from indices; Lance narrows the literal. Refused are comparisons that Lance refuses and that a guess
-would decide (a text against a number); answered beyond Lance are those with one possible meaning (an ISO date in
+DataFusion would widen the column instead, which changes results (`f32 = 0.1` matches nothing as doubles) and keeps
+indices from being used. Lance narrows the literal. If Lance rejects a comparison, this module rejects it only if its
+meaning would be a guess (a string against a number), and accepts it if it has one possible meaning (an ISO date in
 quotes against a date, `1.5` against a decimal). Start at `coerce_literal`.
 """
 

@@ -15,12 +15,19 @@ import pyarrow.compute as pc
 from lance_core.expressions import engine
 from lance_core.expressions.compiled import Compiled, compile_expr, compile_sql, evaluate_condition
 from lance_core.expressions.engine import EngineError
-from lance_core.expressions.engine_batches import engine_schema, match_ignoring_case, is_time_independent
+from lance_core.expressions.engine_batches import engine_schema, is_time_independent, match_ignoring_case
 from lance_core.expressions.error_messages import error_for, invalid_expression_error
 from lance_core.expressions.literal_coercion import InvalidExpression
 from lance_core.expressions.membership import Membership, as_membership
-from lance_core.expressions.resolve import check_supported, columns_in, join_balanced, flatten_operands, resolve, display_text
-from lance_core.expressions.tree import Node, node_from_expr, rename_columns, expr_from_node
+from lance_core.expressions.resolve import (
+    check_supported,
+    columns_in,
+    display_text,
+    flatten_operands,
+    join_balanced,
+    resolve,
+)
+from lance_core.expressions.tree import Node, expr_from_node, node_from_expr, rename_columns
 
 if TYPE_CHECKING:
     from datafusion import Expr
@@ -174,7 +181,9 @@ def _parse_cached(sql: str, schema: pa.Schema) -> Predicate:
 
 @functools.lru_cache(maxsize=_CONJUNCTS_CACHE_SIZE)
 def _tree_cached(predicate: Predicate) -> Node:
-    return rename_columns(node_from_expr(predicate.compiled.expr, engine_schema(predicate.schema, {})), dict(predicate.compiled.names))
+    return rename_columns(
+        node_from_expr(predicate.compiled.expr, engine_schema(predicate.schema, {})), dict(predicate.compiled.names)
+    )
 
 
 @functools.lru_cache(maxsize=_CONJUNCTS_CACHE_SIZE)

@@ -1,8 +1,8 @@
 """Projection: columns computed from columns, `{name: sql}`, with types known before the first batch.
 
-`add_columns` and the SET clause of an update evaluate projections. The rules are those of predicates. If a type is given
-for a name, its values are cast to that type (for an extension type, to its storage type). A value that cannot be cast is
-an error, never a null.
+`add_columns` and the SET clause of an update evaluate projections. The rules are those of predicates. If a type is
+given for a name, its values are cast to that type (for an extension type, to its storage type). A value that cannot
+be cast is an error, never a null.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 """Expression resolution: coerces literals to the types of their columns, and rejects unsupported expressions.
 
-DataFusion expressions are immutable, so the parts that change are rebuilt: AND, OR, NOT, and comparisons, IN and BETWEEN
-between a column and literals. All other parts stay unchanged. Expressions that a predicate or projection must not
-contain (aggregates, subqueries, parameters, nondeterministic functions) are recognized by their type, never by the SQL
-text. Start at `resolve` and `check_supported`.
+DataFusion expressions are immutable, so the parts that change are rebuilt: AND, OR, NOT, and comparisons, IN and
+BETWEEN between a column and literals. All other parts stay unchanged. Expressions that a predicate or projection must
+not contain (aggregates, subqueries, parameters, nondeterministic functions) are recognized by their type, never by
+the SQL text. Start at `resolve` and `check_supported`.
 """
 
 import operator
@@ -74,7 +74,8 @@ def resolve(expr: "Expr", schema: pa.Schema) -> "Expr":
 
 
 def is_simplified(expr: "Expr", schema: pa.Schema) -> bool:
-    """Return whether the expression compares a column with a literal of its type, so that simplifying changes nothing.
+    """Return whether the expression compares a column with a literal of its type, so that simplifying changes
+    nothing.
 
     Simplifying takes longer than everything else that a point lookup does with its condition.
     """

@@ -1,9 +1,10 @@
-"""A predicate as its readers see it: planners, indices and conflict detection look here, never at DataFusion.
+"""Predicate tree: the nodes that planners, indices and conflict detection read instead of DataFusion expressions.
 
-`node_from_expr` turns a simplified expression into small frozen nodes, `expr_from_node` turns nodes into an expression, so that other
-rooms can build predicates without building text. A literal has the type of its column; a comparison where that is not
-so (the column had to be widened), like everything else a reader could not use, is `Other`. BETWEEN appears as two
-comparisons, equalities joined by OR as one `In`. Nothing here evaluates.
+`node_from_expr` turns a simplified expression into small frozen nodes, `expr_from_node` turns nodes into an
+expression, so that other packages can build predicates without building SQL text. A literal has the type of its
+column. A comparison for which the column had to be widened, like every other expression that a reader cannot use, is
+`Other`. BETWEEN appears as two comparisons, equalities of one column joined by OR as one `In`. This module evaluates
+nothing.
 """
 
 import enum
@@ -17,12 +18,12 @@ import pyarrow as pa
 from lance_core.expressions import engine
 from lance_core.expressions.resolve import (
     Path,
+    build_comparison,
     column_path,
     columns_in,
-    build_comparison,
-    join_balanced,
-    flatten_operands,
     display_text,
+    flatten_operands,
+    join_balanced,
     type_at,
 )
 from lance_core.expressions.widening import is_widening
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 
 class Op(enum.Enum):
+    """Comparison operator."""
+
     EQ = "="
     NE = "!="
     LT = "<"
@@ -41,7 +44,7 @@ class Op(enum.Enum):
 
     @property
     def mirrored(self) -> "Op":
-        """The same comparison with its sides exchanged."""
+        """Operator of the same comparison with its sides exchanged."""
         return _MIRRORED.get(self, self)
 
 
@@ -65,7 +68,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`path op value`; a boolean column standing alone is `= true`."""
+    """Condition `path op value`. A boolean column alone is `path = true`."""
 
     path: Path
     op: Op
@@ -74,7 +77,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """No value is null: what a null in the list would do stays an `Other` beside it."""
+    """Condition `path IN values`. A list with nulls is `Other`, so no value is null."""
 
     path: Path
     values: tuple[pa.Scalar, ...]
@@ -93,20 +96,20 @@ class Like:
 
     @property
     def prefix(self) -> str:
-        """What every match begins with; empty where nothing is certain."""
-        found = None if self.ignore_case else _PREFIX.match(self.pattern)
-        return re.sub(r"\\(.)", r"\1", found.group(), flags=re.DOTALL) if found else ""
+        """Prefix of every match; empty if the pattern determines none."""
+        literal = None if self.ignore_case else _PREFIX.match(self.pattern)
+        return re.sub(r"\\(.)", r"\1", literal.group(), flags=re.DOTALL) if literal else ""
 
     @property
     def is_prefix(self) -> bool:
-        """Whether it asks for the prefix and nothing else."""
-        found = None if self.ignore_case else _PREFIX.match(self.pattern)
-        return found is not None and self.pattern[found.end() :] == "%"
+        """True if the pattern is a literal prefix followed by `%`."""
+        literal = None if self.ignore_case else _PREFIX.match(self.pattern)
+        return literal is not None and self.pattern[literal.end() :] == "%"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A boolean function of one column and literals, such as `array_has_any(tags, ['a'])`."""
+    """Boolean function of one column and literals, such as `array_has_any(tags, ['a'])`."""
 
     function: str
     path: Path
@@ -120,7 +123,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Something to be evaluated, not understood; `columns` are the top-level ones it reads."""
+    """Condition that no node type describes. It can only be evaluated; `columns` are the top-level ones it reads."""
 
     text: str
     columns: frozenset[str]
@@ -133,7 +136,7 @@ _PREFIX = re.compile(r"(?:[^\\%_]|\\.)*", re.DOTALL)
 
 
 def node_from_expr(expr: "Expr", schema: pa.Schema) -> Node:
-    """The nodes of a simplified boolean expression."""
+    """Return the tree of a simplified boolean expression."""
     node = _node_or_none(expr, schema)
     return node if node is not None else Other(display_text(expr), columns_in(expr), engine.encode(expr))
 
@@ -145,13 +148,13 @@ def _node_or_none(expr: "Expr", schema: pa.Schema) -> Node | None:
         case "Not":
             return Not(node_from_expr(expr.rex_call_operands()[0], schema))
         case "InList":
-            subject, *given = expr.rex_call_operands()
+            subject, *listed = expr.rex_call_operands()
             path = column_path(subject)
-            values = tuple(_literal_value(each, type_at(path, schema)) for each in given)
-            found = [value for value in values if value is not None and value.is_valid]
-            if path is None or len(found) < len(values):
+            values = tuple(_literal_value(item, type_at(path, schema)) for item in listed)
+            valid = [value for value in values if value is not None and value.is_valid]
+            if path is None or len(valid) < len(values):
                 return None
-            node = In(path, tuple(found))
+            node = In(path, tuple(valid))
             return Not(node) if expr.to_variant().negated() else node
         case "IsNull" | "IsNotNull" as kind:
             path = column_path(expr.rex_call_operands()[0])
@@ -166,13 +169,13 @@ def _node_or_none(expr: "Expr", schema: pa.Schema) -> Node | None:
             return _node_from_boolean_column(expr)
         case "ScalarFunction":
             return _node_from_boolean_column(expr) or _node_from_call(expr, schema)
-        case "Alias":  # a function by another of its names
+        case "Alias":  # a function under another of its names
             return _node_or_none(expr.rex_call_operands()[0], schema)
     return None
 
 
 def expr_from_node(node: Node) -> "Expr":
-    """The expression that `node` stands for, to be simplified like any other."""
+    """Return the expression that the node stands for. The caller simplifies it like any other."""
     match node:
         case And(operands=parts) | Or(operands=parts):
             if not parts:
@@ -200,7 +203,7 @@ def expr_from_node(node: Node) -> "Expr":
 
 
 def rename_columns(node: Node, names: Mapping[str, str]) -> Node:
-    """The same nodes over other top-level columns. What an `Other` evaluates keeps its spelling."""
+    """Return the tree with other names for top-level columns. The expression inside an `Other` keeps the old names."""
     match node:
         case And(operands=parts):
             return And(tuple(rename_columns(part, names) for part in parts))
@@ -237,24 +240,24 @@ def _node_from_binary(expr: "Expr", schema: pa.Schema) -> Node | None:
 
 
 def disjunction(parts: Sequence[Node]) -> Node:
-    """OR, its equalities of one path gathered into one `In`, where the first of them stood."""
-    gathered: dict[Path, list[pa.Scalar]] = {}
+    """Return the OR of conditions, with all equalities of one path combined into one `In` at the place of the first."""
+    values_by_path: dict[Path, list[pa.Scalar]] = {}
     for part in parts:
         if isinstance(part, Comparison) and part.op is Op.EQ:
-            gathered.setdefault(part.path, []).append(part.value)
+            values_by_path.setdefault(part.path, []).append(part.value)
         elif isinstance(part, In):
-            gathered.setdefault(part.path, []).extend(part.values)
-    found: list[Node] = []
+            values_by_path.setdefault(part.path, []).extend(part.values)
+    combined: list[Node] = []
     done: set[Path] = set()
     for part in parts:
         if (isinstance(part, Comparison) and part.op is Op.EQ) or isinstance(part, In):
             if part.path not in done:
                 done.add(part.path)
-                values = gathered[part.path]
-                found.append(In(part.path, tuple(values)) if len(values) > 1 else part)
+                values = values_by_path[part.path]
+                combined.append(In(part.path, tuple(values)) if len(values) > 1 else part)
         else:
-            found.append(part)
-    return found[0] if len(found) == 1 else Or(tuple(found))
+            combined.append(part)
+    return combined[0] if len(combined) == 1 else Or(tuple(combined))
 
 
 def _node_from_like(expr: "Expr", *, ignore_case: bool) -> Node | None:
@@ -277,14 +280,16 @@ def _node_from_call(expr: "Expr", schema: pa.Schema) -> Call | None:
     if is_cast:
         (subject,) = subject.rex_call_operands()
     path = column_path(subject)
-    found = type_at(path, schema)
-    if path is None or found is None or any(each.variant_name() != "Literal" for each in arguments):
+    column_type = type_at(path, schema)
+    if path is None or column_type is None or any(argument.variant_name() != "Literal" for argument in arguments):
         return None
-    scalars = tuple(each.python_value() for each in arguments)
+    scalars = tuple(argument.python_value() for argument in arguments)
     if is_cast and not (
-        scalars and _is_list(found) and all(_is_widened(found.value_type, each.type) for each in scalars)
+        scalars
+        and _is_list(column_type)
+        and all(_is_widened(column_type.value_type, scalar.type) for scalar in scalars)
     ):
-        return None  # somebody asked for another type: its values are not those of the column
+        return None  # a cast in the SQL: the function sees other values than those of the column
     return Call(expr.rex_call_operator(), path, scalars)
 
 
@@ -293,8 +298,9 @@ def _is_list(arrow: pa.DataType) -> bool:
 
 
 def _is_widened(element: pa.DataType, literal: pa.DataType) -> bool:
-    """Whether a list was but cast to have elements of the type of the literal beside it, by the engine, in a way that
-    makes no two of them one."""
+    """Return whether casting elements to the type of the literal preserves equality, as when the engine widens a list
+    column for a comparison with a literal.
+    """
     return is_widening(element, literal.value_type if pa.types.is_nested(literal) else literal)
 
 

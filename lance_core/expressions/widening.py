@@ -1,7 +1,7 @@
 """Widening: which casts map distinct values to distinct values, so that equality is preserved.
 
-A condition on a column that was cast to a wider type can then be answered by an index on the column itself. This module
-only compares types; it casts nothing.
+A condition on a column that was cast to a wider type can then be answered by an index on the column itself. This
+module only compares types; it casts nothing.
 """
 
 from collections.abc import Callable

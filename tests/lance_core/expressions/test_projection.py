@@ -76,7 +76,7 @@ def test_several_columns_at_once() -> None:
     [
         ("nme", "the SQL of column 'new', 'nme': there is no column 'nme' at character 1; did you mean 'Name'?"),
         ("sum(id)", "an aggregate cannot be evaluated row by row"),
-        ("random()", "random() answers differently each time"),
+        ("random()", "random() is not deterministic"),
     ],
 )
 def test_refusals_name_the_column(sql: str, says: str) -> None:

@@ -32,7 +32,7 @@ ANSWERS: tuple[tuple[str, list[dict[str, object]]], ...] = (
 
 REFUSED = (
     ("select id from dataset order by id", "Sort needs all rows at once"),
-    ("select distinct id from dataset", "DISTINCT cannot be put together"),
+    ("select distinct id from dataset", "DISTINCT cannot be computed from partial results"),
     ("select id from orders", "the table is called dataset"),
     ("select nope from dataset", "there is no column 'nope'.*id, Amount, s"),
     ("drop table dataset", "DDL not supported"),
