@@ -85,7 +85,7 @@ def find_tables(
 
 def _list_directory(store: TableStore, path: str) -> _Listing:
     try:
-        return _Listing(path, store.directories(path))
+        return _Listing(path, store.list_directories(path))
     except LanceError as error:
         return _Listing(path, error=str(error))
 

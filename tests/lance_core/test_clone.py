@@ -244,7 +244,7 @@ def test_names_and_numbers_of_bases() -> None:
     for new in (BasePath("a"), BasePath("b", name="n")):
         with pytest.raises(InvalidInput, match="needs another name and path"):
             add_bases([BasePath("a", 1, "n")], [new])
-    with pytest.raises(InvalidInput, match="the id 1 is a's already"):
+    with pytest.raises(InvalidInput, match="the id 1 is already used by base path a"):
         add_bases([BasePath("a", 1)], [BasePath("b", 1)])
     for base_id in (None, 0, 12):
         assert split_qualified_path(qualify_path(base_id, "data/x.lance")) == (base_id, "data/x.lance")

@@ -119,32 +119,32 @@ def _without_its_file(message: table_pb2.Manifest) -> None:
 
 
 CASES: list[tuple[Change, Use, type[LanceError], str]] = [
-    (_no_date, lambda table: table.timestamp, Corrupt, "seconds after 1970, which is no date"),
-    (_no_date, lambda table: table.versions(), Corrupt, "no date"),
-    (_logical("fixed_size_list:int32:99999999999"), read, Unsupported, "field 'id' .* does not know"),
-    (_logical("fixed_size_binary:99999999999"), read, Unsupported, "does not know"),
-    (_logical("decimal:128:99999999999:0"), read, Unsupported, "does not know"),
-    (_logical("fixed_size_list:" * 3000 + "int8" + ":2" * 3000), read, Unsupported, "does not know"),
+    (_no_date, lambda table: table.timestamp, Corrupt, "invalid timestamp of .* seconds after 1970"),
+    (_no_date, lambda table: table.versions(), Corrupt, "invalid timestamp"),
+    (_logical("fixed_size_list:int32:99999999999"), read, Unsupported, "field 'id' .* unknown logical type"),
+    (_logical("fixed_size_binary:99999999999"), read, Unsupported, "unknown logical type"),
+    (_logical("decimal:128:99999999999:0"), read, Unsupported, "unknown logical type"),
+    (_logical("fixed_size_list:" * 3000 + "int8" + ":2" * 3000), read, Unsupported, "unknown logical type"),
     (_logical("fixed_size_list:" * 62 + "int8" + ":2" * 62), read, Unsupported, "logical type"),
-    (_extension(b"arrow.uuid"), read, Unsupported, "'id'.* calls itself 'arrow.uuid', which do not go together"),
+    (_extension(b"arrow.uuid"), read, Unsupported, "'id'.* extension type 'arrow.uuid', which do not make a valid Arrow field"),
     (_extension(b"arrow.fixed_shape_tensor", b"nonsense"), read, Unsupported, "fixed_shape_tensor"),
     (_one_name, read, Corrupt, "two columns have the name 'id'"),
     (_one_name, append, Corrupt, "two columns have the name 'id'"),
-    (_negative_column, read, Corrupt, "has no column -7"),
+    (_negative_column, read, Corrupt, "cannot have the column -7"),
     (_no_column, read, Corrupt, "is said to hold column 'id', and none of its columns is"),
-    (_last_id, append, Unsupported, "ids of fragments are used up"),
+    (_last_id, append, Unsupported, "all fragment ids are used"),
     (_last_row_id, append, InvalidInput, "would need row ids above"),
     (_too_many_rows, read, Corrupt, "1099511627776 rows in one fragment do not fit 32 bits"),
     (_too_many_rows, lambda table: table.count_rows("id is null"), Corrupt, "do not fit 32 bits"),
-    (_more_deleted_than_there_are, lambda table: table.count_rows(), Corrupt, "counts 100 deleted rows of 3"),
-    (_more_deleted_than_there_are, lambda table: table.versions(), Corrupt, "counts 100 deleted rows of 3"),
+    (_more_deleted_than_there_are, lambda table: table.count_rows(), Corrupt, "records 100 deleted rows of 3"),
+    (_more_deleted_than_there_are, lambda table: table.versions(), Corrupt, "records 100 deleted rows of 3"),
     (_twice, read, Corrupt, "lists fragment 0 twice"),
     (_twice, lambda table: table.count_rows(), Corrupt, "lists fragment 0 twice"),
     (_twice, lambda table: table.delete("id = 1"), Corrupt, "lists fragment 0 twice"),
     (_twice, lambda table: table.compact(), Corrupt, "lists fragment 0 twice"),
-    (_not_given_out, append, Corrupt, "holds fragment 7, and max_fragment_id is 0: .* given out twice"),
-    (_not_given_out, lambda table: table.delete("id = 1"), Corrupt, "holds fragment 7, and max_fragment_id is 0"),
-    (_not_given_out, lambda table: table.compact(), Corrupt, "holds fragment 7, and max_fragment_id is 0"),
+    (_not_given_out, append, Corrupt, "contains fragment 7, but max_fragment_id is 0, .* assigned twice"),
+    (_not_given_out, lambda table: table.delete("id = 1"), Corrupt, "contains fragment 7, but max_fragment_id is 0"),
+    (_not_given_out, lambda table: table.compact(), Corrupt, "contains fragment 7, but max_fragment_id is 0"),
     (_no_storage_version, append, Corrupt, "'json' is not a storage version"),
     (_live_twice, read, Corrupt, "field 0 is live in two files"),
     (_large_id, read, Corrupt, "does not fit 32 bits"),
@@ -167,7 +167,7 @@ def test_a_number_for_two_base_paths_is_told_when_a_table_is_opened(tmp_path: Pa
         for path in ("/a", "/b"):
             message.base_paths.add(id=1, path=path)
 
-    with pytest.raises(Corrupt, match="numbers two base paths 1"):
+    with pytest.raises(Corrupt, match="has two base paths with the id 1"):
         damaged(tmp_path, change)
 
 
