@@ -60,7 +60,7 @@ def staged_files(encoded: Sequence[bytes], task: WriteTask) -> StagedFiles:
 
 
 def fits_in_broadcast(staged: StagedFiles) -> bool:
-    """Whether a worker can hold all rows."""
+    """Return whether a worker can hold all rows."""
     fragments = staged.decode_fragments()
     rows = sum(fragment.physical_rows for fragment in fragments)
     in_files = sum(fragment.file_bytes for fragment in fragments)

@@ -51,12 +51,12 @@ def parse_storage_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def has_password(text: str) -> bool:
-    """Whether the URI contains a password or token, so that anyone who reads it could use it."""
+    """Return whether the URI contains a password or token, so that anyone who reads it could use it."""
     return _PASSWORD.search(text) is not None
 
 
 def is_key_id(name: str) -> bool:
-    """Whether the option is the id of a key, which grants no access by itself."""
+    """Return whether the option is the id of a key, which grants no access by itself."""
     return name.lower().endswith("key_id")
 
 

@@ -46,7 +46,7 @@ class FillTask:
     """Encoded fragments. An address in any other fragment is an error."""
     columns: pa.Schema
     missing: Missing
-    """What to do with live rows of a fragment that get no value."""
+    """Treatment of live rows of a fragment that get no value."""
     keys: tuple[str, ...] = ()
     """Key columns, if addresses were found by key. An address that occurs twice then means a duplicate key."""
 
@@ -208,7 +208,7 @@ def consecutive_runs(fragments: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def is_packed_vector(given: pa.DataType, stored: pa.DataType) -> bool:
-    """Whether vectors are given as the bytes of their numbers, which travel many times faster than lists."""
+    """Return whether vectors are given as the bytes of their numbers, which travel many times faster than lists."""
     if not (kinds.is_binary(given) or kinds.is_large_binary(given)) or not kinds.is_fixed_size_list(stored):
         return False
     return bool(kinds.is_integer(stored.value_type) or kinds.is_floating(stored.value_type))

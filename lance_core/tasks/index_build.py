@@ -163,7 +163,7 @@ def _plan_full_build(base: Snapshot, request: IndexRequest) -> IndexWork:
 
 
 def _differs_from_request(base: Snapshot, request: IndexRequest, full_build: IndexWork) -> bool:
-    """Whether the existing index has another type or other parameters than requested. Segments of unknown types do
+    """Return whether the existing index has another type or other parameters than requested. Segments of unknown types do
     not count."""
     coverage = Coverage(base)
     known_segments = [segment for segment in coverage.by_name[full_build.spec.name] if segment.kind is not None]
@@ -186,8 +186,8 @@ def _plan_uncovered(base: Snapshot, request: IndexRequest, full_build: IndexWork
     if any(segment.kind is not spec.kind for segment in known_segments):
         raise InvalidInput(
             f"{uri}: index {spec.name!r} is "
-            f"{index_definition.describe_segments(base.manifest.schema, full_build.removed)}, and a {spec.kind.name} segment "
-            "cannot be added to it; keep its type, or rebuild it with replace=True"
+            f"{index_definition.describe_segments(base.manifest.schema, full_build.removed)}, and a {spec.kind.name} "
+            "segment cannot be added to it; keep its type, or rebuild it with replace=True"
         )
     options = [spec.kind.options_of(coverage.segment_of(segment.metadata)) for segment in known_segments[:1]]
     if request.params and any(existing != spec.options for existing in options):

@@ -8,7 +8,7 @@
 
 Partial segments and ranges are segments like any other, under uuids that no version references. The driver removes
 them, and those that a crash leaves behind are orphan files for cleanup. A task returns the encoded metadata of its
-segment. Which task gets what is decided in `index_build.py`; read that first.
+segment. `index_build.py` decides which task gets what; read it first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -79,7 +79,7 @@ class BuildSegment:
 
     targets: tuple[SegmentBuild, ...]
     fragments_read: tuple[bytes, ...]
-    """Of the fragments of each partition, those whose rows are read."""
+    """Serialized bitmaps: the fragments of each partition whose rows are read."""
 
     def __call__(self, partition: Snapshot, number: int) -> Iterator[bytes]:
         target, read_ids = self.targets[number], BitMap.deserialize(self.fragments_read[number])
@@ -200,7 +200,7 @@ def _fragments_with_ids(base: Snapshot, ids: BitMap) -> list[Fragment]:
 
 
 def is_sorted_type(spec: IndexSpec) -> bool:
-    """Whether the index type stores its rows in value order, so that ranges of values can be merged separately."""
+    """Return whether the index type stores its rows in value order, so that ranges of values can be merged separately."""
     return spec.kind.type_url == BTREE.type_url
 
 

@@ -1,6 +1,6 @@
 """Map columns: workers compute new columns from others with a function, and record the progress of each fragment.
 
-    start     with a `resume_key`: loads what an earlier run has recorded, as far as it is still valid
+    start     with a `resume_key`: loads the records of an earlier run that are still valid
     run       one task per fragment that is left; its worker writes the file, then the progress record (`progress.py`)
     commit    one version with the whole columns; after a conflict, only new or changed fragments run again
 
@@ -42,7 +42,7 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """What to compute."""
+    """A function that computes columns, and the columns that it reads and returns."""
 
     compute: Compute
     read_columns: Sequence[str] | None

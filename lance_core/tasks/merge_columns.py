@@ -127,7 +127,7 @@ def merge_columns(table: TableRef, source: SourceFrame, request: MergeRequest, *
 
 @dataclass
 class _BroadcastSource:
-    """Stages the source rows if each worker can hold all of them. They are computed once."""
+    """Stages the source rows once, if each worker can hold all of them."""
 
     rows: SourceFrame
     request: MergeRequest
@@ -314,7 +314,7 @@ def _new_columns(rows: pa.Schema, request: MergeRequest, *, what: str) -> pa.Sch
     if twice := sorted({name for name in rows.names if rows.names.count(name) > 1}):
         raise InvalidInput(f"{what}: the data has two columns named {twice[0]!r}")
     if not names:
-        raise InvalidInput(f"{what}: the data has no column to merge besides {', '.join(request.on)}")
+        raise InvalidInput(f"{what}: the data has only the key columns {', '.join(request.on)}, and no column to merge")
     if request.schema is None:
         return pa.schema([rows.field(name) for name in names])
     if sorted(request.schema.names) != sorted(names):
@@ -367,7 +367,7 @@ def _requested_version(request: MergeRequest) -> Version:
 
 
 def _moves_rows(operation: Operation | None) -> bool:
-    """Whether the operation may move or replace existing rows. An unknown operation may."""
+    """Return whether the operation may move or replace existing rows. An unknown operation may."""
     match operation:
         case op.Append() | op.Delete() | op.CreateIndex() | op.Merge() | op.Project() | op.DataReplacement():
             return False

@@ -72,7 +72,7 @@ class VersionRef:
 
 @dataclass(frozen=True, slots=True)
 class ScanPartition:
-    """What one task reads. Picklable."""
+    """Fragments and row ranges that one task reads. Picklable."""
 
     fragments: tuple[bytes, ...]
     ranges: RowRanges
@@ -98,7 +98,7 @@ def _scan_task(fragment: Fragment, skip: int, take: int | None, pushed: PushedRo
 
 @dataclass(frozen=True, slots=True)
 class ReadWork:
-    """What a worker needs to read any partition."""
+    """Everything that a worker needs to read any partition."""
 
     header: VersionHeader
     scan_spec: ScanSpec
@@ -232,7 +232,7 @@ def _output_schema(plan: ScanPlan) -> pa.Schema:
 
 
 def _is_small_lookup(plan: ScanPlan) -> bool:
-    """Whether indices know all candidate rows, and these are few."""
+    """Return whether indices know all candidate rows, and these are few."""
     if len(plan.tasks) > _LOOKUP_FRAGMENTS_MAX or any(task.selection is None for task in plan.tasks):
         return False
     sizes = plan.morsel_sizes()

@@ -30,7 +30,7 @@ KEY_CHUNK_ROWS = 1 << 22
 """Number of keys that are looked up at once. It bounds the memory of a worker."""
 _CACHED_BYTES_MAX = 1 << 26
 CACHED_ROWS_MAX = 1 << 20
-"""Source rows, besides the bytes above, up to which one process caches all of them in memory."""
+"""Limits, in bytes and rows, up to which one process caches all source rows in memory."""
 _KEYS_SHOWN = 4
 
 
@@ -57,7 +57,7 @@ class StagedFiles:
 
     @property
     def fits_in_memory(self) -> bool:
-        """Whether one process can hold all rows in memory."""
+        """Return whether one process can hold all rows in memory."""
         fragments = self.decode_fragments()
         rows = sum(fragment.physical_rows for fragment in fragments)
         return rows <= CACHED_ROWS_MAX and sum(fragment.file_bytes for fragment in fragments) <= _CACHED_BYTES_MAX

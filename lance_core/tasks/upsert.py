@@ -160,7 +160,7 @@ class _UpsertRun:
         return _Probe([task.fragment for task in tasks], PushedSelection.of(tasks), runner)
 
     def _is_cheaper_in_place(self, base: Snapshot, staged: StagedFiles, probe: "_Probe") -> bool:
-        """Whether to rewrite columns in place, by the counts of a first pass. A source with all columns is written as
+        """Return whether to rewrite columns in place, by the counts of a first pass. A source with all columns is written as
         whole rows."""
         rules, schema = self._rules, base.manifest.schema
         columns = changed_columns(staged.schema.arrow, schema, rules)
@@ -231,7 +231,7 @@ class _Probe:
 
 
 def _is_small(base: Snapshot, tasks: Sequence[ScanTask]) -> bool:
-    """Whether the driver can join the tasks itself. Candidate rows of an index count, and all rows of fragments
+    """Return whether the driver can join the tasks itself. Candidate rows of an index count, and all rows of fragments
     without one."""
     rows = [task.fragment.physical_rows if task.selection is None else len(task.selection.rows) for task in tasks]
     fragments = [task.fragment for task in tasks]
@@ -271,7 +271,8 @@ class _JoinTask:
     limits: FileLimits
     in_place: bool | None
     selection: PushedSelection = field(compare=False)
-    """Not compared, since the result of a fragment does not depend on it: results stay valid if it changes."""
+    """Excluded from comparison, since the result of a fragment does not depend on it: results stay valid if it
+    changes."""
 
     def __call__(self, partition: Snapshot, _number: int) -> Iterator[bytes]:
         rules = self.rules

@@ -20,7 +20,7 @@ from lance_core.coordination.idempotency import IntentRecord
 from lance_core.format.ids import Version
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.tasks.write import RESULT, PlannedWrite, WritePlan, WriteTask
+from lance_core.tasks.write import RESULT, PlannedWrite, WritePlan, WriteTask, verb_of
 from lance_core.transactions.apply import NewTable
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import Snapshot, load_at
@@ -62,9 +62,9 @@ class WriteHandle:
             base = load_at(location, Version(self.version))
             location = base.location
         moment = ClockReading(SYSTEM_RUNTIME.elapsed_ns(), self.started_ns)
-        return PlannedWrite(
-            plan, self.replaces, StartedWrite(location, base, self.uuid, self.record, SYSTEM_RUNTIME, moment)
-        )
+        verb = verb_of(replaces=self.replaces, only=plan.scope)
+        started = StartedWrite(location, base, self.uuid, self.record, SYSTEM_RUNTIME, moment, verb)
+        return PlannedWrite(plan, self.replaces, started)
 
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> bytes:
         """Write rows in a worker and return the result rows as one Arrow IPC stream."""

@@ -1,11 +1,11 @@
-"""Records that did not become rows: refused with their place, or put into a table of their own.
+"""Bad records: records that did not become rows are raised with their position, or diverted to a table of their own.
 
-    _lance_assets/ingested/pending/<segment>.json      fragments of such records, until they are committed there
+    _lance_assets/ingested/pending/<segment>.json      fragments of diverted records, until these are committed
 
-The rows come first. What was diverted is noted before they are committed, and committed to the side table after, under
-an intent that only the ingest that landed has: a crash in between leaves the note, and whoever comes next finishes it.
-Were the side table first, a repetition that finds other files could not add to it, and one that never comes would leave
-records of rows that are in no table. Start with `commit_pending`.
+The rows come first. Pending records are noted before the rows are committed, and committed to the side table
+afterwards, under an intent that belongs to the committed ingest alone. A crash in between leaves the note, and the
+next ingest finishes it. If the side table came first, a repetition that finds other files could not add to it, and
+one that never happens would leave records of rows that are in no table. Start with `commit_pending`.
 """
 
 import base64
@@ -44,19 +44,22 @@ SCHEMA = pa.schema(
         pa.field("ingest", pa.string(), nullable=False),
     ]
 )
-"""Of the side table. `row` counts records of the file from 1; a file that cannot be read has none. `ingest` is the
-intent, or the uuid of the transaction where there was none."""
+"""Schema of the side table. `row` counts the records of the file from 1 and is null for an unreadable file. `ingest`
+is the intent, or the uuid of the transaction if there is none."""
 PENDING = f"{DIRECTORY}/pending"
 
 
 def bad_record_error(bad: BadRecord, uri: str) -> InvalidInput:
-    place = uri + (f", row {bad.row:,}" if bad.row is not None else "")
-    place += f" (line {bad.line:,})" if bad.line is not None else ""
+    """Return the error for a bad record that is not diverted."""
+    position = uri + (f", row {bad.row:,}" if bad.row is not None else "")
+    position += f" (line {bad.line:,})" if bad.line is not None else ""
     column = f", column {bad.column!r}" if bad.column is not None else ""
-    told = f"{place}{column}: {bad.reason}. Mend the file, or name a table for such records with on_bad_record="
+    message = (
+        f"{position}{column}: {bad.reason}. Correct the file, or name a table for such records with on_bad_record="
+    )
     if bad.column is None:
-        return InvalidInput(told)
-    return SchemaMismatch(told, column=bad.column, expected="a value of its type", got=bad.reason)
+        return InvalidInput(message)
+    return SchemaMismatch(message, column=bad.column, expected="a value of its type", got=bad.reason)
 
 
 def to_batch(records: Sequence[tuple[str, BadRecord]], ingest: str) -> pa.RecordBatch:
@@ -85,26 +88,27 @@ def load_base(location: Location) -> Snapshot | NewTable:
 
 
 def checked_schema(base: Snapshot | NewTable) -> TableSchema:
-    """Checked: a table that was made for something else is not written to."""
+    """Return the schema of the side table. Raises if the table was made for something else."""
     if isinstance(base, NewTable):
         return TableSchema.from_arrow(SCHEMA)
     schema = base.manifest.schema
-    there = {field.name: field.type for field in schema.arrow}
+    types = {field.name: field.type for field in schema.arrow}
     for field in SCHEMA:
-        if there.get(field.name) != field.type:
+        if types.get(field.name) != field.type:
             raise SchemaMismatch(
-                f"on_bad_record={base.location.uri} is a table that is not made for bad records: its column "
-                f"{field.name!r} is {there.get(field.name, 'missing')}, not {field.type}. Name another place",
+                f"on_bad_record={base.location.uri} is not a table of bad records: its column "
+                f"{field.name!r} is {types.get(field.name, 'missing')}, not {field.type}. Give another location",
                 column=field.name,
                 expected=str(field.type),
-                got=str(there.get(field.name, "nothing")),
+                got=str(types.get(field.name, "nothing")),
             )
     return schema
 
 
-def put_pending(location: Location, segment: str, side: str, fragments: Sequence[bytes]) -> None:
-    told = {"table": side, "fragments": [base64.b64encode(each).decode() for each in fragments]}
-    location.store.put(_path(segment), json.dumps(told).encode())
+def put_pending(location: Location, segment: str, side_table: str, fragments: Sequence[bytes]) -> None:
+    """Note the fragments of diverted records, before their ingest is committed."""
+    note = {"table": side_table, "fragments": [base64.b64encode(each).decode() for each in fragments]}
+    location.store.put(_path(segment), json.dumps(note).encode())
 
 
 def _path(segment: str) -> str:
@@ -112,50 +116,54 @@ def _path(segment: str) -> str:
 
 
 def delete_pending(location: Location, segment: str) -> None:
-    """Of one that has not landed, and never will."""
+    """Delete the note of an ingest that will never be committed."""
     location.store.delete(_path(segment))
 
 
 def list_pending(location: Location) -> list[str]:
-    """Names of segments."""
-    found = (info.path.rpartition("/")[2] for info in location.store.list(PENDING))
-    return [name.removesuffix(".json") for name in found if name.endswith(".json")]
+    """Return the segment names of all notes."""
+    names = (info.path.rpartition("/")[2] for info in location.store.list(PENDING))
+    return [name.removesuffix(".json") for name in names if name.endswith(".json")]
 
 
 def commit_pending(location: Location, segment: str) -> None:
-    """Of an ingest that has landed: its bad records are in their table after this, once, whoever else does it."""
+    """Commit the bad records of a committed ingest to their table, exactly once, even if several processes do it."""
     path = _path(segment)
     try:
         data = read_whole(location.store, path, INTENT_BYTES)
     except NotFound:
         return
-    side, fragments = _read(data, path)
-    _landed(location.locate_other(side), tuple(map(Fragment.decode, fragments)), f"bad records of the ingest {segment}")
+    side_table, fragments = _decode_note(data, path)
+    _commit(
+        location.locate_other(side_table),
+        tuple(map(Fragment.decode, fragments)),
+        f"bad records of the ingest {segment}",
+    )
     location.store.delete(path)
 
 
-def _landed(location: Location, fragments: tuple[Fragment, ...], intent: str) -> WriteResult:
+def _commit(location: Location, fragments: tuple[Fragment, ...], intent: str) -> WriteResult:
     base = load_base(location)
-    begun = write_protocol.begin(location, base, verb="ingest", intent=intent, runtime=SYSTEM_RUNTIME)
-    if isinstance(begun, WriteResult):
-        return begun
+    started = write_protocol.begin(location, base, verb="ingest", intent=intent, runtime=SYSTEM_RUNTIME)
+    if isinstance(started, WriteResult):
+        return started
     schema = checked_schema(base)
     operation: Operation = Append(fragments)
     if isinstance(base, NewTable):
-        operation = Overwrite(fragments, schema, {TABLE_ID: begun.uuid, **manifest_store_config(location)})
+        operation = Overwrite(fragments, schema, {TABLE_ID: started.uuid, **manifest_store_config(location)})
     try:
-        return write_protocol.finish(begun, operation, properties={}, attempts=ATTEMPTS)
+        return write_protocol.finish(started, operation, properties={}, attempts=ATTEMPTS)
     except AlreadyExists:
-        return _landed(location, fragments, intent)
+        return _commit(location, fragments, intent)
 
 
-def _read(data: bytes, path: str) -> tuple[str, list[bytes]]:
+def _decode_note(data: bytes, path: str) -> tuple[str, list[bytes]]:
     size_guard.check_json(data, path=path)
     try:
-        told: Mapping[str, object] = json.loads(data)
-        side, fragments = told["table"], told["fragments"]
-        if not (isinstance(side, str) and isinstance(fragments, list)):
+        note: Mapping[str, object] = json.loads(data)
+        side_table, fragments = note["table"], note["fragments"]
+        if not (isinstance(side_table, str) and isinstance(fragments, list)):
             raise TypeError("a field is of another type")
-        return side, [base64.b64decode(each, validate=True) for each in fragments]
+        return side_table, [base64.b64decode(each, validate=True) for each in fragments]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise Corrupt(f"is not the note of bad records: {error}", path=path, field="pending") from error
+        raise Corrupt(f"is not a note of pending bad records: {error}", path=path, field="pending") from error

@@ -6,8 +6,8 @@ files.
     workers   read, convert, write fragments; divert bad records             row_conversion.py
     driver    a segment of the ingest log -> one commit -> bad records       bad_records.py
 
-The ingest log is part of the version (`format/ingest_records.py`). Of two concurrent ingests the commit refuses the
-second one, which then checks what the first one took, reads again only the partitions that contain such a file, and
+The ingest log is part of the version (`format/ingest_records.py`). The commit refuses the
+second of two concurrent ingests, which then checks what the first one took, reads again only the partitions that contain such a file, and
 commits what is left. Start with `ingest`; the reasons are in `001-atomic-file-ingest.md`.
 """
 
@@ -69,14 +69,13 @@ from lance_core.versions.table_id import TABLE_ID
 
 FILES_PROPERTY = "lance_assets.ingested_files"
 BAD_RECORDS_PROPERTY = "lance_assets.bad_records"
-"""Transaction properties: the number of files that were ingested, and the number of their records that were diverted.
-"""
+"""Transaction properties: the number of ingested files, and the number of their records that were diverted."""
 _VERB = "ingest"
 
 
 @dataclass(frozen=True, slots=True)
 class IngestRequest:
-    """What to ingest, and how."""
+    """Parameters of an ingest."""
 
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     read_options: ReadOptions
@@ -103,20 +102,25 @@ class _Ingest:
     """One call of `ingest`. It keeps what workers have returned across attempts."""
 
     def __init__(
-        self, where: TableRef, what: IngestRequest, how: WriteOptions, runner: Runner, properties: Mapping[str, str]
+        self,
+        table: TableRef,
+        request: IngestRequest,
+        options: WriteOptions,
+        runner: Runner,
+        properties: Mapping[str, str],
     ) -> None:
-        self._table, self._request, self._options, self._runner = where, what, how, runner
+        self._table, self._request, self._options, self._runner = table, request, options, runner
         self._properties = properties
-        self._location, base = _load_base(where)
+        self._location, base = _load_base(table)
         self._base: Snapshot | NewTable = base
         first = self._first_file()
-        options = what.source_options
-        if options is None:
-            options = options_for(self._location.access.storage_options, own=self._location.uri, other=first)
-        self._source_options: Mapping[str, str] = options
+        source_options = request.source_options
+        if source_options is None:
+            source_options = options_for(self._location.access.storage_options, own=self._location.uri, other=first)
+        self._source_options: Mapping[str, str] = source_options
         self._bad_records_location = None
-        if what.on_bad_record != "fail":
-            self._bad_records_location = self._location.locate_other(what.on_bad_record)
+        if request.on_bad_record != "fail":
+            self._bad_records_location = self._location.locate_other(request.on_bad_record)
             if self._bad_records_location.uri == self._location.uri:
                 raise InvalidInput(
                     f"on_bad_record= is the table itself, {self._bad_records_location.uri}; give another location"
@@ -159,7 +163,8 @@ class _Ingest:
         if not new_files:
             if base is None:
                 raise NotFound(
-                    f"no file matches {self._files_label()}, and there is no table at {self._location.uri}; check files="
+                    f"no file matches {self._files_label()}, and there is no table at {self._location.uri}; check "
+                    "files="
                 )
             return write_protocol.finish_unchanged(started)
         schema = self._schema(new_files)
@@ -181,9 +186,9 @@ class _Ingest:
             config = {TABLE_ID: started.uuid, **manifest_store_config(self._location)}
             operation = Overwrite(result.fragments, schema, config)
         try:
-            look = audit_of(self._options.audit)
+            audit_function = audit_of(self._options.audit)
             written = write_protocol.finish(
-                started, operation, properties=properties, attempts=self._options.retries, audit=look
+                started, operation, properties=properties, attempts=self._options.retries, audit=audit_function
             )
         # A version that an audit refused may still be published, and its bad records count then.
         except (AlreadyExists, RetryableConflict):
@@ -302,8 +307,8 @@ class _Ingest:
         except LanceError as error:
             raise StorageError(
                 f"{self._location.uri}: the rows were committed as version {written.summary.version}, but the bad "
-                f"records could not be written to their table: {error}. They are pending, and the next ingest into this table "
-                "writes them"
+                f"records could not be written to their table: {error}. They are pending, and the next ingest into "
+                "this table writes them"
             ) from error
 
     def _storage_version(self) -> StorageVersion:
@@ -328,19 +333,19 @@ def unify_schemas(schemas: Sequence[tuple[str, pa.Schema]], *, uri: str) -> pa.S
     fields: dict[str, tuple[str, pa.Field]] = {}
     for file, schema in schemas:
         for column in schema:
-            field = column.remove_metadata() if not _is_extension(column) else column
-            first, known = fields.get(field.name, (file, field))
+            arrow_field = column.remove_metadata() if not _is_extension(column) else column
+            first, known = fields.get(arrow_field.name, (file, arrow_field))
             try:
-                common = pa.unify_schemas([pa.schema([known]), pa.schema([field])], promote_options="permissive")
+                common = pa.unify_schemas([pa.schema([known]), pa.schema([arrow_field])], promote_options="permissive")
             except (pa.ArrowException, TypeError) as error:
                 raise SchemaMismatch(
-                    f"{uri}: there is no table yet, and its files differ: column {field.name!r} is {known.type} in "
-                    f"{first}, and {field.type} in {file}. Give schema= with its type",
-                    column=field.name,
+                    f"{uri}: there is no table yet, and its files differ: column {arrow_field.name!r} is {known.type} "
+                    f"in {first}, and {arrow_field.type} in {file}. Give schema= with its type",
+                    column=arrow_field.name,
                     expected=str(known.type),
-                    got=str(field.type),
+                    got=str(arrow_field.type),
                 ) from error
-            fields[field.name] = (first, common.field(0).with_nullable(True))
+            fields[arrow_field.name] = (first, common.field(0).with_nullable(True))
     return pa.schema([column for _file, column in fields.values()])
 
 

@@ -1,7 +1,8 @@
-"""CSV as batches of bytes: pyarrow cuts records and fields, and no value is parsed before it is known what it is to be.
+"""CSV files: reads CSV as batches of bytes. pyarrow splits records and fields, and values are parsed once their type
+is known.
 
-A record with a wrong number of fields comes out on its own. Where a file is cut into parts, the names of columns are
-read from its beginning by each. Which line a record begins at is only found out where somebody asks.
+A record with a wrong number of fields is yielded separately. Each split of a file reads the column names from the
+beginning of the file. The line at which a record begins is computed only on request.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,25 +26,27 @@ from lance_core.tasks.ingest.sources import SourceFile, SourceReader
 
 
 def read_csv(
-    source: SourceReader, part: FileSplit, csv: CsvFormat, wanted: Callable[[list[str]], list[str]]
+    source: SourceReader, split: FileSplit, csv: CsvFormat, columns_to_read: Callable[[list[str]], list[str]]
 ) -> RecordStream:
+    """Yield the records of a split in chunks of unparsed bytes, and those with a wrong number of fields as bad
+    records."""
     names = read_column_names(source, csv)
     if names is None:
         return
-    uri, compression = part.file.uri, detect_compression(part.file.uri)
+    uri, compression = split.file.uri, detect_compression(split.file.uri)
     with source.open() as raw, naming_unreadable_file():
-        stream, start = open_split(raw, compression, part.file.size, part.number, part.count)
+        stream, start = open_split(raw, compression, split.file.size, split.number, split.count)
         is_first = start == 0
         skip = csv.skip_rows if is_first else 0
         has_header = csv.column_names is None and is_first
-        places = _RecordNumbers(source, csv, start)
-        failed: list[pa_csv.InvalidRow] = []
+        record_numbers = _RecordNumbers(source, csv, start)
+        invalid_rows: list[pa_csv.InvalidRow] = []
 
-        def odd(row: pa_csv.InvalidRow) -> str:
-            failed.append(row)
+        def on_invalid_row(row: pa_csv.InvalidRow) -> str:
+            invalid_rows.append(row)
             return "skip"
 
-        reader = _opened(
+        reader = _open_reader(
             stream,
             csv,
             uri,
@@ -55,47 +58,51 @@ def read_csv(
                 column_names=None if has_header else names,
                 encoding=csv.encoding,
             ),
-            odd,
+            on_invalid_row,
             columns=names,
-            wanted=wanted(names),
+            columns_to_read=columns_to_read(names),
         )
         if reader is None:
             return
-        # pyarrow counts lines that were skipped, the header, and records; here a record is a row of data.
-        ahead = skip + (1 if has_header else 0)
+        # pyarrow also counts skipped lines and the header; here only rows of data count as records.
+        rows_ahead = skip + (1 if has_header else 0)
         following = 1 + (csv.skip_rows_after_names if is_first else 0)
-        told = 0
+        invalid_seen = 0
         for batch in reader:
-            rows, following, told = _numbered(batch.num_rows, following, told, failed, ahead)
+            rows, following, invalid_seen = _number_records(
+                batch.num_rows, following, invalid_seen, invalid_rows, rows_ahead
+            )
             if batch.num_rows:
-                yield Chunk(batch, partial(_place, places, rows), partial(_record, batch), is_text=True)
-        for row in failed:
-            number, line = places.of(row.number - ahead)
-            reason = f"it has {row.actual_columns} fields, and there are {row.expected_columns} columns"
+                yield Chunk(
+                    batch, partial(_locate_row, record_numbers, rows), partial(_record_as_text, batch), is_text=True
+                )
+        for row in invalid_rows:
+            number, line = record_numbers.locate(row.number - rows_ahead)
+            reason = f"the record has {row.actual_columns} fields, but there are {row.expected_columns} columns"
             yield BadRecord(reason, number, line, record=row.text)
 
 
-def _place(places: "_RecordNumbers", rows: Callable[[int], int], at: int) -> tuple[int, int | None]:
-    return places.of(rows(at))
+def _locate_row(record_numbers: "_RecordNumbers", rows: Callable[[int], int], row: int) -> tuple[int, int | None]:
+    return record_numbers.locate(rows(row))
 
 
-def _record(batch: pa.RecordBatch, at: int) -> str:
-    return record_as_json(_as_text(batch.slice(at, 1)), 0)
+def _record_as_text(batch: pa.RecordBatch, row: int) -> str:
+    return record_as_json(_decode_batch(batch.slice(row, 1)), 0)
 
 
-def is_splittable(file: SourceFile, csv: CsvFormat, asked: Format | None) -> bool:
-    """Whether parts of it can be read by themselves."""
-    kind = detect_format(file.uri, asked)
-    if detect_compression(file.uri) is not None and kind in (Format.CSV, Format.JSON):
+def is_splittable(file: SourceFile, csv: CsvFormat, requested: Format | None) -> bool:
+    """Return whether splits of the file can be read independently."""
+    format_ = detect_format(file.uri, requested)
+    if detect_compression(file.uri) is not None and format_ in (Format.CSV, Format.JSON):
         return False
-    if kind is not Format.CSV:
+    if format_ is not Format.CSV:
         return True
     skips = csv.skip_rows or csv.skip_rows_after_names or csv.escape_char
     return not (csv.newlines_in_values or skips) and csv.encoding.lower().replace("-", "") == "utf8"
 
 
 def read_column_names(source: SourceReader, csv: CsvFormat) -> list[str] | None:
-    """None of a file in which there is nothing."""
+    """Return the column names of the file; `None` if it is empty."""
     if csv.column_names is not None:
         return list(csv.column_names)
     with source.open() as raw, naming_unreadable_file():
@@ -103,12 +110,12 @@ def read_column_names(source: SourceReader, csv: CsvFormat) -> list[str] | None:
         reading = pa_csv.ReadOptions(
             use_threads=False, block_size=csv.block_size, skip_rows=csv.skip_rows, encoding=csv.encoding
         )
-        reader = _opened(stream, csv, source.file.uri, reading, lambda _row: "skip")
+        reader = _open_reader(stream, csv, source.file.uri, reading, lambda _row: "skip")
         return None if reader is None else list(reader.schema.names)
 
 
 def infer_csv_schema(source: SourceReader, csv: CsvFormat) -> pa.Schema | None:
-    """As the first records look."""
+    """Infer the schema from the first records; `None` if the file is empty."""
     with source.open() as raw, naming_unreadable_file():
         stream = open_stream(raw, detect_compression(source.file.uri))
         reading = pa_csv.ReadOptions(
@@ -119,19 +126,19 @@ def infer_csv_schema(source: SourceReader, csv: CsvFormat) -> pa.Schema | None:
             column_names=csv.column_names,
             encoding=csv.encoding,
         )
-        reader = _opened(stream, csv, source.file.uri, reading, lambda _row: "skip", guesses=True)
+        reader = _open_reader(stream, csv, source.file.uri, reading, lambda _row: "skip", guesses=True)
         return None if reader is None else reader.schema
 
 
-def _opened(
+def _open_reader(
     stream: IO[bytes],
     csv: CsvFormat,
     uri: str,
     reading: pa_csv.ReadOptions,
-    odd: Callable[[pa_csv.InvalidRow], str],
+    on_invalid_row: Callable[[pa_csv.InvalidRow], str],
     *,
     columns: list[str] | None = None,
-    wanted: list[str] | None = None,
+    columns_to_read: list[str] | None = None,
     guesses: bool = False,
 ) -> pa_csv.CSVStreamingReader | None:
     parsing = pa_csv.ParseOptions(
@@ -141,7 +148,10 @@ def _opened(
         escape_char=csv.escape_char,
         newlines_in_values=csv.newlines_in_values,
         ignore_empty_lines=csv.ignore_empty_lines,
-        invalid_row_handler=odd,
+        invalid_row_handler=on_invalid_row,
+    )
+    is_proper_subset = (
+        columns_to_read and len(set(columns_to_read)) == len(columns_to_read) and columns_to_read != columns
     )
     converting = pa_csv.ConvertOptions(
         check_utf8=False,
@@ -149,7 +159,7 @@ def _opened(
         null_values=list(csv.null_values),
         strings_can_be_null=csv.strings_can_be_null,
         quoted_strings_can_be_null=csv.quoted_strings_can_be_null,
-        include_columns=wanted if wanted and len(set(wanted)) == len(wanted) and wanted != columns else None,
+        include_columns=columns_to_read if is_proper_subset else None,
         **(
             {
                 "true_values": list(csv.true_values),
@@ -167,92 +177,95 @@ def _opened(
         if "Empty CSV file" in str(error):
             return None
         if "block" in str(error):
-            raise ValueError(f"{error}; give CsvFormat(block_size=) more than its longest record has") from error
+            raise ValueError(f"{error}; set CsvFormat(block_size=) to more than the longest record") from error
         raise
 
 
-def _numbered(
-    count: int, following: int, told: int, failed: list[pa_csv.InvalidRow], ahead: int
+def _number_records(
+    count: int, following: int, invalid_seen: int, invalid_rows: list[pa_csv.InvalidRow], rows_ahead: int
 ) -> tuple[Callable[[int], int], int, int]:
-    """The numbers of the records of a batch, between those that failed; and where the next one begins."""
+    """Return a function from rows of a batch to record numbers, which skips the invalid records in between, the
+    number of the next record, and the number of invalid records seen."""
     gaps = []
     last = following + count - 1
-    while told < len(failed) and failed[told].number - ahead <= last:
-        gaps.append(failed[told].number - ahead)
+    while invalid_seen < len(invalid_rows) and invalid_rows[invalid_seen].number - rows_ahead <= last:
+        gaps.append(invalid_rows[invalid_seen].number - rows_ahead)
         last += 1
-        told += 1
+        invalid_seen += 1
 
     def number(row: int) -> int:
-        found = following + row
+        record = following + row
         for gap in gaps:
-            found += gap <= found
-        return found
+            record += gap <= record
+        return record
 
-    return number, last + 1, told
+    return number, last + 1, invalid_seen
 
 
-def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _decode_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     columns = [
-        pa.array([None if each is None else each.decode(errors="backslashreplace") for each in column.to_pylist()])
+        pa.array([None if value is None else value.decode(errors="backslashreplace") for value in column.to_pylist()])
         for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 class _RecordNumbers:
-    """Numbers of records in the whole file, and lines, for rows of a part of it. Asked for rising numbers it reads on;
-    for another it begins again."""
+    """Record numbers and line numbers in the whole file, for records of a split. Ascending lookups continue one pass
+    over the file; any other lookup starts a new one."""
 
     def __init__(self, source: SourceReader, csv: CsvFormat, start: int) -> None:
         self._source, self._csv, self._start = source, csv, start
-        self._before: int | None = None
-        self._walk: Iterator[tuple[int, int]] | None = None
+        self._records_before: int | None = None
+        self._pass: Iterator[tuple[int, int]] | None = None
         self._last = (0, 0)
 
-    def of(self, number: int) -> tuple[int, int | None]:
+    def locate(self, record: int) -> tuple[int, int | None]:
+        """Return the record number in the whole file, and its first line; `None` if the line cannot be found out."""
         if self._csv.escape_char or self._csv.encoding.lower().replace("-", "") != "utf8":
-            return number, None
-        if self._before is None:
-            self._before = 0
+            return record, None
+        if self._records_before is None:
+            self._records_before = 0
             if self._start:
-                self._before = sum(1 for _ in self._records(until=self._start))
-        wanted = self._before + number
-        if self._walk is None or self._last[0] > wanted:
-            self._walk, self._last = self._records(), (0, 0)
-        while self._last[0] < wanted:
-            found = next(self._walk, None)
-            if found is None:
-                return wanted, None
-            self._last = found
+                self._records_before = sum(1 for _ in self._iter_records(until=self._start))
+        target = self._records_before + record
+        if self._pass is None or self._last[0] > target:
+            self._pass, self._last = self._iter_records(), (0, 0)
+        while self._last[0] < target:
+            position = next(self._pass, None)
+            if position is None:
+                return target, None
+            self._last = position
         return self._last
 
-    def _records(self, until: int | None = None) -> Iterator[tuple[int, int]]:
-        """Number and first line of each; a record goes on while a quote is open."""
+    def _iter_records(self, until: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yield the number and the first line of each record. A record continues while a quote is open."""
         csv = self._csv
         quote = csv.quote_char.encode() if csv.quote_char and csv.newlines_in_values else b""
         header = csv.column_names is None
-        number, line, begun, is_open, at = (-1 if header else 0), 0, 0, False, 0
+        number, line, first_line, in_quotes, offset = (-1 if header else 0), 0, 0, False, 0
         with self._source.open() as raw:
             for text in iter_lines(open_stream(raw, detect_compression(self._source.file.uri))):
-                if until is not None and at >= until:
+                if until is not None and offset >= until:
                     return
-                at += len(text)
+                offset += len(text)
                 line += 1
                 if line <= csv.skip_rows:
                     continue
-                if not is_open:
+                if not in_quotes:
                     if csv.ignore_empty_lines and not text.strip(b"\r\n"):
                         continue
-                    begun = line
+                    first_line = line
                 if quote and text.count(quote) % 2:
-                    is_open = not is_open
-                if not is_open:
+                    in_quotes = not in_quotes
+                if not in_quotes:
                     number += 1
                     if number > 0:
-                        yield number, begun
+                        yield number, first_line
 
 
 def iter_lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a stream, with their line breaks."""
     rest = b""
     while data := stream.read(BLOCK_BYTES):
         *lines, rest = (rest + data).split(b"\n")

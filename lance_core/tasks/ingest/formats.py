@@ -1,6 +1,6 @@
-"""How files are to be read, as values: which format, which options, which column comes from where.
+"""Ingest options: the format of files, how to parse them, and the source of each column, as values.
 
-Told by the caller on the driver, checked there, and handed to workers as they are. Nothing here opens a file.
+The driver checks what the caller gives and sends it to workers unchanged. Nothing here opens a file.
 """
 
 import enum
@@ -23,9 +23,9 @@ class Format(enum.Enum):
     PARQUET = "parquet"
     CSV = "csv"
     JSON = "json"
-    """One object a line."""
+    """One object per line."""
     ARROW = "arrow"
-    """IPC: the file and the stream format, told apart by their first bytes."""
+    """Arrow IPC, in the file or the stream format; the first bytes distinguish them."""
 
 
 _SUFFIXES = {
@@ -46,39 +46,41 @@ _NAMES = {"jsonl": Format.JSON, "ndjson": Format.JSON, "ipc": Format.ARROW, "fea
 
 
 def parse_format(name: str | Format | None) -> Format | None:
+    """Return the format of this name."""
     if name is None or isinstance(name, Format):
         return name
     known = {each.value: each for each in Format} | _NAMES
     if name not in known:
-        raise InvalidInput(f"format={name!r}: files are of the format {', '.join(sorted(known))}")
+        raise InvalidInput(f"format={name!r}: it must be one of {', '.join(sorted(known))}")
     return known[name]
 
 
 def detect_compression(uri: str) -> str | None:
-    """Of text; the other formats compress within."""
+    """Return the compression of a text file, by its name. Other formats compress internally."""
     return next((name for suffix, name in _COMPRESSIONS.items() if uri.lower().endswith(suffix)), None)
 
 
-def detect_format(uri: str, asked: Format | None) -> Format:
-    if asked is not None:
-        return asked
+def detect_format(uri: str, requested: Format | None) -> Format:
+    """Return the requested format, or else the format by the name of the file."""
+    if requested is not None:
+        return requested
     name = uri.rpartition("/")[2].lower()
     for suffix in _COMPRESSIONS:
         name = name.removesuffix(suffix)
     found = _SUFFIXES.get("." + name.rpartition(".")[2])
     if found is None or (detect_compression(uri) and found not in (Format.CSV, Format.JSON)):
         raise InvalidInput(
-            f"what {uri} holds is not told by its name; give format=, or a glob that leaves it out (known are "
-            f"{', '.join(_SUFFIXES)}, the texts among them also compressed, {', '.join(_COMPRESSIONS)})"
+            f"the format of {uri} is unknown from its name; give format=, or a glob that leaves the file out (known "
+            f"suffixes: {', '.join(_SUFFIXES)}; text formats also with {', '.join(_COMPRESSIONS)})"
         )
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class CsvFormat:
-    """How CSV is written, by pyarrow's names and with its defaults, but for `newlines_in_values`: here a quoted value
-    may hold line breaks unless that is ruled out, and only then is a large file cut at line breaks and read by several
-    tasks. `delimiter` is a tab for `.tsv`, else a comma, unless given."""
+    """Dialect of CSV files, with the names and defaults of pyarrow except for `newlines_in_values`: by default, a
+    quoted value may contain line breaks. Only if that is ruled out, a large file is split at line breaks and read by
+    several tasks. `delimiter` is by default a tab for `.tsv` and a comma otherwise."""
 
     delimiter: str | None = None
     quote_char: str | Literal[False] = '"'
@@ -87,7 +89,7 @@ class CsvFormat:
     newlines_in_values: bool = True
     ignore_empty_lines: bool = True
     column_names: tuple[str, ...] | None = None
-    """None: the first line has them."""
+    """`None` takes them from the first line."""
     skip_rows: int = 0
     skip_rows_after_names: int = 0
     encoding: str = "utf8"
@@ -98,23 +100,23 @@ class CsvFormat:
     false_values: tuple[str, ...] = field(default_factory=lambda: tuple(pa_csv.ConvertOptions().false_values))
     decimal_point: str = "."
     timestamp_parsers: tuple[str, ...] = ()
-    """Formats of `strptime`, each tried; ISO 8601 is always understood."""
+    """`strptime` formats, tried in order; ISO 8601 is always parsed."""
     block_size: int = 8 * 1024 * 1024
-    """No record is longer than this."""
+    """Maximum size of a record in bytes."""
 
     def __post_init__(self) -> None:
         for name in ("column_names", "null_values", "true_values", "false_values", "timestamp_parsers"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, validation.check_names(value, f"CsvFormat({name}=)"))
-        signs = {"delimiter": self.delimiter, "quote_char": self.quote_char, "escape_char": self.escape_char}
-        for name, sign in {**signs, "decimal_point": self.decimal_point}.items():
-            optional = name != "decimal_point" and (sign is False or sign is None)
-            if not optional and not (isinstance(sign, str) and len(sign) == 1):
-                raise InvalidInput(f"CsvFormat({name}={sign!r}): it is one character")
+        characters = {"delimiter": self.delimiter, "quote_char": self.quote_char, "escape_char": self.escape_char}
+        for name, character in {**characters, "decimal_point": self.decimal_point}.items():
+            optional = name != "decimal_point" and (character is False or character is None)
+            if not optional and not (isinstance(character, str) and len(character) == 1):
+                raise InvalidInput(f"CsvFormat({name}={character!r}): it must be one character")
         for name in ("skip_rows", "skip_rows_after_names"):
-            validation.check_integer(getattr(self, name), name, at_least=0, too_small="there are no fewer than none")
-        validation.check_integer(self.block_size, "block_size", at_least=1024, too_small="a record must fit in")
+            validation.check_integer(getattr(self, name), name, at_least=0, too_small="it cannot be negative")
+        validation.check_integer(self.block_size, "block_size", at_least=1024, too_small="it must hold a record")
 
     def delimiter_of(self, uri: str) -> str:
         return self.delimiter or ("\t" if ".tsv" in uri.rpartition("/")[2].lower() else ",")
@@ -122,12 +124,12 @@ class CsvFormat:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """All that a worker has to know of what the caller asked for."""
+    """Options of the caller that a worker needs to read files."""
 
     format: Format | None = None
     csv: CsvFormat = CsvFormat()
     mapping: tuple[tuple[str, str], ...] = ()
-    """(column of the table, where it comes from), both perhaps with dots."""
+    """Pairs of a column of the table and its source; both may be dotted paths."""
     drops_extra: bool = False
 
     @classmethod
@@ -140,24 +142,28 @@ class ReadOptions:
         extra: Extra,
     ) -> "ReadOptions":
         if extra not in ("refuse", "drop"):
-            raise InvalidInput(f"extra={extra!r}: columns that the table does not have are 'refuse'd or 'drop'ped")
+            raise InvalidInput(
+                f"extra={extra!r}: it must be 'refuse' or 'drop', for columns that the table does not have"
+            )
         if csv is not None and not isinstance(csv, CsvFormat):
-            raise InvalidInput(f"csv= is a CsvFormat(...), and not a {type(csv).__name__}")
+            raise InvalidInput(f"csv= must be a CsvFormat(...), not a {type(csv).__name__}")
         pairs = tuple(validation.check_text_mapping(mapping, "mapping").items())
         for column, _source in pairs:
             above = [other for other, _ in pairs if column.startswith(f"{other}.")]
             if above:
-                raise InvalidInput(f"mapping= says where {above[0]!r} comes from, and {column!r} within it; give one")
+                raise InvalidInput(
+                    f"mapping= names sources for {above[0]!r} and for {column!r} within it; give one of them"
+                )
         return cls(parse_format(format), csv or CsvFormat(), pairs, extra == "drop")
 
     def check_mapping(self, schema: TableSchema, *, what: str) -> None:
-        """That what is mapped is there to be filled."""
+        """Raise if a mapped column does not exist in the table."""
         for column, _source in self.mapping:
             fields = {field.name: field for field in schema.fields}
             for name in column.split(".") if column not in fields else [column]:
                 if name not in fields:
                     raise InvalidInput(
-                        f"mapping= says where {column!r} comes from, and {what} has no such column; its columns are "
+                        f"mapping= names a source for {column!r}, but {what} has no such column; its columns are "
                         f"{', '.join(field.name for field in schema.fields)}"
                     )
                 fields = {child.name: child for child in fields[name].children}

@@ -1,12 +1,12 @@
-"""Which files a version has its rows from: read from its segments, and written as one more.
+"""Ingest log: the files from which the rows of a version were loaded, in segments. Each ingest adds one.
 
-    of(base)                   the entries of a version, the newest of each path
-    plan.fresh(files, record)  those that are new, by what is to be done about changed ones
-    written(...)               a segment with what is new, and with older ones that are not much larger
+    load_log(location, base)                the entries of a version, the newest of each path
+    select_new_files(files, log, changed)   the files to ingest, by what to do about changed ones
+    log.append_segment(files, name)         writes the new files and older segments of similar size as one segment
 
-A segment is written before the version that names it, under a fresh name, and never changes; one that no version names
-goes with the files of interrupted writes (`versions/file_inventory.py`). Merging as they come keeps them few, and each
-entry is copied as often as the record doubles.
+A segment is written before the version that references it, under a fresh name, and never changes. A segment that no
+version references is cleaned up with the files of interrupted writes (`versions/file_inventory.py`). Merging segments
+of similar size keeps them few, and copies each entry as often as the log doubles.
 """
 
 import uuid
@@ -26,23 +26,28 @@ from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
 SCHEMA = pa.schema([("path", pa.string()), ("size", pa.int64()), ("tag", pa.string()), ("ingest", pa.string())])
-"""`ingest` is the segment that a file came with."""
-_NAMED_MAX = 5
-_NOT_MUCH_LARGER = 2
+"""`ingest` is the segment with which a file was added."""
+_FILES_SHOWN = 5
+_MERGE_RATIO_MAX = 2
+"""An older segment is merged if it is at most this many times as large as the new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestLog:
+    """The ingest log of one version."""
+
     location: Location
-    """Of the main line, where the segments of all lines are."""
+    """Location of the main branch, which holds the segments of all branches."""
     segments: tuple[IngestSegment, ...]
     entries: pa.Table
 
     def has_segment(self, segment: str) -> bool:
+        """Return whether the ingest that wrote this segment is committed in the version."""
         return bool(pc.any(pc.equal(self.entries["ingest"], segment), min_count=0).as_py())
 
     def append_segment(self, files: Sequence[SourceFile], name: str) -> tuple[IngestSegment, ...]:
-        """What the record becomes with these, once a version says so. `name` is that of the new segment."""
+        """Write a segment with these files and return the segments of the log as they will be, once a version
+        references them."""
         new = pa.table(
             {
                 "path": [file.uri for file in files],
@@ -53,10 +58,10 @@ class IngestLog:
             SCHEMA,
         )
         older, merged, rows = list(self.segments), [new], new.num_rows
-        while older and older[0].files <= _NOT_MUCH_LARGER * rows:
-            merged.append(_segment(self.location, older.pop(0)))
+        while older and older[0].files <= _MERGE_RATIO_MAX * rows:
+            merged.append(_read_segment(self.location, older.pop(0)))
             rows += merged[-1].num_rows
-        entries = _newest(merged)
+        entries = _newest_entries(merged)
         segment = IngestSegment(name, entries.num_rows)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, SCHEMA) as file:
@@ -70,58 +75,62 @@ def new_segment_name() -> str:
 
 
 def load_log(location: Location, base: Snapshot | None) -> IngestLog:
-    """`location` is where the table, or the branch, is."""
+    """Read the log of a version. `location` is that of the table or the branch."""
     if base is None:
         return IngestLog(location, (), SCHEMA.empty_table())
     main = location.locate_main_branch(base.manifest.branch)
     segments = segments_of(base.manifest.config, path=f"{location.uri}/{base.manifest.path}")
-    return IngestLog(main, segments, _newest([_segment(main, each) for each in segments]))
+    return IngestLog(main, segments, _newest_entries([_read_segment(main, each) for each in segments]))
 
 
-def select_new_files(files: Sequence[SourceFile], record: IngestLog, changed: Changed) -> list[SourceFile]:
-    """Those of the files that this record does not have."""
+def select_new_files(files: Sequence[SourceFile], log: IngestLog, changed: Changed) -> list[SourceFile]:
+    """Return the files that are not in the log, and changed ones if `changed` says so."""
     paths = pa.array([file.uri for file in files], pa.string())
-    places = pc.index_in(paths, value_set=record.entries["path"]).to_pylist()
-    sizes, tags = record.entries["size"].combine_chunks(), record.entries["tag"].combine_chunks()
-    new, other = [], []
-    for file, place in zip(files, places, strict=True):
-        if place is None:
+    positions = pc.index_in(paths, value_set=log.entries["path"]).to_pylist()
+    sizes, tags = log.entries["size"].combine_chunks(), log.entries["tag"].combine_chunks()
+    new, modified = [], []
+    for file, position in zip(files, positions, strict=True):
+        if position is None:
             new.append(file)
-        elif (sizes[place].as_py(), tags[place].as_py()) != (file.size, file.tag):
-            other.append(file)
-    if changed == "fail" and other:
-        named = ", ".join(file.uri for file in other[:_NAMED_MAX]) + (", …" if len(other) > _NAMED_MAX else "")
-        raise InvalidInput(
-            f"{len(other):,} of the files were ingested before and have changed since: {named}. changed='again' takes "
-            "all their rows once more, changed='skip' leaves them as they were"
+        elif (sizes[position].as_py(), tags[position].as_py()) != (file.size, file.tag):
+            modified.append(file)
+    if changed == "fail" and modified:
+        shown = ", ".join(file.uri for file in modified[:_FILES_SHOWN]) + (
+            ", …" if len(modified) > _FILES_SHOWN else ""
         )
-    return sorted([*new, *other], key=lambda file: file.uri) if changed == "again" else new
+        raise InvalidInput(
+            f"{len(modified):,} of the files were ingested before and have changed since: {shown}. changed='again' "
+            "ingests all their rows again, changed='skip' keeps the rows of their earlier content"
+        )
+    return sorted([*new, *modified], key=lambda file: file.uri) if changed == "again" else new
 
 
-def _newest(tables: Sequence[pa.Table]) -> pa.Table:
-    """Of entries of one path the first one."""
-    together = pa.concat_tables([SCHEMA.empty_table(), *tables]).combine_chunks()
+def _newest_entries(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the first entry of each path. Tables are given from new to old."""
+    entries = pa.concat_tables([SCHEMA.empty_table(), *tables]).combine_chunks()
     if len(tables) < 2:
-        return together
-    numbered = together.select(["path"]).append_column("at", pa.array(range(together.num_rows), pa.int64()))
+        return entries
+    numbered = entries.select(["path"]).append_column("at", pa.array(range(entries.num_rows), pa.int64()))
     first = numbered.group_by("path").aggregate([("at", "min")])["at_min"]
-    return together.take(first.take(pc.sort_indices(first)))
+    return entries.take(first.take(pc.sort_indices(first)))
 
 
-def _segment(location: Location, segment: IngestSegment) -> pa.Table:
+def _read_segment(location: Location, segment: IngestSegment) -> pa.Table:
     try:
         data = read_whole(location.store, segment.path, INGESTED_BYTES)
     except NotFound:
         raise NotFound(
-            f"{location.uri}: {segment.path}, which says what was ingested here, is not there; the table may have been "
-            "copied without it. Put it back; or, to forget all of it, set_config({'lance_assets.ingested': "
-            "None}), and every file counts as new"
+            f"{location.uri}: {segment.path}, a segment of the ingest log, is not there; the table may have been "
+            "copied without it. Restore the file; or reset the log with set_config({'lance_assets.ingested': None}), "
+            "and every file counts as new"
         ) from None
     try:
         table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
         table.validate(full=True)
     except (pa.ArrowException, OSError) as error:
-        raise Corrupt(f"is no Arrow file: {error}", path=f"{location.uri}/{segment.path}", field="ingested") from error
+        raise Corrupt(
+            f"is not an Arrow file: {error}", path=f"{location.uri}/{segment.path}", field="ingested"
+        ) from error
     if table.schema != SCHEMA or table.num_rows != segment.files or any(column.null_count for column in table.columns):
-        raise Corrupt("is no record of ingested files", path=f"{location.uri}/{segment.path}", field="ingested")
+        raise Corrupt("is not a segment of the ingest log", path=f"{location.uri}/{segment.path}", field="ingested")
     return table

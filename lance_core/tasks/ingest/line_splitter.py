@@ -1,7 +1,7 @@
-"""Bytes of text files: unpacked, cut where lines begin, in blocks of whole lines.
+"""Line splitter: decompresses text files, splits them where lines begin, and reads blocks of whole lines.
 
-What a line means, CSV and JSON say themselves. A part of a file has the lines that begin in it: the parts together have
-each line once, wherever they are cut.
+CSV and JSON themselves define what a line means. A split has the lines that begin in it, so all splits together have
+each line exactly once.
 """
 
 from collections.abc import Iterator
@@ -11,45 +11,45 @@ from typing import IO
 import pyarrow as pa
 
 LINE_BYTES_MAX = 256 * 1024 * 1024
-"""A longer one is no line of a text that anybody meant to write."""
+"""Maximum length of a line. No file that is meant as text has a longer one."""
 BLOCK_BYTES = 4 * 1024 * 1024
 
 
 def open_stream(raw: BufferedReader, compression: str | None) -> IO[bytes]:
     if compression is None:
         return raw
-    unpacked: IO[bytes] = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), compression)
-    return unpacked
+    decompressed: IO[bytes] = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), compression)
+    return decompressed
 
 
 def open_split(
     raw: BufferedReader, compression: str | None, size: int, number: int, count: int
 ) -> tuple[IO[bytes], int]:
-    """The bytes of a part, and where they begin."""
+    """Return the bytes of split `number` of `count`, and the position at which they begin."""
     if compression is not None or count == 1:
         return open_stream(raw, compression), 0
     start = find_line_start(raw, size * number // count)
     end = find_line_start(raw, size * (number + 1) // count) if number + 1 < count else size
     raw.seek(start)
-    return BufferedReader(_UpTo(raw, max(0, end - start))), start
+    return BufferedReader(_LimitedReader(raw, max(0, end - start))), start
 
 
-def find_line_start(raw: BufferedReader, place: int) -> int:
-    """The first byte at or behind `place` at which a line begins; the end of the file where there is none."""
-    if place == 0:
+def find_line_start(raw: BufferedReader, position: int) -> int:
+    """Return the position of the first line that begins at `position` or later, or else the end of the file."""
+    if position == 0:
         return 0
-    at = place - 1
-    raw.seek(at)
+    offset = position - 1
+    raw.seek(offset)
     while data := raw.read(64 * 1024):
         found = data.find(b"\n")
         if found >= 0:
-            return at + found + 1
-        at += len(data)
-    return at
+            return offset + found + 1
+        offset += len(data)
+    return offset
 
 
 def blocks_of_lines(stream: IO[bytes], *, first: int) -> Iterator[tuple[bytes, int]]:
-    """Each with the number of lines before it. The last line may have no end."""
+    """Yield blocks of whole lines, each with the number of lines before it. The last line may lack a line break."""
     rest, lines = b"", first
     while data := stream.read(BLOCK_BYTES):
         cut = data.rfind(b"\n") + 1
@@ -65,8 +65,8 @@ def blocks_of_lines(stream: IO[bytes], *, first: int) -> Iterator[tuple[bytes, i
         yield rest, lines
 
 
-class _UpTo(RawIOBase):
-    """So many bytes of a stream, from where it is."""
+class _LimitedReader(RawIOBase):
+    """The next `left` bytes of a stream."""
 
     def __init__(self, raw: BufferedReader, left: int) -> None:
         self._raw, self._left = raw, left

@@ -1,14 +1,15 @@
-"""The files of an ingest: found on the driver by a path, a directory or a glob, opened in workers.
+"""Source files: lists the files of an ingest by path, directory or glob, and opens them in workers.
 
-What lives here: which files are meant (`list_files`), how one is told from an earlier one of its name (`SourceFile`), and
-bytes of them (`SourceReader`). They are read where they are; no file is ever written or removed. The other modules of
-this package parse their contents.
+This module decides which files are meant (`list_files`), how a file is distinguished from an earlier one of the same
+name (`SourceFile`), and reads bytes (`SourceReader`). Files are read where they are, and never written or removed. Other
+modules of this package parse their contents.
 
     landing/2024/*.csv      one level          landing/**/*.parquet     any depth
     landing/[ab]?.csv       one character      landing/                 everything below
 
-Names that begin with `_` or `.` are skipped unless the pattern says so itself: other programs keep what is not data,
-or not finished, under them. Links to files are followed, links to directories below the one that was named are not.
+Names that begin with `_` or `.` are skipped unless the pattern itself has the character: other programs use them for
+files that are not data, or not finished. Links to files are followed; links to directories below the given one are
+not.
 """
 
 import os
@@ -31,150 +32,156 @@ _READ_AHEAD = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
+    """A file to ingest."""
+
     uri: str
-    """Absolute, without secrets: the identity of a file by its place."""
+    """Absolute location without secrets, which identifies the file."""
     size: int
     tag: str
-    """Which content it is, by its store's word, or when it was changed."""
+    """Identifies the content: the ETag of its store, or the time of the last change."""
 
 
 def list_files(
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: Mapping[str, str]
 ) -> list[SourceFile]:
-    """All files that are meant, each once, by name."""
-    asked = normalize_files(files)
-    found: dict[str, SourceFile] = {}
-    for text in asked:
-        for file in _in_store(text, options) if is_in_object_store(text) else _on_disk(text):
-            found.setdefault(file.uri, file)
-    return [found[uri] for uri in sorted(found)]
+    """Return all matching files, each once, sorted by name."""
+    patterns = normalize_files(files)
+    by_uri: dict[str, SourceFile] = {}
+    for pattern in patterns:
+        for file in _list_objects(pattern, options) if is_in_object_store(pattern) else _list_local(pattern):
+            by_uri.setdefault(file.uri, file)
+    return [by_uri[uri] for uri in sorted(by_uri)]
 
 
 def normalize_files(files: object) -> tuple[str, ...]:
+    """Return the argument `files` as a tuple of texts."""
     if isinstance(files, str | os.PathLike):
         files = [files]
     if isinstance(files, bytes) or not isinstance(files, Collection):
-        raise InvalidInput(f"files= is a path, a directory or a glob, or a list of them, not a {type(files).__name__}")
+        raise InvalidInput(
+            f"files= must be a path, a directory or a glob, or a list of them, not a {type(files).__name__}"
+        )
     return validation.check_locations(
         [os.fspath(each) if isinstance(each, os.PathLike) else each for each in files], "files"
     )
 
 
-def _on_disk(text: str) -> Iterator[SourceFile]:
-    whole = local_path(text)
-    if whole.is_file():
-        yield _of_disk(whole.stat(), str(whole))
-    elif whole.is_dir():
-        yield from _below(str(whole), _pattern("**"), depth_max=None)
-    elif _MAGIC.search(str(whole)):
-        base, pattern = _split(str(whole))
+def _list_local(given: str) -> Iterator[SourceFile]:
+    path = local_path(given)
+    if path.is_file():
+        yield _local_file(path.stat(), str(path))
+    elif path.is_dir():
+        yield from _walk_local(str(path), _glob_to_regex("**"), depth_max=None)
+    elif _MAGIC.search(str(path)):
+        base, pattern = _split_glob(str(path))
         if not os.path.isdir(base):
             return
         depth = None if "**" in pattern.split("/") else pattern.count("/")
-        yield from _below(base or "/", _pattern(pattern), depth_max=depth)
+        yield from _walk_local(base or "/", _glob_to_regex(pattern), depth_max=depth)
     else:
-        raise NotFound(f"there is no file or directory {whole}; look at files=")
+        raise NotFound(f"there is no file or directory {path}; check files=")
 
 
-def _below(base: str, pattern: re.Pattern[str], *, depth_max: int | None) -> Iterator[SourceFile]:
-    left = [("", 0)]
-    while left:
-        here, depth = left.pop()
+def _walk_local(base: str, pattern: re.Pattern[str], *, depth_max: int | None) -> Iterator[SourceFile]:
+    pending = [("", 0)]
+    while pending:
+        directory, depth = pending.pop()
         try:
-            with os.scandir(os.path.join(base, here) if here else base) as entries:
+            with os.scandir(os.path.join(base, directory) if directory else base) as entries:
                 for entry in entries:
-                    path = f"{here}/{entry.name}" if here else entry.name
+                    path = f"{directory}/{entry.name}" if directory else entry.name
                     if entry.is_dir(follow_symlinks=False):
                         if depth_max is None or depth < depth_max:
-                            left.append((path, depth + 1))
+                            pending.append((path, depth + 1))
                     elif pattern.fullmatch(path) and entry.is_file():
-                        yield _of_disk(entry.stat(), entry.path)
+                        yield _local_file(entry.stat(), entry.path)
         except OSError as error:
-            raise StorageError(f"could not list {os.path.join(base, here)}: {error.strerror or error}") from error
+            raise StorageError(f"could not list {os.path.join(base, directory)}: {error.strerror or error}") from error
 
 
-def _of_disk(found: os.stat_result, path: str) -> SourceFile:
-    return SourceFile(path, found.st_size, f"{found.st_mtime_ns}")
+def _local_file(stat: os.stat_result, path: str) -> SourceFile:
+    return SourceFile(path, stat.st_size, f"{stat.st_mtime_ns}")
 
 
-def _in_store(text: str, options: Mapping[str, str]) -> Iterator[SourceFile]:
-    base, pattern = _split(text) if _MAGIC.search(text.partition("://")[2]) else (text, "")
+def _list_objects(uri: str, options: Mapping[str, str]) -> Iterator[SourceFile]:
+    base, pattern = _split_glob(uri) if _MAGIC.search(uri.partition("://")[2]) else (uri, "")
     if is_in_object_store(base):
-        store = _store(base, options)
+        store = _open_object_store(base, options)
     else:
-        raise InvalidInput(f"{without_secrets(text)} has a pattern in the name of its bucket; name one bucket")
-    root = _root(store)
+        raise InvalidInput(f"{without_secrets(uri)} has a pattern in the name of its bucket; name one bucket")
+    root = _open_bucket_root(store)
     if not pattern and store.location.prefix:
-        one = root.head(store.location.prefix)
-        if one is not None:
-            yield _of_object(root, one)
+        single = root.head(store.location.prefix)
+        if single is not None:
+            yield _object_file(root, single)
             return
-    shape, prefix, found = _pattern(pattern or "**"), store.location.prefix, False
+    regex, prefix, is_any_found = _glob_to_regex(pattern or "**"), store.location.prefix, False
     for info in store.walk(""):
-        found = True
-        if shape.fullmatch(info.path):
-            yield _of_object(root, info, f"{prefix}/{info.path}" if prefix else info.path)
-    if not found and not pattern:
-        raise NotFound(f"there is nothing at {without_secrets(text)}; look at files=")
+        is_any_found = True
+        if regex.fullmatch(info.path):
+            yield _object_file(root, info, f"{prefix}/{info.path}" if prefix else info.path)
+    if not is_any_found and not pattern:
+        raise NotFound(f"there is no file at {without_secrets(uri)}; check files=")
 
 
-def _of_object(root: ObjectStore, info: ObjectInfo, key: str | None = None) -> SourceFile:
+def _object_file(root: ObjectStore, info: ObjectInfo, key: str | None = None) -> SourceFile:
     tag = info.tag if isinstance(info, ObjectDetails) else ""
     return SourceFile(f"{root.description}/{key or info.path}", info.size, tag or info.modified.isoformat())
 
 
-def _store(uri: str, options: Mapping[str, str]) -> ObjectStore:
+def _open_object_store(uri: str, options: Mapping[str, str]) -> ObjectStore:
     store = open_store(uri, storage_options=options)
-    assert isinstance(store, ObjectStore), "who asks has looked at the scheme"
+    assert isinstance(store, ObjectStore), "callers have checked the scheme"
     return store
 
 
-def _root(store: ObjectStore) -> ObjectStore:
-    place = store.location
-    return _store(f"{place.scheme}://{place.authority}", dict(store.codec_options))
+def _open_bucket_root(store: ObjectStore) -> ObjectStore:
+    location = store.location
+    return _open_object_store(f"{location.scheme}://{location.authority}", dict(store.codec_options))
 
 
-def _split(text: str) -> tuple[str, str]:
-    """The directory before the first name with a pattern in it, and the rest."""
+def _split_glob(text: str) -> tuple[str, str]:
+    """Split a glob into the directory before the first name with a pattern, and the rest."""
     parts = text.split("/")
     at = next(number for number, part in enumerate(parts) if _MAGIC.search(part))
     return "/".join(parts[:at]), "/".join(parts[at:])
 
 
-def _pattern(glob: str) -> re.Pattern[str]:
-    """
-    >>> bool(_pattern("**/*.csv").fullmatch("a/b/c.csv")), bool(_pattern("*.csv").fullmatch("_c.csv"))
+def _glob_to_regex(glob: str) -> re.Pattern[str]:
+    """Return the regular expression of a glob.
+
+    >>> bool(_glob_to_regex("**/*.csv").fullmatch("a/b/c.csv")), bool(_glob_to_regex("*.csv").fullmatch("_c.csv"))
     (True, False)
     """
     parts = glob.split("/")
     if parts[-1] == "**":
         parts.append("*")
-    shape = ""
+    regex = ""
     for number, part in enumerate(parts):
         if part == "**":
-            shape += r"(?:[^/_.][^/]*/)*"
+            regex += r"(?:[^/_.][^/]*/)*"
         else:
-            shape += _of_name(part) + ("/" if number + 1 < len(parts) else "")
-    return re.compile(shape, re.DOTALL)
+            regex += _name_to_regex(part) + ("/" if number + 1 < len(parts) else "")
+    return re.compile(regex, re.DOTALL)
 
 
-def _of_name(part: str) -> str:
-    shape, at = "", 0
-    while at < len(part):
-        sign = part[at]
-        end = part.find("]", at + 2) if sign == "[" else -1
+def _name_to_regex(part: str) -> str:
+    regex, position = "", 0
+    while position < len(part):
+        character = part[position]
+        end = part.find("]", position + 2) if character == "[" else -1
         if end > 0:
-            inner = part[at + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
-            shape += f"[{'^/' + inner[1:] if inner[0] in '!^' else inner}]"
-            at = end + 1
+            inner = part[position + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
+            regex += f"[{'^/' + inner[1:] if inner[0] in '!^' else inner}]"
+            position = end + 1
             continue
-        shape += {"*": "[^/]*", "?": "[^/]"}.get(sign, re.escape(sign))
-        at += 1
-    return ("" if part[:1] in "_." else "(?![_.])") + shape
+        regex += {"*": "[^/]*", "?": "[^/]"}.get(character, re.escape(character))
+        position += 1
+    return ("" if part[:1] in "_." else "(?![_.])") + regex
 
 
 class SourceReader:
-    """One of the files, where it is. Anybody's changes while it is read are noticed, as far as its store tells."""
+    """Reads one file. It detects concurrent changes of the file, if the store reports them."""
 
     def __init__(self, file: SourceFile, options: Mapping[str, str]) -> None:
         self.file = file
@@ -183,46 +190,48 @@ class SourceReader:
         if is_in_object_store(file.uri):
             scheme, _, rest = file.uri.partition("://")
             authority, _, self._key = rest.partition("/")
-            self._store = _store(f"{scheme}://{authority}", options)
+            self._store = _open_object_store(f"{scheme}://{authority}", options)
 
     def open(self) -> BufferedReader:
         try:
             if self._store is None:
                 return BufferedReader(FileIO(self.file.uri), _READ_AHEAD)
         except OSError as error:
-            raise self._failed(error) from error
-        return BufferedReader(_Ranges(self._store, self._key, self.file.size), _READ_AHEAD)
+            raise self._read_error(error) from error
+        return BufferedReader(_ObjectStream(self._store, self._key, self.file.size), _READ_AHEAD)
 
     @property
     def path_on_disk(self) -> str | None:
-        """Its path, where it is on this machine's disk."""
+        """Path of a file on the local disk; `None` for an object."""
         return self.file.uri if self._store is None else None
 
     def check_unchanged(self) -> None:
-        """That it still is the file that was listed."""
+        """Raise if the file is not the one that was listed."""
         try:
             if self._store is None:
-                now = _of_disk(Path(self.file.uri).stat(), self.file.uri)
+                current = _local_file(Path(self.file.uri).stat(), self.file.uri)
             else:
                 info = self._store.head(self._key)
                 if info is None:
-                    raise NotFound(f"{self.file.uri} is gone since it was listed; repeat the ingest")
-                now = _of_object(self._store, info, self._key)
+                    raise NotFound(f"{self.file.uri} was removed since it was listed; repeat the ingest")
+                current = _object_file(self._store, info, self._key)
         except OSError as error:
-            raise self._failed(error) from error
-        if (now.size, now.tag) != (self.file.size, self.file.tag):
-            raise InvalidInput(f"{self.file.uri} was changed while it was ingested; repeat the ingest once it is whole")
+            raise self._read_error(error) from error
+        if (current.size, current.tag) != (self.file.size, self.file.tag):
+            raise InvalidInput(
+                f"{self.file.uri} was changed while it was ingested; repeat the ingest when it is complete"
+            )
 
-    def _failed(self, error: OSError) -> StorageError:
+    def _read_error(self, error: OSError) -> StorageError:
         return StorageError(f"could not read {self.file.uri}: {error.strerror or error}")
 
 
-class _Ranges(RawIOBase):
-    """An object as a file: each read is a request, so a buffer belongs around it."""
+class _ObjectStream(RawIOBase):
+    """An object as a seekable file. Each read is one request, so callers wrap it in a buffer."""
 
     def __init__(self, store: ObjectStore, key: str, size: int) -> None:
         self._store, self._key, self._size = store, key, size
-        self._at = 0
+        self._position = 0
 
     def readable(self) -> bool:
         return True
@@ -231,18 +240,18 @@ class _Ranges(RawIOBase):
         return True
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        self._at = max(0, start + offset)
-        return self._at
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        wanted = min(len(buffer), self._size - self._at)
-        if wanted <= 0:
+        length = min(len(buffer), self._size - self._position)
+        if length <= 0:
             return 0
-        data = self._store.read(self._key, self._at, wanted)
+        data = self._store.read(self._key, self._position, length)
         buffer[: len(data)] = data
-        self._at += len(data)
+        self._position += len(data)
         return len(data)

@@ -1,12 +1,12 @@
-"""What a worker does of an ingest, and how files are dealt out to workers.
+"""Ingest worker: assigns files to workers, and loads them there.
 
-    driver     dealt(files, ...)                   parts of files, in shares of about equally many bytes
-    workers    IngestTask(plan, shares)(numbers)   reads the files of a share, writes fragments, tells what it did
-    driver     Outcome.of(results)                 fragments, rows, what was diverted
+    driver     partition_files(files, ...)             parts of files, in partitions of about equal size
+    workers    IngestTask(plan, partitions)(numbers)   reads the files, writes fragments, reports what it did
+    driver     IngestResult.of(results)                fragments, rows, diverted records
 
-Files of a share go into the same fragments, one after the other, so that a thousand small files do not become as many
-fragments. A share is a text, packed: the names of a hundred thousand files are a few megabytes that way. Only the
-schema of files of a new table is found out by a task of its own, `SchemaTask`.
+The files of a partition go into the same fragments, one after the other, so that a thousand small files do not become
+a thousand fragments. A partition travels as compressed text: the names of a hundred thousand files take a few
+megabytes. A task of its own, `SchemaTask`, infers the schema of a new table.
 """
 
 import json
@@ -35,58 +35,60 @@ from lance_core.tasks.version_stamp import VersionStamp
 from lance_core.versions.location import Location, locate
 
 PARTITIONS_PER_SLOT = 2
-_SHARE_BYTES_MIN, _SHARE_BYTES_MAX = 8 * 1024 * 1024, 256 * 1024 * 1024
+_PARTITION_BYTES_MIN, _PARTITION_BYTES_MAX = 8 * 1024 * 1024, 256 * 1024 * 1024
 _OPENING_BYTES = 64 * 1024
-"""What it costs to open a file, as bytes that could be read meanwhile."""
-_PACKED = 4
-"""Bytes of text for each that is compressed."""
+"""Cost of opening a file, as the number of bytes that could be read meanwhile."""
+_COMPRESSION_RATIO = 4
+"""Assumed ratio of text to its compressed size."""
 _BAD_ROWS, _BAD_BYTES = 65_536, 16 * 1024 * 1024
-_FRAGMENT, _DIVERTED, _TOLD = b"f", b"b", b"t"
+_FRAGMENT, _DIVERTED, _SUMMARY = b"f", b"b", b"t"
 
 FilePartition = tuple[FileSplit, ...]
+"""Parts of files that one task reads."""
 
 
 def partition_files(files: Sequence[SourceFile], reading: ReadOptions, slots: int) -> list[FilePartition]:
-    """In the order of the files. Large ones are cut, where their format has places to cut at."""
-    weights = [_weight(file) for file in files]
+    """Group the files into partitions, in their order. Large files are split, if their format can be."""
+    weights = [_estimate_bytes(file) for file in files]
     target = sum(weights) // max(1, slots * PARTITIONS_PER_SLOT)
-    target = min(max(target, _SHARE_BYTES_MIN), _SHARE_BYTES_MAX)
-    shares: list[list[FileSplit]] = []
-    room = 0
+    target = min(max(target, _PARTITION_BYTES_MIN), _PARTITION_BYTES_MAX)
+    partitions: list[list[FileSplit]] = []
+    bytes_left = 0
     for file, weight in zip(files, weights, strict=True):
-        cuts = (
+        split_count = (
             max(1, -(-weight // target))
             if weight > target * 3 // 2 and is_splittable(file, reading.csv, reading.format)
             else 1
         )
-        for number in range(cuts):
-            if not shares or room < weight // cuts // 2:
-                shares.append([])
-                room = target
-            shares[-1].append(FileSplit(file, number, cuts))
-            room -= weight // cuts
-    return [tuple(share) for share in shares]
+        for number in range(split_count):
+            if not partitions or bytes_left < weight // split_count // 2:
+                partitions.append([])
+                bytes_left = target
+            partitions[-1].append(FileSplit(file, number, split_count))
+            bytes_left -= weight // split_count
+    return [tuple(partition) for partition in partitions]
 
 
-def _weight(file: SourceFile) -> int:
-    return file.size * (_PACKED if detect_compression(file.uri) else 1) + _OPENING_BYTES
+def _estimate_bytes(file: SourceFile) -> int:
+    return file.size * (_COMPRESSION_RATIO if detect_compression(file.uri) else 1) + _OPENING_BYTES
 
 
-def encode_partition(share: FilePartition) -> bytes:
-    told = [[part.file.uri, part.file.size, part.file.tag, part.number, part.count] for part in share]
-    return zlib.compress(json.dumps(told, separators=(",", ":")).encode(), 1)
+def encode_partition(partition: FilePartition) -> bytes:
+    """Return the partition as compressed JSON."""
+    splits = [[split.file.uri, split.file.size, split.file.tag, split.number, split.count] for split in partition]
+    return zlib.compress(json.dumps(splits, separators=(",", ":")).encode(), 1)
 
 
-def decode_partition(share: bytes) -> FilePartition:
+def decode_partition(encoded: bytes) -> FilePartition:
     return tuple(
         FileSplit(SourceFile(uri, size, tag), number, count)
-        for uri, size, tag, number, count in json.loads(zlib.decompress(share))
+        for uri, size, tag, number, count in json.loads(zlib.decompress(encoded))
     )
 
 
 @dataclass(frozen=True, slots=True)
 class IngestTarget:
-    """Where rows are written, and as what."""
+    """Table to which rows are written, and the schema in which they are stored."""
 
     uri: str
     schema: TableSchema
@@ -116,10 +118,12 @@ class IngestTarget:
 
 @dataclass(frozen=True, slots=True)
 class IngestPlan:
+    """Everything that a worker needs to load files. Picklable."""
+
     read_options: ReadOptions
     target: IngestTarget
     bad_records_target: IngestTarget | None
-    """Where bad records go; None: the first one ends it."""
+    """Table for bad records; `None` raises the first one."""
     ingest_id: str
     stamp: VersionStamp
     source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -127,7 +131,7 @@ class IngestPlan:
 
 @dataclass(frozen=True, slots=True)
 class IngestTask:
-    """Numbers of shares in, what became of them out: rows of `parts.RESULT`."""
+    """Runs in a worker: partition numbers in, rows of `partitioning.RESULT` out."""
 
     plan: IngestPlan
     partitions: tuple[bytes, ...]
@@ -137,66 +141,68 @@ class IngestTask:
             for number in batch.column(0).to_pylist():
                 try:
                     self.plan.stamp.check()
-                    results = [*_ingested(self.plan, decode_partition(self.partitions[number]))]
+                    results = [*_ingest_partition(self.plan, decode_partition(self.partitions[number]))]
                 except InvalidInput as error:
-                    told = {"part": number, "refusal": remote_errors.encode_error(error)}
-                    yield pa.RecordBatch.from_pylist([told], RESULT)
+                    error_row = {"part": number, "refusal": remote_errors.encode_error(error)}
+                    yield pa.RecordBatch.from_pylist([error_row], RESULT)
                 else:
                     rows = [{"part": number, "result": result} for result in results]
                     yield pa.RecordBatch.from_pylist(rows, RESULT)
 
 
-def _ingested(plan: IngestPlan, share: FilePartition) -> Iterator[bytes]:
-    diverted = _BadRecordWriter(plan)
-    fragments = plan.target.write(_read_rows(plan, share, diverted))
-    diverted.flush()
+def _ingest_partition(plan: IngestPlan, partition: FilePartition) -> Iterator[bytes]:
+    bad_records_writer = _BadRecordWriter(plan)
+    fragments = plan.target.write(_read_rows(plan, partition, bad_records_writer))
+    bad_records_writer.flush()
     for fragment in fragments:
         yield _FRAGMENT + fragment.encode()
-    for fragment in diverted.fragments:
+    for fragment in bad_records_writer.fragments:
         yield _DIVERTED + fragment.encode()
-    yield _TOLD + json.dumps({"bad": diverted.count}).encode()
+    yield _SUMMARY + json.dumps({"bad": bad_records_writer.count}).encode()
 
 
-def _read_rows(plan: IngestPlan, share: FilePartition, diverted: "_BadRecordWriter") -> Iterator[pa.RecordBatch]:
-    for part in share:
-        source = SourceReader(part.file, plan.source_options)
+def _read_rows(
+    plan: IngestPlan, partition: FilePartition, bad_records_writer: "_BadRecordWriter"
+) -> Iterator[pa.RecordBatch]:
+    for split in partition:
+        source = SourceReader(split.file, plan.source_options)
         source.check_unchanged()
-        for found in read_rows(source, part, plan.target.schema, plan.read_options):
-            if isinstance(found, BadRecord):
-                diverted.add(part.file.uri, found)
+        for rows in read_rows(source, split, plan.target.schema, plan.read_options):
+            if isinstance(rows, BadRecord):
+                bad_records_writer.add(split.file.uri, rows)
             else:
-                yield found
+                yield rows
         source.check_unchanged()
 
 
 class _BadRecordWriter:
-    """Bad records on their way into files of the side table; or the first of them, raised."""
+    """Writes bad records into files of their table, or raises the first one if there is no such table."""
 
     def __init__(self, plan: IngestPlan) -> None:
-        self._side, self._ingest = plan.bad_records_target, plan.ingest_id
-        self._waiting: list[tuple[str, BadRecord]] = []
-        self._bytes = 0
+        self._target, self._ingest_id = plan.bad_records_target, plan.ingest_id
+        self._buffered: list[tuple[str, BadRecord]] = []
+        self._buffered_bytes = 0
         self.count = 0
         self.fragments: list[Fragment] = []
 
     def add(self, uri: str, bad: BadRecord) -> None:
-        if self._side is None:
+        if self._target is None:
             raise bad_records.bad_record_error(bad, uri)
-        self._waiting.append((uri, bad))
-        self._bytes += len(bad.record or "")
+        self._buffered.append((uri, bad))
+        self._buffered_bytes += len(bad.record or "")
         self.count += 1
-        if len(self._waiting) >= _BAD_ROWS or self._bytes >= _BAD_BYTES:
+        if len(self._buffered) >= _BAD_ROWS or self._buffered_bytes >= _BAD_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        if self._waiting and self._side is not None:
-            self.fragments += self._side.write([bad_records.to_batch(self._waiting, self._ingest)])
-        self._waiting, self._bytes = [], 0
+        if self._buffered and self._target is not None:
+            self.fragments += self._target.write([bad_records.to_batch(self._buffered, self._ingest_id)])
+        self._buffered, self._buffered_bytes = [], 0
 
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """Of all shares."""
+    """Results of all partitions."""
 
     fragments: tuple[Fragment, ...]
     diverted: tuple[bytes, ...]
@@ -206,19 +212,19 @@ class IngestResult:
     def of(cls, results: Iterable[bytes]) -> "IngestResult":
         fragments, diverted, bad = [], [], 0
         for result in results:
-            kind, told = result[:1], result[1:]
-            if kind == _FRAGMENT:
-                fragments.append(Fragment.decode(told))
-            elif kind == _DIVERTED:
-                diverted.append(told)
+            tag, payload = result[:1], result[1:]
+            if tag == _FRAGMENT:
+                fragments.append(Fragment.decode(payload))
+            elif tag == _DIVERTED:
+                diverted.append(payload)
             else:
-                bad += json.loads(told)["bad"]
+                bad += json.loads(payload)["bad"]
         return cls(tuple(fragments), tuple(diverted), bad)
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaTask:
-    """Numbers of shares in, the schemas of their files out, each with the first file that has it."""
+    """Runs in a worker: partition numbers in, the schemas of their files out, each with the first file that has it."""
 
     read_options: ReadOptions
     partitions: tuple[bytes, ...]
@@ -231,28 +237,29 @@ class SchemaTask:
             for number in batch.column(0).to_pylist():
                 try:
                     self.stamp.check()
-                    found = self._found(decode_partition(self.partitions[number]))
+                    schemas = self._infer_schemas(decode_partition(self.partitions[number]))
                 except InvalidInput as error:
-                    told = {"part": number, "refusal": remote_errors.encode_error(error)}
-                    yield pa.RecordBatch.from_pylist([told], RESULT)
+                    error_row = {"part": number, "refusal": remote_errors.encode_error(error)}
+                    yield pa.RecordBatch.from_pylist([error_row], RESULT)
                     continue
                 rows = [
                     {"part": number, "result": json.dumps([uri, schema.hex()]).encode()}
-                    for schema, uri in found.items()
+                    for schema, uri in schemas.items()
                 ]
                 yield pa.RecordBatch.from_pylist(rows, RESULT)
 
-    def _found(self, share: FilePartition) -> dict[bytes, str]:
-        found: dict[bytes, str] = {}
-        for part in share:
-            uri = part.file.uri
-            source = SourceReader(part.file, self.source_options)
+    def _infer_schemas(self, partition: FilePartition) -> dict[bytes, str]:
+        """Return the distinct schemas of the files, serialized, each with the first file that has it."""
+        schemas: dict[bytes, str] = {}
+        for split in partition:
+            uri = split.file.uri
+            source = SourceReader(split.file, self.source_options)
             try:
-                kind = detect_format(uri, self.read_options.format)
+                format_ = detect_format(uri, self.read_options.format)
                 schema = (
                     infer_csv_schema(source, self.read_options.csv)
-                    if kind is Format.CSV
-                    else infer_schema(source, kind)
+                    if format_ is Format.CSV
+                    else infer_schema(source, format_)
                 )
             except Unreadable as error:
                 if not self.diverts_bad_records:
@@ -260,6 +267,6 @@ class SchemaTask:
                     raise bad_records.bad_record_error(bad, uri) from error
                 continue
             if schema is not None:
-                known = map_schema(schema.remove_metadata(), dict(self.read_options.mapping), uri=uri)
-                found.setdefault(known.serialize().to_pybytes(), uri)
-        return found
+                mapped = map_schema(schema.remove_metadata(), dict(self.read_options.mapping), uri=uri)
+                schemas.setdefault(mapped.serialize().to_pybytes(), uri)
+        return schemas

@@ -1,4 +1,4 @@
-"""Change feed: the rows that a version adds to a stream, as they were in that version.
+"""Change feed: the rows that a version adds to a stream, in their state in that version.
 
 Versions that move rows or touch none (compaction, indices, settings, new columns) add nothing, and the stream skips
 them. `OnChange` decides about versions that change or remove rows which were sent before. The transaction says what a
@@ -33,7 +33,7 @@ detects the change."""
 
 
 class OnChange(enum.Enum):
-    """What a stream does at a version that changes or removes rows."""
+    """Behaviour of a stream at a version that changes or removes rows."""
 
     FAIL = "fail"
     """Stop with an error."""
@@ -45,7 +45,7 @@ class OnChange(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AddedRows:
-    """Live rows of these fragments, as they were in the version."""
+    """Live rows of these fragments, in their state in the version."""
 
     fragments: tuple[bytes, ...] = ()
     rows: tuple[int, ...] = ()
@@ -103,7 +103,7 @@ def rows_added_by(
 def _changes_other_columns_only(
     operation: op.Operation, version: Snapshot, streamed_fields: Callable[[Snapshot], Collection[int]]
 ) -> bool:
-    """Whether the operation rewrote columns in place, and none that the stream needs."""
+    """Return whether the operation rewrote columns in place, and none that the stream needs."""
     if isinstance(operation, op.DataReplacement):
         changed = {number for _, file in operation.replacements for number in file.field_ids}
     elif isinstance(operation, op.Update) and operation.fields_modified and not operation.new:

@@ -43,13 +43,13 @@ class Offset:
     branch: str | None
     begins: int
     whole: bool
-    """Whether the stream started with all rows of version `begins`, and not only with those that it added."""
+    """True if the stream started with all rows of version `begins`, and not only with those that it added."""
     version: int
     row: int = 0
 
     @property
     def is_initial_snapshot(self) -> bool:
-        """Whether all rows of `version` are sent, and not only those that it added."""
+        """Return whether all rows of `version` are sent, and not only those that it added."""
         return self.whole and self.version == self.begins
 
     @property

@@ -121,13 +121,13 @@ class StreamedColumns:
                 )
 
     def field_ids(self, version: Snapshot) -> set[int]:
-        """Return the ids of the fields that the stream sends or filters by, as far as the version has them."""
+        """Return the ids of the fields that the stream sends or filters by and that the version has."""
         names = [name for name in self.columns if not self._is_absent(name, version)]
         plan = plan_scan(version.manifest, columns=names, filter=self.filter)
         return {field.id for column in plan.early_and_late.fields for field in column.walk()}
 
     def _is_absent(self, name: str, version: Snapshot) -> bool:
-        """Whether the column was added after this version. A column that was dropped or renamed is an error, not
+        """Return whether the column was added after this version. A column that was dropped or renamed is an error, not
         null."""
         schema = version.manifest.schema
         if name not in self._stored or _has_column(schema, name):

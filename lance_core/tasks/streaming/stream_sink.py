@@ -5,7 +5,7 @@
     committer  commit_batch(messages, number, ...)   one version, under the intent of the batch
 
 Spark tells only workers which query and batch they write, so their messages carry it, and the committer claims the
-intent when all messages are there. The intent outlives the version: a batch that is repeated after a crash, a restart
+intent when it has all messages. The intent outlives the version: a batch that is repeated after a crash, a restart
 or a cleanup is recognized. A process that fails deletes nothing. Start with `commit_batch`.
 """
 
@@ -54,13 +54,13 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class SinkMessage:
-    """What a worker wrote. It contains no secrets."""
+    """Report of a worker about what it wrote. It contains no secrets."""
 
     batch: MicroBatch | None
     """`None` if Spark did not tell the worker which batch it writes."""
     write: "StreamedWrite"
     already_committed: bool = False
-    """Whether the worker wrote nothing, because it found the batch committed."""
+    """True if the worker wrote nothing, because it found the batch committed."""
     results: bytes = field(default=b"", repr=False)
 
 

@@ -5,7 +5,7 @@
               stream.plan_partitions(start, end, slots=)      the rows between two offsets, for workers
     workers   partition.read(schema)                          the rows of a partition
 
-Every version is read as it was: rows that a later version deleted, moved or changed are sent as they were added. So
+Every version is read in its own state: rows that a later version deleted, moved or changed are sent as added. So
 the rows between two offsets are the same whenever they are requested, as long as the versions exist.
 """
 
@@ -107,7 +107,7 @@ class Stream:
         self._until = self._poll_newest()
 
     def newest_offset(self) -> dict[str, object]:
-        """Return the end of the table as it was last read, for monitoring how far the stream is behind."""
+        """Return the last known end of the table, for monitoring how far the stream is behind."""
         return Offset(self._table, self._branch, 1, False, self._newest_version + 1).to_json()
 
     def latest_offset(self, offset: Mapping[str, object], *, limited: bool = False) -> dict[str, object]:

@@ -371,7 +371,7 @@ def test_a_hundred_thousand_files_are_told_apart_in_little_memory(landing: Landi
     record = records.load_log(snapshot.location, snapshot)
     before = pa.total_allocated_bytes()
     segments = record.append_segment(files, records.new_segment_name())
-    entries = pa.concat_tables([records._segment(record.location, each) for each in segments])
+    entries = pa.concat_tables([records._read_segment(record.location, each) for each in segments])
     full = records.IngestLog(record.location, segments, entries)
     assert len(records.select_new_files(files, full, "fail")) == 0
     assert pa.total_allocated_bytes() - before < 64 * 1024 * 1024
