@@ -31,36 +31,36 @@ def run_audit(
     location: Location,
     base: Snapshot | NewTable,
     ours: Transaction,
-    look: AuditFunction,
+    audit: AuditFunction,
     *,
-    begun: ClockReading | None,
+    started_at: ClockReading | None,
     runtime: Runtime,
 ) -> Snapshot:
     """The version beside the line that was looked at. While it is, no cleanup takes it."""
-    beside = put_detached(location, base, ours, begun=begun, runtime=runtime).snapshot
+    beside = put_detached(location, base, ours, started_at=started_at, runtime=runtime).snapshot
     held = acquire(location.own_store, Lease("its audit", beside.version), runtime)
     try:
-        look(beside, base if isinstance(base, Snapshot) else None)
+        audit(beside, base if isinstance(base, Snapshot) else None)
     except StorageError as error:
         error.add_note(f"{location.uri}: this happened in an audit, and nothing was published")
         raise
     except Exception as error:
-        raise _refused(beside, ours, error) from error
+        raise _refusal_error(beside, ours, error) from error
     finally:
         release(location.own_store, held)
     return beside
 
 
-def discard(beside: Snapshot) -> None:
+def discard(detached: Snapshot) -> None:
     """Of a change that has landed: the line has it now. What cannot be removed is a cleanup's to find."""
-    store, transaction_file = beside.location.own_store, beside.manifest.transaction_file
+    store, transaction_file = detached.location.own_store, detached.manifest.transaction_file
     with suppress(LanceError):
-        store.delete(beside.manifest.path)
+        store.delete(detached.manifest.path)
         if transaction_file is not None:
             store.delete(f"{naming.TRANSACTIONS}/{transaction_file}")
 
 
-def _refused(beside: Snapshot, ours: Transaction, error: Exception) -> AuditFailed:
+def _refusal_error(beside: Snapshot, ours: Transaction, error: Exception) -> AuditFailed:
     location, why = beside.location, str(error) or type(error).__name__
     return AuditFailed(
         f"{location.uri}: the audit of this {ours.operation.name} refused it: {why.rstrip('.')}. Nothing was "

@@ -85,7 +85,7 @@ def resume(change: Change, started: StartedWrite, *, properties: Mapping[str, st
     """Plan and commit a write that has begun, here or elsewhere. A conflict is raised if the change cannot be
     replanned, after `retries` plans, and at the deadline."""
     if change.files_exist:
-        started = replace(started, moment=ClockReading.distant_past())
+        started = replace(started, started_at=ClockReading.distant_past())
     backoff = Backoff(started.runtime)
     for failed_plans in range(retries):
         try:

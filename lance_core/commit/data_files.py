@@ -75,7 +75,7 @@ def check_files(location: Location, files: Sequence[DataFile]) -> None:
     """A manifest must not name a file that is missing or cut short: look at each before it does."""
 
     def check(file: DataFile) -> None:
-        _check(location, file.qualified_path, f"the data file {file.path}", file.size)
+        _check_file(location, file.qualified_path, f"the data file {file.path}", file.size)
 
     map_concurrently(check, files)
 
@@ -85,7 +85,7 @@ def check_segments(location: Location, segments: Sequence[IndexMetadata]) -> Non
 
     def check(file: tuple[str, str, int]) -> None:
         place, what, size = file
-        _check(location, place, what, size)
+        _check_file(location, place, what, size)
 
     map_concurrently(
         check,
@@ -97,7 +97,7 @@ def check_segments(location: Location, segments: Sequence[IndexMetadata]) -> Non
     )
 
 
-def _check(location: Location, place: str, what: str, size: int | None) -> None:
+def _check_file(location: Location, place: str, what: str, size: int | None) -> None:
     found = location.store.head(place)
     if found is None:
         raise NotFound(f"{location.uri}: {what} of this commit does not exist; write it again, then commit")

@@ -15,7 +15,7 @@ from lance_core.commit.change import Change, resume
 from lance_core.commit.data_files import check_files
 from lance_core.commit.detached_manifest import put_detached
 from lance_core.commit.fencing import ClockReading
-from lance_core.commit.write_protocol import StartedWrite, WriteResult, check_not_detached, write_result
+from lance_core.commit.write_protocol import StartedWrite, WriteResult, check_not_detached, record_result
 from lance_core.errors import InvalidInput, NotFound
 from lance_core.format import naming
 from lance_core.format.ids import Version
@@ -36,8 +36,8 @@ def commit_detached(
     location = base.location
     check_files(location, files_written(operation, base.manifest))
     ours = Transaction(base.version, str(runtime.new_uuid()), operation, properties)
-    outcome = put_detached(location, base, ours, begun=ClockReading.distant_past(), runtime=runtime)
-    return write_result(StartedWrite(location, base, ours.uuid, None, runtime), outcome)
+    outcome = put_detached(location, base, ours, started_at=ClockReading.distant_past(), runtime=runtime)
+    return record_result(StartedWrite(location, base, ours.uuid, None, runtime), outcome)
 
 
 def publish(location: Location, version: Version, *, retries: int, runtime: Runtime) -> WriteResult:
@@ -53,8 +53,8 @@ def publish(location: Location, version: Version, *, retries: int, runtime: Runt
             f"{location.uri}: version {version} was built on {ours.read_version}, which is detached too, and would "
             "leave its changes behind. Make the changes of both anew, on a version of the table"
         )
-    started = StartedWrite(location, _base(location, found, ours), ours.uuid, None, runtime)
-    operation = _whole(ours.operation, found.manifest.schema)
+    started = StartedWrite(location, _planned_base(location, found, ours), ours.uuid, None, runtime)
+    operation = _with_schema_metadata(ours.operation, found.manifest.schema)
     is_first = isinstance(started.base, NewTable)
     change = Change(
         "publish",
@@ -66,14 +66,14 @@ def publish(location: Location, version: Version, *, retries: int, runtime: Runt
     return resume(change, started, properties=ours.properties, retries=retries)
 
 
-def _base(location: Location, found: Snapshot, ours: Transaction) -> Snapshot | NewTable:
+def _planned_base(location: Location, found: Snapshot, ours: Transaction) -> Snapshot | NewTable:
     """What it was planned on. Of the first version of a table, which an audit has kept beside the line: on none."""
     if ours.read_version:
         return load_at(location, ours.read_version)
     return NewTable(found.manifest.storage_version, found.manifest.has_stable_row_ids)
 
 
-def _whole(operation: Operation, schema: TableSchema) -> Operation:
+def _with_schema_metadata(operation: Operation, schema: TableSchema) -> Operation:
     """With the metadata of the schema, which pylance leaves out of transactions; the version has it."""
     if isinstance(operation, Overwrite | Merge):
         return replace(operation, schema=TableSchema(operation.schema.fields, schema.metadata))

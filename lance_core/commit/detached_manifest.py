@@ -22,9 +22,14 @@ _CREATES_MAX = 5
 
 
 def put_detached(
-    location: Location, base: Snapshot | NewTable, ours: Transaction, *, begun: ClockReading | None, runtime: Runtime
+    location: Location,
+    base: Snapshot | NewTable,
+    ours: Transaction,
+    *,
+    started_at: ClockReading | None,
+    runtime: Runtime,
 ) -> CommitResult:
-    """Also where there is no table yet, and there is none afterwards. `begun` is before its first file was written."""
+    """Also where there is no table yet, and there is none afterwards. `started_at` is before its first file was written."""
     before = base.manifest if isinstance(base, Snapshot) else None
     head = before or base
     assert not isinstance(head, Snapshot)
@@ -32,7 +37,7 @@ def put_detached(
     operation = ours.operation
     fetched = load_at(location, operation.version).manifest if isinstance(operation, Restore) else None
     pace = Backoff(runtime)
-    with CommitFence(location, ours.uuid, begun, runtime) as watch:
+    with CommitFence(location, ours.uuid, started_at, runtime) as watch:
         for attempt in range(_CREATES_MAX):
             occasion = CommitContext(
                 now_ns=runtime.now_ns(),

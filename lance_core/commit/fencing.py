@@ -27,12 +27,12 @@ from lance_core.storage.store import load_details, read_whole
 from lance_core.versions.file_inventory import file_exists, references_of
 from lance_core.versions.location import Location
 
-_AT_WORK_NS = 20 * 10**9
+_STALL_NS = 20 * 10**9
 """A third of the age at which cleanup touches a version."""
-_YOUNG_NS = 30 * 60 * 10**9
+_FILE_AGE_NS = 30 * 60 * 10**9
 """Half of the age at which it touches a file that no version names."""
-_AGES_NS = 2**62
-_AT_ONCE = 8
+_FOREVER_NS = 2**62
+_CONCURRENCY = 8
 _Thing = TypeVar("_Thing")
 _Answer = TypeVar("_Answer")
 
@@ -51,9 +51,9 @@ class ClockReading:
     @classmethod
     def distant_past(cls) -> "ClockReading":
         """Of files of which nobody here knows how old they are."""
-        return cls(-_AGES_NS, -_AGES_NS)
+        return cls(-_FOREVER_NS, -_FOREVER_NS)
 
-    def is_past(self, nanoseconds: int, runtime: Runtime) -> bool:
+    def is_older_than(self, nanoseconds: int, runtime: Runtime) -> bool:
         return max(runtime.elapsed_ns() - self.elapsed_ns, runtime.now_ns() - self.now_ns) > nanoseconds
 
 
@@ -85,7 +85,7 @@ class CommitFence:
 
     def begin_attempt(self) -> bool:
         """A turn begins. Whether the one before took so long that what it put may have been cleaned up."""
-        stood_still = self._looked.is_past(_AT_WORK_NS, self._runtime)
+        stood_still = self._looked.is_older_than(_STALL_NS, self._runtime)
         self._looked = ClockReading.now(self._runtime)
         return stood_still
 
@@ -94,11 +94,13 @@ class CommitFence:
         in this turn. False if that had to be looked at, which is done once for each file: others may have gone on
         meanwhile."""
         self._written |= dict.fromkeys(written, self._looked)
-        if not self._begun.is_past(_YOUNG_NS, self._runtime):
+        if not self._begun.is_older_than(_FILE_AGE_NS, self._runtime):
             return True
         named = references_of(manifest)
         added = named.own - (references_of(before).own if before else frozenset()) - self._assured
-        old = sorted(name for name in added if self._written.get(name, self._begun).is_past(_YOUNG_NS, self._runtime))
+        old = sorted(
+            name for name in added if self._written.get(name, self._begun).is_older_than(_FILE_AGE_NS, self._runtime)
+        )
         for part in Lease("this commit", files=tuple(old)).parts() if old else ():
             self._held.append(leases.acquire(self._location.own_store, part, self._runtime))
         self._check_files([name for name in old if name in named.required])
@@ -107,7 +109,7 @@ class CommitFence:
 
     def after_put(self, manifest: Manifest, scheme: NamingScheme) -> None:
         """The put was answered. Whether it stands is asked only if it is long ago that we looked."""
-        if self._looked.is_past(_AT_WORK_NS, self._runtime):
+        if self._looked.is_older_than(_STALL_NS, self._runtime):
             try:
                 wrong = find_commit_problem(self._location, manifest, scheme)
             except LanceError as error:
@@ -121,7 +123,7 @@ class CommitFence:
                 )
 
     def _check_files(self, keys: Sequence[str]) -> None:
-        if missing := _missing(self._location, keys):
+        if missing := _missing_files(self._location, keys):
             raise NotFound(
                 f"{self._location.uri}: {len(missing)} files of this commit do not exist any more, {missing[0]} for "
                 "one: a cleanup took them, since no version had named them for so long. Write it again, then commit; a "
@@ -137,10 +139,10 @@ def find_commit_problem(location: Location, manifest: Manifest, scheme: NamingSc
             "Look whether its rows are there; if they are not, repeat the change, under another intent if it had one"
         )
     named = references_of(manifest)
-    added = named.own - _named_before(location, manifest, scheme)
+    added = named.own - _files_of_previous_version(location, manifest, scheme)
     # A cleanup that is under way may have looked for names before there was this one, and removes afterwards.
     leases.check_not_being_swept(location.own_store, Lease("relying on it", files=tuple(added)))
-    if missing := _missing(location, sorted(added & named.required)):
+    if missing := _missing_files(location, sorted(added & named.required)):
         return (
             f"a cleanup took {len(missing)} of its files, {missing[0]} for one, which no version had named for so "
             f"long. Restore version {manifest.version - 1}, then repeat the change, under another intent if it had one"
@@ -158,7 +160,7 @@ def find_overtaking_version(location: Location, scheme: NamingScheme, version: V
     return None
 
 
-def _named_before(location: Location, manifest: Manifest, scheme: NamingScheme) -> frozenset[str]:
+def _files_of_previous_version(location: Location, manifest: Manifest, scheme: NamingScheme) -> frozenset[str]:
     path = naming.manifest_path(Version(manifest.version - 1), scheme)
     try:
         before = read_whole(location.store, path, MANIFEST_BYTES)
@@ -167,14 +169,14 @@ def _named_before(location: Location, manifest: Manifest, scheme: NamingScheme) 
     return references_of(Manifest.decode(before, path=path)).own
 
 
-def _missing(location: Location, keys: Sequence[str]) -> list[str]:
+def _missing_files(location: Location, keys: Sequence[str]) -> list[str]:
     found = map_concurrently(partial(file_exists, location.own_store), keys)
     return [key for key, there in zip(keys, found, strict=True) if not there]
 
 
 def map_concurrently(look: Callable[[_Thing], _Answer], things: Sequence[_Thing]) -> Sequence[_Answer]:
     """Calls to a store that do not wait for each other."""
-    if len(things) <= _AT_ONCE:
+    if len(things) <= _CONCURRENCY:
         return [look(thing) for thing in things]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_CONCURRENCY) as pool:
         return list(pool.map(look, things))

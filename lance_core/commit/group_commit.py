@@ -66,7 +66,7 @@ class PendingAppend:
     since: Version
     attempts: int
     runtime: Runtime
-    begun: ClockReading | None
+    started_at: ClockReading | None
     rows: BufferedRows | None = None
     """Rows that are not written yet. The operation of `transaction` then has no fragments."""
     record: IntentRecord | None = None
@@ -138,13 +138,13 @@ def commit_append(
     since: Version,
     attempts: int,
     runtime: Runtime,
-    begun: ClockReading | None = None,
+    started_at: ClockReading | None = None,
     rows: BufferedRows | None = None,
     record: IntentRecord | None = None,
 ) -> CommitResult:
     """Commit an append as `commit` does, together with concurrent ones. `rows` are its rows if they are not written
     yet; their files are then registered with `record`."""
-    append = PendingAppend(location, ours, base, since, attempts, runtime, begun, rows, record)
+    append = PendingAppend(location, ours, base, since, attempts, runtime, started_at, rows, record)
     key = location.key
     followers: list[PendingAppend] = []
     try:
@@ -266,9 +266,11 @@ def commit_group(
         raise
     oldest = min(group, key=lambda append: append.transaction.read_version)
     attempts = max(append.attempts for append in group)
-    begun = min((each.begun for each in group if each.begun), key=lambda reading: reading.elapsed_ns, default=None)
+    started_at = min(
+        (each.started_at for each in group if each.started_at), key=lambda reading: reading.elapsed_ns, default=None
+    )
     try:
-        result = _commit(replace(oldest, attempts=attempts, begun=begun), folded)
+        result = _commit(replace(oldest, attempts=attempts, started_at=started_at), folded)
     except CommitUndecided as error:
         for append in followers:
             append.answer = CommitUndecided(str(error), uuid=error.uuid, version=error.version)
@@ -340,7 +342,7 @@ def _commit(append: PendingAppend, ours: Transaction) -> CommitResult:
         since=append.since,
         attempts=append.attempts,
         runtime=append.runtime,
-        begun=append.begun,
+        started_at=append.started_at,
     )
 
 

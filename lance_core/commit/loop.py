@@ -73,14 +73,14 @@ def commit(
     since: Version,
     attempts: int,
     runtime: Runtime,
-    begun: ClockReading | None = None,
+    started_at: ClockReading | None = None,
 ) -> CommitResult:
     """Put `ours` into exactly one version.
-    `since` is where history is searched for an earlier landing of it; `begun` is before its first file was written."""
+    `since` is where history is searched for an earlier landing of it; `started_at` is before its first file was written."""
     store = location.own_store
     turn = store.commit_lock(naming.VERSIONS) if isinstance(store, SupportsCommitLock) else nullcontext()
     # What a restore names once more was written long ago, and perhaps by one whose version came too late to keep it.
-    written = ClockReading.distant_past() if isinstance(ours.operation, Restore) else begun
+    written = ClockReading.distant_past() if isinstance(ours.operation, Restore) else started_at
     with CommitFence(location, ours.uuid, written, runtime) as fence, turn:
         return _CommitLoop(location, ours, base, since, attempts, runtime, fence).run()
 
@@ -196,7 +196,7 @@ class _CommitLoop:
         before = head if isinstance(head, Manifest) else None
         inputs = fetch_inputs(location, required_inputs(self._ours, planned_on, before), runtime)
         rebased = rebase(self._ours, planned_on, before, others, inputs)
-        files = self._transaction_file.files(rebased, head, runtime)
+        files = self._transaction_file.files_to_write(rebased, head, runtime)
         context = CommitContext(
             now_ns=runtime.now_ns(),
             library_version=LIBRARY_VERSION,
@@ -293,7 +293,9 @@ class _TransactionFile:
     name = ""
     _record = b""
 
-    def files(self, rebased: Rebased, head: Manifest | NewTable | Fork, runtime: Runtime) -> Mapping[str, bytes]:
+    def files_to_write(
+        self, rebased: Rebased, head: Manifest | NewTable | Fork, runtime: Runtime
+    ) -> Mapping[str, bytes]:
         """What has to be written in this turn, before the version."""
         record = encode_transaction_file(head, rebased.transaction)
         if record == self._record:

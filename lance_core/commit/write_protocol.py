@@ -47,8 +47,10 @@ class StartedWrite:
     uuid: str
     record: IntentRecord | None
     runtime: Runtime
-    moment: ClockReading | None = None
+    started_at: ClockReading | None = None
     """Before the first of its files was written."""
+    verb: str | None = None
+    """What the caller does; recorded with the transaction, so that the history shows it."""
 
     @property
     def read_version(self) -> Version:
@@ -65,10 +67,10 @@ class WriteResult:
     """A version that holds the write."""
 
     snapshot: Snapshot
-    landing: CommitSummary
+    summary: CommitSummary
     attempts: int
     rebased_over: tuple[Version, ...]
-    landed_before: bool
+    already_committed: bool
     uncovered: tuple[str, ...] = ()
     """Names of indices that cover less now."""
 
@@ -84,32 +86,34 @@ def begin(
     uuid = str(runtime.new_uuid())
     moment = ClockReading.now(runtime)
     if intent is None:
-        return StartedWrite(location, base, uuid, None, runtime, moment)
+        return StartedWrite(location, base, uuid, None, runtime, moment, verb)
     read_version = base.version if isinstance(base, Snapshot) else Version(0)
     record = idempotency.claim(location.store, intent, verb=verb, base=read_version, uuid=uuid, now_ns=runtime.now_ns())
-    begun = StartedWrite(location, base, record.transaction_uuid, record, runtime, moment)
+    begun = StartedWrite(location, base, record.transaction_uuid, record, runtime, moment, verb)
     if record.landing:
-        return _remembered(location, record, record.landing)
+        return _recorded_result(location, record, record.landing)
     if record.transaction_uuid == uuid:
         return begun
     return find_committed(begun) or begun
 
 
-def find_committed(begun: StartedWrite) -> WriteResult | None:
+def find_committed(started: StartedWrite) -> WriteResult | None:
     """What somebody else who has the same intention made of it meanwhile, up to the version that this is based on."""
-    location, record = begun.location, begun.record
+    location, record = started.location, started.record
     if record is None:
         return None
-    history = read_history(location, record.base, base=begun.base if isinstance(begun.base, Snapshot) else None)
+    history = read_history(location, record.base, base=started.base if isinstance(started.base, Snapshot) else None)
     for landed in history.others if history else ():
         if landed.transaction and (made := part_with_uuid(landed.transaction, record.transaction_uuid)):
             snapshot = load_at(location, landed.version)
             if wrong := find_commit_problem(location, snapshot.manifest, snapshot.scheme):
-                raise _unknown(location, record, landed.version, f"is in version {landed.version}, but {wrong}")
+                raise _undecided_intent(
+                    location, record, landed.version, f"is in version {landed.version}, but {wrong}"
+                )
             location.store.ensure_durable([snapshot.manifest.path])
-            return write_result(begun, CommitResult(snapshot, made.operation, None, 0, ()))
+            return record_result(started, CommitResult(snapshot, made.operation, None, 0, ()))
     if history and history.missing:
-        raise _unknown(
+        raise _undecided_intent(
             location,
             record,
             history.missing[0],
@@ -118,7 +122,7 @@ def find_committed(begun: StartedWrite) -> WriteResult | None:
     return None
 
 
-def _landed_by_another(begun: StartedWrite) -> WriteResult | None:
+def _find_committed_by_another_holder(begun: StartedWrite) -> WriteResult | None:
     if begun.record is None:
         return None
     try:
@@ -127,7 +131,7 @@ def _landed_by_another(begun: StartedWrite) -> WriteResult | None:
         return None
 
 
-def _remembered(location: Location, record: IntentRecord, landing: CommitSummary) -> WriteResult:
+def _recorded_result(location: Location, record: IntentRecord, landing: CommitSummary) -> WriteResult:
     """What the record says, if the version that it names still is what it was, or was cleaned up since. A version that
     is somebody else's, or that the table has not reached, means that the table was put back to an earlier state."""
     version = Version(landing.version)
@@ -137,15 +141,17 @@ def _remembered(location: Location, record: IntentRecord, landing: CommitSummary
         snapshot = load_latest(location)
         if version > snapshot.version:
             why = f"landed as version {version}, and the table ends at {snapshot.version} now"
-            raise _unknown(location, record, version, why) from None
+            raise _undecided_intent(location, record, version, why) from None
     else:
         made_by = load_transaction(location, snapshot.manifest)
         if made_by is None or not part_with_uuid(made_by, record.transaction_uuid):
-            raise _unknown(location, record, version, f"landed as version {version}, which is another change now")
-    return WriteResult(snapshot, landing, attempts=0, rebased_over=(), landed_before=True)
+            raise _undecided_intent(
+                location, record, version, f"landed as version {version}, which is another change now"
+            )
+    return WriteResult(snapshot, landing, attempts=0, rebased_over=(), already_committed=True)
 
 
-def _unknown(location: Location, record: IntentRecord, version: Version, why: str) -> CommitUndecided:
+def _undecided_intent(location: Location, record: IntentRecord, version: Version, why: str) -> CommitUndecided:
     return CommitUndecided(
         f"{location.uri}: whether the table holds the {record.verb} of the intent {record.intent!r} is not known: "
         f"it {why}. Look whether its rows are there; if they are not, write them under another intent",
@@ -155,47 +161,47 @@ def _unknown(location: Location, record: IntentRecord, version: Version, why: st
 
 
 def finish(
-    begun: StartedWrite,
+    started: StartedWrite,
     operation: Operation,
     *,
     properties: Mapping[str, str],
     attempts: int,
     audit: AuditFunction | None = None,
 ) -> WriteResult:
-    planned_on = begun.base.manifest if isinstance(begun.base, Snapshot) else None
+    planned_on = started.base.manifest if isinstance(started.base, Snapshot) else None
     files, segments = files_written(operation, planned_on), segments_written(operation, planned_on)
-    data_files.register_files(begun.location, begun.record, files, begun.runtime, segments)
-    ours = Transaction(begun.read_version, begun.uuid, operation, properties)
+    data_files.register_files(started.location, started.record, files, started.runtime, segments)
+    ours = Transaction(started.read_version, started.uuid, operation, properties, verb=started.verb)
     beside = None
     if audit is not None:
         try:
             beside = audit_module.run_audit(
-                begun.location, begun.base, ours, audit, begun=begun.moment, runtime=begun.runtime
+                started.location, started.base, ours, audit, started_at=started.started_at, runtime=started.runtime
             )
         except AuditFailed:
             # Of two holders of one intention the other may have passed meanwhile.
-            if landed := _landed_by_another(begun):
+            if landed := _find_committed_by_another_holder(started):
                 return landed
             raise
     land = commit_append if isinstance(operation, Append) and audit is None else commit
-    with restore_lease(begun.location, operation, begun.runtime):
+    with restore_lease(started.location, operation, started.runtime):
         outcome = land(
-            begun.location,
+            started.location,
             ours,
-            base=begun.base,
-            since=begun.since,
+            base=started.base,
+            since=started.since,
             attempts=attempts,
-            runtime=begun.runtime,
-            begun=begun.moment,
+            runtime=started.runtime,
+            started_at=started.started_at,
         )
-    done = write_result(begun, outcome)
+    done = record_result(started, outcome)
     if beside is not None:
         audit_module.discard(beside)
     return replace(done, uncovered=operation.uncovered) if isinstance(operation, Rewrite) and outcome.attempts else done
 
 
 def finish_append(
-    begun: StartedWrite,
+    started: StartedWrite,
     rows: BufferedRows,
     *,
     properties: Mapping[str, str],
@@ -205,20 +211,20 @@ def finish_append(
     """Of rows that are not written yet: those of several who append at the same time go into one file, unless somebody
     wants to see them first."""
     if audit is not None:
-        append = Append(rows.write(begun.location.codec, begun.runtime.new_uuid))
-        return finish(begun, append, properties=properties, attempts=attempts, audit=audit)
+        append = Append(rows.write(started.location.codec, started.runtime.new_uuid))
+        return finish(started, append, properties=properties, attempts=attempts, audit=audit)
     outcome = commit_append(
-        begun.location,
-        Transaction(begun.read_version, begun.uuid, Append(()), properties),
-        base=begun.base,
-        since=begun.since,
+        started.location,
+        Transaction(started.read_version, started.uuid, Append(()), properties, verb=started.verb),
+        base=started.base,
+        since=started.since,
         attempts=attempts,
-        runtime=begun.runtime,
-        begun=begun.moment,
+        runtime=started.runtime,
+        started_at=started.started_at,
         rows=rows,
-        record=begun.record,
+        record=started.record,
     )
-    return write_result(begun, outcome)
+    return record_result(started, outcome)
 
 
 @contextmanager
@@ -239,14 +245,14 @@ def restore_lease(location: Location, operation: Operation, runtime: Runtime) ->
     release(location.own_store, held)
 
 
-def finish_unchanged(begun: StartedWrite, operation: str = Append.name) -> WriteResult:
+def finish_unchanged(started: StartedWrite, operation: str = Append.name) -> WriteResult:
     """A change that finds nothing to change makes no version, and leaves its intention open: there may be some next
     time."""
-    assert isinstance(begun.base, Snapshot)
-    landing = CommitSummary(begun.base.version, operation, rows_added=0, rows_removed=0, files=0, bytes=0)
-    if begun.record:
-        idempotency.move_base(begun.location.store, begun.record, begun.base.version)
-    return WriteResult(begun.base, landing, attempts=0, rebased_over=(), landed_before=False)
+    assert isinstance(started.base, Snapshot)
+    landing = CommitSummary(started.base.version, operation, rows_added=0, rows_removed=0, files=0, bytes=0)
+    if started.record:
+        idempotency.move_base(started.location.store, started.record, started.base.version)
+    return WriteResult(started.base, landing, attempts=0, rebased_over=(), already_committed=False)
 
 
 def new_table_config(started: StartedWrite, config: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -262,21 +268,21 @@ def check_not_detached(base: Snapshot) -> None:
         )
 
 
-def write_result(begun: StartedWrite, outcome: CommitResult) -> WriteResult:
-    landing = _landing(outcome, begun.base.manifest if isinstance(begun.base, Snapshot) else None)
-    _note(begun, landing)
+def record_result(started: StartedWrite, result: CommitResult) -> WriteResult:
+    landing = _summarize(result, started.base.manifest if isinstance(started.base, Snapshot) else None)
+    _record_commit(started, landing)
     return WriteResult(
-        snapshot=outcome.snapshot,
-        landing=landing,
-        attempts=outcome.attempts,
-        rebased_over=outcome.rebased_over,
-        landed_before=outcome.attempts == 0,
+        snapshot=result.snapshot,
+        summary=landing,
+        attempts=result.attempts,
+        rebased_over=result.rebased_over,
+        already_committed=result.attempts == 0,
     )
 
 
-def _landing(outcome: CommitResult, base: Manifest | None) -> CommitSummary:
+def _summarize(outcome: CommitResult, base: Manifest | None) -> CommitSummary:
     operation, after = outcome.operation, outcome.snapshot.manifest
-    changed = rows_changed(operation, outcome.before or _before(outcome.snapshot), after) or RowsChanged(0, 0)
+    changed = rows_changed(operation, outcome.before or _load_previous(outcome.snapshot), after) or RowsChanged(0, 0)
     files = files_written(operation, base)
     of_indices = [file for segment in segments_written(operation, base) for file in segment.files]
     return CommitSummary(
@@ -289,7 +295,7 @@ def _landing(outcome: CommitResult, base: Manifest | None) -> CommitSummary:
     )
 
 
-def _before(snapshot: Snapshot) -> Manifest | None:
+def _load_previous(snapshot: Snapshot) -> Manifest | None:
     """None where it cannot be read: what has landed is not called a failure for a count."""
     if snapshot.version == 1:
         return None
@@ -299,7 +305,7 @@ def _before(snapshot: Snapshot) -> Manifest | None:
         return None
 
 
-def _note(begun: StartedWrite, landing: CommitSummary) -> None:
+def _record_commit(begun: StartedWrite, landing: CommitSummary) -> None:
     if begun.record is None or begun.record.landing:
         return
     location = begun.location

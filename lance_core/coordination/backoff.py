@@ -7,12 +7,12 @@ starves; a random part keeps two that lost together from meeting again.
 
 from lance_core.runtime import Runtime
 
-_TURNS_FIRST = 4.0
+_FIRST_WAIT_ATTEMPTS = 4.0
 """How many turns the first wait takes at most; each further one takes half as many."""
-_TURNS_LEAST = 0.5
+_SHORTEST_WAIT_ATTEMPTS = 0.5
 _WAIT_SECONDS_MAX = 2.0
-_AGAIN_SECONDS = 60.0
-_AGAIN_FACTOR = 4
+_DEADLINE_SECONDS = 60.0
+_DEADLINE_ATTEMPTS = 4
 """Work that takes longer than a minute may be repeated for so many times what it took."""
 
 
@@ -31,7 +31,7 @@ class Backoff:
         took = self._runtime.elapsed_ns() - self._turn_begun
         self._longest = max(self._longest, took)
         self._shortest = min(self._shortest or took, took)  # a longer one was kept waiting itself
-        turns = max(_TURNS_LEAST, _TURNS_FIRST / 2**self._turns)
+        turns = max(_SHORTEST_WAIT_ATTEMPTS, _FIRST_WAIT_ATTEMPTS / 2**self._turns)
         self._turns += 1
         seconds = min(_WAIT_SECONDS_MAX, turns * self._shortest / 1e9) * self._runtime.random()
         if seconds > 0:
@@ -43,4 +43,4 @@ class Backoff:
         """Whether repeating it all once more would take too long: asked after a turn, or before the next one."""
         now = self._runtime.elapsed_ns()
         longest = max(self._longest, now - self._turn_begun)
-        return now - self._begun > max(_AGAIN_SECONDS * 1e9, _AGAIN_FACTOR * longest)
+        return now - self._begun > max(_DEADLINE_SECONDS * 1e9, _DEADLINE_ATTEMPTS * longest)

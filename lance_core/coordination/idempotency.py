@@ -16,12 +16,12 @@ from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
 from lance_core.format import naming, size_guard
 from lance_core.format.ids import Version
 from lance_core.limits import INTENT_BYTES
-from lance_core.storage.store import ObjectInfo, Put, Store, read_whole, load_details
+from lance_core.storage.store import ObjectInfo, Put, Store, load_details, read_whole
 
 DIRECTORY = f"{naming.PROJECT_DIRECTORY}/intents"
-FOR_GOOD = "for good: "
+PERMANENT_PREFIX = "for good: "
 """An intent that begins so is remembered for as long as its table; others are forgotten a month after they landed."""
-_KEPT = ".kept.json"
+_PERMANENT_SUFFIX = ".kept.json"
 _CREATES_MAX = 5
 _INTENT_CHARACTERS_MAX = 4096
 
@@ -58,7 +58,7 @@ class IntentRecord:
         return Version(self.base_version)
 
     @property
-    def keys(self) -> frozenset[str]:
+    def file_keys(self) -> frozenset[str]:
         """The same from the table's root, as `versions/file_inventory.py` names what lies there."""
         return frozenset(file if file.startswith(_SEGMENT) else f"{naming.DATA}/{file}" for file in self.files)
 
@@ -69,13 +69,13 @@ _FIELDS_OF_LANDING = [field.name for field in fields(CommitSummary)]
 
 
 def path_of(intent: str) -> str:
-    ending = _KEPT if intent.startswith(FOR_GOOD) else ".json"
+    ending = _PERMANENT_SUFFIX if intent.startswith(PERMANENT_PREFIX) else ".json"
     return f"{DIRECTORY}/{hashlib.sha256(intent.encode()).hexdigest()}{ending}"
 
 
 def is_permanent(path: str) -> bool:
     """By its name alone, so that a cleanup need not read what it leaves."""
-    return path.endswith(_KEPT)
+    return path.endswith(_PERMANENT_SUFFIX)
 
 
 def claim(store: Store, intent: str, *, verb: str, base: Version, uuid: str, now_ns: int) -> IntentRecord:
@@ -122,7 +122,7 @@ def record_commit(store: Store, record: IntentRecord, landing: CommitSummary, *,
     store.put(path_of(record.intent), _encode(replace(record, landing=landing, heartbeat_ns=now_ns)))
 
 
-def records(store: Store, wanted: Callable[[ObjectInfo], bool]) -> Sequence[tuple[ObjectInfo, IntentRecord]]:
+def read_records(store: Store, wanted: Callable[[ObjectInfo], bool]) -> Sequence[tuple[ObjectInfo, IntentRecord]]:
     """Those that are wanted by their name and by when the store last heard of them; the others are not read. One that
     went meanwhile is left out."""
     found = []
@@ -134,7 +134,7 @@ def records(store: Store, wanted: Callable[[ObjectInfo], bool]) -> Sequence[tupl
     return found
 
 
-def read(store: Store, path: str) -> IntentRecord:
+def read_record(store: Store, path: str) -> IntentRecord:
     return _decode(read_whole(store, path, INTENT_BYTES), path)
 
 

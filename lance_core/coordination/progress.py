@@ -19,7 +19,7 @@ from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
 from lance_core.limits import INTENT_BYTES
-from lance_core.storage.store import Put, Store, read_whole, load_details
+from lance_core.storage.store import Put, Store, load_details, read_whole
 from lance_core.storage.tree_operations import remove_empty_directories
 
 DIRECTORY = f"{naming.PROJECT_DIRECTORY}/work"
@@ -32,7 +32,7 @@ def directory_of(key: str) -> str:
     return f"{DIRECTORY}/{hashlib.sha256(key.encode()).hexdigest()}"
 
 
-def check_key(key: object) -> None:
+def check_resume_key(key: object) -> None:
     if not isinstance(key, str) or not 0 < len(key) <= _KEY_CHARACTERS_MAX:
         raise InvalidInput(f"a resume_key is a text of 1 to {_KEY_CHARACTERS_MAX:,} characters, not {key!r:.80}")
 
@@ -80,11 +80,11 @@ def completed_ids(store: Store, directory: str) -> set[int]:
     return {int(matched[1]) for matched in found if matched}
 
 
-def forget(store: Store, directory: str, number: int) -> None:
+def remove_fragment(store: Store, directory: str, number: int) -> None:
     store.delete(f"{directory}/fragment-{number}.bin")
 
 
-def sweep(store: Store, directory: str) -> None:
+def remove_records(store: Store, directory: str) -> None:
     """The plan last: as long as there is a record, what it belongs to can be told. At best effort, since a cleanup
     does it too."""
     with suppress(StorageError):

@@ -43,27 +43,27 @@ class SingleFlight(Generic[Answer]):
         self._lock = threading.Lock()
         self._asked: dict[Hashable, _Flight[Answer]] = {}
 
-    def do(self, what: Hashable, question: Callable[[], Answer]) -> Answer:
+    def do(self, key: Hashable, question: Callable[[], Answer]) -> Answer:
         """What `question` says, asked by this thread or by another, after this was called. Of one thing, everybody's
         question has to be as good as another's."""
         mine = _Flight[Answer](threading.get_ident())
         try:
-            joined = self._join(what, mine)
+            joined = self._join(key, mine)
             if joined is None:  # within a question of its own, for which it cannot wait
                 return question()
             if joined is not mine:
                 joined.ended.wait(_PATIENCE_SECONDS)
                 return joined.answer[0] if joined.answer else question()
             if not mine.begins.wait(_PATIENCE_SECONDS):
-                self._take_over(what, mine)
+                self._take_over(key, mine)
             answer = question()
             mine.answer = (answer,)
             return answer
         finally:
             try:
-                self._leave(what, mine)
+                self._leave(key, mine)
             except BaseException:  # interrupted on the way out
-                self._leave(what, mine)
+                self._leave(key, mine)
                 raise
 
     def _join(self, what: Hashable, mine: _Flight[Answer]) -> _Flight[Answer] | None:

@@ -32,7 +32,7 @@ class PositionedBatch:
     offsets: npt.NDArray[np.int64]
 
 
-def live_rows(
+def read_live_rows(
     base: Snapshot, fragment: Fragment, columns: Sequence[str], schema: TableSchema, *, describe_blobs: bool = False
 ) -> Iterator[PositionedBatch]:
     """Columns of `schema`, and of those that every table has besides."""
@@ -46,7 +46,7 @@ def live_rows(
         yield PositionedBatch(batch, rows.offsets)
 
 
-def with_columns(
+def add_column_file(
     base: Snapshot,
     fragment: Fragment,
     placed: Iterable[PositionedBatch],
@@ -58,7 +58,7 @@ def with_columns(
     """The fragment with one file more, which stores `columns`."""
     file = write_columns(
         base.location.codec,
-        _physical(placed, columns.arrow, fragment),
+        _fill_physical_rows(placed, columns.arrow, fragment),
         schema=columns,
         version=base.manifest.storage_version,
         rows=fragment.physical_rows,
@@ -69,23 +69,25 @@ def with_columns(
     return fragment.with_files([*fragment.files, file])
 
 
-def _physical(placed: Iterable[PositionedBatch], schema: pa.Schema, fragment: Fragment) -> Iterator[pa.RecordBatch]:
+def _fill_physical_rows(
+    placed: Iterable[PositionedBatch], schema: pa.Schema, fragment: Fragment
+) -> Iterator[pa.RecordBatch]:
     """Batches that leave no row of the fragment out."""
     position = 0
     last: pa.RecordBatch | None = None
     for each in placed:
         if each.batch.num_rows:
             end = int(each.offsets[-1]) + 1
-            yield from _stretched(each, schema, position, end)
+            yield from _expand(each, schema, position, end)
             position, last = end, each.batch.slice(each.batch.num_rows - 1)
     if position < fragment.physical_rows:
         if last is None:
-            last = _nulls(schema, fragment)
+            last = _null_row(schema, fragment)
         beyond = np.array([fragment.physical_rows], dtype=np.int64)
-        yield from _stretched(PositionedBatch(last, beyond), schema, position, fragment.physical_rows)
+        yield from _expand(PositionedBatch(last, beyond), schema, position, fragment.physical_rows)
 
 
-def _stretched(placed: PositionedBatch, schema: pa.Schema, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+def _expand(placed: PositionedBatch, schema: pa.Schema, start: int, stop: int) -> Iterator[pa.RecordBatch]:
     if stop - start == placed.batch.num_rows:
         yield placed.batch
         return
@@ -95,17 +97,17 @@ def _stretched(placed: PositionedBatch, schema: pa.Schema, start: int, stop: int
         dead = placed.offsets[at] != wanted
         columns = []
         for field, column in zip(schema, placed.batch.columns, strict=True):
-            places = pa.array(at, mask=dead if _may_be_null(field) else None)
+            places = pa.array(at, mask=dead if _can_store_null(field) else None)
             columns.append((copy_array(column) if column.offset else column).take(places))
         yield pa.RecordBatch.from_arrays(columns, names=placed.batch.schema.names)
 
 
-def _may_be_null(field: pa.Field) -> bool:
+def _can_store_null(field: pa.Field) -> bool:
     """Structs that are null are not for every storage version, nor every kind of struct; blobs always can be."""
     return bool(field.nullable and (is_blob_v2(field) or not pa.types.is_struct(field.type)))
 
 
-def _nulls(schema: pa.Schema, fragment: Fragment) -> pa.RecordBatch:
+def _null_row(schema: pa.Schema, fragment: Fragment) -> pa.RecordBatch:
     for field in schema:
         if not field.nullable:
             raise InvalidInput(

@@ -1,7 +1,7 @@
 """Delete the rows that match: only the predicate's columns are read, and only deletion files are written."""
 
-from lance_core.dml.deletion_files import rows_as_bitmap, with_deleted
-from lance_core.dml.row_matching import matching
+from lance_core.dml.deletion_files import add_deletions, encode_offsets
+from lance_core.dml.row_matching import find_matching_rows
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete
 from lance_core.runtime import Runtime
@@ -16,9 +16,9 @@ def delete(base: Snapshot, sql: str, *, runtime: Runtime, selection: Selection |
     predicate = Predicate.parse(sql, filterable_schema(base.manifest))
     check_condition(base.manifest, predicate.columns, what="the condition")
     updated, removed, affected = [], [], {}
-    for fragment, offsets in matching(base, predicate, selection):
-        affected[fragment.id] = rows_as_bitmap(offsets)
-        after = with_deleted(base.location, fragment, offsets, read_version=base.version, runtime=runtime)
+    for fragment, offsets in find_matching_rows(base, predicate, selection):
+        affected[fragment.id] = encode_offsets(offsets)
+        after = add_deletions(base.location, fragment, offsets, read_version=base.version, runtime=runtime)
         if after is None:
             removed.append(fragment.id)
         else:

@@ -15,7 +15,7 @@ from lance_core.runtime import Runtime
 from lance_core.versions.location import Location
 
 
-def with_deleted(
+def add_deletions(
     location: Location, fragment: Fragment, offsets: npt.NDArray[np.int64], *, read_version: Version, runtime: Runtime
 ) -> Fragment | None:
     """The fragment without these live rows too; None where none is left, and then no file is written."""
@@ -35,6 +35,6 @@ def with_deleted(
     return after
 
 
-def rows_as_bitmap(offsets: npt.NDArray[np.int64]) -> bytes:
+def encode_offsets(offsets: npt.NDArray[np.int64]) -> bytes:
     """Rows of a fragment as an operation names those that it affects."""
     return bytes(BitMap(offsets.astype(np.uint32)).serialize())

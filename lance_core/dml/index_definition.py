@@ -37,43 +37,43 @@ class IndexRequest:
         validation.check_text(self.column, "column")
         validation.check_flag(self.replace, "replace")
         if self.name is not None:
-            check_name(self.name)
+            check_index_name(self.name)
 
 
-def create(base: Snapshot, asked: IndexRequest, *, runtime: Runtime) -> CreateIndex:
+def plan_create(base: Snapshot, request: IndexRequest, *, runtime: Runtime) -> CreateIndex:
     """Of all fragments of the version, or of those that were named. When it returns, the files are written."""
-    wanted, removed = planned(base, asked)
-    fragments = chosen(base, asked.fragments)
+    wanted, removed = plan_index(base, request)
+    fragments = select_fragments(base, request.fragments)
     covers = BitMap(fragment.id for fragment in fragments)
     return CreateIndex((build.build_segment(base, wanted, fragments, covers=covers, runtime=runtime),), removed)
 
 
-def planned(base: Snapshot, asked: IndexRequest) -> tuple[IndexSpec, tuple[IndexMetadata, ...]]:
+def plan_index(base: Snapshot, request: IndexRequest) -> tuple[IndexSpec, tuple[IndexMetadata, ...]]:
     """The index, and the segments that give way to it. Before a byte is written."""
     uri, schema = base.location.uri, base.manifest.schema
-    kind = registry.by_name(asked.kind)
-    chain = build.column_of(schema, asked.column, uri=uri)
+    kind = registry.by_name(request.kind)
+    chain = build.column_of(schema, request.column, uri=uri)
     path = field_paths.format_path(chain)
     registry.check_supported(kind, build.arrow_of(schema, chain), path=path, uri=uri)
-    options = kind.parse_options(asked.params)
-    name = asked.name if asked.name is not None else _free_name(base, path, chain[-1].id, kind.name)
+    options = kind.parse_options(request.params)
+    name = request.name if request.name is not None else _default_name(base, path, chain[-1].id, kind.name)
     there = tuple(index for index in base.manifest.indices if index.name == name)
-    if there and not asked.replace:
+    if there and not request.replace:
         raise InvalidInput(
-            f"{uri}: there is an index {name!r} already, {described(schema, there)}. Build it anew with replace=True, "
+            f"{uri}: there is an index {name!r} already, {describe_segments(schema, there)}. Build it anew with replace=True, "
             "cover what it does not cover yet with optimize_indices(), or give this one another name="
         )
     if any(index.field_ids != (chain[-1].id,) for index in there):
         raise InvalidInput(
-            f"{uri}: index {name!r} is {described(schema, there)}, not on {path!r}, so it is not replaced; drop it "
+            f"{uri}: index {name!r} is {describe_segments(schema, there)}, not on {path!r}, so it is not replaced; drop it "
             "first, or give this one another name="
         )
     return IndexSpec(name, kind, chain, options), there
 
 
-def drop(base: Snapshot, name: str) -> CreateIndex:
+def plan_drop(base: Snapshot, name: str) -> CreateIndex:
     """All segments of it. Its files stay for older versions, until they are cleaned up."""
-    check_name(name)
+    check_index_name(name)
     segments = tuple(index for index in base.manifest.indices if index.name == name)
     if not segments:
         names = list(dict.fromkeys(index.name for index in base.manifest.indices if not index.is_system))
@@ -82,14 +82,14 @@ def drop(base: Snapshot, name: str) -> CreateIndex:
     return CreateIndex(removed=segments)
 
 
-def check_name(name: str) -> None:
+def check_index_name(name: str) -> None:
     validation.check_text(name, "name")
     if not name or name in SYSTEM_INDICES:
         what = "an index has a name" if not name else f"the index {name!r} is the library's own"
         raise InvalidInput(f"name={name!r}: {what}; choose another")
 
 
-def chosen(base: Snapshot, numbers: Sequence[int] | None) -> tuple[Fragment, ...]:
+def select_fragments(base: Snapshot, numbers: Sequence[int] | None) -> tuple[Fragment, ...]:
     """In the order of the table."""
     base.manifest.check_ids()
     if numbers is None:
@@ -104,7 +104,7 @@ def chosen(base: Snapshot, numbers: Sequence[int] | None) -> tuple[Fragment, ...
     return found
 
 
-def described(schema: TableSchema, segments: Sequence[IndexMetadata]) -> str:
+def describe_segments(schema: TableSchema, segments: Sequence[IndexMetadata]) -> str:
     """ "a BTREE on column 'id'", for messages."""
     found = []
     for index in segments:
@@ -115,7 +115,7 @@ def described(schema: TableSchema, segments: Sequence[IndexMetadata]) -> str:
     return " and ".join(dict.fromkeys(found))
 
 
-def _free_name(base: Snapshot, path: str, field_id: int, kind: str) -> str:
+def _default_name(base: Snapshot, path: str, field_id: int, kind: str) -> str:
     """As Lance names them: after the column, with a number where another index has that name. The same kind on the
     same column is the same index."""
     name, number = f"{path}_idx", 1

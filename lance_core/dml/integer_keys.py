@@ -48,7 +48,7 @@ class IntegerKeys:
         found = cls(numbers[there], np.flatnonzero(there)) if there.any() else None
         return found if found is not None and found._are_unique() else None
 
-    def rows_for(self, wanted: pa.ChunkedArray) -> Numbers:
+    def find_rows(self, wanted: pa.ChunkedArray) -> Numbers:
         """For each of these keys the row that has it, or -1; a null equals nothing."""
         sought, is_sought = _numbers(wanted)
         within = is_sought & (sought >= self._low) & (sought <= self._high)
@@ -69,7 +69,7 @@ class IntegerKeys:
         found[places[equal]] = self._rows[at[equal]]
         return found
 
-    def matches(self, among: pa.ChunkedArray) -> tuple[Numbers, Numbers]:
+    def find_matches(self, among: pa.ChunkedArray) -> tuple[Numbers, Numbers]:
         """Where among these a key is, ascending, and the row that has it.
 
         >>> keys = IntegerKeys.of(pa.chunked_array([[7, 5, None]]))
@@ -89,7 +89,7 @@ class IntegerKeys:
                 found.append((its[0] + start, its[1]))
             start += len(chunk)
         if rest:
-            rows = self.rows_for(pa.chunked_array(rest))
+            rows = self.find_rows(pa.chunked_array(rest))
             there = np.flatnonzero(rows != _NOTHING)
             found.append((np.concatenate(places_of_rest)[there], rows[there]))
         if not found:

@@ -18,7 +18,7 @@ from lance_core.errors import InvalidInput
 from lance_core.format.logical_types import is_json
 
 Numbers = npt.NDArray[np.int64]
-NOTHING = -1
+NO_ROW = -1
 _NAMED_MAX = 3
 
 
@@ -41,36 +41,36 @@ class SourceKeys:
         for column in columns:
             self._distinct.append(pc.unique(column).drop_null())
         codes = self._codes(columns, building=True)
-        keyed = np.flatnonzero(codes != NOTHING)
-        self._row_of = np.full(int(codes.max(initial=NOTHING)) + 1, NOTHING, dtype=np.int64)
+        keyed = np.flatnonzero(codes != NO_ROW)
+        self._row_of = np.full(int(codes.max(initial=NO_ROW)) + 1, NO_ROW, dtype=np.int64)
         self._row_of[codes[keyed]] = keyed
         counts = np.bincount(codes[keyed], minlength=len(self._row_of))
         if (counts > 1).any():
             first = np.unique(codes[keyed], return_index=True)[1]
             twice = keyed[first][counts[codes[keyed[first]]] > 1]
             raise InvalidInput(
-                f"{what}: keys that the data has more than once ({len(twice):,} of them): {self.named(twice)}. Which "
+                f"{what}: keys that the data has more than once ({len(twice):,} of them): {self.describe_keys(twice)}. Which "
                 "of their rows is meant cannot be told; keep one of each"
             )
 
-    def rows_for(self, columns: Sequence[pa.ChunkedArray]) -> Numbers:
+    def find_rows(self, columns: Sequence[pa.ChunkedArray]) -> Numbers:
         """For each row of the table, by its key columns: the row in memory with that key, or -1."""
         if self._integers is not None:
-            return self._integers.rows_for(columns[0])
+            return self._integers.find_rows(columns[0])
         codes = self._codes(list(map(normalized_key, columns)), building=False)
         if not len(self._row_of):
             return codes
-        return np.where(codes == NOTHING, NOTHING, self._row_of[codes])
+        return np.where(codes == NO_ROW, NO_ROW, self._row_of[codes])
 
-    def matches(self, columns: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
+    def find_matches(self, columns: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
         """The rows of the table whose key is in memory, ascending, and the row in memory for each."""
         if self._integers is not None:
-            return self._integers.matches(columns[0])
-        found = self.rows_for(columns)
-        places = np.flatnonzero(found != NOTHING)
+            return self._integers.find_matches(columns[0])
+        found = self.find_rows(columns)
+        places = np.flatnonzero(found != NO_ROW)
         return places, found[places]
 
-    def named(self, rows: Numbers) -> str:
+    def describe_keys(self, rows: Numbers) -> str:
         """The keys of these rows for people, a few of them."""
         few = self._rows.take(pa.array(rows[:_NAMED_MAX])).to_pylist()
         texts = [" and ".join(f"{name} = {value!r}" for name, value in each.items()) for each in few]
@@ -81,8 +81,8 @@ class SourceKeys:
         combined = self._found(0, columns[0])
         for number in range(1, len(columns)):
             found = self._found(number, columns[number])
-            either = (combined == NOTHING) | (found == NOTHING)
-            pairs = np.where(either, NOTHING, combined * max(1, len(self._distinct[number])) + found)
+            either = (combined == NO_ROW) | (found == NO_ROW)
+            pairs = np.where(either, NO_ROW, combined * max(1, len(self._distinct[number])) + found)
             if building:
                 self._pairs.append(np.unique(pairs[~either]))
             combined = _places(self._pairs[number - 1], pairs)
@@ -90,7 +90,7 @@ class SourceKeys:
 
     def _found(self, number: int, column: pa.ChunkedArray) -> Numbers:
         places = pc.index_in(column, value_set=self._distinct[number], skip_nulls=True)
-        return np.asarray(places.fill_null(NOTHING).to_numpy(), dtype=np.int64)
+        return np.asarray(places.fill_null(NO_ROW).to_numpy(), dtype=np.int64)
 
 
 def check_key_type(name: str, arrow: pa.DataType, *, what: str) -> None:
@@ -101,6 +101,6 @@ def check_key_type(name: str, arrow: pa.DataType, *, what: str) -> None:
 
 def _places(known: Numbers, wanted: Numbers) -> Numbers:
     if not len(known):
-        return np.full(len(wanted), NOTHING, dtype=np.int64)
+        return np.full(len(wanted), NO_ROW, dtype=np.int64)
     at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    return np.where(known[at] == wanted, at, NOTHING)
+    return np.where(known[at] == wanted, at, NO_ROW)

@@ -17,8 +17,8 @@ from lance_core.datafiles.blob_writing import stored_schema
 from lance_core.datafiles.column_layout import check_storable
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.datafiles.inputs import InputRows
-from lance_core.dml.column_files import PositionedBatch, live_rows, with_columns
-from lance_core.dml.key_join import NOTHING, SourceKeys, check_key_type
+from lance_core.dml.column_files import PositionedBatch, add_column_file, read_live_rows
+from lance_core.dml.key_join import NO_ROW, SourceKeys, check_key_type
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.expressions import Projection, with_metadata_columns
 from lance_core.format import field_ids
@@ -46,12 +46,12 @@ def add_columns(
 ) -> Merge:
     schema = None if schema is None else validation.check_schema(schema, "schema")
     if isinstance(columns, Mapping):
-        return _by_sql(base, columns, runtime)
+        return _add_sql_columns(base, columns, runtime)
     if isinstance(columns, pa.Field):
-        return _all_null(base, pa.schema([columns]))
+        return _add_null_columns(base, pa.schema([columns]))
     if callable(columns):
-        return _by_function(base, columns, schema, read_columns, runtime)
-    return _all_null(
+        return _add_function_columns(base, columns, schema, read_columns, runtime)
+    return _add_null_columns(
         base, columns if isinstance(columns, pa.Schema) else pa.schema(validation.check_fields(columns, "columns"))
     )
 
@@ -64,20 +64,22 @@ def merge_columns(base: Snapshot, data: InputRows, on: str | Sequence[str], *, r
     for name in keys:
         for side, names in (("the table", stored.arrow.names), ("the data", data.required_schema.names)):
             if name not in names:
-                raise InvalidInput(f"{what}: cannot join on {name!r}, for in {side} {unknown_column_message(name, names)}")
+                raise InvalidInput(
+                    f"{what}: cannot join on {name!r}, for in {side} {unknown_column_message(name, names)}"
+                )
         check_key_type(name, stored.arrow.field(name).type, what=what)
     if not keys or not added.names:
         raise InvalidInput(f"{what}: a merge of columns needs a key to join on and, in the data, a column besides it")
-    new = new_fields(base, added)
-    rows = _with_keys_like(pa.Table.from_batches(data.batches, data.schema), stored.arrow, keys, what)
+    new = define_new_fields(base, added)
+    rows = _cast_keys(pa.Table.from_batches(data.batches, data.schema), stored.arrow, keys, what)
     values = rows.select(added.names).combine_chunks()
 
-    read = [list(live_rows(base, fragment, keys, stored)) for fragment in base.manifest.fragments]
+    read = [list(read_live_rows(base, fragment, keys, stored)) for fragment in base.manifest.fragments]
     sought = [
         pa.chunked_array([each.batch.column(key) for placed in read for each in placed], stored.arrow.field(key).type)
         for key in keys
     ]
-    found = SourceKeys(rows, keys, what=what).rows_for(sought)
+    found = SourceKeys(rows, keys, what=what).find_rows(sought)
     fragments = []
     position = 0
     for fragment, placed in zip(base.manifest.fragments, read, strict=True):
@@ -85,25 +87,25 @@ def merge_columns(base: Snapshot, data: InputRows, on: str | Sequence[str], *, r
         for each in placed:
             joined.append((each, found[position : position + each.batch.num_rows]))
             position += each.batch.num_rows
-        taken = (PositionedBatch(_taken(values, partners), each.offsets) for each, partners in joined)
-        fragments.append(with_columns(base, fragment, taken, new, runtime=runtime))
-    return merged(base, fragments, new.fields)
+        taken = (PositionedBatch(_take_or_null(values, partners), each.offsets) for each, partners in joined)
+        fragments.append(add_column_file(base, fragment, taken, new, runtime=runtime))
+    return merge_operation(base, fragments, new.fields)
 
 
-def _by_sql(base: Snapshot, expressions: Mapping[str, str], runtime: Runtime) -> Merge:
+def _add_sql_columns(base: Snapshot, expressions: Mapping[str, str], runtime: Runtime) -> Merge:
     readable = with_metadata_columns(base.manifest.schema.arrow)
     projection = Projection.parse(expressions, readable)
-    new = new_fields(base, projection.schema_over(readable))
+    new = define_new_fields(base, projection.schema_over(readable))
 
     def computed(fragment: Fragment) -> Iterator[PositionedBatch]:
-        for rows in live_rows(base, fragment, projection.columns, base.manifest.schema):
+        for rows in read_live_rows(base, fragment, projection.columns, base.manifest.schema):
             yield PositionedBatch(projection.evaluate(rows.batch), rows.offsets)
 
-    fragments = [with_columns(base, each, computed(each), new, runtime=runtime) for each in base.manifest.fragments]
-    return merged(base, fragments, new.fields)
+    fragments = [add_column_file(base, each, computed(each), new, runtime=runtime) for each in base.manifest.fragments]
+    return merge_operation(base, fragments, new.fields)
 
 
-def _by_function(
+def _add_function_columns(
     base: Snapshot, compute: Compute, schema: pa.Schema | None, read_columns: Sequence[str] | None, runtime: Runtime
 ) -> Merge:
     stored = base.manifest.schema
@@ -114,7 +116,7 @@ def _by_function(
             raise InvalidInput(unknown_column_message(name, stored.arrow.names))
 
     def computed(fragment: Fragment) -> Iterator[PositionedBatch]:
-        for rows in live_rows(base, fragment, columns, stored):
+        for rows in read_live_rows(base, fragment, columns, stored):
             if rows.batch.num_rows:
                 try:
                     result = compute(rows.batch)
@@ -123,7 +125,7 @@ def _by_function(
                     error.add_note(f"{base.location.uri}: the function for new columns raised this on {of}")
                     raise
                 where = f"fragment {fragment.id}, rows {rows.offsets[0]} to {rows.offsets[-1]}"
-                yield PositionedBatch(_checked(result, rows.batch, base, where, schema), rows.offsets)
+                yield PositionedBatch(_check_result(result, rows.batch, base, where, schema), rows.offsets)
 
     fragments = list(base.manifest.fragments)
     begun: dict[int, Iterator[PositionedBatch]] = {}
@@ -136,16 +138,18 @@ def _by_function(
                 break
         else:
             none = pa.RecordBatch.from_pylist([], schema=pa.schema([readable.field(name) for name in columns]))
-            schema = _checked(compute(none), none, base, "no rows", None).schema
-    new = new_fields(base, schema)
+            schema = _check_result(compute(none), none, base, "no rows", None).schema
+    new = define_new_fields(base, schema)
     written = [
-        with_columns(base, fragment, _alike(begun.get(number) or computed(fragment), new.arrow), new, runtime=runtime)
+        add_column_file(
+            base, fragment, _in_schema_order(begun.get(number) or computed(fragment), new.arrow), new, runtime=runtime
+        )
         for number, fragment in enumerate(fragments)
     ]
-    return merged(base, written, new.fields)
+    return merge_operation(base, written, new.fields)
 
 
-def _checked(
+def _check_result(
     result: pa.RecordBatch | pa.Table, shown: pa.RecordBatch, base: Snapshot, where: str, expected: pa.Schema | None
 ) -> pa.RecordBatch:
     """`where` are the rows that it was given."""
@@ -175,13 +179,13 @@ def _checked(
     return result
 
 
-def _alike(results: Iterator[PositionedBatch], schema: pa.Schema) -> Iterator[PositionedBatch]:
+def _in_schema_order(results: Iterator[PositionedBatch], schema: pa.Schema) -> Iterator[PositionedBatch]:
     """In the order of the schema."""
     for each in results:
         yield PositionedBatch(each.batch.select(schema.names), each.offsets)
 
 
-def _all_null(base: Snapshot, wanted: pa.Schema) -> Merge:
+def _add_null_columns(base: Snapshot, wanted: pa.Schema) -> Merge:
     """No file is written: what no file holds is null. A struct that is there gets the children it lacks."""
     manifest = base.manifest
     if not wanted.names:
@@ -194,21 +198,21 @@ def _all_null(base: Snapshot, wanted: pa.Schema) -> Merge:
     for field in new.fields:
         old = there.get(field.name)
         if old is None:
-            fields.append(_numbered(_nullable(field, field.name), ids))
+            fields.append(_with_ids(_check_nullable(field, field.name), ids))
         else:
             if manifest.storage_version < _FIRST_WITH_ADDED_CHILDREN and old.logical_type in _PARENTS:
                 raise InvalidInput(
                     f"column {field.name!r} is there, and children are added to a column from storage version "
                     f"{_FIRST_WITH_ADDED_CHILDREN} on; this table has {manifest.storage_version}"
                 )
-            fields[fields.index(old)] = _with_children_of(old, field, ids, field.name)
+            fields[fields.index(old)] = _with_added_children(old, field, ids, field.name)
     metadata = {**manifest.schema.metadata, **new.metadata}
     # A mandatory column that changed: Lance lets no append stand that was planned before.
     keeps = all(there[field.name].nullable for field in new.fields if field.name in there)
     return Merge(tuple(manifest.fragments), TableSchema(tuple(fields), metadata), preserves_nullability=keeps)
 
 
-def _with_children_of(old: Field, new: Field, ids: Iterator[int], path: str) -> Field:
+def _with_added_children(old: Field, new: Field, ids: Iterator[int], path: str) -> Field:
     if old.logical_type != new.logical_type or old.logical_type not in _PARENTS or old.is_packed:
         raise InvalidInput(f"there is a column {path!r} already, a {old.logical_type}; give the new one another name")
     there = {child.name: child for child in old.children}
@@ -216,30 +220,30 @@ def _with_children_of(old: Field, new: Field, ids: Iterator[int], path: str) -> 
     for child in new.children:
         below = f"{path}.{child.name}"
         if child.name not in there:
-            children.append(_numbered(_nullable(child, below), ids))
+            children.append(_with_ids(_check_nullable(child, below), ids))
         else:
             same = there[child.name]
-            children[children.index(same)] = _with_children_of(same, child, ids, below)
+            children[children.index(same)] = _with_added_children(same, child, ids, below)
     return with_children(old, children)
 
 
-def _nullable(field: Field, path: str) -> Field:
+def _check_nullable(field: Field, path: str) -> Field:
     if not field.nullable:
         raise InvalidInput(f"column {path!r} would be null in every row, and is declared not nullable; declare it so")
     return field
 
 
-def _numbered(field: Field, ids: Iterator[int]) -> Field:
+def _with_ids(field: Field, ids: Iterator[int]) -> Field:
     number = next(ids, None)
     if number is None:
         raise InvalidInput(
             f"field {field.name!r} would need an id of more than 31 bits: the table has given out all others"
         )
-    children = tuple(_numbered(child, ids) for child in field.children)
+    children = tuple(_with_ids(child, ids) for child in field.children)
     return Field(number, field.name, field.logical_type, field.nullable, field.metadata, children)
 
 
-def new_fields(base: Snapshot, arrow: pa.Schema) -> TableSchema:
+def define_new_fields(base: Snapshot, arrow: pa.Schema) -> TableSchema:
     names = base.manifest.schema.arrow.names
     if not arrow.names:
         raise InvalidInput(f"{base.location.uri}: no new column is given; name at least one")
@@ -259,13 +263,13 @@ def _next_id(base: Snapshot) -> int:
     return field_ids.highest_field_id(manifest.schema, manifest.message.fragments, manifest.config) + 1
 
 
-def merged(base: Snapshot, fragments: Sequence[Fragment], new: Sequence[Field]) -> Merge:
+def merge_operation(base: Snapshot, fragments: Sequence[Fragment], new: Sequence[Field]) -> Merge:
     old = base.manifest.schema
     schema = TableSchema((*old.fields, *new), old.metadata)
     return Merge(tuple(fragments), schema, preserves_nullability=all(field.nullable for field in new))
 
 
-def _with_keys_like(rows: pa.Table, stored: pa.Schema, keys: Sequence[str], what: str) -> pa.Table:
+def _cast_keys(rows: pa.Table, stored: pa.Schema, keys: Sequence[str], what: str) -> pa.Table:
     for name in keys:
         expected, coming = stored.field(name).type, rows.schema.field(name)
         if coming.type == expected:
@@ -284,8 +288,8 @@ def _with_keys_like(rows: pa.Table, stored: pa.Schema, keys: Sequence[str], what
     return rows
 
 
-def _taken(values: pa.Table, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.RecordBatch:
-    places = pa.array(rows, mask=rows == NOTHING)
+def _take_or_null(values: pa.Table, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.RecordBatch:
+    places = pa.array(rows, mask=rows == NO_ROW)
     taken = values.take(places).combine_chunks()
     columns = [column.chunk(0) if column.num_chunks else pa.nulls(0, column.type) for column in taken.columns]
     return pa.RecordBatch.from_arrays(columns, names=values.column_names)

@@ -19,7 +19,7 @@ from lance_core.datafiles.conform import Conversion, columns_to_write
 from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
 from lance_core.datafiles.inputs import InputRows
 from lance_core.dml.delete import delete
-from lance_core.dml.row_rewrite import ids_of
+from lance_core.dml.row_rewrite import field_ids_of
 from lance_core.errors import IncompatibleConflict, InvalidInput
 from lance_core.expressions import Predicate, with_metadata_columns
 from lance_core.format.fragment import Fragment
@@ -65,18 +65,18 @@ class ReplaceScope:
         rows = pa.table(list(columns), names=list(self.predicate.columns))
         return any(self.predicate.mask(batch).true_count for batch in rows.to_batches())
 
-    def looking(self, what: str, *, counts: bool = True) -> Callable[[pa.RecordBatch], None]:
+    def row_check(self, what: str, *, counts: bool = True) -> Callable[[pa.RecordBatch], None]:
         """Refuses the first row that is not of the slice. One worker of several does not know which row that is."""
         before = 0
 
         def look(batch: pa.RecordBatch) -> None:
             nonlocal before
-            shown = self._shown(batch)
+            shown = self._predicate_columns(batch)
             mask = self.predicate.mask(shown)
             if mask.true_count < len(mask):
                 place = int(np.flatnonzero(~mask.to_numpy(zero_copy_only=False))[0])
                 which = f"row {before + place}" if counts else "one"
-                values = ", ".join(f"{name} is {_short(value)}" for name, value in _row(shown, place).items())
+                values = ", ".join(f"{name} is {_shorten(value)}" for name, value in _row(shown, place).items())
                 raise InvalidInput(
                     f"{what}: the rows where {self.predicate.sql} are overwritten, and of those that came {which} is "
                     f"not among them: {values}. Nothing was written; leave such rows out, or widen where="
@@ -85,7 +85,7 @@ class ReplaceScope:
 
         return look
 
-    def _shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _predicate_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What the condition reads, null where no such column came."""
         arrow = self.predicate.schema
         there = set(batch.schema.names)
@@ -109,20 +109,20 @@ class ReplacementRows:
         self._write, self._sql = write, sql
         self._written: tuple[TableSchema, tuple[Fragment, ...]] | None = None
 
-    def plan(self, base: Snapshot, gone: Callable[[], Delete]) -> Update:
-        """`gone` finds the rows that are there, and writes their deletion files."""
+    def plan(self, base: Snapshot, plan_delete: Callable[[], Delete]) -> Update:
+        """`plan_delete` finds the rows that are there, and writes their deletion files."""
         what, schema = base.location.uri, base.manifest.schema
         its = ReplaceScope.of(self._sql, schema, what=what)
-        if self._written is None or not _still_fits(self._written[0], schema):
+        if self._written is None or not _is_stored_alike(self._written[0], schema):
             self._written = self._write(base, its)
         columns, new = self._written
         columns_to_write(columns.arrow, schema, conversion=Conversion.EXACT, what=what)
-        removed = gone()
+        removed = plan_delete()
         return Update(
             removed_ids=removed.removed_ids,
             updated=removed.updated,
             new=new,
-            fields_assigned=ids_of(schema.fields),
+            fields_assigned=field_ids_of(schema.fields),
             affected=removed.affected,
             replaced_slice=its,
         )
@@ -157,22 +157,25 @@ def plan_locally(rows: InputRows, sql: str, *, limits: FileLimits, runtime: Runt
             conversion=Conversion.EXACT,
             new_uuid=runtime.new_uuid,
             what=what,
-            validate=its.looking(what),
+            validate=its.row_check(what),
         )
 
     its_rows = ReplacementRows(write, sql)
     return lambda base: its_rows.plan(base, lambda: delete(base, sql, runtime=runtime))
 
 
-def _still_fits(columns: TableSchema, schema: TableSchema) -> bool:
+def _is_stored_alike(columns: TableSchema, schema: TableSchema) -> bool:
     """Whether what was written under an older schema is what the newer one means."""
     known = {field.name: field for field in schema.fields}
-    return all(field.name in known and _stored(field) == _stored(known[field.name]) for field in columns.fields)
+    return all(
+        field.name in known and _storage_signature(field) == _storage_signature(known[field.name])
+        for field in columns.fields
+    )
 
 
-def _stored(field: Field) -> tuple[object, ...]:
+def _storage_signature(field: Field) -> tuple[object, ...]:
     """As far as files and readers care; what else is noted of a column may change."""
-    return field.id, field.name, field.logical_type, field.nullable, tuple(map(_stored, field.children))
+    return field.id, field.name, field.logical_type, field.nullable, tuple(map(_storage_signature, field.children))
 
 
 def _row(batch: pa.RecordBatch, place: int) -> dict[str, object]:
@@ -180,6 +183,6 @@ def _row(batch: pa.RecordBatch, place: int) -> dict[str, object]:
     return found
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     text = "null" if value is None else repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 1]}…"

@@ -24,7 +24,7 @@ from lance_core.scan.system_columns import SYSTEM_COLUMN_NAMES, SystemColumns
 from lance_core.versions.snapshot import Snapshot
 
 
-def matching(
+def find_matching_rows(
     base: Snapshot, predicate: Predicate | None, selection: Selection | None = None
 ) -> Iterator[tuple[Fragment, Offsets]]:
     """The fragments that have any such row; all live rows without a predicate. `selection` is what indices know of it,
@@ -39,7 +39,7 @@ def matching(
     yield from matching_rows(base.location, plan_scan(base.manifest, columns=(), filter=predicate, select=select))
 
 
-def rows_of(base: Snapshot, fragment: Fragment, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_rows(base: Snapshot, fragment: Fragment, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """A fragment's live rows with these columns, those that every table has besides its own included. Of blobs comes
     where they are."""
     location, manifest = base.location, base.manifest
@@ -52,10 +52,10 @@ def rows_of(base: Snapshot, fragment: Fragment, columns: Sequence[str]) -> Itera
         yield facts.add_to(rows, columns)
 
 
-def picked_rows_of(
+def read_selected_rows(
     base: Snapshot, fragment: Fragment, columns: Sequence[str], chosen: FragmentSelection | None
 ) -> pa.Table:
-    """Those of `rows_of` that are chosen; none, where nothing is."""
+    """Those of `read_rows` that are chosen; none, where nothing is."""
     plan = plan_columns(base.manifest, columns)
     of = LiveFragment(base.location, base.manifest, fragment)
     offsets = None if chosen is None else chosen.live_offsets(of.deletions)

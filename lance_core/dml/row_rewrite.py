@@ -1,7 +1,7 @@
 """Changed rows on disk, in both ways of the format: moved to new fragments, or given new columns where they are.
 
 Shared by update and upsert, which say which rows change and how new values come about. Rows that move keep their
-stable ids. Which way is cheaper is decided in `is_cheaper`; why there are two, in
+stable ids. Which way is cheaper is decided in `is_column_rewrite_cheaper`; why there are two, in
 `001-move-rows-or-rewrite-columns.md`.
 """
 
@@ -17,8 +17,8 @@ from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.datafiles.fragment_reader import FragmentReader, load_deletions
 from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
-from lance_core.dml.column_files import PositionedBatch, with_columns
-from lance_core.dml.deletion_files import rows_as_bitmap, with_deleted
+from lance_core.dml.column_files import PositionedBatch, add_column_file
+from lance_core.dml.deletion_files import add_deletions, encode_offsets
 from lance_core.errors import InvalidInput
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId
@@ -35,7 +35,7 @@ Values = Callable[[pa.RecordBatch, npt.NDArray[np.int64]], pa.RecordBatch]
 _BYTES_UNKNOWN = 32
 _BYTES_BLOB = 1 << 20
 _ROWS_AT_ONCE = 1 << 16
-_SPARSE = 50
+_SPARSE_FACTOR = 50
 """Where at most one row in so many changes, rows are picked by their number; else all around them is read."""
 
 
@@ -55,7 +55,7 @@ class RowRewrite:
     """Those that get new values."""
     reads: tuple[str, ...]
     """Those that the new values are computed from."""
-    parts: tuple[FragmentChange, ...]
+    changes: tuple[FragmentChange, ...]
 
     @property
     def schema(self) -> TableSchema:
@@ -67,12 +67,12 @@ class RowRewrite:
 
 
 def is_cheaper_in_place(changes: RowRewrite) -> bool:
-    rows = sum(part.fragment.physical_rows for part in changes.parts)
-    changed = sum(len(part.offsets) for part in changes.parts)
-    return is_cheaper(changes.base, changes.columns, rows=rows, changed=changed)
+    rows = sum(part.fragment.physical_rows for part in changes.changes)
+    changed = sum(len(part.offsets) for part in changes.changes)
+    return is_column_rewrite_cheaper(changes.base, changes.columns, rows=rows, changed=changed)
 
 
-def is_cheaper(base: Snapshot, columns: Sequence[str], *, rows: int, changed: int) -> bool:
+def is_column_rewrite_cheaper(base: Snapshot, columns: Sequence[str], *, rows: int, changed: int) -> bool:
     """By the bytes that have to be written, roughly: whole columns of the fragments where any row changes, which have
     so many rows, or whole rows. An index on a column that changes would forget these fragments, so with one it takes
     half of their rows."""
@@ -80,7 +80,7 @@ def is_cheaper(base: Snapshot, columns: Sequence[str], *, rows: int, changed: in
     fields = TableSchema(tuple(map(schema.field, columns)), schema.metadata)
     if _is_indexed(base, fields) and 2 * changed < rows:
         return False
-    return 0 < rows * _width(fields) <= changed * _width(schema)
+    return 0 < rows * _row_bytes(fields) <= changed * _row_bytes(schema)
 
 
 def move_rows(
@@ -95,20 +95,20 @@ def move_rows(
     """Changed rows first, in the order of the table, then inserted ones, which get their row ids at commit. `removed`
     are rows that go without coming back."""
     base = changes.base
-    new = _moved(changes, inserted, limits=limits, runtime=runtime)
-    gone = {part.fragment.id: part.offsets for part in changes.parts}
+    new = _write_moved_rows(changes, inserted, limits=limits, runtime=runtime)
+    gone = {part.fragment.id: part.offsets for part in changes.changes}
     for fragment_id, offsets in removed.items():
         gone[fragment_id] = np.concatenate([gone.get(fragment_id, np.empty(0, dtype=np.int64)), offsets])
     updated, removed_ids = [], []
     for fragment in base.manifest.fragments if gone else ():
         if fragment.id not in gone:
             continue
-        after = with_deleted(base.location, fragment, gone[fragment.id], read_version=base.version, runtime=runtime)
+        after = add_deletions(base.location, fragment, gone[fragment.id], read_version=base.version, runtime=runtime)
         if after is None:
             removed_ids.append(fragment.id)
         else:
             updated.append(after)
-    affected = {fragment_id: rows_as_bitmap(offsets) for fragment_id, offsets in gone.items()}
+    affected = {fragment_id: encode_offsets(offsets) for fragment_id, offsets in gone.items()}
     return Update(tuple(removed_ids), tuple(updated), new, fields_assigned=tuple(assigned), affected=affected)
 
 
@@ -117,11 +117,11 @@ def rewrite_columns(
 ) -> Update:
     """Every row stays where it is; the fragment's old files keep the columns, dead."""
     base = changes.base
-    affected = {part.fragment.id: rows_as_bitmap(part.offsets) for part in changes.parts}
+    affected = {part.fragment.id: encode_offsets(part.offsets) for part in changes.changes}
     return Update(
-        updated=tuple(_with_columns(changes, part, runtime) for part in changes.parts),
+        updated=tuple(_rewrite_fragment_columns(changes, part, runtime) for part in changes.changes),
         new=write_rows(base, inserted, limits=limits, runtime=runtime),
-        fields_modified=ids_of(changes.fields.fields),
+        fields_modified=field_ids_of(changes.fields.fields),
         mode=UpdateMode.REWRITE_COLUMNS,
         updated_offsets={int(number): rows for number, rows in affected.items()}
         if base.manifest.has_stable_row_ids
@@ -145,44 +145,46 @@ def write_rows(
     )
 
 
-def ids_of(fields: Iterable[Field]) -> tuple[int, ...]:
+def field_ids_of(fields: Iterable[Field]) -> tuple[int, ...]:
     """With those of all that is nested inside."""
     return tuple(node.id for field in fields for node in field.walk())
 
 
-def _moved(
+def _write_moved_rows(
     changes: RowRewrite, inserted: Sequence[pa.RecordBatch], *, limits: FileLimits, runtime: Runtime
 ) -> tuple[Fragment, ...]:
     base = changes.base
-    if not changes.parts:
+    if not changes.changes:
         return write_rows(base, inserted, limits=limits, runtime=runtime)
     ids: list[npt.NDArray[np.uint64]] = []
 
     def rows() -> Iterator[pa.RecordBatch]:
-        for part in changes.parts:
+        for part in changes.changes:
             facts = SystemColumns(base.manifest, part.fragment, path=f"{base.location.uri}/{base.manifest.path}")
-            for places, batch in _changed_rows(changes, part):
+            for places, batch in _read_changed_rows(changes, part):
                 if base.manifest.has_stable_row_ids:
                     ids.append(facts.row_ids[part.offsets[places]])
                 yield batch
         for batch in inserted:
-            yield _filled(batch, changes.schema.arrow)
+            yield _fill_missing_columns(batch, changes.schema.arrow)
 
     fragments = write_rows(base, rows(), limits=limits, runtime=runtime)
     return _with_row_ids(fragments, np.concatenate(ids)) if ids else fragments
 
 
-def _changed_rows(changes: RowRewrite, part: FragmentChange) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+def _read_changed_rows(
+    changes: RowRewrite, part: FragmentChange
+) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
     """The rows that change, whole and with their new values, and their places among the offsets of the change."""
     arrow = changes.schema.arrow
     kept = [name for name in arrow.names if name not in changes.columns]
-    for places, rows in _read(changes, part, list(dict.fromkeys((*kept, *changes.reads)))):
-        new = _conformed(changes, part.values(rows, places))
+    for places, rows in _read_rows_at(changes, part, list(dict.fromkeys((*kept, *changes.reads)))):
+        new = _conform_values(changes, part.values(rows, places))
         columns = [(new if name in changes.columns else rows).column(name) for name in arrow.names]
         yield places, pa.RecordBatch.from_arrays(columns, schema=arrow)
 
 
-def _read(
+def _read_rows_at(
     changes: RowRewrite, part: FragmentChange, columns: Sequence[str]
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
     """The rows at the offsets of a change, with these columns."""
@@ -193,7 +195,7 @@ def _read(
         return
     reader, first = _reader(changes, columns), int(part.offsets[0])
     span = int(part.offsets[-1]) + 1 - first
-    if count * _SPARSE <= span:
+    if count * _SPARSE_FACTOR <= span:
         for start in range(0, count, _ROWS_AT_ONCE):
             some = part.offsets[start : start + _ROWS_AT_ONCE]
             for rows, batch in reader.take_chunks(part.fragment, some):
@@ -205,17 +207,17 @@ def _read(
             yield np.searchsorted(part.offsets, found.offsets[wanted]), found.batch.filter(pa.array(wanted))
 
 
-def _with_columns(changes: RowRewrite, part: FragmentChange, runtime: Runtime) -> Fragment:
-    dead = frozenset(ids_of(changes.fields.fields))
+def _rewrite_fragment_columns(changes: RowRewrite, part: FragmentChange, runtime: Runtime) -> Fragment:
+    dead = frozenset(field_ids_of(changes.fields.fields))
     old = [file.without_fields(dead) if dead & set(file.field_ids) else file for file in part.fragment.files]
     # A file of dead and dropped columns alone has nothing in common with the schema, and pylance refuses that.
-    alive = set(ids_of(changes.schema.fields))
+    alive = set(field_ids_of(changes.schema.fields))
     living = [file for file in old if alive & set(file.field_ids)]
     stripped = part.fragment.with_files(living)
-    return with_columns(changes.base, stripped, _columns_of(changes, part), changes.fields, runtime=runtime)
+    return add_column_file(changes.base, stripped, _read_new_columns(changes, part), changes.fields, runtime=runtime)
 
 
-def _columns_of(changes: RowRewrite, part: FragmentChange) -> Iterator[PositionedBatch]:
+def _read_new_columns(changes: RowRewrite, part: FragmentChange) -> Iterator[PositionedBatch]:
     """The columns that change, of all live rows."""
     deletions = load_deletions(changes.base.location.store, part.fragment)
     columns = list(dict.fromkeys((*changes.columns, *changes.reads)))
@@ -229,17 +231,17 @@ def _columns_of(changes: RowRewrite, part: FragmentChange) -> Iterator[Positione
             continue
         at = np.flatnonzero(is_new)
         places = np.searchsorted(part.offsets, found.offsets[at])
-        new = _conformed(changes, part.values(found.batch.filter(pa.array(is_new)), places))
+        new = _conform_values(changes, part.values(found.batch.filter(pa.array(is_new)), places))
         chosen = np.arange(old.num_rows)
         chosen[at] = old.num_rows + np.arange(len(at))
         columns_after = [
-            in_one_piece([before, after]).take(pa.array(chosen))
+            concat_arrays([before, after]).take(pa.array(chosen))
             for before, after in zip(old.columns, new.columns, strict=True)
         ]
         yield PositionedBatch(pa.RecordBatch.from_arrays(columns_after, schema=old.schema), found.offsets)
 
 
-def in_one_piece(arrays: Sequence[pa.Array]) -> pa.Array:
+def concat_arrays(arrays: Sequence[pa.Array]) -> pa.Array:
     """One after another, of which there is at least one. Arrow does not join dictionaries that hold a null."""
     arrow = arrays[0].type
     if len(arrays) == 1 or not pa.types.is_dictionary(arrow):
@@ -261,14 +263,14 @@ def _reader(changes: RowRewrite, columns: Sequence[str]) -> FragmentReader:
     return FragmentReader(base.location.store, base.location.codec, schema, wanted, path=path)
 
 
-def _conformed(changes: RowRewrite, new: pa.RecordBatch) -> pa.RecordBatch:
+def _conform_values(changes: RowRewrite, new: pa.RecordBatch) -> pa.RecordBatch:
     """In the types that the table stores; also where a null must not be is found out here."""
     (new,) = to_stored([new], changes.schema)
     arrow = pa.schema([changes.schema.arrow.field(name) for name in changes.columns])
     return conform(new, arrow, conversion=Conversion.EXACT, what=changes.base.location.uri)
 
 
-def _filled(batch: pa.RecordBatch, arrow: pa.Schema) -> pa.RecordBatch:
+def _fill_missing_columns(batch: pa.RecordBatch, arrow: pa.Schema) -> pa.RecordBatch:
     columns = [
         batch.column(field.name) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
         for field in arrow
@@ -289,22 +291,22 @@ def _with_row_ids(fragments: Sequence[Fragment], ids: npt.NDArray[np.uint64]) ->
 
 
 def _is_indexed(base: Snapshot, fields: TableSchema) -> bool:
-    ids = set(ids_of(fields.fields))
+    ids = set(field_ids_of(fields.fields))
     return any(ids & set(index.field_ids) for index in base.manifest.indices)
 
 
-def _width(schema: TableSchema) -> int:
+def _row_bytes(schema: TableSchema) -> int:
     """Bytes of a row, where the types say it."""
-    return sum(_BYTES_BLOB if is_blob(field) else _bytes(field.arrow().type) for field in schema.fields)
+    return sum(_BYTES_BLOB if is_blob(field) else _value_bytes(field.arrow().type) for field in schema.fields)
 
 
-def _bytes(arrow: pa.DataType) -> int:
+def _value_bytes(arrow: pa.DataType) -> int:
     if isinstance(arrow, pa.BaseExtensionType):
         arrow = arrow.storage_type
     if pa.types.is_fixed_size_list(arrow):
-        return int(arrow.list_size) * _bytes(arrow.value_type)
+        return int(arrow.list_size) * _value_bytes(arrow.value_type)
     if pa.types.is_struct(arrow):
-        return sum(_bytes(child.type) for child in arrow)
+        return sum(_value_bytes(child.type) for child in arrow)
     try:
         return max(1, int(arrow.bit_width) // 8)
     except ValueError:

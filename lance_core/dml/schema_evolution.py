@@ -12,10 +12,17 @@ from lance_core import validation
 from lance_core.datafiles.blob_locations import null_mask
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion
-from lance_core.dml.column_files import live_rows, with_columns
+from lance_core.dml.column_files import add_column_file, read_live_rows
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format import field_ids
-from lance_core.format.field_paths import FieldPath, find_field, narrow_to, replace_field, unknown_column_message, remove_fields
+from lance_core.format.field_paths import (
+    FieldPath,
+    find_field,
+    narrow_to,
+    remove_fields,
+    replace_field,
+    unknown_column_message,
+)
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.logical_types import EXTENSION_METADATA, EXTENSION_NAME
 from lance_core.format.operations import Merge, Project
@@ -43,17 +50,18 @@ def drop_columns(base: Snapshot, columns: Sequence[str], *, runtime: Runtime) ->
     if all(any(not live.isdisjoint(file.fields) for file in each.files) for each in base.manifest.message.fragments):
         return Project(after, preserves_nullability=True)
     fragments = tuple(
-        _with_a_file(base, _with_dead(each, set(), live), after, runtime) for each in base.manifest.fragments
+        _ensure_file(base, _without_stored_fields(each, set(), live), after, runtime)
+        for each in base.manifest.fragments
     )
     return Merge(fragments, after, preserves_nullability=True)
 
 
-def _with_a_file(base: Snapshot, fragment: Fragment, schema: TableSchema, runtime: Runtime) -> Fragment:
+def _ensure_file(base: Snapshot, fragment: Fragment, schema: TableSchema, runtime: Runtime) -> Fragment:
     """One of nulls where there is none: we read rows without any file, other libraries refuse the table."""
     if fragment.files:
         return fragment
     cheapest = min((field for field in schema.fields if field.nullable), key=lambda field: len(field.children))
-    return with_columns(base, fragment, (), TableSchema((cheapest,), {}), runtime=runtime)
+    return add_column_file(base, fragment, (), TableSchema((cheapest,), {}), runtime=runtime)
 
 
 def reorder_columns(base: Snapshot, columns: Sequence[str]) -> Project:
@@ -94,7 +102,7 @@ def alter_column(
         _check_no_nulls(base, chain, path)
     if rename is not None:
         _check_separable(chain, path)
-        _check_free(schema, chain, rename)
+        _check_name_is_free(schema, chain, rename)
     after = Field(
         old.id,
         old.name if rename is None else rename,
@@ -125,7 +133,7 @@ def _cast(
             f"column {path!r} is of blobs, and cannot become a {type}; add a column computed from it, and drop this one"
         )
     _check_not_indexed(base, chain, path)
-    recast = _retyped(after, type, first_id=_next_id(base))
+    recast = _with_type(after, type, first_id=_next_id(base))
     schema = replace_field(manifest.schema, chain, recast)
     # In 2.0 a parent is a column too and cannot be in two files, so all that it holds is written anew.
     is_whole = version < _FIRST_WITH_LEAF_COLUMNS
@@ -134,15 +142,17 @@ def _cast(
     if not is_whole:
         written = narrow_to((*chain[:-1], recast))
     source = TableSchema((read,), manifest.schema.metadata)
-    stored = TableSchema((_named(written, read),), {})
+    stored = TableSchema((_with_names_of(written, read),), {})
     moved = {field.id for field in written.walk()} if is_whole else set()
     live = {field.id for top in schema.fields for field in top.walk()}
     fragments = []
     for fragment in manifest.fragments:
-        rows = live_rows(base, fragment, [read.name], source)
-        kept = _with_dead(fragment, moved, live)
+        rows = read_live_rows(base, fragment, [read.name], source)
+        kept = _without_stored_fields(fragment, moved, live)
         try:
-            fragments.append(with_columns(base, kept, rows, stored, conversion=Conversion.REQUESTED, runtime=runtime))
+            fragments.append(
+                add_column_file(base, kept, rows, stored, conversion=Conversion.REQUESTED, runtime=runtime)
+            )
         except SchemaMismatch as error:
             raise SchemaMismatch(
                 f"{base.location.uri}: column {path!r} cannot become a {type}: {error}",
@@ -154,13 +164,13 @@ def _cast(
     return Merge(tuple(fragments), schema, preserves_nullability and recast.nullable)
 
 
-def _with_dead(fragment: Fragment, moved: set[int], live: set[int]) -> Fragment:
+def _without_stored_fields(fragment: Fragment, moved: set[int], live: set[int]) -> Fragment:
     """Less what is stored elsewhere from now on, and without files that hold nothing else."""
     files = [file.without_fields(moved) if moved & set(file.field_ids) else file for file in fragment.files]
     return fragment.with_files([file for file in files if live & set(file.field_ids)])
 
 
-def _retyped(field: Field, type: pa.DataType, *, first_id: int) -> Field:
+def _with_type(field: Field, type: pa.DataType, *, first_id: int) -> Field:
     """A new field of that type, in the place and with the metadata of the old one."""
     asked = pa.schema([pa.field("it", type, field.nullable)])
     new = TableSchema.from_arrow(asked, first_id=first_id).fields[0]
@@ -168,11 +178,11 @@ def _retyped(field: Field, type: pa.DataType, *, first_id: int) -> Field:
     return Field(new.id, field.name, new.logical_type, field.nullable, {**kept, **new.metadata}, new.children)
 
 
-def _named(field: Field, like: Field) -> Field:
+def _with_names_of(field: Field, like: Field) -> Field:
     """What is renamed and cast at once is written under its old names, which are those of the rows."""
     children = field.children
     if len(children) == len(like.children):
-        children = tuple(_named(ours, theirs) for ours, theirs in zip(children, like.children, strict=True))
+        children = tuple(_with_names_of(ours, theirs) for ours, theirs in zip(children, like.children, strict=True))
     return Field(field.id, like.name, field.logical_type, field.nullable, field.metadata, children)
 
 
@@ -180,7 +190,7 @@ def _check_no_nulls(base: Snapshot, chain: FieldPath, path: str) -> None:
     """Of live rows; a null parent is a null in all that is in it."""
     source = TableSchema((narrow_to(chain),), {})
     for fragment in base.manifest.fragments:
-        for rows in live_rows(base, fragment, [chain[0].name], source, describe_blobs=True):
+        for rows in read_live_rows(base, fragment, [chain[0].name], source, describe_blobs=True):
             array = rows.batch.column(0)
             if null_mask(array).any() if is_blob(chain[0]) else _has_nulls(array, len(chain) - 1):
                 raise InvalidInput(
@@ -197,7 +207,7 @@ def _has_nulls(array: pa.Array, depth: int) -> bool:
     return _has_nulls(array.flatten(), depth - 1)
 
 
-def _check_free(schema: TableSchema, chain: FieldPath, name: str) -> None:
+def _check_name_is_free(schema: TableSchema, chain: FieldPath, name: str) -> None:
     beside = chain[-2].children if len(chain) > 1 else schema.fields
     if any(field.name == name and field.id != chain[-1].id for field in beside):
         raise InvalidInput(f"there is a column {name!r} already; choose another name, or drop that one first")

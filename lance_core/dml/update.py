@@ -13,11 +13,11 @@ import pyarrow as pa
 from lance_core import validation
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.dml.row_matching import check_columns, matching
+from lance_core.dml.row_matching import check_columns, find_matching_rows
 from lance_core.dml.row_rewrite import (
     FragmentChange,
     RowRewrite,
-    ids_of,
+    field_ids_of,
     is_cheaper_in_place,
     move_rows,
     rewrite_columns,
@@ -50,7 +50,7 @@ class UpdateRequest:
             raise InvalidInput(f"{what}: an update names no column; give at least one, as in {{'price': 'price * 2'}}")
         check_columns(values, schema, what=what, where="the update")
         columns = tuple(field.name for field in schema.fields if field.name in values)
-        types = {name: _wanted(schema.field(name), schema.arrow.field(name)) for name in columns}
+        types = {name: _result_type(schema.field(name), schema.arrow.field(name)) for name in columns}
         projection = Projection.parse({name: values[name] for name in columns}, schema.arrow, types=types)
         predicate = None if where is None else Predicate.parse(where, filterable_schema(base.manifest))
         check_condition(base.manifest, predicate.columns if predicate else (), what="the condition")
@@ -77,14 +77,14 @@ def update(
         shown = rows if rows.num_columns else pa.RecordBatch.from_arrays([pa.array(places)], names=["place"])
         return projection.evaluate(shown)
 
-    found = matching(base, asked.predicate, selection)
+    found = find_matching_rows(base, asked.predicate, selection)
     parts = [FragmentChange(fragment, offsets, evaluated) for fragment, offsets in found if len(offsets)]
     changes = RowRewrite(base, asked.columns, projection.columns, tuple(parts))
     if is_cheaper_in_place(changes) if in_place is None else in_place:
         return rewrite_columns(changes, (), limits=limits, runtime=runtime)
-    return move_rows(changes, {}, (), assigned=ids_of(changes.fields.fields), limits=limits, runtime=runtime)
+    return move_rows(changes, {}, (), assigned=field_ids_of(changes.fields.fields), limits=limits, runtime=runtime)
 
 
-def _wanted(field: Field, arrow: pa.Field) -> pa.DataType:
+def _result_type(field: Field, arrow: pa.Field) -> pa.DataType:
     """What an expression is cast to; a blob is given as its bytes."""
     return pa.large_binary() if is_blob(field) else arrow.type

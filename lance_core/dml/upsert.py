@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.datafiles.blob_writing import to_stored, schema_to_stored
-from lance_core.datafiles.conform import Conversion, copy_array, columns_to_write, conform
+from lance_core.datafiles.blob_writing import schema_to_stored, to_stored
+from lance_core.datafiles.conform import Conversion, columns_to_write, conform, copy_array
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.datafiles.inputs import InputRows
 from lance_core.datafiles.key_normalization import normalized_key
@@ -22,8 +22,8 @@ from lance_core.dml.row_matching import check_columns
 from lance_core.dml.row_rewrite import (
     FragmentChange,
     RowRewrite,
-    ids_of,
-    in_one_piece,
+    concat_arrays,
+    field_ids_of,
     is_cheaper_in_place,
     move_rows,
     rewrite_columns,
@@ -35,11 +35,11 @@ from lance_core.dml.upsert_join import (
     Matched,
     SourceRows,
     UpsertRules,
-    arrays,
+    column_arrays,
     join,
 )
 from lance_core.errors import InvalidInput
-from lance_core.format.key_filter import is_recorded_by_all, merge_filters, key_filter
+from lance_core.format.key_filter import is_recorded_by_all, key_filter, merge_filters
 from lance_core.format.operations import Update
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import Runtime
@@ -55,35 +55,35 @@ def upsert(
     *,
     limits: FileLimits,
     runtime: Runtime,
-    seen: JoinCache | None = None,
+    cache: JoinCache | None = None,
 ) -> Update | None:
     """None where the rules change nothing at all. Another upsert makes a version even where it finds no row to change,
     as the reference writer's does."""
     schema, what = base.manifest.schema, base.location.uri
-    given_rows = _source(rows, rules, schema, what)
+    given_rows = _load_source(rows, rules, schema, what)
     source = InMemorySource(given_rows, rules.on, what=what)
-    found = join(base, source, rules, JoinCache() if seen is None else seen)
-    if rules.matched is Matched.FAIL and found.met.any():
-        met = np.flatnonzero(found.met)
-        raise existing_rows(len(met), source.named(met), what=what)
+    found = join(base, source, rules, JoinCache() if cache is None else cache)
+    if rules.matched is Matched.FAIL and found.has_match.any():
+        met = np.flatnonzero(found.has_match)
+        raise existing_keys_error(len(met), source.describe_keys(met), what=what)
     if changes_nothing(rules):
         return None
-    new_rows = np.flatnonzero(~found.met) if rules.insert else np.empty(0, dtype=np.int64)
+    new_rows = np.flatnonzero(~found.has_match) if rules.insert else np.empty(0, dtype=np.int64)
     inserted = [
         batch
         for start in range(0, len(new_rows), _INSERTED_AT_ONCE)
         for batch in _taken(given_rows, new_rows[start : start + _INSERTED_AT_ONCE])
     ]
-    changes = changes_of(base, source, found, rules)
-    if may_stay(source.columns, schema) and not found.removed and is_cheaper_in_place(changes):
+    changes = row_rewrite_of(base, source, found, rules)
+    if can_stay_in_place(source.columns, schema) and not found.removed and is_cheaper_in_place(changes):
         update = rewrite_columns(changes, inserted, limits=limits, runtime=runtime)
     else:
-        assigned = ids_of(schema.fields)
+        assigned = field_ids_of(schema.fields)
         update = move_rows(changes, found.removed, inserted, assigned=assigned, limits=limits, runtime=runtime)
-    update = with_cache(update, source, rules, schema)
+    update = with_commit_hints(update, source, rules, schema)
     if not rules.insert:
         return update
-    keys = keys_of(given_rows.select(list(rules.on)).take(pa.array(new_rows)), rules, schema)
+    keys = encode_new_keys(given_rows.select(list(rules.on)).take(pa.array(new_rows)), rules, schema)
     return replace(update, inserted_keys=keys)
 
 
@@ -95,17 +95,17 @@ class SourceKeySet:
     source: SourceRows
 
     def has_any(self, columns: Sequence[pa.ChunkedArray]) -> bool:
-        places, _ = self.source.matches(columns)
+        places, _ = self.source.find_matches(columns)
         return bool(len(places))
 
 
-def with_cache(update: Update, source: SourceRows, rules: UpsertRules, schema: TableSchema) -> Update:
+def with_commit_hints(update: Update, source: SourceRows, rules: UpsertRules, schema: TableSchema) -> Update:
     """With what the version does not keep, and its commit has to know."""
     brought = SourceKeySet(tuple(schema.field(name).id for name in rules.on), source)
     return replace(update, deletes_unmatched=rules.delete_unmatched is not False, source_keys=brought)
 
 
-def existing_rows(count: int, named: str, *, what: str) -> InvalidInput:
+def existing_keys_error(count: int, named: str, *, what: str) -> InvalidInput:
     return InvalidInput(
         f"{what}: keys of the data that the table has already ({count:,} of them): {named}. Nothing was written; leave "
         'them out, or say matched="update" or matched="ignore"'
@@ -116,25 +116,25 @@ def changes_nothing(rules: UpsertRules) -> bool:
     return rules.matched is Matched.IGNORE and not rules.insert and rules.delete_unmatched is False
 
 
-def may_stay(source: pa.Schema, schema: TableSchema) -> bool:
+def can_stay_in_place(source: pa.Schema, schema: TableSchema) -> bool:
     """Rows that come with every column are written whole."""
     return set(source.names) != set(schema.arrow.names)
 
 
-def columns_that_change(source: pa.Schema, schema: TableSchema, rules: UpsertRules) -> tuple[str, ...]:
+def changed_columns(source: pa.Schema, schema: TableSchema, rules: UpsertRules) -> tuple[str, ...]:
     present = [name for name in schema.arrow.names if name in source.names]
-    return tuple([name for name in present if name not in rules.on] if may_stay(source, schema) else present)
+    return tuple([name for name in present if name not in rules.on] if can_stay_in_place(source, schema) else present)
 
 
-def changes_of(base: Snapshot, source: SourceRows, found: JoinResult, rules: UpsertRules) -> RowRewrite:
-    columns = columns_that_change(source.columns, base.manifest.schema, rules)
+def row_rewrite_of(base: Snapshot, source: SourceRows, found: JoinResult, rules: UpsertRules) -> RowRewrite:
+    columns = changed_columns(source.columns, base.manifest.schema, rules)
     parts = [
         FragmentChange(fragment, at, _values(source, columns, of)) for fragment, at, of in found.changed if columns
     ]
     return RowRewrite(base, columns, (), tuple(parts))
 
 
-def columns_that_come(
+def check_source_columns(
     incoming: pa.Schema, schema: TableSchema, rules: UpsertRules, conversion: Conversion, what: str
 ) -> TableSchema:
     """Of the table, after checking them; `incoming` as the table stores it."""
@@ -148,32 +148,34 @@ def columns_that_come(
     return columns_to_write(incoming, schema if rules.insert else held, conversion=conversion, what=what)
 
 
-def keys_of(new_rows: pa.Table, rules: UpsertRules, schema: TableSchema) -> bytes:
+def encode_new_keys(new_rows: pa.Table, rules: UpsertRules, schema: TableSchema) -> bytes:
     """The version says which keys are new in it, so that two writers of one new key see each other. The reference
     writer says so only of a key that the table declares; rows are told apart by any key that is named here."""
     fields = [schema.field(name) for name in rules.on]
     columns = [
-        in_one_piece(column.chunks) for column in map(normalized_key, new_rows.drop_null().columns) if column.num_chunks
+        concat_arrays(column.chunks)
+        for column in map(normalized_key, new_rows.drop_null().columns)
+        if column.num_chunks
     ]
-    return key_filter([field.id for field in fields], columns, exact=not _as_others(rules, schema))
+    return key_filter([field.id for field in fields], columns, exact=not _is_recorded_by_pylance(rules, schema))
 
 
-def keys_joined(filters: Sequence[bytes], rules: UpsertRules, schema: TableSchema) -> bytes:
+def merge_new_keys(filters: Sequence[bytes], rules: UpsertRules, schema: TableSchema) -> bytes:
     """Of keys that were found new in several places."""
     fields = [schema.field(name) for name in rules.on]
-    return merge_filters([field.id for field in fields], filters, exact=not _as_others(rules, schema))
+    return merge_filters([field.id for field in fields], filters, exact=not _is_recorded_by_pylance(rules, schema))
 
 
-def _as_others(rules: UpsertRules, schema: TableSchema) -> bool:
+def _is_recorded_by_pylance(rules: UpsertRules, schema: TableSchema) -> bool:
     fields = [schema.field(name) for name in rules.on]
     declared = [field for field in schema.fields if field.is_primary_key]
     return declared == fields and all(is_recorded_by_all(schema.arrow.field(name).type) for name in rules.on)
 
 
-def _source(rows: InputRows, rules: UpsertRules, schema: TableSchema, what: str) -> pa.Table:
+def _load_source(rows: InputRows, rules: UpsertRules, schema: TableSchema, what: str) -> pa.Table:
     """All rows that come, in the types that the table stores, in memory."""
     rows = InputRows(schema_to_stored(rows.required_schema, schema), to_stored(rows.batches, schema))
-    arrow = columns_that_come(rows.required_schema, schema, rules, Conversion.EXACT, what).arrow
+    arrow = check_source_columns(rows.required_schema, schema, rules, Conversion.EXACT, what).arrow
     batches = [
         pa.RecordBatch.from_arrays(
             [copy_array(column) if column.offset else column for column in batch.columns], schema=arrow
@@ -190,7 +192,7 @@ def _values(
 
     def values(_rows: pa.RecordBatch, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
         table = source.take(rows[places], columns)
-        return pa.RecordBatch.from_arrays(arrays(table), schema=table.schema)
+        return pa.RecordBatch.from_arrays(column_arrays(table), schema=table.schema)
 
     return values
 

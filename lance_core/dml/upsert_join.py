@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from lance_core import validation
 from lance_core.dml.key_join import Numbers, SourceKeys
-from lance_core.dml.row_matching import picked_rows_of, rows_of
-from lance_core.dml.row_rewrite import in_one_piece
+from lance_core.dml.row_matching import read_rows, read_selected_rows
+from lance_core.dml.row_rewrite import concat_arrays
 from lance_core.errors import InvalidInput
 from lance_core.expressions import And, In, Predicate
 from lance_core.format.fragment import Fragment
@@ -30,7 +30,7 @@ from lance_core.versions.snapshot import Snapshot
 
 _ROWS_AT_ONCE = 1 << 20
 _KEYS_MAX = 10_000
-_ROWS_A_KEY = 50
+_ROWS_PER_KEY = 50
 """Keys are looked up where the table has so many rows for each: then picking is faster than reading all."""
 _SOURCE, _TARGET = "source", "target"
 
@@ -86,7 +86,7 @@ class SourceRows(Protocol):
     @property
     def count(self) -> int: ...
 
-    def matches(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
+    def find_matches(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
         """The rows of the table, by their key columns, whose key came, ascending; and for each the row that came."""
 
     def take(self, rows: Numbers, names: Sequence[str]) -> pa.Table:
@@ -108,27 +108,27 @@ class InMemorySource:
     def count(self) -> int:
         return int(self._rows.num_rows)
 
-    def matches(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
-        return self._keys.matches(keys)
+    def find_matches(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
+        return self._keys.find_matches(keys)
 
     def take(self, rows: Numbers, names: Sequence[str]) -> pa.Table:
         return self._rows.select(list(names)).take(pa.array(rows))
 
-    def named(self, rows: Numbers) -> str:
+    def describe_keys(self, rows: Numbers) -> str:
         """Their keys for people, of a few."""
-        return self._keys.named(rows)
+        return self._keys.describe_keys(rows)
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentMatches:
     """What the join found in one fragment."""
 
-    met: npt.NDArray[np.int64]
+    source_rows: npt.NDArray[np.int64]
     """Rows that came and have a match in it."""
-    offsets: Offsets
-    """Of its rows that change, and `rows_for`, which of those that came are for them."""
-    rows_for: npt.NDArray[np.int64]
-    gone: Offsets
+    changed: Offsets
+    """Of its rows that change, and `source_of_changed`, which of those that came are for them."""
+    source_of_changed: npt.NDArray[np.int64]
+    removed: Offsets
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class JoinCache:
     others commit while a large table is read, and who had to read it all each time would never be first."""
 
     schema: TableSchema | None = None
-    parts: dict[bytes, FragmentMatches] = field(default_factory=dict)
+    matches: dict[bytes, FragmentMatches] = field(default_factory=dict)
     """By the fragment, all that the manifest says of it."""
 
 
@@ -148,12 +148,12 @@ class JoinResult:
 
     changed: list[tuple[Fragment, Offsets, npt.NDArray[np.int64]]]
     removed: dict[FragmentId, Offsets]
-    met: npt.NDArray[np.bool_]
+    has_match: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    doomed: Predicate | None
+    delete_unmatched: Predicate | None
     matched_if: "Condition | None"
 
     @classmethod
@@ -172,22 +172,22 @@ class Conditions:
     def columns(self, rules: UpsertRules, *, all_rows: bool) -> list[str]:
         """Of the table, to be read for the join. Where all rows that a fragment ever had are read, a row's place among
         them is where it is."""
-        doomed, condition = self.doomed, self.matched_if
+        doomed, condition = self.delete_unmatched, self.matched_if
         of_condition = condition.target.names if condition else ()
         offsets = [] if all_rows else [ROW_OFFSET]
         return list(dict.fromkeys((*rules.on, *(doomed.columns if doomed else ()), *of_condition, *offsets)))
 
 
 def join(
-    base: Snapshot, source: SourceRows, rules: UpsertRules, seen: JoinCache, known: Selection | None = None
+    base: Snapshot, source: SourceRows, rules: UpsertRules, cache: JoinCache, candidates: Selection | None = None
 ) -> JoinResult:
     """`covered` are the rows that can have one of the keys, as somebody was told by indices; one that is empty says that
     nothing is known, and all are read. Without it the version's own indices are asked."""
     conditions = Conditions.of(base, source.columns, rules)
-    doomed, condition, unmatched = conditions.doomed, conditions.matched_if, rules.delete_unmatched
+    doomed, condition, unmatched = conditions.delete_unmatched, conditions.matched_if, rules.delete_unmatched
 
     def part_of(table: pa.Table, matches: Numbers, met: Numbers) -> FragmentMatches:
-        """`matches` are rows of the table, `met` the rows that came for them."""
+        """`find_matches` are rows of the table, `source_rows` the rows that came for them."""
         places, rows = matches, met
         if condition and len(places) and rules.matched in (Matched.UPDATE, Matched.DELETE):
             holds = condition.holds(source, rows, table, places)
@@ -201,18 +201,20 @@ def join(
         changed = _offsets(table, places if changes else places[:0])
         return FragmentMatches(met, changed, rows if changes else rows[:0], _offsets(table, gone))
 
-    before = seen.parts if seen.schema == base.manifest.schema else {}
+    before = cache.matches if cache.schema == base.manifest.schema else {}
     fragments = {fragment.encode(): fragment for fragment in base.manifest.fragments}
     parts = {key: before[key] for key in fragments if key in before}
     unread = {key: fragment for key, fragment in fragments.items() if key not in parts}
-    candidates = known if known is not None else looked_up(base, source, rules) if unread else Selection()
+    candidates = (
+        candidates if candidates is not None else find_candidates(base, source, rules) if unread else Selection()
+    )
 
     def rows_in(fragment: Fragment) -> pa.Table:
         picked = fragment.id in candidates.covered
         columns = conditions.columns(rules, all_rows=not (picked or fragment.deletion_file))
         if picked:
-            return picked_rows_of(base, fragment, columns, candidates.fragments.get(fragment.id))
-        return pa.Table.from_batches(rows_of(base, fragment, columns))
+            return read_selected_rows(base, fragment, columns, candidates.fragments.get(fragment.id))
+        return pa.Table.from_batches(read_rows(base, fragment, columns))
 
     for group in _groups(unread, max(_ROWS_AT_ONCE, source.count)):
         read = [rows_in(unread[key]) for key in group]
@@ -221,36 +223,38 @@ def join(
             pa.chunked_array([c for table in read for c in table[name].chunks], arrow)
             for name, arrow in zip(rules.on, types, strict=True)
         ]
-        places, rows = source.matches(together)
+        places, rows = source.find_matches(together)
         start = 0
         for key, table in zip(group, read, strict=True):
             first, last = np.searchsorted(places, (start, start + table.num_rows))
             parts[key] = part_of(table, places[first:last] - start, rows[first:last])
             start += table.num_rows
-    seen.schema, seen.parts = base.manifest.schema, parts
+    cache.schema, cache.matches = base.manifest.schema, parts
     found = JoinResult([], {}, np.zeros(source.count, dtype=np.bool_))
     for key, fragment in fragments.items():
         part = parts[key]
-        found.met[part.met] = True
-        if len(part.offsets):
-            found.changed.append((fragment, part.offsets, part.rows_for))
-        if len(part.gone):
-            found.removed[fragment.id] = part.gone
+        found.has_match[part.source_rows] = True
+        if len(part.changed):
+            found.changed.append((fragment, part.changed, part.source_of_changed))
+        if len(part.removed):
+            found.removed[fragment.id] = part.removed
     return found
 
 
-def looked_up(base: Snapshot, source: SourceRows, rules: UpsertRules) -> Selection:
+def find_candidates(base: Snapshot, source: SourceRows, rules: UpsertRules) -> Selection:
     """Rows that alone can have one of the keys, as far as indices on them tell. Of few keys only: else every row is
     read, as it is where rows go that nothing matches. Few keys may be those of many rows."""
-    few = 0 < source.count <= min(_KEYS_MAX, base.manifest.row_count() // _ROWS_A_KEY)
+    few = 0 < source.count <= min(_KEYS_MAX, base.manifest.row_count() // _ROWS_PER_KEY)
     if not few or rules.delete_unmatched is not False or lookup.selector_of(base) is None:
         return Selection()
     keys = source.take(np.arange(source.count), rules.on)
-    lists = tuple(In((name,), tuple(keys[name].unique().drop_null())) for name in rules.on if _is_told(keys[name].type))
+    lists = tuple(
+        In((name,), tuple(keys[name].unique().drop_null())) for name in rules.on if _has_sql_equality(keys[name].type)
+    )
     return lookup.IndexLookup.of(base).select_candidates(And(lists)) if lists else Selection()
 
 
-def _is_told(arrow: pa.DataType) -> bool:
+def _has_sql_equality(arrow: pa.DataType) -> bool:
     """Whether keys of this type are equal where conditions find them equal."""
     return not (pa.types.is_floating(arrow) or pa.types.is_dictionary(arrow) or isinstance(arrow, pa.BaseExtensionType))
 
@@ -308,7 +312,7 @@ def _structs(table: pa.Table, count: int) -> pa.Array:
     fields = list(table.schema)
     if not fields:
         return pa.array([{}] * count, pa.struct([]))
-    return pa.StructArray.from_arrays(arrays(table), fields=fields)
+    return pa.StructArray.from_arrays(column_arrays(table), fields=fields)
 
 
 def _offsets(table: pa.Table, places: Numbers) -> Offsets:
@@ -323,6 +327,6 @@ def _mask(predicate: Predicate, table: pa.Table) -> npt.NDArray[np.bool_]:
     return np.concatenate([np.empty(0, dtype=np.bool_), *masks])
 
 
-def arrays(table: pa.Table) -> list[pa.Array]:
+def column_arrays(table: pa.Table) -> list[pa.Array]:
     """Each column in one piece."""
-    return [in_one_piece(column.chunks) if column.num_chunks else pa.nulls(0, column.type) for column in table.columns]
+    return [concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type) for column in table.columns]

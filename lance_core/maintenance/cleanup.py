@@ -1,18 +1,18 @@
-"""Removing versions that nobody needs any more, and files that no version names.
+"""Cleanup: removes expired versions and the files that no retained version references, concurrently with writers.
 
-    choose the versions -> what stays names, what goes names -> files -> (unless dry) notice -> manifests, then files
-    -> a look at what stayed (`post_cleanup_check.py`)
+    plan: choose versions -> collect references of retained and of expired versions -> find files
+    unless dry_run: announce the sweep -> remove manifests -> read references again -> remove files -> check the rest
 
-Manifests go first: a cleanup that dies leaves files without a version, never a version without its files. What goes is
-told before references and work under way are looked at for the last time (`coordination/leases.py`), so that nobody
-begins to use what is going. All ages are by the store's clock: nobody's own clock can make a file look old. A file that
-no version ever named may belong to a write that is under way, and stays until it is older than the grace period; so
-does a version that is so young that a commit may still be at work on its number. No argument makes these times shorter
-than an hour and a minute. Start with `clean`.
+Manifests go first: a cleanup that dies leaves files without a version, never a version without its files. The cleanup
+announces what it will remove before it reads references, leases and work in progress for the last time
+(`coordination/leases.py`), so that no other process begins to use what is being removed. All ages are measured by the
+store's clock: the clock of a process cannot make a file look old. An orphan file may belong to a write in progress and
+stays until it is older than the grace period; a version stays while it is so young that a commit may still be about to
+use its number. No argument shortens these times below an hour and a minute. Start with `clean`.
 
-A version beside the line is in nobody's way and in nobody's count: what an audit refused is there to be looked at, what
-somebody commits detached to be published. It goes when it is older than both the age of versions and that of files
-that nobody names, unless a tag names it or somebody is at work on it; the files that only it names go with it.
+Detached versions do not count towards the versions to keep: some wait to be published, and those that an audit rejected
+wait to be inspected. A detached version goes, with the files that only it references, when it is older than both
+`older_than` and the grace period of orphan files, unless a tag names it or a process holds a lease on it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 
 from lance_core import validation
 from lance_core.coordination import progress
-from lance_core.coordination.leases import REMEMBERED, SweepNotice, announce_sweep, release, sweep_notices
+from lance_core.coordination.leases import EXPIRY, SweepNotice, announce_sweep, release, sweep_notices
 from lance_core.errors import InvalidInput, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.ids import Version
@@ -30,7 +30,7 @@ from lance_core.limits import MANIFEST_BYTES
 from lance_core.maintenance import post_cleanup_check
 from lance_core.maintenance.retention_guards import expired_intents, expired_work, files_in_progress, retention_reasons
 from lance_core.runtime import Runtime
-from lance_core.storage.store import ObjectInfo, Put, read_whole, load_details
+from lance_core.storage.store import ObjectInfo, Put, load_details, read_whole
 from lance_core.storage.tree_operations import remove_empty_directories
 from lance_core.versions.file_inventory import (
     BranchFiles,
@@ -46,328 +46,429 @@ from lance_core.versions.snapshot import Snapshot, list_versions
 DEFAULT_ORPHAN_GRACE = timedelta(days=7)
 ORPHAN_GRACE_MIN = timedelta(hours=1)
 YOUNG_VERSION_AGE = timedelta(minutes=1)
-"""Versions younger than this stay: whoever looked before one was made may be about to put its number, and would find
-its place empty. Who takes longer than that looks again (`commit/fencing.py`)."""
+"""Versions younger than this stay: a writer that listed the versions before one of them existed may be about to put the
+same number and would find the number free. A writer that takes longer checks again (`commit/fencing.py`)."""
 SKEW_MAX = timedelta(minutes=5)
-_AT_ONCE = 100
-_ORPHANS_SHARE = 0.5
+_MANIFESTS_PER_BATCH = 100
+_PLAUSIBLE_ORPHAN_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """A version goes when it is older than `older_than` and not among the newest `keep`."""
+    """Retention policy. A version expires when it is older than `older_than` and not among the newest `keep`."""
 
     older_than: timedelta
     keep: int
     orphan_grace: timedelta = DEFAULT_ORPHAN_GRACE
     protected: Mapping[int, str] = field(default_factory=dict)
-    """Versions that stay besides those that the table itself has a name for, and why."""
+    """Versions that stay in addition to those that the table itself protects, each with the reason."""
 
     def __post_init__(self) -> None:
-        stays = "the newest version always stays, so it is at least 1"
-        validation.check_integer(self.keep, "keep", at_least=1, too_small=stays)
+        too_small = "the newest version always stays, so it is at least 1"
+        validation.check_integer(self.keep, "keep", at_least=1, too_small=too_small)
         if validation.check_duration(self.older_than, "older_than") < timedelta(0):
-            raise InvalidInput(f"older_than={self.older_than}: no version is younger than new")
+            raise InvalidInput(f"older_than={self.older_than} must not be negative")
         if validation.check_duration(self.orphan_grace, "orphan_grace") < ORPHAN_GRACE_MIN:
             raise InvalidInput(
-                f"orphan_grace={self.orphan_grace}: a file that no version names may belong to a write that is under "
-                f"way, and stays for {ORPHAN_GRACE_MIN} at least"
+                f"orphan_grace={self.orphan_grace} must be at least {ORPHAN_GRACE_MIN}: a file that no version "
+                "references may belong to a write in progress"
             )
         validation.check_mapping(self.protected, "protected")
-        for number, why in self.protected.items():
+        for number, reason in self.protected.items():
             validation.check_version_number(number)
-            validation.check_text(why, f"protected[{number}]")
+            validation.check_text(reason, f"protected[{number}]")
 
 
 @dataclass(frozen=True, slots=True)
 class CleanupReport:
-    """What was removed; what would be, where `dry_run`. Paths are from the table's root."""
+    """Result of a cleanup: what was removed, or would be removed if `dry_run`. Paths are relative to the table."""
 
     dry_run: bool
     versions: tuple[Version, ...]
     files: tuple[str, ...]
-    """Manifests, and everything that only versions named which went."""
+    """Manifests, and all files that only expired versions reference."""
     orphans: tuple[str, ...]
-    """Files that no version names, older than the grace period."""
+    """Files that no version references, older than the grace period."""
     intents: tuple[str, ...]
-    """Records of writes that landed, or were left unfinished, so long ago that nobody repeats them."""
+    """Records of writes that committed or were abandoned so long ago that they are not repeated."""
     bytes: int
     kept: Mapping[Version, tuple[str, ...]]
-    """Versions that are old enough to go, and what keeps them: tags, branches, clones, or whoever asked for it."""
+    """Versions that are old enough to go, with what keeps them: tags, branches, clones or the caller's request."""
     detached: tuple[Version, ...] = ()
-    """Those beside the line."""
+    """Detached versions."""
     seems_wrong: bool = False
-    """More than half of the files on the store are orphans."""
+    """True if more than half of all files are orphans."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionChoice:
+    """Versions that expire, and versions that are old enough but kept, with the reasons."""
+
     versions: tuple[Version, ...]
     kept: Mapping[Version, tuple[str, ...]]
 
 
 def choose_versions(
     modified: Mapping[Version, datetime],
-    named: Mapping[Version, Sequence[str]],
+    reasons: Mapping[Version, Sequence[str]],
     *,
     loaded: Version,
     retention: Retention,
     now: datetime,
 ) -> VersionChoice:
-    """Pure. `modified` has every version there is; those from `loaded` on always stay. None stays that was put after
-    one above it which goes: it landed where another had been, and is in nobody's line."""
+    """Choose the versions that expire. Pure.
+
+    `modified` has every version of the branch; those from `loaded` on always stay. A version that was put after a
+    later-numbered one that expires goes with it: it filled a gap and is not part of the branch's history.
+    """
     numbers = sorted(modified)
     newest = set(numbers[-retention.keep :])
-    going, kept = [], {}
+    expired, kept = [], {}
     earliest = now
     for number in reversed(numbers):
         earliest = min(earliest, modified[number])
         if number >= loaded or number in newest or now - earliest < retention.older_than:
             continue
-        if number in named:
-            kept[number] = tuple(named[number])
+        if number in reasons:
+            kept[number] = tuple(reasons[number])
         elif now - earliest < YOUNG_VERSION_AGE:
-            kept[number] = (f"younger than {YOUNG_VERSION_AGE}, and a commit may be at work on its number",)
+            kept[number] = (f"younger than {YOUNG_VERSION_AGE}, and a commit may be about to use its number",)
         else:
-            going.append(number)
-    return VersionChoice(tuple(reversed(going)), dict(reversed(kept.items())))
+            expired.append(number)
+    return VersionChoice(tuple(reversed(expired)), dict(reversed(kept.items())))
 
 
 def expired_versions(base: Snapshot, retention: Retention, *, now: datetime) -> VersionChoice:
-    """The versions that a cleanup would remove at this moment, and those that are only kept: by listings and names
-    alone. No file is looked for, and nothing is written, so that the clock is the caller's."""
-    line = branch_files_of(base)
-    modified = {version: age for version, (_path, age) in _manifests(line.location, now=now).items()}
-    named = _named_by_somebody(line, retention, now=now)
-    return choose_versions(modified, named, loaded=base.version, retention=retention, now=now)
+    """Return the versions that a cleanup would remove now, and those that are old enough but kept.
+
+    It reads listings and references only and writes nothing, so that `now` comes from the caller's clock.
+    """
+    branch = branch_files_of(base)
+    modified = {version: age for version, (_path, age) in _list_manifests(branch.location, now=now).items()}
+    reasons = _reasons_to_keep(branch, retention, now=now)
+    return choose_versions(modified, reasons, loaded=base.version, retention=retention, now=now)
 
 
 def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, runtime: Runtime) -> CleanupReport:
-    """`base` is the version the caller has seen: it and whatever is newer stays."""
+    """Remove what `retention` does not keep. `base` is the version that the caller has seen: it and newer ones stay.
+
+    The order of the steps makes a cleanup safe with concurrent writers and if it is killed (decision 1).
+    """
     dry_run, force = validation.check_flag(dry_run, "dry_run"), validation.check_flag(force, "force")
     check_manifest_store(base.location, base.manifest)
-    line = branch_files_of(base)
-    location = line.location
-    now = _store_time(location, runtime)
-    manifests = _manifests(location, now=now)
-    versions = {version: manifest[1] for version, manifest in manifests.items()}
-    named = _named_by_somebody(line, retention, now=now)
-    choice = choose_versions(versions, named, loaded=base.version, retention=retention, now=now)
-    beside, kept_beside = _beside(location, named, older_than=now - max(retention.older_than, retention.orphan_grace))
-    paths = {version: manifests[version][0] for version in choice.versions} | beside
-    staying = _referenced_keys(location, (path for version, (path, _age) in manifests.items() if version not in paths))
-    staying |= references_of_other_branches(line, ignored=beside.values())
-    leaving = _referenced_keys(location, paths.values(), own_only=True) - staying
-    alive = files_in_progress(location.store, now=now, patience=retention.orphan_grace)
-
-    found = _find_removable(location, staying | alive, leaving, older_than=now - retention.orphan_grace)
-    sizes = {info.path: info.size for info in (*found.leaving, *found.orphans)}
-    sizes |= {info.path: info.size for info in map(location.store.head, paths.values()) if info is not None}
-    report = CleanupReport(
-        dry_run=dry_run,
-        versions=choice.versions,
-        files=(*paths.values(), *(info.path for info in found.leaving)),
-        orphans=tuple(info.path for info in found.orphans),
-        intents=(*expired_intents(location.store, now=now), *expired_work(location.store, now=now)),
-        bytes=sum(sizes.values()),
-        kept={**choice.kept, **kept_beside},
-        detached=tuple(beside),
-        seems_wrong=len(found.orphans) > _ORPHANS_SHARE * found.known,
-    )
+    plan = _plan_sweep(base, retention, dry_run, runtime)
     if dry_run:
-        return report
-    if report.seems_wrong and not force:
-        raise InvalidInput(
-            f"{location.uri}: {len(found.orphans)} of {found.known} files are named by no version, which looks more "
-            "like a mistake than like leftovers. Nothing was removed. Look at what a dry run lists; if it is right, "
-            "force it"
-        )
-    given_notice = []
-    if report.versions or report.detached or report.orphans:
-        keys = sorted({key for path in report.orphans if (key := file_key(path))})
-        for part in SweepNotice((*report.versions, *report.detached), tuple(keys)).parts():
-            given_notice.append(announce_sweep(location.store, part, runtime))
-    put_back = _remove_manifests(line, paths, now=now)
-    # Whatever was committed, named or begun meanwhile, a restored version above all, keeps what it needs. Who is at
-    # work is asked first: a hold goes when its version is there.
-    still = files_in_progress(location.store, now=now, patience=retention.orphan_grace)
-    newer = [path for version, (path, _age) in _manifests(location, now=now).items() if version not in versions]
-    still |= _referenced_keys(location, [*newer, *(paths[version] for version in put_back)]) | references_of_other_branches(line)
-    spared = {info.path for info in (*found.leaving, *found.orphans) if file_key(info.path) in still}
-    spared |= {paths[version] for version in put_back}
-    for path in (*_deletion_order(report.files), *report.orphans, *report.intents):
-        if path not in spared:
-            location.store.delete(path)
-            if path.startswith((naming.INDICES, progress.DIRECTORY)) or path.endswith(".blob"):
-                remove_empty_directories(location.store, path.rpartition("/")[0])
-    _withdraw_notices(location, given_notice, now=now)
-    removed = {path for path in (*report.files, *report.orphans) if path not in spared}
-    if removed:
-        stayed = [(version, path) for version, (path, _age) in manifests.items() if path not in removed]
-        post_cleanup_check.verify_readable(
-            location, stayed, {key for path in removed if (key := file_key(path))}, runtime
-        )
-    return replace(
-        report,
-        versions=tuple(version for version in choice.versions if version not in put_back),
-        detached=tuple(version for version in beside if version not in put_back),
-        files=tuple(path for path in report.files if path not in spared),
-        orphans=tuple(path for path in report.orphans if path not in spared),
-        bytes=sum(size for path, size in sizes.items() if path not in spared),
-        kept={**report.kept, **put_back},
-    )
-
-
-def _named_by_somebody(line: BranchFiles, retention: Retention, *, now: datetime) -> dict[Version, list[str]]:
-    found = retention_reasons(line, now=now)
-    for number, why in retention.protected.items():
-        found.setdefault(validation.check_version_number(number), []).append(why)
-    return found
+        return plan.report
+    if not force:
+        _check_is_plausible(plan)
+    notices = _announce(plan, runtime)
+    put_back = _remove_manifests(plan.branch, plan.manifests, now=plan.now)
+    spared = _find_spared_files(plan, put_back)
+    _remove_files(plan, spared)
+    _withdraw_notices(plan.location, notices, now=plan.now)
+    _check_remaining_versions(plan, spared, runtime)
+    return _report_of_removed(plan, put_back, spared)
 
 
 @dataclass(frozen=True, slots=True)
 class _SweepSet:
+    """Files that a cleanup may remove."""
+
     leaving: tuple[ObjectInfo, ...]
+    """Files that only expired versions reference."""
     orphans: tuple[ObjectInfo, ...]
+    """Files that no version references, older than the grace period."""
     known: int
-    """Files of known kinds, those that stay included."""
+    """Number of all files of known kinds, including those that stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SweepPlan:
+    """Decisions of a cleanup before it removes anything."""
+
+    branch: BranchFiles
+    now: datetime
+    """Store time at the start. All ages are relative to it."""
+    patience: timedelta
+    """Age up to which unfinished work counts as in progress."""
+    versions: Mapping[Version, tuple[str, datetime]]
+    """Versions of the branch at the start, with the path and time of their manifests."""
+    manifests: Mapping[Version, str]
+    """Manifests to remove, of versions of the branch and of detached versions."""
+    files: _SweepSet
+    sizes: Mapping[str, int]
+    """Sizes of the manifests and files to remove, by path."""
+    report: CleanupReport
+    """Report if everything that is planned is removed."""
+
+    @property
+    def location(self) -> Location:
+        return self.branch.location
+
+
+def _plan_sweep(base: Snapshot, retention: Retention, dry_run: bool, runtime: Runtime) -> _SweepPlan:
+    """Decide what to remove. Apart from a probe file for the store's clock, this writes nothing."""
+    branch = branch_files_of(base)
+    location = branch.location
+    now = _store_time(location, runtime)
+    versions = _list_manifests(location, now=now)
+    reasons = _reasons_to_keep(branch, retention, now=now)
+    modified = {version: age for version, (_path, age) in versions.items()}
+    choice = choose_versions(modified, reasons, loaded=base.version, retention=retention, now=now)
+    age_of_detached = max(retention.older_than, retention.orphan_grace)
+    detached, kept_detached = _expired_detached(location, reasons, older_than=now - age_of_detached)
+    manifests = {version: versions[version][0] for version in choice.versions} | detached
+
+    retained = (path for version, (path, _age) in versions.items() if version not in manifests)
+    staying = _referenced_keys(location, retained)
+    staying |= references_of_other_branches(branch, ignored=detached.values())
+    leaving = _referenced_keys(location, manifests.values(), own_only=True) - staying
+    in_progress = files_in_progress(location.store, now=now, patience=retention.orphan_grace)
+    files = _find_removable(location, staying | in_progress, leaving, older_than=now - retention.orphan_grace)
+
+    sizes = {info.path: info.size for info in (*files.leaving, *files.orphans)}
+    sizes |= {info.path: info.size for info in map(location.store.head, manifests.values()) if info is not None}
+    report = CleanupReport(
+        dry_run=dry_run,
+        versions=choice.versions,
+        files=(*manifests.values(), *(info.path for info in files.leaving)),
+        orphans=tuple(info.path for info in files.orphans),
+        intents=(*expired_intents(location.store, now=now), *expired_work(location.store, now=now)),
+        bytes=sum(sizes.values()),
+        kept={**choice.kept, **kept_detached},
+        detached=tuple(detached),
+        seems_wrong=len(files.orphans) > _PLAUSIBLE_ORPHAN_SHARE * files.known,
+    )
+    return _SweepPlan(branch, now, retention.orphan_grace, versions, manifests, files, sizes, report)
+
+
+def _check_is_plausible(plan: _SweepPlan) -> None:
+    if plan.report.seems_wrong:
+        raise InvalidInput(
+            f"{plan.location.uri}: no version references {len(plan.files.orphans)} of {plan.files.known} files, which "
+            "looks more like a mistake than like leftovers. Nothing was removed. Check what a dry run lists; if it is "
+            "right, pass force=True"
+        )
+
+
+def _announce(plan: _SweepPlan, runtime: Runtime) -> list[str]:
+    """Write the sweep notices for everything that other processes must not begin to use. Return their paths."""
+    report, notices = plan.report, list[str]()
+    if report.versions or report.detached or report.orphans:
+        keys = sorted({key for path in report.orphans if (key := file_key(path))})
+        for notice in SweepNotice((*report.versions, *report.detached), tuple(keys)).parts():
+            notices.append(announce_sweep(plan.location.store, notice, runtime))
+    return notices
+
+
+def _find_spared_files(plan: _SweepPlan, put_back: Collection[Version]) -> set[str]:
+    """Return the planned paths that must stay after all.
+
+    Everything that was committed, referenced or begun since the plan keeps what it needs, above all a restored version.
+    Leases and work in progress are read first, since a lease is released once its version exists.
+    """
+    location = plan.location
+    needed = files_in_progress(location.store, now=plan.now, patience=plan.patience)
+    listed = _list_manifests(location, now=plan.now)
+    newer = [path for version, (path, _age) in listed.items() if version not in plan.versions]
+    needed |= _referenced_keys(location, [*newer, *(plan.manifests[version] for version in put_back)])
+    needed |= references_of_other_branches(plan.branch)
+    spared = {info.path for info in (*plan.files.leaving, *plan.files.orphans) if file_key(info.path) in needed}
+    return spared | {plan.manifests[version] for version in put_back}
+
+
+def _remove_files(plan: _SweepPlan, spared: Collection[str]) -> None:
+    """Remove all planned files that are not spared, and directories that become empty."""
+    store, report = plan.location.store, plan.report
+    for path in (*_deletion_order(report.files), *report.orphans, *report.intents):
+        if path not in spared:
+            store.delete(path)
+            if path.startswith((naming.INDICES, progress.DIRECTORY)) or path.endswith(".blob"):
+                remove_empty_directories(store, path.rpartition("/")[0])
+
+
+def _check_remaining_versions(plan: _SweepPlan, spared: Collection[str], runtime: Runtime) -> None:
+    """Check that a sample of the retained versions is still readable, if anything was removed."""
+    removed = {path for path in (*plan.report.files, *plan.report.orphans) if path not in spared}
+    if removed:
+        retained = [(version, path) for version, (path, _age) in plan.versions.items() if path not in removed]
+        removed_keys = {key for path in removed if (key := file_key(path))}
+        post_cleanup_check.verify_readable(plan.location, retained, removed_keys, runtime)
+
+
+def _report_of_removed(
+    plan: _SweepPlan, put_back: Mapping[Version, tuple[str, ...]], spared: Collection[str]
+) -> CleanupReport:
+    report = plan.report
+    return replace(
+        report,
+        versions=tuple(version for version in report.versions if version not in put_back),
+        detached=tuple(version for version in report.detached if version not in put_back),
+        files=tuple(path for path in report.files if path not in spared),
+        orphans=tuple(path for path in report.orphans if path not in spared),
+        bytes=sum(size for path, size in plan.sizes.items() if path not in spared),
+        kept={**report.kept, **put_back},
+    )
+
+
+def _reasons_to_keep(branch: BranchFiles, retention: Retention, *, now: datetime) -> dict[Version, list[str]]:
+    """Return the protected versions with the reasons, including those of the caller."""
+    reasons = retention_reasons(branch, now=now)
+    for number, reason in retention.protected.items():
+        reasons.setdefault(validation.check_version_number(number), []).append(reason)
+    return reasons
 
 
 def _find_removable(location: Location, staying: set[str], leaving: set[str], *, older_than: datetime) -> _SweepSet:
-    gone, orphans = [], []
+    """Return the files whose keys are `leaving`, and the unreferenced files that are old enough."""
+    removable, orphans = [], []
     known = 0
     for key, info in list_files(location):
         known += 1
         if key in staying:
             continue
-        for there in load_details([info]):
+        for detailed in load_details([info]):
             if key in leaving:
-                gone.append(there)
-            elif there.modified < older_than:
-                orphans.append(there)
-    return _SweepSet(tuple(gone), tuple(orphans), known)
+                removable.append(detailed)
+            elif detailed.modified < older_than:
+                orphans.append(detailed)
+    return _SweepSet(tuple(removable), tuple(orphans), known)
 
 
 def _store_time(location: Location, runtime: Runtime) -> datetime:
-    """The store's own idea of now: when it last saw a file that was written a moment ago. Two clocks that differ by
-    much mean that one of them is wrong; if it is the store's, all ages are."""
+    """Return the current time by the store's clock: the modification time of a file that was just written.
+
+    If the two clocks differ by much, one of them is wrong; if it is the store's, all ages are wrong.
+    """
     store = location.store
     probe = f"{naming.PROJECT_DIRECTORY}/clock/{runtime.new_uuid().hex}"
     store.put(probe, b"")
     try:
-        found = store.head(probe)
-        here = datetime.fromtimestamp(runtime.now_ns() / 1e9, UTC)
+        details = store.head(probe)
+        process_time = datetime.fromtimestamp(runtime.now_ns() / 1e9, UTC)
     finally:
         store.delete(probe)
-    if found is None:
+    if details is None:
         raise StorageError(f"{store.description} does not show a file that was just written; nothing was removed")
-    if abs(found.modified - here) > SKEW_MAX:
+    if abs(details.modified - process_time) > SKEW_MAX:
         raise StorageError(
-            f"{location.uri}: it is {found.modified.isoformat(timespec='seconds')} by the clock of the store, and "
-            f"{here.isoformat(timespec='seconds')} by the one of this process. What is old enough to go cannot be "
-            "told; nothing was removed. Set the clock that is wrong"
+            f"{location.uri}: it is {details.modified.isoformat(timespec='seconds')} by the clock of the store and "
+            f"{process_time.isoformat(timespec='seconds')} by the clock of this process, so the ages of files are not "
+            "known; nothing was removed. Set the clock that is wrong"
         )
-    return found.modified
+    return details.modified
 
 
-def _manifests(location: Location, *, now: datetime) -> dict[Version, tuple[str, datetime]]:
-    """Path and age of each version; both naming schemes in one table are refused. What came a moment ago a listing may
-    not show: it is asked for by name."""
+def _list_manifests(location: Location, *, now: datetime) -> dict[Version, tuple[str, datetime]]:
+    """Return the path and time of the manifest of each version. Raise if both naming schemes occur in the table.
+
+    A listing may omit versions of the last minute, so these are requested by name.
+    """
     scheme = list_versions(location).scheme
-    found = {}
+    manifests = {}
     for info in load_details(location.store.list(naming.VERSIONS)):
         if parsed := naming.parse_manifest_name(info.path.rpartition("/")[2]):
-            found[parsed[0]] = (info.path, info.modified)
-    following = max((version for version, (_path, age) in found.items() if now - age > YOUNG_VERSION_AGE), default=Version(0))
-    newest = max(found, default=following)
+            manifests[parsed[0]] = (info.path, info.modified)
+    settled = (version for version, (_path, age) in manifests.items() if now - age > YOUNG_VERSION_AGE)
+    following = max(settled, default=Version(0))
+    newest = max(manifests, default=following)
     while following <= newest:
         following = Version(following + 1)
-        if following not in found and (there := location.store.head(naming.manifest_path(following, scheme))):
-            found[following] = (there.path, there.modified)
+        if following not in manifests and (unlisted := location.store.head(naming.manifest_path(following, scheme))):
+            manifests[following] = (unlisted.path, unlisted.modified)
             newest = max(newest, following)
-    return dict(sorted(found.items()))
+    return dict(sorted(manifests.items()))
 
 
-def _beside(
-    location: Location, named: Mapping[Version, Sequence[str]], *, older_than: datetime
+def _expired_detached(
+    location: Location, reasons: Mapping[Version, Sequence[str]], *, older_than: datetime
 ) -> tuple[dict[Version, str], dict[Version, tuple[str, ...]]]:
-    """Manifests beside the line that are old enough to go: those that do, and those that somebody keeps."""
-    going, kept = {}, {}
+    """Return the manifests of detached versions that expire, and the versions that are old enough but kept."""
+    expired, kept = {}, {}
     for info in load_details(location.store.list(naming.VERSIONS)):
         version = naming.parse_detached_name(info.path.rpartition("/")[2])
         if version is None or info.modified >= older_than:
             continue
-        if version in named:
-            kept[version] = tuple(named[version])
+        if version in reasons:
+            kept[version] = tuple(reasons[version])
         else:
-            going[version] = info.path
-    return going, kept
+            expired[version] = info.path
+    return expired, kept
 
 
 def _referenced_keys(location: Location, paths: Iterable[str], *, own_only: bool = False) -> set[str]:
-    """A manifest that cannot be read ends the cleanup: what it names, nobody knows. One that is gone was removed by
-    another cleanup."""
-    found: set[str] = set()
+    """Return the keys of all files that these manifests reference, or only of those in the table itself.
+
+    A manifest that cannot be read ends the cleanup, since its references are unknown. A missing one was removed by
+    another cleanup.
+    """
+    keys: set[str] = set()
     for path in paths:
         try:
-            named = references_of(Manifest.decode(read_whole(location.store, path, MANIFEST_BYTES), path=path))
+            references = references_of(Manifest.decode(read_whole(location.store, path, MANIFEST_BYTES), path=path))
         except NotFound:
             continue
-        found |= named.own
+        keys |= references.own
         if not own_only:
-            found |= named.in_other_bases
-    return found
+            keys |= references.in_other_bases
+    return keys
 
 
 def _remove_manifests(
-    line: BranchFiles, paths: Mapping[Version, str], *, now: datetime
+    branch: BranchFiles, paths: Mapping[Version, str], *, now: datetime
 ) -> dict[Version, tuple[str, ...]]:
-    """Oldest first. Names by ours respect the notice; one by another engine may come while its version goes, which is
-    then put back, byte for byte."""
-    store = line.location.store
+    """Remove the manifests, oldest version first. Return the versions that stay after all, with the reasons.
+
+    References that this library creates respect the sweep notice. Another engine may create one while its version is
+    being removed; the manifest is then put back, byte for byte.
+    """
+    store = branch.location.store
     put_back: dict[Version, tuple[str, ...]] = {}
-    left = sorted(paths)
-    while left:
-        at_once, left = left[:_AT_ONCE], left[_AT_ONCE:]
-        named = retention_reasons(line, now=now)
+    remaining = sorted(paths)
+    while remaining:
+        batch, remaining = remaining[:_MANIFESTS_PER_BATCH], remaining[_MANIFESTS_PER_BATCH:]
+        reasons = retention_reasons(branch, now=now)
         removed = {}
-        for version in at_once:
-            if version in named:
-                put_back[version] = tuple(named[version])
+        for version in batch:
+            if version in reasons:
+                put_back[version] = tuple(reasons[version])
                 continue
             try:
                 removed[version] = read_whole(store, paths[version], MANIFEST_BYTES)
             except NotFound:
                 continue
             store.delete(paths[version])
-        named = retention_reasons(line, now=now)
-        for version in removed.keys() & named.keys():
+        reasons = retention_reasons(branch, now=now)
+        for version in removed.keys() & reasons.keys():
             if store.create(paths[version], removed[version]) is Put.UNKNOWN:
                 raise StorageError(
-                    f"{line.location.uri}: version {version} was named ({', '.join(named[version])}) while it was "
-                    "being removed, and whether it could be put back is not known. No data was removed: put back "
-                    f"{paths[version]} from a backup, or remove the name"
+                    f"{branch.location.uri}: version {version} was referenced ({', '.join(reasons[version])}) while it "
+                    "was being removed, and the store did not confirm that it was put back. No data was removed: put "
+                    f"back {paths[version]} from a backup, or remove the reference"
                 )
-            put_back[version] = tuple(named[version])
+            put_back[version] = tuple(reasons[version])
     return put_back
 
 
 def _withdraw_notices(location: Location, own: Collection[str], *, now: datetime) -> None:
-    """Ours, and what is left of others that died, once all that they gave notice of is gone."""
+    """Remove the sweep notices of this cleanup, and those of killed cleanups once everything they name is gone."""
     for path in own:
         release(location.store, path)
     others = [(info, notice) for info, notice in sweep_notices(location.store) if info.path not in own]
     if not others:
         return
-    beside, _kept = _beside(location, {}, older_than=datetime.max.replace(tzinfo=UTC))
-    there = _manifests(location, now=now).keys() | beside.keys()
-    left = {key for key, _info in list_files(location)}
+    detached, _kept = _expired_detached(location, {}, older_than=datetime.max.replace(tzinfo=UTC))
+    versions = _list_manifests(location, now=now).keys() | detached.keys()
+    keys = {key for key, _info in list_files(location)}
     for info, notice in others:
-        if now - info.modified > REMEMBERED or not (there & set(notice.versions) or left & set(notice.files)):
+        if now - info.modified > EXPIRY or not (versions & set(notice.versions) or keys & set(notice.files)):
             release(location.store, info.path)
 
 
 def _deletion_order(files: Iterable[str]) -> list[str]:
-    """What only helps to read goes before what is read; manifests are gone by then."""
+    """Return the files in the order of removal: those that only help to read data go before the data itself.
+
+    The manifests among them are already gone.
+    """
     order = (naming.VERSIONS, naming.DELETIONS, naming.INDICES, naming.DATA)
     return sorted(files, key=lambda path: next((at for at, top in enumerate(order) if path.startswith(top)), 9))

@@ -1,6 +1,8 @@
-"""What keeps a version, or a file, however old it is: tags, branches, clones that are known, work under way.
+"""Retention guards: determine what keeps a version or a file from removal whatever its age: tags, branches,
+registered clones, leases and work in progress.
 
-All of it is read anew whenever it is asked for, since it may change while a cleanup runs. Nothing is written here.
+Every function reads the store again at each call, since the answer may change while a cleanup runs. Nothing is
+written here.
 """
 
 from collections.abc import Iterator
@@ -17,50 +19,54 @@ from lance_core.versions.file_inventory import BranchFiles
 from lance_core.versions.refs import read_branches, read_clone, read_tags
 
 INTENT_MEMORY = timedelta(days=30)
+"""Age at which the record of a committed or abandoned write is removed."""
 
 
-def retention_reasons(line: BranchFiles, *, now: datetime) -> dict[Version, list[str]]:
-    """Versions of this line that somebody has named or is at work on, and who. Holds come first: one goes when the name
-    that it was for is there."""
-    found: dict[Version, list[str]] = {}
-    for hold in active_leases(line.location.store, now=now):
-        if hold.version is not None:
-            found.setdefault(Version(hold.version), []).append(hold.what)
-    for name, tag in read_tags(line.root).items():
-        if tag.branch == line.branch:
-            found.setdefault(tag.version, []).append(f"tag {name}")
-    for name, branch in read_branches(line.root).items():
-        if branch.parent_branch == line.branch:
-            found.setdefault(branch.parent_version, []).append(f"branch {name}")
-    for version, uri in _clones(line.location.store):
-        found.setdefault(version, []).append(f"clone {uri}")
-    return found
+def retention_reasons(branch_files: BranchFiles, *, now: datetime) -> dict[Version, list[str]]:
+    """Return the versions of this branch that a reference or a lease protects, with the reasons.
+
+    Leases are read first: a lease is released once the reference that it was taken for exists.
+    """
+    reasons: dict[Version, list[str]] = {}
+    for lease in active_leases(branch_files.location.store, now=now):
+        if lease.version is not None:
+            reasons.setdefault(Version(lease.version), []).append(lease.purpose)
+    for name, tag in read_tags(branch_files.root).items():
+        if tag.branch == branch_files.branch:
+            reasons.setdefault(tag.version, []).append(f"tag {name}")
+    for name, branch in read_branches(branch_files.root).items():
+        if branch.parent_branch == branch_files.branch:
+            reasons.setdefault(branch.parent_version, []).append(f"branch {name}")
+    for version, uri in _clones(branch_files.location.store):
+        reasons.setdefault(version, []).append(f"clone {uri}")
+    return reasons
 
 
 def files_in_progress(store: Store, *, now: datetime, patience: timedelta) -> set[str]:
-    """Files that are about to be named, and those of intentions that have not landed, and of work that may be gone on
-    with, which were heard of within `patience`."""
-    found = {file for hold in active_leases(store, now=now) for file in hold.files}
-    for _listed, record in idempotency.records(store, lambda listed: now - listed.modified < patience):
+    """Return the files that are about to be referenced: those of active leases, and those of uncommitted intents and
+    of resumable work that were active within `patience`."""
+    files = {file for lease in active_leases(store, now=now) for file in lease.files}
+    for _listed, record in idempotency.read_records(store, lambda listed: now - listed.modified < patience):
         if record.landing is None:
-            found |= record.keys
+            files |= record.file_keys
     for directory, last in progress.last_activity(store).items():
         if now - last < patience:
-            found |= {file.qualified_path for each in progress.completed_fragments(store, directory) for file in each.files[-1:]}
-    return found
+            fragments = progress.completed_fragments(store, directory)
+            files |= {file.qualified_path for fragment in fragments for file in fragment.files[-1:]}
+    return files
 
 
 def expired_intents(store: Store, *, now: datetime) -> list[str]:
-    """Records that landed so long ago that nobody will repeat them, but for those that are remembered for good."""
+    """Return the records of writes that committed so long ago that they will not be repeated, except permanent ones."""
 
     def is_old(listed: ObjectInfo) -> bool:
         return not idempotency.is_permanent(listed.path) and now - listed.modified > INTENT_MEMORY
 
-    return [listed.path for listed, record in idempotency.records(store, is_old) if record.landing is not None]
+    return [listed.path for listed, record in idempotency.read_records(store, is_old) if record.landing is not None]
 
 
 def expired_work(store: Store, *, now: datetime) -> list[str]:
-    """Records of work that nobody went on with for so long that nobody will."""
+    """Return the records of resumable work that was last active so long ago that it is considered abandoned."""
     old = [directory for directory, last in progress.last_activity(store).items() if now - last > INTENT_MEMORY]
     return [info.path for directory in old for info in store.list(directory)]
 

@@ -43,7 +43,7 @@ class Committed:
     @classmethod
     def of(cls, result: WriteResult, table: "Table") -> "Committed":
         """Return the public form of the result of the write protocol; `table` is the table at its version."""
-        summary = result.landing
+        summary = result.summary
         return cls(
             version=Version(summary.version),
             table=table,
@@ -54,7 +54,7 @@ class Committed:
             bytes=summary.bytes,
             attempts=result.attempts,
             rebased_over=result.rebased_over,
-            already_committed=result.landed_before,
+            already_committed=result.already_committed,
             uncovered=result.uncovered,
         )
 

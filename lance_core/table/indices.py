@@ -48,7 +48,7 @@ class IndexWrites(TableBase):
         request = index_definition.IndexRequest(column, kind, name, replace, covered, params)
         return self._write(
             "create_index",
-            lambda base: index_definition.create(base, request, runtime=self._runtime),
+            lambda base: index_definition.plan_create(base, request, runtime=self._runtime),
             WriteOptions(intent, properties, retries),
             operation=CreateIndex.name,
         )
@@ -64,7 +64,7 @@ class IndexWrites(TableBase):
         """Drop an index. Its files stay as long as older versions reference them."""
         return self._write(
             "drop_index",
-            lambda base: index_definition.drop(base, name),
+            lambda base: index_definition.plan_drop(base, name),
             WriteOptions(intent, properties, retries),
             operation=CreateIndex.name,
         )

@@ -190,7 +190,7 @@ class RowWrites(TableBase):
         cache = upsert.JoinCache()
         return self._write(
             "upsert",
-            lambda base: upsert.upsert(base, source, rules, limits=limits, runtime=self._runtime, seen=cache),
+            lambda base: upsert.upsert(base, source, rules, limits=limits, runtime=self._runtime, cache=cache),
             WriteOptions(intent, properties, retries, audit),
             operation=Update.name,
         )

@@ -117,7 +117,7 @@ class SchemaWrites(TableBase):
 
     def set_config(
         self,
-        values: settings.Values,
+        values: settings.SettingChanges,
         *,
         replace: bool = False,
         intent: str | None = None,
@@ -133,7 +133,7 @@ class SchemaWrites(TableBase):
 
     def set_metadata(
         self,
-        values: settings.Values,
+        values: settings.SettingChanges,
         *,
         replace: bool = False,
         intent: str | None = None,
@@ -149,7 +149,7 @@ class SchemaWrites(TableBase):
 
     def set_schema_metadata(
         self,
-        values: settings.Values,
+        values: settings.SettingChanges,
         *,
         replace: bool = False,
         intent: str | None = None,
@@ -165,7 +165,7 @@ class SchemaWrites(TableBase):
 
     def set_field_metadata(
         self,
-        columns: Mapping[str, settings.Values],
+        columns: Mapping[str, settings.SettingChanges],
         *,
         replace: bool = False,
         intent: str | None = None,

@@ -56,50 +56,50 @@ class TableRef:
 
 
 def run_change(
-    where: TableRef,
-    how: WriteOptions,
+    table: TableRef,
+    options: WriteOptions,
     verb: str,
     plan: Callable[[Snapshot], Operation | None],
     *,
     operation: str,
-    again: bool = True,
+    can_replan: bool = True,
 ) -> Committed:
-    """`operation` names what would have been, where there is nothing to change. `again` says that it may be planned
+    """`operation` names what would have been, where there is nothing to change. `can_replan` says that it may be planned
     once more on a newer version."""
-    validation.check_intent_and_retries(intent=how.intent, retries=how.retries)
-    noted = validation.check_properties(how.properties)
-    base = where.newest()
+    validation.check_intent_and_retries(intent=options.intent, retries=options.retries)
+    noted = validation.check_properties(options.properties)
+    base = table.newest()
     base.manifest.check_writable()
-    change = Change(verb, plan, operation, again, audit=audit_of(how.audit))
+    change = Change(verb, plan, operation, can_replan, audit=audit_of(options.audit))
     return committed_of(
         commit_with_retry(
             change,
             base.location,
             base,
-            intent=how.intent,
+            intent=options.intent,
             properties=noted,
-            retries=how.retries,
+            retries=options.retries,
             runtime=SYSTEM_RUNTIME,
         )
     )
 
 
-def over_fragments(
+def run_over_fragments(
     base: Snapshot, fragments: Sequence[Fragment], work: PartitionFunction, runner: Runner
 ) -> Mapping[int, list[bytes]]:
     """What `work` gave back for each part of these fragments, by the number of the part."""
-    return over_partitions(
-        base, partition_fragments(fragments, partitions_for_reading(fragments, runner.slots)), work, runner
+    return run_over_partitions(
+        base, partition_fragments(fragments, partition_count(fragments, runner.slots)), work, runner
     )
 
 
-def partitions_for_reading(fragments: Iterable[Fragment], slots: int) -> int:
+def partition_count(fragments: Iterable[Fragment], slots: int) -> int:
     """So many that every slot has something to do, and a few, where there is that much."""
     rows = sum(fragment.physical_rows for fragment in fragments)
     return max(slots, min(slots * TASKS_PER_SLOT, rows // _ROWS_WORTH_A_TASK))
 
 
-def over_partitions(
+def run_over_partitions(
     base: Snapshot, parts: tuple[tuple[bytes, ...], ...], work: PartitionFunction, runner: Runner
 ) -> Mapping[int, list[bytes]]:
     """For parts that are cut already: encoded fragments of each."""
@@ -115,8 +115,8 @@ __all__ = [
     "ManifestStore",
     "TableRef",
     "WriteOptions",
-    "over_fragments",
-    "over_partitions",
-    "partitions_for_reading",
+    "partition_count",
     "run_change",
+    "run_over_fragments",
+    "run_over_partitions",
 ]

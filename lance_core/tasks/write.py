@@ -58,7 +58,7 @@ class WritePlan:
     durable: bool
     stamp: VersionStamp
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    only: ReplaceScope | None = None
+    scope: ReplaceScope | None = None
     """Of which all rows have to be."""
 
 
@@ -82,7 +82,7 @@ class WriteTask:
                 conversion=Conversion.CAST,
                 new_uuid=uuid.uuid4,
                 what=location.uri,
-                validate=plan.only.looking(location.uri, counts=False) if plan.only else None,
+                validate=plan.scope.row_check(location.uri, counts=False) if plan.scope else None,
             )
         except InvalidInput as error:
             # Trying again would not help, and an exception would reach the driver as text in somebody's traceback.
@@ -112,7 +112,7 @@ class PlannedWrite:
 
     plan: WritePlan
     replaces: bool
-    begun: StartedWrite
+    started: StartedWrite
 
     def finish(
         self,
@@ -131,21 +131,21 @@ class PlannedWrite:
         plan = self.plan
 
         def fragments() -> tuple[Fragment, ...]:
-            return tuple(map(Fragment.decode, fragments_of(stage(WriteTask(plan)))))
+            return tuple(map(Fragment.decode, collect_fragments(stage(WriteTask(plan)))))
 
         def append(_base: Snapshot) -> Append | None:
             written = fragments()
             return Append(written) if written else None
 
         change = Change(
-            _verb(replaces=self.replaces, only=plan.only),
+            verb_of(replaces=self.replaces, only=plan.scope),
             plan=(lambda _base: Overwrite(fragments(), plan.schema, {})) if self.replaces else append,
             create=lambda started: Overwrite(fragments(), plan.schema, new_table_config(started)),
             can_replan=False,
             audit=audit_of(options.audit),
         )
         try:
-            return committed_of(resume(change, self.begun, properties=properties, retries=options.retries))
+            return committed_of(resume(change, self.started, properties=properties, retries=options.retries))
         except AlreadyExists as error:
             raise RetryableConflict(
                 f"{plan.uri} did not exist when this write was planned, and was created meanwhile; repeat it",
@@ -156,7 +156,7 @@ class PlannedWrite:
             ) from error
 
 
-def fragments_of(results: pa.Table) -> list[bytes]:
+def collect_fragments(results: pa.Table) -> list[bytes]:
     """Encoded; what workers refused is raised."""
     for refusal in results["refusal"].to_pylist():
         if refusal is not None:
@@ -316,7 +316,7 @@ def _begin(
         base.manifest.check_writable()
     version = _storage_version(base)
     check_storable(schema, version)
-    verb = _verb(replaces=replaces, only=only)
+    verb = verb_of(replaces=replaces, only=only)
     begun = write_protocol.begin(location, base, verb=verb, intent=intent, runtime=SYSTEM_RUNTIME)
     if isinstance(begun, WriteResult):
         return committed_of(begun)
@@ -328,12 +328,12 @@ def _begin(
         durable=durable,
         stamp=VersionStamp.of_this_process(),
         storage_options=dict(options or {}),
-        only=only,
+        scope=only,
     )
     return PlannedWrite(plan, replaces, begun)
 
 
-def _verb(*, replaces: bool, only: ReplaceScope | None) -> str:
+def verb_of(*, replaces: bool, only: ReplaceScope | None) -> str:
     return REPLACE_WHERE_VERB if only else "overwrite" if replaces else "append"
 
 
@@ -364,7 +364,7 @@ __all__ = [
     "begin_append",
     "begin_create",
     "begin_overwrite",
-    "fragments_of",
+    "collect_fragments",
     "overwrite_rows",
     "stage_locally",
 ]

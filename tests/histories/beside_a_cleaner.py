@@ -43,7 +43,7 @@ def shorter_minutes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cleanup, "YOUNG_VERSION_AGE", MINUTE)
         patch.setattr(version_hint, "_HINT_DELAY_MAX", MINUTE / 2)
-        patch.setattr(fencing, "_AT_WORK_NS", MINUTE // timedelta(microseconds=1) * 1000 // 3)
+        patch.setattr(fencing, "_STALL_NS", MINUTE // timedelta(microseconds=1) * 1000 // 3)
         yield
 
 

@@ -72,7 +72,7 @@ def _references_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _files_of_branches_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cleanup, "references_of_other_branches", lambda line, but=(): set())
+    patch.setattr(cleanup, "references_of_other_branches", lambda line, ignored=(): set())
 
 
 def _work_under_way_ignored(patch: pytest.MonkeyPatch) -> None:

@@ -224,12 +224,12 @@ class Simulation:
                 return Answer.UNKNOWN
             work.refusals.append(error)
             return Answer.REFUSED
-        if written.landing.operation == "nothing":
+        if written.summary.operation == "nothing":
             return Answer.NOTHING
-        work.versions.append(written.landing.version)
+        work.versions.append(written.summary.version)
         if not self.odds.stale:
             seen = load_latest(self.location()).version
-            assert seen >= written.landing.version, f"{work.name} does not see its version {written.landing.version}"
+            assert seen >= written.summary.version, f"{work.name} does not see its version {written.summary.version}"
         return Answer.ACKNOWLEDGED
 
     def check(self) -> None:

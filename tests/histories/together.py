@@ -16,7 +16,7 @@ from lance_core import CommitUndecided, LanceError
 from lance_core.commit.data_files import FileCapacity, check_files
 from lance_core.commit.group_commit import PendingAppend, commit_group
 from lance_core.commit.loop import CommitResult
-from lance_core.commit.write_protocol import StartedWrite, begin, write_result
+from lance_core.commit.write_protocol import StartedWrite, begin, record_result
 from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_writer import BufferedRows, FileLimits, buffer_rows
 from lance_core.format.operations import Append
@@ -72,7 +72,7 @@ class Together(Simulation):
                 base = load_latest(self.location())
                 begun = begin(self.location(), base, verb="append", intent=work.intent, runtime=given)
                 if not isinstance(begun, StartedWrite):
-                    work.versions.append(begun.landing.version)
+                    work.versions.append(begun.summary.version)
                     work.answers.append(Answer.ACKNOWLEDGED)
                     continue
                 self._of_uuid[begun.uuid] = work.name
@@ -82,7 +82,7 @@ class Together(Simulation):
                 check_files(self.location(), files_written(operation, base.manifest))
                 ours = Transaction(begun.read_version, begun.uuid, operation, {})
                 waiting = PendingAppend(
-                    self.location(), ours, base, begun.since, ATTEMPTS, given, begun.moment, rows, begun.record
+                    self.location(), ours, base, begun.since, ATTEMPTS, given, begun.started_at, rows, begun.record
                 )
                 group.append((work, begun, waiting))
             except LanceError as error:
@@ -131,7 +131,7 @@ class Together(Simulation):
     def _answered(self, work: Work, begun: StartedWrite, answer: CommitResult | LanceError | None) -> None:
         if isinstance(answer, CommitResult):
             try:
-                work.versions.append(write_result(begun, answer).landing.version)
+                work.versions.append(record_result(begun, answer).summary.version)
                 work.answers.append(Answer.ACKNOWLEDGED)
             except LanceError as error:
                 self._refused(work, error, landed=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lance_core.commit import write_protocol
 from lance_core.datafiles.fragment_reader import load_deletions
-from lance_core.dml.deletion_files import rows_as_bitmap, with_deleted
+from lance_core.dml.deletion_files import encode_offsets, add_deletions
 from lance_core.dml.upsert import SourceKeySet
 from lance_core.dml.upsert_join import InMemorySource
 from lance_core.errors import InvalidInput
@@ -232,8 +232,8 @@ class Verb:
         updated, removed, affected = [], [], {}
         for fragment, rows in meant:
             offsets = np.array(sorted(rows))
-            affected[fragment.id] = rows_as_bitmap(offsets)
-            after = with_deleted(base.location, fragment, offsets, read_version=base.version, runtime=runtime)
+            affected[fragment.id] = encode_offsets(offsets)
+            after = add_deletions(base.location, fragment, offsets, read_version=base.version, runtime=runtime)
             if after is None:
                 removed.append(fragment.id)
             else:
@@ -280,7 +280,7 @@ class Verb:
             new = disk.write(base.location, runtime, {DONE: done})
             disk.planned[new.path] = base.version
             updated.append(fragment.with_files([*living, new]))
-            affected[fragment.id] = rows_as_bitmap(np.array(sorted(rows)))
+            affected[fragment.id] = encode_offsets(np.array(sorted(rows)))
         if not updated:
             return None
         return op.Update(

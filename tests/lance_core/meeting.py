@@ -23,7 +23,7 @@ from lance_core.commit.data_files import FileCapacity
 from lance_core.commit.fencing import ClockReading
 from lance_core.commit.group_commit import PendingAppend, commit_alone, commit_group
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import StartedWrite, WriteResult, begin, finish, finish_append, write_result
+from lance_core.commit.write_protocol import StartedWrite, WriteResult, begin, finish, finish_append, record_result
 from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_writer import BufferedRows, FileLimits, buffer_rows
 from lance_core.datafiles.ipc_codec import IpcCodec
@@ -97,7 +97,7 @@ class Meeting:
             if isinstance(begun, WriteResult):
                 return begun
             if begun_ago:
-                begun = replace(begun, moment=ClockReading(-int(begun_ago.total_seconds() * 1e9), 0))
+                begun = replace(begun, started_at=ClockReading(-int(begun_ago.total_seconds() * 1e9), 0))
             if held:
                 return finish_append(begun, held, properties=properties, attempts=attempts)
             return finish(begun, Append(fragments), properties=properties, attempts=attempts)
@@ -231,7 +231,7 @@ def landed_together(
             continue
         ours = Transaction(begun.read_version, begun.uuid, Append(()), properties or {})
         me = PendingAppend(
-            table._location, ours, begun.base, begun.since, ATTEMPTS, SYSTEM_RUNTIME, begun.moment, held, begun.record
+            table._location, ours, begun.base, begun.since, ATTEMPTS, SYSTEM_RUNTIME, begun.started_at, held, begun.record
         )  # fmt: skip
         waiting.append((begun, me))
     leader, company = (waiting[0][1] if waiting else None), list[PendingAppend]()
@@ -248,5 +248,5 @@ def landed_together(
         leader.answer = commit_group(leader, company, more)
     for begun, each in waiting:
         each.answer = each.answer or commit_alone(each)
-        done.append(write_result(begun, each.result()))
+        done.append(record_result(begun, each.result()))
     return done

@@ -398,7 +398,7 @@ def test_it_lands_once_wherever_it_was_stopped(how: str, is_new: bool) -> None:
         before = 0 if is_new else 2
         assert (world.names().count("mine"), world.at().version) == (1, before + 1), point
         looked = len(shown)
-        assert audited(world, is_new=is_new, shown=shown).landed_before
+        assert audited(world, is_new=is_new, shown=shown).already_committed
         assert (len(shown), world.at().version) == (looked, before + 1), point
 
 

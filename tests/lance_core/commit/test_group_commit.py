@@ -17,7 +17,7 @@ from lance_core import CommitUndecided, IncompatibleConflict, LanceError, Table
 from lance_core.commit import group_commit
 from lance_core.commit.group_commit import PendingAppend
 from lance_core.commit.write_protocol import begin
-from lance_core.coordination.leases import HOLDS
+from lance_core.coordination.leases import LEASE_DIRECTORY
 from lance_core.transactions.invariants import InvariantViolation
 from lance_core.versions.snapshot import load_transaction
 from tests.lance_core.meeting import (
@@ -37,11 +37,11 @@ def test_those_who_come_meanwhile_share_a_version(monkeypatch: pytest.MonkeyPatc
             held.append(name)
     written = held.written()
     assert [each.snapshot.version for each in written] == [2, 3, 3, 3]
-    assert [each.landing.rows_added for each in written] == [1, 1, 1, 1]
-    assert [each.landing.files for each in written] == [1, 1, 1, 1]
+    assert [each.summary.rows_added for each in written] == [1, 1, 1, 1]
+    assert [each.summary.files for each in written] == [1, 1, 1, 1]
     assert [each.rebased_over for each in written] == [(), (2,), (2,), (2,)]
     assert [each.attempts for each in written] == [1, 1, 1, 1]
-    assert not any(each.landed_before for each in written)
+    assert not any(each.already_committed for each in written)
     assert held.table.names() == ["first", "alone", "a", "b", "c"]
     assert held.parts(3) == 3
 
@@ -51,8 +51,8 @@ def test_each_intent_is_found_in_the_version_that_it_shares(monkeypatch: pytest.
         for name in ("a", "b"):
             held.append(name, intent=name)
     again = held.table.append("again", intent="a", writer=9)
-    assert (again.snapshot.version, again.landed_before) == (3, True)
-    assert again.landing == held.written()[1].landing
+    assert (again.snapshot.version, again.already_committed) == (3, True)
+    assert again.summary == held.written()[1].summary
     assert held.table.names() == ["first", "alone", "a", "b"]
 
 
@@ -64,8 +64,8 @@ def test_an_intent_is_found_though_its_record_knows_of_no_landing(monkeypatch: p
             held.append(name, intent=name)
     monkeypatch.undo()
     again = held.table.append("again", intent="b", writer=9)
-    assert (again.snapshot.version, again.landed_before) == (3, True)
-    assert (again.landing.rows_added, again.landing.files) == (1, 1)
+    assert (again.snapshot.version, again.already_committed) == (3, True)
+    assert (again.summary.rows_added, again.summary.files) == (1, 1)
     assert held.table.names() == ["first", "alone", "a", "b"]
 
 
@@ -149,7 +149,7 @@ def test_files_of_one_who_took_long_are_held_until_they_are_named(old: str, monk
         for name in ("a", "b"):
             held.append(name, begun_ago=timedelta(hours=2 if name == old else 0))
     assert [each.snapshot.version for each in held.written()] == [2, 3, 3]
-    assert [call for call, path in held.store.calls if path.startswith(f"{HOLDS}/")] == ["put", "delete"]
+    assert [call for call, path in held.store.calls if path.startswith(f"{LEASE_DIRECTORY}/")] == ["put", "delete"]
 
 
 def test_who_was_stopped_after_it_was_taken_along_never_leads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def test_nobody_is_told_more_than_is_known(monkeypatch: pytest.MonkeyPatch) -> N
     held.store.faults.clear()
     for name in ("a", "b"):
         again = held.table.append("again", intent=name, writer=9)
-        assert (again.snapshot.version, again.landed_before) == (3, True)
+        assert (again.snapshot.version, again.already_committed) == (3, True)
     assert held.table.names() == ["first", "alone", "a", "b"]
 
 
@@ -264,7 +264,7 @@ def test_an_append_that_landed_elsewhere_is_not_put_again(monkeypatch: pytest.Mo
         other = World(held.store.inner)
         assert other.append("twin", intent="a", base=1, writer=8).snapshot.version == 2
     alone, twin, b = held.written()
-    assert (twin.snapshot.version, twin.landing.rows_added) == (2, 1)
+    assert (twin.snapshot.version, twin.summary.rows_added) == (2, 1)
     assert held.table.names().count("a") + held.table.names().count("twin") == 1
     assert sorted(held.table.names()) == ["alone", "b", "first", "twin"]
     assert {alone.snapshot.version, b.snapshot.version} == {3, 4}

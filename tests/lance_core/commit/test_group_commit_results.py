@@ -30,11 +30,11 @@ def test_those_who_bring_rows_share_a_file(monkeypatch: pytest.MonkeyPatch) -> N
     written = held.written()
     assert [each.snapshot.version for each in written] == [2, 3, 3, 3]
     assert held.rows() == [[1, 2, 3, 4, 5, 6]]
-    assert [each.landing.rows_added for each in written[1:]] == [1, 3, 2]
-    assert [each.landing.files for each in written[1:]] == [1, 1, 1]
+    assert [each.summary.rows_added for each in written[1:]] == [1, 3, 2]
+    assert [each.summary.files for each in written[1:]] == [1, 1, 1]
     (file,) = held.table.at(3).manifest.fragments[-1].files
-    assert sum(each.landing.bytes for each in written[1:]) == file.size
-    assert not any(each.landed_before for each in written)
+    assert sum(each.summary.bytes for each in written[1:]) == file.size
+    assert not any(each.already_committed for each in written)
 
 
 def test_who_comes_with_a_file_goes_with_those_who_bring_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ def test_who_comes_with_a_file_goes_with_those_who_bring_rows(monkeypatch: pytes
     assert [each.snapshot.version for each in written] == [2, 3, 4, 3, 4, 5]
     assert held.rows() == [[1, 2]]
     assert sorted(name for name in held.table.names() if len(name) == 1) == ["a", "b", "c"]
-    assert [each.landing.rows_added for each in written] == [1] * 6
+    assert [each.summary.rows_added for each in written] == [1] * 6
 
 
 def test_files_of_their_own_come_after_the_shared_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,8 +60,8 @@ def test_files_of_their_own_come_after_the_shared_one(monkeypatch: pytest.Monkey
         held.append("c")
     written = held.written()
     assert [each.snapshot.version for each in written] == [2, 3, 3, 3, 3]
-    assert [each.landing.rows_added for each in written] == [1, 1, 1, 2, 1]
-    assert [each.landing.bytes for each in written[2::2]] == [1, 1]
+    assert [each.summary.rows_added for each in written] == [1, 1, 1, 2, 1]
+    assert [each.summary.bytes for each in written[2::2]] == [1, 1]
     assert held.rows() == [[1, 2, 3]]
     assert held.table.names()[-2:] == ["b", "c"]
 
@@ -132,10 +132,10 @@ def test_who_shares_a_file_is_found_by_its_intent(monkeypatch: pytest.MonkeyPatc
         held.append("", rows=[1], intent="a")
         held.append("", rows=[2, 3], intent="b")
     monkeypatch.undo()
-    told = held.written()[2].landing
+    told = held.written()[2].summary
     again = held.table.append("again", intent="b", writer=9)
-    assert (again.snapshot.version, again.landed_before) == (3, True)
-    assert again.landing == told
+    assert (again.snapshot.version, again.already_committed) == (3, True)
+    assert again.summary == told
     assert (told.rows_added, told.files) == (2, 1)
     assert held.rows() == [[1, 2, 3]]
 
@@ -203,7 +203,7 @@ def test_who_writes_for_itself_tells_its_intention_of_the_file() -> None:
     assert isinstance(begun, StartedWrite)
     with pytest.raises(StorageError):
         finish_append(begun, held_rows({"id": [1]}), properties={}, attempts=1)
-    (file,) = idempotency.read(store, idempotency.path_of("a")).files
+    (file,) = idempotency.read_record(store, idempotency.path_of("a")).files
     assert store.head(f"{naming.DATA}/{file}")
 
 
@@ -227,7 +227,7 @@ def test_rows_that_landed_elsewhere_are_not_committed_again(monkeypatch: pytest.
         other = World(held.store.inner)
         assert other.append("twin", intent="of 2", base=1, writer=8).snapshot.version == 2
     written = held.written()
-    assert (written[2].snapshot.version, written[2].landed_before) == (2, True)
+    assert (written[2].snapshot.version, written[2].already_committed) == (2, True)
     assert held.rows() == [[1], [3]]
     assert held.table.names().count("twin") == 1
 
@@ -240,8 +240,8 @@ def test_two_who_hold_one_intent_do_not_share_a_file(monkeypatch: pytest.MonkeyP
         held.append("", rows=[2], intent="twins")
     written = held.written()
     assert [each.snapshot.version for each in written] == [2, 3, 3, 3]
-    assert [each.landed_before for each in written] == [False, False, False, True]
-    assert written[3].landing == written[2].landing
+    assert [each.already_committed for each in written] == [False, False, False, True]
+    assert written[3].summary == written[2].summary
     assert held.rows() == [[1, 2]]
 
 
@@ -280,7 +280,7 @@ def test_nobody_who_shares_a_file_is_told_more_than_is_known(monkeypatch: pytest
     held.store.faults.clear()
     for name in ("a", "b"):
         again = held.table.append("again", intent=name, writer=9)
-        assert (again.snapshot.version, again.landed_before) == (3, True)
+        assert (again.snapshot.version, again.already_committed) == (3, True)
     assert held.rows() == [[1, 2]]
 
 

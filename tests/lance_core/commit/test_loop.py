@@ -73,7 +73,7 @@ def check_history(table: World) -> None:
 def test_the_first_commit_makes_version_1() -> None:
     table = World()
     written = table.create("a", "b")
-    assert (written.snapshot.version, written.attempts, written.landed_before) == (1, 1, False)
+    assert (written.snapshot.version, written.attempts, written.already_committed) == (1, 1, False)
     assert table.names() == ["a", "b"]
     check_history(table)
 
@@ -81,7 +81,7 @@ def test_the_first_commit_makes_version_1() -> None:
 def test_an_answer_that_never_came_is_found_by_the_next_look() -> None:
     table, store = world(Fault(EVERY_MANIFEST, "lost"))
     written = table.append("mine")
-    assert (written.snapshot.version, written.attempts, written.landed_before) == (2, 1, False)
+    assert (written.snapshot.version, written.attempts, written.already_committed) == (2, 1, False)
     assert (table.names(), puts(store)) == (["first", "mine"], 1)
     check_history(table)
 
@@ -182,7 +182,7 @@ def test_a_failure_after_an_unanswered_put_is_undecided(then: Condition) -> None
     assert caught.value.version == 2
     store.land()
     written = table.append("mine", intent="once", writer=2)
-    assert (written.snapshot.version, written.landed_before) == (2, True)
+    assert (written.snapshot.version, written.already_committed) == (2, True)
     assert table.names() == ["first", "mine"]
     check_history(table)
 
@@ -354,7 +354,7 @@ def test_ids_that_are_taken_are_refused() -> None:
     table.append("second")
     taken = Fragment.of(files=table.fragments("third")[0].files, physical_rows=1)
     taken.message.id = 1
-    with pytest.raises(InvalidInput, match="a fragment with id 1, and ids up to 1 are given out already"):
+    with pytest.raises(InvalidInput, match="a fragment with id 1, but ids up to 1 are already assigned"):
         table.write(Append((taken,)), base=table.at())
 
 
@@ -370,7 +370,7 @@ def test_ids_that_are_taken_are_refused() -> None:
 def test_an_operation_of_others_is_not_committed(wire: bytes, name: str) -> None:
     table, _ = world()
     operation = Transaction.decode(wire, path="").operation
-    with pytest.raises(Unsupported, match=f"{name} is read, not committed"):
+    with pytest.raises(Unsupported, match=f"{name} can be read, but not committed"):
         table.write(operation, base=table.at())
 
 

@@ -24,7 +24,7 @@ def test_a_landing_found_in_the_history_is_settled_before_it_is_acknowledged() -
         table.append("mine", intent="load 7")
     store.calls.clear()
     again = table.append("mine", intent="load 7", writer=2)
-    assert (again.snapshot.version, again.landed_before) == (2, True)
+    assert (again.snapshot.version, again.already_committed) == (2, True)
     settled = store.calls.index(("settle", MANIFEST_2))
     assert settled < next(
         at for at, (call, path) in enumerate(store.calls) if call == "put" and path.startswith(INTENTS)

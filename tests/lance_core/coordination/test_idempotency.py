@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lance_core import FOR_GOOD, AlreadyExists, CommitUndecided, Corrupt, InvalidInput, StorageError, Table
+from lance_core import PERMANENT_PREFIX, AlreadyExists, CommitUndecided, Corrupt, InvalidInput, StorageError, Table
 from lance_core.coordination.idempotency import path_of
 from lance_core.format import naming
 from lance_core.format.ids import Version
@@ -46,9 +46,9 @@ def test_the_same_intent_twice_is_one_version() -> None:
     table, _ = world()
     first = table.append("mine", intent="load 7")
     again = table.append("again", intent="load 7", writer=2)
-    assert (first.snapshot.version, first.landed_before) == (2, False)
-    assert (again.snapshot.version, again.landed_before, again.attempts) == (2, True, 0)
-    assert again.landing == first.landing
+    assert (first.snapshot.version, first.already_committed) == (2, False)
+    assert (again.snapshot.version, again.already_committed, again.attempts) == (2, True, 0)
+    assert again.summary == first.summary
     assert table.names() == ["first", "mine"]
 
 
@@ -91,7 +91,7 @@ def test_a_crash_after_the_put_is_found_by_the_next_run() -> None:
     assert record(store, "load 7")["landing"] is None
     table.append("others", writer=2)
     again = table.append("again", intent="load 7", writer=3)
-    assert (again.snapshot.version, again.landed_before) == (2, True)
+    assert (again.snapshot.version, again.already_committed) == (2, True)
     assert table.names() == ["first", "mine", "others"]
     assert record(store, "load 7")["landing"] is not None
 
@@ -108,7 +108,7 @@ def test_a_crash_before_the_put_goes_on_under_the_same_uuid() -> None:
     begun_as = record(store, "load 7")["transaction_uuid"]
     table.append("others", writer=2)
     again = table.append("again", intent="load 7", writer=3)
-    assert (again.snapshot.version, again.landed_before) == (3, False)
+    assert (again.snapshot.version, again.already_committed) == (3, False)
     assert record(store, "load 7")["transaction_uuid"] == begun_as
     assert table.names() == ["first", "others", "again"]
 
@@ -121,7 +121,7 @@ def test_a_put_that_lands_after_its_process_died_is_found() -> None:
         table.append("mine", intent="load 7")
     store.land()
     again = table.append("again", intent="load 7", writer=3)
-    assert (again.snapshot.version, again.landed_before) == (2, True)
+    assert (again.snapshot.version, again.already_committed) == (2, True)
     assert table.names() == ["first", "mine"]
 
 
@@ -150,7 +150,7 @@ def test_the_landing_outlives_the_version() -> None:
     table.append("others", writer=2)
     store.delete(MANIFEST_2)
     again = table.append("again", intent="load 7", writer=3)
-    assert (again.landing.version, again.snapshot.version, again.landed_before) == (2, 3, True)
+    assert (again.summary.version, again.snapshot.version, again.already_committed) == (2, 3, True)
 
 
 def test_a_landing_that_cleanup_may_have_taken_is_undecided() -> None:
@@ -179,7 +179,7 @@ def test_a_late_heartbeat_does_not_forget_the_landing() -> None:
     )
     written = table.append("mine", intent="load 7", writer=3)
     assert (written.snapshot.version, table.names()) == (2, ["first", "theirs"])
-    assert written.landing.version == 2
+    assert written.summary.version == 2
     assert record(store, "load 7")["landing"] is not None
 
 
@@ -322,7 +322,7 @@ def test_an_intent_is_one_change(tmp_path: Path) -> None:
 def test_records_are_swept_when_they_landed_and_are_old(tmp_path: Path) -> None:
     """By the clock of the store; what is still open is remembered however old it is."""
     table = Table.create(tmp_path / "t", rows(1))
-    kept = f"{FOR_GOOD}partition 7"
+    kept = f"{PERMANENT_PREFIX}partition 7"
     for name in ("landed long ago", "landed just now", "open", kept):
         table = table.append(rows(2), intent=name).table
     unfinished = tmp_path / "t" / path_of("open")

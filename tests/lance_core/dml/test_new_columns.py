@@ -230,10 +230,10 @@ def test_both_ways_to_join_agree(spread: int) -> None:
     known = IntegerKeys.of(rows["k"])
     assert known is not None
     as_text = rows.set_column(0, "k", rows["k"].cast(pa.string()))
-    expected = SourceKeys(as_text, ["k"], what="t").rows_for([sought.cast(pa.string())])
+    expected = SourceKeys(as_text, ["k"], what="t").find_rows([sought.cast(pa.string())])
     assert (expected >= 0).any()
-    assert (known.rows_for(sought) == expected).all()
-    assert (SourceKeys(rows, ["k"], what="t").rows_for([sought]) == expected).all()
+    assert (known.find_rows(sought) == expected).all()
+    assert (SourceKeys(rows, ["k"], what="t").find_rows([sought]) == expected).all()
 
 
 def in_pieces(random: np.random.Generator, column: pa.Array) -> pa.ChunkedArray:
@@ -260,11 +260,11 @@ def test_keys_are_found_in_a_table_however_it_is_ordered(seed: int, kind: pa.Dat
     keys = random.permutation(np.unique(random.integers(-span - 9, span + 9, int(random.choice([1, 5, 500])))))
     rows = pa.table({"k": pa.array(keys, mask=random.random(len(keys)) < 0.05).cast(kind)})
     as_text = pa.table({"k": rows["k"].cast(pa.string())})
-    expected = SourceKeys(as_text, ["k"], what="t").rows_for([sought.cast(pa.string())])
-    places, found = SourceKeys(rows, ["k"], what="t").matches([sought])
+    expected = SourceKeys(as_text, ["k"], what="t").find_rows([sought.cast(pa.string())])
+    places, found = SourceKeys(rows, ["k"], what="t").find_matches([sought])
     assert places.tolist() == np.flatnonzero(expected >= 0).tolist()
     assert found.tolist() == expected[expected >= 0].tolist()
-    assert [each.tolist() for each in SourceKeys(as_text, ["k"], what="t").matches([sought.cast(pa.string())])] == [
+    assert [each.tolist() for each in SourceKeys(as_text, ["k"], what="t").find_matches([sought.cast(pa.string())])] == [
         places.tolist(),
         found.tolist(),
     ]
@@ -274,7 +274,7 @@ def test_the_largest_and_the_smallest_numbers_are_keys_like_others() -> None:
     extremes = IntegerKeys.of(pa.chunked_array([[2**63 - 1, -(2**63), None]]))
     assert extremes is not None
     ascending = pa.chunked_array([[-(2**63), *range(20), 2**63 - 1], [None], [2**63 - 1], []], pa.int64())
-    assert [each.tolist() for each in extremes.matches(ascending)] == [[0, 21, 23], [1, 0, 0]]
+    assert [each.tolist() for each in extremes.find_matches(ascending)] == [[0, 21, 23], [1, 0, 0]]
 
 
 @pytest.mark.parametrize("far", [7, 10**12], ids=["close", "far apart"])
@@ -285,7 +285,7 @@ def test_whole_numbers_that_are_there_twice_are_left_to_who_names_them(far: int)
         SourceKeys(pa.table({"k": twice}), ["k"], what="t")
     extremes = IntegerKeys.of(pa.chunked_array([[2**63 - 1, -(2**63), None]]))
     assert extremes is not None
-    assert extremes.rows_for(pa.chunked_array([[0, -(2**63), None, 2**63 - 1]])).tolist() == [-1, 1, -1, 0]
+    assert extremes.find_rows(pa.chunked_array([[0, -(2**63), None, 2**63 - 1]])).tolist() == [-1, 1, -1, 0]
 
 
 # What the encoder is told

@@ -380,7 +380,7 @@ def test_a_plan_made_again_reads_only_what_came_since(tmp_path: Path) -> None:
 
     def planned() -> Update:
         base = load_latest(locate(str(tmp_path / "t")))
-        update = upsert(base, as_input(brought).materialized(), rules, limits=limits, runtime=SYSTEM_RUNTIME, seen=seen)
+        update = upsert(base, as_input(brought).materialized(), rules, limits=limits, runtime=SYSTEM_RUNTIME, cache=seen)
         assert update is not None
         return update
 
@@ -402,7 +402,7 @@ def test_a_plan_made_again_reads_what_changed_since(tmp_path: Path) -> None:
     def rows_that_change() -> int:
         base = load_latest(locate(str(tmp_path / "t")))
         update = upsert(
-            base, as_input(ALL).materialized(), rules, limits=FileLimits(), runtime=SYSTEM_RUNTIME, seen=seen
+            base, as_input(ALL).materialized(), rules, limits=FileLimits(), runtime=SYSTEM_RUNTIME, cache=seen
         )
         assert update is not None
         return sum(len(BitMap.deserialize(rows)) for rows in (update.affected or {}).values())

@@ -245,7 +245,7 @@ def test_orphans_go_after_their_grace_period(place: str) -> None:
 
 
 def test_no_argument_makes_the_grace_period_shorter_than_an_hour(place: str) -> None:
-    with pytest.raises(InvalidInput, match="stays for 1:00:00 at least"):
+    with pytest.raises(InvalidInput, match="must be at least 1:00:00"):
         Table.open(place).cleanup(orphan_grace=timedelta(minutes=59))
 
 
@@ -262,7 +262,7 @@ def test_it_stops_and_asks_where_most_files_look_like_orphans(place: str) -> Non
         orphan(place, f"data/{number}.lance", 30 * DAY)
     before = files(place)
     assert Table.open(place).cleanup(dry_run=True).seems_wrong
-    with pytest.raises(InvalidInput, match=r"30 of .* files are named by no version"):
+    with pytest.raises(InvalidInput, match=r"no version references 30 of"):
         Table.open(place).cleanup()
     assert files(place) == before
     assert len(Table.open(place).cleanup(force=True).orphans) == 30
@@ -522,7 +522,7 @@ def test_a_listing_that_misses_the_newest_harms_nothing(place: str) -> None:
 
 def test_what_is_too_much_for_one_notice_is_told_in_several(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has to read them can."""
-    monkeypatch.setattr(leases, "_IN_ONE", 2)
+    monkeypatch.setattr(leases, "_FILES_PER_RECORD", 2)
     names = tuple(orphan(place, f"data/00001111000011110000111{number}ab.lance", 30 * DAY) for number in range(5))
     told: list[SweepNotice] = []
 
@@ -622,7 +622,7 @@ def test_a_hold_that_goes_because_its_version_came_is_no_gap(place: str) -> None
         finish(begun, Append((made,)), properties={}, attempts=10)
         release(local, held[0])
 
-    faults = [Fault(calling("walk", "data"), "", begins), Fault(calling("read", leases.HOLDS), "", lands)]
+    faults = [Fault(calling("walk", "data"), "", begins), Fault(calling("read", leases.LEASE_DIRECTORY), "", lands)]
     location = Location(place, FaultyStore(local, faults), LanceCodec(local))
     report = cleanup.clean(
         load_latest(location), Retention(14 * DAY, 10), dry_run=False, force=True, runtime=SYSTEM_RUNTIME
