@@ -15,9 +15,9 @@ def grid() -> str:
     lines = [
         "# Conflict rules",
         "",
-        "Generated from `conflicts.py`; a test keeps this file current. Row: the operation being committed. Column: the",
-        "operation that was committed before it. An empty cell is `compatible`, ✗ `incompatible`, ↻ `plan_again`, ?",
-        "`unknown_change`; a number is one of the rules below, which inspect the two operations.",
+        "Generated from `conflicts.py`; a test keeps this file current. Row: the operation being committed. Column:",
+        "the operation that was committed before it. An empty cell is `compatible`, ✗ `incompatible`, ↻ `plan_again`,",
+        "? `unknown_change`; a number is one of the rules below, which inspect the two operations.",
         "",
     ]
     signs = {compatible: "", incompatible: "✗", plan_again: "↻", unknown_change: "?"}
@@ -31,8 +31,8 @@ def grid() -> str:
             for ours in OPERATION_TYPES
         ),
         "",
-        *(f"- {(signs | numbers)[rule] or 'empty'} `{rule.__name__}`: {_said(rule)}" for rule in (*signs, *numbers)),
-        f"- `{reused_field.__name__}`: {_said(reused_field)}",
+        *(f"- {(signs | numbers)[rule] or 'empty'} `{rule.__name__}`: {_reason(rule)}" for rule in (*signs, *numbers)),
+        f"- `{reused_field.__name__}`: {_reason(reused_field)}",
         "",
     ]
     return "\n".join(lines)
@@ -42,7 +42,8 @@ def _in_order(columns: Mapping[OperationType, Rule]) -> Iterable[Rule]:
     return (columns[kind] for kind in OPERATION_TYPES)
 
 
-def _said(rule: Rule) -> str:
+def _reason(rule: Rule) -> str:
+    """Return the docstring of a rule as one line."""
     return " ".join((rule.__doc__ or "").split())
 
 

@@ -12,7 +12,8 @@ from lance_core.format._pb import table_pb2
 from lance_core.format.schema import TableSchema
 
 FIELD_ID_MAX_KEY = "lance_assets.field_id_max"
-"""The config key. It is absent if the schema and the data files already contain the highest id."""
+"""The config key of the highest field id. The key is absent if the schema and the data files already contain that
+id."""
 _DIGITS_MAX = 10
 
 

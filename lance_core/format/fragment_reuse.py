@@ -1,9 +1,9 @@
 """Fragment reuse index: the record of where rows moved in compactions that left the other indices unchanged.
 
-It is the entry `__lance_frag_reuse` of the index section, with one `Version` message for each such compaction. A
-reader of another index maps the addresses it finds through the compactions, oldest first: the k-th surviving old
-address is the k-th row of the new fragments. This module encodes and decodes the entry and applies it to coverage;
-`maintenance/` decides when one is written.
+The record is the entry `__lance_frag_reuse` of the index section, with one `Version` message for each such
+compaction. A reader of another index maps the addresses it finds through the compactions, oldest first: the k-th
+surviving old address is the k-th row of the new fragments. This module encodes and decodes the entry and applies it
+to coverage; `maintenance/` decides when one is written.
 """
 
 import uuid
@@ -64,7 +64,7 @@ class FragmentReuse:
 
     @classmethod
     def decode(cls, data: bytes, *, path: str) -> "FragmentReuse":
-        """Decode the content, wherever it is stored."""
+        """Decode the content, which is stored in the entry or in a file of its own."""
         size_guard.check_message(data, path=path)
         try:
             content = _Details.InlineContent.FromString(data)

@@ -30,8 +30,8 @@ class Offsets:
 
 
 def section_offsets(index_section: bytes | None, transaction: bytes | None, *, before: bytes = b"") -> Offsets:
-    """Return the positions at which `frame_manifest` puts the sections. They are known before the manifest, which has
-    to contain them, is serialised."""
+    """Return the positions at which `frame_manifest` puts the sections. The manifest contains these positions, so
+    they are computed before it is serialised."""
     position = len(before)
     offsets: list[int | None] = []
     for section in (index_section, transaction):

@@ -73,7 +73,7 @@ def is_successor(ids: Ids, before: Ids) -> npt.NDArray[np.bool_]:
 
 
 def last_ids(starts: Ids, lengths: Counts) -> Ids:
-    """Return the last id of each run. It is inclusive because the exclusive end may need more than 64 bits."""
+    """Return the last id of each run, inclusive, because the exclusive end may need more than 64 bits."""
     return starts + (lengths - 1).astype(np.uint64)
 
 

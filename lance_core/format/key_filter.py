@@ -65,7 +65,7 @@ def key_filter(field_ids: Sequence[int], columns: Sequence[pa.Array], *, exact: 
     """Return the encoded filter of these keys: one array for each key column, without nulls and without floats (their
     bits would be compared). `exact` stores the hashes themselves, if they are few."""
     message = transaction_pb2.Transaction.KeyExistenceFilter(field_ids=field_ids)
-    hashes = sorted_unique(_hashes(columns))
+    hashes = sorted_unique(hashes_of(columns))
     if exact and len(hashes) <= _EXACT_MAX:
         message.exact.key_hashes.extend(hashes.tolist())
         message.exact.SetInParent()
@@ -78,7 +78,7 @@ def key_filter(field_ids: Sequence[int], columns: Sequence[pa.Array], *, exact: 
 def merge_filters(field_ids: Sequence[int], filters: Sequence[bytes], *, exact: bool) -> bytes:
     """Return the filter of all keys, given the filters that `key_filter` made for separate portions."""
     message = transaction_pb2.Transaction.KeyExistenceFilter(field_ids=field_ids)
-    parts = [transaction_pb2.Transaction.KeyExistenceFilter.FromString(key_hash) for key_hash in filters]
+    parts = [transaction_pb2.Transaction.KeyExistenceFilter.FromString(encoded) for encoded in filters]
     hashes = sorted_unique(
         np.array([key_hash for part in parts for key_hash in part.exact.key_hashes], dtype=np.uint64)
     )
@@ -92,11 +92,6 @@ def merge_filters(field_ids: Sequence[int], filters: Sequence[bytes], *, exact: 
         words |= _words(bloom)
     _set_bits(words, hashes)
     return _bloom(message, words)
-
-
-def hashes_of(columns: Sequence[pa.Array]) -> Hashes:
-    """Of keys, given as to `key_filter`: a number for each."""
-    return _hashes(columns)
 
 
 def _set_bits(words: npt.NDArray[np.uint32], hashes: Hashes) -> None:
@@ -130,8 +125,9 @@ def _words(bloom: transaction_pb2.Transaction.BloomFilter) -> npt.NDArray[np.uin
     return np.frombuffer(bloom.bitmap, dtype="<u4").reshape(-1, _WORDS_PER_BLOCK)
 
 
-def _hashes(columns: Sequence[pa.Array]) -> Hashes:
-    """Of one column its bytes; of several each one's bytes and a zero, one after another."""
+def hashes_of(columns: Sequence[pa.Array]) -> Hashes:
+    """Return the hash of each key; the columns are those of `key_filter`. A key of one column is hashed as its bytes, a
+    key of several columns as the bytes of each value followed by a zero byte."""
     if len(columns) == 1 and not _is_text(columns[0].type):
         return xxh64(_byte_matrix(columns[0]))
     parts = [_text_bytes(column) if _is_text(column.type) else _fixed_width_bytes(column) for column in columns]

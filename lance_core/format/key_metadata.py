@@ -1,5 +1,5 @@
-"""Declared keys: the primary key and clustering key that a table's owner declares in field metadata and nobody
-enforces.
+"""Declared keys: the primary key and clustering key that a table's owner declares in field metadata, without
+enforcement.
 
 A primary key is a set of fields that are marked one by one, optionally with their order; a clustering key consists of
 positions only. The metadata is authoritative, the protobuf fields repeat what follows from it. A declared key cannot

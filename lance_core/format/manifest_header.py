@@ -53,8 +53,8 @@ def last_fragment_id(message: bytes) -> int | None:
 
 
 def _declare_last_fragment_type() -> type[Message]:
-    """Declare a manifest type with room for one fragment, as bytes. A parser keeps the last value of a repeated
-    occurrence."""
+    """Declare a manifest type with a single fragment, as bytes. A parser keeps the last occurrence of a field that is
+    not repeated."""
     package = f"{table_pb2.DESCRIPTOR.package}.last_fragment"
     file = descriptor_pb2.FileDescriptorProto(name="lance_core/format/last_fragment", package=package)
     file.message_type.add(name="Manifest").field.add(

@@ -45,15 +45,11 @@ def with_progress(
         return existing
     old_entry = next((index for index in existing if index.name == MEM_WAL), None)
     details = table_pb2.MemWalIndexDetails() if old_entry is None else _details(old_entry)
-    reached = {shard_progress.shard_id.uuid: shard_progress for shard_progress in details.compacted_sstables}
-    for shard_progress in progress:
-        if shard_progress.shard not in reached:
-            reached[shard_progress.shard] = details.compacted_sstables.add(
-                shard_id=table_pb2.UUID(uuid=shard_progress.shard)
-            )
-        reached[shard_progress.shard].generation = max(
-            reached[shard_progress.shard].generation, shard_progress.generation
-        )
+    entries = {entry.shard_id.uuid: entry for entry in details.compacted_sstables}
+    for shard, generation in ((item.shard, item.generation) for item in progress):
+        if shard not in entries:
+            entries[shard] = details.compacted_sstables.add(shard_id=table_pb2.UUID(uuid=shard))
+        entries[shard].generation = max(entries[shard].generation, generation)
     message = table_pb2.IndexMetadata(name=MEM_WAL, dataset_version=version, index_version=0, created_at=created_ms)
     message.uuid.uuid = identity.bytes
     message.index_details.type_url = _TYPE_URL

@@ -59,7 +59,8 @@ def detached_version(number: int) -> Version:
 
 
 def parse_manifest_name(name: str) -> tuple[Version, NamingScheme] | None:
-    """Return the version and naming scheme of a file name in `_versions/`, or `None` if it is not a numbered version."""
+    """Return the version and naming scheme of a file name in `_versions/`, or `None` if it names no numbered
+    version."""
     if matched := _V2.fullmatch(name):
         version = _U64_MAX - int(matched[1])
         return (Version(version), NamingScheme.V2) if 0 < version < _DETACHED_BIT else None

@@ -264,7 +264,7 @@ def _data_replacement(message: _Message) -> Operation:
 
 
 def _update_mem_wal_state(message: _Message) -> Operation:
-    """Decode MemWAL progress. Writers of 2025 used the same number for another message, which nobody reads any more."""
+    """Decode MemWAL progress. Writers of 2025 used the same number for another message, which is obsolete."""
     wire = message.update_mem_wal_state
     progress = _progress(wire.compacted_sstables)
     return Other(message) if progress is None or len(UnknownFieldSet(wire)) else op.UpdateMemWalState(progress)

@@ -28,7 +28,7 @@ class Append:
     fragments: tuple[Fragment, ...]
     overlaps: bool | None = field(default=None, compare=False)
     """True if the committed append has a key of our upsert, or a row of the slice that our change overwrites; `None`
-    if this was not checked. Not part of the encoded transaction."""
+    if this was not checked. The encoded transaction omits it."""
     name: ClassVar[str] = "Append"
 
 
@@ -54,8 +54,8 @@ class Delete:
     removed_ids: tuple[FragmentId, ...]
     predicate: str
     affected: RowOffsets | None = field(default=None, compare=False)
-    """The rows that it removes, by fragment. They allow it to be rebased over a commit that removed other rows. They
-    are not part of the encoded transaction, so a decoded one is replanned instead."""
+    """The rows that it removes, by fragment. They allow it to be rebased over a commit that removed other rows. The
+    encoded transaction omits them, so a decoded one is replanned instead."""
     name: ClassVar[str] = "Delete"
 
 
@@ -113,8 +113,8 @@ class Update:
     replaced_slice: AffectedRows | None = field(default=None, compare=False, repr=False)
     """The slice that it overwrites. The change is valid only if it has seen every row of the slice."""
     deletes_unmatched: bool = field(default=False, compare=False)
-    """True if it removes the rows without a match. It must then have seen the rows that other upserts insert. Not
-    part of the encoded transaction."""
+    """True if it removes the rows without a match. It must then have seen the rows that other upserts insert. The
+    encoded transaction omits it."""
     overlaps: bool | None = field(default=None, compare=False)
     """As in `Append`."""
     name: ClassVar[str] = "Update"
@@ -146,15 +146,16 @@ class Rewrite:
     """The fragment reuse index, for readers of indices that stay unchanged. It replaces the table's entry. The
     transaction does not carry it, only the version that it creates."""
     earlier_reuse: FragmentReuse | None = field(default=None, compare=False, repr=False)
-    """The compactions before this one, which the rewritten segments have already followed. Not part of the
-    transaction."""
+    """The compactions before this one, which the rewritten segments have already followed. The encoded transaction
+    omits them."""
     uncovers_fragile: bool = field(default=False, compare=False)
-    """True if indices that a later rewrite over `fragment_reuse` would break lose coverage of the moved rows. Not
-    part of the transaction, like `fragment_reuse`."""
+    """True if indices that a later rewrite over `fragment_reuse` would break lose coverage of the moved rows. The
+    encoded transaction omits it, like `fragment_reuse`."""
     uncovered: tuple[str, ...] = field(default=(), compare=False)
-    """Names of the indices that lose coverage, according to the plan. Not part of the transaction."""
+    """Names of the indices that lose coverage, according to the plan. The encoded transaction omits them."""
     reserved_in: Version | None = field(default=None, compare=False)
-    """The version that assigned the fragment ids, if the planner has just committed it. Not part of the transaction."""
+    """The version that assigned the fragment ids, if the planner has just committed it. The encoded transaction omits
+    it."""
     name: ClassVar[str] = "Rewrite"
 
 

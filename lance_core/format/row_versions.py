@@ -40,7 +40,8 @@ class RowVersions:
 
     @classmethod
     def decode(cls, data: bytes | None, *, rows: int, path: str, field: str) -> "RowVersions":
-        """Return the versions of a fragment that has `rows` physical rows; `data` is `None` if it stores no sequence."""
+        """Return the versions of a fragment that has `rows` physical rows. `data` is `None` if the fragment stores no
+        sequence."""
         if rows > ROWS_MAX:
             raise Corrupt(f"declares {rows} rows; a fragment has at most {ROWS_MAX}", path=path, field=field)
         if data is None:
@@ -100,11 +101,6 @@ class RowVersions:
             raise InvalidInput(f"rows {start} to {stop} were requested from a sequence of {len(self)} rows")
         run, _, lengths = clip_runs(self._lengths, start, stop)
         return RowVersions(lengths, self._versions[run])
-
-    def take(self, positions: Positions) -> "RowVersions":
-        """Of the rows at these positions, in their order."""
-        run = np.searchsorted(np.cumsum(self._lengths), check_positions(positions, len(self)), side="right")
-        return RowVersions.of(self._versions[run])
 
     def delete(self, positions: Positions) -> "RowVersions":
         """Remove the rows at these positions, which are ascending and distinct, as in a deletion vector."""

@@ -136,14 +136,6 @@ class RowIdSequence:
         run, skip, lengths = clip_runs(self.lengths, start, stop)
         return RowIdSequence(self.starts[run] + skip.astype(np.uint64), lengths, self.segments[run])
 
-    def take(self, positions: Positions) -> "RowIdSequence":
-        """The ids at these positions, in their order, to be written as one segment."""
-        ends = np.cumsum(self.lengths)
-        rows = check_positions(positions, len(self))
-        run = np.searchsorted(ends, rows, side="right")
-        within = rows - (ends - self.lengths)[run]
-        return RowIdSequence.of(self.starts[run] + within.astype(np.uint64))
-
     def delete(self, positions: Positions) -> "RowIdSequence":
         """Remove the rows at these positions, which are ascending and distinct, as in a deletion vector."""
         run, skip, lengths = remove_positions(self.lengths, check_positions(positions, len(self)))

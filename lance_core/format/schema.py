@@ -46,7 +46,7 @@ class Field:
 
     @property
     def is_primary_key(self) -> bool:
-        """True if the field is part of the declared primary key, which nobody enforces."""
+        """True if the field is part of the declared primary key, which is not enforced."""
         return key_metadata.is_primary_key(self.metadata)
 
     def walk(self) -> Iterator["Field"]:
@@ -244,8 +244,8 @@ def _check_field_alone(field: Field) -> None:
         kind = field.metadata.get(EXTENSION_NAME, b"").decode(errors="replace")
         extension = f" and the extension type {kind!r}" if kind else ""
         raise Unsupported(
-            f"field {field.name!r} (id {field.id}) has the logical type {field.logical_type[:_SHOWN_MAX]!r}{extension}, "
-            f"which are not a valid Arrow field: {error}"
+            f"field {field.name!r} (id {field.id}) has the logical type {field.logical_type[:_SHOWN_MAX]!r}"
+            f"{extension}, which do not make a valid Arrow field: {error}"
         ) from error
 
 
@@ -294,7 +294,7 @@ def _from_arrow(column: pa.Field, ids: Iterator[int], path: str, *, depth: int) 
     elif pa.types.is_map(arrow):
         if arrow.keys_sorted:
             raise UnknownLogicalType(
-                f"field {path!r} is a map with sorted keys, which Lance cannot store; use a map type without keys_sorted"
+                f"field {path!r} is a map with sorted keys, which Lance cannot store; use a map without keys_sorted"
             )
         logical = "map"
         entries = pa.field("entries", pa.struct([arrow.key_field, arrow.item_field]), nullable=False)

@@ -1,11 +1,11 @@
 """64-bit Roaring bitmap codec: row sets in the encoding of posting lists of the n-gram index.
 
-The encoding is that of `BitMap64`: a count, then an upper half and a 32-bit bitmap for each upper half. `BitMap64`
-parses and validates the bytes, which may be damaged or hostile: a fuzzer with 12,000 mutated inputs found no crash and
-no set that differs from the bytes. It refuses upper halves that are repeated or not ascending, which no writer produces.
+The encoding is that of `BitMap64`: a count, then each upper half with a 32-bit bitmap. `BitMap64` parses and
+validates the bytes, which may be damaged or hostile: 12,000 mutated inputs caused no crash and no other set than a
+parser written by hand. It refuses upper halves that are repeated or not ascending, which no writer produces.
 
-A `RowSet` holds one 32-bit bitmap for each upper half, so `encode` writes the few bytes around them instead of copying
-all rows into a `BitMap64`; the bytes are the same. `decode` splits the validated bytes without expanding any row.
+A `RowSet` holds one 32-bit bitmap for each upper half. `encode` therefore writes the few bytes around them instead of
+copying all rows into a `BitMap64`; the bytes are the same. `decode` splits the validated bytes and expands no row.
 """
 
 import struct
@@ -29,17 +29,19 @@ def encode(rows: RowSet) -> bytes:
 
 def decode(data: bytes | memoryview, rows_under: RowsUnder, *, path: str, keep_impossible_rows: bool = False) -> RowSet:
     """Decode a set. Rows that cannot exist are dropped, unless `keep_impossible_rows` is set."""
+    # Both classes accept any buffer, although their stubs only declare `bytes`.
     try:
-        # Serialised again, the bytes are canonical: each bitmap is as long as `serialize` makes it.
-        canonical = memoryview(BitMap64.deserialize(data).serialize())
+        validated = BitMap64.deserialize(memoryview(data))  # type: ignore[arg-type]
     except (ValueError, IndexError) as error:
         raise Corrupt("is not a set of rows", path=path, field="posting_list") from error
+    # Serialised again, the bytes are canonical: each 32-bit bitmap is as long as `serialize` makes it.
+    canonical = memoryview(validated.serialize())
     parts: dict[int, BitMap] = {}
     position = _COUNT.size
     while position < len(canonical):
         (high,) = _UPPER_HALF.unpack_from(canonical, position)
         position += _UPPER_HALF.size
-        part = BitMap.deserialize(canonical[position:])
+        part = BitMap.deserialize(canonical[position:])  # type: ignore[arg-type]
         position += len(part.serialize())
         rows = rows_under(high)
         if not keep_impossible_rows and part.max() >= rows:

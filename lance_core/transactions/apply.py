@@ -1,8 +1,8 @@
 """Apply: the manifest after a change, computed from the head and the operation.
 
-This module is pure: the caller passes time, names, the library version and the older version that a Restore brings
-back. `format/manifest_builder.py` stores the result; `apply_rows.py` holds the operations on rows and columns. Start
-with `apply`.
+This module is pure: the caller passes time, names, the library version and, for a Restore, the older version.
+`format/manifest_builder.py` stores the result; `apply_rows.py` holds the operations on rows and columns. Start with
+`apply`.
 """
 
 from collections.abc import Mapping, Sequence

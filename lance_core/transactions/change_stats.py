@@ -1,5 +1,5 @@
-"""Change statistics: how many rows a change added and removed, and which files it wrote. They are for users and for
-the ledger; no commit decision uses them.
+"""Change statistics: how many rows a change added and removed, and which files it wrote. The numbers are for users
+and for the ledger; no commit decision uses them.
 """
 
 from collections.abc import Sequence

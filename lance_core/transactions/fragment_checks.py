@@ -33,7 +33,7 @@ def check_no_row_ids(fragments: Iterable[Fragment]) -> None:
     table has them, and all other fragments would lack theirs."""
     for fragment in fragments:
         if fragment.message.WhichOneof("row_id_sequence") is not None:
-            raise InvalidInput(f"{_describe_fragment(fragment)} brings stable row ids, and {STABLE_ROW_IDS_ADVICE}")
+            raise InvalidInput(f"{_describe_fragment(fragment)} has stable row ids, but {STABLE_ROW_IDS_ADVICE}")
 
 
 def check_fields(fragments: Sequence[Fragment], schema: TableSchema) -> None:

@@ -1,7 +1,7 @@
 """Invariants: what must hold between any two consecutive versions, and for every fragment that a change adds.
 
-They are checked before each put, in production too: a violation is a bug of this library and must not reach the
-table.
+The commit loop checks them before each put, in production too: a violation is a bug of this library and must not
+reach the table.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def _check_counters(before: Manifest | None, after: Manifest) -> None:
 
 
 def _check_new_ids(before: Manifest | None, after: Manifest, added: Sequence[Fragment]) -> None:
-    """Check the ids of added fragments. They are above all assigned ids, or were reserved before and belong to no
+    """Check the ids of added fragments. Each id is above all assigned ids, or was reserved before and belongs to no
     fragment."""
     assigned_max = -1 if before is None else before.max_fragment_id
     last = assigned_max

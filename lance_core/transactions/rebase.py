@@ -32,7 +32,7 @@ from lance_core.transactions.index_coverage import LiveFragments, remove_coverag
 
 @dataclass(frozen=True, slots=True)
 class RequiredInputs:
-    """What has to be fetched before a change can be rebased onto the head."""
+    """Inputs that have to be fetched before a change can be rebased onto the head."""
 
     deletions: tuple[Fragment, ...] = ()
     """Fragments of the head whose deletion vectors are needed."""
@@ -220,20 +220,21 @@ def _superseded_system_segments(operation: op.CreateIndex, head: Manifest) -> It
 def _tombstone_dropped_columns(
     fragments: Sequence[Fragment], before: TableSchema, after: TableSchema, operation: Operation, head: Manifest
 ) -> tuple[Fragment, ...]:
-    """Mark columns that others dropped as dead, so that no later column can be mistaken for them. If a column of the
-    same name was added again, the fragments are refused instead, since their values for it would be lost."""
+    """Mark columns that others dropped as dead, so that no later column can be mistaken for them. If another column
+    has the name of a dropped one now, for example after a cast, the fragments are refused instead, since their values
+    would be lost."""
     known, current = _field_paths(before), _field_paths(after)
     dropped = known.keys() - current.keys()
     if not dropped:
         return tuple(fragments)
-    added_again = {current[field_id] for field_id in current.keys() - known.keys()} & {
+    renewed = {current[field_id] for field_id in current.keys() - known.keys()} & {
         known[field_id] for field_id in dropped
     }
     result = []
     for fragment in fragments:
         for field_id in (each for file in fragment.files for each in file.field_ids):
-            if field_id in dropped and known[field_id] in added_again:
-                what = f"the column {'.'.join(known[field_id])} was dropped and added again"
+            if field_id in dropped and known[field_id] in renewed:
+                what = f"the column {'.'.join(known[field_id])} was replaced by another one of that name"
                 raise _conflict(operation, head, what, "columns_are_there")
         files = [file.without_fields(dropped) if dropped & set(file.field_ids) else file for file in fragment.files]
         live_files = [file for file in files if set(file.field_ids) != {TOMBSTONE}]

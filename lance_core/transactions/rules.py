@@ -38,7 +38,7 @@ def plan_again(ours: Operation, theirs: Operation) -> Verdict:
 
 
 def unknown_change(ours: Operation, theirs: Operation) -> Verdict:
-    """It is unknown what the other operation changed, so every operation planned before it is replanned."""
+    """The other operation may have changed anything, so every operation planned before it is replanned."""
     return Verdict.RETRY
 
 
@@ -108,7 +108,7 @@ def same_rows_or_new_keys(ours: Operation, theirs: Operation) -> Verdict:
 
 
 def same_fragments_or_slice(ours: Operation, theirs: Operation) -> Verdict:
-    """Both replace the state of a fragment, or values changed that decide which rows belong to the overwritten slice."""
+    """Both replace the state of a fragment, or values changed that decide which rows are in the overwritten slice."""
     assert isinstance(ours, op.Update)
     return max(same_fragments(ours, theirs), retry_if(ours.replaced_slice is not None))
 
@@ -124,8 +124,8 @@ def both_replace(ours: Operation, theirs: Operation) -> Verdict:
 
 def same_config_keys(ours: Operation, theirs: Operation) -> Verdict:
     """Both set the same config key to a value, and the user has to decide which one is meant."""
-    mine, other = config_of(ours), config_of(theirs)
-    return incompatible_if(have_common_key(mine, other))
+    our_config, their_config = config_of(ours), config_of(theirs)
+    return incompatible_if(have_common_key(our_config, their_config))
 
 
 def settings_of_what_went(ours: Operation, theirs: Operation) -> Verdict:
@@ -137,7 +137,7 @@ def settings_of_what_went(ours: Operation, theirs: Operation) -> Verdict:
 
 def same_settings(ours: Operation, theirs: Operation) -> Verdict:
     """Both set the same key of a map or the metadata of the same column. The metadata of the schema counts as one
-    setting. It is no conflict if both delete the same config key."""
+    setting. A config key that both delete is no conflict."""
     assert isinstance(ours, op.UpdateConfig)
     assert isinstance(theirs, op.UpdateConfig)
     return incompatible_if(

@@ -76,7 +76,7 @@ def test_paths_that_mean_nothing(schema: TableSchema, path: str) -> None:
 def test_a_path_with_two_meanings_is_refused() -> None:
     children = pa.struct([("a.b", pa.struct([("c", pa.int8())])), ("a", pa.struct([("b.c", pa.int8())]))])
     schema = TableSchema.from_arrow(pa.schema([("s", children)]))
-    with pytest.raises(InvalidInput, match=r"either of several; write 's.`a.b`.c' or 's.a.`b.c`'"):
+    with pytest.raises(InvalidInput, match=r"is ambiguous; write 's.`a.b`.c' or 's.a.`b.c`'"):
         find_field(schema, "s.a.b.c")
 
 

@@ -3,7 +3,14 @@
 import pytest
 
 from lance_core import Corrupt
-from lance_core.format.framing import FOOTER, Offsets, frame_manifest, extract_manifest_message, section_offsets, read_section
+from lance_core.format.framing import (
+    FOOTER,
+    Offsets,
+    extract_manifest_message,
+    frame_manifest,
+    read_section,
+    section_offsets,
+)
 
 MESSAGE = b"the manifest"
 
@@ -47,7 +54,7 @@ def test_a_position_outside_is_corrupt(position: int) -> None:
 
 def test_a_message_that_leaves_a_gap_is_corrupt() -> None:
     data = frame_manifest(None, None, MESSAGE)
-    with pytest.raises(Corrupt, match="does not fill the file"):
+    with pytest.raises(Corrupt, match="do not reach up to the footer"):
         extract_manifest_message(data[:-16] + b"gap" + data[-16:], path="m")
 
 

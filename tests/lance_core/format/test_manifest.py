@@ -110,7 +110,7 @@ def test_another_version_than_its_name_is_corrupt(real: Manifest, named: int | N
     message = whole(real)
     message.version = said
     data = frame_manifest(None, None, message.SerializeToString())
-    with pytest.raises(Corrupt, match=f"says it is version {said}"):
+    with pytest.raises(Corrupt, match=f"contains version {said}"):
         Manifest.decode(data, path="m", version=None if named is None else Version(named))
 
 
@@ -135,7 +135,7 @@ def test_a_section_that_is_elsewhere_is_corrupt(field: str, real: Manifest) -> N
 def test_rows_that_were_never_counted_are_not_guessed(real: Manifest) -> None:
     message = whole(real)
     message.fragments[0].physical_rows = 0
-    with pytest.raises(Unsupported, match="fragment 0 does not say how many rows it has"):
+    with pytest.raises(Unsupported, match="fragment 0 does not record its number of rows"):
         Manifest.decode(frame_manifest(None, None, message.SerializeToString()), path="m").row_count()
 
 
@@ -159,7 +159,10 @@ def test_the_storage_version_of_old_tables_is_inferred(
         message.ClearField("fragments")
     else:
         message.fragments[0].files[0].file_major_version, message.fragments[0].files[0].file_minor_version = stamp
-    assert str(Manifest.decode(frame_manifest(None, None, message.SerializeToString()), path="m").storage_version) == expected
+    assert (
+        str(Manifest.decode(frame_manifest(None, None, message.SerializeToString()), path="m").storage_version)
+        == expected
+    )
 
 
 @pytest.mark.parametrize("damage", ["empty", "zeroes", "cut", "text"])

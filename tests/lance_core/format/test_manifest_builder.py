@@ -164,5 +164,5 @@ def test_files_of_another_version_set_the_flag_for_mixed_ones() -> None:
 def test_the_last_numbers_have_none_after_them(version: int) -> None:
     message = born().copy_header()
     message.version = version
-    with pytest.raises(Corrupt, match=f"m: is version {version}, and no number of a line follows it"):
+    with pytest.raises(Corrupt, match=f"m: is version {version}, the highest version number of a branch"):
         ManifestBuilder.for_successor(Manifest.from_header(message, index_section=None, transaction=None, path="m"))

@@ -39,6 +39,14 @@ def test_rows_that_cannot_be_there() -> None:
     assert len(treemap.decode(data, lambda _high: 0, path="x", keep_impossible_rows=True)) == 4
 
 
+@pytest.mark.parametrize("halves", [(3, 1), (2, 2)])
+def test_upper_halves_that_do_not_ascend_are_refused(halves: tuple[int, int]) -> None:
+    part = bytes(BitMap([1, 70_000]).serialize())
+    data = struct.pack("<Q", 2) + b"".join(struct.pack("<I", high) + part for high in halves)
+    with pytest.raises(Corrupt, match="is not a set of rows"):
+        treemap.decode(data, lambda _high: ALL, path="x")
+
+
 def test_four_billion_rows_in_a_few_bytes_cost_nothing() -> None:
     data = treemap.encode(RowSet({0: BitMap(range(ALL - 1))}))
     assert len(treemap.decode(data, lambda _high: 10, path="x")) == 10
@@ -52,7 +60,7 @@ def test_what_is_cut_short_is_said_to_be() -> None:
                 treemap.decode(data[:length], lambda _high: ALL, path="x")
 
 
-@pytest.mark.parametrize("data", [struct.pack("<Q", 1 << 60), struct.pack("<QIII", 1, 0, 77, 0), b"\xff" * 40])
+@pytest.mark.parametrize("data", [struct.pack("<Q", 1 << 60), struct.pack("<QIII", 1, 0, 77, 0), b"\xff" * 40, b""])
 def test_what_is_no_set(data: bytes) -> None:
     with pytest.raises(Corrupt):
         treemap.decode(data, lambda _high: ALL, path="x")

@@ -96,5 +96,5 @@ def test_a_table_that_we_cannot_write_is_not_written() -> None:
 def test_overwrite_takes_no_deleted_rows() -> None:
     part = fresh("a", rows=2)
     part.message.deletion_file.CopyFrom(table_pb2.DeletionFile(num_deleted_rows=1))
-    with pytest.raises(InvalidInput, match="cannot bring fragments with deleted rows"):
+    with pytest.raises(InvalidInput, match="cannot contain fragments with deleted rows"):
         after(born(), Overwrite((part,), SCHEMA))

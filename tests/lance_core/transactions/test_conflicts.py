@@ -262,7 +262,8 @@ CASES: dict[str, tuple[Operation, Operation, str, str]] = {
     "Update with keys-Update with keys of another column": (update(0, keys=keys(1)), update(1, keys=keys(2, field=1)),
         "R", "same_rows_or_new_keys"),
     "Update that removes the rest-Update with others": (
-        replace(update(0, keys=keys(1)), deletes_unmatched=True), update(1, keys=keys(2)), "R", "same_rows_or_new_keys"),
+        replace(update(0, keys=keys(1)), deletes_unmatched=True), update(1, keys=keys(2)),
+        "R", "same_rows_or_new_keys"),
     "Update that removes the rest-Update": (replace(update(0), deletes_unmatched=True), update(1), "C", ""),
     "Update with keys-Append that was looked through": (
         update(0, keys=keys(1)), replace(APPEND, overlaps=False), "C", ""),

@@ -11,7 +11,16 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Delete
 from lance_core.format.transaction import Transaction
 from lance_core.storage.memory import MemoryStore
-from lance_core.transactions.fold import PARTS_MAX, PARTS_PROPERTY, SharedFragment, can_fold, fold, part_with_uuid, parts_of, uuids_of
+from lance_core.transactions.fold import (
+    PARTS_MAX,
+    PARTS_PROPERTY,
+    SharedFragment,
+    can_fold,
+    fold,
+    part_with_uuid,
+    parts_of,
+    uuids_of,
+)
 from tests.lance_core.world import fragment
 
 

@@ -18,7 +18,12 @@ from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
 from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.transactions.conflicts import judge
-from lance_core.transactions.index_coverage import LiveFragments, extend_to_moved_rows, drop_useless_segments, remove_coverage
+from lance_core.transactions.index_coverage import (
+    LiveFragments,
+    drop_useless_segments,
+    extend_to_moved_rows,
+    remove_coverage,
+)
 from lance_core.transactions.verdicts import Verdict
 
 SCHEMA = TableSchema.from_arrow(
@@ -102,7 +107,11 @@ def test_which_segments_are_of_use() -> None:
     unknown, gone_field = segment(None), segment([7], field_id=77, name="other")
     here = LiveFragments.of([noted(([2, 3], [4]))], [4, 7])
     fields = frozenset({A, S, X, Y})
-    assert drop_useless_segments([dead, alive, led, unknown, gone_field], here, field_ids=fields) == (alive, led, unknown)
+    assert drop_useless_segments([dead, alive, led, unknown, gone_field], here, field_ids=fields) == (
+        alive,
+        led,
+        unknown,
+    )
     assert drop_useless_segments([dead], here, field_ids=fields) == (dead,)
     older, newer = segment([0], version=0), segment([1], version=1)
     assert drop_useless_segments([newer, older], here, field_ids=fields) == (older,)

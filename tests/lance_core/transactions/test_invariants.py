@@ -71,11 +71,11 @@ def _no_row_ids(message: Message) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_version, "version 3 would follow, expected 2"),
-        (_fragment_counter, "max_fragment_id 0 does not name the last fragment 1"),
-        (_row_counter, "next_row_id went from 10 to 9"),
+        (_version, "the next version would be 3, expected 2"),
+        (_fragment_counter, "max_fragment_id is 0, but the last fragment is 1"),
+        (_row_counter, "next_row_id decreased from 10 to 9"),
         (_same_id, "fragment id 0 is not above 0"),
-        (_not_the_last, "max_fragment_id 7 does not name the last fragment 1"),
+        (_not_the_last, "max_fragment_id is 7, but the last fragment is 1"),
         (_no_row_ids, "fragment 1 has no row ids"),
     ],
 )
@@ -85,12 +85,12 @@ def test_our_own_mistakes_are_violations(change: Callable[[Message], None], mess
 
 
 def test_counters_never_go_back_without_fragments_either() -> None:
-    with pytest.raises(InvariantViolation, match="max_fragment_id went from 4 to -1"):
+    with pytest.raises(InvariantViolation, match="max_fragment_id decreased from 4 to -1"):
         check(framed(manifest(1, ids=(4,))), framed(manifest(2)), added=())
 
 
 def test_a_table_begins_at_version_1() -> None:
-    with pytest.raises(InvariantViolation, match="version 2 would follow, expected 1"):
+    with pytest.raises(InvariantViolation, match="the next version would be 2, expected 1"):
         check(None, framed(manifest(2)), added=())
 
 
@@ -119,9 +119,9 @@ def _half_a_layout(message: Message) -> None:
     [
         (_no_rows, InvalidInput, "fragment 1 has no rows"),
         (_no_files, InvalidInput, "fragment 1 has no data files"),
-        (_no_fields, InvalidInput, r"data file 1\.lance stores no field"),
-        (_oldest_format, InvalidInput, r"data file 1\.lance is of version 0\.1, the table of 2\.2"),
-        (_half_a_layout, Corrupt, "names 1 fields but 0 columns"),
+        (_no_fields, InvalidInput, r"data file 1\.lance stores no live field"),
+        (_oldest_format, InvalidInput, r"data file 1\.lance has storage version 0\.1, the table has 2\.2"),
+        (_half_a_layout, Corrupt, "lists 1 fields but 0 columns"),
     ],
 )
 def test_a_fragment_that_is_not_whole_is_refused(

@@ -23,7 +23,7 @@ from lance_core.format.operations import Operation
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.transactions.rebase import FetchedInputs, Rebased, rebase, required_inputs
-from lance_core.versions.snapshot import Snapshot, read_history, load_at, load_latest
+from lance_core.versions.snapshot import Snapshot, load_at, load_latest, read_history
 from tests.lance_core.transactions.moves import MOVES, entries, fragments, rows, table
 
 SHARD, OTHER = (uuid.UUID(int=number).bytes for number in (1, 2))
@@ -144,7 +144,7 @@ def test_values_for_a_column_that_was_written_anew_are_planned_again(made: Table
     )  # fmt: skip
     deep = op.Append(fragments(at(nested), brought))
     nested.alter_column("s.b", type=pa.int32())
-    with pytest.raises(RetryableConflict, match=r"the column s\.b was written anew"):
+    with pytest.raises(RetryableConflict, match=r"the column s\.b was replaced by another one of that name"):
         following(nested, deep)
 
 
