@@ -76,7 +76,7 @@ def test_one_that_is_damaged_is_told_beside_the_others(orders: Table, shell: She
     lines = answer.out.splitlines()
     assert [line.split()[0] for line in lines[3:]] == ["5", "4", "3", "2", "1"]
     assert "cannot be read" in lines[6]
-    assert "4 bytes are too few for a manifest" in lines[6]
+    assert "is 4 bytes long, which is too short for a manifest" in lines[6]
     damaged = shell("history", orders.uri, "--json").json["history"][3]
     assert damaged.keys() == {"uri", "version", "unknown"}
 

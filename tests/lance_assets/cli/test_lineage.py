@@ -118,7 +118,7 @@ def test_what_is_gone_or_out_of_reach_is_a_line(features: Table, shell: Shell, t
     assert answer.code == 0
     assert answer.drawn(tmp_path).splitlines()[1:] == [
         "├─ customers.lance@1  (unknown: there is no table in that place)",
-        f"└─ orders.lance@2  (unknown: it cannot be read: {damaged}: 4 bytes are too few for a manifest)",
+        f"└─ orders.lance@2  (unknown: it cannot be read: {damaged}: is 4 bytes long, which is too short for a manifest)",
     ]
     assert shell("lineage", saying(raw, {raw.uri: 1}).uri).drawn(tmp_path).splitlines()[1:] == [
         "└─ raw.lance@1  (unknown: this version is gone; the table has 2-3)"

@@ -67,7 +67,7 @@ def test_row_columns_come_last(uri: str, filter: str | None) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (["s.nope"], "no column 's.nope'; there are s.x, s.y, s.y.z, s.y.w"),
+        (["s.nope"], "no column 's.nope'; available: s.x, s.y, s.y.z, s.y.w"),
         (["s.y.ww"], "no column 's.y.ww'; did you mean 's.y.w'"),
         (["l.q"], "no column 'l.q'"),
         (["t.x"], "no column 't.x'"),
