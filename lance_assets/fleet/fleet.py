@@ -1,9 +1,9 @@
-"""Tables found below a prefix and looked after together: `lance_fleet(...)` declares it, `.defs` is what the project
-merges.
+"""Fleet declaration: `lance_fleet(...)` declares the maintenance of all tables below a prefix; the project merges
+`.defs`.
 
-One asset that makes a round over all of them (`fleet_run.py`), a schedule for it, and a check that is red where a table
-could not be looked after. The fleet's tables need not be declared; those that are have their versions recorded, and a
-policy of their own counts.
+A fleet is one asset that maintains all tables (`fleet_run.py`), a schedule for it, and an asset check that fails if a
+table could not be maintained. The tables need not be declared; for those that are, versions are recorded on their
+ledgers, and a policy of their own takes precedence.
 """
 
 import time
@@ -19,7 +19,7 @@ from lance_assets.definitions.uniqueness import normalized_uri
 from lance_assets.failures.error_translation import translate_errors
 from lance_assets.fleet.fleet_run import FleetRun, Member
 from lance_assets.fleet.report import FleetReport, TableOutcome
-from lance_assets.ledger.ledger import Ledger, check_uri, check_name, shown_uri
+from lance_assets.ledger.ledger import Ledger, check_name, check_uri, shown_uri
 from lance_assets.maintenance.maintenance_step import maintenance_key
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.provenance.run_intents import run_intent
@@ -36,7 +36,7 @@ _NAMED_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class ProjectTable:
-    """A table of the project that lies in the fleet."""
+    """Table of the project that belongs to the fleet."""
 
     ledger: Ledger
     writes: frozenset[dg.AssetKey]
@@ -46,7 +46,7 @@ class ProjectTable:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What the tables of a fleet lie below, and every name made of it."""
+    """Location prefix of the fleet's tables, and the names that are derived from the fleet's name."""
 
     name: str
     levels: tuple[str, ...]
@@ -56,7 +56,7 @@ class Prefix:
     def __post_init__(self) -> None:
         for part in (*self.levels, self.name):
             check_name(part, subject="a Lance fleet's name and key prefix")
-        check_uri(self.uri, f"the Lance fleet {self.label!r}", missing="the place that its tables lie below")
+        check_uri(self.uri, f"the Lance fleet {self.label!r}", missing="the location below which its tables are")
 
     @property
     def key(self) -> dg.AssetKey:
@@ -67,8 +67,8 @@ class Prefix:
         return "/".join((*self.levels, self.name))
 
     @property
-    def word(self) -> str:
-        """Where Dagster takes letters, digits and underscores only."""
+    def slug(self) -> str:
+        """Label as a Dagster name, which may contain letters, digits and underscores only."""
         return "_".join((*self.levels, self.name))
 
     @property
@@ -85,7 +85,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class LanceFleet:
-    """Made by `lance_fleet`; merge `.defs` into your project."""
+    """Fleet of tables, created by `lance_fleet`; merge `.defs` into the project."""
 
     prefix: Prefix
     policy: Maintenance
@@ -104,16 +104,17 @@ class LanceFleet:
 
     @property
     def defs(self) -> dg.Definitions:
-        """Needs a resource `spark`, which the project gives."""
+        """Definitions of the fleet. The project provides the resource `spark`."""
         return dg.Definitions(assets=[self._asset], schedules=[self._schedule] if self.policy.every else [])
 
     def path_of(self, uri: str) -> str:
-        """From the prefix, which may be spelt with a scheme or a slash more than what is found below it."""
+        """Return the path of a table relative to the prefix. Scheme and trailing slashes may be spelled differently
+        in both."""
         return normalized_uri(uri).removeprefix(f"{normalized_uri(self.prefix.shown_uri)}/")
 
     def policy_of(self, path: str) -> Maintenance:
-        """By its path from the prefix: the first pattern that fits, or the one for all."""
-        return next((policy for each, policy in self.policies.items() if fnmatchcase(path, each)), self.policy)
+        """Return the policy of the first pattern that matches the relative path, or the policy for all tables."""
+        return next((policy for pattern, policy in self.policies.items() if fnmatchcase(path, pattern)), self.policy)
 
     @property
     def _asset(self) -> dg.AssetsDefinition:
@@ -121,15 +122,17 @@ class LanceFleet:
             key=self.key,
             group_name=self.group,
             kinds={"spark", "lance"},
-            description=self.description or f"Compacts and cleans up the Lance tables below {self.prefix.shown_uri}.",
+            description=self.description or f"Maintains the Lance tables below {self.prefix.shown_uri}.",
             owners=self.owners,
             tags=self.tags,
             metadata={"dagster/uri": self.prefix.shown_uri},
             required_resource_keys={SPARK_RESOURCE_KEY},
-            check_specs=[dg.AssetCheckSpec(_CHECK, asset=self.key, description="No table of the fleet was left out.")],
+            check_specs=[
+                dg.AssetCheckSpec(_CHECK, asset=self.key, description="Every table of the fleet was maintained.")
+            ],
             pool=self.prefix.pool,
         )
-        def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]  # as Dagster knows it
+        def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]  # the annotation that Dagster accepts
             with translate_errors(self.prefix, retry_number=context.retry_number):
                 report = self._build_run(context).run()
                 return dg.MaterializeResult(metadata=report.metadata, check_results=[_check_result(report)])
@@ -139,17 +142,17 @@ class LanceFleet:
     def _build_run(self, context: dg.AssetExecutionContext) -> FleetRun:
         started = time.monotonic()
         access = self.prefix.access()
-        found = find_tables(self.prefix.uri, storage_options=access["storage_options"], exclude=self.exclude)
-        declared = {normalized_uri(each.ledger.shown_uri): each for each in self.declared}
+        listing = find_tables(self.prefix.uri, storage_options=access["storage_options"], exclude=self.exclude)
+        declared = {normalized_uri(table.ledger.shown_uri): table for table in self.declared}
         members = []
-        for uri in dict.fromkeys([*map(normalized_uri, found.tables), *declared]):
-            known = declared.get(uri)
-            policy = (known.policy if known else None) or self.policy_of(self.path_of(uri))
-            if known is None:
+        for uri in dict.fromkeys([*map(normalized_uri, listing.tables), *declared]):
+            table = declared.get(uri)
+            policy = (table.policy if table else None) or self.policy_of(self.path_of(uri))
+            if table is None:
                 members.append(Member(uri, policy, access))
             else:
-                keys = known.writes | {maintenance_key(known.ledger)}
-                members.append(Member(uri, policy, known.ledger.access(), known.ledger, keys, known.checks))
+                keys = table.writes | {maintenance_key(table.ledger)}
+                members.append(Member(uri, policy, table.ledger.access(), table.ledger, keys, table.checks))
         intent = run_intent(context.instance, context.run, self.key, None)
 
         def runner() -> Runner:
@@ -158,7 +161,7 @@ class LanceFleet:
         return FleetRun(
             context=context,
             members=members,
-            skipped=found.skipped,
+            skipped=listing.skipped,
             intent=intent,
             properties=properties_of_run(context.run, self.key, None, intent, ()),
             runner=runner,
@@ -169,9 +172,9 @@ class LanceFleet:
 
     @property
     def _schedule(self) -> dg.ScheduleDefinition:
-        assert self.policy.every is not None, "a policy by the clock"
+        assert self.policy.every is not None, "a schedule needs policy.every"
         return dg.ScheduleDefinition(
-            name=f"lance_fleet__{self.prefix.word}",
+            name=f"lance_fleet__{self.prefix.slug}",
             cron_schedule=self.policy.every,
             execution_timezone=self.policy.timezone,
             target=dg.AssetSelection.assets(self.key),
@@ -197,23 +200,25 @@ def lance_fleet(
     owners: Sequence[str] = (),
     tags: Mapping[str, str] | None = None,
 ) -> LanceFleet:
-    """Look after every table below `prefix`, by `policy` and at its `every`.
+    """Declare the maintenance of every table below `prefix`, by `policy`, on the schedule `policy.every`.
 
-    `policies` are for tables whose path from the prefix fits a pattern, as `{"raw/*": Maintenance(...)}`; the first
-    that fits counts. `tables` are those of the project: a policy of their own comes before both, what the fleet does is
-    recorded on their ledgers, and none is touched while a run writes it. What fits a pattern of `exclude` is left out.
-    A round cleans every table up, of leftovers that no version names, too; with `orphans=False` those only for which
-    a cleanup is due, which spares the others a listing of all their files.
+    `policies` maps patterns of paths relative to the prefix to policies, such as `{"raw/*": Maintenance(...)}`; the
+    first match counts. `tables` are declared tables of the project: their own policy takes precedence over both, the
+    fleet records its versions on their ledgers, and it defers a table while a run writes it. Tables whose path
+    matches a pattern of `exclude` are left out.
+
+    By default every table is cleaned up, including orphan files. With `orphans=False`, only tables for which a
+    cleanup is due are cleaned up, which saves listing all files of the others.
     """
     levels = (key_prefix,) if isinstance(key_prefix, str) else tuple(key_prefix or ())
     if storage is not None and storage_options is not None:
-        raise InvalidInput(f"the Lance fleet {name!r}: give storage= or storage_options=, which it holds too")
+        raise InvalidInput(f"the Lance fleet {name!r}: give either storage= or storage_options=, not both")
     storage = storage or LanceResource(storage_options=dict(storage_options or {}))
     if isinstance(exclude, str):
-        raise InvalidInput(f"the Lance fleet {name!r}: exclude={exclude!r} is one text; give a list of patterns")
-    below = Prefix(name, levels, storage.resolve_uri(prefix) if prefix else prefix, storage)
+        raise InvalidInput(f"the Lance fleet {name!r}: exclude={exclude!r} is a text; give a list of patterns")
+    fleet_prefix = Prefix(name, levels, storage.resolve_uri(prefix) if prefix else prefix, storage)
     return LanceFleet(
-        prefix=below,
+        prefix=fleet_prefix,
         policy=policy or Maintenance(),
         policies=dict(policies or {}),
         declared=tuple(map(_project_table, tables)),
@@ -232,13 +237,13 @@ def _project_table(table: LanceTable) -> ProjectTable:
 
 
 def _check_result(report: FleetReport) -> dg.AssetCheckResult:
-    wrong = [*report.tables_with(TableOutcome.FAILED), *report.tables_with(TableOutcome.SKIPPED)]
-    named = "; ".join(f"{table.uri}: {table.message}" for table in wrong[:_NAMED_MAX])
-    more = f"; and {len(wrong) - _NAMED_MAX} more" if len(wrong) > _NAMED_MAX else ""
+    left_out = [*report.tables_with(TableOutcome.FAILED), *report.tables_with(TableOutcome.SKIPPED)]
+    named = "; ".join(f"{table.uri}: {table.message}" for table in left_out[:_NAMED_MAX])
+    more = f"; and {len(left_out) - _NAMED_MAX} more" if len(left_out) > _NAMED_MAX else ""
     return dg.AssetCheckResult(
         check_name=_CHECK,
-        passed=not wrong,
-        # Those that are skipped may be meant to be there.
+        passed=not left_out,
+        # Skipped directories may be there on purpose.
         severity=dg.AssetCheckSeverity.ERROR if report.tables_with(TableOutcome.FAILED) else dg.AssetCheckSeverity.WARN,
-        description=f"{named}{more}" or f"all of {len(report.tables)} tables",
+        description=f"{named}{more}" or f"all {len(report.tables)} tables",
     )

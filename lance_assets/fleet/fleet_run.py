@@ -1,11 +1,11 @@
-"""One round over a fleet: find, survey, plan, compact in one Spark job, keep indices up, clean up, look again.
+"""Fleet run: surveys, plans, compacts, indexes and cleans up all tables of a fleet once.
 
-    find_tables -> survey of each -> plan of each -> compact_many (one job) -> optimize_indices of those that need it
-                -> cleanup of each -> survey of those worked
+    find_tables -> survey each table -> plan each -> compact_many (one job) -> optimize_indices where due
+                -> clean up each -> survey the changed tables again
 
-Whatever a table does to whoever reads it is its own trouble: it is told in the report, and the others go on. Only where
-the job itself is lost, since some file ends every process that reads it, halves of the tables get jobs of their own.
-Surveys and cleanups of several tables are under way at once, since each mostly waits for its store.
+An error of one table is reported for that table, and the run continues with the others. Only if the whole job is
+lost, because some file terminates every process that reads it, halves of the tables get jobs of their own. Surveys
+and cleanups of several tables run concurrently, since each mostly waits for its store.
 """
 
 import time
@@ -44,20 +44,20 @@ from lance_core.tasks.partitioning import Runner, Task
 _THREADS = 8
 _JOB_ERRORS = (PySparkException, Py4JError)
 _LOST_JOBS_MAX = 16
-"""Jobs, after which it is the cluster and no table."""
+"""Lost jobs after which the cluster is at fault, not a table."""
 _A = TypeVar("_A")
 
 
 @dataclass(slots=True)
 class Member:
-    """One table of the fleet, as far as it has come."""
+    """One table of the fleet with the state of its maintenance."""
 
     uri: str
     policy: Maintenance
     access: Access = field(repr=False)
     ledger: Ledger | None = None
     keys: frozenset[dg.AssetKey] = frozenset()
-    """What writes it, by assets of this project."""
+    """Assets of this project that write the table."""
     checks: tuple[Check, ...] = ()
     report: TableReport = field(init=False)
     table: Table | None = None
@@ -69,11 +69,12 @@ class Member:
 
     @property
     def is_workable(self) -> bool:
+        """True if the table was surveyed and is neither deferred nor skipped."""
         return self.survey is not None and self.report.fate not in (TableOutcome.DEFERRED, TableOutcome.SKIPPED)
 
     @property
     def needs_index_replan(self) -> bool:
-        """Whether rows were moved from under its indices in this round."""
+        """True if this run moved rows that the table's indices cover."""
         return self.is_workable and self.report.compacted and self.survey is not None and bool(self.survey.indices)
 
     def open(self) -> Table:
@@ -86,120 +87,129 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class FleetRun:
+    """One run over the tables of a fleet."""
+
     context: dg.AssetExecutionContext
     members: Sequence[Member]
     skipped: Mapping[str, str]
     intent: str
     properties: Mapping[str, str]
     runner: Callable[[], Runner]
-    """Asked for when there is something for it to do."""
+    """Called only if there is work for Spark."""
     orphans: bool
     prefix: str
     started: float
 
     def run(self) -> FleetReport:
+        """Maintain all tables and return the report."""
         now = datetime.now(UTC)
         self._plan(now)
         seconds = time.monotonic() - self.started
-        wanted = [each for each in self.members if each.is_workable and each.due and each.due.compact]
-        self.context.log.info(f"{len(self.members)} tables looked at in {seconds:.1f} s, {len(wanted)} to be compacted")
-        jobs = self._compact_all(wanted) + self._maintain_indices(now)
+        to_compact = [member for member in self.members if member.is_workable and member.due and member.due.compact]
+        self.context.log.info(f"planned {len(self.members)} tables in {seconds:.1f} s, {len(to_compact)} to compact")
+        jobs = self._compact_all(to_compact) + self._maintain_indices(now)
         to_clean = [
-            each for each in self.members if each.is_workable and each.policy.cleans and self._should_clean(each)
+            member
+            for member in self.members
+            if member.is_workable and member.policy.cleans and self._should_clean(member)
         ]
-        # Asked now: a compaction makes versions, beside which others are among the newest no more.
-        needed = pins_from_ledgers(self.context.instance) if to_clean else {}
-        run_concurrently(lambda each: self._clean(each, needed), to_clean)
-        worked = [each for each in self.members if each.report.has_changed]
-        run_concurrently(lambda each: _survey_result(each, now), worked)
-        for each in worked:
-            self._record(each)
-        told = [TableReport(uri, TableOutcome.SKIPPED, message=why) for uri, why in self.skipped.items()]
-        return FleetReport(self.prefix, [*(each.report for each in self.members), *told], seconds, jobs)
+        # Read now: the versions of a compaction push others out of the newest `keep_versions`.
+        pins = pins_from_ledgers(self.context.instance) if to_clean else {}
+        run_concurrently(lambda member: self._clean(member, pins), to_clean)
+        changed = [member for member in self.members if member.report.has_changed]
+        run_concurrently(lambda member: _survey_result(member, now), changed)
+        for member in changed:
+            self._record(member)
+        skipped = [TableReport(uri, TableOutcome.SKIPPED, message=reason) for uri, reason in self.skipped.items()]
+        return FleetReport(self.prefix, [*(member.report for member in self.members), *skipped], seconds, jobs)
 
     def _plan(self, now: datetime) -> None:
-        run_concurrently(lambda each: _survey(each, now), self.members)
-        old = any(each.survey and each.survey.expired_versions for each in self.members)
-        needed = pins_from_ledgers(self.context.instance) if old else {}
-        busy = active_runs_by_asset(self.context.instance, excluding=self.context.run.run_id)
-        for each in self.members:
-            if each.survey is None or each.table is None:
+        run_concurrently(lambda member: _survey(member, now), self.members)
+        has_expired = any(member.survey and member.survey.expired_versions for member in self.members)
+        pins = pins_from_ledgers(self.context.instance) if has_expired else {}
+        active = active_runs_by_asset(self.context.instance, excluding=self.context.run.run_id)
+        for member in self.members:
+            if member.survey is None or member.table is None:
                 continue
-            others = needed.get(each.table.uri, {}).keys() | each.policy.pinned.keys()
-            each.due = plan_maintenance(each.survey, each.policy, pinned=others)
-            each.report.due = each.due.reasons
-            writing = sorted(each.keys & busy.keys())
-            if writing and not each.policy.beside_writes:
-                each.report.fate = TableOutcome.DEFERRED
-                what = f"the run {busy[writing[0]]} is writing it ({writing[0].to_user_string()})"
-                each.report.message = f"{what}, and is not finished"
+            pinned = pins.get(member.table.uri, {}).keys() | member.policy.pinned.keys()
+            member.due = plan_maintenance(member.survey, member.policy, pinned=pinned)
+            member.report.due = member.due.reasons
+            writing = sorted(member.keys & active.keys())
+            if writing and not member.policy.beside_writes:
+                member.report.fate = TableOutcome.DEFERRED
+                key = writing[0]
+                member.report.message = (
+                    f"the run {active[key]} is writing it ({key.to_user_string()}) and is not finished"
+                )
 
     def _compact_all(self, members: Sequence[Member]) -> int:
         if not members:
             return 0
         runner = _CountingRunner(self.runner())
-        left, lost = [list(members)], 0
-        while left:
-            some = left.pop()
+        pending, lost = [list(members)], 0
+        while pending:
+            group = pending.pop()
             try:
-                self._compact_group(some, runner)
+                self._compact_group(group, runner)
             except _JOB_ERRORS as error:
                 lost += 1
-                self.context.log.warning(f"the job that compacted {len(some)} tables was lost: {_first_line(error)}")
-                if len(some) > 1 and lost <= _LOST_JOBS_MAX:
-                    # A table that ends the processes that read it is in one of the halves.
-                    left += [some[len(some) // 2 :], some[: len(some) // 2]]
+                self.context.log.warning(f"the job that compacted {len(group)} tables was lost: {_first_line(error)}")
+                if len(group) > 1 and lost <= _LOST_JOBS_MAX:
+                    # A table that terminates its reading processes is in one of the halves.
+                    pending += [group[len(group) // 2 :], group[: len(group) // 2]]
                     continue
-                for each in some:
-                    each.report.add_failure(
+                for member in group:
+                    member.report.add_failure(
                         StorageError(f"the Spark job that compacted it was lost: {_first_line(error)}")
                     )
         return runner.jobs
 
     def _compact_group(self, members: Sequence[Member], runner: Runner) -> None:
-        wanted = [
+        compactions = [
             TableCompaction(
-                TableRef(each.uri, **each.access), WriteOptions(self.intent, self.properties), each.policy.target_rows
+                TableRef(member.uri, **member.access),
+                WriteOptions(self.intent, self.properties),
+                member.policy.target_rows,
             )
-            for each in members
+            for member in members
         ]
-        for each, outcome in zip(members, compact_many(wanted, runner), strict=True):
+        for member, outcome in zip(members, compact_many(compactions, runner), strict=True):
             if outcome.committed and (outcome.committed.attempts or outcome.committed.already_committed):
-                each.report.compacted, each.report.fate = True, TableOutcome.MAINTAINED
+                member.report.compacted, member.report.fate = True, TableOutcome.MAINTAINED
             if outcome.error:
-                each.report.add_failure(outcome.error)
+                member.report.add_failure(outcome.error)
 
     def _maintain_indices(self, now: datetime) -> int:
-        """One table after another: each has jobs of its own, of which a small one takes next to nothing."""
+        """Maintain the indices of one table after another; each has Spark jobs of its own, which are cheap for a
+        small table."""
         run_concurrently(
-            lambda each: _replan_indices(each, now), [each for each in self.members if each.needs_index_replan]
+            lambda member: _replan_indices(member, now),
+            [member for member in self.members if member.needs_index_replan],
         )
-        members = [each for each in self.members if each.is_workable and each.due and each.due.index]
+        members = [member for member in self.members if member.is_workable and member.due and member.due.index]
         if not members:
             return 0
         runner, lost = _CountingRunner(self.runner()), 0
-        for each in members:
+        for member in members:
             if lost > _LOST_JOBS_MAX:
-                each.report.add_failure(
-                    StorageError(f"its indices wait for the next round: {lost} Spark jobs were lost")
+                member.report.add_failure(
+                    StorageError(f"its indices wait for the next run: {lost} Spark jobs were lost")
                 )
                 continue
             try:
-                self._maintain_indices_of(each, runner)
+                self._maintain_indices_of(member, runner)
             except TABLE_ERRORS as error:
-                each.report.add_failure(error)
+                member.report.add_failure(error)
             except _JOB_ERRORS as error:
                 lost += 1
-                each.report.add_failure(StorageError(f"the Spark job for its indices was lost: {_first_line(error)}"))
+                member.report.add_failure(StorageError(f"the Spark job for its indices was lost: {_first_line(error)}"))
         return runner.jobs
 
     def _maintain_indices_of(self, member: Member, runner: Runner) -> None:
-        where, how = (
-            TableRef(member.uri, **member.access),
-            WriteOptions(self.intent + INDEX_INTENT_SUFFIX, self.properties),
-        )
-        done = optimize_indices(where, None, "small", options=how, runner=runner)
-        if done.attempts or done.already_committed:
+        table = TableRef(member.uri, **member.access)
+        options = WriteOptions(self.intent + INDEX_INTENT_SUFFIX, self.properties)
+        committed = optimize_indices(table, None, "small", options=options, runner=runner)
+        if committed.attempts or committed.already_committed:
             member.report.indexed = True
             if member.report.fate is TableOutcome.IN_SHAPE:
                 member.report.fate = TableOutcome.MAINTAINED
@@ -211,19 +221,19 @@ class FleetRun:
         report = member.report
         try:
             table = member.open()
-            done = clean_up(table, member.policy, pins_of_table(table, member.policy, ledgers))
+            cleanup = clean_up(table, member.policy, pins_of_table(table, member.policy, ledgers))
         except TABLE_ERRORS as error:
             report.add_failure(error)
             return
-        report.versions_removed = len(done.versions)
-        report.files_removed = len(done.files) + len(done.orphans)
-        report.bytes_removed = done.bytes
-        report.kept = {str(version): list(why) for version, why in done.kept.items()}
+        report.versions_removed = len(cleanup.versions)
+        report.files_removed = len(cleanup.files) + len(cleanup.orphans)
+        report.bytes_removed = cleanup.bytes
+        report.kept = {str(version): list(reasons) for version, reasons in cleanup.kept.items()}
         if report.files_removed and report.fate is TableOutcome.IN_SHAPE:
             report.fate = TableOutcome.MAINTAINED
 
     def _record(self, member: Member) -> None:
-        """On the ledger of a table that has one; the sensor finds whatever is missed here."""
+        """Record the new versions on the ledger of the table, if it has one; the sensor finds what is missed here."""
         if member.ledger is None or member.survey is None or member.table is None:
             return
         try:
@@ -235,6 +245,8 @@ class FleetRun:
 
 @dataclass(slots=True)
 class _CountingRunner:
+    """Runner that counts its jobs."""
+
     runner: Runner
     jobs: int = 0
 
@@ -257,7 +269,7 @@ def _survey(member: Member, now: datetime) -> None:
 
 
 def _replan_indices(member: Member, now: datetime) -> None:
-    """What is due for its indices, once it is compacted."""
+    """Replan the index maintenance of a table that was compacted."""
     try:
         index = plan_maintenance(member.take_survey(now), member.policy).index
     except TABLE_ERRORS as error:
@@ -279,16 +291,16 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _figures_of(found: Survey) -> Figures:
+def _figures_of(survey: Survey) -> Figures:
     return Figures(
-        version=found.version,
-        rows=found.rows,
-        deleted_rows=found.deleted_rows,
-        fragments=found.fragments,
-        files=found.files,
-        bytes=found.bytes,
-        index_rows_uncovered=sum(each.uncovered_rows for each in found.indices),
-        index_segments=sum(each.segments for each in found.indices),
+        version=survey.version,
+        rows=survey.rows,
+        deleted_rows=survey.deleted_rows,
+        fragments=survey.fragments,
+        files=survey.files,
+        bytes=survey.bytes,
+        index_rows_uncovered=sum(index.uncovered_rows for index in survey.indices),
+        index_segments=sum(index.segments for index in survey.indices),
     )
 
 

@@ -1,6 +1,6 @@
-"""What became of a fleet: one report over all its tables, as Dagster's pages show it and as JSON for scripts.
+"""Fleet report: the outcome of all tables, as metadata for Dagster's pages and as JSON for scripts.
 
-Pure: facts in, metadata out. Messages are those of the core, which hold no secret.
+Pure. Messages come from the core and contain no secret.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,25 +13,27 @@ from lance_assets.common.text import escape_markdown
 from lance_assets.ledger.version_metadata import Metadata
 
 _SHOWN_MAX = 100
-"""Tables in the Markdown and in the table of the page: what does not fit is in the JSON."""
+"""Tables in the Markdown and in the table of the page; the JSON has more."""
 _JSON_MAX = 5_000
 _MESSAGE_MAX = 500
 _SUMMED = ("fragments", "files", "bytes", "deleted_rows", "index_rows_uncovered", "index_segments")
 
 
 class TableOutcome(StrEnum):
+    """Outcome of a table in one run."""
+
     IN_SHAPE = "in shape"
     MAINTAINED = "maintained"
     DEFERRED = "deferred"
-    """A run is writing it."""
+    """A run is writing the table."""
     FAILED = "failed"
     SKIPPED = "skipped"
-    """It is no table, or cannot be opened."""
+    """The directory is not a table, or cannot be opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of a table at a version."""
+    """Size of a table at one version. The field names are JSON keys."""
 
     version: int
     rows: int
@@ -40,12 +42,14 @@ class Figures:
     files: int
     bytes: int
     index_rows_uncovered: int = 0
-    """Of all indices together, as far as they can be looked after."""
+    """Sum over all indices that this library can maintain."""
     index_segments: int = 0
 
 
 @dataclass(slots=True)
 class TableReport:
+    """Outcome of one table. The field names are JSON keys."""
+
     uri: str
     fate: TableOutcome = TableOutcome.IN_SHAPE
     due: tuple[str, ...] = ()
@@ -53,24 +57,24 @@ class TableReport:
     after: Figures | None = None
     compacted: bool = False
     indexed: bool = False
-    """Whether its indices were kept up."""
+    """True if its indices were maintained."""
     versions_removed: int = 0
     files_removed: int = 0
-    """Orphans included."""
+    """Removed files, including orphan files."""
     bytes_removed: int = 0
     kept: dict[str, list[str]] = field(default_factory=dict)
-    """Versions old enough to go, and what keeps them."""
+    """Expired versions that were retained, with the reasons."""
     message: str = ""
 
     @property
     def has_changed(self) -> bool:
-        """Whether it has other versions than before, as far as it was looked after."""
+        """True if this run added or removed versions."""
         return bool(self.compacted or self.indexed or self.versions_removed)
 
     def add_failure(self, error: Exception) -> None:
-        """A later one adds to an earlier one."""
-        said = str(error) or type(error).__name__
-        self.fate, self.message = TableOutcome.FAILED, f"{self.message}; {said}"[:_MESSAGE_MAX].removeprefix("; ")
+        """Mark the table as failed. The message of a later error is appended."""
+        text = str(error) or type(error).__name__
+        self.fate, self.message = TableOutcome.FAILED, f"{self.message}; {text}"[:_MESSAGE_MAX].removeprefix("; ")
 
     def as_json(self) -> dict[str, object]:
         return {name: value for name, value in asdict(self).items() if value not in ((), "", {}, None, 0, False)}
@@ -78,11 +82,14 @@ class TableReport:
 
 @dataclass(frozen=True, slots=True)
 class FleetReport:
+    """Outcome of one run over a fleet."""
+
     prefix: str
     tables: Sequence[TableReport]
     planning_seconds: float
     jobs: int
-    """Of Spark: one for all compactions, some for each table whose indices were kept up; more where one was lost."""
+    """Spark jobs: one for all compactions and some for each table whose indices were maintained; more if jobs were
+    lost."""
 
     def tables_with(self, fate: TableOutcome) -> list[TableReport]:
         return [table for table in self.tables if table.fate is fate]
@@ -90,7 +97,7 @@ class FleetReport:
     @property
     def metadata(self) -> Metadata:
         value = dg.MetadataValue
-        told = self._notable_tables()
+        notable = self._notable_tables()
         numbers = {
             "lance/tables": len(self.tables) - len(self.tables_with(TableOutcome.SKIPPED)),
             **{f"lance/tables_{fate.name.lower()}": len(self.tables_with(fate)) for fate in TableOutcome},
@@ -102,12 +109,12 @@ class FleetReport:
             **self._sums(),
             "lance/spark_jobs": self.jobs,
         }
-        rows = [dg.TableRecord(_report_row(table)) for table in told[:_SHOWN_MAX]]
-        everything = [table.as_json() for table in [*told, *self.tables_with(TableOutcome.IN_SHAPE)][:_JSON_MAX]]
+        rows = [dg.TableRecord(_report_row(table)) for table in notable[:_SHOWN_MAX]]
+        tables = [table.as_json() for table in [*notable, *self.tables_with(TableOutcome.IN_SHAPE)][:_JSON_MAX]]
         return {
             "lance/report": value.md(self.markdown),
             **({"lance/report_table": value.table(rows)} if rows else {}),
-            "lance/report_json": value.json({"prefix": self.prefix, "tables": everything}),
+            "lance/report_json": value.json({"prefix": self.prefix, "tables": tables}),
             "lance/planning_seconds": value.float(round(self.planning_seconds, 3)),
             **{name: value.int(number) for name, number in numbers.items()},
         }
@@ -116,19 +123,19 @@ class FleetReport:
     def markdown(self) -> str:
         counts = ", ".join(f"{len(self.tables_with(fate))} {fate}" for fate in TableOutcome if self.tables_with(fate))
         lines = [f"**{len(self.tables)} tables below `{self.prefix}`**: {counts or 'none'}", ""]
-        told = self._notable_tables()
-        if told:
-            columns = list(_report_row(told[0]))
+        notable = self._notable_tables()
+        if notable:
+            columns = list(_report_row(notable[0]))
             lines += [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
             lines += [
-                f"| {' | '.join(map(_markdown_cell, _report_row(table).values()))} |" for table in told[:_SHOWN_MAX]
+                f"| {' | '.join(map(_markdown_cell, _report_row(table).values()))} |" for table in notable[:_SHOWN_MAX]
             ]
-        if len(told) > _SHOWN_MAX:
-            lines += ["", f"{len(told) - _SHOWN_MAX} more are in the JSON."]
+        if len(notable) > _SHOWN_MAX:
+            lines += ["", f"{len(notable) - _SHOWN_MAX} more are in the JSON."]
         return "\n".join(lines)
 
     def _notable_tables(self) -> list[TableReport]:
-        """What somebody should look at comes first."""
+        """Return the tables that are not in shape; those that need attention come first."""
         order = (TableOutcome.FAILED, TableOutcome.SKIPPED, TableOutcome.DEFERRED, TableOutcome.MAINTAINED)
         return [table for fate in order for table in self.tables_with(fate)]
 
@@ -136,10 +143,10 @@ class FleetReport:
         sums: dict[str, int] = {}
         for table in self.tables:
             for when, figures in (("before", table.before), ("after", table.after or table.before)):
-                for each in fields(Figures) if figures else ():
-                    if each.name in _SUMMED:
-                        name = f"lance/{each.name}_{when}"
-                        sums[name] = sums.get(name, 0) + getattr(figures, each.name)
+                for figure in fields(Figures) if figures else ():
+                    if figure.name in _SUMMED:
+                        name = f"lance/{figure.name}_{when}"
+                        sums[name] = sums.get(name, 0) + getattr(figures, figure.name)
         return sums
 
 

@@ -318,10 +318,10 @@ def test_what_is_declared(tmp_path: Path) -> None:
         assert lance_fleet("lake", prefix=prefix).path_of("s3://lake/tables/raw/orders") == "raw/orders"
     dg.Definitions.validate_loadable(dg.Definitions.merge(fleet.defs, dg.Definitions(resources={"spark": object()})))
     for message, arguments in (
-        ("carries credentials", {"prefix": "s3://a:b@lake/x"}),
+        ("contains credentials", {"prefix": "s3://a:b@lake/x"}),
         ("has no uri", {"prefix": ""}),
-        ("exclude='raw' is one text", {"prefix": "x", "exclude": "raw"}),
-        ("will not do", {"prefix": "x", "key_prefix": "a-b"}),
+        ("exclude='raw' is a text", {"prefix": "x", "exclude": "raw"}),
+        ("is not a valid name", {"prefix": "x", "key_prefix": "a-b"}),
     ):
         with pytest.raises(InvalidInput, match=message):
             lance_fleet("lake", **arguments)  # type: ignore[arg-type]
