@@ -43,7 +43,8 @@ def without_filled_file(filled: Fragment) -> Fragment:
 
 
 def still_matches(base: Snapshot, then: Fragment, now: Fragment, read: Collection[str]) -> bool:
-    """Return whether the columns `read` of a fragment have the same values for the same rows `now` as they had `then`."""
+    """Return whether the columns `read` of a fragment have the same values for the same rows `now` as they had
+    `then`."""
     if then.physical_rows != now.physical_rows:
         return False
     before, after = _paths_by_field(then.files), _paths_by_field(now.files)
@@ -81,7 +82,8 @@ def _row_metadata(fragment: Fragment) -> tuple[bytes | None, ...]:
 
 
 def _no_row_restored(base: Snapshot, then: Fragment, now: Fragment) -> bool:
-    """Return whether every row that was deleted `then` still is. Such a row has no value, and a restore can bring it back."""
+    """Return whether every row that was deleted `then` still is. Such a row has no value, and a restore can bring it
+    back."""
     if then.deletion_file is None or then.message.deletion_file == now.message.deletion_file:
         return True
     if now.deletion_file is None:

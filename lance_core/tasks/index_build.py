@@ -163,8 +163,8 @@ def _plan_full_build(base: Snapshot, request: IndexRequest) -> IndexWork:
 
 
 def _differs_from_request(base: Snapshot, request: IndexRequest, full_build: IndexWork) -> bool:
-    """Return whether the existing index has another type or other parameters than requested. Segments of unknown types do
-    not count."""
+    """Return whether the existing index has another type or other parameters than requested. Segments of unknown
+    types do not count."""
     coverage = Coverage(base)
     known_segments = [segment for segment in coverage.by_name[full_build.spec.name] if segment.kind is not None]
     if any(segment.kind is not full_build.spec.kind for segment in known_segments):

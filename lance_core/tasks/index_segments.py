@@ -200,7 +200,8 @@ def _fragments_with_ids(base: Snapshot, ids: BitMap) -> list[Fragment]:
 
 
 def is_sorted_type(spec: IndexSpec) -> bool:
-    """Return whether the index type stores its rows in value order, so that ranges of values can be merged separately."""
+    """Return whether the index type stores its rows in value order, so that ranges of values can be merged
+    separately."""
     return spec.kind.type_url == BTREE.type_url
 
 

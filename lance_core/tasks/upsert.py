@@ -160,8 +160,8 @@ class _UpsertRun:
         return _Probe([task.fragment for task in tasks], PushedSelection.of(tasks), runner)
 
     def _is_cheaper_in_place(self, base: Snapshot, staged: StagedFiles, probe: "_Probe") -> bool:
-        """Return whether to rewrite columns in place, by the counts of a first pass. A source with all columns is written as
-        whole rows."""
+        """Return whether to rewrite columns in place, by the counts of a first pass. A source with all columns is
+        written as whole rows."""
         rules, schema = self._rules, base.manifest.schema
         columns = changed_columns(staged.schema.arrow, schema, rules)
         if not columns or rules.matched is not Matched.UPDATE or not can_stay_in_place(staged.schema.arrow, schema):

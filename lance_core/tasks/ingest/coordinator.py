@@ -6,8 +6,8 @@ files.
     workers   read, convert, write fragments; divert bad records             row_conversion.py
     driver    a segment of the ingest log -> one commit -> bad records       bad_records.py
 
-The ingest log is part of the version (`format/ingest_records.py`). The commit refuses the
-second of two concurrent ingests, which then checks what the first one took, reads again only the partitions that contain such a file, and
+The ingest log is part of the version (`format/ingest_records.py`). The commit refuses the second of two concurrent
+ingests, which then checks what the first one took, reads again only the partitions that contain such a file, and
 commits what is left. Start with `ingest`; the reasons are in `001-atomic-file-ingest.md`.
 """
 

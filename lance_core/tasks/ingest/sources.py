@@ -1,8 +1,8 @@
 """Source files: lists the files of an ingest by path, directory or glob, and opens them in workers.
 
 This module decides which files are meant (`list_files`), how a file is distinguished from an earlier one of the same
-name (`SourceFile`), and reads bytes (`SourceReader`). Files are read where they are, and never written or removed. Other
-modules of this package parse their contents.
+name (`SourceFile`), and reads bytes (`SourceReader`). Files are read where they are, and never written or removed.
+Other modules of this package parse their contents.
 
     landing/2024/*.csv      one level          landing/**/*.parquet     any depth
     landing/[ab]?.csv       one character      landing/                 everything below
