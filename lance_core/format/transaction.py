@@ -24,6 +24,9 @@ PLANNED_ON = "lance_assets.planned_on"
 """The property that names the version on which a transaction was planned, if its `read_version` is another one. The
 format requires a changed `read_version` when deletion vectors were merged."""
 
+VERB = "lance_assets.verb"
+"""The property that names what the caller did, such as "upsert", which the format's operation does not tell."""
+
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
@@ -31,10 +34,12 @@ class Transaction:
     uuid: str
     operation: Operation
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Properties that the caller set. On the wire the parent hash is one of them."""
+    """Properties that the caller set. On the wire the verb and the parent hash are two of them."""
     parent: ParentHash | None = None
     """`None` before the transaction is applied, for the first version of a table, and if its writer did not record
     it."""
+    verb: str | None = None
+    """What the caller did, such as "upsert" or "compact"; `None` if its writer did not record it."""
 
     @property
     def planned_on(self) -> Version:
@@ -46,6 +51,8 @@ class Transaction:
         properties = dict(self.properties)
         if self.parent is not None:
             properties[PARENT] = str(self.parent)
+        if self.verb is not None:
+            properties[VERB] = self.verb
         message = transaction_pb2.Transaction(
             read_version=self.read_version, uuid=self.uuid, transaction_properties=properties
         )
@@ -61,11 +68,12 @@ class Transaction:
         except DecodeError as error:
             raise Corrupt("the transaction does not parse", path=path, field="transaction") from error
         properties = dict(message.transaction_properties)
-        parent = properties.pop(PARENT, None)
+        parent, verb = properties.pop(PARENT, None), properties.pop(VERB, None)
         return cls(
             read_version=Version(message.read_version),
             uuid=message.uuid,
             operation=operation_codec.decode(message),
             properties=properties,
             parent=None if parent is None else ParentHash.of(parent),
+            verb=verb,
         )

@@ -55,6 +55,7 @@ def can_fold(one: Transaction, other: Transaction) -> bool:
         and isinstance(other.operation, Append)
         and one.uuid != other.uuid
         and one.properties == other.properties
+        and one.verb == other.verb
         and PARTS_PROPERTY not in one.properties
     )
 
@@ -79,6 +80,7 @@ def fold(ours: Sequence[Transaction], uuid: str, shared: SharedFragment | None =
             (*((shared.fragment,) if shared else ()), *(each for fragments in own_fragments for each in fragments))
         ),
         properties={**ours[0].properties, PARTS_PROPERTY: json.dumps(parts, separators=(",", ":"))},
+        verb=ours[0].verb,
     )
 
 

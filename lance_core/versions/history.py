@@ -8,6 +8,7 @@ from lance_core.errors import Corrupt, NotFound, Unsupported
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
+from lance_core.transactions.actions import action_of
 from lance_core.transactions.change_stats import rows_changed
 from lance_core.transactions.fold import parts_of
 from lance_core.versions.location import Location
@@ -22,6 +23,10 @@ class VersionInfo:
     timestamp: datetime
     operation: str
     """Name of the operation in the format; `Unknown` if the writer recorded no transaction."""
+    action: str
+    """What the writer did, such as "create", "upsert" or "compact"; where it is not recorded, the operation tells."""
+    writer: str
+    """Library that committed the version, with its release; empty if it did not record itself."""
     read_version: Version | None
     """Read version that the transaction records."""
     planned_on: Version | None
@@ -94,6 +99,8 @@ def _describe(location: Location, manifest: Manifest, before: Manifest | None) -
         version=manifest.version,
         timestamp=manifest.timestamp,
         operation=transaction.operation.name if transaction else "Unknown",
+        action=action_of(transaction, is_first=manifest.version == 1),
+        writer=manifest.writer if manifest.has_writer else "",
         read_version=transaction.read_version if transaction else None,
         planned_on=transaction.planned_on if transaction else None,
         uuid=transaction.uuid if transaction else None,
