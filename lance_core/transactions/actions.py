@@ -44,6 +44,8 @@ def action_of(transaction: Transaction | None, *, is_first: bool) -> str:
         return "create branch" if operation.branch_name else "clone"
     if is_first and isinstance(operation, op.Append | op.Overwrite):
         return "create"
+    if isinstance(operation, op.ReserveFragments):  # a compaction commits it first, under its own verb
+        return _BY_OPERATION[operation.name]
     if transaction.verb is not None and transaction.verb.isprintable() and not transaction.verb.startswith("commit "):
         return _BY_VERB.get(transaction.verb, transaction.verb.replace("_", " "))
     if isinstance(operation, op.CreateIndex):
