@@ -223,25 +223,24 @@ def _hand_over(key: Hashable, append: PendingAppend, followers: Sequence[Pending
     with _lock:
         append.is_abandoned = True  # a follower that was interrupted may be committed all the same
         queue = _queues.get(key)
-        if queue is not None and append in queue.waiting:
-            queue.waiting.remove(append)  # it was interrupted
-        if queue is not None and queue.leader is append:
-            if followers:
-                waiting = queue.waiting
-                left = [
-                    each for each in followers if each.answer is None and not (each.is_abandoned or each in waiting)
-                ]
-                for each in left:
-                    each.is_alone = True
-                waiting.extendleft(reversed(left))
-            if queue.waiting:
-                queue.thread = 0
-                queue.leader = queue.waiting[0]
-                queue.waiting.popleft()
-            else:
-                del _queues[key]
-        if queue is not None and queue.leader.turn is not None:
-            queue.leader.turn.set()
+        if queue is not None:
+            if append in queue.waiting:
+                queue.waiting.remove(append)  # it was interrupted
+            if queue.leader is append:
+                if followers:
+                    waiting = queue.waiting
+                    left = [each for each in followers if each.needs_answer and each not in waiting]
+                    for each in left:
+                        each.is_alone = True
+                    waiting.extendleft(reversed(left))
+                if queue.waiting:
+                    queue.thread = 0
+                    queue.leader = queue.waiting[0]
+                    queue.waiting.popleft()
+                else:
+                    del _queues[key]
+            if queue.leader.turn is not None:
+                queue.leader.turn.set()
     for follower in followers:
         if follower.answer is not None and follower.turn is not None:
             follower.turn.set()

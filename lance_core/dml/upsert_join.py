@@ -1,7 +1,9 @@
-"""What an upsert finds: rows of the table that rows which came are for, and what becomes of them by the rules.
+"""Upsert join: matches the rows of a table with source rows by key, and decides what happens to each by the rules.
 
-The source is a `SourceRows`, in memory or not. The join reads the key columns of the table and the columns of the
-conditions, many fragments at a time. `upsert.py` writes the result.
+    keys of the table  ──►  matches with the source  ──►  rows that change, rows that are removed, rows to insert
+
+The join writes nothing; `upsert.py` writes its result. The source is any `SourceRows`, in memory or in files. The join
+reads the key columns of the table and the columns of the conditions, many fragments at a time. Start with `join`.
 """
 
 import enum
@@ -28,15 +30,15 @@ from lance_core.scan.selection import Offsets, Selection
 from lance_core.scan.system_columns import ROW_OFFSET
 from lance_core.versions.snapshot import Snapshot
 
-_ROWS_AT_ONCE = 1 << 20
-_KEYS_MAX = 10_000
+_ROWS_PER_GROUP = 1 << 20
+_LOOKUP_KEYS_MAX = 10_000
 _ROWS_PER_KEY = 50
-"""Keys are looked up where the table has so many rows for each: then picking is faster than reading all."""
+"""Minimum number of table rows per source key for an index lookup: from there on it is faster than a full read."""
 _SOURCE, _TARGET = "source", "target"
 
 
 class Matched(enum.Enum):
-    """What happens to a row of the table whose key comes."""
+    """Action for a row of the table whose key is in the source."""
 
     UPDATE = "update"
     DELETE = "delete"
@@ -46,7 +48,7 @@ class Matched(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class UpsertRules:
-    """What was asked for; conditions are in Lance's SQL."""
+    """Rules of one upsert. Conditions are in Lance SQL."""
 
     on: tuple[str, ...]
     matched: Matched
@@ -66,10 +68,12 @@ class UpsertRules:
     ) -> "UpsertRules":
         keys = validation.check_key_columns(on, "on")
         if not keys or len(set(keys)) != len(keys):
-            raise InvalidInput(f"on={list(keys)}: name the columns that tell rows apart, each once")
+            raise InvalidInput(f"on={list(keys)}: name at least one key column, and each only once")
         rule = validation.check_choice(Matched, matched, "matched")
         if matched_if is not None and rule not in (Matched.UPDATE, Matched.DELETE):
-            raise InvalidInput(f"matched_if= says which rows to update or delete, and matched={matched!r} does neither")
+            raise InvalidInput(
+                f"matched_if= selects rows to update or delete, but matched={matched!r} does neither; leave it out"
+            )
         if delete_unmatched is None:
             delete_unmatched = False
         elif not isinstance(delete_unmatched, str):
@@ -78,7 +82,7 @@ class UpsertRules:
 
 
 class SourceRows(Protocol):
-    """Rows that came, by their number, in the types that the table stores."""
+    """Source rows, numbered from 0, in the types that the table stores."""
 
     @property
     def columns(self) -> pa.Schema: ...
@@ -87,14 +91,15 @@ class SourceRows(Protocol):
     def count(self) -> int: ...
 
     def find_matches(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
-        """The rows of the table, by their key columns, whose key came, ascending; and for each the row that came."""
+        """Return the positions in `keys`, the table's key columns, whose key is in the source, in ascending order, and
+        the source row of each."""
 
     def take(self, rows: Numbers, names: Sequence[str]) -> pa.Table:
-        """These rows, in this order."""
+        """Return these rows in this order."""
 
 
 class InMemorySource:
-    """A source in memory, each key there once."""
+    """Source rows in memory, with unique keys."""
 
     def __init__(self, rows: pa.Table, on: Sequence[str], *, what: str) -> None:
         self._rows = rows
@@ -115,137 +120,184 @@ class InMemorySource:
         return self._rows.select(list(names)).take(pa.array(rows))
 
     def describe_keys(self, rows: Numbers) -> str:
-        """Their keys for people, of a few."""
+        """Format a few of the keys for a message."""
         return self._keys.describe_keys(rows)
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentMatches:
-    """What the join found in one fragment."""
+    """Result of the join for one fragment."""
 
     source_rows: npt.NDArray[np.int64]
-    """Rows that came and have a match in it."""
+    """Source rows with a match in the fragment."""
     changed: Offsets
-    """Of its rows that change, and `source_of_changed`, which of those that came are for them."""
+    """Offsets of the rows that get new values."""
     source_of_changed: npt.NDArray[np.int64]
+    """Source row of each changed row."""
     removed: Offsets
+    """Offsets of the rows that are deleted."""
 
 
 @dataclass(slots=True)
 class JoinCache:
-    """What a plan found, for the next one of the same change. Fragments that are as they were need not be read again:
-    others commit while a large table is read, and who had to read it all each time would never be first."""
+    """Results of the previous plan of the same upsert. Fragments that have not changed since need not be read again:
+    without this, an upsert that reads a large table would lose every race against frequent commits."""
 
     schema: TableSchema | None = None
     matches: dict[bytes, FragmentMatches] = field(default_factory=dict)
-    """By the fragment, all that the manifest says of it."""
+    """By encoded fragment, which includes all that the manifest says about it."""
 
 
 @dataclass(slots=True)
 class JoinResult:
-    """What the join found: rows of the table that change, with the rows that come for them; rows that go; and which
-    rows that came had a match."""
+    """Result of the join for the whole table."""
 
     changed: list[tuple[Fragment, Offsets, npt.NDArray[np.int64]]]
+    """Fragments with the offsets of their changed rows and the source row of each."""
     removed: dict[FragmentId, Offsets]
     has_match: npt.NDArray[np.bool_]
+    """For each source row, whether the table has its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
+    """Parsed conditions of the rules."""
+
     delete_unmatched: Predicate | None
     matched_if: "Condition | None"
 
     @classmethod
     def of(cls, base: Snapshot, source: pa.Schema, rules: UpsertRules) -> "Conditions":
-        """What the rules say in SQL, after checking it; `source` are the columns that come."""
+        """Parse and check the conditions of the rules. `source` is the schema of the source rows."""
         schema = filterable_schema(base.manifest)
         unmatched = rules.delete_unmatched
-        doomed = Predicate.parse(unmatched, schema) if isinstance(unmatched, str) else None
+        predicate = Predicate.parse(unmatched, schema) if isinstance(unmatched, str) else None
         condition = Condition.of(rules.matched_if, source, schema) if rules.matched_if is not None else None
-        read = dict.fromkeys((*rules.on, *(doomed.columns if doomed else ())))
+        read = dict.fromkeys((*rules.on, *(predicate.columns if predicate else ())))
         check_condition(base.manifest, read, what="the condition on unmatched rows")
         targets = [name for name in condition.target.names if f"{_TARGET}.{name}" in condition.sql] if condition else []
         check_condition(base.manifest, targets, what="matched_if=")
-        return cls(doomed, condition)
+        return cls(predicate, condition)
 
-    def columns(self, rules: UpsertRules, *, all_rows: bool) -> list[str]:
-        """Of the table, to be read for the join. Where all rows that a fragment ever had are read, a row's place among
-        them is where it is."""
-        doomed, condition = self.delete_unmatched, self.matched_if
-        of_condition = condition.target.names if condition else ()
-        offsets = [] if all_rows else [ROW_OFFSET]
-        return list(dict.fromkeys((*rules.on, *(doomed.columns if doomed else ()), *of_condition, *offsets)))
+    def columns(self, rules: UpsertRules, *, reads_all_rows: bool) -> list[str]:
+        """Return the columns of the table that the join reads. If it reads all physical rows of a fragment, positions
+        are offsets, and the offset column is not needed."""
+        of_predicate = self.delete_unmatched.columns if self.delete_unmatched else ()
+        of_condition = self.matched_if.target.names if self.matched_if else ()
+        offsets = [] if reads_all_rows else [ROW_OFFSET]
+        return list(dict.fromkeys((*rules.on, *of_predicate, *of_condition, *offsets)))
 
 
 def join(
     base: Snapshot, source: SourceRows, rules: UpsertRules, cache: JoinCache, candidates: Selection | None = None
 ) -> JoinResult:
-    """`covered` are the rows that can have one of the keys, as somebody was told by indices; one that is empty says that
-    nothing is known, and all are read. Without it the version's own indices are asked."""
-    conditions = Conditions.of(base, source.columns, rules)
-    doomed, condition, unmatched = conditions.delete_unmatched, conditions.matched_if, rules.delete_unmatched
+    """Join the table with the source, and store the result in `cache`.
 
-    def part_of(table: pa.Table, matches: Numbers, met: Numbers) -> FragmentMatches:
-        """`find_matches` are rows of the table, `source_rows` the rows that came for them."""
-        places, rows = matches, met
-        if condition and len(places) and rules.matched in (Matched.UPDATE, Matched.DELETE):
-            holds = condition.holds(source, rows, table, places)
-            places, rows = places[holds], rows[holds]
-        changes = rules.matched is Matched.UPDATE
-        gone = places if rules.matched is Matched.DELETE else places[:0]
-        if unmatched is not False:
-            leaves = _mask(doomed, table) if doomed else np.ones(table.num_rows, dtype=np.bool_)
-            leaves[matches] = False
-            gone = np.union1d(gone, np.flatnonzero(leaves))
-        changed = _offsets(table, places if changes else places[:0])
-        return FragmentMatches(met, changed, rows if changes else rows[:0], _offsets(table, gone))
-
-    before = cache.matches if cache.schema == base.manifest.schema else {}
+    `candidates` are the only rows that can have one of the keys, if an index was asked before; an empty selection means
+    that nothing is known, and all rows are read. For `None`, the indices of the version are asked."""
+    step = _Join(base, source, rules, Conditions.of(base, source.columns, rules))
+    cached = cache.matches if cache.schema == base.manifest.schema else {}
     fragments = {fragment.encode(): fragment for fragment in base.manifest.fragments}
-    parts = {key: before[key] for key in fragments if key in before}
-    unread = {key: fragment for key, fragment in fragments.items() if key not in parts}
-    candidates = (
-        candidates if candidates is not None else find_candidates(base, source, rules) if unread else Selection()
-    )
+    matches = {key: cached[key] for key in fragments if key in cached}
+    unread = {key: fragment for key, fragment in fragments.items() if key not in matches}
+    if candidates is None:
+        candidates = find_candidates(base, source, rules) if unread else Selection()
+    matches.update(step.match(unread, candidates))
+    cache.schema, cache.matches = base.manifest.schema, matches
+    return _combine(fragments, matches, source.count)
 
-    def rows_in(fragment: Fragment) -> pa.Table:
-        picked = fragment.id in candidates.covered
-        columns = conditions.columns(rules, all_rows=not (picked or fragment.deletion_file))
-        if picked:
-            return read_selected_rows(base, fragment, columns, candidates.fragments.get(fragment.id))
-        return pa.Table.from_batches(read_rows(base, fragment, columns))
 
-    for group in _groups(unread, max(_ROWS_AT_ONCE, source.count)):
-        read = [rows_in(unread[key]) for key in group]
-        types = [read[0].schema.field(name).type for name in rules.on]
-        together = [
-            pa.chunked_array([c for table in read for c in table[name].chunks], arrow)
-            for name, arrow in zip(rules.on, types, strict=True)
+@dataclass(frozen=True, slots=True)
+class _Join:
+    """Join of some fragments of a version."""
+
+    base: Snapshot
+    source: SourceRows
+    rules: UpsertRules
+    conditions: Conditions
+
+    def match(
+        self, fragments: Mapping[bytes, Fragment], candidates: Selection
+    ) -> Iterator[tuple[bytes, FragmentMatches]]:
+        """Match fragments with the source, several at a time."""
+        for group in _groups(fragments, max(_ROWS_PER_GROUP, self.source.count)):
+            tables = [self._read(fragments[key], candidates) for key in group]
+            positions, source_rows = self.source.find_matches(self._key_columns(tables))
+            start = 0
+            for key, table in zip(group, tables, strict=True):
+                first, last = np.searchsorted(positions, (start, start + table.num_rows))
+                yield key, self._apply_rules(table, positions[first:last] - start, source_rows[first:last])
+                start += table.num_rows
+
+    def _read(self, fragment: Fragment, candidates: Selection) -> pa.Table:
+        """Read the rows of a fragment that can match, with the columns that the join needs."""
+        is_selected = fragment.id in candidates.covered
+        columns = self.conditions.columns(self.rules, reads_all_rows=not (is_selected or fragment.deletion_file))
+        if is_selected:
+            return read_selected_rows(self.base, fragment, columns, candidates.fragments.get(fragment.id))
+        return pa.Table.from_batches(read_rows(self.base, fragment, columns))
+
+    def _key_columns(self, tables: Sequence[pa.Table]) -> list[pa.ChunkedArray]:
+        """Concatenate the key columns of several tables."""
+        types = [tables[0].schema.field(name).type for name in self.rules.on]
+        return [
+            pa.chunked_array([chunk for table in tables for chunk in table[name].chunks], arrow)
+            for name, arrow in zip(self.rules.on, types, strict=True)
         ]
-        places, rows = source.find_matches(together)
-        start = 0
-        for key, table in zip(group, read, strict=True):
-            first, last = np.searchsorted(places, (start, start + table.num_rows))
-            parts[key] = part_of(table, places[first:last] - start, rows[first:last])
-            start += table.num_rows
-    cache.schema, cache.matches = base.manifest.schema, parts
-    found = JoinResult([], {}, np.zeros(source.count, dtype=np.bool_))
+
+    def _apply_rules(self, table: pa.Table, matched: Numbers, source_rows: Numbers) -> FragmentMatches:
+        """Decide what happens to the rows of one fragment. `matched` are the positions in `table` whose key is in the
+        source, and `source_rows` the source row of each."""
+        affected, sources = self._affected(table, matched, source_rows)
+        none = affected[:0]
+        is_update = self.rules.matched is Matched.UPDATE
+        removed = affected if self.rules.matched is Matched.DELETE else none
+        if self.rules.delete_unmatched is not False:
+            removed = np.union1d(removed, self._unmatched(table, matched))
+        return FragmentMatches(
+            source_rows,
+            changed=_offsets(table, affected if is_update else none),
+            source_of_changed=sources if is_update else sources[:0],
+            removed=_offsets(table, removed),
+        )
+
+    def _affected(self, table: pa.Table, matched: Numbers, source_rows: Numbers) -> tuple[Numbers, Numbers]:
+        """Return the matched rows to update or delete, which are those that satisfy `matched_if`."""
+        condition = self.conditions.matched_if
+        if condition is None or not len(matched) or self.rules.matched not in (Matched.UPDATE, Matched.DELETE):
+            return matched, source_rows
+        holds = condition.holds(self.source, source_rows, table, matched)
+        return matched[holds], source_rows[holds]
+
+    def _unmatched(self, table: pa.Table, matched: Numbers) -> Numbers:
+        """Return the rows without a match that `delete_unmatched` deletes."""
+        predicate = self.conditions.delete_unmatched
+        is_deleted = _mask(predicate, table) if predicate else np.ones(table.num_rows, dtype=np.bool_)
+        is_deleted[matched] = False
+        return np.flatnonzero(is_deleted)
+
+
+def _combine(
+    fragments: Mapping[bytes, Fragment], matches: Mapping[bytes, FragmentMatches], source_count: int
+) -> JoinResult:
+    result = JoinResult([], {}, np.zeros(source_count, dtype=np.bool_))
     for key, fragment in fragments.items():
-        part = parts[key]
-        found.has_match[part.source_rows] = True
-        if len(part.changed):
-            found.changed.append((fragment, part.changed, part.source_of_changed))
-        if len(part.removed):
-            found.removed[fragment.id] = part.removed
-    return found
+        found = matches[key]
+        result.has_match[found.source_rows] = True
+        if len(found.changed):
+            result.changed.append((fragment, found.changed, found.source_of_changed))
+        if len(found.removed):
+            result.removed[fragment.id] = found.removed
+    return result
 
 
 def find_candidates(base: Snapshot, source: SourceRows, rules: UpsertRules) -> Selection:
-    """Rows that alone can have one of the keys, as far as indices on them tell. Of few keys only: else every row is
-    read, as it is where rows go that nothing matches. Few keys may be those of many rows."""
-    few = 0 < source.count <= min(_KEYS_MAX, base.manifest.row_count() // _ROWS_PER_KEY)
-    if not few or rules.delete_unmatched is not False or lookup.selector_of(base) is None:
+    """Return the only rows that can have one of the source's keys, according to the indices on the key columns.
+
+    The selection is empty, and all rows are read, if there are too many keys, or if unmatched rows are deleted. Few
+    keys may still select many rows."""
+    is_small = 0 < source.count <= min(_LOOKUP_KEYS_MAX, base.manifest.row_count() // _ROWS_PER_KEY)
+    if not is_small or rules.delete_unmatched is not False or lookup.selector_of(base) is None:
         return Selection()
     keys = source.take(np.arange(source.count), rules.on)
     lists = tuple(
@@ -255,12 +307,12 @@ def find_candidates(base: Snapshot, source: SourceRows, rules: UpsertRules) -> S
 
 
 def _has_sql_equality(arrow: pa.DataType) -> bool:
-    """Whether keys of this type are equal where conditions find them equal."""
+    """Tell whether two keys of this type match exactly if SQL finds them equal."""
     return not (pa.types.is_floating(arrow) or pa.types.is_dictionary(arrow) or isinstance(arrow, pa.BaseExtensionType))
 
 
 def _groups(fragments: Mapping[bytes, Fragment], rows_max: int) -> Iterator[list[bytes]]:
-    """Those that are read together, so that the keys that come are not prepared for each small one again."""
+    """Group fragments that are matched together, so that small fragments share the preparation of the source keys."""
     group: list[bytes] = []
     rows = 0
     for key, fragment in fragments.items():
@@ -275,7 +327,8 @@ def _groups(fragments: Mapping[bytes, Fragment], rows_max: int) -> Iterator[list
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`matched_if`, over rows that are two structs: `source.x` is what comes, `target.x` what is there."""
+    """Condition `matched_if`, evaluated over two structs: `source.x` is a column of the source, `target.x` one of the
+    table."""
 
     sql: str
     predicate: Predicate
@@ -287,14 +340,15 @@ class Condition:
         try:
             Predicate.parse(sql, _pair(source, target))
         except InvalidInput as error:
-            raise InvalidInput(f"matched_if: {error}. Its columns are written source.x and target.x") from error
-        # The engine says which of the two it reads, not which fields: a name that is nowhere in the text is not read.
+            raise InvalidInput(f"matched_if: {error}. Write its columns as source.x and target.x") from error
+        # The engine reports which struct it reads, not which fields. A name that is not in the text is not read.
         read = [pa.schema([field for field in side if field.name in sql]) for side in (source, target)]
         return cls(sql, Predicate.parse(sql, _pair(*read)), *read)
 
     def holds(
         self, source: SourceRows, source_rows: Numbers, target: pa.Table, target_rows: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
+        """Evaluate the condition for pairs of a source row and a position in `target`."""
         sides = (
             source.take(source_rows, self.source.names),
             target.select(self.target.names).take(pa.array(target_rows)),
@@ -315,11 +369,11 @@ def _structs(table: pa.Table, count: int) -> pa.Array:
     return pa.StructArray.from_arrays(column_arrays(table), fields=fields)
 
 
-def _offsets(table: pa.Table, places: Numbers) -> Offsets:
-    """Of rows that were read, by their places among them."""
+def _offsets(table: pa.Table, positions: Numbers) -> Offsets:
+    """Convert positions in a table that was read to offsets in its fragment."""
     if ROW_OFFSET not in table.column_names:
-        return places
-    return np.asarray(table[ROW_OFFSET].take(pa.array(places)).to_numpy(), dtype=np.int64)
+        return positions
+    return np.asarray(table[ROW_OFFSET].take(pa.array(positions)).to_numpy(), dtype=np.int64)
 
 
 def _mask(predicate: Predicate, table: pa.Table) -> npt.NDArray[np.bool_]:
@@ -328,5 +382,5 @@ def _mask(predicate: Predicate, table: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def column_arrays(table: pa.Table) -> list[pa.Array]:
-    """Each column in one piece."""
+    """Return each column as one contiguous array."""
     return [concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type) for column in table.columns]
