@@ -145,15 +145,15 @@ def _address_order(addresses: Addresses, fragments: Sequence[Fragment]) -> Addre
 class _BroadcastRows:
     """All source rows, in one worker."""
 
-    def __init__(self, part: Snapshot, staged: StagedFiles, on: Sequence[str]) -> None:
-        self._on, self._what = tuple(on), part.location.uri
-        location, schema = part.location, staged.schema
+    def __init__(self, partition: Snapshot, staged: StagedFiles, on: Sequence[str]) -> None:
+        self._on, self._what = tuple(on), partition.location.uri
+        location, schema = partition.location, staged.schema
         reader = FragmentReader(location.store, location.codec, schema, schema, path=f"{location.uri}, staged rows")
         batches = [rows.batch for fragment in staged.decode_fragments() for rows in reader.read_live(fragment, None)]
         table = pa.Table.from_batches(batches, reader.arrow).combine_chunks()
         keys = max(1, len(self._on))
         self._keys, self._values = table.select(range(keys)), table.select(range(keys, table.num_columns))
-        self._stored = part.manifest.schema.arrow
+        self._stored = partition.manifest.schema.arrow
 
     def by_address(self, partition: Snapshot, all_fragments: Mapping[int, bytes] | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the partition's fragments in address order. With `all_fragments`, rows of fragments that

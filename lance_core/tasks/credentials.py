@@ -26,7 +26,9 @@ def parse_storage_options(options: Mapping[str, str]) -> dict[str, str]:
     """
     parsed: dict[str, str] = {}
     for key, value in options.items():
-        prefix = next((each for each in (STORAGE, SECRET) if key.lower().startswith(each)), None)
+        prefix = next(
+            (known_prefix for known_prefix in (STORAGE, SECRET) if key.lower().startswith(known_prefix)), None
+        )
         if prefix is None:
             continue
         name = key[len(prefix) :]

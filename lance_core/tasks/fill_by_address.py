@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.types as kinds
+import pyarrow.types as pa_types
 
 from lance_core.datafiles.codec import BATCH_ROWS
 from lance_core.datafiles.conform import Conversion, conform
@@ -118,6 +118,7 @@ class FillTask:
             yield PositionedBatch(pa.RecordBatch.from_arrays(nulls, names=self.columns.names), offsets_without_value)
 
     def _check_missing(self, fragment: Fragment, offsets: Offsets) -> None:
+        """Raise if these rows have no value and every row needs one."""
         if self.missing == "error" and len(offsets):
             raise missing_value_error(self._version_label, fragment.id, int(offsets[0]))
 
@@ -207,11 +208,11 @@ def consecutive_runs(fragments: Sequence[int]) -> list[tuple[int, int, int]]:
     return runs
 
 
-def is_packed_vector(given: pa.DataType, stored: pa.DataType) -> bool:
+def is_packed_vector(source: pa.DataType, stored: pa.DataType) -> bool:
     """Return whether vectors are given as the bytes of their numbers, which travel many times faster than lists."""
-    if not (kinds.is_binary(given) or kinds.is_large_binary(given)) or not kinds.is_fixed_size_list(stored):
+    if not (pa_types.is_binary(source) or pa_types.is_large_binary(source)) or not pa_types.is_fixed_size_list(stored):
         return False
-    return bool(kinds.is_integer(stored.value_type) or kinds.is_floating(stored.value_type))
+    return bool(pa_types.is_integer(stored.value_type) or pa_types.is_floating(stored.value_type))
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ def merge_columns(table: TableRef, source: SourceFrame, request: MergeRequest, *
 class _BroadcastSource:
     """Stages the source rows once, if each worker can hold all of them."""
 
-    rows: SourceFrame
+    source: SourceFrame
     request: MergeRequest
     columns: pa.Schema
     _staged: tuple[Snapshot, StagedFiles] | None = None
@@ -140,12 +140,13 @@ class _BroadcastSource:
         staged = self._stage_once(base)
         if staged is None:
             return None
-        partitions = partition_fragments(fragments, partition_count(fragments, self.rows.slots))
+        partitions = partition_fragments(fragments, partition_count(fragments, self.source.slots))
         return _decode_filled(
-            self.rows.run(BroadcastJoinTask(task, partitions, staged), len(partitions)), base, fragments
+            self.source.run(BroadcastJoinTask(task, partitions, staged), len(partitions)), base, fragments
         )
 
     def discard(self) -> None:
+        """Delete the staged files."""
         if self._staged is not None:
             base, staged = self._staged
             staged.delete_files(base.location)
@@ -155,14 +156,16 @@ class _BroadcastSource:
         if self._is_too_large or self._staged is not None:
             return self._staged[1] if self._staged else None
         on, names = self.request.on, self.columns.names
-        values = [self.rows.schema.field(name) for name in names]
-        keys = [pa.field(ROW_ADDRESS, pa.int64())] if self.request.by_address else list(map(self.rows.schema.field, on))
+        values = [self.source.schema.field(name) for name in names]
+        keys = (
+            [pa.field(ROW_ADDRESS, pa.int64())] if self.request.by_address else list(map(self.source.schema.field, on))
+        )
         estimate = self._estimate_bytes(base, pa.schema([*keys, *values]))
         if estimate is None or estimate > BROADCAST_BYTES_MAX * (1 if self.request.by_address else _ESTIMATE_TOLERANCE):
             self._is_too_large = True
             return None
         task = staging_task(base, pa.schema(keys), pa.schema(values))
-        staged = staged_files(collect_fragments(self.rows.stage(on, names, task)), task)
+        staged = staged_files(collect_fragments(self.source.stage(on, names, task)), task)
         if fits_in_broadcast(staged):
             self._staged = base, staged
             return staged
@@ -174,14 +177,14 @@ class _BroadcastSource:
         """Return the estimated size. By address, there are at most as many rows as the table has."""
         if self.request.by_address:
             return base.manifest.row_count() * estimate_row_bytes(schema)
-        return self.rows.estimated_bytes()
+        return self.source.estimated_bytes()
 
 
 @dataclass
 class _AddressMerge:
     """Merge by row address, for the rows of one pinned version."""
 
-    rows: SourceFrame
+    source: SourceFrame
     request: MergeRequest
     columns: pa.Schema
     broadcast: _BroadcastSource
@@ -189,7 +192,8 @@ class _AddressMerge:
     filled: dict[int, Fragment] = field(default_factory=dict)
 
     def plan(self, base: Snapshot) -> Merge:
-        _check_columns(base, self.rows.schema, self.columns)
+        """Fill the columns on the first call, and return the operation that adds them to `base`."""
+        _check_columns(base, self.source.schema, self.columns)
         if self.pinned is None:
             self._fill(
                 base if self.request.version is None else load_at(base.location, _requested_version(self.request))
@@ -205,12 +209,12 @@ class _AddressMerge:
             task = _fill_task(pinned, fragments, self.columns, self.request)
             filled = self.broadcast.fill(pinned, fragments, task)
             if filled is None:
-                filled = _decode_filled(self.rows.fill_by_address(self.columns.names, task), pinned, fragments)
+                filled = _decode_filled(self.source.fill_by_address(self.columns.names, task), pinned, fragments)
             self.filled = filled
-        without = [fragment for fragment in fragments if fragment.id not in self.filled and fragment.live_rows]
-        if without and self.request.missing == "error":
-            raise missing_value_error(f"{pinned.location.uri} ({pinned.manifest.path})", without[0].id, 0)
-        _check_nullable(self.columns, without)
+        without_value = [fragment for fragment in fragments if fragment.id not in self.filled and fragment.live_rows]
+        if without_value and self.request.missing == "error":
+            raise missing_value_error(f"{pinned.location.uri} ({pinned.manifest.path})", without_value[0].id, 0)
+        _check_nullable(self.columns, without_value)
 
     def _check_addresses_valid(self, base: Snapshot, pinned: Snapshot) -> None:
         """Raise if a commit since the pinned version has moved rows, or has added rows that need a value."""
@@ -235,7 +239,7 @@ class _AddressMerge:
 class _KeyMerge:
     """Merge by key. Fragments that are unchanged keep their files across replans."""
 
-    rows: SourceFrame
+    source: SourceFrame
     request: MergeRequest
     columns: pa.Schema
     broadcast: _BroadcastSource
@@ -243,7 +247,8 @@ class _KeyMerge:
     unmatched: dict[int, Fragment] = field(default_factory=dict)
 
     def plan(self, base: Snapshot) -> Merge:
-        _check_columns(base, self.rows.schema, self.columns)
+        """Fill the fragments that have no valid file, and return the operation that adds the columns."""
+        _check_columns(base, self.source.schema, self.columns)
         keys = self._checked_keys(base)
         current: dict[int, Fragment] = {fragment.id: fragment for fragment in base.manifest.fragments}
         self.filled = {
@@ -275,12 +280,12 @@ class _KeyMerge:
     def _fill_by_shuffle(
         self, base: Snapshot, fragments: Sequence[Fragment], task: FillTask, keys: pa.Schema
     ) -> dict[int, Fragment]:
-        partitions = partition_fragments(fragments, self.rows.slots * _TASKS_PER_SLOT)
+        partitions = partition_fragments(fragments, self.source.slots * _TASKS_PER_SLOT)
         row_bytes = _KEY_BYTES * (len(keys) + 1)
         size = sum(fragment.live_rows for fragment in fragments) * row_bytes
         key_task = KeysTask(task.header, partitions, self.request.on, keys, size)
         return _decode_filled(
-            self.rows.fill_by_key(self.request.on, self.columns.names, key_task, task), base, fragments
+            self.source.fill_by_key(self.request.on, self.columns.names, key_task, task), base, fragments
         )
 
     def _checked_keys(self, base: Snapshot) -> pa.Schema:
@@ -291,7 +296,7 @@ class _KeyMerge:
                 raise InvalidInput(
                     f"{what}: cannot join on {name!r}, for in the table {unknown_column_message(name, stored.names)}"
                 )
-            expected, got = stored.field(name).type, self.rows.schema.field(name).type
+            expected, got = stored.field(name).type, self.source.schema.field(name).type
             check_key_type(name, expected, what=what)
             if find_type_mismatch(got, expected, name):
                 raise SchemaMismatch(
@@ -300,23 +305,23 @@ class _KeyMerge:
                     expected=str(expected),
                     got=str(got),
                 )
-        return self.rows.transport(pa.schema([stored.field(name) for name in self.request.on]))
+        return self.source.transport(pa.schema([stored.field(name) for name in self.request.on]))
 
 
-def _new_columns(rows: pa.Schema, request: MergeRequest, *, what: str) -> pa.Schema:
+def _new_columns(source: pa.Schema, request: MergeRequest, *, what: str) -> pa.Schema:
     """Return the schema of the new columns."""
     for name in request.on:
-        if name not in rows.names:
+        if name not in source.names:
             raise InvalidInput(
-                f"{what}: cannot join on {name!r}, for in the data {unknown_column_message(name, rows.names)}"
+                f"{what}: cannot join on {name!r}, for in the data {unknown_column_message(name, source.names)}"
             )
-    names = [name for name in rows.names if name not in request.on]
-    if twice := sorted({name for name in rows.names if rows.names.count(name) > 1}):
-        raise InvalidInput(f"{what}: the data has two columns named {twice[0]!r}")
+    names = [name for name in source.names if name not in request.on]
+    if duplicates := sorted({name for name in source.names if source.names.count(name) > 1}):
+        raise InvalidInput(f"{what}: the data has two columns named {duplicates[0]!r}")
     if not names:
         raise InvalidInput(f"{what}: the data has only the key columns {', '.join(request.on)}, and no column to merge")
     if request.schema is None:
-        return pa.schema([rows.field(name) for name in names])
+        return pa.schema([source.field(name) for name in names])
     if sorted(request.schema.names) != sorted(names):
         raise InvalidInput(
             f"{what}: schema= has the columns {', '.join(request.schema.names)}, but the data has {', '.join(names)}"
@@ -324,12 +329,12 @@ def _new_columns(rows: pa.Schema, request: MergeRequest, *, what: str) -> pa.Sch
     return request.schema
 
 
-def _check_columns(base: Snapshot, rows: pa.Schema, columns: pa.Schema) -> None:
+def _check_columns(base: Snapshot, source: pa.Schema, columns: pa.Schema) -> None:
     """Raise if the new columns are invalid, before a task runs."""
     new = define_new_fields(base, columns)
     incoming = []
     for name in columns.names:
-        given, stored = rows.field(name), new.arrow.field(name)
+        given, stored = source.field(name), new.arrow.field(name)
         incoming.append(pa.field(name, stored.type) if is_packed_vector(given.type, stored.type) else given)
     columns_to_write(
         schema_to_stored(pa.schema(incoming), new), new, conversion=Conversion.CAST, what=base.location.uri

@@ -25,7 +25,7 @@ from lance_core.versions.location import Location, locate
 from lance_core.versions.snapshot import Snapshot
 
 RESULT = pa.schema([pa.field("part", pa.int64()), pa.field("result", pa.binary()), pa.field("refusal", pa.string())])
-"""Result rows of partitions. A row has a result, or the error because of which the partition has none."""
+"""Result rows of partitions. A row has a result, or the error that prevented one."""
 
 PartitionFunction = Callable[[Snapshot, int], Iterable[bytes]]
 """Work on one partition: gets its snapshot and its number, and returns its results. Picklable."""

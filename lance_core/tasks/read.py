@@ -61,6 +61,7 @@ class VersionRef:
     bases: tuple[str, ...] = ()
 
     def snapshot(self) -> Snapshot:
+        """Load the version."""
         location = locate(
             self.uri, storage_options=self.storage_options, bases=self.bases, manifest_store=self.manifest_store
         )

@@ -46,10 +46,10 @@ class StagedFiles:
     chunk_rows: int
 
     @classmethod
-    def of(cls, encoded: Sequence[bytes], fields: TableSchema, on: tuple[str, ...]) -> "StagedFiles":
+    def of(cls, encoded: Sequence[bytes], schema: TableSchema, on: tuple[str, ...]) -> "StagedFiles":
         """Number the fragments in this order. A source row is identified by its position in all of them."""
         numbered = (Fragment.decode(fragment).with_id(number).encode() for number, fragment in enumerate(encoded))
-        return cls(fields, on, tuple(numbered), KEY_CHUNK_ROWS)
+        return cls(schema, on, tuple(numbered), KEY_CHUNK_ROWS)
 
     @property
     def column_names(self) -> tuple[str, ...]:

@@ -93,6 +93,7 @@ class _UpsertRun:
         self._counted, self._joined, self._inserted = PartialResults(), PartialResults(), PartialResults()
 
     def plan(self, base: Snapshot) -> Update | None:
+        """Join and write what the version needs, and return the operation; `None` if the rules change nothing."""
         rules, schema = self._rules, base.manifest.schema
         what, incoming = base.location.uri, schema_to_stored(self._incoming, schema)
         source_schema = check_source_columns(incoming, schema, rules, Conversion.CAST, what)
@@ -118,6 +119,7 @@ class _UpsertRun:
         return replace(update, new=update.new + new, inserted_keys=merge_new_keys(filters, rules, schema))
 
     def discard(self) -> None:
+        """Delete the staged files."""
         if self._staged is not None:
             base, staged = self._staged
             staged.delete_files(base.location)
@@ -256,8 +258,8 @@ class _CheckUniqueTask:
     staged: StagedFiles
     bucket_count: int
 
-    def __call__(self, part: Snapshot, number: int) -> Iterator[bytes]:
-        StagedRows(part, self.staged).check_unique(number, self.bucket_count)
+    def __call__(self, partition: Snapshot, number: int) -> Iterator[bytes]:
+        StagedRows(partition, self.staged).check_unique(number, self.bucket_count)
         return iter(())
 
 

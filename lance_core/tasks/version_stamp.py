@@ -49,12 +49,14 @@ class VersionStamp:
             and _significant_parts(name, running) != _significant_parts(name, planned_packages[name])
         ]
         if current.python != self.python:
-            running, planned = (".".join(map(str, each)) for each in (current.python, self.python))
+            running, planned = (".".join(map(str, version_)) for version_ in (current.python, self.python))
             differences.insert(0, ("Python", running, planned))
         if current.lance_assets != self.lance_assets:
             differences.insert(0, ("lance-assets", current.lance_assets, self.lance_assets))
         if differences:
-            worker, driver = (", ".join(f"{each[0]} {each[side]}" for each in differences) for side in (1, 2))
+            worker, driver = (
+                ", ".join(f"{difference[0]} {difference[side]}" for difference in differences) for side in (1, 2)
+            )
             raise InvalidInput(
                 f"this worker runs {worker}; the driver planned with {driver}. Give the executors the driver's "
                 "environment (the same image, or a packed one)"

@@ -43,10 +43,10 @@ class WriteHandle:
     @classmethod
     def of(cls, planned: PlannedWrite, *, manifest_store: ManifestStore | str | None = None) -> "WriteHandle":
         """Return the handle of a planned write. `manifest_store` is the one with which the write was begun."""
-        begun = planned.started
-        version = int(begun.base.version) if isinstance(begun.base, Snapshot) else None
-        started_ns = begun.started_at.now_ns if begun.started_at else SYSTEM_RUNTIME.now_ns()
-        return cls(planned.plan, planned.replaces, version, begun.uuid, begun.record, started_ns, manifest_store)
+        started = planned.started
+        version = int(started.base.version) if isinstance(started.base, Snapshot) else None
+        started_ns = started.started_at.now_ns if started.started_at else SYSTEM_RUNTIME.now_ns()
+        return cls(planned.plan, planned.replaces, version, started.uuid, started.record, started_ns, manifest_store)
 
     def to_planned_write(self) -> PlannedWrite:
         """Return the planned write, to be finished in this process."""

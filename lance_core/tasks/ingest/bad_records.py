@@ -63,6 +63,7 @@ def bad_record_error(bad: BadRecord, uri: str) -> InvalidInput:
 
 
 def to_batch(records: Sequence[tuple[str, BadRecord]], ingest: str) -> pa.RecordBatch:
+    """Return the records as rows of the side table."""
     rows = [
         {
             "file": uri,
@@ -79,6 +80,7 @@ def to_batch(records: Sequence[tuple[str, BadRecord]], ingest: str) -> pa.Record
 
 
 def load_base(location: Location) -> Snapshot | NewTable:
+    """Load the side table, or return a `NewTable` if it does not exist."""
     try:
         base = load_latest(location)
     except NotFound:
@@ -107,7 +109,7 @@ def checked_schema(base: Snapshot | NewTable) -> TableSchema:
 
 def put_pending(location: Location, segment: str, side_table: str, fragments: Sequence[bytes]) -> None:
     """Note the fragments of diverted records, before their ingest is committed."""
-    note = {"table": side_table, "fragments": [base64.b64encode(each).decode() for each in fragments]}
+    note = {"table": side_table, "fragments": [base64.b64encode(fragment).decode() for fragment in fragments]}
     location.store.put(_path(segment), json.dumps(note).encode())
 
 
@@ -164,6 +166,6 @@ def _decode_note(data: bytes, path: str) -> tuple[str, list[bytes]]:
         side_table, fragments = note["table"], note["fragments"]
         if not (isinstance(side_table, str) and isinstance(fragments, list)):
             raise TypeError("a field is of another type")
-        return side_table, [base64.b64decode(each, validate=True) for each in fragments]
+        return side_table, [base64.b64decode(encoded, validate=True) for encoded in fragments]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise Corrupt(f"is not a note of pending bad records: {error}", path=path, field="pending") from error

@@ -63,8 +63,8 @@ class ColumnMapper:
         if extra and not self._drops:
             listed = ", ".join(map(repr, extra))
             message = (
-                f"has columns that the table does not have: {listed}. Add them to the table, name with mapping= the "
-                "columns they belong to, or leave them out with extra='drop'"
+                f"has columns that the table does not have: {listed}. Add them to the table, give their "
+                "columns with mapping=, or leave them out with extra='drop'"
             )
             raise self._mismatch_error(extra[0], "no such column", str(batch.schema.field(extra[0]).type), message)
         if not arrays:

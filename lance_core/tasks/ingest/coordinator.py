@@ -223,7 +223,7 @@ class _Ingest:
             encode_partition(partition): self._results[encode_partition(partition)] for partition in reusable
         }
         self._results |= {partition: results.get(number, []) for number, partition in enumerate(partitions)}
-        return IngestResult.of(result for found in self._results.values() for result in found)
+        return IngestResult.of(result for results in self._results.values() for result in results)
 
     def _reusable_partitions(self, new_files: Sequence[SourceFile]) -> list[FilePartition]:
         """Return the partitions that are read already, all of whose files are still new, and that share no file with

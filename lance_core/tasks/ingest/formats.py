@@ -49,7 +49,7 @@ def parse_format(name: str | Format | None) -> Format | None:
     """Return the format of this name."""
     if name is None or isinstance(name, Format):
         return name
-    known = {each.value: each for each in Format} | _NAMES
+    known = {format_.value: format_ for format_ in Format} | _NAMES
     if name not in known:
         raise InvalidInput(f"format={name!r}: it must be one of {', '.join(sorted(known))}")
     return known[name]
@@ -67,13 +67,13 @@ def detect_format(uri: str, requested: Format | None) -> Format:
     name = uri.rpartition("/")[2].lower()
     for suffix in _COMPRESSIONS:
         name = name.removesuffix(suffix)
-    found = _SUFFIXES.get("." + name.rpartition(".")[2])
-    if found is None or (detect_compression(uri) and found not in (Format.CSV, Format.JSON)):
+    detected = _SUFFIXES.get("." + name.rpartition(".")[2])
+    if detected is None or (detect_compression(uri) and detected not in (Format.CSV, Format.JSON)):
         raise InvalidInput(
             f"the format of {uri} is unknown from its name; give format=, or a glob that leaves the file out (known "
             f"suffixes: {', '.join(_SUFFIXES)}; text formats also with {', '.join(_COMPRESSIONS)})"
         )
-    return found
+    return detected
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def load_log(location: Location, base: Snapshot | None) -> IngestLog:
         return IngestLog(location, (), SCHEMA.empty_table())
     main = location.locate_main_branch(base.manifest.branch)
     segments = segments_of(base.manifest.config, path=f"{location.uri}/{base.manifest.path}")
-    return IngestLog(main, segments, _newest_entries([_read_segment(main, each) for each in segments]))
+    return IngestLog(main, segments, _newest_entries([_read_segment(main, segment) for segment in segments]))
 
 
 def select_new_files(files: Sequence[SourceFile], log: IngestLog, changed: Changed) -> list[SourceFile]:

@@ -41,9 +41,9 @@ def find_line_start(raw: BufferedReader, position: int) -> int:
     offset = position - 1
     raw.seek(offset)
     while data := raw.read(64 * 1024):
-        found = data.find(b"\n")
-        if found >= 0:
-            return offset + found + 1
+        index = data.find(b"\n")
+        if index >= 0:
+            return offset + index + 1
         offset += len(data)
     return offset
 

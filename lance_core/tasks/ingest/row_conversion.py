@@ -40,11 +40,11 @@ def read_rows(
     mapper = ColumnMapper(schema, read_options, uri=split.file.uri)
     rows_read = 0
     try:
-        for found in _open_split(source, split, schema, read_options, mapper):
-            if isinstance(found, BadRecord):
-                yield found
+        for chunk in _open_split(source, split, schema, read_options, mapper):
+            if isinstance(chunk, BadRecord):
+                yield chunk
                 continue
-            for converted in _convert_chunk(found, schema, read_options, mapper, split.file.uri):
+            for converted in _convert_chunk(chunk, schema, read_options, mapper, split.file.uri):
                 rows_read += 0 if isinstance(converted, BadRecord) else converted.num_rows
                 yield converted
     except Unreadable as error:
@@ -88,7 +88,9 @@ def _convert_chunk(
 ) -> Iterator[pa.RecordBatch | BadRecord]:
     batch = mapper.map_batch(chunk.batch)
     if chunk.is_text:
-        present = TableSchema(tuple(each for each in schema.fields if each.name in batch.schema.names), schema.metadata)
+        present = TableSchema(
+            tuple(field for field in schema.fields if field.name in batch.schema.names), schema.metadata
+        )
     else:
         incoming = schema_to_stored(batch.schema, schema)
         present = columns_to_write(incoming, schema, conversion=Conversion.CAST, what=uri)

@@ -62,7 +62,7 @@ def normalize_files(files: object) -> tuple[str, ...]:
             f"files= must be a path, a directory or a glob, or a list of them, not a {type(files).__name__}"
         )
     return validation.check_locations(
-        [os.fspath(each) if isinstance(each, os.PathLike) else each for each in files], "files"
+        [os.fspath(file) if isinstance(file, os.PathLike) else file for file in files], "files"
     )
 
 
@@ -142,9 +142,9 @@ def _open_bucket_root(store: ObjectStore) -> ObjectStore:
 
 def _split_glob(text: str) -> tuple[str, str]:
     """Split a glob into the directory before the first name with a pattern, and the rest."""
-    parts = text.split("/")
-    at = next(number for number, part in enumerate(parts) if _MAGIC.search(part))
-    return "/".join(parts[:at]), "/".join(parts[at:])
+    names = text.split("/")
+    index = next(number for number, name in enumerate(names) if _MAGIC.search(name))
+    return "/".join(names[:index]), "/".join(names[index:])
 
 
 def _glob_to_regex(glob: str) -> re.Pattern[str]:
@@ -153,15 +153,15 @@ def _glob_to_regex(glob: str) -> re.Pattern[str]:
     >>> bool(_glob_to_regex("**/*.csv").fullmatch("a/b/c.csv")), bool(_glob_to_regex("*.csv").fullmatch("_c.csv"))
     (True, False)
     """
-    parts = glob.split("/")
-    if parts[-1] == "**":
-        parts.append("*")
+    names = glob.split("/")
+    if names[-1] == "**":
+        names.append("*")
     regex = ""
-    for number, part in enumerate(parts):
-        if part == "**":
+    for number, name in enumerate(names):
+        if name == "**":
             regex += r"(?:[^/_.][^/]*/)*"
         else:
-            regex += _name_to_regex(part) + ("/" if number + 1 < len(parts) else "")
+            regex += _name_to_regex(name) + ("/" if number + 1 < len(names) else "")
     return re.compile(regex, re.DOTALL)
 
 

@@ -47,7 +47,7 @@ FilePartition = tuple[FileSplit, ...]
 """Parts of files that one task reads."""
 
 
-def partition_files(files: Sequence[SourceFile], reading: ReadOptions, slots: int) -> list[FilePartition]:
+def partition_files(files: Sequence[SourceFile], read_options: ReadOptions, slots: int) -> list[FilePartition]:
     """Group the files into partitions, in their order. Large files are split, if their format can be."""
     weights = [_estimate_bytes(file) for file in files]
     target = sum(weights) // max(1, slots * PARTITIONS_PER_SLOT)
@@ -57,7 +57,7 @@ def partition_files(files: Sequence[SourceFile], reading: ReadOptions, slots: in
     for file, weight in zip(files, weights, strict=True):
         split_count = (
             max(1, -(-weight // target))
-            if weight > target * 3 // 2 and is_splittable(file, reading.csv, reading.format)
+            if weight > target * 3 // 2 and is_splittable(file, read_options.csv, read_options.format)
             else 1
         )
         for number in range(split_count):
@@ -167,11 +167,11 @@ def _read_rows(
     for split in partition:
         source = SourceReader(split.file, plan.source_options)
         source.check_unchanged()
-        for rows in read_rows(source, split, plan.target.schema, plan.read_options):
-            if isinstance(rows, BadRecord):
-                bad_records_writer.add(split.file.uri, rows)
+        for item in read_rows(source, split, plan.target.schema, plan.read_options):
+            if isinstance(item, BadRecord):
+                bad_records_writer.add(split.file.uri, item)
             else:
-                yield rows
+                yield item
         source.check_unchanged()
 
 
@@ -210,7 +210,7 @@ class IngestResult:
 
     @classmethod
     def of(cls, results: Iterable[bytes]) -> "IngestResult":
-        fragments, diverted, bad = [], [], 0
+        fragments, diverted, bad_count = [], [], 0
         for result in results:
             tag, payload = result[:1], result[1:]
             if tag == _FRAGMENT:
@@ -218,8 +218,8 @@ class IngestResult:
             elif tag == _DIVERTED:
                 diverted.append(payload)
             else:
-                bad += json.loads(payload)["bad"]
-        return cls(tuple(fragments), tuple(diverted), bad)
+                bad_count += json.loads(payload)["bad"]
+        return cls(tuple(fragments), tuple(diverted), bad_count)
 
 
 @dataclass(frozen=True, slots=True)
