@@ -1,12 +1,13 @@
-"""Where versions come from: from a version to what made it and to what that read, and from a run to its versions.
+"""Lineage: from a version to the run and the versions that it was made from, and from a run to its versions.
 
-    model.py      what one version says of where it comes from
-    graph.py      from that to the ancestry of a version, and to a tree; pure
-    ancestry_reader.py    the facts of tables, read from them; start here
-    runs.py       the versions of a run, by the tables
-    dagster_events.py   the same, by what Dagster remembers
+    model.py              origin of one version, as values
+    graph.py              ancestry of a version as a graph and as a tree; pure
+    ancestry_reader.py    origins, read from tables; start here
+    runs.py               versions of a run, read from tables
+    dagster_events.py     versions of a run, read from a Dagster instance
+    render.py             origins as text, JSON and Markdown; pure
 
-All but `dagster_events.py` do without Dagster.
+Only `dagster_events.py` imports Dagster.
 """
 
 from lance_assets.lineage.ancestry_reader import ancestry_of

@@ -1,7 +1,8 @@
-"""What versions say of where they come from, read from their tables.
+"""Ancestry reader: reads the origins of versions from their tables.
 
-A table names other tables, and anyone can write that: they are opened with what is meant for all stores, not with what
-is meant for the store of the first. That one of them is gone, or cannot be reached, is an answer and no error.
+Any program can write the name of another table into a table. Other tables are therefore opened with the options meant
+for all stores, not with the credentials of the first table's store. A missing or unreachable table is an answer, not
+an error.
 """
 
 import os
@@ -15,7 +16,7 @@ from lance_core.operations import Clone, Operation
 from lance_core.shell import Access, elsewhere
 
 FIRST_DETACHED = 2**63
-"""Versions from this number on are beside the line."""
+"""Detached versions have numbers from this one on."""
 
 
 def ancestry_of(
@@ -26,8 +27,9 @@ def ancestry_of(
     versions_max: int = VERSIONS_MAX,
     parents: bool = False,
 ) -> Ancestry:
-    """Of the version that a table is at, across tables. `access` says how the others are reached; with `parents`, each
-    version comes from the one before it as well.
+    """Return the ancestry of the version that a table is at, across tables.
+
+    `access` configures how other tables are opened; with `parents`, each version is also followed to its parent.
 
     >>> import pyarrow as pa, tempfile
     >>> table = Table.create(tempfile.mkdtemp() + "/t", pa.table({"id": [1]}))
@@ -35,57 +37,58 @@ def ancestry_of(
     >>> [line.name.version for line in ancestry_of(restored).lines()]
     [3, 1]
     """
-    tables = AncestryReader(table, access or Access(), parents)
+    reader = AncestryReader(table, access or Access(), parents)
     return build_ancestry(
-        VersionName(table.uri, table.version), tables.read_origin, depth_max=depth_max, versions_max=versions_max
+        VersionName(table.uri, table.version), reader.read_origin, depth_max=depth_max, versions_max=versions_max
     )
 
 
 @dataclass(slots=True)
 class AncestryReader:
-    """Each opened once for each of its versions that is asked for."""
+    """Reader of origins across tables. Each version is opened once."""
 
     first: Table
     access: Access = field(repr=False)
     parents: bool = False
 
     def read_origin(self, name: VersionName) -> Origin | Unknown:
+        """Return the origin of a version, or the reason why it is unknown."""
         if "://" not in name.uri and not os.path.isabs(name.uri):
-            return Unknown(name, "the record names no absolute place")
+            return Unknown(name, "the recorded location is not absolute")
         try:
-            found = origin_of(self._open(name), name)
+            origin = origin_of(self._open(name), name)
         except NotFound as error:
             return Unknown(name, str(error))
         except (LanceError, OSError) as error:
             return Unknown(name, f"it cannot be read: {error}")
-        if not self.parents or found.parent is None:
-            return found
-        before = InputVersion(VersionName(name.uri, found.parent), AncestryKind.FOLLOWS)
-        return replace(found, sources=(*found.sources, before))
+        if not self.parents or origin.parent is None:
+            return origin
+        parent = InputVersion(VersionName(name.uri, origin.parent), AncestryKind.FOLLOWS)
+        return replace(origin, sources=(*origin.sources, parent))
 
     def _open(self, name: VersionName) -> Table:
         if name == VersionName(self.first.uri, self.first.version):
             return self.first
         access = elsewhere(self.access, own=self.first.uri, other=name.uri)
-        options, manifests = access.storage_options, access.manifest_store
+        options, manifest_store = access.storage_options, access.manifest_store
         try:
-            return Table.open(name.uri, version=name.version, storage_options=options, manifest_store=manifests)
+            return Table.open(name.uri, version=name.version, storage_options=options, manifest_store=manifest_store)
         except NotFound as error:
-            if not Table.exists(name.uri, options, manifest_store=manifests):
-                raise NotFound("there is no table in that place") from error
-            has = str(error).rpartition("it has ")[2]
-            raise NotFound(f"this version is gone; the table has {has}") from error
+            if not Table.exists(name.uri, options, manifest_store=manifest_store):
+                raise NotFound("no table exists at this location") from error
+            versions = str(error).rpartition("it has ")[2]
+            raise NotFound(f"this version no longer exists; the table has {versions}") from error
 
 
 def origin_of(table: Table, name: VersionName | None = None) -> Origin:
-    """Of the version that a table is at. `name` is what it is called by who asks."""
-    made_by = table.transaction()
-    operation = made_by.operation if made_by else None
+    """Return the origin of the version that a table is at. `name` overrides the name in the result."""
+    transaction = table.transaction()
+    operation = transaction.operation if transaction else None
     return build_origin(name or VersionName(table.uri, table.version), table.version_info(), operation)
 
 
 def build_origin(name: VersionName, info: VersionInfo, operation: Operation | None) -> Origin:
-    """`operation` may be left out where it is neither of those that name another version."""
+    """Return an origin. Only operations that name another version (`Restore`, `Clone`) need `operation`."""
     return Origin(
         name=name,
         operation=info.operation,
@@ -105,7 +108,8 @@ def build_origin(name: VersionName, info: VersionInfo, operation: Operation | No
 
 
 def parent_of(info: VersionInfo) -> int | None:
-    """On a line each version follows the one before it, but for the first, which may be a clone's or a branch's."""
+    """Return the parent of a version on its branch, or `None`. The first version has none on its branch; it may be
+    the first one of a clone or a branch."""
     if info.version >= FIRST_DETACHED:
         return info.read_version or None
     return info.version - 1 if info.version > 1 and info.operation != Clone.name else None

@@ -1,5 +1,5 @@
-"""The versions that a run made, by what a Dagster instance remembers: the events of the run, and those that the sensor
-put on a ledger for a run that could not.
+"""Versions of a run, from a Dagster instance: the events of the run, and those that the sensor recorded for a run
+that ended before it could.
 """
 
 import json
@@ -13,52 +13,55 @@ from lance_assets.provenance.properties import INPUTS, parse_inputs
 from lance_core import NotFound
 
 _KEYS_MAX = 2000
-"""Assets that are asked whether somebody recorded a version of theirs for the run."""
+"""Number of assets that are searched for versions that the sensor recorded for the run."""
 _PAGE, _PAGES_MAX = 500, 20
 
 
 @dataclass(frozen=True, slots=True)
 class RunVersion:
-    """A version, as it was recorded."""
+    """Recorded version of a run."""
 
     name: VersionName
     operation: str
     written_by: str | None
-    """The asset that wrote it."""
+    """Asset that wrote the version."""
     written_partition: str | None
     recorded_on: str | None
-    """The ledger, and the partition of it."""
+    """Ledger and partition that record the version."""
     inputs: tuple[VersionName, ...]
     committed_by: str | None = None
-    """The run that made it, where it is another one: this one found that it had landed."""
+    """The run that committed the version, if it was another one and this run found it already committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunVersions:
+    """Run with its recorded versions."""
+
     run_id: str
     status: str
     job: str
     assets: tuple[str, ...]
-    """Those that it was to write."""
+    """Assets that the run planned to write."""
     versions: tuple[RunVersion, ...]
 
 
 def recorded_versions(instance: dg.DagsterInstance, run_id: str) -> RunVersions:
+    """Return the recorded versions of a run. Raise `NotFound` if the instance does not know the run."""
     record = instance.get_run_record_by_id(run_id)
     if record is None:
         raise NotFound(
-            f"this Dagster instance has no run {run_id!r}; check its id, and that DAGSTER_HOME is the instance's. Or "
-            "name the tables that it may have written: the versions themselves know their run"
+            f"this Dagster instance has no run {run_id!r}; check the id and DAGSTER_HOME, or name the tables that the "
+            "run may have written, since their versions record the run"
         )
     run = record.dagster_run
     planned = instance.get_asset_keys_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
-    made: dict[VersionName, RunVersion] = {}
+    versions: dict[VersionName, RunVersion] = {}
     for event in (*_events_of_run(instance, run_id), *_events_recorded_for_run(instance, record, planned)):
-        found = _run_version(event, run_id)
-        if found is not None and (found.recorded_on or found.name not in made):
-            made[found.name] = found
+        version = _run_version(event, run_id)
+        if version is not None and (version.recorded_on or version.name not in versions):
+            versions[version.name] = version
     assets = tuple(sorted(key.to_user_string() for key in planned))
-    return RunVersions(run_id, run.status.value, run.job_name, assets, tuple(made.values()))
+    return RunVersions(run_id, run.status.value, run.job_name, assets, tuple(versions.values()))
 
 
 def _events_of_run(instance: dg.DagsterInstance, run_id: str) -> Iterator[dg.AssetMaterialization]:
@@ -70,8 +73,11 @@ def _events_of_run(instance: dg.DagsterInstance, run_id: str) -> Iterator[dg.Ass
 def _events_recorded_for_run(
     instance: dg.DagsterInstance, record: dg.RunRecord, planned: Set[dg.AssetKey]
 ) -> Iterator[dg.AssetMaterialization]:
-    """Of a run that was cut off between its commit and its event, by the sensor, which tags them with the run. Dagster
-    finds no event by such a tag, so those of the tables that it may have written are looked through, from its start."""
+    """Yield the events that the sensor recorded for a run that ended between its commit and its event.
+
+    The sensor tags them with the run. Dagster cannot search events by such a tag, so the events of the assets that
+    the run may have written are read, from the start of the run on.
+    """
     run = record.dagster_run
     if run.status is dg.DagsterRunStatus.SUCCESS:
         return
@@ -84,9 +90,9 @@ def _events_recorded_for_run(
         cursor = None
         for _ in range(_PAGES_MAX):
             page = instance.fetch_materializations(since, limit=_PAGE, cursor=cursor, ascending=True)
-            for found in page.records:
-                event = found.asset_materialization
-                if event is not None and found.run_id != run.run_id and tag in (event.tags or {}).items():
+            for event_record in page.records:
+                event = event_record.asset_materialization
+                if event is not None and event_record.run_id != run.run_id and tag in (event.tags or {}).items():
                     yield event
             cursor = page.cursor
             if not page.has_more:
@@ -94,29 +100,30 @@ def _events_recorded_for_run(
 
 
 def _run_version(event: dg.AssetMaterialization, run_id: str) -> RunVersion | None:
-    """None where it is about something else: other events too name a table, or a version that was looked at."""
-    shown = {name: value.value for name, value in event.metadata.items()}
-    uri, version, operation = (shown.get(name) for name in ("dagster/uri", "lance/version", "lance/operation"))
+    """Return the version that an event reports, or `None`. Other events also name a table, or a version that was only
+    read."""
+    metadata = {name: value.value for name, value in event.metadata.items()}
+    uri, version, operation = (metadata.get(name) for name in ("dagster/uri", "lance/version", "lance/operation"))
     if not (isinstance(uri, str) and isinstance(version, int) and isinstance(operation, str)):
         return None
-    made_by = _text_value(shown, "lance/run")
-    on_ledger = event.partition if (event.tags or {}).get("lance/op") else None
+    committed_by = _text_value(metadata, "lance/run")
+    ledger_partition = event.partition if (event.tags or {}).get("lance/op") else None
     return RunVersion(
         VersionName(uri, version),
         operation,
-        _text_value(shown, "lance/written_by"),
-        _text_value(shown, "lance/written_partition"),
-        f"{event.asset_key.to_user_string()} {on_ledger}" if on_ledger else None,
-        _input_names(shown.get("lance/inputs")),
-        made_by if made_by != run_id else None,
+        _text_value(metadata, "lance/written_by"),
+        _text_value(metadata, "lance/written_partition"),
+        f"{event.asset_key.to_user_string()} {ledger_partition}" if ledger_partition else None,
+        _input_names(metadata.get("lance/inputs")),
+        committed_by if committed_by != run_id else None,
     )
 
 
-def _input_names(shown: object) -> tuple[VersionName, ...]:
-    told = parse_inputs({INPUTS: json.dumps(shown)}) if isinstance(shown, dict) else parse_inputs({})
-    return tuple(VersionName(uri, version) for uri, version in told.versions)
+def _input_names(value: object) -> tuple[VersionName, ...]:
+    inputs = parse_inputs({INPUTS: json.dumps(value)}) if isinstance(value, dict) else parse_inputs({})
+    return tuple(VersionName(uri, version) for uri, version in inputs.versions)
 
 
-def _text_value(shown: Mapping[str, object], name: str) -> str | None:
-    value = shown.get(name)
+def _text_value(metadata: Mapping[str, object], name: str) -> str | None:
+    value = metadata.get(name)
     return value if isinstance(value, str) else None

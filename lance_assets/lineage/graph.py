@@ -1,7 +1,7 @@
-"""The ancestry of a version: what it comes from, what that comes from, and so on, as a graph and as a tree of lines.
+"""Ancestry graph: the versions that a version comes from, transitively, as a graph and as a tree of lines.
 
-Pure: what a version says of itself is asked of a function that is handed in. Tables say what they like, so versions may
-be their own ancestors, and ancestries may be endless: each version is asked once, and only so many are.
+Pure: origins come from a function argument. Tables may contain anything, so a version may be its own ancestor and an
+ancestry may be endless; each version is read once, up to a bound.
 """
 
 from collections import deque
@@ -15,38 +15,40 @@ from lance_assets.lineage.model import AncestryKind, InputVersion, Origin, Unkno
 DEPTH_MAX = 20
 VERSIONS_MAX = 1000
 _CLOCK_SKEW_MAX = timedelta(minutes=5)
-"""So much may the clocks of two writers differ."""
+"""Tolerated difference between the clocks of two writers."""
 
 ReadOrigin = Callable[[VersionName], Origin | Unknown]
 
 
 class LineKind(Enum):
-    """What a line of the tree is."""
+    """Kind of a tree line."""
 
     NEW = "new"
-    """What the version says of itself; the lines below it are its sources."""
+    """First line of a version; its sources are on the lines below."""
     REPEATED = "again"
-    """It has a line already, further up."""
+    """The version already has a line further up."""
     CYCLE = "cycle"
-    """It is an ancestor of itself: this line is below its own."""
+    """The version is an ancestor of itself: this line is below its own first line."""
     TRUNCATED = "cut"
-    """What it says, without what that comes from: that would be too deep, or too much."""
+    """The origin of the version is shown, but not its sources, because of a bound."""
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class TreeLine:
+    """One line of the tree."""
+
     name: VersionName
     ancestry: AncestryKind | None
-    """To the line above that it is below; None for the version that was asked for."""
+    """Relation to the version of the parent line; `None` for the root."""
     kind: LineKind
     origin: Origin | None
     reason: str | None
-    """Of one that is unknown."""
+    """Why the version is unknown."""
     is_younger: bool
-    """Than what says that it comes from it: there is another table in that place now."""
+    """True if the version is younger than the one made from it: the table at this location has been replaced."""
     is_last: tuple[bool, ...]
-    """From the top down to here, whether each is the last one of its parent. As long as the line is deep."""
+    """For each level from the top down to this line, True if the line is the last child. Its length is the depth."""
 
     @property
     def depth(self) -> int:
@@ -55,33 +57,35 @@ class TreeLine:
 
 @dataclass(frozen=True, slots=True)
 class Ancestry:
+    """Ancestors of one version."""
+
     root: VersionName
     origins: Mapping[VersionName, Origin | Unknown]
-    """All that were asked, the nearest first."""
+    """All versions that were read, the nearest first."""
     unfollowed: frozenset[VersionName]
-    """Of those, the ones whose sources were not, though they have some."""
+    """Versions whose sources exist but were not followed."""
 
     @property
     def is_complete(self) -> bool:
         return not self.unfollowed
 
     def lines(self) -> Iterator[TreeLine]:
-        """From the version that was asked for to its sources, and from each of them on. Every version has its say once;
-        every source of one that does has a line below it."""
-        said: set[VersionName] = set()
+        """Yield the tree: the root, then its sources, recursively. Each version is shown in full once, and each of
+        its sources has a line below it."""
+        shown: set[VersionName] = set()
         path: list[VersionName] = []
         stack: list[tuple[InputVersion | None, VersionName, tuple[bool, ...]]] = [(None, self.root, ())]
         while stack:
             source, name, last = stack.pop()
             del path[len(last) :]
-            line = self._tree_line(source, name, last, path, said)
+            line = self._tree_line(source, name, last, path, shown)
             yield line
-            said.add(name)
+            shown.add(name)
             path.append(name)
             if line.kind is LineKind.NEW and line.origin is not None:
                 sources = line.origin.sources
-                for number, each in reversed([*enumerate(sources, 1)]):
-                    stack.append((each, each.name, (*last, number == len(sources))))
+                for number, next_source in reversed([*enumerate(sources, 1)]):
+                    stack.append((next_source, next_source.name, (*last, number == len(sources))))
 
     def _tree_line(
         self,
@@ -89,31 +93,31 @@ class Ancestry:
         name: VersionName,
         last: tuple[bool, ...],
         path: list[VersionName],
-        said: set[VersionName],
+        shown: set[VersionName],
     ) -> TreeLine:
         facts = self.origins[name]
         origin = facts if isinstance(facts, Origin) else None
-        above = self.origins[path[-1]] if path else None
+        derived = self.origins[path[-1]] if path else None
         return TreeLine(
             name=name,
             ancestry=source.kind if source else None,
-            kind=self._kind_of(name, facts, path, said),
+            kind=self._kind_of(name, facts, path, shown),
             origin=origin,
             reason=facts.reason if isinstance(facts, Unknown) else None,
-            is_younger=isinstance(above, Origin)
+            is_younger=isinstance(derived, Origin)
             and origin is not None
-            and origin.timestamp - above.timestamp > _CLOCK_SKEW_MAX,
+            and origin.timestamp - derived.timestamp > _CLOCK_SKEW_MAX,
             is_last=last,
         )
 
     def _kind_of(
-        self, name: VersionName, facts: Origin | Unknown, path: list[VersionName], said: set[VersionName]
+        self, name: VersionName, facts: Origin | Unknown, path: list[VersionName], shown: set[VersionName]
     ) -> LineKind:
         if isinstance(facts, Unknown):
             return LineKind.UNKNOWN
         if name in path:
             return LineKind.CYCLE
-        if name in said:
+        if name in shown:
             return LineKind.REPEATED
         return LineKind.TRUNCATED if name in self.unfollowed else LineKind.NEW
 
@@ -121,22 +125,24 @@ class Ancestry:
 def build_ancestry(
     root: VersionName, read_origin: ReadOrigin, *, depth_max: int = DEPTH_MAX, versions_max: int = VERSIONS_MAX
 ) -> Ancestry:
-    """Nearest first, so that what is left out is what is furthest. `depth_max` is how many steps are gone from the
-    root, `versions_max` how many versions are asked."""
-    found: dict[VersionName, Origin | Unknown] = {}
+    """Read the ancestry of `root` breadth first, so that a bound cuts off the most distant versions.
+
+    `depth_max` bounds the steps from the root, `versions_max` the versions that are read.
+    """
+    origins: dict[VersionName, Origin | Unknown] = {}
     unfollowed: set[VersionName] = set()
-    waiting = deque([(root, 0)])
-    seen = {root}
-    while waiting:
-        name, depth = waiting.popleft()
+    queue = deque([(root, 0)])
+    queued = {root}
+    while queue:
+        name, depth = queue.popleft()
         facts = read_origin(name)
-        found[name] = facts
+        origins[name] = facts
         if isinstance(facts, Unknown):
             continue
-        fresh = dict.fromkeys(source.name for source in facts.sources if source.name not in seen)
-        if fresh and (depth >= depth_max or len(seen) + len(fresh) > versions_max):
+        new = dict.fromkeys(source.name for source in facts.sources if source.name not in queued)
+        if new and (depth >= depth_max or len(queued) + len(new) > versions_max):
             unfollowed.add(name)
             continue
-        seen |= fresh.keys()
-        waiting.extend((each, depth + 1) for each in fresh)
-    return Ancestry(root, found, frozenset(unfollowed))
+        queued |= new.keys()
+        queue.extend((source, depth + 1) for source in new)
+    return Ancestry(root, origins, frozenset(unfollowed))

@@ -1,4 +1,4 @@
-"""What one version says of where it comes from. Values only; pure."""
+"""Lineage model: the origin of one version, as values. Pure."""
 
 import posixpath
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _SOURCES_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, order=True)
 class VersionName:
-    """A version of a table, as the command line names it."""
+    """Table URI and version, printed as the command line accepts them."""
 
     uri: str
     version: int
@@ -24,27 +24,29 @@ class VersionName:
 
 
 class AncestryKind(Enum):
-    """How a version has another one for an ancestor."""
+    """Relation of a version to its ancestor."""
 
     READ = "read"
-    """What made it read the other."""
+    """The run that made the version read the ancestor."""
     RESTORED = "restored"
-    """It is the other once more."""
+    """The version restores the ancestor."""
     FORKED = "begins as"
-    """It is the first of a clone or a branch, of the other."""
+    """The version is the first one of a clone or branch of the ancestor."""
     FOLLOWS = "follows"
-    """The other is the version before it. Asked for only by who wants that too: it is so of nearly all."""
+    """The ancestor is the parent on the same branch; followed only on request, since nearly every version has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputVersion:
+    """Ancestor of a version, with the relation."""
+
     name: VersionName
     kind: AncestryKind
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """None where the version does not say."""
+    """Origin of one version. Fields are `None` where the version does not record them."""
 
     name: VersionName
     operation: str
@@ -53,16 +55,16 @@ class Origin:
     rows_added: int | None
     rows_removed: int | None
     parent: int | None
-    """The version before it, of the same table. That of a detached one is what it was made upon."""
+    """Preceding version of the same table. For a detached version, the version that it is based on."""
     planned_on: int | None
     rebased_over: Sequence[int]
     uuid: str | None
     properties: Mapping[str, str]
     sources: tuple[InputVersion, ...] = ()
     together: tuple[str, ...] = ()
-    """The uuids of the appends that share this version."""
+    """Uuids of the appends that share this version."""
     unreadable_inputs: str | None = None
-    """What it has for inputs, where nobody can read that."""
+    """Recorded inputs that cannot be parsed."""
 
     @property
     def run_id(self) -> str | None:
@@ -87,29 +89,30 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A version that is named, and of which nothing can be learned."""
+    """Version that is named but cannot be read."""
 
     name: VersionName
     reason: str
 
 
 def sources_of(uri: str, properties: Mapping[str, str], operation: Operation | None) -> tuple[InputVersion, ...]:
-    """The ancestors that a version of the table at `uri` names, other than the version before it."""
-    found = [
-        InputVersion(VersionName(place, version), AncestryKind.READ)
-        for place, version in parse_inputs(properties).versions
+    """Return the ancestors that a version of the table at `uri` names, except its parent."""
+    sources = [
+        InputVersion(VersionName(input_uri, version), AncestryKind.READ)
+        for input_uri, version in parse_inputs(properties).versions
     ]
     match operation:
         case Restore(version=version):
-            found.insert(0, InputVersion(VersionName(uri, version), AncestryKind.RESTORED))
+            sources.insert(0, InputVersion(VersionName(uri, version), AncestryKind.RESTORED))
         case Clone() as clone:
-            found.insert(0, InputVersion(VersionName(_cloned_uri(clone), clone.ref_version), AncestryKind.FORKED))
-    return tuple(found[:_SOURCES_MAX])
+            sources.insert(0, InputVersion(VersionName(_cloned_uri(clone), clone.ref_version), AncestryKind.FORKED))
+    return tuple(sources[:_SOURCES_MAX])
 
 
 def _cloned_uri(clone: Clone) -> str:
-    """The table, or the branch of it, that was cloned. Some writers name the main line, and the branch beside it."""
-    line = f"tree/{clone.ref_name}"
-    if clone.ref_name is None or clone.ref_path.rstrip("/").endswith(f"/{line}"):
+    """Return the URI of the table or branch that was cloned. Some writers record the URI of the main branch and the
+    name of the branch separately."""
+    branch_path = f"tree/{clone.ref_name}"
+    if clone.ref_name is None or clone.ref_path.rstrip("/").endswith(f"/{branch_path}"):
         return clone.ref_path
-    return posixpath.join(clone.ref_path, line)
+    return posixpath.join(clone.ref_path, branch_path)

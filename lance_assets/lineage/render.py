@@ -1,6 +1,6 @@
-"""Where a version comes from, in words for a line, as JSON and as markdown. Pure.
+"""Lineage rendering: origins as lines of text, as JSON and as Markdown. Pure.
 
-Places are shown as tables name them, but for what may be a credential.
+URIs are shown as tables record them, without credentials.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,16 +10,16 @@ from lance_assets.lineage.model import AncestryKind, InputVersion, Origin, Unkno
 from lance_core.shell import without_secrets
 
 _RUN_LETTERS = 8
-"""As Dagster's pages show the id of a run."""
+"""Length of the short run ids on Dagster's pages."""
 _LISTED_MAX = 1000
 _ROWS_MAX = 20
 _CHARACTERS_MAX = 200
-"""An event is not to grow with what a table says."""
+"""Bounds the size of an event, since a table can record URIs of any length."""
 _WITH_MANIFESTS = "s3+ddb://"
 
 
 def without_credentials(uri: str) -> str:
-    """Without credentials, whoever wrote it. Which table of DynamoDB versions are reserved in stays: it is a name."""
+    """Remove credentials from a URI of any origin. The name of the DynamoDB table that reserves versions stays."""
     shown = without_secrets(uri)
     if not uri.lower().startswith(_WITH_MANIFESTS):
         return shown
@@ -46,13 +46,13 @@ def version_range(versions: Sequence[int]) -> str:
 
 
 def relation_text(source: InputVersion, own_uri: str) -> str:
-    """As words behind the version that has it."""
-    where = str(source.name.version) if source.name.uri == own_uri else display_name(source.name)
-    return f"{source.kind.value} {where}"
+    """Return the relation to an ancestor, for a list behind the version."""
+    name = str(source.name.version) if source.name.uri == own_uri else display_name(source.name)
+    return f"{source.kind.value} {name}"
 
 
 def origin_notes(origin: Origin) -> Iterator[str]:
-    """What is out of the ordinary in how it was made."""
+    """Yield notes about unusual facts of an origin."""
     for source in origin.sources:
         if source.kind is not AncestryKind.READ:
             yield relation_text(source, origin.name.uri)
@@ -61,7 +61,7 @@ def origin_notes(origin: Origin) -> Iterator[str]:
     if origin.together:
         yield f"{len(origin.together)} appends together"
     if origin.unreadable_inputs is not None:
-        yield "its record of inputs cannot be read"
+        yield "its recorded inputs cannot be parsed"
 
 
 def as_json(facts: Origin | Unknown) -> dict[str, object]:
@@ -100,13 +100,13 @@ def _input_json(source: InputVersion) -> dict[str, object]:
 
 
 def as_markdown(origin: Origin) -> str:
-    """What it comes from, as a table; empty where it names nothing but the version before it."""
+    """Return a table of the sources, or an empty text if only the parent is known."""
     if not origin.sources:
         return ""
     rows = [
-        f"| {escape_markdown(shown[:_CHARACTERS_MAX])} | {each.name.version} | {each.kind.value} |"
-        for each in origin.sources[:_ROWS_MAX]
-        for shown in [without_credentials(each.name.uri)]
+        f"| {escape_markdown(uri[:_CHARACTERS_MAX])} | {source.name.version} | {source.kind.value} |"
+        for source in origin.sources[:_ROWS_MAX]
+        for uri in [without_credentials(source.name.uri)]
     ]
     left = len(origin.sources) - _ROWS_MAX
     more = [f"\n… and {left:,} more"] if left > 0 else []

@@ -1,4 +1,4 @@
-"""The versions that a run made, and what it read for them, by what the tables themselves say."""
+"""Versions of a run, from tables: reads the run id that each version records."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -9,17 +9,18 @@ from lance_assets.provenance.properties import RUN_ID
 from lance_core import NotFound, Table
 
 VERSIONS_READ_MAX = 1000
-"""Of each table, the newest."""
+"""Number of versions that are read of each table, from the newest."""
 
 
 def versions_of_run(table: Table, run_id: str, *, versions_max: int | None = VERSIONS_READ_MAX) -> Iterator[Origin]:
-    """Newest first, from the version that `table` is at. Nobody but the versions knows, so each is asked."""
+    """Yield the versions that a run committed, newest first, from the version that `table` is at. Only the versions
+    record the run, so each of them is read."""
     numbers = (number for number in reversed(table.version_numbers()) if number <= table.version)
     for number in islice(numbers, versions_max):
         try:
-            at = table.at(number)
-            made_by = at.transaction()
-        except NotFound:  # a cleanup was faster
+            table_at = table.at(number)
+            transaction = table_at.transaction()
+        except NotFound:  # removed by a concurrent cleanup
             continue
-        if made_by is not None and made_by.properties.get(RUN_ID) == run_id:
-            yield origin_of(at)
+        if transaction is not None and transaction.properties.get(RUN_ID) == run_id:
+            yield origin_of(table_at)

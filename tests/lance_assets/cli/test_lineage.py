@@ -114,22 +114,23 @@ def test_what_is_gone_or_out_of_reach_is_a_line(features: Table, shell: Shell, t
     shutil.rmtree(tmp_path / "customers.lance")
     (tmp_path / "orders.lance" / manifest_path(Version(2))).write_bytes(b"LANC")
     damaged = f"orders.lance/{manifest_path(Version(2))}"
+    too_short = "is 4 bytes long, which is too short for a manifest"
     answer = shell("lineage", features.uri)
     assert answer.code == 0
     assert answer.drawn(tmp_path).splitlines()[1:] == [
-        "├─ customers.lance@1  (unknown: there is no table in that place)",
-        f"└─ orders.lance@2  (unknown: it cannot be read: {damaged}: is 4 bytes long, which is too short for a manifest)",
+        "├─ customers.lance@1  (unknown: no table exists at this location)",
+        f"└─ orders.lance@2  (unknown: it cannot be read: {damaged}: {too_short})",
     ]
     assert shell("lineage", saying(raw, {raw.uri: 1}).uri).drawn(tmp_path).splitlines()[1:] == [
-        "└─ raw.lance@1  (unknown: this version is gone; the table has 2-3)"
+        "└─ raw.lance@1  (unknown: this version no longer exists; the table has 2-3)"
     ]
 
 
 @pytest.mark.parametrize(
     ("uri", "said"),
     [
-        ("orders.lance", "(unknown: the record names no absolute place)"),
-        ("", "(unknown: the record names no absolute place)"),
+        ("orders.lance", "(unknown: the recorded location is not absolute)"),
+        ("", "(unknown: the recorded location is not absolute)"),
         ("gopher://x/y", "(unknown: it cannot be read: unknown scheme 'gopher'"),
         ("memory://x", "(unknown: it cannot be read: memory://x: memory:// is for tests"),
         ("/dev/null", "(unknown: it cannot be read: /dev/null is a file"),
@@ -191,7 +192,7 @@ def test_json(features: Table, shell: Shell, tmp_path: Path) -> None:
         {"uri": str(tmp_path / "orders.lance"), "version": 2},
     ]
     assert gone == {
-        "uri": str(tmp_path / "customers.lance"), "version": 1, "unknown": "there is no table in that place",
+        "uri": str(tmp_path / "customers.lance"), "version": 1, "unknown": "no table exists at this location",
     }  # fmt: skip
     assert (orders["run_id"], orders["asset"], orders["intent"], orders["code_location"]) == (
         RUN, "lake/orders_append", "once", "shop",

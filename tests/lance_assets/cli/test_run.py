@@ -71,7 +71,7 @@ def test_a_run_that_dagster_does_not_know(shell: Shell, monkeypatch: pytest.Monk
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     answer = shell("run", RUN)
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith(f"could not look: this Dagster instance has no run '{RUN}'; check its id")
+    assert answer.err.startswith(f"could not look: this Dagster instance has no run '{RUN}'; check the id")
 
 
 def test_a_run_that_recorded_nothing(shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -262,7 +262,7 @@ class Deadly(LocalRunner):
 
     def run(self, task: Task, parts: int) -> pa.Table:
         self.jobs.append(parts)
-        if any(whole.uri == self.poison for whole in task.wholes):  # type: ignore[attr-defined]
+        if any(header.uri == self.poison for header in task.headers):  # type: ignore[attr-defined]
             raise PySparkException("Job aborted: the worker exited unexpectedly\nat a place that nobody asked for")
         return super().run(task, parts)
 
