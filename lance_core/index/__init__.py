@@ -1,1 +1,2 @@
-"""Indices: what each kind is, how it is built and searched, and which part of a filter it answers."""
+"""Indices: the scalar index types, how their segments are built and searched, and which parts of a filter they
+answer."""

@@ -89,6 +89,7 @@ BITMAP = Bitmap()
 @dataclass(frozen=True, slots=True)
 class BitmapSearcher:
     """Searcher for one segment of a BITMAP index."""
+
     _sets: ValueBitmaps
 
     def search(self, leaf: Leaf) -> MatchedRows | None:
@@ -112,7 +113,9 @@ class BitmapSearcher:
         candidates = self._sets.positions_within(orders.span_of(self._sets.order, leaf) or Span())
         if leaf.is_prefix or not candidates:
             return candidates
-        batch = pa.RecordBatch.from_arrays([_as_text(self._sets.keys[candidates.start : candidates.stop])], names=[VALUE])
+        batch = pa.RecordBatch.from_arrays(
+            [_as_text(self._sets.keys[candidates.start : candidates.stop])], names=[VALUE]
+        )
         mask = Predicate.from_node(Like((VALUE,), leaf.pattern, leaf.ignore_case), batch.schema).mask(batch)
         return candidates.start + np.flatnonzero(mask.to_numpy(zero_copy_only=False))
 

@@ -1,8 +1,8 @@
-"""BTREE: all rows in the order of their values, in pages, and the first and last value of each page.
+"""BTREE index: stores all rows in the order of their values, in pages, with the first and last value of each page.
 
-`page_data.lance` has the rows, `page_lookup.lance` a row for each page. Searching is a look into the second, which is
-kept, and one read of neighbouring pages of the first. Any order within a page is right, that of pages is not: an index
-whose pages are out of order is refused when it is opened.
+`page_data.lance` has the rows, and `page_lookup.lance` has one row per page. A search looks up the page range in
+memory and reads neighbouring pages in one request. Rows within a page may have any order, but pages may not: an index
+with unordered pages is rejected when it is opened.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,16 +56,18 @@ from lance_core.index.page_cache import SegmentPages
 from lance_core.index.segment_files import SegmentSink
 from lance_core.index.supported_types import ORDERED_TYPES, is_ordered, is_plain
 
-_WRITTEN_ROWS = 1 << 18
-_FEW_PAGES = 256
-_GAP = 8
-"""Pages that are read in vain rather than that a read ends before them."""
+_BATCH_ROWS_MIN = 1 << 18
+_CACHED_PAGES_MAX = 256
+_GAP_PAGES_MAX = 8
+"""Maximum gap between two pages that one read still spans: reading unneeded pages is cheaper than another read."""
 
 
 @dataclass(frozen=True, slots=True)
 class BTreeOptions:
+    """Options of a BTREE index."""
+
     zone_size: int = DEFAULT_PAGE_ROWS
-    """Rows in a page."""
+    """Rows per page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,36 +83,36 @@ class BTree:
     def supports(self, column: pa.Field) -> bool:
         return is_plain(column) and is_ordered(column.type)
 
-    def parse_options(self, given: Mapping[str, object]) -> BTreeOptions:
-        if unknown := sorted(given.keys() - {"zone_size"}):
-            raise InvalidInput(f"a BTREE index has no option {unknown[0]!r}; it has zone_size, the rows in a page")
-        size = given.get("zone_size", DEFAULT_PAGE_ROWS)
+    def parse_options(self, parameters: Mapping[str, object]) -> BTreeOptions:
+        if unknown := sorted(parameters.keys() - {"zone_size"}):
+            raise InvalidInput(f"a BTREE index has no option {unknown[0]!r}; it has zone_size, the rows per page")
+        size = parameters.get("zone_size", DEFAULT_PAGE_ROWS)
         if not isinstance(size, int) or isinstance(size, bool) or not 0 < size < 1 << 31:
-            raise InvalidInput(f"zone_size={size!r}: the rows in a page of a BTREE index are a whole number above 0")
+            raise InvalidInput(f"zone_size={size!r}: the rows per page of a BTREE index must be a whole number above 0")
         return BTreeOptions(size)
 
     def options_of(self, segment: Segment) -> BTreeOptions:
         return BTreeOptions(read_page_rows(segment.files.open(LOOKUP), segment.metadata.qualified_path))
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
-        return _certainty(leaf)
+        return _certainty_of(leaf)
 
     def write(
         self,
-        files: SegmentSink,
+        sink: SegmentSink,
         column: pa.Field,
         rows: Iterable[pa.RecordBatch],
-        parts: Sequence[MergeInput],
+        inputs: Sequence[MergeInput],
         options: IndexOptions,
     ) -> bytes:
         assert isinstance(options, BTreeOptions)
         sorter = Sorter(ordering(column.type))
         for batch in rows:
             sorter.add(batch)
-        for part in parts:
-            for batch in _rows_of(part, column.type):
+        for merge_input in inputs:
+            for batch in _remapped_rows(merge_input, column.type):
                 sorter.add(batch)
-        write_pages(files, column.type, sorter.sorted_batches(), options)
+        write_pages(sink, column.type, sorter.sorted_batches(), options)
         return b""
 
     def open(self, segment: Segment, column: pa.Field) -> "BTreeSearcher":
@@ -124,17 +126,17 @@ BTREE = BTree()
 
 
 def write_pages(
-    files: SegmentSink, arrow: pa.DataType, rows: Iterable[pa.RecordBatch], options: BTreeOptions = BTreeOptions()
+    sink: SegmentSink, arrow: pa.DataType, rows: Iterable[pa.RecordBatch], options: BTreeOptions = BTreeOptions()
 ) -> None:
-    """The two files, from all rows of a segment in order, NULL first: of one sorter, or of sorted ranges one after the
-    other."""
+    """Write the two files from all rows of a segment in order, NULL first: from one sorter, or from sorted ranges one
+    after the other."""
     size = options.zone_size
     schema = pa.schema([pa.field(VALUES, arrow), pa.field(IDS, pa.uint64(), nullable=False)])
-    data = files.create(DATA, schema)
+    data = sink.create(DATA, schema)
     firsts: list[pa.Array] = []
     lasts: list[pa.Array] = []
     written = nulls = 0
-    for batch in _gathered(rows):
+    for batch in _coalesce(rows):
         values, count = batch.column(VALUE), batch.num_rows
         if nulls == written and values.null_count:
             nulls += values.null_count
@@ -146,11 +148,11 @@ def write_pages(
     if written % size:
         lasts.append(last)
     data.finish()
-    _write_lookup(files, arrow, firsts, lasts, nulls, options)
+    _write_lookup(sink, arrow, firsts, lasts, nulls, options)
 
 
 def _write_lookup(
-    files: SegmentSink,
+    sink: SegmentSink,
     arrow: pa.DataType,
     firsts: Sequence[pa.Array],
     lasts: Sequence[pa.Array],
@@ -165,7 +167,7 @@ def _write_lookup(
             pa.field(PAGE, pa.uint32(), nullable=False),
         ]
     )
-    writer = files.create(LOOKUP, schema)
+    writer = sink.create(LOOKUP, schema)
     low, high = concat_arrays(firsts, arrow), concat_arrays(lasts, arrow)
     pages = np.arange(len(low), dtype=np.int64)
     null_counts = np.clip(nulls - pages * options.zone_size, 0, options.zone_size)
@@ -177,55 +179,60 @@ def _write_lookup(
     writer.finish()
 
 
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Small ones joined."""
-    some: list[pa.RecordBatch] = []
-    count = 0
+def _coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in larger batches."""
+    pending: list[pa.RecordBatch] = []
+    rows = 0
     for batch in batches:
         if not batch.num_rows:
             continue
-        some.append(batch)
-        count += batch.num_rows
-        if count >= _WRITTEN_ROWS:
-            yield from pa.Table.from_batches(some).combine_chunks().to_batches()
-            some, count = [], 0
-    if some:
-        yield from pa.Table.from_batches(some).combine_chunks().to_batches()
+        pending.append(batch)
+        rows += batch.num_rows
+        if rows >= _BATCH_ROWS_MIN:
+            yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
+            pending, rows = [], 0
+    if pending:
+        yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
 
 
-def _rows_of(part: MergeInput, arrow: pa.DataType) -> Iterator[pa.RecordBatch]:
-    """Those that are still there, by the numbers that they have now."""
-    place = part.segment.metadata.qualified_path
-    file = part.segment.files.open(DATA)
-    if (found := value_type_of(file, place)) != arrow:
-        raise corrupt_error(place, DATA, f"has values of the type {found}; the column is {arrow}")
+def _remapped_rows(merge_input: MergeInput, arrow: pa.DataType) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of an existing segment that stay, with their current numbers."""
+    place = merge_input.segment.metadata.qualified_path
+    file = merge_input.segment.files.open(DATA)
+    if (stored_type := value_type_of(file, place)) != arrow:
+        raise corrupt_error(place, DATA, f"has values of type {stored_type}; the column is {arrow}")
     for batch in file.read(COLUMNS, 0, file.row_count) if file.row_count else ():
-        rows, there = part.row_remap.remap(batch.column(IDS).to_numpy())
+        rows, retained = merge_input.row_remap.remap(batch.column(IDS).to_numpy())
         values = batch.column(VALUES)
-        if not there.all():
-            rows, values = rows[there], values.filter(pa.array(there))
+        if not retained.all():
+            rows, values = rows[retained], values.filter(pa.array(retained))
         yield pa.RecordBatch.from_arrays([values, pa.array(rows, pa.uint64())], names=[VALUE, ROW])
 
 
-Choice: TypeAlias = Callable[[pa.Array], Mask]
+Selector: TypeAlias = Callable[[pa.Array], Mask]
 
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
+    """Rows of a page, or of any portion of the data file."""
+
     values: pa.Array
     ids: Ids
 
-    def chosen(self, choice: Choice) -> Ids:
-        return self.ids[choice(self.values)]
+    def select(self, selector: Selector) -> Ids:
+        """Return the ids of the rows whose values are selected."""
+        return self.ids[selector(self.values)]
 
 
 @dataclass(frozen=True, slots=True)
 class BTreeSearcher:
+    """Searcher for one segment of a BTREE index."""
+
     order: Ordering
     _pages: Pages
     _data: FileReader
     _rows_under: RowsUnder
-    _kept: SegmentPages[_Entries] = field(default_factory=SegmentPages)
+    _cache: SegmentPages[_Entries] = field(default_factory=SegmentPages)
 
     @classmethod
     def of(cls, segment: Segment) -> "BTreeSearcher":
@@ -237,66 +244,66 @@ class BTreeSearcher:
         )
 
     def search(self, leaf: Leaf) -> MatchedRows | None:
-        certainty = _certainty(leaf)
+        certainty = _certainty_of(leaf)
         rows: RowSet | None = None
         if certainty is None:
             return None
         match leaf:
             case IsNull():
-                rows = self._chosen(self._pages.with_nulls, _is_null)
+                rows = self._select_rows(self._pages.with_nulls, _null_mask)
             case In() if (keys := orders.keys_of(self.order, leaf)) is not None:
                 pages = [np.arange(*self._pages.pages_within(Span(key, key))) for key in keys]
-                some = np.unique(np.concatenate(pages)) if pages else np.arange(0)
-                rows = self._chosen(some, partial(self.order.mask_among, keys=keys))
+                pages_with_keys = np.unique(np.concatenate(pages)) if pages else np.arange(0)
+                rows = self._select_rows(pages_with_keys, partial(self.order.mask_among, keys=keys))
             case Comparison() | RangeCondition() | Like() if (span := orders.span_of(self.order, leaf)) is not None:
-                rows = self._chosen(
+                rows = self._select_rows(
                     np.arange(*self._pages.pages_within(span)), partial(self.order.mask_within, span=span)
                 )
         return None if rows is None else MatchedRows(rows, certainty)
 
-    def _chosen(self, pages: Positions, choice: Choice) -> RowSet:
-        """The rows of some pages whose values are chosen. A few pages are kept, for whoever asks for them again."""
-        if len(pages) > _FEW_PAGES:
-            found = [some.chosen(choice) for start, end in _runs(pages) for some in self._read(start, end)]
+    def _select_rows(self, pages: Positions, selector: Selector) -> RowSet:
+        """Return the rows of some pages whose values are selected. A few pages are read through the page cache."""
+        if len(pages) > _CACHED_PAGES_MAX:
+            portions = (portion for start, end in _page_runs(pages) for portion in self._read(start, end))
+            selected = [portion.select(selector) for portion in portions]
         else:
-            kept = [(number, self._kept.get(number)) for number in pages.tolist()]
-            missing = np.array([number for number, page in kept if page is None], np.int64)
-            several = [page for _, page in kept if page is not None]
-            several += [page for start, end in _runs(missing) for page in self._read_pages(start, end)]
-            found = [page.chosen(choice) for page in several]
-        return RowSet.of(np.concatenate(found) if found else np.empty(0, np.uint64)).drop_impossible_rows(
-            self._rows_under
-        )
+            cached = [(number, self._cache.get(number)) for number in pages.tolist()]
+            missing = np.array([number for number, page in cached if page is None], np.int64)
+            entries = [page for _, page in cached if page is not None]
+            entries += [page for start, end in _page_runs(missing) for page in self._read_pages(start, end)]
+            selected = [page.select(selector) for page in entries]
+        ids = np.concatenate(selected) if selected else np.empty(0, np.uint64)
+        return RowSet.of(ids).drop_impossible_rows(self._rows_under)
 
     def _read(self, start: int, end: int) -> Iterator[_Entries]:
-        """From a page to before another, in portions of any size."""
+        """Yield the rows of the pages from `start` up to but not including `end`, in portions of any size."""
         first = start * self._pages.rows
         for batch in self._data.read(COLUMNS, first, min(end * self._pages.rows, self._data.row_count) - first):
             yield _Entries(batch.column(0), batch.column(1).to_numpy())
 
     def _read_pages(self, start: int, end: int) -> Iterator[_Entries]:
-        """Page by page."""
+        """Yield these pages one by one and add them to the page cache."""
         portions = list(self._read(start, end))
-        values = concat_arrays((each.values for each in portions), self.order.type)
-        ids = np.concatenate([each.ids for each in portions])
+        values = concat_arrays((portion.values for portion in portions), self.order.type)
+        ids = np.concatenate([portion.ids for portion in portions])
         for number in range(start, end):
-            at = slice((number - start) * self._pages.rows, (number - start + 1) * self._pages.rows)
-            page = _Entries(values[at], ids[at])
-            self._kept.put(number, page, page.values.nbytes + page.ids.nbytes)
+            position = slice((number - start) * self._pages.rows, (number - start + 1) * self._pages.rows)
+            page = _Entries(values[position], ids[position])
+            self._cache.put(number, page, page.values.nbytes + page.ids.nbytes)
             yield page
 
 
-def _certainty(leaf: Leaf) -> Certainty | None:
+def _certainty_of(leaf: Leaf) -> Certainty | None:
     return Certainty.EXACT if isinstance(leaf, IsNull) else orders.certainty_of(leaf)
 
 
-def _is_null(values: pa.Array) -> Mask:
+def _null_mask(values: pa.Array) -> Mask:
     return values.is_null().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
-def _runs(pages: Positions) -> list[tuple[int, int]]:
-    """Of ascending pages: those that are read at once, a few others between them included."""
+def _page_runs(pages: Positions) -> list[tuple[int, int]]:
+    """Return the runs of ascending pages that are read in one request each, including small gaps between them."""
     if not len(pages):
         return []
-    cuts = np.flatnonzero(np.diff(pages) > _GAP) + 1
-    return [(int(some[0]), int(some[-1]) + 1) for some in np.split(pages, cuts)]
+    cuts = np.flatnonzero(np.diff(pages) > _GAP_PAGES_MAX) + 1
+    return [(int(run[0]), int(run[-1]) + 1) for run in np.split(pages, cuts)]

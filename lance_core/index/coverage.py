@@ -43,8 +43,10 @@ class SegmentCoverage:
 
 
 class Coverage:
-    """Coverage of all indices of a version except system indices. It is read on first use and then cached; two
-    threads may use it at the same time."""
+    """Coverage of all indices of a version except system indices.
+
+    Each property is read on first use and then cached; two threads may use them at the same time.
+    """
 
     def __init__(self, base: Snapshot) -> None:
         self._base = base
@@ -119,8 +121,8 @@ class Coverage:
         )
 
     def fingerprint(self, segment: SegmentCoverage) -> tuple[object, ...]:
-        """Return everything besides its files that an open segment depends on. Open segments with equal fingerprints
-        are interchangeable."""
+        """Return everything that an open segment depends on in addition to its files. Open segments with equal
+        fingerprints are interchangeable."""
         if self._base.manifest.has_stable_row_ids and not segment.metadata.stores_addresses:
             return ()
         entry = reuse_entry(self._base.manifest.indices)
@@ -155,7 +157,7 @@ class Coverage:
     def _covered_fragments(self, index: IndexMetadata) -> BitMap | None:
         """Return the live fragments that the segment covers.
 
-        Zones describe only the fragments that they were built from, wherever rows moved later. A segment that is
+        Zones describe only the fragments that they were built from, even if their rows moved later. A segment that is
         newer than a compaction was built from the new fragments themselves.
         """
         recorded, log = index.covers, self.compaction_log

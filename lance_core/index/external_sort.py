@@ -1,10 +1,11 @@
-"""Rows put in the order of their values, in a memory that does not grow with them, and cut into ranges by it.
+"""External sort: sorts rows by their values in bounded memory, and chooses the values at which sorted ranges are
+split.
 
-    sorter = Sorter(order)            for batch in rows: sorter.add(batch)        yield from sorter.batches()
-    splitters(order, some of them, parts)       for ranges that are sorted apart
+    sorter = Sorter(order)            for batch in rows: sorter.add(batch)        yield from sorter.sorted_batches()
+    choose_splitters(order, sample, parts)       for ranges that are sorted separately
 
-What does not fit in the budget is sorted piece by piece, kept in temporary files, and merged; a value that most rows
-have is no worse than others. NULL comes first and is never sorted. What is made of the rows is said elsewhere.
+Rows that exceed the budget are sorted in runs, spilled to temporary files and merged; a value that most rows have
+costs no more than others. NULL comes first and is never sorted.
 """
 
 import tempfile
@@ -19,48 +20,50 @@ from lance_core.index.index_type import ROW, VALUE
 from lance_core.index.ordering import Key, Ordering, concat_arrays
 
 BUDGET_BYTES = 512 << 20
-"""Bytes of values and row numbers that are held at once; while they are sorted it is about three times as much."""
+"""Bytes of values and row numbers held in memory; sorting them takes about three times as much."""
 _BLOCK_ROWS = 1 << 16
 
 
 @dataclass(slots=True)
 class Sorter:
+    """External sorter for one column."""
+
     order: Ordering
     budget: int = BUDGET_BYTES
-    _held: list[pa.RecordBatch] = field(default_factory=list)
+    _buffered: list[pa.RecordBatch] = field(default_factory=list)
     _nulls: list[pa.Array] = field(default_factory=list)
     _size: int = 0
-    _aside: "_SpilledRuns | None" = None
+    _spilled: "_SpilledRuns | None" = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Of `VALUE` and `ROW`, in any order."""
+        """Add a batch of `VALUE` and `ROW`, in any order."""
         if self._size and self._size + batch.nbytes > self.budget:
-            self._put_aside()
+            self._spill()
         self._size += batch.nbytes
         values = batch.column(VALUE)
         if values.null_count:
             self._nulls.append(batch.column(ROW).filter(values.is_null()))
             batch = batch.filter(values.is_valid())
         if batch.num_rows:
-            self._held.append(batch)
+            self._buffered.append(batch)
 
     def sorted_batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows in order. Once."""
-        if self._aside is None:
+        """Yield all rows in order. Can be called once."""
+        if self._spilled is None:
             yield from self._null_rows()
-            yield from self._in_order()
+            yield from self._sorted_buffer()
             return
         try:
-            self._put_aside()
-            yield from self._aside.nulls()
-            yield from merge_runs(self.order, self._aside.runs())
+            self._spill()
+            yield from self._spilled.nulls()
+            yield from merge_runs(self.order, self._spilled.runs())
         finally:
-            self._aside.directory.cleanup()
+            self._spilled.directory.cleanup()
 
-    def _put_aside(self) -> None:
-        if self._aside is None:
-            self._aside = _SpilledRuns(tempfile.TemporaryDirectory(prefix="lance-sorting-"))
-        self._aside.add(self._null_rows(), self._in_order())
+    def _spill(self) -> None:
+        if self._spilled is None:
+            self._spilled = _SpilledRuns(tempfile.TemporaryDirectory(prefix="lance-sorting-"))
+        self._spilled.add(self._null_rows(), self._sorted_buffer())
         self._size = 0
 
     def _null_rows(self) -> Iterator[pa.RecordBatch]:
@@ -68,46 +71,46 @@ class Sorter:
         for rows in nulls:
             yield pa.RecordBatch.from_arrays([pa.nulls(len(rows), self.order.type), rows], names=[VALUE, ROW])
 
-    def _in_order(self) -> Iterator[pa.RecordBatch]:
-        held, self._held = self._held, []
-        return sort_in_memory(self.order, held)
+    def _sorted_buffer(self) -> Iterator[pa.RecordBatch]:
+        batches, self._buffered = self._buffered, []
+        return sort_in_memory(self.order, batches)
 
 
 def sort_in_memory(order: Ordering, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """These rows, none of them NULL, sorted in memory. The list is emptied, since they are copied."""
-    values = concat_arrays((each.column(VALUE) for each in batches), order.type)
-    rows = concat_arrays((each.column(ROW) for each in batches), pa.uint64())
+    """Yield these rows, none of them NULL, in order. Empties the list, since the rows are copied."""
+    values = concat_arrays((batch.column(VALUE) for batch in batches), order.type)
+    rows = concat_arrays((batch.column(ROW) for batch in batches), pa.uint64())
     batches.clear()
     positions = order.argsort(values)
     for start in range(0, len(positions), _BLOCK_ROWS):
-        some = pa.array(positions[start : start + _BLOCK_ROWS])
-        yield pa.RecordBatch.from_arrays([values.take(some), rows.take(some)], names=[VALUE, ROW])
+        block_positions = pa.array(positions[start : start + _BLOCK_ROWS])
+        yield pa.RecordBatch.from_arrays([values.take(block_positions), rows.take(block_positions)], names=[VALUE, ROW])
 
 
 @dataclass(slots=True)
 class _SpilledRuns:
-    """Sorted runs in files, and apart from them the rows that have no value."""
+    """Sorted runs in temporary files; rows without a value are in separate files."""
 
     directory: tempfile.TemporaryDirectory[str]
     _count: int = 0
 
     def add(self, nulls: Iterator[pa.RecordBatch], run: Iterator[pa.RecordBatch]) -> None:
         for path, batches in zip(self._paths(self._count), (nulls, run), strict=True):
-            _put(path, batches)
+            _write_run(path, batches)
         self._count += 1
 
     def nulls(self) -> Iterator[pa.RecordBatch]:
         for number in range(self._count):
-            yield from _taken(self._paths(number)[0])
+            yield from _read_run(self._paths(number)[0])
 
     def runs(self) -> list[Iterator[pa.RecordBatch]]:
-        return [_taken(self._paths(number)[1]) for number in range(self._count)]
+        return [_read_run(self._paths(number)[1]) for number in range(self._count)]
 
     def _paths(self, number: int) -> tuple[Path, Path]:
         return Path(self.directory.name, f"{number}-nulls.arrow"), Path(self.directory.name, f"{number}.arrow")
 
 
-def _put(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
+def _write_run(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
     first = next(batches, None)
     if first is None:
         return
@@ -117,7 +120,7 @@ def _put(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
             writer.write_batch(batch)
 
 
-def _taken(path: Path) -> Iterator[pa.RecordBatch]:
+def _read_run(path: Path) -> Iterator[pa.RecordBatch]:
     if not path.exists():
         return
     with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
@@ -126,23 +129,27 @@ def _taken(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def merge_runs(order: Ordering, runs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """Of sorted runs, a block of each at a time: up to the least of what blocks end with, no run has less to come."""
+    """Merge sorted runs, one block of each at a time.
+
+    No run has further rows up to the least of the blocks' last keys, so that everything up to it can be sorted and
+    yielded.
+    """
     waiting = [(block, run) for run in runs if (block := next(run, None)) is not None]
     while waiting:
-        least = min(_last(order, block) for block, _ in waiting)
+        least = min(_last_key(order, block) for block, _ in waiting)
         due: list[pa.RecordBatch] = []
-        left: list[tuple[pa.RecordBatch, Iterator[pa.RecordBatch]]] = []
+        remaining: list[tuple[pa.RecordBatch, Iterator[pa.RecordBatch]]] = []
         for block, run in waiting:
-            count = _up_to(order, block.column(VALUE), least)
+            count = _count_up_to(order, block.column(VALUE), least)
             due.append(block.slice(0, count))
-            more = block.slice(count) if count < block.num_rows else next(run, None)
-            if more is not None:
-                left.append((more, run))
-        waiting = left
+            rest = block.slice(count) if count < block.num_rows else next(run, None)
+            if rest is not None:
+                remaining.append((rest, run))
+        waiting = remaining
         yield from sort_in_memory(order, due)
 
 
-def _last(order: Ordering, block: pa.RecordBatch) -> Key:
+def _last_key(order: Ordering, block: pa.RecordBatch) -> Key:
     return order.keys(block.column(VALUE).slice(block.num_rows - 1))[0]
 
 
@@ -150,18 +157,22 @@ def _key_at(order: Ordering, values: pa.Array, position: int) -> Key:
     return order.keys(values.slice(position, 1))[0]
 
 
-def _up_to(order: Ordering, values: pa.Array, key: Key) -> int:
-    """How many sorted values are no more than it."""
+def _count_up_to(order: Ordering, values: pa.Array, key: Key) -> int:
+    """Return how many of the sorted values are at most `key`."""
     return bisect_right(range(len(values)), key, key=lambda position: _key_at(order, values, position))
 
 
 def choose_splitters(order: Ordering, sample: pa.Array, parts: int) -> pa.Array:
-    """Where to cut so that the parts of what was sampled are about alike: fewer than `parts` values, ascending, each
-    once. A value that very many rows have makes the part that begins with it larger than others."""
+    """Return values that split the sampled rows into about equal parts: fewer than `parts`, ascending and distinct. A
+    value that very many rows have makes the part that begins with it larger than the others."""
     sample = sample.drop_null()
     positions = order.argsort(sample)
     if not len(positions) or parts < 2:
         return sample.slice(0, 0)
     chosen = sample.take(pa.array(positions[[len(positions) * part // parts for part in range(1, parts)]]))
     keys = order.keys(chosen)
-    return chosen.take(pa.array([at for at, key in enumerate(keys) if at == 0 or key != keys[at - 1]], pa.int64()))
+    return chosen.take(
+        pa.array(
+            [position for position, key in enumerate(keys) if position == 0 or key != keys[position - 1]], pa.int64()
+        )
+    )

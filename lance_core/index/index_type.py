@@ -46,8 +46,8 @@ Condition: TypeAlias = Comparison | In | IsNull | Like | Call
 """Condition on one column, as it occurs in a filter."""
 
 Leaf: TypeAlias = Condition | RangeCondition
-"""Condition on one column that an index type is searched with. It is never NOT, which selects what is neither true
-nor NULL, and never `!=`."""
+"""Condition on one column that an index type is searched with; never NOT, which selects what is neither true nor
+NULL, and never `!=`."""
 
 
 class Certainty(enum.Enum):
@@ -105,7 +105,7 @@ class SegmentExamination:
     rows: RowSet
     """All row numbers in the files; for zones, every row of each zone."""
     lists_every_row: bool
-    """Whether the files list every indexed row whatever its value is. Some index types list no row that has an empty
+    """True if the files list every indexed row, whatever its value. Some index types list no row that has an empty
     list, or a text of two letters."""
     problems: tuple[str, ...] = ()
     """Contradictions, such as "page 7 begins below the end of page 6"; at most a few of each sort."""
@@ -151,7 +151,7 @@ class IndexType(Protocol):
         """Return the options that a user passed; raise `InvalidInput` with the names of the valid ones."""
 
     def options_of(self, segment: Segment) -> IndexOptions:
-        """Return the options that a segment was built with, as far as it records them."""
+        """Return the options that a segment was built with, to the extent that it records them."""
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
         """Return how precisely a segment can answer, from its metadata alone, or `None` if it cannot. Used by

@@ -98,7 +98,7 @@ class LabelList:
         return LabelListSearcher(ValueBitmaps.of(segment), segment)
 
     def examine(self, segment: Segment, column: pa.Field) -> SegmentExamination:
-        return examine_bitmaps(segment, column.type.value_type, beside=_NULL_LISTS)
+        return examine_bitmaps(segment, column.type.value_type, attachment=_NULL_LISTS)
 
 
 LABEL_LIST = LabelList()
@@ -107,6 +107,7 @@ LABEL_LIST = LabelList()
 @dataclass(frozen=True, slots=True)
 class LabelListSearcher:
     """Searcher for one segment of a LABEL_LIST index."""
+
     _sets: ValueBitmaps
     _segment: Segment
 

@@ -215,7 +215,7 @@ class _Search:
         return RowSet.full({id: self._coverage.physical_rows[id] for id in fragments})
 
     def _open_searcher(self, scope: SegmentScope) -> Searcher:
-        """Return the open segment from the cache. What it reads depends on the number of rows of its fragments, so
+        """Return the open segment from the cache. An open segment depends on the number of rows of its fragments, so
         versions that differ in these open it separately."""
         segment, index_type = scope.segment, scope.segment.kind
         assert index_type is not None

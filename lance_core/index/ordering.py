@@ -1,11 +1,13 @@
-"""The order of values in an index, and which of them a condition asks for: Arrow's total order, as the engine has it.
+"""Value ordering: the order of the values in an index, which is Arrow's total order, and the keys that a condition
+selects.
 
-Every value has a key, and keys are compared as Python and numpy compare them: whole numbers for whatever is 64 bits or
-less (floats by their bits, so that -NaN < -inf < -0.0 < 0.0 < inf < NaN), bytes for text, decimals for decimals. The
-engine orders so too, but for one thing: to it -0.0 equals 0.0, in each comparison and in short lists of IN, and not in
-long ones. Here both zeros are always meant; a list that has one says more than is asked, and says so.
+Each value has a key that Python and numpy compare: an integer for every type of 64 bits or less (floats by their
+bits, so that -NaN < -inf < -0.0 < 0.0 < inf < NaN), bytes for text, and a decimal for decimals. The query engine uses
+the same order with one exception: for it -0.0 equals 0.0, in every comparison and in short IN lists, but not in long
+ones. Here a zero always selects both zeros; an IN list with a zero selects more than the engine does and is reported
+as a superset.
 
-NULL is nobody's business here: it has no key.
+NULL has no key; the index types handle it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +24,7 @@ from lance_core.index.index_type import Certainty, Leaf, RangeCondition
 from lance_core.index.supported_types import is_temporal
 
 Key: TypeAlias = Any
-"""An int, bytes or a Decimal: all keys of a column are of one kind."""
+"""An int, bytes or a Decimal: all keys of a column have one type."""
 Numbers: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Positions: TypeAlias = npt.NDArray[np.int64]
@@ -30,7 +32,7 @@ Positions: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From a key to a key, either of which may be missing; `excludes_low` and `excludes_high` leave the key itself out."""
+    """Range of keys. A bound of `None` is absent; `excludes_low` and `excludes_high` exclude the bound itself."""
 
     low: Key | None = None
     high: Key | None = None
@@ -39,41 +41,44 @@ class Span:
 
 
 class Ordering(Protocol):
+    """Order of the values of one Arrow type."""
+
     @property
     def type(self) -> pa.DataType: ...
 
     def keys(self, values: pa.Array) -> Sequence[Key]:
-        """Of values among which there is no NULL."""
+        """Return the keys of values, none of which may be NULL."""
 
     def hashable(self, values: pa.Array) -> pa.Array:
-        """Values that Arrow takes for equal where keys are: they can be viewed as this type again."""
+        """Return the values as a type in which Arrow considers them equal if their keys are equal; it can be viewed
+        as the original type again."""
 
     def argsort(self, values: pa.Array) -> Positions:
-        """Where the values are in ascending order; equal ones stay as they were. None is NULL."""
+        """Return the positions of the values in ascending order; a stable sort. No value may be NULL."""
 
     def mask_within(self, values: pa.Array, span: Span) -> Mask:
-        """NULL never is."""
+        """Return which values lie within the span. NULL never does."""
 
     def mask_among(self, values: pa.Array, keys: Sequence[Key]) -> Mask:
-        """The same of ascending keys."""
+        """Return which values have one of the keys, which must be ascending. NULL never does."""
 
 
 def ordering(arrow: pa.DataType) -> Ordering:
-    """Of a type that fits."""
+    """Return the ordering of a supported type."""
     number = _number_type(arrow)
-    return _Values(arrow) if number is None else _Numbers(arrow, number)
+    return _ArrowOrdering(arrow) if number is None else _NumericOrdering(arrow, number)
 
 
 def span_of(order: Ordering, leaf: Comparison | RangeCondition | Like) -> Span | None:
-    """What a comparison asks for, or at least what every match of a pattern begins with."""
+    """Return the span that a comparison selects, or for a pattern the span of its prefix; `None` if there is none."""
     if isinstance(leaf, RangeCondition):
         low, high = span_of(order, leaf.low), span_of(order, leaf.high)
         return None if low is None or high is None else Span(low.low, high.high, low.excludes_low, high.excludes_high)
     if isinstance(leaf, Like):
-        return _beginning(leaf.prefix.encode()) if leaf.prefix or leaf.is_prefix else None
+        return _prefix_span(leaf.prefix.encode()) if leaf.prefix or leaf.is_prefix else None
     if leaf.value.type != order.type or not leaf.value.is_valid:
         return None
-    lowest, highest = _alike(order, leaf.value)
+    lowest, highest = _equal_keys(order, leaf.value)
     match leaf.op:
         case Op.EQ:
             return Span(lowest, highest)
@@ -90,7 +95,7 @@ def span_of(order: Ordering, leaf: Comparison | RangeCondition | Like) -> Span |
 
 
 def keys_of(order: Ordering, leaf: In) -> list[Key] | None:
-    """What a list asks for, ascending and once each."""
+    """Return the keys that an IN list selects, ascending and distinct; `None` if a value has another type."""
     values = [value for value in leaf.values if value.is_valid]
     if any(value.type != order.type for value in values):
         return None
@@ -99,7 +104,7 @@ def keys_of(order: Ordering, leaf: In) -> list[Key] | None:
 
 
 def certainty_of(leaf: Leaf) -> Certainty | None:
-    """Of an answer by keys in order."""
+    """Return how precisely a search by ordered keys answers a condition; `None` if it cannot."""
     if isinstance(leaf, Like):
         if leaf.is_prefix:
             return Certainty.EXACT
@@ -111,8 +116,8 @@ def certainty_of(leaf: Leaf) -> Certainty | None:
     return Certainty.EXACT if isinstance(leaf, RangeCondition) else None
 
 
-def _alike(order: Ordering, value: pa.Scalar) -> tuple[Key, Key]:
-    """The keys of a value: two of a zero."""
+def _equal_keys(order: Ordering, value: pa.Scalar) -> tuple[Key, Key]:
+    """Return the lowest and highest key of the values that equal this one: they differ only for zero."""
     values = [value] if not _is_zero(value) else [pa.scalar(zero, value.type) for zero in (-0.0, 0.0)]
     keys = order.keys(pa.array(values, value.type))
     return keys[0], keys[-1]
@@ -122,7 +127,7 @@ def _is_zero(value: pa.Scalar) -> bool:
     return bool(pa.types.is_floating(value.type) and value.is_valid and value.as_py() == 0)
 
 
-def _beginning(prefix: bytes) -> Span:
+def _prefix_span(prefix: bytes) -> Span:
     stem = prefix.rstrip(b"\xff")
     return Span(prefix, stem[:-1] + bytes([stem[-1] + 1]) if stem else None, excludes_high=True)
 
@@ -134,7 +139,7 @@ _WIDTHS: Mapping[int, tuple[np.dtype[Any], np.dtype[Any]]] = {
     64: (np.dtype(np.int64), np.dtype(np.uint64)),
 }
 
-_FRONT = 8
+_PREFIX_BYTES = 8
 _BITS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
 
@@ -148,7 +153,9 @@ def _number_type(arrow: pa.DataType) -> np.dtype[Any] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Numbers:
+class _NumericOrdering:
+    """Ordering of types of 64 bits or less, whose keys are integers."""
+
     type: pa.DataType
     number: np.dtype[Any]
 
@@ -165,11 +172,11 @@ class _Numbers:
     def mask_within(self, values: pa.Array, span: Span) -> Mask:
         numbers = self._numbers(values)
         low, high = self._clipped(span)
-        found = (numbers >= low) & (numbers <= high) if low <= high else np.zeros(len(numbers), np.bool_)
-        return _valid(values, found)
+        is_within = (numbers >= low) & (numbers <= high) if low <= high else np.zeros(len(numbers), np.bool_)
+        return _without_nulls(values, is_within)
 
     def mask_among(self, values: pa.Array, keys: Sequence[Key]) -> Mask:
-        return _valid(values, _among(self._numbers(values), np.array(keys, self.number)))
+        return _without_nulls(values, _mask_of_members(self._numbers(values), np.array(keys, self.number)))
 
     def _clipped(self, span: Span) -> tuple[int, int]:
         limits = np.iinfo(self.number)
@@ -187,14 +194,14 @@ class _Numbers:
         numbers: Numbers = np.frombuffer(buffer, self.number, count=start + len(values))[start:]
         if not pa.types.is_floating(self.type):
             return numbers
-        # Of what is below zero, the more the bits say the further down it is.
-        turned: Numbers = numbers ^ ((numbers >> (self.type.bit_width - 1)) & np.iinfo(self.number).max)
-        return turned
+        # For negative floats, larger bits mean a smaller value.
+        ordered: Numbers = numbers ^ ((numbers >> (self.type.bit_width - 1)) & np.iinfo(self.number).max)
+        return ordered
 
 
 @dataclass(frozen=True, slots=True)
-class _Values:
-    """Text, bytes and decimals, compared by Arrow."""
+class _ArrowOrdering:
+    """Ordering of text, bytes and decimals, which Arrow compares."""
 
     type: pa.DataType
 
@@ -207,25 +214,25 @@ class _Values:
 
     def argsort(self, values: pa.Array) -> Positions:
         comparable = self._comparable(values)
-        return _by_value(comparable) if pa.types.is_decimal(self.type) else _by_front(comparable)
+        return _argsort_with_arrow(comparable) if pa.types.is_decimal(self.type) else _argsort_bytes(comparable)
 
     def mask_within(self, values: pa.Array, span: Span) -> Mask:
         comparable = self._comparable(values)
-        found = pc.is_valid(comparable)
+        is_within = pc.is_valid(comparable)
         for key, compare in (
             (span.low, pc.greater if span.excludes_low else pc.greater_equal),
             (span.high, pc.less if span.excludes_high else pc.less_equal),
         ):
             if key is not None:
-                found = pc.and_(found, compare(comparable, pa.scalar(key, comparable.type)))
-        return _mask(found)
+                is_within = pc.and_(is_within, compare(comparable, pa.scalar(key, comparable.type)))
+        return _as_mask(is_within)
 
     def mask_among(self, values: pa.Array, keys: Sequence[Key]) -> Mask:
         comparable = self._comparable(values)
-        return _mask(pc.is_in(comparable, value_set=pa.array(keys, comparable.type), skip_nulls=True))
+        return _as_mask(pc.is_in(comparable, value_set=pa.array(keys, comparable.type), skip_nulls=True))
 
     def _comparable(self, values: pa.Array) -> pa.Array:
-        """Text as bytes: the two are in one order, and what is no text is in a file all the same."""
+        """Return text as bytes: both have the same order, and a file may contain text that is not valid UTF-8."""
         if pa.types.is_string(self.type):
             return values.view(pa.binary())
         if pa.types.is_large_string(self.type):
@@ -233,106 +240,114 @@ class _Values:
         return values
 
 
-def _among(numbers: Numbers, keys: Numbers) -> Mask:
-    """Numbers are in order in nearly every page: then each key is looked for among them, not each of them."""
+def _mask_of_members(numbers: Numbers, keys: Numbers) -> Mask:
+    """Return which numbers are among the keys. Numbers are in order in nearly every page; then the keys are searched in
+    the numbers instead of each number in the keys."""
     if not len(numbers) or (numbers[1:] < numbers[:-1]).any():
         return np.isin(numbers, keys)
     keys = keys[np.searchsorted(keys, numbers[0]) : np.searchsorted(keys, numbers[-1], "right")]
     starts, ends = np.searchsorted(numbers, keys), np.searchsorted(numbers, keys, "right")
-    there = starts < ends
+    is_present = starts < ends
     edges = np.zeros(len(numbers) + 1, np.int8)
-    edges[starts[there]] += 1
-    edges[ends[there]] -= 1
-    found: Mask = np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_)
-    return found
-
-
-def _mask(found: pa.BooleanArray) -> Mask:
-    mask: Mask = (found.fill_null(False) if found.null_count else found).to_numpy(zero_copy_only=False)
+    edges[starts[is_present]] += 1
+    edges[ends[is_present]] -= 1
+    mask: Mask = np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_)
     return mask
 
 
-def _valid(values: pa.Array, found: Mask) -> Mask:
-    return found & values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else found
+def _as_mask(values: pa.BooleanArray) -> Mask:
+    mask: Mask = (values.fill_null(False) if values.null_count else values).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _without_nulls(values: pa.Array, mask: Mask) -> Mask:
+    return mask & values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else mask
 
 
 def argsort(numbers: Numbers) -> Positions:
-    """Numbers alone are sorted fifteen times as fast as their positions are. So each is put before its position, and
-    both are sorted as one: at once where there is room for both, else by the lower ends first and then by the rest."""
+    """Return the positions of the numbers in ascending order; a stable sort.
+
+    Sorting numbers is fifteen times as fast as sorting their positions. Therefore each number is packed with its
+    position into 64 bits, and these are sorted: in one pass if both fit, else by the lower bits first and then by the
+    rest.
+    """
     count = len(numbers)
     if count < 2:
         return np.arange(count)
     lowest, highest = int(numbers.min()), int(numbers.max())
-    apart = numbers.astype(np.uint64)
-    apart -= np.uint64(lowest & 0xFFFFFFFFFFFFFFFF)  # wraps round for negative ones
+    relative = numbers.astype(np.uint64)
+    relative -= np.uint64(lowest & 0xFFFFFFFFFFFFFFFF)  # Wraps around for negative numbers.
     bits = (count - 1).bit_length()
-    positions = _sorted_by(apart << np.uint64(bits), bits)
+    positions = _argsort_packed(relative << np.uint64(bits), bits)
     if (highest - lowest).bit_length() + bits > 64:
-        rest = apart[positions] >> np.uint64(64 - bits)
-        positions = positions[_sorted_by(rest << np.uint64(bits), bits)]
+        rest = relative[positions] >> np.uint64(64 - bits)
+        positions = positions[_argsort_packed(rest << np.uint64(bits), bits)]
     return positions
 
 
-def _sorted_by(packed: npt.NDArray[np.uint64], bits: int) -> Positions:
-    """By numbers that leave as many bits free as positions need."""
+def _argsort_packed(packed: npt.NDArray[np.uint64], bits: int) -> Positions:
+    """Sort numbers whose lowest `bits` bits are free, and return their positions."""
     packed |= np.arange(len(packed), dtype=np.uint64)
     packed.sort()
     packed &= np.uint64((1 << bits) - 1)
     return packed.view(np.int64)
 
 
-def _by_value(values: pa.Array) -> Positions:
+def _argsort_with_arrow(values: pa.Array) -> Positions:
     positions: Positions = pc.sort_indices(values).to_numpy().astype(np.int64)
     return positions
 
 
-def _by_front(values: pa.Array) -> Positions:
-    """Bytes are sorted by the first eight in which they differ, as numbers are, and by the rest only where that does
-    not tell them apart."""
+def _argsort_bytes(values: pa.Array) -> Positions:
+    """Return the positions of byte strings in ascending order. The first eight bytes in which they differ are sorted
+    as numbers, and all bytes only where these are equal."""
     if len(values) < 2:
         return np.arange(len(values))
-    fronts, lengths = _fronts(values)
-    positions = argsort(fronts)
-    fronts, lengths = fronts[positions], lengths[positions]
-    alike = fronts[1:] == fronts[:-1]
-    unclear = alike & ((lengths[1:] != lengths[:-1]) | (lengths[1:] > _FRONT))
-    if unclear.any():
-        group = np.concatenate([[0], np.cumsum(~alike)])
-        troubled = np.zeros(int(group[-1]) + 1, np.bool_)
-        troubled[group[1:][unclear]] = True
-        where = np.flatnonzero(troubled[group])
-        some = positions[where]
-        positions[where] = some[_by_value(values.take(pa.array(some)))]
+    prefixes, lengths = _prefixes(values)
+    positions = argsort(prefixes)
+    prefixes, lengths = prefixes[positions], lengths[positions]
+    equal_prefix = prefixes[1:] == prefixes[:-1]
+    is_ambiguous = equal_prefix & ((lengths[1:] != lengths[:-1]) | (lengths[1:] > _PREFIX_BYTES))
+    if is_ambiguous.any():
+        group = np.concatenate([[0], np.cumsum(~equal_prefix)])
+        is_ambiguous_group = np.zeros(int(group[-1]) + 1, np.bool_)
+        is_ambiguous_group[group[1:][is_ambiguous]] = True
+        ambiguous = np.flatnonzero(is_ambiguous_group[group])
+        ambiguous_positions = positions[ambiguous]
+        positions[ambiguous] = ambiguous_positions[_argsort_with_arrow(values.take(pa.array(ambiguous_positions)))]
     return positions
 
 
-def _fronts(values: pa.Array) -> tuple[npt.NDArray[np.uint64], Positions]:
-    """Eight bytes of each after those that all begin with, as a number; and how many bytes there are after those."""
-    edges = pc.min_max(values)
-    low, high = edges["min"].as_py(), edges["max"].as_py()
+def _prefixes(values: pa.Array) -> tuple[npt.NDArray[np.uint64], Positions]:
+    """Return eight bytes of each value, taken after the bytes that all values share, as a number; and the number of
+    bytes that each value has after the shared ones."""
+    extremes = pc.min_max(values)
+    low, high = extremes["min"].as_py(), extremes["max"].as_py()
     shared = next((at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
     if pa.types.is_fixed_size_binary(values.type):
         width, data = values.type.byte_width, values.buffers()[1]
         offsets = np.arange(values.offset, values.offset + len(values) + 1, dtype=np.int64) * width
     else:
-        kind = np.int64 if pa.types.is_large_binary(values.type) else np.int32
-        _, told, data = values.buffers()
-        offsets = np.frombuffer(told, kind)[values.offset : values.offset + len(values) + 1].astype(np.int64)
+        offset_type = np.int64 if pa.types.is_large_binary(values.type) else np.int32
+        _, offset_buffer, data = values.buffers()
+        offsets = np.frombuffer(offset_buffer, offset_type)[values.offset : values.offset + len(values) + 1].astype(
+            np.int64
+        )
     first, last = int(offsets[0]), int(offsets[-1])
-    padded = np.zeros(last - first + _FRONT, np.uint8)
+    padded = np.zeros(last - first + _PREFIX_BYTES, np.uint8)
     if last > first:
-        padded[:-_FRONT] = np.frombuffer(data, np.uint8)[first:last]
-    at_each_byte: npt.NDArray[np.uint64] = np.ndarray((len(padded) - _FRONT + 1,), ">u8", padded, strides=(1,))
+        padded[:-_PREFIX_BYTES] = np.frombuffer(data, np.uint8)[first:last]
+    at_each_byte: npt.NDArray[np.uint64] = np.ndarray((len(padded) - _PREFIX_BYTES + 1,), ">u8", padded, strides=(1,))
     starts, lengths = offsets[:-1] - first + shared, np.diff(offsets) - shared
-    beyond = (8 * (_FRONT - np.clip(lengths, 1, _FRONT))).astype(np.uint64)
-    fronts = (at_each_byte[starts].astype(np.uint64) >> beyond) << beyond
-    fronts[lengths == 0] = 0
-    return fronts, lengths
+    unused_bits = (8 * (_PREFIX_BYTES - np.clip(lengths, 1, _PREFIX_BYTES))).astype(np.uint64)
+    prefixes = (at_each_byte[starts].astype(np.uint64) >> unused_bits) << unused_bits
+    prefixes[lengths == 0] = 0
+    return prefixes, lengths
 
 
 def concat_arrays(arrays: Iterable[pa.Array], arrow: pa.DataType) -> pa.Array:
-    """One array; of several, which are copied."""
-    several = list(arrays)
-    if len(several) == 1:
-        return several[0]
-    return pa.concat_arrays(several) if several else pa.array([], arrow)
+    """Return one array of all values; several arrays are copied."""
+    chunks = list(arrays)
+    if len(chunks) == 1:
+        return chunks[0]
+    return pa.concat_arrays(chunks) if chunks else pa.array([], arrow)

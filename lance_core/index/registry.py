@@ -15,8 +15,8 @@ _PACKAGES = frozenset({"lance.table", "lance.index.pb"})
 
 @cache
 def all_types() -> tuple[IndexType, ...]:
-    """Return all index types. They are imported on first use, when a table has an index or gets one: their modules
-    are a fifth of the package."""
+    """Return all index types. Their modules, a fifth of the package, are imported on first use, when a table has an
+    index or gets one."""
     from lance_core.index.bitmap import BITMAP
     from lance_core.index.bloomfilter import BLOOMFILTER
     from lance_core.index.btree import BTREE

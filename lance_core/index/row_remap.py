@@ -109,15 +109,15 @@ class CompactionLog:
     def __init__(self, reuse: FragmentReuse, *, path: str) -> None:
         self._recorded = tuple(reuse.compactions())
         self._path = path
-        self.old_fragments = BitMap(id for _, groups in self._recorded for led in groups for id, _ in led.old)
-        self.rows_under = {id: rows for _, groups in self._recorded for led in groups for id, rows in led.old}
+        self.old_fragments = BitMap(id for _, groups in self._recorded for group in groups for id, _ in group.old)
+        self.rows_under = {id: rows for _, groups in self._recorded for group in groups for id, rows in group.old}
         """Number of rows of each replaced fragment."""
 
     def fragments_created_since(self, version: int) -> BitMap:
         """Return the fragments that resulted from compactions that a segment built from this version cannot have
         seen."""
         return BitMap(
-            id for planned, groups in self._recorded if planned >= version for led in groups for id, _ in led.new
+            id for planned, groups in self._recorded if planned >= version for group in groups for id, _ in group.new
         )
 
     def follow(self, rows: Ids) -> tuple[Ids, Mask]:
@@ -157,10 +157,10 @@ class _Compaction:
         new: list[tuple[int, int]] = []
         deleted_by_fragment: dict[int, Ids] = {}
         ordinal = 0
-        for led in groups:
-            surviving = surviving_rows(led, path=path)
-            new += _with_first_ordinals(led.new, ordinal)
-            for id, rows in sorted(led.old):
+        for group in groups:
+            surviving = surviving_rows(group, path=path)
+            new += _with_first_ordinals(group.new, ordinal)
+            for id, rows in sorted(group.old):
                 old.append((id, rows, ordinal))
                 deleted_rows = BitMap64(range(id << HALF_BITS, (id << HALF_BITS) + rows)) - surviving
                 deleted_by_fragment[id] = np.frombuffer(deleted_rows.to_array(), dtype=np.uint64)
@@ -218,10 +218,10 @@ def mask_within(addresses: Ids, fragments: BitMap) -> Mask:
     upper = addresses >> _HALF
     if not len(covered):
         return np.zeros(len(addresses), dtype=np.bool_)
-    place = np.minimum(np.searchsorted(covered, upper), len(covered) - 1)
-    found: Mask = covered[place] == upper
-    return found
+    position = np.minimum(np.searchsorted(covered, upper), len(covered) - 1)
+    mask: Mask = covered[position] == upper
+    return mask
 
 
-def _uint64_array(of: Iterable[int]) -> Ids:
-    return np.fromiter(of, dtype=np.uint64)
+def _uint64_array(values: Iterable[int]) -> Ids:
+    return np.fromiter(values, dtype=np.uint64)

@@ -41,7 +41,7 @@ class SegmentStatistics:
     unused: str | None
     """Why queries do not use it; `None` if they do."""
     is_known: bool
-    """Whether its index type is known, so that its files can be examined here."""
+    """True if its index type is known, so that its files can be examined here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,12 @@ class IndexStatistics:
 
     @property
     def is_known(self) -> bool:
-        """Whether the index type of any segment is known here."""
+        """Return whether the index type of any segment is known here."""
         return any(segment.is_known for segment in self.segments)
 
     @property
     def is_used(self) -> bool:
-        """Whether any segment answers queries."""
+        """Return whether any segment answers queries."""
         return any(segment.unused is None for segment in self.segments)
 
     @property
@@ -106,7 +106,9 @@ def index_statistics(base: Snapshot) -> tuple[IndexStatistics, ...]:
     if not by_name:
         return ()
     count, live = RowCounts(base.manifest), RowCounts(base.manifest, live=True)
-    return tuple(_statistics_of_index(base, coverage, name, segments, count, live) for name, segments in by_name.items())
+    return tuple(
+        _statistics_of_index(base, coverage, name, segments, count, live) for name, segments in by_name.items()
+    )
 
 
 class RowCounts:

@@ -1,10 +1,11 @@
-"""Three letters or digits that follow one another in a text, as the n-gram index numbers them.
+"""Trigrams: the tokens of the n-gram index, three consecutive letters or digits of a text, each encoded as a number.
 
-A text is lowered, and each of its characters that is no ASCII but looks like some of it becomes that (`é` is `e`, `ß`
-is `ss`): exactly as the reference writer does it, so that what its reader looks for is there. What we look for needs
-none of it: only trigrams of ASCII, which stand for themselves wherever they are (`required_tokens`).
+A text is lowercased, and each of its characters that is not ASCII but resembles ASCII characters is folded to them
+(`é` to `e`, `ß` to `ss`), exactly as the reference writer does, so that the reference reader finds its tokens.
+Searches here need no folding: they use only trigrams of ASCII, which fold to themselves (`required_tokens`).
 
-Pure ASCII, most of what there is, numpy numbers from the bytes of an Arrow array; other texts go through `_plain`.
+Pure ASCII texts, the large majority, are tokenized with numpy from the bytes of an Arrow array; other texts go
+through `_fold_text`.
 """
 
 import unicodedata
@@ -17,14 +18,14 @@ import pyarrow as pa
 from lance_core.format.arrow_bytes import offsets_and_data
 
 Pairs = npt.NDArray[np.uint64]
-"""A token in the upper half, the number of a row in the lower."""
+"""Tokens in the upper half, row numbers in the lower half."""
 TOKEN_SHIFT = np.uint64(32)
 NULL_TOKEN = 0
 _BASE = 37
 _LENGTH = 3
 _NO_CODE = -1
 _FOLDED_CAPITAL = 0x80
-_SPELT = {
+_FOLDED_LETTERS = {
     "æ": "ae",
     "ð": "d",
     "đ": "d",
@@ -44,17 +45,17 @@ _SPELT = {
     "Ø": "O",
     "Ħ": "H",
     "Ŋ": "N",
-    # Outlined letters and digits, and a small capital: younger than the tables of some versions of Python.
+    # Outlined letters and digits, and a small capital: the Unicode tables of some Python versions lack them.
     **{chr(0x1CCD6 + number): chr(ord("A") + number) for number in range(26)},
     **{chr(0x1CCF0 + number): str(number) for number in range(10)},
     "\ua7f1": "S",
 }
-"""Letters that Unicode takes for letters of their own."""
+"""Letters without a Unicode decomposition."""
 
 
-def _codes() -> npt.NDArray[np.int32]:
-    """By byte. A capital that a character was folded to (a mathematical one: lowering had left that as it was) has the
-    code that the reference writer makes of it, by counting in bytes."""
+def _code_table() -> npt.NDArray[np.int32]:
+    """Return the code of each byte. A character may fold to a capital letter (a mathematical one, which lowercasing
+    leaves unchanged); it has the code that the reference writer computes for it in byte arithmetic."""
     codes = np.full(256, _NO_CODE, dtype=np.int32)
     for byte in range(256):
         letter = chr(byte & ~_FOLDED_CAPITAL)
@@ -65,82 +66,87 @@ def _codes() -> npt.NDArray[np.int32]:
     return codes
 
 
-_CODES = _codes()
+_CODES = _code_table()
 
 
 def token_pairs(texts: pa.Array) -> Pairs:
-    """Each trigram of each text, with the number of the text. Some more than once, and in no order."""
+    """Return each trigram of each text with the number of the text, in no particular order and possibly repeated."""
     offsets, data = offsets_and_data(texts)
     rows = np.repeat(np.arange(len(texts), dtype=np.uint32), np.diff(offsets))
-    left_out = texts.is_null().to_numpy(zero_copy_only=False)
-    beyond = np.flatnonzero(data >= _FOLDED_CAPITAL)
-    if not len(beyond):
-        return _pairs(data, rows, left_out if left_out.any() else None)
-    other = np.zeros(len(texts), dtype=np.bool_)
-    other[rows[beyond]] = True
-    numbers = np.flatnonzero(other & ~left_out).astype(np.uint32)
-    spelt = [_plain(text) for text in texts.take(pa.array(numbers)).to_pylist()]
-    lengths = np.fromiter(map(len, spelt), dtype=np.int64, count=len(spelt))
-    folded = _pairs(np.frombuffer(b"".join(spelt), dtype=np.uint8), np.repeat(numbers, lengths), None)
-    return np.concatenate([_pairs(data, rows, other | left_out), folded])
+    is_skipped = texts.is_null().to_numpy(zero_copy_only=False)
+    not_ascii = np.flatnonzero(data >= _FOLDED_CAPITAL)
+    if not len(not_ascii):
+        return _pairs_of_bytes(data, rows, is_skipped if is_skipped.any() else None)
+    is_folded = np.zeros(len(texts), dtype=np.bool_)
+    is_folded[rows[not_ascii]] = True
+    numbers = np.flatnonzero(is_folded & ~is_skipped).astype(np.uint32)
+    folded_texts = [_fold_text(text) for text in texts.take(pa.array(numbers)).to_pylist()]
+    lengths = np.fromiter(map(len, folded_texts), dtype=np.int64, count=len(folded_texts))
+    folded = _pairs_of_bytes(np.frombuffer(b"".join(folded_texts), dtype=np.uint8), np.repeat(numbers, lengths), None)
+    return np.concatenate([_pairs_of_bytes(data, rows, is_folded | is_skipped), folded])
 
 
 def required_tokens(text: str) -> list[int]:
-    """The tokens that every text has in which this one is, in whatever case. Whatever is no letter or digit of ASCII
-    may stand for anything: so this is also right for the pattern of a LIKE."""
+    """Return the tokens of every text that contains this one, in any letter case. A character other than an ASCII
+    letter or digit may match anything, so that the result is also right for the pattern of a LIKE."""
     codes = np.array([_CODES[ord(letter)] if letter.isascii() else _NO_CODE for letter in text], dtype=np.int64)
     if len(codes) < _LENGTH:
         return []
     first, second, third = codes[:-2], codes[1:-1], codes[2:]
-    whole = (np.minimum(np.minimum(first, second), third)) >= 0
-    found: list[int] = np.unique(((first * _BASE + second) * _BASE + third)[whole]).tolist()
-    return found
+    is_trigram = (np.minimum(np.minimum(first, second), third)) >= 0
+    tokens: list[int] = np.unique(((first * _BASE + second) * _BASE + third)[is_trigram]).tolist()
+    return tokens
 
 
-def _pairs(data: npt.NDArray[np.uint8], rows: npt.NDArray[np.uint32], left_out: npt.NDArray[np.bool_] | None) -> Pairs:
+def _pairs_of_bytes(
+    data: npt.NDArray[np.uint8], rows: npt.NDArray[np.uint32], is_skipped: npt.NDArray[np.bool_] | None
+) -> Pairs:
     if len(data) < _LENGTH:
         return np.empty(0, dtype=np.uint64)
     codes = _CODES[data]
     tokens = (codes[:-2] * _BASE + codes[1:-1]) * _BASE + codes[2:]
-    whole = ((codes[:-2] | codes[1:-1] | codes[2:]) >= 0) & (rows[:-2] == rows[2:])
-    if left_out is not None:
-        whole &= ~left_out[rows[:-2]]
-    found: Pairs = (tokens[whole].astype(np.uint64) << TOKEN_SHIFT) | rows[:-2][whole]
-    return found
+    is_trigram = ((codes[:-2] | codes[1:-1] | codes[2:]) >= 0) & (rows[:-2] == rows[2:])
+    if is_skipped is not None:
+        is_trigram &= ~is_skipped[rows[:-2]]
+    pairs: Pairs = (tokens[is_trigram].astype(np.uint64) << TOKEN_SHIFT) | rows[:-2][is_trigram]
+    return pairs
 
 
-class _Folds(dict[int, str]):
-    """What each character becomes in a text of one byte a character, found out when it is first met."""
+class _FoldTable(dict[int, str]):
+    """Translation table from each character to its folded form in a one-byte encoding, filled on first use."""
 
     def __missing__(self, code: int) -> str:
-        folded = self[code] = "".join(map(_marked, _folded(chr(code))))
+        folded = self[code] = "".join(map(_mark_capital, _fold_character(chr(code))))
         return folded
 
 
-_folds = _Folds()
+_FOLD_TABLE = _FoldTable()
 
 
-def _plain(text: str) -> bytes:
-    return text.lower().translate(_folds).encode("latin-1")
+def _fold_text(text: str) -> bytes:
+    return text.lower().translate(_FOLD_TABLE).encode("latin-1")
 
 
-def _folded(character: str) -> str:
+def _fold_character(character: str) -> str:
     if character.isascii():
         return character
-    parts = _SPELT.get(character) or unicodedata.normalize("NFKD", character)
-    return "".join(letter for part in parts for letter in _SPELT.get(part, part) if letter.isascii()) or character
+    parts = _FOLDED_LETTERS.get(character) or unicodedata.normalize("NFKD", character)
+    return (
+        "".join(letter for part in parts for letter in _FOLDED_LETTERS.get(part, part) if letter.isascii()) or character
+    )
 
 
-def _marked(letter: str) -> str:
+def _mark_capital(letter: str) -> str:
     if not letter.isascii():
         return "\x00"
     return chr(ord(letter) | _FOLDED_CAPITAL) if "A" <= letter <= "Z" else letter
 
 
 def token_text(token: int) -> str:
-    """For messages; what is no trigram of small letters and digits by its number.
+    """Return a token as text for messages; a token that is not a trigram of lowercase letters and digits as its
+    number.
 
-    >>> spelled(wanted("Abc")[0])
+    >>> token_text(required_tokens("Abc")[0])
     'abc'
     """
     letters = list(_letters(token))

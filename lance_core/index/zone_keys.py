@@ -1,7 +1,8 @@
-"""Values as numpy compares them: in the order in which filters do, but for NaN, which every caller treats by itself.
+"""Zone keys: values in a form that numpy compares in the same order as filters do, except NaN, which every caller
+handles.
 
--0.0 and 0.0 are equal, text is compared by its bytes. Decimals, text and bytes become objects, which is for hundreds
-of thousands of values, not for a column.
+-0.0 and 0.0 are equal, and text is compared by its bytes. Decimals, text and bytes become Python objects, which is
+suitable for hundreds of thousands of values but not for a column.
 """
 
 import decimal
@@ -17,14 +18,14 @@ Keys = npt.NDArray[Any]
 
 
 def keys_of(array: pa.Array) -> Keys:
-    """One for each value; any for NULL."""
+    """Return one key per value; an arbitrary one for NULL."""
     arrow = array.type
     if pa.types.is_dictionary(arrow):
         array, arrow = array.cast(arrow.value_type), arrow.value_type
     if is_text(arrow) or is_bytes(arrow) or pa.types.is_fixed_size_binary(arrow):
-        return _objects([b"" if each is None else each for each in _as_bytes(array).to_pylist()])
+        return _object_array([b"" if value is None else value for value in _as_bytes(array).to_pylist()])
     if is_decimal(arrow):
-        return _objects([decimal.Decimal(0) if each is None else each for each in array.to_pylist()])
+        return _object_array([decimal.Decimal(0) if value is None else value for value in array.to_pylist()])
     if is_temporal(arrow):
         array = array.view(pa.int32() if arrow.bit_width == 32 else pa.int64())
     elif pa.types.is_boolean(arrow):
@@ -36,7 +37,8 @@ def keys_of(array: pa.Array) -> Keys:
 
 
 def key_of(value: pa.Scalar) -> Keys:
-    """In an array of one: by itself numpy would take bytes for one of its own texts, and cut zeros at their end."""
+    """Return the key of a value as an array of one: numpy would convert single bytes to its own string type and strip
+    trailing zeros."""
     return keys_of(pa.array([value], value.type))
 
 
@@ -44,7 +46,7 @@ def _as_bytes(array: pa.Array) -> pa.Array:
     return array if pa.types.is_fixed_size_binary(array.type) else array.cast(pa.large_binary())
 
 
-def _objects(values: list[bytes] | list[decimal.Decimal]) -> Keys:
-    found = np.empty(len(values), dtype=np.object_)
-    found[:] = values
-    return found
+def _object_array(values: list[bytes] | list[decimal.Decimal]) -> Keys:
+    keys = np.empty(len(values), dtype=np.object_)
+    keys[:] = values
+    return keys

@@ -1,6 +1,7 @@
-"""Keeping a table in shape: fewer and fuller fragments (`compaction.py`), and nothing on the store that no version
-needs any more (`cleanup.py`).
+"""Maintenance: compaction into fewer and fuller fragments, index maintenance, and cleanup of unneeded versions and
+files.
 
-Each is a pure plan, then doing it. No retry loops live here: a compaction is committed like every other write, and a
-cleanup that was interrupted is begun again.
+Compaction (`compaction.py`) and index maintenance (`index_maintenance.py`) are pure plans followed by their
+execution, and so is cleanup (`cleanup.py`). This package contains no retry loops: a compaction is committed like
+every other write, and an interrupted cleanup is started again.
 """

@@ -1,11 +1,11 @@
-"""Writing small fragments, and those with many deleted rows, anew as full ones.
+"""Compaction: rewrites small fragments, and those with many deleted rows, into full ones.
 
-    plan the groups -> write their live rows -> reserve ids (a commit) -> the Rewrite that names them
+    plan the groups -> write their live rows -> reserve fragment ids (a commit) -> the Rewrite that names the fragments
 
-Row ids and both versions of every row go with it. An index that stores where rows are does not: what becomes of those
-is the caller's choice (`Remap`), or what is best for each of them (`compaction_indices.py`). Start with `compact`, or
-with its steps where others write the groups (`compaction_write.py`); the commit of what it returns is
-`commit/write_protocol.py`'s.
+Row ids and the created and last-updated versions of every row are preserved. An index that stores row addresses does
+not follow the rows by itself: the caller chooses what happens to it (`Remap`), or else the best action for each index
+is chosen (`compaction_indices.py`). Start with `compact`, or with its steps if workers write the groups
+(`compaction_write.py`). `commit/write_protocol.py` commits the operation that is returned.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from lance_core.versions.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class RewrittenGroup:
-    """A group, and the fragments that hold its live rows now."""
+    """Group of fragments, and the new fragments that contain its live rows."""
 
     old: Group
     new: tuple[Fragment, ...]
@@ -48,24 +48,25 @@ def compact(
     properties: Mapping[str, str],
     runtime: Runtime,
 ) -> Rewrite | None:
-    """None where the table is in shape. When it returns, the files are written and the ids reserved, by a version that
-    has the `properties` too.
+    """Write a compaction and return its operation, or `None` if no group is worth a rewrite. When it returns, the
+    files are written and the fragment ids reserved, by a version that has the `properties` too.
 
-    Without `remap`, an index covers on where it can: by stable row ids, or written anew; one of a kind that nobody here
-    can write, by a note on where its rows went if it outlives that. The others cover the new fragments no more.
+    Without `remap`, an index keeps its coverage if possible: by stable row ids, or by a rewrite; an index whose type
+    cannot be written here, by recording the moves if it survives that. The other indices no longer cover the new
+    fragments.
     """
     groups = plan_compaction(base, target_rows=target_rows, materialize_deletions=materialize_deletions)
     if not groups:
         return None
     check_remap(base, groups, remap)
-    done = [RewrittenGroup(group, write_group(base, group, target_rows, runtime)) for group in groups]
-    return build_rewrite(base, done, remap, properties, runtime)
+    rewritten = [RewrittenGroup(group, write_group(base, group, target_rows, runtime)) for group in groups]
+    return build_rewrite(base, rewritten, remap, properties, runtime)
 
 
 def plan_compaction(
     base: Snapshot, *, target_rows: int, materialize_deletions: bool, among: Sequence[Fragment] | None = None
 ) -> tuple[Group, ...]:
-    """What is worth being written anew, of the whole version or `among` some of its fragments."""
+    """Return the groups that are worth a rewrite, of the whole version or of the fragments in `among`."""
     target_rows = validation.check_integer(
         target_rows, "target_rows", at_least=1, too_small="a fragment has at least one row"
     )
@@ -80,8 +81,8 @@ def plan_compaction(
 
 
 def check_remap(base: Snapshot, groups: Sequence[Group], remap: Remap | None) -> None:
-    """Before a byte is written: an index that would have to be written anew, and cannot be."""
-    choose_actions(base, _moving(groups), remap)
+    """Raise, before a byte is written, if an index would have to be rewritten and cannot be."""
+    choose_actions(base, _fragment_ids(groups), remap)
 
 
 def build_rewrite(
@@ -93,42 +94,43 @@ def build_rewrite(
     *,
     remap_bytes_max: int | None = None,
 ) -> Rewrite:
-    """Of groups that are written. Their ids are reserved when it returns, and indices are written anew, those of at
-    most so many bytes where that was not asked for."""
-    what_becomes = choose_actions(base, _moving([each.old for each in groups]), remap, bytes_max=remap_bytes_max)
-    reserved = _reserve(base, sum(len(each.new) for each in groups), properties, runtime)
-    numbered = list(_numbered(groups, reserved))
-    reuse, entry = what_becomes.coverage.reuse, None
-    moved = [FragmentRewrite(each.old, load_deleted_rows(base, each.old), each.new) for each in numbered]
-    anew = rebuild_segments(base, what_becomes, moved, runtime)
-    if what_becomes.records_moves:
-        entry = _noted(base, reuse or FragmentReuse.empty(), moved, reserved.version, runtime)
-    lasting = remap is None
+    """Return the operation of groups whose files are written. When it returns, their fragment ids are reserved and
+    indices are rewritten. Without `remap`, only index segments of at most `remap_bytes_max` bytes are rewritten."""
+    actions = choose_actions(base, _fragment_ids([group.old for group in groups]), remap, bytes_max=remap_bytes_max)
+    reserved = _reserve_ids(base, sum(len(group.new) for group in groups), properties, runtime)
+    numbered = list(_assign_ids(groups, reserved))
+    reuse, entry = actions.coverage.reuse, None
+    moves = [FragmentRewrite(group.old, load_deleted_rows(base, group.old), group.new) for group in numbered]
+    rebuilt = rebuild_segments(base, actions, moves, runtime)
+    if actions.records_moves:
+        entry = _record_moves(base, reuse or FragmentReuse.empty(), moves, reserved.version, runtime)
+    must_survive_remap = remap is None
     return Rewrite(
-        tuple(RewriteGroup(each.old, each.new) for each in numbered),
-        rewritten_indices=anew,
+        tuple(RewriteGroup(group.old, group.new) for group in numbered),
+        rewritten_indices=rebuilt,
         fragment_reuse=entry,
         earlier_reuse=reuse,
-        uncovers_fragile=lasting,
-        uncovered=what_becomes.uncovered_names(lasting=lasting),
+        uncovers_fragile=must_survive_remap,
+        uncovered=actions.uncovered_names(must_survive_remap=must_survive_remap),
         reserved_in=reserved.version,
     )
 
 
-def _moving(groups: Sequence[Group]) -> BitMap:
+def _fragment_ids(groups: Sequence[Group]) -> BitMap:
     return BitMap(fragment.id for group in groups for fragment in group)
 
 
 def _check_ids(manifest: Manifest) -> None:
-    """New ids are given out above all others; where the count of them is damaged, they would be given out twice."""
+    """Raise if a fragment id exceeds the recorded maximum: new ids follow the maximum and would be assigned twice."""
     manifest.check_ids()
     highest = max((fragment.id for fragment in manifest.message.fragments), default=-1)
     if highest > manifest.max_fragment_id:
         raise unassigned_id_error(highest, manifest.max_fragment_id, path=manifest.path)
 
 
-def _reserve(base: Snapshot, count: int, properties: Mapping[str, str], runtime: Runtime) -> Snapshot:
-    """A commit of its own, so that nobody else gives these ids out; the rewrite is planned on the version before it."""
+def _reserve_ids(base: Snapshot, count: int, properties: Mapping[str, str], runtime: Runtime) -> Snapshot:
+    """Commit a reservation of fragment ids, so that no other transaction assigns them. The rewrite is planned on the
+    version before it."""
     if not count:
         return base
     change = Change("compact", lambda _base: ReserveFragments(count), can_replan=False)
@@ -138,20 +140,22 @@ def _reserve(base: Snapshot, count: int, properties: Mapping[str, str], runtime:
     return reserved.snapshot
 
 
-def _numbered(groups: Sequence[RewrittenGroup], reserved: Snapshot) -> Iterator[RewrittenGroup]:
-    number = reserved.manifest.max_fragment_id + 1 - sum(len(each.new) for each in groups)
-    for each in groups:
+def _assign_ids(groups: Sequence[RewrittenGroup], reserved: Snapshot) -> Iterator[RewrittenGroup]:
+    """Yield the groups with reserved ids on their new fragments."""
+    next_id = reserved.manifest.max_fragment_id + 1 - sum(len(group.new) for group in groups)
+    for group in groups:
         new = []
-        for fragment in each.new:
-            new.append(fragment.with_id(number))
-            number += 1
-        yield RewrittenGroup(each.old, tuple(new))
+        for fragment in group.new:
+            new.append(fragment.with_id(next_id))
+            next_id += 1
+        yield RewrittenGroup(group.old, tuple(new))
 
 
-def _noted(
-    base: Snapshot, before: FragmentReuse, groups: Sequence[FragmentRewrite], version: Version, runtime: Runtime
+def _record_moves(
+    base: Snapshot, previous: FragmentReuse, moves: Sequence[FragmentRewrite], version: Version, runtime: Runtime
 ) -> IndexMetadata:
-    reuse = before.with_compaction(version, groups)
+    """Return the fragment reuse index with this compaction added. A large one is written to a file of its own."""
+    reuse = previous.with_compaction(version, moves)
     entry = reuse.as_index(runtime.new_uuid(), dataset_version=version, created_ms=runtime.now_ns() // 1_000_000)
     content = content_of(entry)
     if isinstance(content, ExternalContent):

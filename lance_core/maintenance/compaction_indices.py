@@ -1,13 +1,13 @@
-"""What becomes of each index segment when rows move to other fragments, and the segments that are written anew for it.
+"""Compaction of indexed fragments: decides what happens to each index segment when rows move, and rebuilds segments.
 
-    STAYS      it finds its rows wherever they are, by stable ids, or covers none of them
-    ANEW       it is written once more, with the addresses that its rows will have, and covers on
-    NOTED      it stays as it is; the table notes where the rows went (`format/fragment_reuse.py`), and readers follow
-    UNCOVERED  it stays as it is, and covers what moved no more: queries scan it
+    KEEP          it finds its rows at any address, by stable row ids, or covers none of them
+    REBUILD       it is rewritten with the new addresses of its rows and keeps its coverage
+    RECORD_MOVES  it stays unchanged; the fragment reuse index records where the rows went, and readers follow it
+    UNCOVER       it stays unchanged and no longer covers the moved rows: queries scan them
 
-Which of them is what the caller asked for (`Remap`), or the best that each segment stands. To write one anew is to
-merge it with nothing: its kind gets the old segment, and where its rows will be. Of zones nothing can follow a row, so
-those of the new fragments are built from their rows. Start with `choose_actions`.
+The caller chooses the action (`Remap`), or each segment gets the best action it supports. To rebuild a segment is to
+merge it with nothing: its index type gets the old segment and the translation of its row numbers. Zones cannot follow
+rows, so the zones of the new fragments are built from their rows. Start with `choose_actions`.
 """
 
 import enum
@@ -27,21 +27,21 @@ from lance_core.index import build
 from lance_core.index.build import IndexSpec
 from lance_core.index.coverage import Coverage, SegmentCoverage, follow_reuse
 from lance_core.index.index_type import MergeInput, RowRemap
-from lance_core.index.row_remap import CompactionLog, FollowCompactions, SameAddresses, Mask
+from lance_core.index.row_remap import CompactionLog, FollowCompactions, Mask, SameAddresses
 from lance_core.runtime import Runtime
 from lance_core.versions.snapshot import Snapshot
 
 
 class Remap(enum.Enum):
-    """What becomes of an index whose rows get other addresses."""
+    """Treatment of indices whose rows get new addresses."""
 
     NOW = "now"
-    """It is written anew, and covers the new fragments at once; refused where that cannot be done."""
+    """Rewrite it, so that it covers the new fragments immediately; raise if that is not possible."""
     REUSE = "reuse"
-    """It stays as it is, and the table notes where the rows went. A kind whose readers do not follow such a note covers
-    the new fragments no more."""
+    """Leave it unchanged and record where the rows went. An index whose readers do not follow such a record no longer
+    covers the new fragments."""
     NONE = "none"
-    """It stays as it is and covers the new fragments no more: queries scan them."""
+    """Leave it unchanged; it no longer covers the new fragments, and queries scan them."""
 
     @classmethod
     def of(cls, text: str) -> "Remap":
@@ -49,6 +49,8 @@ class Remap(enum.Enum):
 
 
 class SegmentAction(enum.Enum):
+    """Treatment of one index segment by a compaction."""
+
     KEEP = "stays"
     REBUILD = "anew"
     RECORD_MOVES = "noted"
@@ -57,7 +59,7 @@ class SegmentAction(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentActions:
-    """Of the segments of a version, for these fragments."""
+    """Actions for the index segments of a version when these fragments are rewritten."""
 
     coverage: Coverage
     moved_fragments: BitMap
@@ -65,147 +67,190 @@ class SegmentActions:
 
     @property
     def records_moves(self) -> bool:
-        return any(fate is SegmentAction.RECORD_MOVES for _, fate in self.by_segment)
+        """Return whether the compaction adds to the fragment reuse index."""
+        return any(action is SegmentAction.RECORD_MOVES for _, action in self.by_segment)
 
-    def uncovered_names(self, *, lasting: bool) -> tuple[str, ...]:
-        """The names of those that do not go on over what moves. With a new note, those that would not outlive it leave
-        what earlier ones led to."""
-        alive = self.coverage.live_fragments
-        names = set()
-        for standing, fate in self.by_segment:
-            index = standing.metadata
-            covered = follow_reuse(index, self.coverage.reuse)
-            lost = fate is SegmentAction.UNCOVER
-            if covered is not None and self.records_moves and fate is not SegmentAction.REBUILD:
-                follows = index.survives_remap if lasting else index.follows_reuse
-                lost = not follows and bool((covered & alive) - ((index.covers or BitMap()) - self.moved_fragments))
-                lost = lost or (index.is_zone_based and bool(covered & self.moved_fragments))
-            if lost:
-                names.add(index.name)
-        return tuple(sorted(names))
+    def uncovered_names(self, *, must_survive_remap: bool) -> tuple[str, ...]:
+        """Return the names of the indices that lose coverage.
 
-
-def choose_actions(base: Snapshot, moving: BitMap, remap: Remap | None, *, bytes_max: int | None = None) -> SegmentActions:
-    """`bytes_max`: a larger segment is not written anew unless that was asked for. Refuses what cannot be done as it
-    was asked for."""
-    coverage = Coverage(base)
-    chosen = tuple((each, _fate(base, coverage, each, moving, remap, bytes_max)) for each in coverage.segments)
-    if coverage.reuse is not None or any(fate is SegmentAction.RECORD_MOVES for _, fate in chosen):
-        # What notes lead to is claimed for no zone, whatever it says of itself: nobody could tell it from one that is
-        # claimed by mistake, as another library does.
-        chosen = tuple(
-            (each, SegmentAction.UNCOVER if fate is SegmentAction.REBUILD and each.metadata.is_zone_based else fate)
-            for each, fate in chosen
+        If moves are recorded, an index that does not follow the record also loses fragments that an earlier record
+        had led to. With `must_survive_remap`, an index counts as following only if it survives a later rewrite by
+        another library.
+        """
+        return tuple(
+            sorted(
+                {
+                    segment.metadata.name
+                    for segment, action in self.by_segment
+                    if self._loses_coverage(segment.metadata, action, must_survive_remap)
+                }
+            )
         )
-    return SegmentActions(coverage, moving, chosen)
+
+    def _loses_coverage(self, index: IndexMetadata, action: SegmentAction, must_survive_remap: bool) -> bool:
+        covered = follow_reuse(index, self.coverage.reuse)
+        if covered is None or not self.records_moves or action is SegmentAction.REBUILD:
+            return action is SegmentAction.UNCOVER
+        if index.is_zone_based and covered & self.moved_fragments:
+            return True
+        if index.survives_remap if must_survive_remap else index.follows_reuse:
+            return False
+        still_covered = (index.covers or BitMap()) - self.moved_fragments
+        return bool((covered & self.coverage.live_fragments) - still_covered)
 
 
-def _fate(
+def choose_actions(
+    base: Snapshot, moving: BitMap, remap: Remap | None, *, bytes_max: int | None = None
+) -> SegmentActions:
+    """Choose an action for each index segment when the fragments in `moving` are rewritten.
+
+    Without `remap`, a segment larger than `bytes_max` is not rebuilt. Raise if an action that the caller chose is not
+    possible.
+    """
+    coverage = Coverage(base)
+    by_segment = tuple(
+        (segment, _choose_action(base, coverage, segment, moving, remap, bytes_max)) for segment in coverage.segments
+    )
+    if coverage.reuse is not None or any(action is SegmentAction.RECORD_MOVES for _, action in by_segment):
+        # Next to a fragment reuse index, zones claim no fragment that it leads to: readers could not tell a correct
+        # claim from the mistaken ones that another library makes.
+        by_segment = tuple((segment, _without_zones(segment, action)) for segment, action in by_segment)
+    return SegmentActions(coverage, moving, by_segment)
+
+
+def _without_zones(segment: SegmentCoverage, action: SegmentAction) -> SegmentAction:
+    rebuilds_zones = action is SegmentAction.REBUILD and segment.metadata.is_zone_based
+    return SegmentAction.UNCOVER if rebuilds_zones else action
+
+
+def _choose_action(
     base: Snapshot,
     coverage: Coverage,
-    standing: SegmentCoverage,
+    segment: SegmentCoverage,
     moving: BitMap,
     remap: Remap | None,
     bytes_max: int | None,
 ) -> SegmentAction:
-    index = standing.metadata
-    covered, stable = follow_reuse(index, coverage.reuse), base.manifest.has_stable_row_ids
-    if covered is None or not covered & moving or (stable and not index.stores_addresses):
+    index = segment.metadata
+    covered = follow_reuse(index, coverage.reuse)
+    finds_rows_by_id = base.manifest.has_stable_row_ids and not index.stores_addresses
+    if covered is None or not covered & moving or finds_rows_by_id:
         return SegmentAction.KEEP
     if remap is Remap.NONE:
         return SegmentAction.UNCOVER
     if remap is Remap.REUSE:
-        if stable and index.is_zone_based:
-            return SegmentAction.UNCOVER
-        if stable:
-            raise _cannot(base, index, "a table with stable row ids notes nothing", stable=stable)
+        return _action_without_rebuild(base, index)
+    return _action_with_rebuild(base, coverage, segment, remap, bytes_max)
+
+
+def _action_without_rebuild(base: Snapshot, index: IndexMetadata) -> SegmentAction:
+    """Return the action if the caller asks for recorded moves."""
+    if not base.manifest.has_stable_row_ids:
         return SegmentAction.RECORD_MOVES
-    wanted = _wanted(base, coverage, standing)
-    size = sum(file.size for file in index.files)
-    if wanted is not None and (remap is Remap.NOW or bytes_max is None or size <= bytes_max):
-        return SegmentAction.REBUILD
+    if index.is_zone_based:
+        return SegmentAction.UNCOVER
+    raise _cannot_keep_up(base, index, "a table with stable row ids has no fragment reuse index")
+
+
+def _action_with_rebuild(
+    base: Snapshot, coverage: Coverage, segment: SegmentCoverage, remap: Remap | None, bytes_max: int | None
+) -> SegmentAction:
+    """Return the action if the caller asks for a rebuild (`Remap.NOW`) or for the best one."""
+    index = segment.metadata
+    can_rebuild = _rebuild_spec(base, coverage, segment) is not None
     if remap is Remap.NOW:
-        why = standing.unused_reason or "it cannot be written anew from what it holds"
-        raise _cannot(base, index, why, stable=stable)
-    follows = index.survives_remap and not index.is_zone_based and not stable
+        if can_rebuild:
+            return SegmentAction.REBUILD
+        reason = segment.unused_reason or "it cannot be rebuilt from its own files"
+        raise _cannot_keep_up(base, index, reason)
+    if can_rebuild and (bytes_max is None or sum(file.size for file in index.files) <= bytes_max):
+        return SegmentAction.REBUILD
+    follows = index.survives_remap and not index.is_zone_based and not base.manifest.has_stable_row_ids
     return SegmentAction.RECORD_MOVES if follows else SegmentAction.UNCOVER
 
 
 def rebuild_segments(
-    base: Snapshot, of: SegmentActions, groups: Sequence[FragmentRewrite], runtime: Runtime
+    base: Snapshot, actions: SegmentActions, moves: Sequence[FragmentRewrite], runtime: Runtime
 ) -> tuple[tuple[bytes, IndexMetadata], ...]:
-    """The uuid of each segment that is written anew, and what takes its place. The new fragments have their numbers."""
-    step = CompactionLog(FragmentReuse.empty().with_compaction(base.version, groups), path=base.manifest.path)
+    """Rebuild the segments whose action is REBUILD. Return the uuid of each old segment with the new one.
+
+    The new fragments already have their ids.
+    """
+    log = CompactionLog(FragmentReuse.empty().with_compaction(base.version, moves), path=base.manifest.path)
     return tuple(
-        (standing.metadata.uuid.bytes, _anew(base, of, standing, groups, step, runtime))
-        for standing, fate in of.by_segment
-        if fate is SegmentAction.REBUILD
+        (segment.metadata.uuid.bytes, _rebuild_segment(base, actions, segment, moves, log, runtime))
+        for segment, action in actions.by_segment
+        if action is SegmentAction.REBUILD
     )
 
 
-def _anew(
+def _rebuild_segment(
     base: Snapshot,
-    of: SegmentActions,
-    standing: SegmentCoverage,
-    groups: Sequence[FragmentRewrite],
-    step: CompactionLog,
+    actions: SegmentActions,
+    segment: SegmentCoverage,
+    moves: Sequence[FragmentRewrite],
+    log: CompactionLog,
     runtime: Runtime,
 ) -> IndexMetadata:
-    wanted = _wanted(base, of.coverage, standing)
-    assert wanted is not None, "it was looked at before"
-    index, stays = standing.metadata, standing.covered - of.moved_fragments
-    joined = [each for each in groups if BitMap(fragment.id for fragment in each.old) <= standing.covered]
-    new = [fragment for each in joined for fragment in each.new]
-    covers = stays | BitMap(fragment.id for fragment in new)
-    segment = of.coverage.segment_of(index)
+    """Build the segment from its own files, or from the rows of the table if its files cannot be read."""
+    coverage, index = actions.coverage, segment.metadata
+    spec = _rebuild_spec(base, coverage, segment)
+    assert spec is not None, "the action REBUILD was chosen only if the spec exists"
+    staying = segment.covered - actions.moved_fragments
+    covered_moves = [move for move in moves if BitMap(fragment.id for fragment in move.old) <= segment.covered]
+    new = [fragment for move in covered_moves for fragment in move.new]
+    covers = staying | BitMap(fragment.id for fragment in new)
+    old_segment = coverage.segment_of(index)
     try:
         if index.is_zone_based:
-            parts = [MergeInput(segment, SameAddresses(stays))]
-            return build.build_segment(_of(base, new), wanted, new, inputs=parts, covers=covers, runtime=runtime)
-        moves = ComposedRemap(of.coverage.row_remap(standing), FollowCompactions(step, covers))
-        return build.build_segment(base, wanted, (), inputs=[MergeInput(segment, moves)], covers=covers, runtime=runtime)
+            inputs = [MergeInput(old_segment, SameAddresses(staying))]
+            base_of_new = _with_fragments(base, new)
+            return build.build_segment(base_of_new, spec, new, inputs=inputs, covers=covers, runtime=runtime)
+        remap = ComposedRemap(coverage.row_remap(segment), FollowCompactions(log, covers))
+        inputs = [MergeInput(old_segment, remap)]
+        return build.build_segment(base, spec, (), inputs=inputs, covers=covers, runtime=runtime)
     except build.UNREADABLE_ERRORS:
-        whole = [*(fragment for fragment in base.manifest.fragments if fragment.id in stays), *new]
-        return build.build_segment(_of(base, whole), wanted, whole, covers=covers, runtime=runtime)
+        whole = [*(fragment for fragment in base.manifest.fragments if fragment.id in staying), *new]
+        return build.build_segment(_with_fragments(base, whole), spec, whole, covers=covers, runtime=runtime)
 
 
-def _of(base: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:
-    """The version as if it had these, which may be written and in no version yet."""
+def _with_fragments(base: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:
+    """Return the version as if it had these fragments, whose files may be written but not committed yet."""
     return replace(base, manifest=base.manifest.with_fragments(fragments))
 
 
 @dataclass(frozen=True, slots=True)
 class ComposedRemap:
-    """One after the other."""
+    """Two translations of row numbers, applied one after the other."""
 
     first: RowRemap
     second: RowRemap
 
     def remap(self, rows: Ids) -> tuple[Ids, Mask]:
-        between, still = self.first.remap(rows)
-        now, still_then = self.second.remap(between)
-        return now, np.logical_and(still, still_then)
+        intermediate, exists_after_first = self.first.remap(rows)
+        current, exists_after_second = self.second.remap(intermediate)
+        return current, np.logical_and(exists_after_first, exists_after_second)
 
     def remap_set(self, rows: RowSet) -> RowSet:
         return self.second.remap_set(self.first.remap_set(rows))
 
 
-def _wanted(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> IndexSpec | None:
-    """None where nobody here can write such a segment from one that is there."""
-    kind = standing.kind
-    if kind is None or standing.unused_reason is not None:
+def _rebuild_spec(base: Snapshot, coverage: Coverage, segment: SegmentCoverage) -> IndexSpec | None:
+    """Return the definition for rebuilding a segment from its files, or `None` if that is not possible here."""
+    kind = segment.kind
+    if kind is None or segment.unused_reason is not None:
         return None
-    if standing.metadata.message.index_version != kind.written_version(stable_row_ids=base.manifest.has_stable_row_ids):
+    if segment.metadata.message.index_version != kind.written_version(stable_row_ids=base.manifest.has_stable_row_ids):
         return None
-    return build.spec_of_segment(base, coverage, standing.metadata)
+    return build.spec_of_segment(base, coverage, segment.metadata)
 
 
-def _cannot(base: Snapshot, index: IndexMetadata, why: str, *, stable: bool) -> Unsupported:
-    choices = "remap='none' to leave what is compacted uncovered until the index is built again"
-    if not stable:
-        choices = f"remap='reuse' to note where its rows went, which keeps it in use, or {choices}"
+def _cannot_keep_up(base: Snapshot, index: IndexMetadata, reason: str) -> Unsupported:
+    choices = "remap='none' to leave the new fragments uncovered until the index is built again"
+    if not base.manifest.has_stable_row_ids:
+        choices = f"remap='reuse' to record where its rows went, which keeps it in use, or {choices}"
     return Unsupported(
         f"{base.location.uri}: index {index.name!r} ({index.kind}) stores the addresses of rows that a compaction "
-        f"would move, and it cannot be kept up: {why}. Compact without remap to keep what can be kept, or with "
-        f"{choices}"
+        f"would move, and it cannot be kept up to date: {reason}. Compact without remap to keep the indices that can "
+        f"be kept, or with {choices}"
     )

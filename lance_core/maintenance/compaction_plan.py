@@ -1,9 +1,9 @@
-"""Which fragments are worth being written anew, and which of them together. Pure: fragments and coverage in, groups
-out.
+"""Compaction plan: decides which fragments are worth a rewrite, and which of them are rewritten together.
 
-Neighbours are joined, and what comes out lies behind all that stays, since fragments are read in the order of their
-ids. A group never mixes fragments that an index covers with fragments that it does not, since the index would then
-cover half of what comes out. The rules are those of Lance, so that both libraries find the same table in shape.
+Pure: fragments and index coverage in, groups out. Neighbouring fragments are joined, and the new fragments come after
+all that stay, since fragments are read in the order of their ids. A group never mixes fragments that an index covers
+with fragments that it does not, since the index would then cover half of a new fragment. The rules are those of
+Lance, so that both libraries agree on when a table needs no compaction.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,54 +15,57 @@ from lance_core.datafiles.fragment_writer import BYTES_PER_FILE_MAX
 from lance_core.format.fragment import Fragment
 
 Group = tuple[Fragment, ...]
-"""In ascending order of id."""
+"""Fragments in ascending order of id."""
 
 _DELETED_SHARE = 0.1
-"""With more deleted rows than this, a fragment is worth being written anew on its own."""
+"""Share of deleted rows above which a fragment is worth a rewrite on its own."""
 _BYTES_LARGE = BYTES_PER_FILE_MAX // 2
-"""Of files this large two would not fit into one."""
+"""Size above which two data files do not fit into one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
+    """Fragment that may be rewritten."""
+
     fragment: Fragment
-    alone: bool
-    """Worth it without a neighbour."""
+    is_worth_rewriting_alone: bool
+    """True if it is worth a rewrite without a neighbour."""
     covered_by: frozenset[int]
 
 
 def plan_groups(
     fragments: Iterable[Fragment], coverage: Sequence[BitMap], *, target_rows: int, materialize_deletions: bool
 ) -> tuple[Group, ...]:
-    """`coverage` is one set of fragment ids for each index segment, of live fragments. None means nothing to do."""
+    """Return the groups to rewrite; none if there is nothing to do. `coverage` has one set of live fragment ids for
+    each index segment."""
     groups: list[Group] = []
     for run in _runs(fragments, coverage, target_rows, materialize_deletions):
-        if len(run) > 1 or run[0].alone:
-            groups.extend(_split(run, target_rows))
+        if len(run) > 1 or run[0].is_worth_rewriting_alone:
+            groups.extend(_split_run(run, target_rows))
     return tuple(groups)
 
 
 def mixes_coverage(group: Group, coverage: Sequence[BitMap]) -> bool:
-    """Whether some index covers a part of it: it was planned before that index was there."""
+    """Return whether some index covers only a part of the group: the group was planned before the index was built."""
     return any(0 < sum(fragment.id in covered for fragment in group) < len(group) for covered in coverage)
 
 
 def rows_per_fragment(rows: int, target_rows: int) -> list[int]:
-    """How many rows each new fragment gets: as evenly as they go, so that no small one is left over."""
+    """Return the number of rows of each new fragment, as equal as possible, so that no small fragment remains."""
     if not rows:
         return []
     files = max(1, rows // target_rows)
-    each, more = divmod(rows, files)
-    return [each + 1] * more + [each] * (files - more)
+    rows_each, remainder = divmod(rows, files)
+    return [rows_each + 1] * remainder + [rows_each] * (files - remainder)
 
 
 def _runs(
     fragments: Iterable[Fragment], coverage: Sequence[BitMap], target_rows: int, materialize_deletions: bool
 ) -> Iterator[list[_Candidate]]:
-    """Neighbours that may be joined, as long as they go on."""
+    """Yield runs of neighbouring candidates that may be joined."""
     run: list[_Candidate] = []
     for fragment in fragments:
-        candidate = _candidate(fragment, coverage, target_rows, materialize_deletions)
+        candidate = _as_candidate(fragment, coverage, target_rows, materialize_deletions)
         if run and (candidate is None or candidate.covered_by != run[-1].covered_by):
             yield run
             run = []
@@ -72,28 +75,30 @@ def _runs(
         yield run
 
 
-def _candidate(
+def _as_candidate(
     fragment: Fragment, coverage: Sequence[BitMap], target_rows: int, materialize_deletions: bool
 ) -> _Candidate | None:
+    """Return the fragment as a candidate, or `None` if it needs no rewrite."""
     rows, live = fragment.physical_rows, fragment.live_rows
-    alone = materialize_deletions and rows - live > _DELETED_SHARE * rows
+    is_worth_rewriting_alone = materialize_deletions and rows - live > _DELETED_SHARE * rows
     small = rows < target_rows and fragment.file_bytes < _BYTES_LARGE
-    if not (alone or small):
+    if not (is_worth_rewriting_alone or small):
         return None
     covered_by = frozenset(number for number, covered in enumerate(coverage) if fragment.id in covered)
-    return _Candidate(fragment, alone, covered_by)
+    return _Candidate(fragment, is_worth_rewriting_alone, covered_by)
 
 
-def _split(run: Sequence[_Candidate], target_rows: int) -> Iterator[Group]:
-    """A group ends when it has the rows of a full fragment, unless what is left would not make another one."""
-    left = sum(each.fragment.live_rows for each in run)
+def _split_run(run: Sequence[_Candidate], target_rows: int) -> Iterator[Group]:
+    """Yield groups with the rows of at least one full fragment. The rest is not split off if it would not fill
+    another one."""
+    remaining = sum(candidate.fragment.live_rows for candidate in run)
     group: list[Fragment] = []
     rows = 0
-    for each in run:
-        if rows >= target_rows and left >= target_rows:
+    for candidate in run:
+        if rows >= target_rows and remaining >= target_rows:
             yield tuple(group)
             group, rows = [], 0
-        group.append(each.fragment)
-        rows += each.fragment.live_rows
-        left -= each.fragment.live_rows
+        group.append(candidate.fragment)
+        rows += candidate.fragment.live_rows
+        remaining -= candidate.fragment.live_rows
     yield tuple(group)

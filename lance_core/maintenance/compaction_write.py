@@ -1,5 +1,7 @@
-"""The live rows of a group of fragments, written anew as full ones: with their ids and both versions of every row,
-where the table keeps those. The new fragments have no number yet. Start with `write_group`.
+"""Compaction write: writes the live rows of a group of fragments as full fragments.
+
+Row ids and the created and last-updated versions of every row are preserved if the table has stable row ids. The new
+fragments have no ids yet. Start with `write_group`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,17 +23,18 @@ from lance_core.scan.executor import scan_fragments
 from lance_core.versions.snapshot import Snapshot
 
 Deleted = tuple[npt.NDArray[np.uint32] | None, ...]
+"""For each fragment of a group, the offsets of its deleted rows; `None` if it has no deletion file."""
 
 
 def write_group(base: Snapshot, group: Group, target_rows: int, runtime: Runtime) -> tuple[Fragment, ...]:
-    """Of a group without a live row, none."""
+    """Return the new fragments; none if the group has no live row."""
     location, manifest = base.location, base.manifest
     deleted = load_deleted_rows(base, group)
-    gone = sum(len(offsets) for offsets in deleted if offsets is not None)
-    alive = sum(fragment.physical_rows for fragment in group) - gone
+    deleted_count = sum(len(offsets) for offsets in deleted if offsets is not None)
+    live_count = sum(fragment.physical_rows for fragment in group) - deleted_count
     rows = _GroupRows(base, group)
     new: tuple[Fragment, ...] = ()
-    for count in rows_per_fragment(alive, target_rows):
+    for count in rows_per_fragment(live_count, target_rows):
         new += write_fragments(
             location.codec,
             coalesce(rows.take(count)),
@@ -42,48 +45,52 @@ def write_group(base: Snapshot, group: Group, target_rows: int, runtime: Runtime
             new_uuid=runtime.new_uuid,
             what=location.uri,
         )
-    assert sum(fragment.physical_rows for fragment in new) == alive, "every live row, and no other"
+    assert sum(fragment.physical_rows for fragment in new) == live_count, "every live row, and no other"
     if not manifest.has_stable_row_ids:
         return new
     return tuple(_with_lineage(new, group, deleted, path=f"{location.uri}/{manifest.path}"))
 
 
 def load_deleted_rows(base: Snapshot, group: Group) -> Deleted:
-    """Of each fragment, the offsets; None where it has no deletion file."""
+    """Return the offsets of the deleted rows of each fragment; `None` if it has no deletion file."""
     vectors = [load_deletions(base.location.store, fragment) for fragment in group]
     return tuple(None if vector is None else vector.offsets for vector in vectors)
 
 
 class _GroupRows:
-    """The live rows of a group, one after another, a portion at a time."""
+    """Live rows of a group in order, read in portions."""
 
     def __init__(self, base: Snapshot, group: Group) -> None:
         columns = base.manifest.schema.arrow.names
         self._batches = scan_fragments(base.location, base.manifest, group, columns)
-        self._left: pa.RecordBatch | None = None
+        self._rest: pa.RecordBatch | None = None
 
     def take(self, count: int) -> Iterator[pa.RecordBatch]:
+        """Yield the next `count` rows."""
         while count:
-            batch = next(self._batches, None) if self._left is None else self._left
+            batch = next(self._batches, None) if self._rest is None else self._rest
             if batch is None:
                 return
-            self._left = batch.slice(count) if batch.num_rows > count else None
+            self._rest = batch.slice(count) if batch.num_rows > count else None
             batch = batch.slice(0, count)
             count -= batch.num_rows
             yield batch
 
 
 def _with_lineage(new: Sequence[Fragment], group: Group, deleted: Deleted, *, path: str) -> Iterator[Fragment]:
-    """What the rows were called, and since when, cut anew. Where no versions were noted, they are now."""
+    """Yield the new fragments with the row ids and row versions of their rows. Rows without recorded versions get
+    explicit ones."""
     ids, created, updated = [], [], []
-    for fragment, gone in zip(group, deleted, strict=True):
+    for fragment, deleted_offsets in zip(group, deleted, strict=True):
         rows = fragment.physical_rows
-        none = np.empty(0, dtype=np.uint32) if gone is None else gone
+        offsets = np.empty(0, dtype=np.uint32) if deleted_offsets is None else deleted_offsets
         assert fragment.row_ids is not None, "the table has stable row ids"
-        ids.append(RowIdSequence.decode(fragment.row_ids, rows=rows, path=path).delete(none))
-        created.append(RowVersions.decode(fragment.created_at, rows=rows, path=path, field="created_at").delete(none))
+        ids.append(RowIdSequence.decode(fragment.row_ids, rows=rows, path=path).delete(offsets))
+        created.append(
+            RowVersions.decode(fragment.created_at, rows=rows, path=path, field="created_at").delete(offsets)
+        )
         versions = RowVersions.decode(fragment.last_updated_at, rows=rows, path=path, field="last_updated_at")
-        updated.append(versions.delete(none))
+        updated.append(versions.delete(offsets))
     all_ids, all_created, all_updated = (
         RowIdSequence.concat(ids),
         RowVersions.concat(created),

@@ -1,84 +1,97 @@
-"""What an upkeep of indices would find to do, from the metadata of a version: no file of an index is opened.
+"""Index survey: estimates the work of `optimize_indices` from the metadata of a version, without opening an index
+file.
 
-Only what `index_maintenance.py` would change is counted, so that what was just looked after has nothing left. It may
-find more when it opens what is there, segments that have to be written anew, and never less.
+Only what `index_maintenance.py` would change is counted, so that nothing is left to do right after a maintenance. The
+maintenance may find more when it opens the files (segments that must be rewritten), and never less.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pyroaring import BitMap
-
 from lance_core.errors import LanceError
 from lance_core.format import field_paths
+from lance_core.format.field_paths import FieldPath
 from lance_core.index import build
-from lance_core.index.coverage import Coverage, SegmentCoverage, combined_coverage, follow_reuse
+from lance_core.index.coverage import Coverage, SegmentCoverage, combined_coverage
 from lance_core.index.statistics import RowCounts, is_behind
-from lance_core.maintenance.index_maintenance import small_segments
+from lance_core.maintenance.index_maintenance import has_same_definition, small_segments, unclaimed_fragments
 from lance_core.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSurvey:
-    """Of an index that can be looked after here."""
+    """State of one index that can be maintained here."""
 
     name: str
     kind: str
     column: str
     rows: int
-    """Of the table, as its fragments store them."""
+    """Rows of the table, as its fragments store them."""
     uncovered_rows: int
-    """That it would cover afterwards."""
+    """Rows that the maintenance would add to the coverage."""
     uncovered_fragments: int
     segments: int
     joined_segments: int
-    """Those that would become one, and those that are of no use any more."""
+    """Segments that would become one, plus useless segments that would be removed."""
     behind: int
-    """Segments whose rows a compaction moved, for whom its notes are kept."""
+    """Segments whose rows were moved by compactions; the fragment reuse index is retained for them."""
 
 
 def survey_indices(base: Snapshot) -> tuple[IndexSurvey, ...]:
-    """One that cannot be told of is left out: what is wrong with it, fsck says."""
-    return tuple(_surveyed(base, Coverage(base)))
+    """Return the state of each index. An index whose state cannot be determined is left out; `fsck` reports what is
+    wrong with it."""
+    return tuple(_survey_all(base, Coverage(base)))
 
 
-def _surveyed(base: Snapshot, coverage: Coverage) -> Iterator[IndexSurvey]:
+def _survey_all(base: Snapshot, coverage: Coverage) -> Iterator[IndexSurvey]:
     for name, segments in coverage.by_name.items():
         try:
-            found = _of(base, coverage, name, segments)
+            survey = _survey_index(base, coverage, name, segments)
         except LanceError:
             continue
-        if found is not None:
-            yield found
+        if survey is not None:
+            yield survey
 
 
-def _of(base: Snapshot, coverage: Coverage, name: str, segments: Sequence[SegmentCoverage]) -> IndexSurvey | None:
-    usable = [each for each in segments if each.kind is not None]
-    if not usable:
+def _survey_index(
+    base: Snapshot, coverage: Coverage, name: str, segments: Sequence[SegmentCoverage]
+) -> IndexSurvey | None:
+    newest = _newest_usable(segments)
+    chain = None if newest is None else _indexed_field(base, newest)
+    if newest is None or newest.kind is None or chain is None:
         return None
-    newest = max(usable, key=lambda each: each.metadata.dataset_version)
-    kind, field_ids = newest.kind, newest.metadata.field_ids
-    chain = build.chain_of(base.manifest.schema, field_ids[0]) if len(field_ids) == 1 else None
-    if kind is None or chain is None or not kind.supports(build.arrow_of(base.manifest.schema, chain)):
-        return None
-    ours = [each for each in usable if each.kind is kind and each.metadata.field_ids == field_ids]
-    others = [each for each in segments if each not in ours]
-    claimed = [follow_reuse(each.metadata, coverage.reuse) or BitMap() for each in others]
-    uncovered = coverage.live_fragments - combined_coverage(ours) - BitMap.union(BitMap(), *claimed)
+    ours = [segment for segment in segments if segment.kind is not None and has_same_definition(segment, newest)]
+    uncovered = unclaimed_fragments(coverage, ours, segments)
+    covering = [segment for segment in ours if segment.covered]
+    behind = [segment for segment in covering if is_behind(coverage, segment)]
+    current = [segment for segment in covering if segment not in behind]
+    useless = len(ours) - len(covering)
     rows = RowCounts(base.manifest)
-    behind = [each for each in ours if each.covered and is_behind(coverage, each)]
-    able = [each for each in ours if each.covered and each not in behind]
-    gathered = rows(uncovered) + rows(combined_coverage(behind))
-    joined = len(small_segments(gathered, [rows(each.covered) for each in able]))
-    useless = len(ours) - len(able) - len(behind)
+    new_rows = rows(uncovered) + rows(combined_coverage(behind))
+    merged = len(small_segments(new_rows, [rows(segment.covered) for segment in current]))
+    removed = useless if len(segments) > useless else 0
     return IndexSurvey(
         name=name,
-        kind=kind.name,
+        kind=newest.kind.name,
         column=field_paths.format_path(chain),
         rows=rows(coverage.live_fragments),
         uncovered_rows=rows(uncovered),
         uncovered_fragments=len(uncovered),
         segments=len(segments),
-        joined_segments=(joined if joined > 1 or gathered else 0) + (useless if len(segments) > useless else 0),
+        joined_segments=(merged if merged > 1 or new_rows else 0) + removed,
         behind=len(behind),
     )
+
+
+def _newest_usable(segments: Sequence[SegmentCoverage]) -> SegmentCoverage | None:
+    usable = (segment for segment in segments if segment.kind is not None)
+    return max(usable, key=lambda segment: segment.metadata.dataset_version, default=None)
+
+
+def _indexed_field(base: Snapshot, segment: SegmentCoverage) -> FieldPath | None:
+    """Return the field of a segment, or `None` if it has several or its index type does not support the field."""
+    field_ids = segment.metadata.field_ids
+    chain = build.chain_of(base.manifest.schema, field_ids[0]) if len(field_ids) == 1 else None
+    if segment.kind is None or chain is None or not segment.kind.supports(build.arrow_of(base.manifest.schema, chain)):
+        return None
+    return chain

@@ -1,8 +1,9 @@
-"""After a cleanup: a look whether what stayed can still be read, at a few versions and a few of their files.
+"""Post-cleanup check: verifies after a cleanup that a sample of the retained versions and of their files can still be
+read.
 
-Nothing that goes is named by a version that stays; that is what the cleanup itself sees to. This look believes none of
-it: it reads versions anew and asks the store for files by name. It costs a few requests whatever the size of the table,
-so it finds a mistake that concerns many files, not one that concerns a single one; `fsck` looks at all.
+The cleanup itself makes sure that no retained version references a removed file. This check relies on none of that:
+it reads the manifests again and requests files by name. It costs a few requests whatever the size of the table, so it
+finds a mistake that affects many files and not one that affects a single file; `fsck` checks all files.
 """
 
 from collections.abc import Sequence, Set
@@ -19,39 +20,43 @@ from lance_core.versions.file_inventory import file_exists, references_of
 from lance_core.versions.location import Location
 
 VERSIONS_CHECKED = 3
-"""The newest, and others by chance."""
+"""The newest version, and others at random."""
 FILES_CHECKED = 20
-"""Of each of them."""
+"""Files of each of these versions."""
 _T = TypeVar("_T")
-_READ = (naming.DATA, naming.DELETIONS, naming.INDICES)
-"""Without one of these a version cannot be read."""
+_REQUIRED_DIRECTORIES = (naming.DATA, naming.DELETIONS, naming.INDICES)
+"""Directories whose files a reader needs."""
 
 
 def verify_readable(
     location: Location, versions: Sequence[tuple[Version, str]], removed: Set[str], runtime: Runtime
 ) -> None:
-    """`versions` that stayed, the newest last, with their manifests' paths; `removed` is what the cleanup took."""
-    for version, path in _some(versions, VERSIONS_CHECKED, runtime):
+    """Raise `Corrupt` if a sampled file of a sampled version is missing.
+
+    `versions` are the retained ones with the paths of their manifests, the newest last; `removed` has the keys that
+    the cleanup removed.
+    """
+    for version, path in _sample(versions, VERSIONS_CHECKED, runtime):
         try:
             manifest = Manifest.decode(read_whole(location.store, path, MANIFEST_BYTES), path=path)
         except NotFound:
-            continue  # another cleanup was at it
-        keys = sorted(key for key in references_of(manifest).required if key.startswith(_READ))
-        missing = [key for key in _some(keys, FILES_CHECKED, runtime) if not file_exists(location.store, key)]
+            continue  # Another cleanup removed it.
+        keys = sorted(key for key in references_of(manifest).required if key.startswith(_REQUIRED_DIRECTORIES))
+        missing = [key for key in _sample(keys, FILES_CHECKED, runtime) if not file_exists(location.store, key)]
         if missing and location.store.head(path) is not None:
-            taken = [key for key in missing if key in removed]
-            blame = "this cleanup removed it" if taken else "this cleanup did not remove it"
+            missing_and_removed = [key for key in missing if key in removed]
+            blame = "this cleanup removed it" if missing_and_removed else "this cleanup did not remove it"
             raise Corrupt(
-                f"version {version} of {location.uri} stays and names it, and it is not there ({blame}). Stop cleaning "
-                "this table up, look at it with `python -m lance_core fsck`, and restore what is missing from a "
-                "backup, or a version that is whole",
-                path=(taken or missing)[0],
+                f"is missing, and the retained version {version} of {location.uri} references it ({blame}). Stop "
+                "cleaning up this table, check it with `python -m lance_core fsck`, and restore the missing files from "
+                "a backup, or an intact version",
+                path=(missing_and_removed or missing)[0],
                 field="fragments",
             )
 
 
-def _some(of: Sequence[_T], count: int, runtime: Runtime) -> Sequence[_T]:
-    """The last one always."""
-    if len(of) <= count:
-        return of
-    return [*(of[int(runtime.random() * (len(of) - 1))] for _ in range(count - 1)), of[-1]]
+def _sample(items: Sequence[_T], count: int, runtime: Runtime) -> Sequence[_T]:
+    """Return `count` random items, always including the last one."""
+    if len(items) <= count:
+        return items
+    return [*(items[int(runtime.random() * (len(items) - 1))] for _ in range(count - 1)), items[-1]]

@@ -1,7 +1,8 @@
-"""What upkeep would find in a version: from its manifest, the names of the other versions, and what names those.
+"""Maintenance survey: estimates what maintenance would do to a version, from its manifest, the listing of versions
+and the references to them.
 
-No data file is looked for and nothing is written, so that thousands of tables can be surveyed in a minute. Whether what
-is found is enough to act on is the caller's to say.
+No data file is opened and nothing is written, so that thousands of tables can be surveyed in a minute. The caller
+decides whether the findings warrant maintenance.
 """
 
 from collections.abc import Mapping
@@ -21,30 +22,30 @@ class Survey:
 
     version: Version
     rows: int
-    """Live ones."""
+    """Rows that are not deleted."""
     deleted_rows: int
     fragments: int
     files: int
-    """Of data."""
+    """Data files."""
     bytes: int
-    """Of those that the version names, as far as it knows their sizes."""
+    """Size of all files that the version references, if it records their sizes."""
     groups: int
-    """How many sets of neighbours a compaction would write anew."""
+    """Sets of neighbouring fragments that a compaction would rewrite."""
     small_fragments: int
-    """In these groups, those of few rows."""
+    """Fragments with few rows in these groups."""
     deleted_rows_compacted: int
-    """In these groups, rows that are gone and still stored."""
+    """Rows in these groups that are deleted and still stored."""
     expired_versions: tuple[Version, ...]
-    """What a cleanup would remove at this moment."""
+    """Versions that a cleanup would remove now."""
     kept: Mapping[Version, tuple[str, ...]]
-    """What is as old, and why it stays."""
+    """Versions that are equally old but kept, with the reasons."""
     indices: tuple[IndexSurvey, ...] = ()
-    """What `optimize_indices` would find to do."""
+    """Indices with the work that `optimize_indices` would find."""
 
 
 def survey_table(base: Snapshot, retention: Retention, *, target_rows: int, small_rows: int, now: datetime) -> Survey:
-    """`small_rows`: a fragment of fewer rows counts as small. The store's clock may differ from `now`: the cleanup
-    itself asks it."""
+    """Return the survey of a version. A fragment of fewer than `small_rows` rows counts as small. The store's clock
+    may differ from `now`; a cleanup uses the store's clock."""
     groups = compaction.plan_compaction(base, target_rows=target_rows, materialize_deletions=True)
     compacted = [fragment for group in groups for fragment in group]
     fragments = base.manifest.fragments

@@ -78,7 +78,7 @@ def test_too_many_values_are_refused_with_the_way_out(monkeypatch: pytest.Monkey
     segment = write(None, BITMAP, pa.field(VALUE, values.type), rows_of(values, batch=batch))
     BITMAP.open(segment, pa.field(VALUE, values.type))
     monkeypatch.setattr(value_bitmaps, "INDEX_KEYS", replace(INDEX_KEYS, maximum=19))
-    with pytest.raises(InvalidInput, match=r"more than 19 different values.* build a BTREE"):
+    with pytest.raises(InvalidInput, match=r"more than 19 distinct values.* build a BTREE"):
         write(None, BITMAP, pa.field(VALUE, values.type), rows_of(values, batch=batch))
     with pytest.raises(Unsupported, match="LANCE_ASSETS_INDEX_KEYS_MAX"):
         BITMAP.open(segment, pa.field(VALUE, values.type))

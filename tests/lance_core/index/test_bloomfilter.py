@@ -191,10 +191,13 @@ def missing_filter(it: Built) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Built], None], str]] = {
     "gone": (lambda it: it.location.store.delete(f"{it.path}/{FILE}"), "does not exist|no such|not found"),
-    "odd": (odd, "zone 1 has 33 bytes, which are no blocks of 32"),
+    "odd": (odd, "zone 1 has 33 bytes, which is not a multiple of 32"),
     "empty": (no_filter, "zone 1 has 0 bytes"),
     "missing": (missing_filter, "zone 1 has 0 bytes"),
-    "text": (lambda it: changed(it, "bloom_filter_data", pa.array(["x" * 32] * 4)), "is string where binary belongs"),
+    "text": (
+        lambda it: changed(it, "bloom_filter_data", pa.array(["x" * 32] * 4)),
+        "has type string instead of binary",
+    ),
     "buffer": (lambda it: rewritten(it, FILE, table_of(it), {"null_bitmap": "5"}), "there is no buffer 5"),
     "no column": (lambda it: rewritten(it, FILE, table_of(it).drop_columns(["has_null"])), "the column is missing"),
 }
@@ -225,7 +228,7 @@ def test_what_contradicts_itself_is_told() -> None:
     assert "zone 1 has 33 bytes" in KIND.examine(it.segment, it.column).problems[0]
     it = built(KIND, pa.int64(), INTS, number_of_items=FEW)
     rewritten(it, FILE, table_of(it), {"null_bitmap": "1"}, RowSet({0: BitMap([1, 2])}).encode())
-    assert KIND.examine(it.segment, it.column).problems == ("its zones know nothing of 2 NULLs that it lists",)
+    assert KIND.examine(it.segment, it.column).problems == ("its zones do not record 2 NULLs that it lists",)
     it = built(KIND, pa.int64(), INTS, number_of_items=FEW)
     changed(it, "zone_start", pa.array([0, 2, 6, 0], pa.uint64()))
     assert "two zones share row 2 of fragment 0" in KIND.examine(it.segment, it.column).problems
@@ -240,9 +243,9 @@ def test_what_contradicts_itself_is_told() -> None:
     [
         ({"number_of_items": 0}, "from 1 to"),
         ({"number_of_items": True}, "whole number"),
-        ({"probability": 1}, "looked at in vain"),
-        ({"probability": 0.9}, "looked at in vain"),
-        ({"probability": math.nan}, "looked at in vain"),
+        ({"probability": 1}, "the false-positive probability"),
+        ({"probability": 0.9}, "the false-positive probability"),
+        ({"probability": math.nan}, "the false-positive probability"),
         ({"rows_per_zone": 8}, "it has number_of_items and probability"),
     ],
 )

@@ -198,14 +198,14 @@ def test_a_segment_that_was_moved_is_as_good(tmp_path: Path) -> None:
         (lambda: with_lookup({**GOOD, "min": [1, 4, 5]}), "page 1 has a value beyond the min"),
         (lambda: with_lookup({**GOOD, "max": [2, 3, 5]}), "page 1 has a value beyond the max"),
         (lambda: with_lookup({**GOOD, "null_count": [1, 0, 0]}), "page 0 has 0 NULL"),
-        (lambda: with_lookup({**GOOD, "min": [3, 1, 5]}), "out of order"),
+        (lambda: with_lookup({**GOOD, "min": [3, 1, 5]}), "not in order"),
         (
             lambda: rewritten(tree(), "page_data.lance", DATA, {"values": [3, 4, 1, 2, 5], "ids": [0, 1, 2, 3, 4]}),
             "page 1 begins below the end",
         ),
         (
             lambda: rewritten(tree(), "page_data.lance", DATA, {"values": [1, 2, 3, 4, 5], "ids": [0, 1, 2, 3, 3]}),
-            "1 rows of page_data.lance are there more than once",
+            "1 rows of page_data.lance occur more than once",
         ),
     ],
 )

@@ -152,6 +152,8 @@ def test_parts_are_about_alike() -> None:
 def test_runs_that_are_there_are_merged() -> None:
     order = ordering(pa.string())
     runs = [rows_of(pa.array(sorted(f"{n * step}" for n in range(100))), batch=7) for step in (1, 3, 1)]
-    found = [value for batch in merge_runs(order, [iter(run) for run in runs]) for value in batch.column(VALUE).to_pylist()]
+    found = [
+        value for batch in merge_runs(order, [iter(run) for run in runs]) for value in batch.column(VALUE).to_pylist()
+    ]
     assert found == sorted(found)
     assert len(found) == 300

@@ -189,11 +189,11 @@ SOME = required_tokens("straw")
 DAMAGE: Mapping[str, tuple[Callable[[Built], None], str]] = {
     "gone": (lambda it: it.location.store.delete(f"{it.path}/{FILE}"), "does not exist|no such|not found"),
     "no tokens": (lambda it: changed(it, [None], [b""]), "a value is missing"),
-    "twice": (lambda it: changed(it, [*SOME, *SOME], [b""] * 6), "a token stands there twice"),
+    "twice": (lambda it: changed(it, [*SOME, *SOME], [b""] * 6), "a token occurs twice"),
     "no list": (lambda it: changed(it, list(SOME), [None] * 3), "is not a set of rows"),
     "cut short": (lambda it: changed(it, list(SOME), [b"\x01\x00"] * 3), "is not a set of rows"),
     "no column": (lambda it: rewritten(it, FILE, pa.table({"tokens": pa.array([1], pa.uint32())})), "is missing"),
-    "numbers": (lambda it: rewritten(it, FILE, pa.table({"tokens": [1], "posting_list": [b""]})), "is int64 where"),
+    "numbers": (lambda it: rewritten(it, FILE, pa.table({"tokens": [1], "posting_list": [b""]})), "has type int64"),
 }
 
 
@@ -213,8 +213,8 @@ def test_what_contradicts_itself_is_told() -> None:
     assert (examined.lists_every_row, examined.problems) == (False, ())
     changed(it, [SOME[1], SOME[0], None], [b"", treemap.encode(examined.rows), b"x"])
     problems = KIND.examine(it.segment, it.column).problems
-    assert "1 of its lists have no token" in problems
-    assert any("stands behind" in problem for problem in problems)
+    assert "1 of its posting lists have no token" in problems
+    assert any("comes after" in problem for problem in problems)
     assert "is not a set of rows" in problems
 
 

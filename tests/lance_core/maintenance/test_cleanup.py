@@ -353,7 +353,9 @@ def test_the_choice() -> None:
 
     def chosen(keep: int, days: int, loaded: int = 10, **named: list[str]) -> tuple[list[int], dict]:
         names = {Version(int(number[1:])): who for number, who in named.items()}
-        choice = choose_versions(modified, names, loaded=Version(loaded), retention=Retention(days * DAY, keep), now=now)
+        choice = choose_versions(
+            modified, names, loaded=Version(loaded), retention=Retention(days * DAY, keep), now=now
+        )
         return list(choice.versions), dict(choice.kept)
 
     assert chosen(1, 0) == ([1, 2, 3, 4, 5, 6, 7, 8, 9], {})

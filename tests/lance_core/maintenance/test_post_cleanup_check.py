@@ -36,7 +36,7 @@ def test_a_cleanup_that_takes_what_is_needed_says_so(place: str, monkeypatch: py
         return real(location, paths, own_only=own_only) if own_only else set()
 
     monkeypatch.setattr(cleanup, "_referenced_keys", forgetful)
-    with pytest.raises(Corrupt, match=r"version 7 of .* stays and names it, .*this cleanup removed it.*fsck"):
+    with pytest.raises(Corrupt, match=r"version 7 of .* references it .*this cleanup removed it.*fsck"):
         Table.open(place).cleanup(keep=1)
 
 
@@ -52,7 +52,7 @@ def test_an_index_without_files_is_told(place: str) -> None:
     age(place, 20 * DAY)
     for path in Path(place, "_indices").rglob("*.*"):
         path.unlink()
-    with pytest.raises(Corrupt, match=r"^_indices/.*: version 8 of .* names it"):
+    with pytest.raises(Corrupt, match=r"^_indices/.*: .*version 8 of .* references it"):
         Table.open(place).cleanup(keep=1)
 
 
