@@ -62,7 +62,7 @@ class LanceFileWriter:
         self._path = path
         self._blob_directory = path.removesuffix(".lance")
         self._full_path = str(store.resolve_path(path))
-        store.make_directory(path.rpartition("/")[0])
+        store.create_directory(path.rpartition("/")[0])
         with _translated_errors(self._store, self._full_path):
             self._blobs = BlobFiles(schema, packed=self._open_packed, dedicated=self._open_dedicated)
             options = dict(store.codec_options) or None
@@ -92,12 +92,12 @@ class LanceFileWriter:
         return self._writer.size_bytes
 
     def _open_packed(self, number: int) -> Sidecar:
-        self._store.make_directory(self._blob_directory)
+        self._store.create_directory(self._blob_directory)
         writer = _session(self._store.codec_uri, self._store.codec_options).open_packed_blob_writer(self._path, number)
         return Sidecar(writer.write_blob, writer.finish)
 
     def _open_dedicated(self, number: int) -> Sidecar:
-        self._store.make_directory(self._blob_directory)
+        self._store.create_directory(self._blob_directory)
         writer = _session(self._store.codec_uri, self._store.codec_options).open_dedicated_blob_writer(
             self._path, number
         )

@@ -1,6 +1,7 @@
-"""Blobs that a version names: are their files there, and do they go as far as the blobs do.
+"""Blob file checks: the files of blobs exist, and are as long as their blobs require.
 
-Only where blobs are is read, of each column of each data file once. What lies outside of the table is not looked at.
+Only the descriptors of blobs are read, once for each column of each data file. External blobs are not checked. Start
+with `BlobChecker`.
 """
 
 from collections.abc import Iterator
@@ -17,61 +18,62 @@ from lance_core.fsck.report import Finding
 from lance_core.versions.location import Location
 
 _MISSING_REPAIR = (
-    "Put it back from a copy; or delete the rows whose blobs are in it, or restore a version that has no such rows."
+    "Restore it from a copy, delete the rows whose blobs are in it, or restore a version without such rows."
 )
 
 
 class BlobChecker:
-    """What was looked at so far."""
+    """Checks blob columns, and remembers those that are already checked."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
-        """`sizes` is of the table's own files, as they were listed."""
+        """Prepare the checks. `sizes` are the sizes of the table's own files, from a listing."""
         self._sizes = sizes
         self._seen: set[tuple[str, int]] = set()
 
     def check_fragment(self, location: Location, manifest: Manifest, fragment: Fragment) -> Iterator[Finding]:
-        """`location` is the version's, with its base paths. Of a fragment whose files are as they should be."""
+        """Check the blobs of a fragment whose data files have no findings. `location` is the one of the version, with
+        its base paths."""
         try:
             fields = manifest.schema.fields
         except Corrupt:
-            return  # the schema was found damaged already
+            return  # the schema is already reported as damaged
         for field in filter(is_blob, fields):
             for file in fragment.files:
-                at = (file.qualified_path, field.id)
-                if field.id in file.field_ids and not file.version.is_legacy and at not in self._seen:
-                    self._seen.add(at)
+                column = (file.qualified_path, field.id)
+                if field.id in file.field_ids and not file.version.is_legacy and column not in self._seen:
+                    self._seen.add(column)
                     yield from self._check_column(location, manifest, fragment, field, file)
 
     def _check_column(
         self, location: Location, manifest: Manifest, fragment: Fragment, field: Field, file: DataFile
     ) -> Iterator[Finding]:
-        found: dict[str, tuple[int, int]] = {}
+        ends: dict[str, tuple[int, int]] = {}
         schema, path = manifest.schema, f"{location.uri}/{manifest.path}"
-        wanted = TableSchema((field,), schema.metadata)
-        reader = FragmentReader(location.store, location.codec, schema, wanted, path=path, describe_blobs=True)
+        projection = TableSchema((field,), schema.metadata)
+        reader = FragmentReader(location.store, location.codec, schema, projection, path=path, describe_blobs=True)
         try:
             for rows in reader.read_live(fragment, None):
-                places = BlobLocations.of(rows.batch.column(0), column=field.name, file=file)
-                for _row, _outside in places.external_blobs():
-                    pass  # it says so itself where one of them leads where it must not
-                for place, held in places.rows_by_path():
-                    count, end = found.get(place, (0, 0))
-                    last = int((places.positions[held] + places.sizes[held]).max())
-                    found[place] = (count + len(held), max(end, last))
-            for place, (count, end) in found.items():
-                size = self._size_of(location, place)
+                locations = BlobLocations.of(rows.batch.column(0), column=field.name, file=file)
+                for _row, _blob in locations.external_blobs():
+                    pass  # raises `Corrupt` for a reference outside its base path
+                for blob_path, stored in locations.rows_by_path():
+                    count, end = ends.get(blob_path, (0, 0))
+                    last = int((locations.positions[stored] + locations.sizes[stored]).max())
+                    ends[blob_path] = (count + len(stored), max(end, last))
+            for blob_path, (count, end) in ends.items():
+                size = self._size_of(location, blob_path)
                 if size is None:
-                    what = f"it does not exist, and {count} blobs of column {field.name!r} are to be there"
-                    yield error(manifest, "blob_file", what, _MISSING_REPAIR, path=place)
+                    what = f"it does not exist, but column {field.name!r} has {count} blobs in it"
+                    yield error(manifest, "blob_file", what, _MISSING_REPAIR, path=blob_path)
                 elif size < end:
-                    what = f"it has {size} bytes, and blobs of column {field.name!r} are to end at {end}"
-                    yield error(manifest, "blob_file", what, _MISSING_REPAIR, path=place)
+                    what = f"it has {size} bytes, but blobs of column {field.name!r} extend to byte {end}"
+                    yield error(manifest, "blob_file", what, _MISSING_REPAIR, path=blob_path)
         except LanceError as failed:
-            what = f"where blobs of column {field.name!r} are cannot be read: {failed}"
+            what = f"the blob locations of column {field.name!r} cannot be read: {failed}"
             yield error(manifest, "blob_file", what, _MISSING_REPAIR, path=file.qualified_path)
 
-    def _size_of(self, location: Location, place: str) -> int | None:
-        if place in self._sizes:
-            return self._sizes[place]
-        found = location.store.head(place)
-        return None if found is None else found.size
+    def _size_of(self, location: Location, path: str) -> int | None:
+        if path in self._sizes:
+            return self._sizes[path]
+        info = location.store.head(path)
+        return None if info is None else info.size

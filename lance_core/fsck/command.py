@@ -1,8 +1,8 @@
-"""`python -m lance_core fsck URI`: a table looked over from a shell, and the repairs that somebody chose.
+"""Command line of fsck: `python -m lance_core fsck URI` examines a table, and applies the repairs that the user chose.
 
-It ends with 0 where nobody has to do anything, 1 where something was found, 2 where it could not look. Nothing is
-written without `--apply`. A command line is seen by everybody on the machine, so secrets are not taken from it: an
-option names the variable of the environment that has the value.
+The exit code is 0 if no action is needed, 1 if there are findings, and 2 if the examination failed. Nothing is written
+without `--apply`. Every user of a machine can read a command line, so secrets are not accepted on it: an option names
+the environment variable that contains the value.
 """
 
 import argparse
@@ -19,39 +19,39 @@ from lance_core.fsck.examine import Extent, examine
 from lance_core.fsck.report import Finding, Repair, RepairKind, Report
 from lance_core.versions.location import Location, locate
 
-HELP = "look a table over, and repair what can be repaired"
+HELP = "examine a table, and repair what can be repaired"
 DESCRIPTION = (
-    "Look a table over: what contradicts the format or itself, how bad that is, and what to do. Nothing is written, "
-    "unless repairs are chosen with --repair and --apply is given. Ends with 0 where nobody has to do anything, 1 "
-    "where something was found, 2 where it could not look."
+    "Examine a table: report what contradicts the format or itself, how severe that is, and what to do. Nothing is "
+    "written unless repairs are chosen with --repair and --apply is given. The exit code is 0 if no action is needed, "
+    "1 if there are findings, 2 if the examination failed."
 )
 CLEAN, FOUND, FAILED = 0, 1, 2
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("uri", metavar="URI", help="the table; of a branch, its directory below tree/")
+    add("uri", metavar="URI", help="the table; for a branch, its directory below tree/")
     extent = parser.add_mutually_exclusive_group()
     extent.add_argument("--all", action="store_true", help="all versions, orphans and references (the default)")
-    extent.add_argument("--head", action="store_true", help="the newest version alone")
-    extent.add_argument("--version", metavar="N", type=int, help="this version alone")
+    extent.add_argument("--head", action="store_true", help="the newest version only")
+    extent.add_argument("--version", metavar="N", type=int, help="this version only")
     shell.add_access(parser)
-    add("--json", action="store_true", help="one object, for programs")
+    add("--json", action="store_true", help="print one JSON object, for programs")
     kinds = [kind.value for kind in RepairKind]
     add("--repair", metavar="KIND", action="append", choices=kinds, default=[], help=f"{', '.join(kinds)}; repeatable")
-    add("--apply", action="store_true", help="do the chosen repairs, which are only told otherwise")
+    add("--apply", action="store_true", help="apply the chosen repairs, which are only listed otherwise")
 
 
 def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.apply and not arguments.repair:
-            raise InvalidInput("--apply does what --repair chooses; choose something")
+            raise InvalidInput("--apply needs repairs to apply; choose them with --repair")
         location, extent = _location(arguments, os.environ), _extent(arguments)
         report = examine(location, extent)
     except LanceError as error:
         return _report_failure(error)
     chosen = {RepairKind(kind) for kind in arguments.repair}
-    mends = sorted(
+    fixes = sorted(
         (
             each.automatic_repair
             for each in report.findings
@@ -60,34 +60,34 @@ def run(arguments: argparse.Namespace) -> int:
         key=_repair_order,
     )
     if not arguments.apply:
-        _print_report(arguments, report, [(mend, None) for mend in mends], bool(chosen))
+        _print_report(arguments, report, [(fix, None) for fix in fixes], bool(chosen))
         return CLEAN if report.is_clean else FOUND
-    done = [(mend, _apply_repair(mend)) for mend in mends]
+    applied = [(fix, _apply_repair(fix)) for fix in fixes]
     try:
-        after = examine(location, extent)
+        new_report = examine(location, extent)
     except LanceError as error:
         return _report_failure(error)
-    _print_report(arguments, after, done, True)
-    return CLEAN if after.is_clean else FOUND
+    _print_report(arguments, new_report, applied, True)
+    return CLEAN if new_report.is_clean else FOUND
 
 
 def _report_failure(error: LanceError) -> int:
-    print(_printable(f"could not look: {error}"), file=sys.stderr)
+    print(_printable(f"the examination failed: {error}"), file=sys.stderr)
     return FAILED
 
 
-def _apply_repair(mend: Repair) -> str:
+def _apply_repair(fix: Repair) -> str:
     try:
-        return mend.apply()
+        return fix.apply()
     except LanceError as error:
-        return f"not done: {error}"
+        return f"not applied: {error}"
 
 
-def _repair_order(mend: Repair) -> int:
-    return [*RepairKind].index(mend.kind)
+def _repair_order(fix: Repair) -> int:
+    return [*RepairKind].index(fix.kind)
 
 
-# What is asked
+# Arguments
 
 
 def _location(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Location:
@@ -107,7 +107,7 @@ def _extent(arguments: argparse.Namespace) -> Extent | Version:
     return Extent.HEAD if arguments.head else Extent.ALL
 
 
-# What is answered
+# Output
 
 
 _Repairs = Sequence[tuple[Repair, str | None]]
@@ -121,25 +121,27 @@ def _print_report(arguments: argparse.Namespace, report: Report, repairs: _Repai
 
 
 def _printable(text: str) -> str:
-    """A damaged table is anybody's bytes: its names must not steer a terminal."""
+    """Return text that cannot control a terminal: the names in a damaged table are untrusted."""
     return "\n".join(map(shell.plain, text.split("\n")))
 
 
 def _as_text(report: Report, repairs: _Repairs, chosen: bool) -> Iterator[str]:
     if repairs:
-        applied = any(said is not None for _mend, said in repairs)
-        yield "Done:" if applied else "To be done, if --apply is added (nothing was changed):"
-        for mend, said in repairs:
-            yield f"  {mend.kind.value}: {mend.what}" + ("" if said is None else f"\n    {said}")
+        applied = any(outcome is not None for _fix, outcome in repairs)
+        yield "Applied:" if applied else "To be applied with --apply (nothing was changed):"
+        for fix, outcome in repairs:
+            yield f"  {fix.kind.value}: {fix.what}" + ("" if outcome is None else f"\n    {outcome}")
         yield ""
     elif chosen:
         yield "There is nothing of that kind to repair.\n"
     yield str(report).partition("\n")[0]
     for severity, group in groupby(report.findings, key=lambda finding: finding.severity):
         yield f"\n{severity.value}"
-        for rule, same in groupby(sorted(group, key=lambda finding: finding.rule), key=lambda finding: finding.rule):
+        for rule, findings in groupby(
+            sorted(group, key=lambda finding: finding.rule), key=lambda finding: finding.rule
+        ):
             yield f"  {rule}"
-            for finding in same:
+            for finding in findings:
                 yield from _finding(finding)
 
 
@@ -152,7 +154,7 @@ def _finding(finding: Finding) -> Iterator[str]:
 
 
 def _as_json(report: Report, repairs: _Repairs) -> str:
-    found = {
+    content = {
         "uri": report.uri,
         "sound": report.is_sound,
         "clean": report.is_clean,
@@ -171,6 +173,6 @@ def _as_json(report: Report, repairs: _Repairs) -> str:
             }
             for finding in report.findings
         ],
-        "repairs": [{"kind": mend.kind.value, "what": mend.what, "done": said} for mend, said in repairs],
+        "repairs": [{"kind": fix.kind.value, "what": fix.what, "done": outcome} for fix, outcome in repairs],
     }
-    return json.dumps(found, indent=1, ensure_ascii=False)
+    return json.dumps(content, indent=1, ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""A newest version that is damaged: the way back to the newest one that can be read, told, and gone if it is chosen.
+"""Damaged head: reports a damaged newest version, and offers to go back to the newest readable one.
 
-It is never gone by itself. Whoever moves a damaged version aside decides that what it acknowledged is lost, or will be
-written again; the file stays beside, under another name, for whoever can mend it.
+The table never goes back by itself. A person who moves a damaged version aside decides that its committed rows are
+lost or will be written again. The manifest is kept under another name, for anyone who can restore it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,16 +20,16 @@ _NAMES_MAX = 100
 
 
 def load_fully(location: Location, version: Version) -> Snapshot:
-    """To open a version is to look at its outline; here its fragments are read too."""
+    """Load a version including its fragments; opening alone reads only the manifest header."""
     snapshot = load_at(location, version)
     assert snapshot.manifest.message is not None
     return snapshot
 
 
 def find_damaged_head(
-    location: Location, by_number: Mapping[Version, str], error: LanceError, *, acting: Store
+    location: Location, by_number: Mapping[Version, str], error: LanceError, *, writer_store: Store
 ) -> Finding:
-    """`acting` is the store as writers see it."""
+    """Return the finding for an unreadable newest version. `writer_store` is the store as writers use it."""
     head, *older = sorted(by_number, reverse=True)
     path = by_number[head]
     if not isinstance(error, Corrupt):
@@ -42,43 +42,44 @@ def find_damaged_head(
         except Corrupt:
             aside.append(version)
         except LanceError as unknown:
-            repair = f"Move nothing before version {version} can be looked at, which now fails: {unknown}."
+            repair = f"Move nothing before version {version} can be examined, which currently fails: {unknown}."
             return Finding(Severity.ERROR, "head", path, what, repair, head)
         else:
-            moved = ", ".join(f"{by_number[each]} to {by_number[each]}{_DAMAGED_SUFFIX}" for each in aside)
+            moves = ", ".join(f"{by_number[number]} to {by_number[number]}{_DAMAGED_SUFFIX}" for number in aside)
             repair = (
-                f"Read version {version} by its number and find out what was added after it. Then move aside {moved} "
-                f"and write that again: the table goes on from version {version}."
+                f"Open version {version} by its number and find out what was added after it. Then move aside {moves} "
+                f"and write that again: the table continues from version {version}."
             )
-            does = (
-                f"Move {moved}. The table goes on from version {version}, and what was committed as "
-                f"{_versions_text(aside)} is no longer in it: cleanup will take its files for orphans."
+            action = (
+                f"Move {moves}. The table continues from version {version}, without the changes committed as "
+                f"{_versions_text(aside)}: cleanup will treat their files as orphan files."
             )
-            mend = Repair(
+            fix = Repair(
                 RepairKind.HEAD,
-                does,
-                partial(_move_aside, location, [(each, by_number[each]) for each in aside], acting),
+                action,
+                partial(_move_aside, location, [(number, by_number[number]) for number in aside], writer_store),
             )
-            return Finding(Severity.ERROR, "head", path, what, repair, head, mend)
+            return Finding(Severity.ERROR, "head", path, what, repair, head, fix)
     repair = (
-        "No version can be read. Put this file back from a copy, and delete nothing: the rows are in the data files."
+        "No version can be read. Restore this file from a copy, and delete nothing: the rows are in the data files."
     )
     return Finding(Severity.ERROR, "head", path, what, repair, head)
 
 
 def unreadable_version(path: str, version: Version, error: LanceError) -> Finding:
+    """Return the finding for a version that cannot be read."""
     if isinstance(error, Unsupported):
-        what, repair = f"it was not looked at: {error}", "Look at it with a newer version of this package."
+        what, repair = f"it was not examined: {error}", "Examine it with a newer release of this package."
         return Finding(Severity.WARNING, "not_understood", path, what, repair, version)
     if not isinstance(error, Corrupt):
-        return Finding(Severity.ERROR, "manifest", path, f"it could not be looked at: {error}", "Try again.", version)
+        return Finding(Severity.ERROR, "manifest", path, f"it could not be examined: {error}", "Try again.", version)
     what = error.what
-    repair = "Nothing newer depends on it. Move it aside to let cleanup go on, which stops at what it cannot read."
+    repair = "Newer versions do not depend on it. Move it aside, since cleanup stops at manifests that it cannot read."
     return Finding(Severity.ERROR, "manifest", path, f"this version cannot be read: {what}", repair, version)
 
 
-def _move_aside(location: Location, versions: Sequence[tuple[Version, str]], acting: Store) -> str:
-    """The newest first: what is left of an interruption is a table whose newest version is damaged."""
+def _move_aside(location: Location, versions: Sequence[tuple[Version, str]], writer_store: Store) -> str:
+    """Move damaged versions aside, newest first: after an interruption, the newest version is still a damaged one."""
     done: list[str] = []
     for version, path in versions:
         try:
@@ -88,27 +89,27 @@ def _move_aside(location: Location, versions: Sequence[tuple[Version, str]], act
         except NotFound:
             continue
         else:
-            return _summary(done, f"version {version} can be read now, and stays")
+            return _summary(done, f"version {version} can be read now and was not moved")
         data = read_whole(location.store, path, MANIFEST_BYTES)
-        beside = _copy_aside(location.store, path, data)
-        acting.delete(path)
-        done.append(f"{path} is {beside} now")
-    return _summary(done, "it was moved already" if not done else "")
+        new_path = _copy_aside(location.store, path, data)
+        writer_store.delete(path)
+        done.append(f"{path} was moved to {new_path}")
+    return _summary(done, "it was already moved" if not done else "")
 
 
 def _copy_aside(store: Store, path: str, data: bytes) -> str:
-    """Where these bytes are now, under a name that nobody takes for a version."""
+    """Copy these bytes to a name that is not taken for a version, and return the path."""
     for number in range(_NAMES_MAX):
-        beside = f"{path}{_DAMAGED_SUFFIX}" + (f"-{number + 1}" if number else "")
-        store.create(beside, data)  # whatever it answers, what is there counts
+        new_path = f"{path}{_DAMAGED_SUFFIX}" + (f"-{number + 1}" if number else "")
+        store.create(new_path, data)  # the read below decides, whatever the answer
         try:
-            if store.read(beside, 0, len(data) + 1) == data:
-                store.ensure_durable([beside])
-                return beside
+            if store.read(new_path, 0, len(data) + 1) == data:
+                store.ensure_durable([new_path])
+                return new_path
         except NotFound:
             break
     raise StorageError(
-        f"{store.description}: {path} could not be copied to {path}{_DAMAGED_SUFFIX}; nothing was moved, try again"
+        f"{store.description}: {path} could not be copied to {path}{_DAMAGED_SUFFIX}; nothing was moved. Try again"
     )
 
 

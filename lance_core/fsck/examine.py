@@ -1,5 +1,5 @@
-"""The round through a table: its names, its versions from the oldest on, what they name, references, orphans, and what
-is kept beside them."""
+"""Examination of a table: naming schemes, all versions from the oldest on, the files that they reference, references,
+orphan files and auxiliary records. Start with `examine`."""
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,52 +27,58 @@ _WORST_FIRST = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
 class Extent(enum.Enum):
+    """Versions to examine."""
+
     ALL = "all"
     HEAD = "head"
-    """The newest version only; orphans and the order of versions are then not asked for."""
+    """The newest version only, without orphan files and without comparing consecutive versions."""
 
 
 def examine(location: Location, extent: Extent | Version = Extent.ALL) -> Report:
-    """Whatever state it is in; a directory that holds no version at all is the only thing that is refused. `extent` may
+    """Examine a table in any state. Raises `NotFound` only if the directory contains no version. `extent` may
     be one version."""
-    as_opened, acting = location, location.own_store
-    location, published = manifest_store_entries.without_manifest_store(location)
+    opened_location, writer_store = location, location.own_store
+    location, two_phase = manifest_store_entries.without_manifest_store(location)
     manifest_names = _list_manifests(location)
-    told = [] if published is None else list(manifest_store_entries.check_entries(published))
-    if not manifest_names and not told:
+    findings = [] if two_phase is None else list(manifest_store_entries.check_entries(two_phase))
+    if not manifest_names and not findings:
         raise NotFound(f"there is no Lance table at {location.uri}; check the path")
-    told += _check_naming_schemes(manifest_names)
+    findings += _check_naming_schemes(manifest_names)
     by_number = {version: path for path, version in manifest_names}
     numbers = sorted(by_number)
-    looked_at = _versions_in(location, numbers, extent)
-    found = _Examination(location, {info.path: info.size for _key, info in list_files(location)}, told)
-    for version in looked_at:
+    examined = _versions_in(location, numbers, extent)
+    examination = _Examination(location, {info.path: info.size for _key, info in list_files(location)}, findings)
+    for version in examined:
         try:
             snapshot = load_fully(location, version)
         except LanceError as error:
             path = by_number[version]
             if version == numbers[-1]:
-                found.add_unreadable(version, path, find_damaged_head(location, by_number, error, acting=acting))
+                examination.add_unreadable(
+                    version, path, find_damaged_head(location, by_number, error, writer_store=writer_store)
+                )
             else:
-                found.add_unreadable(version, path, unreadable_version(path, version, error))
+                examination.add_unreadable(version, path, unreadable_version(path, version, error))
         else:
-            found.add_version(snapshot)
+            examination.add_version(snapshot)
     if extent is Extent.ALL:
-        found.links += hash_chain.detached_links(location)
-    elif looked_at:
-        found.links += hash_chain.neighbour_links(location, looked_at[0])
-    chained, broken = hash_chain.check_chain(found.links)
-    found.findings += broken
-    if found.newest is not None:
-        found.findings += _check_newest(found, extent, as_opened)
-        if found.newest.version == numbers[-1] and published is None:
-            found.findings += auxiliary_records.check_hint(location.own_store, found.newest.version, location)
-    found.findings.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))
-    return Report(location.uri, tuple(looked_at), found.files.count, tuple(found.findings), chained)
+        examination.links += hash_chain.detached_links(location)
+    elif examined:
+        examination.links += hash_chain.neighbour_links(location, examined[0])
+    chain, chain_findings = hash_chain.check_chain(examination.links)
+    examination.findings += chain_findings
+    if examination.newest is not None:
+        examination.findings += _check_newest(examination, extent, opened_location)
+        if examination.newest.version == numbers[-1] and two_phase is None:
+            examination.findings += auxiliary_records.check_hint(
+                location.own_store, examination.newest.version, location
+            )
+    examination.findings.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))
+    return Report(location.uri, tuple(examined), examination.files.count, tuple(examination.findings), chain)
 
 
 class _Examination:
-    """What was seen so far, from version to version."""
+    """State of an examination, which proceeds from version to version."""
 
     def __init__(self, location: Location, sizes: Mapping[str, int], findings: list[Finding]) -> None:
         self.location, self.sizes, self.findings = location, sizes, findings
@@ -85,8 +91,8 @@ class _Examination:
         self.newest: Snapshot | None = None
         self._previous: Manifest | None = None
 
-    def add_unreadable(self, version: Version, path: str, told: Finding) -> None:
-        self.findings.append(told)
+    def add_unreadable(self, version: Version, path: str, finding: Finding) -> None:
+        self.findings.append(finding)
         self.links += Link.of_unreadable(self.location, version, path)
         self._previous, self.has_all_references = None, False
 
@@ -94,39 +100,39 @@ class _Examination:
         manifest = snapshot.manifest
         self.newest = snapshot
         self.findings += _check_version(snapshot, self.files, self.blobs, self.fragments)
-        transaction, told = _load_transaction(snapshot)
-        self.findings += told or _check_transaction(snapshot, transaction, self.uuids)
+        transaction, findings = _load_transaction(snapshot)
+        self.findings += findings or _check_transaction(snapshot, transaction, self.uuids)
         self.findings += auxiliary_records.check_transaction_file(self.location, manifest, transaction, self.sizes)
         self.links.append(Link.of(snapshot, transaction))
         if self._previous is not None:
             self.findings += manifests.check_pair(self._previous, manifest)
         self._previous = manifest
         try:
-            here = references_of(manifest)
+            file_references = references_of(manifest)
         except Corrupt:
-            self.has_all_references = False  # the section of indices, which was found damaged above
+            self.has_all_references = False  # the index section, which is already reported as damaged
         else:
-            self.referenced |= here.own | here.in_other_bases
+            self.referenced |= file_references.own | file_references.in_other_bases
 
 
-def _check_newest(found: _Examination, extent: Extent | Version, acting: Location) -> Iterator[Finding]:
-    """What is asked once, of the newest version that can be read."""
-    assert found.newest is not None
+def _check_newest(examination: _Examination, extent: Extent | Version, writer_location: Location) -> Iterator[Finding]:
+    """Run the checks that concern only the newest readable version."""
+    assert examination.newest is not None
     try:
-        yield from indices.check_indices(found.newest, acting)
-        yield from _check_coverage(found.newest)
+        yield from indices.check_indices(examination.newest, writer_location)
+        yield from _check_coverage(examination.newest)
     except Corrupt:
-        pass  # the section of indices, or of the fragments that it is about, which was found damaged above
-    line, told = _find_branch(found.location, found.newest.manifest)
-    yield from told
-    if line is not None:
-        yield from references.check_references(line)
-        if found.has_all_references and extent is Extent.ALL:
-            yield from _find_orphans(line, found.referenced)
+        pass  # the index section or the fragments it covers, already reported as damaged
+    branch_files, findings = _find_branch(examination.location, examination.newest.manifest)
+    yield from findings
+    if branch_files is not None:
+        yield from references.check_references(branch_files)
+        if examination.has_all_references and extent is Extent.ALL:
+            yield from _find_orphans(branch_files, examination.referenced)
     if extent is Extent.ALL:
-        yield from auxiliary_records.check_intents(found.location, found.uuids, found.newest)
-        yield from auxiliary_records.check_leases(found.location)
-        yield from references.check_clones(found.location.store)
+        yield from auxiliary_records.check_intents(examination.location, examination.uuids, examination.newest)
+        yield from auxiliary_records.check_leases(examination.location)
+        yield from references.check_clones(examination.location.store)
 
 
 def _versions_in(location: Location, numbers: Sequence[Version], extent: Extent | Version) -> Sequence[Version]:
@@ -145,16 +151,16 @@ def _list_manifests(location: Location) -> list[tuple[str, Version]]:
     return found
 
 
-def _check_naming_schemes(named: Sequence[tuple[str, Version]]) -> Iterator[Finding]:
-    schemes = {naming.parse_manifest_name(path.rpartition("/")[2]) for path, _version in named}
-    kinds = {parsed[1].value for parsed in schemes if parsed}
-    if len(kinds) > 1:
+def _check_naming_schemes(manifest_names: Sequence[tuple[str, Version]]) -> Iterator[Finding]:
+    schemes = {naming.parse_manifest_name(path.rpartition("/")[2]) for path, _version in manifest_names}
+    names = {parsed[1].value for parsed in schemes if parsed}
+    if len(names) > 1:
         yield Finding(
             Severity.ERROR,
             "mixed_names",
             naming.VERSIONS,
-            "it holds manifests of both naming schemes, and no reader opens such a table",
-            "With no writer at work, open a version by its number and call migrate_manifest_names() on it.",
+            "it contains manifests of both naming schemes, and no reader opens such a table",
+            "Stop all writers, open a version by its number and call migrate_manifest_names() on it.",
         )
 
 
@@ -162,20 +168,20 @@ def _check_version(snapshot: Snapshot, files: FileChecker, blobs: BlobChecker, s
     manifest = snapshot.manifest
     yield from manifests.check_version(manifest)
     for fragment in manifest.fragments:
-        # What never changes is looked at in the oldest version that has it.
+        # An unchanged fragment is examined only in the oldest version that has it.
         fingerprint = fragment.encode()
         if fingerprint in seen:
             continue
         seen.add(fingerprint)
-        found = list(manifests.check_fragment(manifest, fragment))
-        yield from found
-        if not any(finding.rule == "fragment" for finding in found):
-            found = list(files.check_fragment(snapshot.location, manifest, fragment))
-            yield from found or blobs.check_fragment(snapshot.location, manifest, fragment)
+        findings = list(manifests.check_fragment(manifest, fragment))
+        yield from findings
+        if not any(finding.rule == "fragment" for finding in findings):
+            findings = list(files.check_fragment(snapshot.location, manifest, fragment))
+            yield from findings or blobs.check_fragment(snapshot.location, manifest, fragment)
     try:
         yield from files.check_indices(snapshot.location, manifest)
     except Corrupt:
-        return  # the section was found damaged above
+        return  # the index section is already reported as damaged
     yield from files.check_unique_row_ids(manifest)
 
 
@@ -183,8 +189,8 @@ def _load_transaction(snapshot: Snapshot) -> tuple[Transaction | None, Sequence[
     try:
         return load_transaction(snapshot.location, snapshot.manifest), ()
     except LanceError as error:
-        what = f"what made it cannot be read: {error}"
-        repair = "A writer that planned on an older version has to plan again; nothing else needs it."
+        what = f"its transaction cannot be read: {error}"
+        repair = "Writers that planned on an older version have to replan; nothing else needs the transaction."
         return None, [manifests.error(snapshot.manifest, "transaction", what, repair)]
 
 
@@ -193,50 +199,53 @@ def _check_transaction(
 ) -> Iterator[Finding]:
     manifest = snapshot.manifest
     if transaction is None:
-        what = "nothing says what made it: no change that was planned before it can be committed after it"
-        yield manifests.warning(manifest, "transaction", what, "It passes, once such changes are planned again.")
-    elif twice := [
+        what = "it has no transaction: a change that was planned before it cannot be committed after it"
+        yield manifests.warning(manifest, "transaction", what, "Replan such changes.")
+    elif duplicates := [
         uuid for uuid in uuids_of(transaction) if uuids.setdefault(uuid, manifest.version) != manifest.version
     ]:
-        what = f"version {uuids[twice[0]]} holds the same transaction, {twice[0]}: its rows may be there twice"
-        yield manifests.error(manifest, "transaction_twice", what, "Compare both versions; delete what came twice.")
+        what = f"version {uuids[duplicates[0]]} has the same transaction, {duplicates[0]}: its rows may be duplicated"
+        yield manifests.error(manifest, "transaction_twice", what, "Compare both versions, and delete duplicated rows.")
     for part in parts_of(transaction) if transaction else ():
         if (first := uuids.setdefault(part.uuid, manifest.version)) != manifest.version:
-            what = f"version {first} holds the append {part.uuid} too: its rows may be there twice"
-            yield manifests.error(manifest, "transaction_twice", what, "Compare both versions; delete what came twice.")
+            what = f"version {first} also has the append {part.uuid}: its rows may be duplicated"
+            yield manifests.error(
+                manifest, "transaction_twice", what, "Compare both versions, and delete duplicated rows."
+            )
 
 
 def _check_coverage(newest: Snapshot) -> Iterator[Finding]:
-    """What queries by index still have to scan."""
+    """Report indices for which queries still have to scan fragments."""
     manifest, coverage = newest.manifest, Coverage(newest)
     for name, segments in coverage.by_name.items():
-        told = (follow_reuse(each.metadata, coverage.reuse) or BitMap() for each in segments if each.kind is None)
-        part = combined_coverage(segments) | (BitMap.union(BitMap(), *told) & coverage.live_fragments)
-        if part != coverage.live_fragments:
-            what = (
-                f"index {name!r} covers {len(part)} of {len(coverage.live_fragments)} fragments; the others are scanned"
-            )
+        unknown_types = (
+            follow_reuse(each.metadata, coverage.reuse) or BitMap() for each in segments if each.kind is None
+        )
+        covered = combined_coverage(segments) | (BitMap.union(BitMap(), *unknown_types) & coverage.live_fragments)
+        if covered != coverage.live_fragments:
+            total = len(coverage.live_fragments)
+            what = f"index {name!r} covers {len(covered)} of {total} fragments; the others are scanned"
             repair = "Optimize the indices if queries are slow."
             yield Finding(Severity.INFO, "index_behind", manifest.path, what, repair, manifest.version)
 
 
 def _find_branch(location: Location, manifest: Manifest) -> tuple[BranchFiles | None, Sequence[Finding]]:
-    own = location.with_bases((), None, path=manifest.path)
+    own_location = location.with_bases((), None, path=manifest.path)
     try:
-        return BranchFiles(own, own.locate_main_branch(manifest.branch).store, manifest.branch), ()
+        return BranchFiles(own_location, own_location.locate_main_branch(manifest.branch).store, manifest.branch), ()
     except LanceError as error:
-        return None, [manifests.error(manifest, "branch", str(error), "Move it back to where it was.")]
+        return None, [manifests.error(manifest, "branch", str(error), "Move the branch back to its original location.")]
 
 
-def _find_orphans(line: BranchFiles, names: set[str]) -> Iterator[Finding]:
+def _find_orphans(branch_files: BranchFiles, referenced: set[str]) -> Iterator[Finding]:
     try:
-        names = names | references_of_other_branches(line)
+        referenced = referenced | references_of_other_branches(branch_files)
     except LanceError as error:
-        what = f"which files are needed cannot be told, since another line cannot be read: {error}"
-        yield Finding(Severity.WARNING, "orphans", refs.TREE, what, "Examine the branch it is about.")
+        what = f"orphan files cannot be determined, since another branch cannot be read: {error}"
+        yield Finding(Severity.WARNING, "orphans", refs.TREE, what, "Examine that branch.")
         return
-    for key, info in list_files(line.location):
-        if key not in names:
-            what = f"no version names it ({info.size} bytes, last changed {info.modified:%Y-%m-%d})"
-            repair = "Cleanup removes it once it is older than the grace period; it may belong to a write under way."
+    for key, info in list_files(branch_files.location):
+        if key not in referenced:
+            what = f"no version references it ({info.size} bytes, last changed {info.modified:%Y-%m-%d})"
+            repair = "Cleanup removes it once it is older than the grace period; it may belong to a write in progress."
             yield Finding(Severity.INFO, "orphan", info.path, what, repair)

@@ -1,6 +1,6 @@
-"""What a version names: is it on the store, of the right size, and does it say what the version says of it.
+"""File checks: a referenced file exists, has the recorded size, and contains the recorded number of rows.
 
-Each file is looked at once, however many versions name it.
+Each file is checked once, however many versions reference it. Start with `FileChecker`.
 """
 
 from collections.abc import Iterator
@@ -19,16 +19,14 @@ from lance_core.fsck.manifests import OVERWRITE, error, warning
 from lance_core.fsck.report import Finding
 from lance_core.versions.location import Location
 
-_MISSING_REPAIR = (
-    "Put it back from a copy; or delete the rows of its fragment, or restore a version that does not need it."
-)
+_MISSING_REPAIR = "Restore it from a copy, delete the rows of its fragment, or restore a version that does not need it."
 
 
 class FileChecker:
-    """What was looked at so far."""
+    """Checks files, and remembers those that are already checked."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
-        """`sizes` is of the table's own files, as they were listed."""
+        """Prepare the checks. `sizes` are the sizes of the table's own files, from a listing."""
         self._sizes = sizes
         self._seen: set[str] = set()
         self._rows: dict[str, int] = {}
@@ -39,24 +37,25 @@ class FileChecker:
         return len(self._seen)
 
     def check_fragment(self, location: Location, manifest: Manifest, fragment: Fragment) -> Iterator[Finding]:
-        """`location` is the version's, with its base paths."""
+        """Check the files of a fragment. `location` is the one of the version, with its base paths."""
         for file in fragment.files:
             if file.qualified_path not in self._seen:
-                found = list(self._check_file(location, manifest, file.qualified_path, file.size, "data_file"))
-                yield from found or self._count_rows(location, manifest, file)
+                findings = list(self._check_file(location, manifest, file.qualified_path, file.size, "data_file"))
+                yield from findings or self._count_rows(location, manifest, file)
             rows = self._rows.get(file.qualified_path, fragment.physical_rows)
             if fragment.physical_rows and rows != fragment.physical_rows:
-                what = f"it has {rows} rows, and fragment {fragment.id} says {fragment.physical_rows}"
+                what = f"it has {rows} rows, but fragment {fragment.id} records {fragment.physical_rows}"
                 yield error(manifest, "file_rows", what, OVERWRITE, path=file.qualified_path)
         deleted = fragment.deletion_file
         if deleted is not None:
             if deleted.qualified_path not in self._seen:
-                found = list(self._check_file(location, manifest, deleted.qualified_path, None, "deletion_file"))
-                yield from found or self._read_deletions(location, manifest, fragment, deleted.qualified_path)
+                findings = list(self._check_file(location, manifest, deleted.qualified_path, None, "deletion_file"))
+                yield from findings or self._read_deletions(location, manifest, fragment, deleted.qualified_path)
             if deleted.qualified_path in self._deleted:
                 yield from _check_deletions(manifest, fragment, deleted, self._deleted[deleted.qualified_path])
 
     def check_indices(self, location: Location, manifest: Manifest) -> Iterator[Finding]:
+        """Check the files of all index segments of a version."""
         for index in manifest.indices:
             try:
                 names = index.file_names
@@ -64,7 +63,9 @@ class FileChecker:
                 yield error(manifest, "index_file", f"{found.path} {found.what}", "Drop the index.")
                 continue
             if not names and not index.is_system and not location.store.list(index.qualified_path):
-                yield error(manifest, "index_file", f"the files of index {index.name!r} are gone", "Drop the index.")
+                yield error(
+                    manifest, "index_file", f"the files of index {index.name!r} do not exist", "Drop the index."
+                )
             sizes = [file.size_bytes or None for file in index.message.files]
             for name, size in zip(names, sizes, strict=True):
                 place = f"{index.qualified_path}/{name}"
@@ -75,20 +76,21 @@ class FileChecker:
                         yield Finding(finding.severity, finding.rule, finding.path, what, repair, finding.version)
 
     def check_unique_row_ids(self, manifest: Manifest) -> Iterator[Finding]:
-        """Over a whole version, once its deletion files were looked at."""
+        """Check that no two live rows of a version have the same row id. The deletion files must have been
+        checked before."""
         if not manifest.has_stable_row_ids:
             return
         fragments = []
         for fragment in manifest.fragments:
             deleted = fragment.deletion_file
             if fragment.row_ids is None or (deleted is not None and deleted.qualified_path not in self._deleted):
-                return  # what is wrong there was said already
-            gone = None if deleted is None else self._deleted[deleted.qualified_path]
+                return  # already reported
+            deleted_offsets = None if deleted is None else self._deleted[deleted.qualified_path]
             try:
                 ids = RowIdSequence.decode(fragment.row_ids, rows=fragment.physical_rows, path=manifest.path)
             except Corrupt:
                 return
-            fragments.append(FragmentRowIds(fragment.id, ids, gone))
+            fragments.append(FragmentRowIds(fragment.id, ids, deleted_offsets))
         try:
             RowIdIndex(fragments, path=manifest.path).locate_rows([RowId(0)])
         except Corrupt as found:
@@ -100,33 +102,41 @@ class FileChecker:
     ) -> Iterator[Finding]:
         self._seen.add(place)
         try:
-            found = self._size_of(location, place)
+            actual_size = self._size_of(location, place)
         except InvalidInput as refused:
-            what = f"it lies outside the table, and was not looked at: {refused}"
-            yield warning(manifest, "outside", what, "Open the table with this place among its bases.", path=place)
+            what = f"it is outside the table and was not checked: {refused}"
+            yield warning(manifest, "outside", what, "Open the table with this location in bases=.", path=place)
             return
         except LanceError as failed:
-            yield error(manifest, rule, f"it could not be looked at: {failed}", "Try again.", path=place)
+            yield error(manifest, rule, f"it could not be checked: {failed}", "Try again.", path=place)
             return
-        if found is None:
+        if actual_size is None:
             yield error(manifest, rule, "it does not exist", _MISSING_REPAIR, path=place)
-        elif size is not None and size != found:
+        elif size is not None and size != actual_size:
             yield error(
-                manifest, rule, f"it has {found} bytes, and the version says {size}", _MISSING_REPAIR, path=place
+                manifest,
+                rule,
+                f"it has {actual_size} bytes, but the version records {size}",
+                _MISSING_REPAIR,
+                path=place,
             )
 
     def _size_of(self, location: Location, place: str) -> int | None:
         if place in self._sizes:
             return self._sizes[place]
-        found = location.store.head(place)
-        return None if found is None else found.size
+        info = location.store.head(place)
+        return None if info is None else info.size
 
     def _count_rows(self, location: Location, manifest: Manifest, file: DataFile) -> Iterator[Finding]:
         try:
             self._rows[file.qualified_path] = count_file_rows(location.store, location.codec, file)
         except Unsupported as found:
             yield warning(
-                manifest, "data_file", str(found), "Look at it with a newer version.", path=file.qualified_path
+                manifest,
+                "data_file",
+                str(found),
+                "Check it with a newer release of this package.",
+                path=file.qualified_path,
             )
         except LanceError as found:
             yield error(
@@ -139,9 +149,7 @@ class FileChecker:
         try:
             vector = read_deletions(location.store, fragment)
         except (Corrupt, NotFound, Unsupported) as found:
-            repair = (
-                "Put it back from a copy, or restore a version before the delete: which rows are gone, nobody knows."
-            )
+            repair = "Restore it from a copy, or restore a version before the delete: the deleted rows are unknown."
             yield error(manifest, "deletion_file", f"it cannot be read: {found}", repair, path=place)
             return
         assert vector is not None
@@ -152,9 +160,9 @@ def _check_deletions(
     manifest: Manifest, fragment: Fragment, deleted: DeletionFile, offsets: npt.NDArray[np.uint32]
 ) -> Iterator[Finding]:
     if deleted.deleted_rows is not None and deleted.deleted_rows != len(offsets):
-        what = f"it lists {len(offsets)} rows, and the version counts {deleted.deleted_rows}: counts of rows are wrong"
-        repair = "Delete a row of this fragment: the rest is counted anew."
+        what = f"it lists {len(offsets)} rows, but the version counts {deleted.deleted_rows}: row counts are wrong"
+        repair = "Delete a row of this fragment, which updates its counts."
         yield error(manifest, "deletion_count", what, repair, path=deleted.qualified_path)
     if len(offsets) and fragment.physical_rows and int(offsets[-1]) >= fragment.physical_rows:
-        what = f"it deletes row {offsets[-1]} of {fragment.physical_rows}"
+        what = f"it deletes row {offsets[-1]} of a fragment with {fragment.physical_rows} rows"
         yield error(manifest, "deletion_file", what, OVERWRITE, path=deleted.qualified_path)

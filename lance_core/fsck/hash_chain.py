@@ -1,8 +1,9 @@
-"""The chain of hashes: is every version still, bit by bit, what the next one was made upon.
+"""Hash chain: checks that every manifest still has the bytes on which the next version was based.
 
-A version of ours tells its parent (`format/hash_chain.py`), so a change to a manifest is found by the version after it,
-whoever made the manifest; of the newest version nobody tells yet. Other engines tell no parent, or repeat what they
-found in a transaction of ours: only what our own writer signed is believed, and the chain begins anew there.
+Versions of this library record the hash of their parent (`format/hash_chain.py`), so a change to a manifest is found
+through the next version, whichever engine wrote the manifest; the newest version cannot be checked yet. Other engines
+record no parent, or copy the record from one of our transactions. Only a record in a manifest that our own writer
+signed is trusted; elsewhere the chain begins again. Start with `check_chain`.
 """
 
 import hashlib
@@ -24,26 +25,27 @@ from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, load_at, load_transaction
 
 _CHANGED_REPAIR = (
-    "Put that version back from a copy whose hash is right. Until then believe neither its rows nor those that later "
-    "versions took over from it: compare them with where they came from."
+    "Restore that version from a copy with the recorded hash. Until then, do not trust its rows, nor those that later "
+    "versions took over from it: compare them with their source."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a version is, and upon what it was made."""
+    """The hash of a version, and of the version it was based on."""
 
     hash: ParentHash
     path: str
     parent: ParentHash | None
-    """None where it tells none that is to be believed."""
+    """`None` if the version records no trusted parent."""
     source: Callable[[], ParentHash | None] | None = field(default=None, repr=False)
-    """What the parent is now, where that is a version of another line."""
+    """Function that computes the current hash of the parent, if that is a version of another branch."""
     is_readable: bool = True
-    """Whether it could be understood; if not, its bytes are compared all the same."""
+    """`False` if the manifest cannot be decoded; its bytes are compared nevertheless."""
 
     @classmethod
     def of(cls, snapshot: Snapshot, transaction: Transaction | None) -> "Link":
+        """Return the link of a version."""
         manifest = snapshot.manifest
         signed = manifest.library == manifest_builder.LIBRARY and transaction is not None
         parent = transaction.parent if signed and transaction is not None else None
@@ -54,7 +56,7 @@ class Link:
 
     @classmethod
     def of_unreadable(cls, location: Location, version: Version, path: str) -> Iterator["Link"]:
-        """Of a version that is damaged, or too new: one bit may have made it so."""
+        """Yield the link of a version that is damaged or too new: a single flipped bit may be the cause."""
         with suppress(LanceError):
             data = read_whole(location.store, path, MANIFEST_BYTES)
             yield cls(ParentHash(version, hashlib.sha256(data).hexdigest()), path, None, is_readable=False)
@@ -65,7 +67,7 @@ class Link:
 
 
 def neighbour_links(location: Location, version: Version) -> Iterator[Link]:
-    """The links before and after a version that alone is looked at."""
+    """Yield the links before and after a version that is examined alone."""
     for number in (version - 1, version + 1):
         try:
             snapshot = load_at(location, Version(number))
@@ -75,7 +77,7 @@ def neighbour_links(location: Location, version: Version) -> Iterator[Link]:
 
 
 def detached_links(location: Location) -> Iterator[Link]:
-    """Those of versions beside the line."""
+    """Yield the links of detached versions."""
     for info in location.store.list(naming.VERSIONS):
         version = naming.parse_detached_name(info.path.rpartition("/")[2])
         try:
@@ -87,55 +89,57 @@ def detached_links(location: Location) -> Iterator[Link]:
 
 
 def check_chain(links: Sequence[Link]) -> tuple[Chain, list[Finding]]:
-    known = {link.version: link for link in links}
+    """Compare each recorded hash to the current one."""
+    links_by_version = {link.version: link for link in links}
     verified, findings = set(), []
     for link in links:
         if link.parent is None:
             continue
-        told = link.parent
+        recorded = link.parent
         expected = (
-            link.version if link.source else told.version if naming.is_detached(link.version) else link.version - 1
+            link.version if link.source else recorded.version if naming.is_detached(link.version) else link.version - 1
         )
-        if told.version != expected or not told.version:
-            findings.append(_impossible_parent(link, told))
+        if recorded.version != expected or not recorded.version:
+            findings.append(_impossible_parent(link, recorded))
             continue
-        before = known.get(told.version)
-        found, path = (before.hash, before.path) if before else (None, "")
+        parent_link = links_by_version.get(recorded.version)
+        current, path = (parent_link.hash, parent_link.path) if parent_link else (None, "")
         if link.source is not None:
-            found, path = link.source(), link.path
-        if found is None:
-            continue  # it was cleaned up, or it lies elsewhere, or it cannot be read, which was said
-        if found == told:
+            current, path = link.source(), link.path
+        if current is None:
+            continue  # cleaned up, in another table, or unreadable and already reported
+        if current == recorded:
             if link.source is None:
-                verified.add(told.version)
+                verified.add(recorded.version)
         else:
             what = (
-                f"version {link.version} was made upon other bytes: version {told.version} had the SHA-256 "
-                f"{told.sha256}, and has {found.sha256}"
+                f"version {link.version} was based on other bytes: version {recorded.version} had the SHA-256 "
+                f"{recorded.sha256}, but now has {current.sha256}"
             )
-            findings.append(Finding(Severity.ERROR, "chain", path, what, _CHANGED_REPAIR, told.version))
+            findings.append(Finding(Severity.ERROR, "chain", path, what, _CHANGED_REPAIR, recorded.version))
     begins = [link.version for link in links if link.parent is None and link.is_readable]
     return Chain(tuple(sorted(verified)), tuple(sorted(set(filterfalse(naming.is_detached, begins))))), findings
 
 
-def _impossible_parent(link: Link, told: ParentHash) -> Finding:
-    upon = f"upon version {told.version}" if told.version else f"upon {told.sha256[:80]!r}"
-    what = f"it says that it was made {upon}, which cannot be"
+def _impossible_parent(link: Link, recorded: ParentHash) -> Finding:
+    parent = f"version {recorded.version}" if recorded.version else f"{recorded.sha256[:80]!r}"
+    what = f"it records {parent} as its parent, which is impossible"
     return Finding(Severity.ERROR, "chain", link.path, what, _CHANGED_REPAIR, link.version)
 
 
 def _branch_parent(snapshot: Snapshot, operation: Clone) -> Callable[[], ParentHash | None]:
-    """Of a branch, which lies in the same table; what another table is now, is not looked at."""
+    """Return the source of a branch's first version, which is in the same table. The current state of another table
+    is not checked."""
 
-    def found() -> ParentHash | None:
+    def current_hash() -> ParentHash | None:
         location, branch = snapshot.location, snapshot.manifest.branch
         if branch is None or location.main_branch_uri(branch) is None:
             return None
         try:
             main = location.locate_main_branch(branch)
-            line = main.locate_branch(operation.ref_name) if operation.ref_name else main
-            return load_at(line, operation.ref_version).manifest.as_parent
+            parent_location = main.locate_branch(operation.ref_name) if operation.ref_name else main
+            return load_at(parent_location, operation.ref_version).manifest.as_parent
         except LanceError:
             return None
 
-    return found
+    return current_hash

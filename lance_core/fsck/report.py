@@ -1,4 +1,4 @@
-"""What an examination found, and what can be done about it at once."""
+"""Report of an examination: findings, their severity, and the repairs that can be applied automatically."""
 
 import enum
 from collections.abc import Callable
@@ -9,59 +9,63 @@ from lance_core.versions.snapshot import format_ranges
 
 
 class Severity(enum.Enum):
+    """Severity of a finding."""
+
     ERROR = "error"
-    """Rows are lost, doubled or out of reach, or will be."""
+    """Rows are lost, duplicated or unreachable, or will be."""
     WARNING = "warning"
-    """Nothing is wrong with the rows; something is in the way, or was not looked at."""
+    """The rows are correct, but something blocks an operation, or was not examined."""
     INFO = "info"
     """Worth knowing."""
 
 
 class RepairKind(enum.Enum):
-    """What a repair is about, in the order in which repairs are done."""
+    """Subject of a repair, in the order in which repairs are applied."""
 
     HEAD = "head"
-    """A damaged newest version moved aside."""
+    """Move a damaged newest version aside."""
     ENTRIES = "entries"
-    """What a manifest store knows, brought to what is there."""
+    """Make the entries of a manifest store match the existing manifests."""
     TRANSACTIONS = "transactions"
-    """Transaction files that are gone, put back from the copy in the manifest."""
+    """Restore missing transaction files from the copy in the manifest."""
     TAGS = "tags"
-    """Tags of versions that do not exist, deleted."""
+    """Delete tags of versions that do not exist."""
     INTENTS = "intents"
-    """Records of intents that landed, told so."""
+    """Complete intent records whose change is committed."""
     HOLDS = "holds"
-    """Holds and notices that are none, deleted."""
+    """Delete leases and sweep notices that cannot be read."""
     INDICES = "indices"
-    """Claims of indices that do not hold, taken back; segments that cannot be used, dropped."""
+    """Remove fragments from the coverage of a segment that misses rows of them, or drop a segment that is unusable."""
     HINT = "hint"
-    """The note that spares a listing, brought up to date."""
+    """Update the version hint, which saves a listing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One repair. It looks again before it does anything, and does nothing where things are no longer as they were."""
+    """An automatic repair. It checks the situation again before it acts, and does nothing if it has changed."""
 
     kind: RepairKind
     what: str
-    """What it will do: a sentence that begins with a verb."""
+    """Action of the repair: a sentence that begins with a verb."""
     apply: Callable[[], str]
-    """Does it, and says what was done."""
+    """Applies the repair, and returns a description of what was done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """One defect or remark."""
+
     severity: Severity
     rule: str
-    """A short name that stays, for programs."""
+    """Short, stable name for programs."""
     path: str
-    """From the table's root."""
+    """Path relative to the root of the table."""
     what: str
     repair: str
     version: Version | None = None
-    """The oldest one that it was found in; None where it is about no version."""
+    """Oldest version with the finding; `None` if it concerns no version."""
     automatic_repair: Repair | None = field(default=None, repr=False, compare=False)
-    """None where a person has to decide."""
+    """`None` if a person has to decide."""
 
     def __str__(self) -> str:
         where = self.path if self.version is None else f"version {self.version}, {self.path}"
@@ -70,31 +74,33 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """How far the hashes reach that versions tell of the one before."""
+    """Coverage of the hash chain: each version may record the hash of its parent."""
 
     verified: tuple[Version, ...] = ()
-    """Versions whose bytes are those that the next one was made upon."""
+    """Versions whose bytes have the hash that the next version recorded."""
     begins: tuple[Version, ...] = ()
-    """Versions that tell no parent: first ones, and those of other engines. That is no defect."""
+    """Versions that record no parent, which is not a defect: first versions, and those of other engines."""
 
     def __str__(self) -> str:
-        held = (
-            f"hashes hold for versions {format_ranges(self.verified)}"
+        verified = (
+            f"hashes match for versions {format_ranges(self.verified)}"
             if self.verified
-            else "no hash was there to check"
+            else "there are no hashes to check"
         )
-        return f"{held}; the chain begins at {format_ranges(self.begins)}" if self.begins else held
+        return f"{verified}; the chain begins at {format_ranges(self.begins)}" if self.begins else verified
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
+    """Result of an examination."""
+
     uri: str
     versions: tuple[Version, ...]
-    """Those that were looked at."""
+    """Versions that were examined."""
     files: int
-    """Files that were looked for."""
+    """Number of files that were checked."""
     findings: tuple[Finding, ...]
-    """The worst first."""
+    """Findings, most severe first."""
     chain: Chain = Chain()
 
     @property
@@ -103,20 +109,20 @@ class Report:
 
     @property
     def is_sound(self) -> bool:
-        """Whether no rows are lost, doubled or out of reach."""
+        """`True` if no rows are lost, duplicated or unreachable."""
         return not self.errors
 
     @property
     def is_clean(self) -> bool:
-        """Whether nobody has to do anything."""
+        """`True` if no action is needed."""
         return all(finding.severity is Severity.INFO for finding in self.findings)
 
     def __str__(self) -> str:
         state = "sound" if self.is_sound else "damaged"
-        looked_at = f"{_count_text(len(self.versions), 'version')}, {_count_text(self.files, 'file')}"
-        head = f"{self.uri}: {state}; {looked_at}; {self.chain}"
+        examined = f"{_count_text(len(self.versions), 'version')}, {_count_text(self.files, 'file')}"
+        head = f"{self.uri}: {state}; {examined}; {self.chain}"
         return "\n".join([head, *map(str, self.findings)])
 
 
-def _count_text(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
+def _count_text(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

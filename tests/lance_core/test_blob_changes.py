@@ -247,7 +247,7 @@ def test_fsck_finds_blobs_that_are_gone_or_cut(version: Literal["2.1", "2.2"], t
         packed.write_bytes(packed.read_bytes()[:-1])
         found = {each.path: each.what for each in table.fsck().findings if each.rule == "blob_file"}
         assert found == {
-            str(alone.relative_to(table.uri)): "it does not exist, and 1 blobs of column 'film' are to be there",
+            str(alone.relative_to(table.uri)): "it does not exist, but column 'film' has 1 blobs in it",
             str(packed.relative_to(table.uri)): (
                 "it has 149999 bytes, and blobs of column 'film' are to end at 150000"
             ),

@@ -220,7 +220,7 @@ def test_other_engines_read_past_it_and_the_chain_begins_anew(tmp_path: Path) ->
     report = ours.fsck()
     assert report.is_clean, str(report)
     assert (report.chain.verified, report.chain.begins) == ((1, 2, 3, 6), (1, 5, 6))
-    assert "hashes hold for versions 1-3, 6; the chain begins at 1, 5-6" in str(report)
+    assert "hashes match for versions 1-3, 6; the chain begins at 1, 5-6" in str(report)
 
 
 def test_a_transaction_of_ours_that_they_repeat_is_not_believed(tmp_path: Path) -> None:

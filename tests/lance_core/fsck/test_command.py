@@ -70,17 +70,17 @@ def manifest(table: Table, version: int) -> Path:
 def test_a_clean_table(table: Table, shell: Shell) -> None:
     code, said, _ = shell(table.uri)
     assert code == 0
-    assert said == (f"{table.uri}: sound; 4 versions, 4 files; hashes hold for versions 1-3; the chain begins at 1\n")
+    assert said == (f"{table.uri}: sound; 4 versions, 4 files; hashes match for versions 1-3; the chain begins at 1\n")
     assert shell(table.uri, "--all")[:2] == (code, said)
-    assert "; 1 version, 2 files; hashes hold for versions 1-2;" in shell(table.uri, "--version", 2)[1]
-    assert "; 1 version, 4 files; hashes hold for versions 3\n" in shell(table.uri, "--head")[1]
+    assert "; 1 version, 2 files; hashes match for versions 1-2;" in shell(table.uri, "--version", 2)[1]
+    assert "; 1 version, 4 files; hashes match for versions 3\n" in shell(table.uri, "--head")[1]
 
 
 def test_what_is_only_worth_knowing_is_no_reason_to_wake_anybody(table: Table, shell: Shell) -> None:
     file(table, "data/left.lance").write_bytes(b"1234")
     code, said, _ = shell(table.uri)
     assert code == 0
-    assert "\ninfo\n  orphan\n    data/left.lance\n      no version names it (4 bytes" in said
+    assert "\ninfo\n  orphan\n    data/left.lance\n      no version references it (4 bytes" in said
 
 
 def test_what_is_wrong_is_grouped_the_worst_first(table: Table, shell: Shell) -> None:
@@ -112,7 +112,7 @@ def test_what_is_wrong_is_grouped_the_worst_first(table: Table, shell: Shell) ->
         (["TABLE", "--version", "x"], "invalid int value"),
         (["TABLE", "--head", "--version", "1"], "not allowed with"),
         (["TABLE", "--repair", "everything"], "invalid choice: 'everything'"),
-        (["TABLE", "--apply"], "--apply does what --repair chooses"),
+        (["TABLE", "--apply"], "--apply needs repairs to apply"),
         (["TABLE", "--storage-option", "aws_region"], "must have the form KEY=VALUE"),
         (["TABLE", "--storage-option-from", "aws_region=NOT_THERE"], "the environment variable 'NOT_THERE' is not set"),
         (["TABLE", "--manifest-store-from", "NOT_THERE"], "the environment variable 'NOT_THERE' is not set"),
@@ -169,7 +169,7 @@ def test_it_is_taken_from_the_environment(
         "--manifest-store-from", "THE_DATABASE",
     )  # fmt: skip
     assert (code, err) == (1, "")
-    assert "past sqlite" in out
+    assert "without sqlite" in out
     assert SECRET not in out
 
 
@@ -214,7 +214,9 @@ def test_no_repair_is_done_unless_it_is_said_twice(table: Table, shell: Shell) -
     assert files(table) == before
     code, said, _ = shell(table.uri, "--repair", "tags", "--apply")
     assert code == 0
-    assert said.startswith("Done:\n  tags: Delete the tag 'gone', of version 2.\n    _refs/tags/gone.json is deleted\n")
+    assert said.startswith(
+        "Applied:\n  tags: Delete the tag 'gone', of version 2.\n    _refs/tags/gone.json was deleted\n"
+    )
     assert {path for path in before if path not in files(table)} == {"_refs/tags/gone.json"}
     assert shell("--repair", "tags", table.uri)[0] == 0, "the URI may come last"
     assert shell(table.uri, "--repair", "tags", "--apply")[1].startswith("There is nothing of that kind to repair.")
@@ -231,7 +233,7 @@ def test_a_damaged_head_is_moved_aside_and_never_by_itself(table: Table, shell: 
         table.refresh()
     code, said, _ = shell(table.uri, "--repair", "head")
     assert code == 1
-    assert "The table goes on from version 3, and what was committed as version 4 is no longer in it" in said
+    assert "The table continues from version 3, without the changes committed as version 4" in said
     assert files(table) == before
     assert shell(table.uri, "--head", "--repair", "head", "--apply")[0] == 0
     after = files(table)
@@ -255,7 +257,7 @@ def test_a_head_is_moved_aside_again_under_another_name(table: Table, shell: She
     for expected in ("damaged", "damaged-2"):
         path = manifest(table, table.refresh().version)
         path.write_bytes(expected.encode())
-        assert f"{path.name}.{expected} now" in shell(table.uri, "--repair", "head", "--apply")[1]
+        assert f"to _versions/{path.name}.{expected}\n" in shell(table.uri, "--repair", "head", "--apply")[1]
         assert path.with_name(f"{path.name}.{expected}").read_bytes() == expected.encode()
         table.refresh().append(rows(9))
 
@@ -286,13 +288,13 @@ def test_a_repair_looks_again_before_it_does_anything(table: Table) -> None:
     (finding,) = [each for each in Table.check(table.uri).findings if each.rule == "head"]
     manifest(table, 4).write_bytes(whole)
     assert finding.automatic_repair is not None
-    assert finding.automatic_repair.apply() == "version 4 can be read now, and stays"
+    assert finding.automatic_repair.apply() == "version 4 can be read now and was not moved"
     table.tags.create("two", 2)
     away = manifest(table, 2).rename(manifest(table, 2).with_suffix(".away"))
     (finding,) = [each for each in Table.check(table.uri).findings if each.rule == "dangling_tag"]
     away.rename(manifest(table, 2))
     assert finding.automatic_repair is not None
-    assert finding.automatic_repair.apply() == "version 2 is there now, and _refs/tags/two.json stays"
+    assert finding.automatic_repair.apply() == "version 2 exists now, and _refs/tags/two.json was not deleted"
     assert table.fsck().is_clean
 
 
@@ -301,7 +303,9 @@ def test_a_transaction_file_is_put_back(table: Table, shell: Shell) -> None:
     file(table, f"_transactions/{name}").unlink()
     code, said, _ = shell(table.uri)
     assert code == 0
-    assert f"_transactions/{name} (version 4)\n      it is gone; version 4 has a copy inside" in said
+    assert (
+        f"_transactions/{name} (version 4)\n      it does not exist; the manifest of version 4 contains a copy" in said
+    )
     assert shell(table.uri, "--repair", "transactions", "--apply")[0] == 0
     assert file(table, f"_transactions/{name}").read_bytes() == table.manifest.inline_transaction
     assert table.fsck().findings == ()
@@ -314,7 +318,7 @@ def test_an_intent_that_landed_is_told_so(table: Table, shell: Shell) -> None:
     record.write_text(json.dumps({**told, "landing": None}))
     code, said, _ = shell(table.uri, "--repair", "intents")
     assert code == 0
-    assert "the append of the intent 'load 5' landed as version 4" in said
+    assert "the append of the intent 'load 5' was committed as version 4" in said
     assert shell(table.uri, "--repair", "intents", "--apply")[0] == 0
     assert json.loads(record.read_text())["landing"] == told["landing"]
     assert table.fsck().findings == ()
@@ -328,9 +332,12 @@ def test_an_intent_of_another_history_is_told(table: Table, shell: Shell) -> Non
     manifest(table, 4).unlink()
     code, said, _ = shell(table.uri)
     assert code == 1
-    assert "the append of the intent 'load 5' landed as version 4, and the table ends at 3: it was put back" in said
+    assert (
+        "the append of the intent 'load 5' was committed as version 4, but the newest version is 3: the table was reset"
+        in said
+    )
     table.refresh().append(rows(50))
-    assert "landed as version 4, which is another change now" in shell(table.uri)[1]
+    assert "was committed as version 4, which is now another change" in shell(table.uri)[1]
 
 
 def test_a_record_that_is_damaged_is_told_as_cleanup_would(table: Table, shell: Shell) -> None:
@@ -378,12 +385,12 @@ def test_the_record_of_a_clone_that_is_none_is_told(table: Table, shell: Shell) 
     assert "_lance_assets/clones/a.json\n      is not a clone record" in said
 
 
-@pytest.mark.parametrize(("note", "said"), [('{"version":2}', "it says version 2"), ("{", "it says nothing")])
+@pytest.mark.parametrize(("note", "said"), [('{"version":2}', "it names version 2"), ("{", "it contains no version")])
 def test_a_stale_hint_is_written_anew(table: Table, shell: Shell, note: str, said: str) -> None:
     file(table, HINT).write_text(note)
     code, out, _ = shell(table.uri)
     assert code == 0
-    assert f"{said}, and the newest is 4" in out
+    assert f"{said}, but the newest is 4" in out
     assert shell(table.uri, "--repair", "hint", "--apply")[0] == 0
     assert json.loads(file(table, HINT).read_text()) == {"version": 4}
     assert table.fsck().findings == ()

@@ -143,7 +143,7 @@ def test_a_data_file_that_is_gone(place: str) -> None:
 def test_a_data_file_that_is_cut_short(place: str) -> None:
     path = some_file(place, "data")
     path.write_bytes(path.read_bytes()[:-1])
-    check(place, "data_file", "bytes, and the version says")
+    check(place, "data_file", "bytes, but the version records")
 
 
 def test_a_data_file_that_is_something_else(place: str) -> None:
@@ -157,7 +157,7 @@ def test_a_data_file_with_other_rows(place: str) -> None:
         message.fragments[0].physical_rows += 1
 
     tamper(place, change)
-    check(place, "file_rows", "rows, and fragment")
+    check(place, "file_rows", "rows, but fragment")
 
 
 def test_a_deletion_file_that_is_gone(place: str) -> None:
@@ -172,7 +172,7 @@ def test_a_deletion_file_that_is_something_else(place: str) -> None:
 
 def test_a_deletion_file_that_the_manifest_counts_otherwise(place: str) -> None:
     some_file(place, "deletion").write_bytes(DeletionVector.of([1, 2, 3]).encode(as_bitmap=False))
-    check(place, "deletion_count", "it lists 3 rows, and the version counts 1")
+    check(place, "deletion_count", "it lists 3 rows, but the version counts 1")
 
 
 def test_a_deletion_of_rows_that_are_not_there(place: str) -> None:
@@ -191,7 +191,7 @@ def test_an_index_that_lists_no_files_and_has_none(place: str) -> None:
         section.indices[0].uuid.uuid = bytes(16)
 
     tamper(place, indices=change)
-    check(place, "index_file", "the files of index 'id_idx' are gone")
+    check(place, "index_file", "the files of index 'id_idx' do not exist")
 
 
 def test_a_file_that_leaves_its_directory(place: str) -> None:
@@ -207,12 +207,12 @@ def test_a_base_path_that_is_not_there(place: str) -> None:
         message.fragments[0].files[0].base_id = 7
 
     tamper(place, change)
-    check(place, "base_path", "there is none of this number")
+    check(place, "base_path", "the manifest has no base path with this id")
 
 
 def test_orphans_are_told(place: str) -> None:
     (Path(place) / "data" / "left.lance").write_bytes(b"1234")
-    check(place, "orphan", "no version names it (4 bytes", Severity.INFO)
+    check(place, "orphan", "no version references it (4 bytes", Severity.INFO)
     assert "orphan" not in [finding.rule for finding in Table.open(place).fsck("head").findings]
 
 
@@ -296,21 +296,21 @@ def same_field(message: Message) -> None:
     ("change", "rule", "what", "severity"),
     [
         (duplicate, "fragment_id_twice", "two fragments have the id", Severity.ERROR),
-        (disorder, "fragment_order", "rows change places", Severity.WARNING),
-        (counter, "max_fragment_id", "max_fragment_id is 1, and fragment", Severity.ERROR),
-        (counter, "max_fragment_id_goes_back", "back to 1", Severity.WARNING),
+        (disorder, "fragment_order", "the next commit will reorder them", Severity.WARNING),
+        (counter, "max_fragment_id", "max_fragment_id is 1, but fragment", Severity.ERROR),
+        (counter, "max_fragment_id_goes_back", " to 1: ids may be assigned twice", Severity.WARNING),
         (no_files, "fragment_files", "has no data files", Severity.ERROR),
-        (too_many_deleted, "row_count", "and more are deleted", Severity.ERROR),
-        (no_rows, "row_count", "does not say how many rows it has", Severity.WARNING),
-        (no_deleted_rows, "row_count", "does not say how many rows are deleted", Severity.WARNING),
+        (too_many_deleted, "row_count", "but more deleted rows", Severity.ERROR),
+        (no_rows, "row_count", "does not record its number of rows", Severity.WARNING),
+        (no_deleted_rows, "row_count", "does not record its number of deleted rows", Severity.WARNING),
         (half_a_layout, "fragment", "2 fields but 0 columns", Severity.ERROR),
         (no_deletion_flag, "flags", "there are deleted rows", Severity.ERROR),
         (no_config_flag, "flags", "there is a config", Severity.WARNING),
         (no_base_flag, "flags", "there are base paths", Severity.ERROR),
-        (other_version, "storage_version", "and no flag says so", Severity.WARNING),
-        (oldest_version, "storage_version", "the table is of format 0.1", Severity.ERROR),
-        (without_a_column, "mandatory_column", "column 'id' may not be null", Severity.ERROR),
-        (dead_file, "dead_file", "stores no column that the table has", Severity.WARNING),
+        (other_version, "storage_version", "without the feature flag for that", Severity.WARNING),
+        (oldest_version, "storage_version", "the table has storage version 0.1", Severity.ERROR),
+        (without_a_column, "mandatory_column", "column 'id' is not nullable", Severity.ERROR),
+        (dead_file, "dead_file", "stores no column of the table", Severity.WARNING),
         (unknown_type, "schema", "'tensor'", Severity.WARNING),
         (same_field, "schema", "two fields have the id 0", Severity.ERROR),
     ],
@@ -357,7 +357,7 @@ def test_more_deleted_rows_than_there_are(place: str) -> None:
         )
 
     tamper(place, change)
-    with pytest.raises(Corrupt, match="would have -"):
+    with pytest.raises(Corrupt, match="cannot have -"):
         Table.open(place).take([0])
 
 
@@ -398,7 +398,7 @@ def no_flag(message: Message) -> None:
     [
         (no_row_ids, "row_ids", "has no row ids"),
         (wrong_length, "row_ids", "holds 2 row ids for"),
-        (row_counter, "next_row_id", "and next_row_id is 5"),
+        (row_counter, "next_row_id", "but next_row_id is 5"),
         (of_the_future, "row_versions", "has rows of version 99 in created_at"),
         (twice, "row_id_live_twice", "row id 2"),
         (no_flag, "flags", "there are stable row ids"),
@@ -411,7 +411,7 @@ def test_row_ids(stable: str, change: Callable[[Message], None], rule: str, what
 
 def test_a_row_counter_that_goes_back(stable: str) -> None:
     tamper(stable, row_counter)
-    check(stable, "next_row_id_goes_back", "back to 5", Severity.WARNING)
+    check(stable, "next_row_id_goes_back", " to 5: ids may be assigned twice", Severity.WARNING)
 
 
 # Indices
@@ -453,8 +453,8 @@ def overlap(section: Section) -> None:
     ("change", "rule", "what", "severity"),
     [
         (unknown_field, "index_field", "is on field 77, which the table does not have", Severity.WARNING),
-        (no_coverage, "index_coverage", "does not say what it covers", Severity.WARNING),
-        (never_was, "index_coverage", "covers fragment 1000, which never was", Severity.ERROR),
+        (no_coverage, "index_coverage", "does not record its coverage", Severity.WARNING),
+        (never_was, "index_coverage", "covers fragment 1000, which never existed", Severity.ERROR),
         (no_bitmap, "index_section", "is not a Roaring bitmap", Severity.ERROR),
         (no_uuid, "index_section", "its uuid has 2 bytes", Severity.ERROR),
         (same_twice, "index_twice", "two indices have the uuid", Severity.ERROR),
@@ -479,8 +479,8 @@ def test_a_damaged_head_is_told_with_its_repair_which_works(place: str) -> None:
     (finding,) = Table.open(place, version=1).fsck().errors
     assert f"{path.name}.damaged" in finding.repair
     last = Table.open(place, version=int(finding.version or 0) - 1).version
-    assert f"Read version {last} by" in finding.repair
-    assert finding.repair.endswith(f"goes on from version {last}.")
+    assert f"Open version {last} by" in finding.repair
+    assert finding.repair.endswith(f"continues from version {last}.")
     path.rename(path.with_name(f"{path.name}.damaged"))
     assert Table.open(place).to_table().equals(before)
     assert Table.check(place).is_sound
@@ -491,7 +491,7 @@ def test_the_only_version_is_damaged(tmp_path: Path) -> None:
     (Path(table.uri) / table.manifest.path).write_bytes(b"")
     (finding,) = Table.check(table.uri).findings
     assert finding.rule == "head"
-    assert finding.repair.startswith("No version can be read. Put this file back from a copy")
+    assert finding.repair.startswith("No version can be read. Restore this file from a copy")
     assert "version 0" not in finding.repair
 
 
@@ -508,7 +508,7 @@ def test_a_damaged_head_sends_to_the_newest_version_that_can_be_read(
     for number in (damaged, newest):
         paths[number].write_bytes(b"nonsense")
     (finding,) = [each for each in Table.check(place, extent).findings if each.rule == "head"]
-    assert finding.repair.endswith(f"goes on from version {whole}.")
+    assert finding.repair.endswith(f"continues from version {whole}.")
     for number in (damaged, newest):
         assert f"{paths[number].name}.damaged" in finding.repair
         paths[number].rename(paths[number].with_name(f"{paths[number].name}.damaged"))
@@ -521,7 +521,7 @@ def test_a_stray_manifest_sends_to_the_version_that_it_hides(place: str) -> None
     stray = head(place).with_name(manifest_path(Version(last + 40)).rpartition("/")[2])
     stray.write_bytes(head(place).read_bytes())
     (finding,) = [each for each in Table.check(place).findings if each.rule == "head"]
-    assert f"Read version {last} by" in finding.repair
+    assert f"Open version {last} by" in finding.repair
     stray.rename(stray.with_name(f"{stray.name}.damaged"))
     assert Table.open(place).version == last
 
@@ -535,7 +535,7 @@ def test_nothing_is_moved_past_a_version_of_the_future(place: str) -> None:
     tamper(place, change, version=last - 1)
     path.write_bytes(b"nonsense")
     (finding,) = [each for each in Table.check(place).findings if each.rule == "head"]
-    assert finding.repair.startswith(f"Move nothing before version {last - 1} can be looked at")
+    assert finding.repair.startswith(f"Move nothing before version {last - 1} can be examined")
 
 
 def test_an_older_version_is_damaged(place: str) -> None:
@@ -548,7 +548,7 @@ def test_a_version_that_is_too_new(place: str) -> None:
         message.reader_feature_flags |= 1 << 40
 
     tamper(place, change)
-    check(place, "not_understood", "it was not looked at", Severity.WARNING)
+    check(place, "not_understood", "it was not examined", Severity.WARNING)
 
 
 def test_both_naming_schemes(place: str) -> None:
@@ -562,18 +562,18 @@ def test_a_version_that_nobody_recorded(place: str) -> None:
         message.transaction_file = ""
 
     tamper(place, change, transaction=None)
-    check(place, "transaction", "nothing says what made it", Severity.WARNING)
+    check(place, "transaction", "it has no transaction", Severity.WARNING)
 
 
 def test_a_record_that_cannot_be_read(place: str) -> None:
     tamper(place, transaction=b"\xff\xff\xff")
-    check(place, "transaction", "what made it cannot be read")
+    check(place, "transaction", "its transaction cannot be read")
 
 
 def test_one_transaction_in_two_versions(place: str) -> None:
     older = Table.open(place, version=3).manifest.inline_transaction
     tamper(place, transaction=older)
-    check(place, "transaction_twice", "version 3 holds the same transaction")
+    check(place, "transaction_twice", "version 3 has the same transaction")
 
 
 def test_a_tag_of_what_does_not_exist(place: str) -> None:
@@ -626,13 +626,13 @@ def test_a_branch_that_was_moved(place: str, tmp_path: Path) -> None:
 def test_another_line_that_cannot_be_read(place: str) -> None:
     for path in (Path(place) / "tree/dev/_versions").glob("*.manifest"):
         path.write_bytes(b"nonsense")
-    check(place, "orphans", "which files are needed cannot be told", Severity.WARNING)
+    check(place, "orphans", "orphan files cannot be determined", Severity.WARNING)
 
 
 def test_no_table_and_no_such_extent(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no Lance table"):
         Table.check(str(tmp_path))
-    with pytest.raises(InvalidInput, match="versions='some'"):
+    with pytest.raises(InvalidInput, match="versions must be one of all, head"):
         Table.check(str(tmp_path), "some")  # type: ignore[arg-type]
 
 

@@ -73,7 +73,7 @@ def test_a_wrong_coverage_bit(tmp_path: Path, kind: str, stable: bool) -> None:
     claims = index.with_coverage(BitMap([0, 1, 2, 3, 4]))
     table = table.commit(CreateIndex((claims,))).table
     (found,) = findings(table)
-    assert "index 'it' says that it covers fragment 4, and" in found.what
+    assert "index 'it' covers fragment 4 but" in found.what
     if kind not in KEEP_EVERY_ROW:
         assert (found.rule, found.severity, found.automatic_repair) == (
             "index_unproven",
@@ -82,14 +82,14 @@ def test_a_wrong_coverage_bit(tmp_path: Path, kind: str, stable: bool) -> None:
         )  # of rows without a label there is nothing
         return
     assert (found.rule, found.severity) == ("index_coverage", Severity.ERROR)
-    assert "20 of its rows are not in it" in found.what
+    assert "misses 20 of its rows" in found.what
     assert found.automatic_repair is not None
-    assert found.automatic_repair.what.endswith("no longer say that it covers 4.")
+    assert found.automatic_repair.what.startswith("Remove fragment 4 from the coverage")
     assert "done in version" in found.automatic_repair.apply()
     table = table.refresh()
     assert findings(table) == []
     assert the_only(table).covers == BitMap([0, 1, 2, 3])
-    assert "says so no more" in found.automatic_repair.apply()
+    assert "no longer covers these fragments" in found.automatic_repair.apply()
     check_answers(table)
 
 
@@ -101,7 +101,7 @@ def test_a_row_that_is_missing_from_it(tmp_path: Path, stable: bool) -> None:
     tamper(table, lambda message: message.fragments[1].CopyFrom(whole.message))
     (found,) = findings(table.refresh())
     assert found.rule == "index_coverage"
-    assert "fragment 1, and 3 of its rows" in found.what
+    assert "fragment 1 but misses 3 of its rows" in found.what
 
 
 def swapped(rows: pa.Table) -> pa.Table:
@@ -152,7 +152,7 @@ def test_addresses_that_are_taken_for_row_ids(tmp_path: Path) -> None:
             assert found.rule == "index_unknown"  # of a version that is yet to come, nothing is known
             continue
         assert (found.rule, found.severity) == ("index_rows", Severity.ERROR)
-        assert "is said to hold row ids, and it holds" in found.what
+        assert "should contain row ids, but contains" in found.what
         assert found.automatic_repair is not None
 
 
@@ -166,7 +166,7 @@ def test_row_ids_that_are_taken_for_addresses(tmp_path: Path) -> None:
     tampered(table, "page_data.lance", as_ids)
     found, *_ = findings(table)
     assert found.rule == "index_rows"
-    assert "is said to hold addresses of rows, and it holds row 119 of fragment 0, which has 30" in found.what
+    assert "should contain row addresses, but contains row 119 of fragment 0, which has 30" in found.what
 
 
 def test_rows_of_fragments_that_never_were(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_rows_of_fragments_that_never_were(tmp_path: Path) -> None:
     tampered(table, "page_data.lance", far)
     found, *_ = findings(table)
     assert found.rule == "index_rows"
-    assert "one in fragment 77, which never was" in found.what
+    assert "one in fragment 77, which never existed" in found.what
 
 
 def test_what_is_not_known_is_told(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_part_of_what_became_one(tmp_path: Path) -> None:
     table = table.commit(CreateIndex((index.with_coverage(BitMap([0, 2, 3])),))).table
     (found,) = findings(table)
     assert (found.rule, found.severity) == ("index_reuse", Severity.WARNING)
-    assert "covers fragment 0 and not fragment 1, which became fragment" in found.what
+    assert "covers fragment 0 but not 1; both were compacted to fragment" in found.what
     assert found.automatic_repair is not None
     assert "done" in found.automatic_repair.apply()
     assert findings(table.refresh()) == []
@@ -220,7 +220,7 @@ def test_from_a_shell_it_is_told_before_it_is_done(tmp_path: Path, capsys: pytes
     table = made(tmp_path, "BTREE")
     table = table.commit(CreateIndex((the_only(table).with_coverage(BitMap([0, 1, 2, 3, 4])),))).table
     assert main(["fsck", table.uri, "--head", "--repair", "indices"]) == 1
-    assert "no longer say that it covers 4" in capsys.readouterr().out
+    assert "Remove fragment 4 from the coverage" in capsys.readouterr().out
     assert table.refresh().version == table.version
     assert main(["fsck", table.uri, "--head", "--repair", "indices", "--apply"]) == 0
     assert table.refresh().version == table.version + 1

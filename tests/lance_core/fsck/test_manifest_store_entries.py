@@ -128,7 +128,7 @@ def test_nothing_is_wrong_after_ordinary_work(place: Place) -> None:
 def test_a_version_that_was_reserved_and_is_not_in_place(place: Place) -> None:
     place.set_back(4, keep_final=False)
     check(
-        place, "entry_unfinished", Severity.WARNING, "version 4 is reserved for this file, which is not in its place",
+        place, "entry_unfinished", Severity.WARNING, "version 4 is reserved for this file, which is not published yet",
         done=f"version 4 is at {naming.manifest_path(Version(4))}",
     )  # fmt: skip
     assert place.entry(4).is_final
@@ -141,7 +141,7 @@ def test_a_version_in_place_whose_entry_was_not_moved(place: Place, version: int
     place.set_back(version, keep_final=True)
     if dropped:
         (place.root / place.entry(version).path).unlink()
-    check(place, "entry_untidy", Severity.INFO, f"version {version} is in place", done=f"version {version} is at ")
+    check(place, "entry_untidy", Severity.INFO, f"version {version} is published", done=f"version {version} is at ")
     assert place.entry(version).is_final
     assert not list(place.root.glob(f"_versions/*-{STAGED}"))
 
@@ -149,8 +149,8 @@ def test_a_version_in_place_whose_entry_was_not_moved(place: Place, version: int
 def test_a_reservation_of_a_file_that_is_gone(place: Place) -> None:
     place.reserve(5)
     check(
-        place, "entry_of_nothing", Severity.WARNING, "version 5 is reserved for this file, which is gone",
-        done="the entry of version 5 is removed",
+        place, "entry_of_nothing", Severity.WARNING, "version 5 is reserved for this file, which does not exist",
+        done="the entry of version 5 was removed",
     )  # fmt: skip
     assert place.open().append(rows(5)).version == 5
 
@@ -159,8 +159,8 @@ def test_a_committed_version_whose_manifest_is_gone(place: Place) -> None:
     """It was acknowledged: no repair hides that."""
     place.path(4).unlink()
     check(
-        place, "manifest_gone", Severity.ERROR, "version 4 was committed, and its manifest is gone; the newest that is "
-        "there is 3", done=None,
+        place, "manifest_gone", Severity.ERROR, "version 4 was committed, but its manifest does not "
+        "exist; the newest existing one is 3", done=None,
     )  # fmt: skip
     assert place.open().append(rows(5)).version == 4
     assert place.look() == []
@@ -170,8 +170,8 @@ def test_entries_that_another_librarys_cleanup_left(place: Place) -> None:
     for version in (1, 2):
         place.path(version).unlink()
     check(
-        place, "entry_left", Severity.INFO, "has entries of versions whose manifests are gone: 1-2",
-        done="the entry of version 1 is removed; the entry of version 2 is removed",
+        place, "entry_left", Severity.INFO, "has entries of versions without manifests: 1-2",
+        done="the entry of version 1 was removed; the entry of version 2 was removed",
     )  # fmt: skip
     assert [entry.version for entry in place.entries()] == [3, 4]
 
@@ -179,7 +179,7 @@ def test_entries_that_another_librarys_cleanup_left(place: Place) -> None:
 def test_a_version_committed_past_the_manifest_store(place: Place) -> None:
     place.forget(4)
     check(
-        place, "no_entry", Severity.WARNING, "version 4 was committed past ", done="version 4 is entered",
+        place, "no_entry", Severity.WARNING, "version 4 was committed without ", done="an entry of version 4 was added",
     )  # fmt: skip
     assert place.entry(4) == Entry(Version(4), naming.manifest_path(Version(4)), place.path(4).stat().st_size)
 
@@ -194,8 +194,8 @@ def test_an_entry_of_another_size(place: Place) -> None:
     entry = place.entry(3)
     assert place.manifests.move_entry(place.key, entry, replace(entry, size=7))
     check(
-        place, "entry_size", Severity.WARNING, f"has {entry.size} bytes, and ",
-        done="the entry of version 3 is correct now", after=lambda: place.entry(3) == entry,
+        place, "entry_size", Severity.WARNING, f"has {entry.size} bytes, but ",
+        done="the entry of version 3 was corrected", after=lambda: place.entry(3) == entry,
     )  # fmt: skip
 
 
@@ -211,7 +211,13 @@ def test_an_entry_that_cannot_be_believed(place: Place, path: str) -> None:
     assert place.manifests.move_entry(place.key, entry, replace(entry, path=path))
     with pytest.raises(Corrupt, match="which cannot be its manifest"):
         place.open()
-    check(place, "entry_path", Severity.ERROR, "which cannot be its manifest", done="the entry of version 4 is correct now")
+    check(
+        place,
+        "entry_path",
+        Severity.ERROR,
+        "which cannot be its manifest",
+        done="the entry of version 4 was corrected",
+    )
     assert place.entry(4) == entry
     assert ids(place.open()) == [1, 2, 3, 4]
 
@@ -228,10 +234,10 @@ def test_a_repair_of_an_entry_that_changed_meanwhile_does_nothing(place: Place) 
     assert finding.automatic_repair is not None
     other = replace(entry, path=entry.path[:-1] + "7")
     assert place.manifests.move_entry(place.key, entry, other)
-    assert finding.automatic_repair.apply() == "the entry of version 5 is another one now, and stays"
+    assert finding.automatic_repair.apply() == "the entry of version 5 has changed and was not removed"
     assert place.entry(5) == other
     (place.root / other.path).write_bytes(b"1")
-    assert finding.automatic_repair.apply() == "the entry of version 5 is another one now, and stays"
+    assert finding.automatic_repair.apply() == "the entry of version 5 has changed and was not removed"
 
 
 def test_all_that_is_reserved_and_nothing_is_there(tmp_path: Path) -> None:
@@ -247,10 +253,12 @@ def test_all_that_is_reserved_and_nothing_is_there(tmp_path: Path) -> None:
 def test_a_head_is_moved_aside_with_its_entry(place: Place) -> None:
     place.path(4).write_bytes(b"x" * place.path(4).stat().st_size)
     (finding,) = [
-        each for each in examine(locate(str(place.root), manifest_store=place.manifests)).findings if each.automatic_repair
+        each
+        for each in examine(locate(str(place.root), manifest_store=place.manifests)).findings
+        if each.automatic_repair
     ]
     assert finding.automatic_repair is not None
-    assert "is _versions/" in finding.automatic_repair.apply()
+    assert "was moved to _versions/" in finding.automatic_repair.apply()
     assert [entry.version for entry in place.entries()] == [1, 2, 3]
     assert place.open().append(rows(7)).version == 4
     assert place.look() == []
@@ -264,7 +272,7 @@ def test_from_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     for arguments, code in (([], 1), (["--repair", "entries"], 1), (["--repair", "entries", "--apply"], 0), ([], 0)):
         assert main([*command, *arguments]) == code
         said = capsys.readouterr().out
-        assert ("entries: Enter version 4 into sqlite" in said) is bool(arguments)
+        assert ("entries: Add an entry of version 4 to sqlite" in said) is bool(arguments)
 
 
 def test_a_manifest_store_that_is_down_is_no_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,4 +281,4 @@ def test_a_manifest_store_that_is_down_is_no_damage(tmp_path: Path, capsys: pyte
     assert main(["fsck", str(place.root), "--manifest-store", "postgresql+psycopg://127.0.0.1:1/orders"]) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err.startswith("could not look: ")
+    assert told.err.startswith("the examination failed: ")
