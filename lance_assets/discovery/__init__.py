@@ -1,4 +1,5 @@
-"""Discovery: a sensor that records the versions which other engines commit.
+"""Discovery: a sensor that records the versions which writers outside of Dagster commit.
 
-`sensor.py` runs a tick, `leader.py` elects the daemon that runs it, `reconcile.py` compares a table with its ledger.
+`sensor.py` runs a tick, `leader.py` elects the sensor and the tick that may record, and `reconcile.py` compares a table
+with its ledger.
 """

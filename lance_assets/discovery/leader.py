@@ -1,10 +1,11 @@
-"""One tick at a time records the versions of others: among the sensors of several code locations, and among the daemons
-that evaluate one and the same sensor, as for a while when one replaces another.
+"""Leader election: one sensor and one tick at a time records the versions of other writers on a ledger.
 
-A sensor claims the ledger by its name, and keeps it from tick to tick. Each tick that found something claims it once
-more, for itself, under the name of the last version that it is about to record. Dagster stores a tick's events when its
-code has returned, in their order: so when that version is on the ledger, all of them are, and the claim is over. Where
-the daemon died before, it is over after three minutes. Nothing here waits for that; the next ticks come anyway.
+Sensors of several code locations may declare the same table, and several daemons may evaluate the same sensor, for
+example while one replaces the other. A sensor claims the ledger under its name and keeps the claim from tick to tick
+(`elect_leader`). A tick that found versions also claims the ledger for itself, under the last partition that it is
+about to record (`claim_tick`). Dagster stores the events of a tick in order, after its code has returned: once that
+partition is on the ledger, all of them are, and the claim is over. If the daemon dies before, the claim expires after
+three minutes. No tick waits for that, since later ticks retry anyway.
 """
 
 import time
@@ -29,7 +30,7 @@ from lance_assets.ledger.recording_claims import (
 )
 
 _TICK_END_PREFIX = ".."
-"""Before the last partition of a tick; no version's key begins with it."""
+"""Prefix of the last partition of a tick in its claim; no partition key of a version begins with it."""
 _CHECKS_MAX = 20
 _POLL_INTERVAL_S = 0.1
 _sleep = time.sleep
@@ -38,84 +39,84 @@ _NO_CLAIMANT = ""
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
+    """Result of a leader election, from the point of view of one sensor."""
+
     other_leader: str | None
-    """The sensor that speaks for the versions of others, if it is another one."""
+    """Another sensor that leads the ledger or competes for it; `None` if the calling sensor leads."""
     is_idle: bool
-    """Nobody is recording."""
+    """True if no recorder has a claim on a version."""
 
 
 def new_tick_claimant() -> str:
-    """A claimant like no other."""
+    """Return a unique claimant name for a tick."""
     return f"{TICK_PREFIX}{uuid4().hex[:16]}"
 
 
 def elect_leader(instance: dg.DagsterInstance, ledger: Ledger, sensor: str, now: datetime) -> Leadership:
-    """Be the one sensor that speaks for the versions of others, until ten minutes after the last time, or learn which
-    is. Removes what died with its claimants, and the claims of ticks whose events are stored.
+    """Try to become the sensor that records the versions of other writers, and return the leader.
 
-    Of two that begin at once neither speaks at first: the later one goes, the earlier waits until it has.
+    The leader keeps its role until ten minutes after its last call. If two sensors begin concurrently, neither
+    leads at first: the later one withdraws, and the earlier one leads once it has. The call also deletes the claims of
+    dead claimants and the claims of ticks whose events are stored.
     """
     seconds = int(now.timestamp())
     is_live = liveness_check(instance, _NO_CLAIMANT, seconds)
-    there = list_claims(instance, ledger)
-    dead = [each for each in there if not is_live(each)]
-    looking = [each for each in there if each.partition == WHOLE_LEDGER and each not in dead]
-    own = [each for each in looking if each.claimant == sensor]
-    if looking == own and not any(_is_recent(each, seconds) for each in own):
+    claims = list_claims(instance, ledger)
+    dead = [claim for claim in claims if not is_live(claim)]
+    candidates = [claim for claim in claims if claim.partition == WHOLE_LEDGER and claim not in dead]
+    own = [claim for claim in candidates if claim.claimant == sensor]
+    if candidates == own and not any(_is_recent(claim, seconds) for claim in own):
         dead += own
         own = [Claim(WHOLE_LEDGER, sensor, seconds)]
         register_partition_keys(instance, ledger.claim_set, [own[0].key])
-        there = list_claims(instance, ledger)
-        looking = [each for each in there if each.partition == WHOLE_LEDGER and each not in dead]
-    others = [each.claimant for each in looking if each.claimant != sensor]
-    if others and looking[0].claimant != sensor:
+        claims = list_claims(instance, ledger)
+        candidates = [claim for claim in claims if claim.partition == WHOLE_LEDGER and claim not in dead]
+    others = [claim.claimant for claim in candidates if claim.claimant != sensor]
+    if others and candidates[0].claimant != sensor:
         dead += own
-    dead += _stored_tick_claims(instance, ledger, (each for each in there if each not in dead))
-    for each in dict.fromkeys(dead):
-        instance.delete_dynamic_partition(ledger.claim_set, each.key)
-    is_quiet = all(each.partition == WHOLE_LEDGER or each in dead for each in there)
-    return Leadership(others[0] if others else None, is_quiet)
+    dead += _stored_tick_claims(instance, ledger, (claim for claim in claims if claim not in dead))
+    for claim in dict.fromkeys(dead):
+        instance.delete_dynamic_partition(ledger.claim_set, claim.key)
+    is_idle = all(claim.partition == WHOLE_LEDGER or claim in dead for claim in claims)
+    return Leadership(others[0] if others else None, is_idle)
 
 
 def claim_tick(instance: dg.DagsterInstance, ledger: Ledger, tick: str, last: str, now: datetime) -> bool:
-    """Whether this tick may record what it found, of which `last` is the last partition. From then on no other may,
-    until that is on the ledger; what was recorded before is for the caller to look at again.
+    """Return whether this tick may record the versions that it found, the last of which has the partition `last`.
 
-    Of two at once the later one goes. The earlier waits for that a moment: one that stays has not seen it, as where a
-    database shows a key late, and may be recording. Then both leave it, and the next ticks come to it.
+    No other tick may record until that partition is on the ledger. The caller must read the ledger again after this
+    call. If two ticks claim concurrently, the later one withdraws, and the earlier one waits a moment for that.
+    If the later claim stays, its tick may not have seen the earlier one, as on a database that shows a key late, and
+    may be recording. Then both withdraw, and later ticks record the versions.
     """
     own = Claim(f"{_TICK_END_PREFIX}{last}", tick, int(now.timestamp()))
     register_partition_keys(instance, ledger.claim_set, [own.key])
     is_live = liveness_check(instance, tick, own.seconds)
-    for look in range(_CHECKS_MAX):
-        if look:
+    for attempt in range(_CHECKS_MAX):
+        if attempt:
             _sleep(_POLL_INTERVAL_S)
-        ticks = [
-            each
-            for each in list_claims(instance, ledger)
-            if each.partition.startswith(_TICK_END_PREFIX) and is_live(each)
-        ]
-        others = [each for each in ticks if each != own]
-        over = _stored_tick_claims(instance, ledger, others)
-        left = [each for each in ticks if each not in over or each == own]
-        if left == [own]:
+        claims = list_claims(instance, ledger)
+        ticks = [claim for claim in claims if claim.partition.startswith(_TICK_END_PREFIX) and is_live(claim)]
+        stored = _stored_tick_claims(instance, ledger, [claim for claim in ticks if claim != own])
+        active = [claim for claim in ticks if claim not in stored or claim == own]
+        if active == [own]:
             return True
-        if not left or left[0] != own:
+        if not active or active[0] != own:
             break
     release_claims(instance, ledger, tick)
     return False
 
 
 def _stored_tick_claims(instance: dg.DagsterInstance, ledger: Ledger, claims: Iterable[Claim]) -> list[Claim]:
-    """Of these, the ticks' claims on what is on the ledger."""
+    """Return those of the claims that belong to ticks whose last partition is on the ledger."""
     by_partition: dict[str, list[Claim]] = {}
-    for each in claims:
-        if each.claimant.startswith(TICK_PREFIX):
-            by_partition.setdefault(each.partition.removeprefix(_TICK_END_PREFIX), []).append(each)
+    for claim in claims:
+        if claim.claimant.startswith(TICK_PREFIX):
+            by_partition.setdefault(claim.partition.removeprefix(_TICK_END_PREFIX), []).append(claim)
     stored = recorded_data_versions(instance, ledger, by_partition) if by_partition else {}
-    return [each for partition in stored for each in by_partition[partition]]
+    return [claim for partition in stored for claim in by_partition[partition]]
 
 
-def _is_recent(each: Claim, seconds: int) -> bool:
-    """Far from its end, so that it need not be made anew."""
-    return seconds - each.seconds < CLAIM_LIFETIME.total_seconds() / 2
+def _is_recent(claim: Claim, seconds: int) -> bool:
+    """Return whether a claim is far from its end, so that it need not be renewed."""
+    return seconds - claim.seconds < CLAIM_LIFETIME.total_seconds() / 2

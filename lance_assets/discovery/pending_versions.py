@@ -1,8 +1,8 @@
-"""Reading the versions of a table that nobody has looked at: what there is to say of each, which are left to others.
+"""Pending versions: reads the versions above a table's watermark and decides which of them the sensor records.
 
-A version whose transaction names one of our runs is left to that run while it may still record it, and for ten minutes
-at most. One that is damaged is passed over, and looked at again with each tick: it may be repaired. Nothing here puts
-anything on a ledger; what becomes of what was read is decided in `reconcile.py`.
+A version whose transaction names a Dagster run is left to that run while the run may still record it, for at most ten
+minutes. A damaged version is skipped and checked again with each tick, since it may be repaired. This module records
+nothing; `reconcile.py` uses its results. Start with `read_pending`.
 """
 
 import time
@@ -28,30 +28,30 @@ from lance_core import LanceError, StorageError, Table, VersionInfo
 
 RUN_WAIT_MAX = timedelta(minutes=10)
 
-# What a table can do to whoever reads it: it is anybody's bytes, numbers out of range and types that nobody knows.
+# Errors that reading an untrusted table can raise: its bytes may hold numbers out of range and unknown types.
 TABLE_ERRORS = (LanceError, pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, ValueError)
 
 _EVENT_BYTES = 6_000
 _COLUMN_BYTES = 250
-"""What an event weighs on its way to the daemon, besides the names and types of columns."""
+"""Estimated size of an event and of each of its columns in the result of a tick, without the column names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """How far a table has been looked through."""
+    """High-water mark of discovery in one table, stored in the sensor's cursor."""
 
     incarnation: int
     version: int
+    """All versions up to this one are processed, except the unreadable ones."""
     settled_count: int
-    """How many versions there were when nothing else was left to do; 0 where something was."""
+    """Number of versions when nothing else was left to do; 0 if something was."""
     unreadable: tuple[int, ...] = ()
-    """Versions up to `version` that are to be looked at again, since they could not be read."""
+    """Versions up to `version` that could not be read and are checked again."""
 
 
 @dataclass(slots=True)
 class TickBudget:
-    """What one tick may do: whoever waits for its answer takes it for lost after a minute, and refuses one that is too
-    large."""
+    """Limits of one tick. The daemon drops a result that takes longer than a minute or is too large."""
 
     versions: int
     bytes: int
@@ -59,9 +59,11 @@ class TickBudget:
     clock: Callable[[], float] = time.monotonic
 
     def is_spent(self) -> bool:
+        """Return whether the tick has reached a limit."""
         return self.versions <= 0 or self.bytes <= 0 or self.clock() >= self.ends
 
     def charge(self, facts: VersionFacts) -> None:
+        """Subtract the event of one version from the budget."""
         self.versions -= 1
         names = sum(len(field.name) for field in facts.schema)
         self.bytes -= _EVENT_BYTES + _COLUMN_BYTES * len(facts.schema) + names
@@ -69,18 +71,19 @@ class TickBudget:
 
 @dataclass(slots=True)
 class PendingVersions:
-    """What is to be said of some versions, each looked at by itself."""
+    """Result of reading some versions, each on its own."""
 
     last: int
-    """Up to here nothing is left to be looked at, besides `unreadable`."""
+    """All versions up to this one are processed, except the unreadable ones."""
     unreadable: list[int]
     to_record: list[tuple[VersionFacts, dg.AssetMaterialization]] = field(default_factory=list)
     known: set[str] = field(default_factory=set)
     """Partitions that were recorded before."""
     notes: list[str] = field(default_factory=list)
+    """Messages for the log and the page of the sensor."""
     checked: int = 0
     last_table: Table | None = None
-    """The version that was read last."""
+    """The table at the version that was read last."""
 
 
 def read_pending(
@@ -94,49 +97,50 @@ def read_pending(
     now: datetime,
     retained: int,
 ) -> PendingVersions:
-    """`retained` is how many versions the ledger has so far."""
-    read = PendingVersions(watermark.version, list(watermark.unreadable))
-    known = recorded_data_versions(instance, ledger, [partition_key(number, incarnation) for number in versions])
+    """Read these versions within the budget. `retained` is the number of versions that are on the ledger."""
+    pending = PendingVersions(watermark.version, list(watermark.unreadable))
+    recorded = recorded_data_versions(instance, ledger, [partition_key(version, incarnation) for version in versions])
     is_waiting = False
-    for number in versions:
+    for version in versions:
         if budget.is_spent():
             break
-        read.checked += 1
-        is_old = number in watermark.unreadable
+        pending.checked += 1
+        was_unreadable = version in watermark.unreadable
         try:
-            read.last_table = table.at(number)
-            info = read.last_table.version_info()
-            facts = discovered_facts(read.last_table, info, incarnation)
-            stands = recording_state(facts, known)
-            if stands is RecordingState.TAKEN:
-                read.notes.append(already_recorded_message(ledger, facts.partition))
-            elif stands is RecordingState.RECORDED:
-                read.known.add(facts.partition)
+            pending.last_table = table.at(version)
+            info = pending.last_table.version_info()
+            facts = discovered_facts(pending.last_table, info, incarnation)
+            state = recording_state(facts, recorded)
+            if state is RecordingState.TAKEN:
+                pending.notes.append(already_recorded_message(ledger, facts.partition))
+            elif state is RecordingState.RECORDED:
+                pending.known.add(facts.partition)
             elif _is_left_to_its_run(instance, facts, info, now):
-                read.notes.append(
-                    f"{ledger.label}: version {number} is left to its run {facts.run_id}, which is not finished"
+                pending.notes.append(
+                    f"{ledger.label}: version {version} is left to its run {facts.run_id}, which is still active"
                 )
-                if is_old:
+                if was_unreadable:
                     continue
                 is_waiting = True
             else:
-                read.to_record.append((facts, build_materialization(instance, ledger, facts, retained=retained + 1)))
+                pending.to_record.append((facts, build_materialization(instance, ledger, facts, retained=retained + 1)))
                 retained += 1
                 budget.charge(facts)
-            if is_old:
-                read.unreadable.remove(number)
-        except StorageError as error:  # it may pass: the next tick begins here
-            read.notes.append(f"{ledger.label}: version {number}: {error_text(error)}")
+            if was_unreadable:
+                pending.unreadable.remove(version)
+        except StorageError as error:  # it may be temporary, so the next tick begins with this version
+            pending.notes.append(f"{ledger.label}: version {version}: {error_text(error)}")
             break
         except TABLE_ERRORS as error:
-            if not is_old:  # said once
-                read.unreadable.append(number)
-                read.notes.append(
-                    f"{ledger.label}: version {number} is not recorded, until it is repaired: {error_text(error)}"
+            if not was_unreadable:  # reported once
+                pending.unreadable.append(version)
+                pending.notes.append(
+                    f"{ledger.label}: version {version} cannot be read and is recorded once it is repaired: "
+                    f"{error_text(error)}"
                 )
         if not is_waiting:
-            read.last = max(read.last, number)
-    return read
+            pending.last = max(pending.last, version)
+    return pending
 
 
 def _is_left_to_its_run(instance: dg.DagsterInstance, facts: VersionFacts, info: VersionInfo, now: datetime) -> bool:
@@ -144,7 +148,7 @@ def _is_left_to_its_run(instance: dg.DagsterInstance, facts: VersionFacts, info:
 
 
 def _may_record(instance: dg.DagsterInstance, run_id: str | None) -> bool:
-    """Whether this run, or one that goes on for it, is at work in this instance."""
+    """Return whether this run, or a run that retries it, is active in this instance."""
     run = instance.get_run_by_id(run_id) if run_id else None
     if run is None:
         return False
@@ -155,4 +159,5 @@ def _may_record(instance: dg.DagsterInstance, run_id: str | None) -> bool:
 
 
 def error_text(error: Exception) -> str:
+    """Return the message of an error, with its type if it is not an error of the core."""
     return str(error) if isinstance(error, LanceError) else f"{type(error).__name__}: {error}"

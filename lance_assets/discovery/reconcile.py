@@ -1,8 +1,8 @@
-"""One look at one table: which of its versions are to be put on the ledger, and which partitions have lost theirs.
+"""Reconciliation: compares one table with its ledger and decides what to record and which partitions to retire.
 
-What is to be said of each version is read in `pending_versions.py`. What keeps a version from being recorded twice is
-the ledger itself, and that one tick at a time records (`leader.py`). When a look is due, and what becomes of what it
-brought, is decided in `sensor.py`.
+`pending_versions.py` reads the versions. The ledger itself prevents that a version is recorded twice, together with the
+rule that one tick at a time records (`leader.py`). `sensor.py` decides when to reconcile a table, and returns the
+results to Dagster. Start with `reconcile`.
 """
 
 from collections.abc import Sequence
@@ -25,32 +25,34 @@ from lance_assets.ledger.version_metadata import VersionFacts
 from lance_core import Table
 
 RETIRED_PER_TICK = 200
-"""Dagster deletes them one by one."""
+"""Dagster deletes partition keys one by one."""
 UNREADABLE_MAX = 100
-"""Damaged versions that are looked at with each tick; of more, the newest."""
+"""Number of damaged versions that are checked again with each tick; of more, only the newest."""
 
 
 @dataclass(slots=True)
 class DiscoveryCache:
-    """What this process has learnt of tables and need not ask the database for again. It may be lost at any time."""
+    """Cache of table incarnations in this process, which saves queries to the database. It may be lost at any time."""
 
     incarnations: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """By ledger: the identity of the table there, and its epoch."""
+    """Identity and incarnation of the current table, by the label of its ledger."""
 
     def incarnation(
-        self, instance: dg.DagsterInstance, ledger: Ledger, identity: str | None, seen: Watermark | None
+        self, instance: dg.DagsterInstance, ledger: Ledger, identity: str | None, watermark: Watermark | None
     ) -> int:
-        if identity is not None and seen and self.incarnations.get(ledger.label) == (identity, seen.incarnation):
-            return seen.incarnation
-        epoch = incarnation_of(instance, ledger, identity)
+        """Return the incarnation of the table with this identity."""
+        cached = self.incarnations.get(ledger.label)
+        if identity is not None and watermark and cached == (identity, watermark.incarnation):
+            return watermark.incarnation
+        incarnation = incarnation_of(instance, ledger, identity)
         if identity is not None:
-            self.incarnations[ledger.label] = (identity, epoch)
-        return epoch
+            self.incarnations[ledger.label] = (identity, incarnation)
+        return incarnation
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedTable:
-    """A table as it was found, read without a look at Dagster."""
+    """Table at its newest version with its identity and its versions, read without access to Dagster."""
 
     table: Table
     identity: str | None
@@ -58,22 +60,25 @@ class OpenedTable:
 
     @classmethod
     def open(cls, ledger: Ledger) -> "OpenedTable":
+        """Open the table of a ledger."""
         table = ledger.open()
         return cls(table, ledger.identity_of(table), table.version_numbers())
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileResult:
-    """What one look at one table brought."""
+    """Result of reconciling one table."""
 
     watermark: Watermark | None
     events: tuple[dg.AssetMaterialization, ...] = ()
     check_evaluations: tuple[dg.AssetCheckEvaluation, ...] = ()
-    """What checks found of the versions that the events are about."""
+    """Results of the checks on the versions of `events`."""
     retired: tuple[str, ...] = ()
-    """Partitions of versions that do not exist any more."""
+    """Partitions of versions that no longer exist."""
     has_more: bool = False
+    """True if the budget ended before the last version."""
     notes: tuple[str, ...] = ()
+    """Messages for the log and the page of the sensor."""
 
 
 def reconcile(
@@ -88,101 +93,106 @@ def reconcile(
     now: datetime,
     checks: Sequence[Check] = (),
 ) -> ReconcileResult:
+    """Compare a table with its ledger; return the events to store, the partitions to retire and the new watermark."""
     table = opened.table
-    epoch = cache.incarnation(instance, ledger, opened.identity, watermark)
-    if watermark == Watermark(epoch, table.version, len(opened.versions)):
+    incarnation = cache.incarnation(instance, ledger, opened.identity, watermark)
+    if watermark == Watermark(incarnation, table.version, len(opened.versions)):
         return ReconcileResult(watermark)
-    watch = elect_leader(instance, ledger, sensor, now)
-    if watch.other_leader:
-        return ReconcileResult(
-            watermark, notes=(f"{ledger.label}: the versions of others are registered by {watch.other_leader}",)
-        )
-    # Keys before versions: one that has a key and is not listed then is gone, not new.
+    leadership = elect_leader(instance, ledger, sensor, now)
+    if leadership.other_leader:
+        note = f"{ledger.label}: the versions of other writers are recorded by {leadership.other_leader}"
+        return ReconcileResult(watermark, notes=(note,))
+    # Keys are read before versions: a version with a key that is not listed was removed, and is not new.
     keys = set(instance.get_dynamic_partitions(ledger.partition_set))
-    numbers = table.version_numbers()
+    versions = table.version_numbers()
     notes = []
-    if watermark and watermark.incarnation != epoch:
-        notes.append(_recreated_message(ledger, epoch))
-    # A table that was put back to an older state is looked through again.
-    known = (
-        watermark
-        if watermark and watermark.incarnation == epoch and watermark.version <= table.version
-        else Watermark(epoch, 0, 0)
-    )
-    unseen = [number for number in numbers if number > known.version or number in known.unreadable]
+    if watermark and watermark.incarnation != incarnation:
+        notes.append(_recreated_message(ledger, incarnation))
+    # A table that was restored to an older state outside of Lance is read from its first version again.
+    is_valid = watermark and watermark.incarnation == incarnation and watermark.version <= table.version
+    start = watermark if watermark and is_valid else Watermark(incarnation, 0, 0)
+    unprocessed = [version for version in versions if version > start.version or version in start.unreadable]
     retired_max = min(budget.versions, RETIRED_PER_TICK)
     retained = sum(map(is_version_key, keys))
-    read = read_pending(instance, ledger, epoch, table, unseen[: budget.versions], known, budget, now, retained)
-    if read.last_table is not None and ledger.identity_of(read.last_table) != opened.identity:
-        return ReconcileResult(
-            watermark, notes=(*notes, f"{ledger.label}: the table was replaced while it was looked at")
-        )
-    found = _claim_records(instance, ledger, read, now)
-    fresh = [event.partition for event in found.events if event.partition is not None]
-    exist = {partition_key(number, epoch) for number in numbers}
-    # Before the events that Dagster stores when this returns: an event without its key is a partition on no page.
-    add_partitions(instance, ledger, [*fresh, *sorted(read.known - keys)])
-    gone = sorted(key for key in keys - exist if is_version_key(key))
-    many = growth_warning(ledger, retained, retained + len(found.events))
-    is_done = len(gone) <= retired_max and watch.is_idle and not read.to_record
-    again = [number for number in read.unreadable if number in numbers and number <= found.last]
-    if len(again) > UNREADABLE_MAX:
+    pending = read_pending(
+        instance, ledger, incarnation, table, unprocessed[: budget.versions], start, budget, now, retained
+    )
+    if pending.last_table is not None and ledger.identity_of(pending.last_table) != opened.identity:
+        note = f"{ledger.label}: the table was replaced during this tick; the next tick reads the new one"
+        return ReconcileResult(watermark, notes=(*notes, note))
+    claimed = _claim_records(instance, ledger, pending, now)
+    new_keys = [event.partition for event in claimed.events if event.partition is not None]
+    existing = {partition_key(version, incarnation) for version in versions}
+    # Keys come before the events, which Dagster stores when this returns: no page lists an event without its key.
+    add_partitions(instance, ledger, [*new_keys, *sorted(pending.known - keys)])
+    removed = sorted(key for key in keys - existing if is_version_key(key))
+    growth = growth_warning(ledger, retained, retained + len(claimed.events))
+    is_settled = len(removed) <= retired_max and leadership.is_idle and not pending.to_record
+    unreadable = [version for version in pending.unreadable if version in versions and version <= claimed.last]
+    if len(unreadable) > UNREADABLE_MAX:
         notes.append(
-            f"{ledger.label}: of {len(again)} damaged versions the newest {UNREADABLE_MAX} are looked at again; once others "
-            "are repaired, reset the cursor of this sensor"
+            f"{ledger.label}: {len(unreadable)} versions are damaged, and only the newest {UNREADABLE_MAX} are checked "
+            "again. After the repair of an older one, reset the cursor of this sensor"
         )
     return ReconcileResult(
-        Watermark(epoch, found.last, len(numbers) if is_done else 0, tuple(again[-UNREADABLE_MAX:])),
-        tuple(found.events),
-        tuple(_evaluate_checks(instance, ledger, checks, table, found.events, now)),
-        tuple(gone[:retired_max]),
-        read.checked < len(unseen),
-        (*notes, *read.notes, *found.notes, *([many] if many else [])),
+        Watermark(incarnation, claimed.last, len(versions) if is_settled else 0, tuple(unreadable[-UNREADABLE_MAX:])),
+        tuple(claimed.events),
+        tuple(_evaluate_checks(instance, ledger, checks, table, claimed.events, now)),
+        tuple(removed[:retired_max]),
+        pending.checked < len(unprocessed),
+        (*notes, *pending.notes, *claimed.notes, *([growth] if growth else [])),
     )
 
 
 @dataclass(slots=True)
 class _ClaimedRecords:
+    """Events that this tick stores, and the version up to which everything is processed then."""
+
     last: int
     events: list[dg.AssetMaterialization] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def _claim_records(
-    instance: dg.DagsterInstance, ledger: Ledger, read: PendingVersions, now: datetime
+    instance: dg.DagsterInstance, ledger: Ledger, pending: PendingVersions, now: datetime
 ) -> _ClaimedRecords:
-    """The events that are this tick's to record; the others are looked at again."""
-    found = _ClaimedRecords(read.last)
-    held = _claim_for_tick(instance, ledger, [facts for facts, _ in read.to_record], now)
-    for facts, event in read.to_record:
+    """Claim the pending versions and return the events that this tick stores. Later ticks check the others again."""
+    claimed = _ClaimedRecords(pending.last)
+    held = _claim_for_tick(instance, ledger, [facts for facts, _ in pending.to_record], now)
+    for facts, event in pending.to_record:
         if facts.partition in held:
-            found.events.append(event)
+            claimed.events.append(event)
         else:
-            found.notes.append(f"{ledger.label}: version {facts.version} is being recorded by a run, or another tick")
-            found.last = min(found.last, facts.version - 1)
-    return found
+            claimed.notes.append(
+                f"{ledger.label}: version {facts.version} is being recorded by a run or by another tick"
+            )
+            claimed.last = min(claimed.last, facts.version - 1)
+    return claimed
 
 
 def _claim_for_tick(
-    instance: dg.DagsterInstance, ledger: Ledger, fresh: Sequence[VersionFacts], now: datetime
+    instance: dg.DagsterInstance, ledger: Ledger, pending: Sequence[VersionFacts], now: datetime
 ) -> frozenset[str]:
-    """The partitions that are for this tick to record. No run can come along for a version that no run has made; of
-    others it may, and one that came later may not have seen the claim, and then it records. The claims stay until a
-    tick finds the events stored."""
+    """Return the partitions that this tick may record.
+
+    Only a version that a run committed can be recorded by a run too, so only such versions need claims. A run that
+    claims one later may not have seen the claim of this tick, so a contested version is left to the run. The claims
+    stay until a later tick finds the events stored.
+    """
     tick = new_tick_claimant()
-    shared = [facts.partition for facts in fresh if facts.run_id is not None]
-    claimed = claim_partitions(instance, ledger, shared, tick, now)
-    held = claimed.held - claimed.contested
-    if left := set(shared) - held:
-        release_claims(instance, ledger, tick, left)
-    ours = [facts.partition for facts in fresh if facts.run_id is None or facts.partition in held]
-    if not ours or not claim_tick(instance, ledger, tick, ours[-1], now):
+    shared = [facts.partition for facts in pending if facts.run_id is not None]
+    claims = claim_partitions(instance, ledger, shared, tick, now)
+    held = claims.held - claims.contested
+    if not_held := set(shared) - held:
+        release_claims(instance, ledger, tick, not_held)
+    own = [facts.partition for facts in pending if facts.run_id is None or facts.partition in held]
+    if not own or not claim_tick(instance, ledger, tick, own[-1], now):
         return frozenset()
-    since = recorded_data_versions(instance, ledger, ours)
-    if ours[-1] in since:  # by that one this tick is known to be done, and it would be now
+    recorded = recorded_data_versions(instance, ledger, own)
+    if own[-1] in recorded:  # this partition marks the tick as finished, and it would count as finished already
         release_claims(instance, ledger, tick)
         return frozenset()
-    return frozenset(ours) - since.keys()
+    return frozenset(own) - recorded.keys()
 
 
 def _evaluate_checks(
@@ -193,21 +203,24 @@ def _evaluate_checks(
     events: Sequence[dg.AssetMaterialization],
     now: datetime,
 ) -> list[dg.AssetCheckEvaluation]:
-    cheap = [check for check in checks if not check.reads_data]
-    found: list[dg.AssetCheckEvaluation] = []
-    for event in events if cheap else ():
+    """Evaluate the checks that read no rows on the versions of `events`."""
+    metadata_checks = [check for check in checks if not check.reads_data]
+    evaluations: list[dg.AssetCheckEvaluation] = []
+    for event in events if metadata_checks else ():
         assert event.partition is not None
-        number = version_of(event.partition)
+        version = version_of(event.partition)
         try:
-            seen = context_at(head.at(number), instance=instance, is_head=number == head.version, now=now)
-        except TABLE_ERRORS:  # it went, or is damaged; that is told where it is recorded
+            context = context_at(head.at(version), instance=instance, is_head=version == head.version, now=now)
+        except TABLE_ERRORS:  # the version was removed or is damaged, which its recording reports
             continue
-        found += [evaluation_event(ledger, each, event.partition) for each in evaluate_all(cheap, seen)]
-    return found
+        evaluations += [
+            evaluation_event(ledger, evaluated, event.partition) for evaluated in evaluate_all(metadata_checks, context)
+        ]
+    return evaluations
 
 
-def _recreated_message(ledger: Ledger, epoch: int) -> str:
+def _recreated_message(ledger: Ledger, incarnation: int) -> str:
     return (
-        f"{ledger.label}: the table at {ledger.shown_uri} is not the one that was there before; its versions have "
-        f"partitions of their own, from {partition_key(1, epoch)} on"
+        f"{ledger.label}: the table at {ledger.shown_uri} was replaced by another one; its versions have their own "
+        f"partition keys, beginning with {partition_key(1, incarnation)}"
     )

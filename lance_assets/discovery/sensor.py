@@ -1,9 +1,9 @@
-"""Finding the versions that others committed, by looking: one sensor for one table or many.
+"""Discovery sensor: finds the versions that writers outside of Dagster commit, for one table or many.
 
-Each tick opens the tables, and reads more of those alone that have changed (`reconcile.py`). It ends in time whatever
-there is to tell: versions beyond its bounds come with the next tick, which begins with the tables that this one did not
-reach. The cursor says how far each table has been looked through; what keeps a version from being recorded twice is the
-ledger itself, so a lost or renamed cursor does no harm.
+Each tick opens all tables and reads only those that have changed (`reconcile.py`). It ends within its budget: versions
+beyond it follow with the next tick, which begins with the tables that this one did not reach. The cursor holds the
+watermark of each table. The ledger itself prevents that a version is recorded twice, so a lost or renamed cursor is
+harmless. Start with `discovery_sensor`.
 """
 
 import json
@@ -19,6 +19,7 @@ from functools import partial
 import dagster as dg
 
 from lance_assets.checks.check import Check
+from lance_assets.common.text import format_count
 from lance_assets.discovery.pending_versions import TABLE_ERRORS, TickBudget, Watermark, error_text
 from lance_assets.discovery.reconcile import DiscoveryCache, OpenedTable, ReconcileResult, reconcile
 from lance_assets.ledger.ledger import Ledger, check_name
@@ -27,33 +28,39 @@ from lance_core import InvalidInput, NotFound
 INTERVAL_S = 30
 VERSIONS_PER_TICK = 2_000
 SECONDS_PER_TICK = 20.0
-"""Dagster gives a sensor's code a minute, and then forgets what it did."""
+"""Dagster drops the result of a tick that takes longer than a minute."""
 BYTES_PER_TICK = 40_000_000
-"""Of a hundred million that Dagster takes."""
+"""Dagster accepts results of up to a hundred million bytes."""
 _OPENED_AHEAD = 8
 _OPENING_S_MIN = 5.0
 
 
 @dataclass(slots=True)
 class Cursor:
+    """Cursor of the sensor: the watermark of each table by the label of its ledger."""
+
     tables: dict[str, Watermark] = field(default_factory=dict)
     first: str = ""
-    """The table that the next tick begins with."""
+    """Label of the ledger that the next tick begins with."""
 
     @classmethod
     def parse(cls, text: str | None) -> "Cursor":
-        """What does not parse was written by another version of this code; the ledger keeps that harmless."""
+        """Parse a cursor.
+
+        A cursor that does not parse was written by another version of this code and counts as empty, which is harmless.
+        """
         try:
             fields = json.loads(text or "{}")
-            seen = {label: _watermark_of(*map(int, numbers)) for label, numbers in fields["tables"].items()}
-            return cls(seen, str(fields["first"]))
+            tables = {label: _watermark_of(*map(int, numbers)) for label, numbers in fields["tables"].items()}
+            return cls(tables, str(fields["first"]))
         except (ValueError, TypeError, KeyError, AttributeError):
             return cls()
 
     def encode(self) -> str:
+        """Return the cursor as text."""
         tables = {
-            label: [seen.incarnation, seen.version, seen.settled_count, *seen.unreadable]
-            for label, seen in self.tables.items()
+            label: [watermark.incarnation, watermark.version, watermark.settled_count, *watermark.unreadable]
+            for label, watermark in self.tables.items()
         }
         return json.dumps({"tables": tables, "first": self.first}, sort_keys=True)
 
@@ -69,12 +76,15 @@ def discovery_sensor(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     clock: Callable[[], float] = time.monotonic,
 ) -> dg.SensorDefinition:
-    """Registers the versions that others commit to these tables. `checks` are asked about them, by the label of their
-    ledger: those of them that read no data, for a tick is short."""
+    """Return a sensor that records the versions which other writers commit to these tables.
+
+    `checks`, by the label of a ledger, are evaluated on these versions. Checks that read rows are left out, since a
+    tick must be short.
+    """
     check_name(name, subject="a sensor's name")
     if interval_s < 1 or versions_per_tick < 1 or seconds_per_tick <= 0:
-        raise InvalidInput(f"sensor {name!r}: interval_s, versions_per_tick and seconds_per_tick count from 1")
-    memory = DiscoveryCache()
+        raise InvalidInput(f"sensor {name!r}: interval_s, versions_per_tick and seconds_per_tick must be positive")
+    cache = DiscoveryCache()
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         budget = TickBudget(versions_per_tick, BYTES_PER_TICK, clock() + seconds_per_tick, clock)
@@ -83,7 +93,7 @@ def discovery_sensor(
             ledgers,
             sensor=_sensor_claimant(context, name),
             budget=budget,
-            cache=memory,
+            cache=cache,
             checks=checks or {},
             now=now(),
         )
@@ -93,9 +103,8 @@ def discovery_sensor(
         evaluation_fn=evaluate,
         minimum_interval_seconds=interval_s,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Registers versions that others committed, and retires those that were cleaned up, of "
-        + ", ".join(each.label for each in ledgers)
-        + ".",
+        description="Records the versions that other writers commit, and retires the partitions of versions that were "
+        "cleaned up. Tables: " + ", ".join(ledger.label for ledger in ledgers) + ".",
     )
 
 
@@ -109,25 +118,25 @@ def run_tick(
     checks: Mapping[str, Sequence[Check]],
     now: datetime,
 ) -> dg.SensorResult:
+    """Reconcile the tables within the budget, and return what Dagster stores."""
     instance, cursor = context.instance, Cursor.parse(context.cursor)
     events: list[dg.AssetMaterialization] = []
-    judged: list[dg.AssetCheckEvaluation] = []
-    retired: list[dg.DeleteDynamicPartitionsRequest] = []
+    check_evaluations: list[dg.AssetCheckEvaluation] = []
+    retirements: list[dg.DeleteDynamicPartitionsRequest] = []
     notes: list[str] = []
     order = _rotate_to(ledgers, cursor.first)
     first = ""
-    for position, (ledger, opened) in enumerate(_open_ahead(order, budget)):
+    for position, (ledger, wait_for_table) in enumerate(_open_ahead(order, budget)):
         if budget.is_spent():
             first = ledger.label
             break
-        seen = cursor.tables.get(ledger.label)
+        watermark = cursor.tables.get(ledger.label)
         try:
-            table = opened()
-            looked = reconcile(
+            result = reconcile(
                 instance,
                 ledger,
-                table,
-                seen,
+                wait_for_table(),
+                watermark,
                 sensor=sensor,
                 budget=budget,
                 cache=cache,
@@ -135,67 +144,74 @@ def run_tick(
                 now=now,
             )
         except NotFound:
-            looked = ReconcileResult(
-                seen, notes=(f"{ledger.label}: there is no {ledger.description} at {ledger.shown_uri} yet",)
-            )
+            note = f"{ledger.label}: there is no {ledger.description} at {ledger.shown_uri} yet"
+            result = ReconcileResult(watermark, notes=(note,))
         except TimeoutError:
-            looked = ReconcileResult(seen, notes=(f"{ledger.label}: {ledger.shown_uri} did not answer in time",))
-        except TABLE_ERRORS as error:  # one damaged table must not keep the others from being looked at
-            looked = ReconcileResult(seen, notes=(f"{ledger.label}: {error_text(error)}",))
-        events += looked.events
-        judged += looked.check_evaluations
-        notes += looked.notes
-        if looked.retired:
-            retired.append(ledger.partitions.build_delete_request(list(looked.retired)))
-        if looked.watermark:
-            cursor.tables[ledger.label] = looked.watermark
-        if looked.has_more:  # the others are not to wait until it has told everything
+            note = f"{ledger.label}: {ledger.shown_uri} did not answer in time; the next tick tries again"
+            result = ReconcileResult(watermark, notes=(note,))
+        except TABLE_ERRORS as error:  # one damaged table must not block the others
+            result = ReconcileResult(watermark, notes=(f"{ledger.label}: {error_text(error)}",))
+        events += result.events
+        check_evaluations += result.check_evaluations
+        notes += result.notes
+        if result.retired:
+            retirements.append(ledger.partitions.build_delete_request(list(result.retired)))
+        if result.watermark:
+            cursor.tables[ledger.label] = result.watermark
+        if result.has_more:  # the next tick begins with the next table, so that one table does not delay the others
             first = order[(position + 1) % len(order)].label
     for note in notes:
         context.log.warning(note)
     cursor.first = first
-    # A tick that asks for no runs counts as skipped, and its reason is what the page shows of it.
-    told = [f"recorded {len(events)} versions"] if events else []
-    if retired:
-        told.append(f"retired {sum(len(request.partition_keys) for request in retired)} versions that are gone")
+    # Dagster counts a tick without run requests as skipped, and its page shows the skip reason only.
+    summary = [f"recorded {format_count(len(events), 'version')}"] if events else []
+    if retirements:
+        count = sum(len(request.partition_keys) for request in retirements)
+        summary.append(f"retired {format_count(count, 'partition')} of versions that no longer exist")
     if first:
-        told.append("more with the next tick")
-    reason = "; ".join([*told, *notes]) or "no new versions"
-    # Judgements come last. They are told once or not at all; the next tick finds the versions recorded.
+        summary.append("more follows with the next tick")
+    reason = "; ".join([*summary, *notes]) or "no new versions"
+    # Check evaluations come last: they are stored once or never, since the next tick finds their versions recorded.
     return dg.SensorResult(
-        asset_events=[*events, *judged], dynamic_partitions_requests=retired, skip_reason=reason, cursor=cursor.encode()
+        asset_events=[*events, *check_evaluations],
+        dynamic_partitions_requests=retirements,
+        skip_reason=reason,
+        cursor=cursor.encode(),
     )
 
 
-def _watermark_of(epoch: int, version: int, kept: int, *again: int) -> Watermark:
-    return Watermark(epoch, version, kept, again)
+def _watermark_of(incarnation: int, version: int, settled_count: int, *unreadable: int) -> Watermark:
+    return Watermark(incarnation, version, settled_count, unreadable)
 
 
 def _open_ahead(ledgers: Sequence[Ledger], budget: TickBudget) -> Iterator[tuple[Ledger, Callable[[], OpenedTable]]]:
-    """Each table, opened some places ahead of its turn: most of the time of a look is a store's time to answer, and one
-    that does not is not to hold up the others."""
+    """Yield each ledger with a function that waits for its table, while the next tables are opened in the background.
+
+    Most of the time of a tick is the latency of the stores, and a store that does not answer must not delay the others.
+    """
     pool = ThreadPoolExecutor(_OPENED_AHEAD, thread_name_prefix="lance-discovery")
-    ahead: deque[tuple[Ledger, Future[OpenedTable]]] = deque()
-    left = iter(ledgers)
+    opening: deque[tuple[Ledger, Future[OpenedTable]]] = deque()
+    remaining = iter(ledgers)
     try:
         while True:
-            while len(ahead) < _OPENED_AHEAD and (ledger := next(left, None)) is not None:
-                ahead.append((ledger, pool.submit(OpenedTable.open, ledger)))
-            if not ahead:
+            while len(opening) < _OPENED_AHEAD and (ledger := next(remaining, None)) is not None:
+                opening.append((ledger, pool.submit(OpenedTable.open, ledger)))
+            if not opening:
                 return
-            ledger, opening = ahead.popleft()
-            yield ledger, partial(opening.result, max(_OPENING_S_MIN, budget.ends - budget.clock()))
+            ledger, future = opening.popleft()
+            yield ledger, partial(future.result, max(_OPENING_S_MIN, budget.ends - budget.clock()))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _sensor_claimant(context: dg.SensorEvaluationContext, name: str) -> str:
-    """This sensor among others, of other code locations too."""
+    """Return a claimant name for this sensor that is unique among code locations."""
     origin = context.code_location_origin
     location = f"{origin.location_name}:" if origin else ""
     return re.sub(r"\s", "_", f"sensor:{location}{name}")
 
 
 def _rotate_to(ledgers: Sequence[Ledger], label: str) -> Sequence[Ledger]:
+    """Return the ledgers in cyclic order, beginning with the one of this label."""
     start = next((position for position, ledger in enumerate(ledgers) if ledger.label == label), 0)
     return [*ledgers[start:], *ledgers[:start]]

@@ -1,7 +1,7 @@
-"""The indices of a version as metadata of Dagster: each by itself, and all of them in a table.
+"""Index metadata: the statistics of a version's indices as Dagster metadata, per index and as a table.
 
-Figures come from the version's metadata alone (`Table.index_statistics`), so that they can be told wherever a version
-is. Names of metadata are the same for every version, so that each makes one plot.
+The statistics come from `Table.index_statistics`, which reads the metadata of the version only, so they are available
+for any version. Metadata keys are the same for every version, so Dagster draws one plot per key.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ _COLUMNS = ("index", "kind", "column", "covered", "rows not covered", "segments"
 
 
 def metadata_of_index(index: IndexStatistics) -> Metadata:
-    """Of the one that a write has built."""
+    """Return the metadata of the index that a write has built."""
     value = dg.MetadataValue
-    shown: Metadata = {
+    metadata: Metadata = {
         "lance/index": value.text(index.name),
         "lance/index_kind": value.text(index.kind),
         "lance/index_column": value.text(index.column or ""),
@@ -33,35 +33,38 @@ def metadata_of_index(index: IndexStatistics) -> Metadata:
         "lance/index_segments": value.int(len(index.segments)),
     }
     if index.bytes is not None:
-        shown["lance/index_bytes"] = value.int(index.bytes)
-    return shown
+        metadata["lance/index_bytes"] = value.int(index.bytes)
+    return metadata
 
 
 def metadata_of_indices(indices: Sequence[IndexStatistics], now: datetime) -> Metadata:
-    """Of a profile. What covers nothing that anybody here can tell of is in the table, and makes no plot."""
+    """Return the metadata of all indices for a profile.
+
+    An index whose coverage is unknown, because this library does not know its type, is in the table but gets no plot.
+    """
     value = dg.MetadataValue
-    shown: Metadata = {"lance/indices": value.int(len(indices))}
+    metadata: Metadata = {"lance/indices": value.int(len(indices))}
     if not indices:
-        return shown
-    records = [_table_record(each, now) for each in indices[:_LISTED_MAX]]
+        return metadata
+    records = [_table_record(index, now) for index in indices[:_LISTED_MAX]]
     schema = dg.TableSchema(columns=[dg.TableColumn(name) for name in _COLUMNS])
-    shown["lance/indices_profile"] = value.table(records=records, schema=schema)
-    for each in [one for one in indices if one.is_known][:_PLOTTED_MAX]:
-        shown[f"lance/index_coverage/{each.name}"] = value.float(_row_coverage(each))
-        shown[f"lance/index_segments/{each.name}"] = value.int(len(each.segments))
-        if each.bytes is not None:
-            shown[f"lance/index_bytes/{each.name}"] = value.int(each.bytes)
-    return shown
+    metadata["lance/indices_profile"] = value.table(records=records, schema=schema)
+    for index in [index for index in indices if index.is_known][:_PLOTTED_MAX]:
+        metadata[f"lance/index_coverage/{index.name}"] = value.float(_row_coverage(index))
+        metadata[f"lance/index_segments/{index.name}"] = value.int(len(index.segments))
+        if index.bytes is not None:
+            metadata[f"lance/index_bytes/{index.name}"] = value.int(index.bytes)
+    return metadata
 
 
 def index_note(index: IndexStatistics) -> str:
-    """What somebody should know who sees its figures: the end of a sentence that begins with its name."""
+    """Return a remark that explains the statistics of an index, as the rest of a sentence that begins with its name."""
     if index.why_unused is not None:
         return index.why_unused
-    parts = [f"{segment.kind} of {segment.uuid}: {segment.unused}" for segment in index.segments if segment.unused]
+    notes = [f"{segment.kind} of {segment.uuid}: {segment.unused}" for segment in index.segments if segment.unused]
     if index.notes_behind:
-        parts.append(f"follows notes of a compaction in {index.notes_behind:,} of its segments")
-    return "; ".join(parts)
+        notes.append(f"follows the fragment reuse index of a compaction in {index.notes_behind:,} of its segments")
+    return "; ".join(notes)
 
 
 def _table_record(index: IndexStatistics, now: datetime) -> dg.TableRecord:
@@ -70,7 +73,7 @@ def _table_record(index: IndexStatistics, now: datetime) -> dg.TableRecord:
         {
             "index": index.name,
             "kind": index.kind,
-            "column": index.column or "it is gone",
+            "column": index.column or "removed",
             "covered": f"{index.live_coverage:.2%}" if known else "unknown",
             "rows not covered": f"{index.uncovered_live_rows:,}" if known else "",
             "segments": f"{len(index.segments):,}",

@@ -1,7 +1,8 @@
-"""The ledger of a table: the one Dagster asset whose partitions are the table's versions, and every name made from it.
+"""Ledger: the Dagster asset whose partitions are the versions of one branch, with all names derived from it.
 
-A `Ledger` says where the table is and what Dagster calls it; it holds no versions. Recording them is `recording.py`,
-finding those of others is `discovery/sensor.py`. What is wrong with a declaration is said here, when it is declared.
+A `Ledger` holds the location of the table and its names in Dagster; it holds no versions. `recording.py` records
+versions, and `discovery/sensor.py` finds the versions of other writers. Names and URIs are checked here, when the table
+is declared.
 """
 
 import hashlib
@@ -19,18 +20,22 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+")
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
+    """Ledger of one branch of a table."""
+
     name: str
     prefix: tuple[str, ...]
     uri: str
-    """As it is opened; checked to carry no credentials, so it may be shown."""
+    """URI to open the table with. Since `check_uri` excludes credentials, it may be displayed."""
     storage: LanceResource = field(default_factory=LanceResource)
     branch: str | None = None
-    """A branch that is followed has a ledger of its own, `orders@dev`."""
+    """Branch of this ledger; `None` is the main branch. Each followed branch has a ledger of its own, `orders@dev`."""
 
     def __post_init__(self) -> None:
         for part in (*self.prefix, self.name):
             check_name(part, subject="a Lance table's name and key prefix")
-        check_uri(self.uri, f"the Lance table {self.label!r}", missing="the directory that it is, or will be")
+        check_uri(
+            self.uri, f"the Lance table {self.label!r}", missing="the location of the table, which need not exist yet"
+        )
 
     @property
     def key(self) -> dg.AssetKey:
@@ -42,12 +47,12 @@ class Ledger:
 
     @property
     def table_slug(self) -> str:
-        """The label, where Dagster takes letters, digits and underscores only. Branches share their table's."""
+        """The table's label as a name with letters, digits and underscores only. All branches of a table share it."""
         return "_".join((*self.prefix, self.name))
 
     @property
     def slug(self) -> str:
-        """The same, no two ledgers alike."""
+        """The ledger's label as a name with letters, digits and underscores only, unique to this ledger."""
         if self.branch is None:
             return self.table_slug
         digest = hashlib.sha256(self.branch.encode(errors="surrogatepass")).hexdigest()[:6]
@@ -63,12 +68,12 @@ class Ledger:
 
     @property
     def table_set(self) -> str:
-        """What `incarnations.py` remembers. The sign is in no name of a table, so this set is no other table's."""
+        """Partition set of `incarnations.py`. Table names never contain `#`, so no other ledger has this set."""
         return f"{self.partition_set}#tables"
 
     @property
     def claim_set(self) -> str:
-        """What `recording_claims.py` holds."""
+        """Partition set of `recording_claims.py`."""
         return f"{self.partition_set}#claims"
 
     @property
@@ -77,8 +82,10 @@ class Ledger:
 
     @property
     def run_tag(self) -> str:
-        """On a run: the version that it made, or found landed; of several the last. Dagster's tags have one slash, so
-        that the prefix is set off by dots."""
+        """Run tag with the partition that the run committed, or found already committed; the last one of several.
+
+        Dagster's tags have at most one slash, so dots separate the prefix.
+        """
         return f"lance/{'.'.join((*self.prefix, self._title)).replace('@', '_at_')}"
 
     @property
@@ -87,6 +94,7 @@ class Ledger:
 
     @property
     def description(self) -> str:
+        """Noun for the table or branch in messages."""
         return "table" if self.branch is None else f"branch {self.branch!r} of a table"
 
     def access(self) -> Access:
@@ -96,7 +104,7 @@ class Ledger:
         return Table.open(self.uri, version=version, **self.access())
 
     def exists(self) -> bool:
-        """Of a branch: whether the table has it."""
+        """Return whether the table exists and has the branch of this ledger."""
         if not self.storage.exists(self.uri):
             return False
         if self.branch is None:
@@ -108,8 +116,10 @@ class Ledger:
         return True
 
     def identity_of(self, table: Table) -> str | None:
-        """What tells this line of versions from another that was, or will be, at its place. A branch that is made anew
-        is another one."""
+        """Return the identity of this branch, which differs from that of any other table or branch at its location.
+
+        A branch that is deleted and created again gets a new identity. `None` if the table has no identity.
+        """
         if self.branch is None:
             return table.id
         branch = table.branches.list().get(self.branch)
@@ -120,22 +130,25 @@ class Ledger:
 
     @property
     def _title(self) -> str:
-        """A slash would be a level of the asset's key, and is a dot there."""
+        """Last part of the asset key. Slashes in a branch name become dots, since a slash separates levels of a key."""
         return self.name if self.branch is None else f"{self.name}@{self.branch.replace('/', '.')}"
 
 
 def shown_uri(uri: str) -> str:
-    """Of a folder on disk the whole path."""
+    """Return the URI for display: a local path becomes absolute."""
     return uri if "://" in uri else os.path.abspath(os.path.expanduser(uri))
 
 
 def check_name(name: str, *, subject: str) -> None:
     if not _PLAIN_NAME.fullmatch(name):
-        raise InvalidInput(f"{name!r} will not do: {subject} may have letters, digits and underscores only")
+        raise InvalidInput(f"{name!r} is not a valid name: {subject} may have letters, digits and underscores only")
 
 
 def check_uri(uri: str, subject: str, *, missing: str) -> None:
-    """Credentials in a URI would be shown on every page that names the table."""
+    """Raise `InvalidInput` for a URI without text or with credentials, which every page of the table would display.
+
+    `missing` says which location to give if there is none.
+    """
     if not uri:
         raise InvalidInput(f"{subject} has no uri; give {missing}")
     _, is_remote, rest = uri.partition("://")
@@ -143,12 +156,12 @@ def check_uri(uri: str, subject: str, *, missing: str) -> None:
         return
     if uri.lower().startswith("s3+ddb://"):
         raise InvalidInput(
-            f"the uri of {subject} names where its versions are reserved; give it as "
-            "uri='s3://bucket/path', and storage=LanceResource(manifest_store='dynamodb://table')"
+            f"the uri of {subject} contains its manifest store; use uri='s3://bucket/path' and "
+            "storage=LanceResource(manifest_store='dynamodb://table')"
         )
     authority = rest.partition("/")[0]
     if ":" in authority.rpartition("@")[0] or "?" in rest or "#" in rest:
         raise InvalidInput(
-            f"the uri of {subject} carries credentials or parameters, and it is shown to everyone; "
-            "give the plain location as uri= and the rest as storage_options= with dagster.EnvVar values"
+            f"the uri of {subject} contains credentials or parameters, and Dagster displays it to every user; "
+            "use the plain location as uri= and pass the rest as storage_options= with dagster.EnvVar values"
         )

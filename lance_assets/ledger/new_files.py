@@ -1,5 +1,6 @@
-"""Which files a version brought: by what its transaction says and, where that names files that stay as well, by the
-version before it. Nothing is read but manifests.
+"""New files: counts the files that a version added, from its transaction and, if necessary, the previous version.
+
+This module reads manifests only. Start with `new_files_of`.
 """
 
 from dataclasses import dataclass
@@ -25,15 +26,16 @@ from lance_core.operations import (
 )
 
 _NO_DATA_FILES = (CreateIndex, Project, ReserveFragments, Restore, UpdateBases, UpdateConfig)
-"""No data files, that is."""
+"""Operations that add no data files."""
 _NAMES_NEW_FILES = (Append, DataReplacement, Overwrite)
+"""Operations that list new files only."""
 _NAMES_ALL_FILES = (Delete, Merge, Rewrite, Update)
-"""They name the files that stay as well as those that they bring."""
+"""Operations that list existing files together with new ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewFiles:
-    """The files that a version brought; None where nobody can tell."""
+    """Number and size of the files that a version added; `None` if it is unknown."""
 
     files: int | None = None
     bytes: int | None = None
@@ -41,23 +43,29 @@ class NewFiles:
 
 
 def new_files_of(table: Table, transaction: Transaction | None) -> NewFiles:
-    """Some operations name the files that stay, too, so that it takes the version before to tell."""
+    """Return the files that the version of `table` added with `transaction`.
+
+    Some operations also list existing files. The previous version is then read to subtract them.
+    """
     operation = transaction.operation if transaction else None
     if isinstance(operation, _NO_DATA_FILES):
         return NewFiles(0, 0)
     if not isinstance(operation, (*_NAMES_NEW_FILES, *_NAMES_ALL_FILES)):
         return NewFiles()
-    at_before = _previous_version(table) if isinstance(operation, _NAMES_ALL_FILES) else None
-    before = at_before.manifest if at_before else None
-    sets = deletion_files_written(operation, before) if isinstance(operation, Delete | Update) else None
-    if before is None and not isinstance(operation, _NAMES_NEW_FILES):
-        return NewFiles(deletion_files=sets)
-    sizes = [file.size for file in files_written(operation, before)]
-    return NewFiles(len(sizes), None if None in sizes else sum(filter(None, sizes)), sets)
+    previous_table = _previous_version(table) if isinstance(operation, _NAMES_ALL_FILES) else None
+    previous = previous_table.manifest if previous_table else None
+    deletion_files = deletion_files_written(operation, previous) if isinstance(operation, Delete | Update) else None
+    if previous is None and not isinstance(operation, _NAMES_NEW_FILES):
+        return NewFiles(deletion_files=deletion_files)
+    sizes = [file.size for file in files_written(operation, previous)]
+    return NewFiles(len(sizes), None if None in sizes else sum(filter(None, sizes)), deletion_files)
 
 
 def _previous_version(table: Table) -> Table | None:
-    """None where nobody can read it: what has landed is not called a failure for a count."""
+    """Return the table at the previous version; `None` if it cannot be read.
+
+    An unreadable version must not turn a successful commit into a failure, since it serves a statistic only.
+    """
     try:
         return table.at(table.version - 1) if table.version > 1 else None
     except LanceError:

@@ -1,11 +1,11 @@
-"""One recorder at a time for each version: who may put it on the ledger, where a run and another, or a sensor, meet.
+"""Recording claims: mutual exclusion of the recorders of a version, which are runs and ticks of a sensor.
 
-A claim is a key in a partition set of the ledger's own, which no asset uses: the partition, the claimant, and when. The
-database keeps them in order, so that the first is the one that holds, on however many machines the claimants are. A
-claim ends with its release, with its run or after ten minutes; that of a tick of a sensor after three. Where claims
-meet, the first waits until the others have let go: a database may have shown them theirs before ours. Looking at the
-ledger again, once the claim holds, is the caller's part; `recording.py` does it. What sensors agree on among themselves
-is in `discovery/leader.py`. `001-one-event-per-version.md` says why.
+A claim is a key in a partition set of the ledger that no asset uses: the partition, the claimant, and the time. The
+database keeps the keys in insertion order, so the first claim holds, on any number of machines. A claim ends with its
+release, with its run, or after ten minutes; the claim of a sensor tick after three. If several recorders claim a
+version, the first one waits until the others have released their claims, since the database may have shown them their
+own claim before it showed the first one. The caller must read the ledger again once its claim holds, as `recording.py`
+does. `discovery/leader.py` coordinates sensors with each other. `001-one-event-per-version.md` gives the reasons.
 """
 
 import time
@@ -21,32 +21,36 @@ from lance_assets.ledger.ledger import Ledger
 _sleep = time.sleep
 CLAIM_LIFETIME = timedelta(minutes=10)
 TICK_CLAIM_LIFETIME = timedelta(minutes=3)
-"""Dagster waits a minute for what a tick found, and then stores it, an event after the other."""
+"""Dagster waits a minute for the result of a tick, and then stores its events one after another."""
 TICK_PREFIX = "tick:"
-"""Begins the name of a claimant that is no run: one tick of a sensor."""
+"""Prefix of the claimant name of a sensor tick; all other claimants of partitions are runs."""
 WHOLE_LEDGER = "*"
-"""What a sensor claims by its name: to be the one that looks after this ledger."""
+"""Partition of the claim with which a sensor leads the ledger (leader election)."""
 
 FINISHED_STATUSES = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED_STATUSES = [status for status in dg.DagsterRunStatus if status not in FINISHED_STATUSES]
 
 _WAIT_S_MAX = 40.0
-"""Longer than from one tick of a sensor to the next, which is how long its claims last."""
+"""Longer than the interval between two ticks of a sensor, for which its claims last."""
 _POLL_INTERVAL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
+    """Claim of one partition by one claimant; `seconds` is the time of the claim."""
+
     partition: str
     claimant: str
     seconds: int
 
     @property
     def key(self) -> str:
+        """Text of the claim as a partition key."""
         return f"{self.partition} {self.claimant} {self.seconds}"
 
     @classmethod
     def parse(cls, key: str) -> "Claim | None":
+        """Return the claim of a partition key; `None` if the key is no claim."""
         match key.split(" "):
             case [partition, claimant, seconds] if seconds.isdecimal():
                 return cls(partition, claimant, int(seconds))
@@ -55,10 +59,12 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
+    """Partitions that a call of `claim_partitions` obtained."""
+
     held: frozenset[str]
-    """Those whose claim is the first. The others are somebody else's."""
+    """Partitions whose first claim is the caller's. The others belong to another claimant."""
     contested: frozenset[str]
-    """Of those held: others have claimed them later, and may not have seen this claim."""
+    """Held partitions with later claims, whose claimants may not have seen the caller's claim."""
 
 
 def claim_partitions(
@@ -68,7 +74,7 @@ def claim_partitions(
     claimant: str,
     now: datetime | None = None,
 ) -> ClaimResult:
-    """Claim the recording of these partitions."""
+    """Claim the recording of these partitions for this claimant."""
     if not partitions:
         return ClaimResult(frozenset(), frozenset())
     seconds = int((now or datetime.now(UTC)).timestamp())
@@ -77,23 +83,24 @@ def claim_partitions(
     )
     claimants: dict[str, list[str]] = {}
     is_live = liveness_check(instance, claimant, seconds)
-    for each in list_claims(instance, ledger):
-        if each.partition in partitions and is_live(each):
-            claimants.setdefault(each.partition, []).append(each.claimant)
+    for claim in list_claims(instance, ledger):
+        if claim.partition in partitions and is_live(claim):
+            claimants.setdefault(claim.partition, []).append(claim.claimant)
     held = {partition for partition, names in claimants.items() if names[0] == claimant}
     contested = {partition for partition in held if any(name != claimant for name in claimants[partition])}
     return ClaimResult(frozenset(held), frozenset(contested))
 
 
 def wait_for_others(instance: dg.DagsterInstance, ledger: Ledger, partition: str, claimant: str) -> None:
-    """Of a contested claim: until those who came later have recorded, or seen that it is not for them."""
-    ends = time.monotonic() + _WAIT_S_MAX
-    while time.monotonic() < ends:
+    """Wait until the later claimants of a contested partition have recorded it or released their claims."""
+    deadline = time.monotonic() + _WAIT_S_MAX
+    while time.monotonic() < deadline:
         is_live = liveness_check(instance, claimant, int(datetime.now(UTC).timestamp()))
-        names = [
-            each.claimant for each in list_claims(instance, ledger) if each.partition == partition and is_live(each)
+        live_claims = [
+            claim for claim in list_claims(instance, ledger) if claim.partition == partition and is_live(claim)
         ]
-        # One that shows before ours by now waits for us.
+        names = [claim.claimant for claim in live_claims]
+        # A claim that appears before this one by now waits for this one.
         later = names[names.index(claimant) :] if claimant in names else names
         if all(name == claimant for name in later):
             return
@@ -103,34 +110,37 @@ def wait_for_others(instance: dg.DagsterInstance, ledger: Ledger, partition: str
 def release_claims(
     instance: dg.DagsterInstance, ledger: Ledger, claimant: str, partitions: Iterable[str] | None = None
 ) -> None:
-    """Give up this claimant's claims: those on these partitions, or all it has."""
-    chosen = None if partitions is None else frozenset(partitions)
-    for each in list_claims(instance, ledger):
-        if each.claimant == claimant and (chosen is None or each.partition in chosen):
-            instance.delete_dynamic_partition(ledger.claim_set, each.key)
+    """Release the claims of this claimant on these partitions; `None` means all its claims."""
+    selected = None if partitions is None else frozenset(partitions)
+    for claim in list_claims(instance, ledger):
+        if claim.claimant == claimant and (selected is None or claim.partition in selected):
+            instance.delete_dynamic_partition(ledger.claim_set, claim.key)
 
 
 def list_claims(instance: dg.DagsterInstance, ledger: Ledger) -> list[Claim]:
-    """Oldest first, which is the order that Dagster keeps."""
+    """Return all claims on the ledger, oldest first, which is Dagster's order."""
     parsed = map(Claim.parse, instance.get_dynamic_partitions(ledger.claim_set))
-    return [each for each in parsed if each is not None]
+    return [claim for claim in parsed if claim is not None]
 
 
 def liveness_check(instance: dg.DagsterInstance, claimant: str, seconds: int) -> Callable[[Claim], bool]:
-    """Each run is asked for once."""
-    runs: dict[str, bool] = {}
+    """Return a function that tells whether a claim is still valid, for this claimant at this time.
 
-    def is_live(each: Claim) -> bool:
-        if each.claimant == claimant and each.partition != WHOLE_LEDGER:
+    It queries each run once.
+    """
+    is_run_active: dict[str, bool] = {}
+
+    def is_live(claim: Claim) -> bool:
+        if claim.claimant == claimant and claim.partition != WHOLE_LEDGER:
             return True
-        is_tick = each.claimant.startswith(TICK_PREFIX)
-        if seconds - each.seconds > (TICK_CLAIM_LIFETIME if is_tick else CLAIM_LIFETIME).total_seconds():
+        is_tick = claim.claimant.startswith(TICK_PREFIX)
+        if seconds - claim.seconds > (TICK_CLAIM_LIFETIME if is_tick else CLAIM_LIFETIME).total_seconds():
             return False
-        if is_tick or each.partition == WHOLE_LEDGER:
+        if is_tick or claim.partition == WHOLE_LEDGER:
             return True
-        if each.claimant not in runs:
-            run = instance.get_run_by_id(each.claimant)
-            runs[each.claimant] = run is not None and run.status not in FINISHED_STATUSES
-        return runs[each.claimant]
+        if claim.claimant not in is_run_active:
+            run = instance.get_run_by_id(claim.claimant)
+            is_run_active[claim.claimant] = run is not None and run.status not in FINISHED_STATUSES
+        return is_run_active[claim.claimant]
 
     return is_live

@@ -1,7 +1,7 @@
-"""One version of a table as Dagster shows it: metadata, tags, data version.
+"""Version metadata: the Dagster metadata, tags and data version of one version of a table.
 
-Facts in, values out; nothing is recorded here. No storage option and no credential comes near this module: the URI
-is the one that a table gives for messages.
+This module converts facts to values and records nothing. It never receives storage options or credentials: the URI is
+the one that a table uses in messages. Start with `VersionFacts`.
 """
 
 import re
@@ -19,7 +19,7 @@ from lance_assets.lineage.model import InputVersion, Origin, VersionName, source
 from lance_assets.lineage.render import as_markdown, without_credentials
 from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, group_inputs, parse_inputs
 from lance_core import Committed, Table, VersionInfo
-from lance_core.operations import Clone, parts_of
+from lance_core.operations import Clone, action_of, parts_of
 
 _TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _COLUMNS_MAX = 500
@@ -32,11 +32,11 @@ Metadata = dict[str, dg.MetadataValue]
 
 @dataclass(frozen=True, slots=True)
 class VersionFacts:
-    """What is known of a version. None where nobody can tell."""
+    """Facts about a version; `None` where a fact is unknown."""
 
     version: int
     incarnation: int
-    """Which of the tables that have been at this place it is a version of."""
+    """Incarnation of the table: its number among the tables created at this location (`incarnations.py`)."""
     uri: str
     schema: pa.Schema
     timestamp: datetime
@@ -49,16 +49,21 @@ class VersionFacts:
     rows_removed: int | None
     fragments: int
     files: int | None
-    """Data files that it brought, and their size."""
+    """Number of data files that the version added."""
     bytes: int | None
+    """Total size of the data files that the version added."""
     attempts: int | None = None
     rebased_over: tuple[int, ...] = ()
     folded_uuids: tuple[str, ...] = ()
-    """The uuids of the appends that share it, where several do."""
+    """Uuids of the appends that were folded into this version by group commit, if there are several."""
     sources: tuple[InputVersion, ...] = ()
-    """The versions of this table and others that it comes from, besides the one before it."""
+    """Versions of this table and others that it was derived from, other than its previous version."""
     deletion_files: int | None = None
-    """Sets of deleted rows that it wrote, of operations that write such."""
+    """Number of deletion files that it wrote; `None` for operations that write none."""
+    action: str = ""
+    """What the writer did, such as "upsert"; `operation` is the name in the format."""
+    writer: str = ""
+    """Library that committed the version, with its release."""
 
     @property
     def partition(self) -> str:
@@ -66,12 +71,12 @@ class VersionFacts:
 
     @property
     def parent(self) -> int | None:
-        """The version before: on a line each version follows the one before it, but for the first."""
+        """Previous version of the branch; `None` for the first version of a branch."""
         return self.version - 1 if self.version > 1 and self.operation != Clone.name else None
 
     @property
     def data_version(self) -> str:
-        """Tells this version from one of the same number, of a table that was at this place before."""
+        """Dagster data version: differs from that of a version with the same number of an earlier table here."""
         return (
             f"{self.version}-{self.uuid[:8]}"
             if self.uuid and _TAG_VALUE.fullmatch(self.uuid[:8])
@@ -84,6 +89,7 @@ class VersionFacts:
 
     @property
     def origin(self) -> Origin:
+        """The facts that the lineage of the version is rendered from."""
         return Origin(
             name=VersionName(self.uri, self.version),
             operation=self.operation,
@@ -98,19 +104,24 @@ class VersionFacts:
             properties=self.properties,
             sources=self.sources,
             together=self.folded_uuids,
+            action=self.action,
+            writer=self.writer,
         )
 
 
 def run_id_of(properties: Mapping[str, str]) -> str | None:
-    """Which run a transaction says has made it; written by anyone, so it may be no run id at all."""
+    """Return the run id that a transaction's properties contain; `None` if the value is no run id.
+
+    Any writer can set the properties.
+    """
     run_id = properties.get(RUN_ID, "")
     return run_id if _TAG_VALUE.fullmatch(run_id) else None
 
 
 def committed_facts(committed: Committed, incarnation: int) -> VersionFacts:
-    """Of a version that a writer here returned, or found landed."""
+    """Return the facts of a version that a writer in this process committed, or found already committed."""
     table = committed.table
-    made_by = table.transaction()
+    transaction = table.transaction()
     return VersionFacts(
         version=committed.version,
         incarnation=incarnation,
@@ -118,9 +129,9 @@ def committed_facts(committed: Committed, incarnation: int) -> VersionFacts:
         schema=table.schema,
         timestamp=table.timestamp,
         operation=committed.operation,
-        uuid=made_by.uuid if made_by else None,
-        planned_on=made_by.planned_on if made_by else None,
-        properties=made_by.properties if made_by else {},
+        uuid=transaction.uuid if transaction else None,
+        planned_on=transaction.planned_on if transaction else None,
+        properties=transaction.properties if transaction else {},
         rows=table.count_rows(),
         rows_added=committed.rows_added,
         rows_removed=committed.rows_removed,
@@ -129,16 +140,18 @@ def committed_facts(committed: Committed, incarnation: int) -> VersionFacts:
         bytes=committed.bytes,
         attempts=committed.attempts or None,
         rebased_over=tuple(committed.rebased_over),
-        folded_uuids=tuple(part.uuid for part in parts_of(made_by)) if made_by else (),
-        sources=sources_of(table.uri, made_by.properties, made_by.operation) if made_by else (),
-        deletion_files=new_files_of(table, made_by).deletion_files,
+        folded_uuids=tuple(part.uuid for part in parts_of(transaction)) if transaction else (),
+        sources=sources_of(table.uri, transaction.properties, transaction.operation) if transaction else (),
+        deletion_files=new_files_of(table, transaction).deletion_files,
+        action=action_of(transaction, is_first=committed.version == 1),
+        writer=table.manifest.writer,
     )
 
 
 def discovered_facts(table: Table, info: VersionInfo, incarnation: int) -> VersionFacts:
-    """Of a version that was found in the history. `table` is at that version."""
-    made_by = table.transaction()
-    written = new_files_of(table, made_by)
+    """Return the facts of a version that was found in the history. `table` is open at that version."""
+    transaction = table.transaction()
+    new_files = new_files_of(table, transaction)
     return VersionFacts(
         version=info.version,
         incarnation=incarnation,
@@ -153,20 +166,27 @@ def discovered_facts(table: Table, info: VersionInfo, incarnation: int) -> Versi
         rows_added=info.rows_added,
         rows_removed=info.rows_removed,
         fragments=len(table.fragments),
-        files=written.files,
-        bytes=written.bytes,
+        files=new_files.files,
+        bytes=new_files.bytes,
         rebased_over=tuple(info.rebased_over[-_REBASED_OVER_MAX:]),
         folded_uuids=info.together,
-        sources=sources_of(table.uri, info.properties, made_by.operation if made_by else None),
-        deletion_files=written.deletion_files,
+        sources=sources_of(table.uri, info.properties, transaction.operation if transaction else None),
+        deletion_files=new_files.deletion_files,
+        action=info.action,
+        writer=info.writer,
     )
 
 
 def metadata_of(facts: VersionFacts, *, run_is_known: bool, with_diagram: bool = False) -> Metadata:
-    """`with_diagram` is for events of writes; the ledger does without (`001-lineage-in-transaction-properties.md`)."""
+    """Return the metadata of a version.
+
+    `with_diagram` adds the lineage diagram to events of writes. Events of the ledger have none
+    (`001-lineage-in-transaction-properties.md`).
+    """
     value = dg.MetadataValue
-    shown: dict[str, dg.MetadataValue | None] = {
+    metadata: dict[str, dg.MetadataValue | None] = {
         "lance/version": value.int(facts.version),
+        "lance/action": _text_metadata(facts.action),
         "lance/operation": value.text(facts.operation),
         "lance/parent": _int_metadata(facts.parent),
         "lance/planned_on": _int_metadata(facts.planned_on),
@@ -183,6 +203,7 @@ def metadata_of(facts: VersionFacts, *, run_is_known: bool, with_diagram: bool =
         "lance/together": value.json(list(facts.folded_uuids[:_FOLDED_MAX])) if facts.folded_uuids else None,
         "lance/inputs": _inputs_metadata(facts.properties),
         "lance/lineage": _lineage_metadata(facts, with_diagram),
+        "lance/engine": _text_metadata(facts.writer),
         "lance/written_by": _text_metadata(facts.properties.get(ASSET_KEY)),
         "lance/written_partition": _text_metadata(facts.properties.get(PARTITION)),
         "lance/code_location": _text_metadata(facts.properties.get(CODE_LOCATION)),
@@ -191,10 +212,11 @@ def metadata_of(facts: VersionFacts, *, run_is_known: bool, with_diagram: bool =
         "dagster/uri": value.text(facts.uri),
         "dagster/column_schema": value.table_schema(table_schema(facts.schema)),
     }
-    return {name: each for name, each in shown.items() if each is not None}
+    return {name: item for name, item in metadata.items() if item is not None}
 
 
 def tags_of(facts: VersionFacts, *, run_is_known: bool) -> dict[str, str]:
+    """Return the event tags of a version."""
     tags = {
         "dagster/data_version": facts.data_version,
         "lance/op": facts.operation if _TAG_VALUE.fullmatch(facts.operation) else "Unknown",
@@ -205,7 +227,10 @@ def tags_of(facts: VersionFacts, *, run_is_known: bool) -> dict[str, str]:
 
 
 def metadata_of_retired(committed: Committed) -> Metadata | None:
-    """Of a write that had landed as a version that is gone: figures of the table as it is now are none of it."""
+    """Return the metadata of a write that was already committed as a version which cleanup has removed since.
+
+    `None` means that the version exists. The statistics of the current table would describe another version.
+    """
     if committed.table.version == committed.version:
         return None
     return {
@@ -213,13 +238,15 @@ def metadata_of_retired(committed: Committed) -> Metadata | None:
         "lance/operation": dg.MetadataValue.text(committed.operation),
         "lance/landed_before": dg.MetadataValue.bool(committed.already_committed),
         "lance/gone": dg.MetadataValue.text(
-            f"this landed as version {committed.version}, which cleanup has retired since; nothing was written now, "
-            f"and what that version held nobody can tell. The table is at version {committed.table.version}"
+            f"this write was committed before, as version {committed.version}, which cleanup has removed since. "
+            "Nothing was written now, and the content of that version is unknown. The table is at version "
+            f"{committed.table.version}"
         ),
     }
 
 
 def table_schema(schema: pa.Schema) -> dg.TableSchema:
+    """Return the schema as Dagster metadata, up to a maximum number of columns."""
     columns = [
         dg.TableColumn(
             name=field.name,
@@ -232,12 +259,12 @@ def table_schema(schema: pa.Schema) -> dg.TableSchema:
 
 
 def _inputs_metadata(properties: Mapping[str, str]) -> dg.MetadataValue | None:
-    """Written by anyone, so it may be anything."""
+    """Return the recorded inputs. Any writer can set the property, so a malformed value is returned as text."""
     inputs = parse_inputs(properties)
     if inputs.unparsed is not None:
         return dg.MetadataValue.text(inputs.unparsed[:_UNPARSED_CHARACTERS_MAX])
-    told = group_inputs((without_credentials(uri), version) for uri, version in inputs.versions)
-    return dg.MetadataValue.json(told) if told else None
+    by_table = group_inputs((without_credentials(uri), version) for uri, version in inputs.versions)
+    return dg.MetadataValue.json(by_table) if by_table else None
 
 
 def _lineage_metadata(facts: VersionFacts, with_picture: bool) -> dg.MetadataValue | None:
@@ -246,7 +273,7 @@ def _lineage_metadata(facts: VersionFacts, with_picture: bool) -> dg.MetadataVal
     table = as_markdown(facts.origin)
     if not with_picture:
         return dg.MetadataValue.md(table)
-    picture = draw_lineage(facts.origin).markdown(f"what version {facts.version} comes from")
+    picture = draw_lineage(facts.origin).markdown(f"ancestry of version {facts.version}")
     return dg.MetadataValue.md(f"{picture}\n\n{table}")
 
 

@@ -97,7 +97,7 @@ def test_writes_to_a_branch_are_declared_with_the_table() -> None:
         ({"op": "append", "once_per": "partition"}, "once_per='partition' needs partitions="),
         ({"op": "append", "name": "orders"}, "the table itself and a write are called 'orders'"),
         ({"op": "append", "name": "tidy"}, "2 writes are called 'tidy'"),
-        ({"op": "append", "name": "a b"}, "'a b' will not do"),
+        ({"op": "append", "name": "a b"}, "'a b' is not a valid name"),
         ({"op": "append", "table": "orders"}, r"table= must be the result of lance_table\(...\), not 'orders'"),
     ],
     ids=str,
@@ -115,7 +115,7 @@ def test_what_cannot_be_declared_is_said(options: dict[str, Any], message: str) 
 def test_only_functions_are_decorated() -> None:
     with pytest.raises(InvalidInput, match="decorates a function, not 'rows'"):
         lance_write(table=orders(), op="append")("rows")  # type: ignore[type-var]
-    with pytest.raises(InvalidInput, match="'<lambda>' will not do"):
+    with pytest.raises(InvalidInput, match="'<lambda>' is not a valid name"):
         lance_write(table=orders(), op="append")(lambda spark, ctx: None)
 
 

@@ -263,7 +263,7 @@ BAD: list[tuple[str, Callable[[], object]]] = [
     ("SparkMergeColumns('m'): fn must be a function", lambda: SparkMergeColumns("m", None)),  # type: ignore[arg-type]
     ("SparkCompact('c'): target_rows=0", lambda: SparkCompact("c", 0)),
     ("SparkCompact('c'): once_per='partition' needs", lambda: SparkCompact("c", once_per="partition")),
-    ("'a-b' will not do", lambda: SparkCompact("a-b")),
+    ("'a-b' is not a valid name", lambda: SparkCompact("a-b")),
 ]
 
 

@@ -384,7 +384,7 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     "parameter": (in_yaml("    - {op: delete, name: x, predicate: 'a < :b'}\n"), 6, "there is no parameter :b"),
     "word": (in_yaml("    - {op: compact, name: x, once_per: day}\n"), 6, "once_per: 'day' is none of run, partition"),
     "twice": (in_yaml(TIDY + TIDY), 2, "the Lance table 'orders': 2 writes are called 'tidy'"),
-    "credentials": (HEAD.replace("/lake", f"s3://key:{CANARY}@lake"), 2, "carries credentials or parameters"),
+    "credentials": (HEAD.replace("/lake", f"s3://key:{CANARY}@lake"), 2, "contains credentials or parameters"),
     "secret": (
         f"{HEAD}  storage_options:\n    aws_secret_access_key: {CANARY}\n",
         6,

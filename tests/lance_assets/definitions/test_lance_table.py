@@ -85,8 +85,8 @@ def append(name: str = "w", **options: object) -> SparkAppend:
 WRONG: list[tuple[str, Callable[[], object]]] = [
     ("2 writes are called 'w'", lambda: lance_table("t", uri="t", writes=[append(), append()])),
     ("the table itself and a write are called 't'", lambda: lance_table("t", uri="t", writes=[append("t")])),
-    ("carries credentials", lambda: lance_table("t", uri=f"s3://id:{CANARY}@bucket/t")),
-    ("carries credentials", lambda: lance_table("t", uri=f"https://host/t?sig={CANARY}")),
+    ("contains credentials", lambda: lance_table("t", uri=f"s3://id:{CANARY}@bucket/t")),
+    ("contains credentials", lambda: lance_table("t", uri=f"https://host/t?sig={CANARY}")),
     (
         r"storage=LanceResource\(manifest_store='dynamodb://table'\)",
         lambda: lance_table("t", uri=f"s3+ddb://bucket/t?ddbTableName={CANARY}"),

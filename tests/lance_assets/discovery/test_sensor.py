@@ -84,7 +84,7 @@ def test_a_tick_that_died_between_key_and_event_is_made_good(tmp_path: Path, ins
     assert partitions(instance, table) == ["v0000000001"]
     assert keys_of(instance, table) == []
     _, said = tick(sensor_of(table), instance)  # nobody can tell it from one whose events are being stored
-    assert "being recorded by a run, or another tick" in str(said)
+    assert "being recorded by a run or by another tick" in str(said)
     over = datetime.now(UTC) + TICK_CLAIM_LIFETIME + timedelta(seconds=1)
     tick(discovery_sensor(sensor_of(table).name, [table.ledger], now=lambda: over), instance)
     assert keys_of(instance, table) == ["v0000000001"]
@@ -285,7 +285,7 @@ def test_of_many_damaged_versions_the_newest_are_looked_at_again(
     for each in damaged:
         each.write_bytes(b"not a manifest")
     evaluated = sensor_of(table).evaluate_tick(dg.build_sensor_context(instance=instance))
-    assert "of 3 damaged versions the newest 2 are looked at again" in str(evaluated.skip_message)
+    assert "3 versions are damaged, and only the newest 2 are checked again" in str(evaluated.skip_message)
     assert Cursor.parse(evaluated.cursor).tables[table.ledger.label].unreadable == (3, 4)
 
 
@@ -314,7 +314,7 @@ def test_a_table_that_is_replaced_between_opening_and_looking_is_left_to_the_nex
     with monkeypatch.context() as patch:
         patch.setattr(OpenedTable, "open", and_then_replaced)
         cursor, said = tick(sensor_of(table), instance, cursor)
-    assert "was replaced while it was looked at" in str(said)
+    assert "was replaced during this tick" in str(said)
     assert keys_of(instance, table) == ["v0000000001"]
     tick(sensor_of(table), instance, cursor)
     assert keys_of(instance, table) == ["v0000000001", "w02.v0000000001", "w02.v0000000002"]
@@ -406,7 +406,7 @@ def test_two_sensors_of_one_table_record_each_version_once(tmp_path: Path, insta
     first, second = (discovery_sensor(name, [table.ledger], now=lambda: clock[0]) for name in ("first", "second"))
     both = [each.evaluate_tick(dg.build_sensor_context(instance=instance)) for each in (first, second)]
     assert [len(evaluated.asset_events) for evaluated in both] == [2, 0]
-    assert "the versions of others are registered by sensor:first" in (both[1].skip_message or "")
+    assert "the versions of other writers are recorded by sensor:first" in (both[1].skip_message or "")
     for event in both[0].asset_events:
         assert isinstance(event, dg.AssetMaterialization)
         instance.report_runless_asset_event(event)
@@ -456,7 +456,7 @@ def test_of_two_sensors_that_begin_at_once_one_stays(
     assert keys_of(instance, table) == ["v0000000001"]
     Table.open(table.uri).append(ROW)
     cursor, said = tick(first, instance)
-    assert "registered by sensor:second" in str(said)
+    assert "recorded by sensor:second" in str(said)
     tick(second, instance)
     assert keys_of(instance, table) == ["v0000000001"]
     tick(first, instance, cursor)

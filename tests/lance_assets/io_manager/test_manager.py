@@ -249,7 +249,7 @@ def test_figures_of_a_version_that_is_gone_are_not_those_of_the_head(
     (_, event) = events(instance, kept.key)[-1]
     assert set(shown(event)) == {"lance/version", "lance/operation", "lance/landed_before", "lance/gone"}
     assert shown(event)["lance/version"] == 1
-    assert "landed as version 1, which cleanup has retired since" in shown(event)["lance/gone"]
+    assert "committed before, as version 1, which cleanup has removed since" in shown(event)["lance/gone"]
     assert Table.open(table.uri).version == 3
 
 
