@@ -33,6 +33,7 @@ from lance_core.format.operations import (
 )
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
+from lance_core.transactions.actions import action_of
 from lance_core.transactions.change_stats import deletion_files_written, files_written
 from lance_core.transactions.fold import Part, parts_of
 
@@ -66,6 +67,7 @@ __all__ = [
     "UpdateConfig",
     "UpdateMemWalState",
     "UpdateMode",
+    "action_of",
     "deletion_files_written",
     "files_written",
     "parts_of",

@@ -104,6 +104,8 @@ def build_origin(name: VersionName, info: VersionInfo, operation: Operation | No
         sources=sources_of(name.uri, info.properties, operation),
         together=info.together,
         unreadable_inputs=parse_inputs(info.properties).unparsed,
+        action=info.action,
+        writer=info.writer,
     )
 
 

@@ -66,6 +66,11 @@ class Origin:
     unreadable_inputs: str | None = None
     """Recorded inputs that cannot be parsed."""
 
+    action: str = ""
+    """What the writer did, such as "upsert"; `operation` is the name in the format."""
+    writer: str = ""
+    """Library that committed the version, with its release."""
+
     @property
     def run_id(self) -> str | None:
         return self.properties.get(RUN_ID)

@@ -37,7 +37,7 @@ def short_run_id(run_id: str | None) -> str:
 
 def version_range(versions: Sequence[int]) -> str:
     """
-    >>> span(range(3, 6)), span(range(3, 4))
+    >>> version_range(range(3, 6)), version_range(range(3, 4))
     ('3-5', '3')
     """
     if not versions:
@@ -70,7 +70,9 @@ def as_json(facts: Origin | Unknown) -> dict[str, object]:
         return {**name, "unknown": facts.reason}
     return {
         **name,
+        "action": facts.action,
         "operation": facts.operation,
+        "engine": facts.writer,
         "timestamp": facts.timestamp.isoformat(),
         "rows": facts.rows,
         "rows_added": facts.rows_added,
