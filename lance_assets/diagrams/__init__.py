@@ -1,9 +1,9 @@
-"""Pictures in metadata: small SVG images, as Dagster's pages show them in markdown.
+"""Diagrams in metadata: small SVG images that Dagster's pages show in Markdown.
 
-    svg.py          a picture out of boxes, lines and words; start here
-    fragment_map.py    the fragments of a version
-    versions.py     the versions around one
-    lineage.py      a version, and what it comes from
+    svg.py                picture of rectangles, lines and text; start here
+    fragment_map.py       the fragments of a version
+    version_graph.py      the versions around one version
+    lineage_diagram.py    a version and what it comes from
 
-What a picture shows is handed in, as facts or as a table at a version. Nothing here looks at Dagster, or at rows.
+Callers pass values, or a table at a version. Nothing here reads rows or calls Dagster.
 """

@@ -1,7 +1,7 @@
-"""A map of the fragments of a version: how many rows each holds, which of them are deleted, which fragments are small.
+"""Fragment map: a diagram of the fragments of a version, with rows, deleted rows and small fragments.
 
-Few fragments are drawn one by one, in the order in which they are read; of many, neighbours share a bar, so that the
-picture stays as large, and as readable, with five thousand of them.
+A few fragments are drawn one by one, in scan order; if there are many, neighbours share a bar, so that the diagram
+keeps its size and stays readable with five thousand fragments.
 """
 
 import math
@@ -22,41 +22,42 @@ _STRIP_BARS, _STRIP_WIDTH, _STRIP_HEIGHT = 12, 240.0, 40.0
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """Of neighbours."""
+    """Bar for a group of neighbouring fragments."""
 
     fragments: Sequence[FragmentStats]
 
     @property
     def live(self) -> float:
-        """A mean, since the last bar may stand for fewer of them."""
-        return sum(each.rows for each in self.fragments) / len(self.fragments)
+        """Mean of the live rows, since the last bar may represent fewer fragments."""
+        return sum(fragment.rows for fragment in self.fragments) / len(self.fragments)
 
     @property
     def rows(self) -> float:
-        return self.live + sum(each.deleted for each in self.fragments) / len(self.fragments)
+        return self.live + sum(fragment.deleted for fragment in self.fragments) / len(self.fragments)
 
     @property
     def small(self) -> float:
-        return sum(each.is_small for each in self.fragments) / len(self.fragments)
+        return sum(fragment.is_small for fragment in self.fragments) / len(self.fragments)
 
 
 def draw_fragment_map(table: Table) -> Picture:
-    layout, found = VersionStats.of(table), list(fragment_stats(table))
-    picture = Picture(_WIDTH + 2 * _LEFT, 212 if found else 100)
-    count = f"{layout.fragments:,} fragment{'' if layout.fragments == 1 else 's'}"
-    picture.text(_LEFT, 20, f"version {table.version}: {count}, {layout.rows:,} rows", bold=True)
-    size = f"{bytes_text(layout.bytes)}{' and more' if layout.files_without_size else ''}"
+    """Draw the fragments of a version with a legend."""
+    stats, fragments = VersionStats.of(table), list(fragment_stats(table))
+    picture = Picture(_WIDTH + 2 * _LEFT, 212 if fragments else 100)
+    count = f"{stats.fragments:,} fragment{'' if stats.fragments == 1 else 's'}"
+    picture.text(_LEFT, 20, f"version {table.version}: {count}, {stats.rows:,} rows", bold=True)
+    size = f"{bytes_text(stats.bytes)}{' and more' if stats.files_without_size else ''}"
     picture.text(
         _LEFT,
         36,
-        f"{size} in {layout.files:,} file{'' if layout.files == 1 else 's'}{_files_note(found)}",
+        f"{size} in {stats.files:,} file{'' if stats.files == 1 else 's'}{_files_note(fragments)}",
         size=11,
         fill=FAINT,
     )
-    if not found:
+    if not fragments:
         picture.text(_LEFT, 72, "no fragments: the version holds no rows", fill=FAINT)
         return picture
-    bars = _group_bars(found)
+    bars = _group_bars(fragments)
     highest = max(1.0, *(bar.rows for bar in bars))
     picture.line((_LEFT, _BASE), (_LEFT + _WIDTH, _BASE), stroke=GREY)
     step = min(_WIDTH / len(bars), _BAR_WIDTH_MAX)
@@ -64,18 +65,19 @@ def draw_fragment_map(table: Table) -> Picture:
         _draw_bars(picture, bars, step, highest)
     else:
         _draw_outlines(picture, bars, step, highest)
-    each = 1 if len(found) == len(bars) else len(bars[0].fragments)
-    per = "a bar is one fragment" if each == 1 else f"a bar is the mean of {each} neighbours"
-    picture.text(_LEFT, 182, f"{per}; the highest has {round(highest):,} rows", size=11, fill=FAINT)
-    _draw_legend(picture, layout)
+    group_size = 1 if len(fragments) == len(bars) else len(bars[0].fragments)
+    unit = "one bar per fragment" if group_size == 1 else f"each bar is the mean of {group_size} neighbours"
+    picture.text(_LEFT, 182, f"{unit}; the highest has {round(highest):,} rows", size=11, fill=FAINT)
+    _draw_legend(picture, stats)
     return picture
 
 
 def draw_fragment_strip(table: Table) -> Picture:
-    """The same at a glance, without words: Dagster's pages show at once what is short, and the map behind a link."""
-    found = list(fragment_stats(table))
+    """Draw the fragments without text, for an overview: Dagster's pages show short values directly and the map behind
+    a link."""
+    fragments = list(fragment_stats(table))
     picture = Picture(_STRIP_WIDTH, _STRIP_HEIGHT, background=None)
-    bars = _group_bars(found, _STRIP_BARS)
+    bars = _group_bars(fragments, _STRIP_BARS)
     if bars:
         highest = max(1.0, *(bar.rows for bar in bars))
         step, scale = _STRIP_WIDTH / len(bars), _STRIP_HEIGHT / highest
@@ -89,7 +91,7 @@ def draw_fragment_strip(table: Table) -> Picture:
 
 def bytes_text(size: float) -> str:
     """
-    >>> bytes_told(999), bytes_told(1536), bytes_told(5 * 1024**3)
+    >>> bytes_text(999), bytes_text(1536), bytes_text(5 * 1024**3)
     ('999 B', '1.5 KiB', '5.0 GiB')
     """
     if size < 1024:
@@ -98,9 +100,9 @@ def bytes_text(size: float) -> str:
     return f"{size / 1024**unit:,.1f} {('KiB', 'MiB', 'GiB', 'TiB')[unit - 1]}"
 
 
-def _group_bars(found: Sequence[FragmentStats], most: int = _BARS_MAX) -> list[_Bar]:
-    each = max(1, -(-len(found) // most))
-    return [_Bar(found[start : start + each]) for start in range(0, len(found), each)]
+def _group_bars(fragments: Sequence[FragmentStats], most: int = _BARS_MAX) -> list[_Bar]:
+    size = max(1, -(-len(fragments) // most))
+    return [_Bar(fragments[start : start + size]) for start in range(0, len(fragments), size)]
 
 
 def _draw_bars(picture: Picture, bars: Sequence[_Bar], step: float, highest: float) -> None:
@@ -121,7 +123,7 @@ def _draw_bars(picture: Picture, bars: Sequence[_Bar], step: float, highest: flo
 
 
 def _draw_outlines(picture: Picture, bars: Sequence[_Bar], step: float, highest: float) -> None:
-    """Three outlines instead of three hundred boxes."""
+    """Draw three outlines instead of hundreds of rectangles."""
     whole = [_HEIGHT * bar.rows / highest for bar in bars]
     picture.path(_outline(whole, step, _BASE), fill=RED, stroke=None, closed=True)
     picture.path(
@@ -138,19 +140,19 @@ def _outline(heights: Sequence[float], step: float, base: float, *, left: float 
     return [*points, (left + len(heights) * step, base)]
 
 
-def _draw_legend(picture: Picture, layout: VersionStats) -> None:
-    told = (
-        (BLUE, f"{layout.rows:,} rows"),
-        (RED, f"{layout.deleted:,} deleted ({layout.deleted_share:.1%})"),
-        (ORANGE, f"{layout.small_fragments:,} small"),
+def _draw_legend(picture: Picture, stats: VersionStats) -> None:
+    entries = (
+        (BLUE, f"{stats.rows:,} rows"),
+        (RED, f"{stats.deleted:,} deleted ({stats.deleted_share:.1%})"),
+        (ORANGE, f"{stats.small_fragments:,} small"),
     )
     x = _LEFT
-    for colour, text in told:
+    for colour, text in entries:
         picture.rect(x, 192, 10, 10, fill=colour)
         picture.text(x + 15, 201, text, size=11, fill=INK)
         x += 15 + len(text) * 6.9 + 22
 
 
-def _files_note(found: Sequence[FragmentStats]) -> str:
-    most = max((piece.files for piece in found), default=0)
-    return f", up to {most} of one fragment, which share its columns" if most > 1 else ""
+def _files_note(fragments: Sequence[FragmentStats]) -> str:
+    most = max((fragment.files for fragment in fragments), default=0)
+    return f", up to {most} per fragment, each with some of its columns" if most > 1 else ""

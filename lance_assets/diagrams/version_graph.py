@@ -1,6 +1,6 @@
-"""The versions around one of them: what made each, which tags name it, which branches leave there, and what is gone.
+"""Version graph: the versions around one version, with their operations and writers, tags, branches and gaps.
 
-Newest at the top, as logs of changes are read. Manifests are opened for the versions that are drawn, and for no others.
+The newest version is at the top, as in a change log. Only the manifests of the drawn versions are opened.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,6 +31,8 @@ _NAMES_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class _VersionRow:
+    """Text of one version."""
+
     version: int
     operation: str
     writer: str
@@ -38,6 +40,7 @@ class _VersionRow:
 
 
 def draw_version_graph(table: Table) -> Picture:
+    """Draw the branch around the version that the table is at."""
     numbers = list(table.version_numbers())
     position = numbers.index(table.version) if table.version in numbers else len(numbers)
     drawn = numbers[max(0, position - _BEFORE) : position + _AFTER + 1]
@@ -46,20 +49,20 @@ def draw_version_graph(table: Table) -> Picture:
     tags, branches, root = _load_references(table)
     below = f"{older:,} older" if older else root
     picture = Picture(_WIDTH, _TOP + (len(rows) + (1.7 if below else 0.7)) * _ROW)
-    line = f"branch {table.branch}" if table.branch else "the main line"
+    branch = f"branch {table.branch}" if table.branch else "the main branch"
     count = f"{len(numbers):,} version{'' if len(numbers) == 1 else 's'}"
-    picture.text(12, 20, f"version {table.version} on {line}, which has {count}", bold=True, width=_WIDTH - 24)
+    picture.text(12, 20, f"version {table.version} on {branch}, which has {count}", bold=True, width=_WIDTH - 24)
     top, bottom = _TOP + _ROW, _TOP + _ROW * len(rows)
     picture.line((_LINE_X, top), (_LINE_X, max(top, bottom)), stroke=FAINT, width=2)
     if newer > 0:
         _draw_continuation(picture, _TOP, top, f"{newer:,} newer")
-    for number, made in enumerate(rows):
+    for number, version in enumerate(rows):
         y = _TOP + _ROW * (number + 1)
-        if isinstance(made, _Gap):
-            _draw_gap(picture, y, made)
+        if isinstance(version, _Gap):
+            _draw_gap(picture, y, version)
         else:
-            _draw_version(picture, y, _load_version(table, made), is_this=made == table.version)
-            _draw_names(picture, y, tags.get(made, []), branches.get(made, []))
+            _draw_version(picture, y, _load_version(table, version), is_this=version == table.version)
+            _draw_names(picture, y, tags.get(version, []), branches.get(version, []))
     if below:
         _draw_continuation(picture, bottom + _ROW, bottom, below)
     return picture
@@ -67,13 +70,13 @@ def draw_version_graph(table: Table) -> Picture:
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """So many versions that are not there."""
+    """Number of consecutive versions that no longer exist."""
 
     count: int
 
 
 def _with_gaps(drawn: Sequence[int]) -> list[int | _Gap]:
-    """Oldest first, with what is missing between them."""
+    """Return the versions, oldest first, with gaps where versions are missing."""
     rows: list[int | _Gap] = []
     last = None
     for number in drawn:
@@ -86,19 +89,19 @@ def _with_gaps(drawn: Sequence[int]) -> list[int | _Gap]:
 
 def _load_version(table: Table, version: int) -> _VersionRow:
     try:
-        at = table if version == table.version else table.at(version)
-        made_by = at.transaction()
-        when = f"{at.timestamp:%Y-%m-%d %H:%M}"
-    except LanceError as error:  # it may be damaged, or going; the others are drawn
+        table_at = table if version == table.version else table.at(version)
+        transaction = table_at.transaction()
+        when = f"{table_at.timestamp:%Y-%m-%d %H:%M}"
+    except LanceError as error:  # it may be damaged or just removed; the others are drawn
         return _VersionRow(version, type(error).__name__, "", "")
-    properties = made_by.properties if made_by else {}
+    properties = transaction.properties if transaction else {}
     asset = properties.get(ASSET_KEY, "")
-    writer = asset.rpartition("/")[2] or ("a run" if RUN_ID in properties else at.manifest.library or "unknown")
-    return _VersionRow(version, made_by.operation.name if made_by else "Unknown", writer, when)
+    writer = asset.rpartition("/")[2] or ("a run" if RUN_ID in properties else table_at.manifest.library or "unknown")
+    return _VersionRow(version, transaction.operation.name if transaction else "Unknown", writer, when)
 
 
 def _load_references(table: Table) -> tuple[Mapping[int, list[str]], Mapping[int, list[str]], str]:
-    """Tags and branches by version, of this line, and where the line itself began."""
+    """Return the tags and branches by version of this branch, and where the branch itself was created."""
     tags: dict[int, list[str]] = {}
     branches: dict[int, list[str]] = {}
     root = ""
@@ -109,21 +112,21 @@ def _load_references(table: Table) -> tuple[Mapping[int, list[str]], Mapping[int
         if branch.parent_branch == table.branch:
             branches.setdefault(branch.parent_version, []).append(name)
         if name == table.branch:
-            root = f"began at version {branch.parent_version} of {branch.parent_branch or 'the main line'}"
+            root = f"created at version {branch.parent_version} of {branch.parent_branch or 'the main branch'}"
     return tags, branches, root
 
 
-def _draw_version(picture: Picture, y: float, made: _VersionRow, *, is_this: bool) -> None:
+def _draw_version(picture: Picture, y: float, row: _VersionRow, *, is_this: bool) -> None:
     if is_this:
         picture.rect(8, y - 10, _WIDTH - 16, 20, fill=PALE_BLUE, radius=4)
         picture.circle(_LINE_X, y, 6, fill=BLUE, stroke=PAPER)
     else:
         picture.circle(_LINE_X, y, 4.5, fill=PAPER, stroke=FAINT)
     ink = INK if is_this else FAINT
-    picture.text(_NUMBER_X, y + 4, f"v{made.version}", bold=is_this, width=_OPERATION_X - _NUMBER_X - 6)
-    picture.text(_OPERATION_X, y + 4, made.operation, width=_WRITER_X - _OPERATION_X - 6)
-    picture.text(_WRITER_X, y + 4, made.writer, size=11, fill=ink, width=_WHEN_X - _WRITER_X - 6)
-    picture.text(_WHEN_X, y + 4, made.when, size=11, fill=ink)
+    picture.text(_NUMBER_X, y + 4, f"v{row.version}", bold=is_this, width=_OPERATION_X - _NUMBER_X - 6)
+    picture.text(_OPERATION_X, y + 4, row.operation, width=_WRITER_X - _OPERATION_X - 6)
+    picture.text(_WRITER_X, y + 4, row.writer, size=11, fill=ink, width=_WHEN_X - _WRITER_X - 6)
+    picture.text(_WHEN_X, y + 4, row.when, size=11, fill=ink)
 
 
 def _draw_names(picture: Picture, y: float, tags: Sequence[str], branches: Sequence[str]) -> None:
@@ -144,8 +147,8 @@ def _draw_names(picture: Picture, y: float, tags: Sequence[str], branches: Seque
 def _draw_gap(picture: Picture, y: float, gap: _Gap) -> None:
     picture.line((_LINE_X, y - _ROW / 2), (_LINE_X, y + _ROW / 2), stroke=PAPER, width=3)
     picture.line((_LINE_X, y - _ROW / 2), (_LINE_X, y + _ROW / 2), stroke=GREY, width=2, dashed=True)
-    what = "version is" if gap.count == 1 else "versions are"
-    picture.text(_NUMBER_X, y + 4, f"{gap.count:,} {what} gone", size=11, fill=FAINT)
+    versions = "version" if gap.count == 1 else "versions"
+    picture.text(_NUMBER_X, y + 4, f"{gap.count:,} {versions} removed", size=11, fill=FAINT)
 
 
 def _draw_continuation(picture: Picture, y: float, line_from: float, text: str) -> None:

@@ -169,7 +169,7 @@ def _report_row(table: TableReport) -> dict[str, str | int]:
 
 def _change_text(before: int, after: int) -> str:
     """
-    >>> _change(1200, 3), _change(5, 5)
+    >>> _change_text(1200, 3), _change_text(5, 5)
     ('1,200 → 3', '5')
     """
     return f"{before:,}" if before == after else f"{before:,} → {after:,}"

@@ -66,7 +66,7 @@ def test_what_is_on_it() -> None:
         "orders.lance", "version 42",
         "raw.lance (dev)", "version 3",
         "features.lance", "version 5, restored",
-        "features.lance", "version 16, before it",
+        "features.lance", "version 16, its parent",
         "features.lance", "version 17: Append", "asset lake/features_append", "partition 2026-01-02", "run 3f1c9f0e",
         "rebased over 14-16",
     ]  # fmt: skip

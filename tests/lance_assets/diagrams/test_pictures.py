@@ -41,7 +41,7 @@ def test_versions_around_one(tmp_path: Path) -> None:
     table.branches.create("dev", 7)
     words = drawn(draw_version_graph(table.at(8)))
     assert [word for word in words if re.fullmatch(r"v\d+", word)] == [f"v{n}" for n in range(11, 0, -1)]
-    assert words[0] == "version 8 on the main line, which has 15 versions"
+    assert words[0] == "version 8 on the main branch, which has 15 versions"
     assert "4 newer" in words
     assert words[words.index("v5") : words.index("v4")][-1] == "tag golden"
     assert words[words.index("v7") : words.index("v6")][-1] == "branch dev"
@@ -57,7 +57,7 @@ def test_versions_that_are_gone(tmp_path: Path) -> None:
         (tmp_path / "t" / "_versions" / path.rpartition("/")[2]).unlink()
     words = drawn(draw_version_graph(table.at(5)))
     assert words[0].endswith("which has 12 versions")
-    assert ("1 version is gone" in words, "2 versions are gone" in words) == (True, True)
+    assert ("1 version removed" in words, "2 versions removed" in words) == (True, True)
 
 
 def test_a_branch_says_where_it_began(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_branch_says_where_it_began(tmp_path: Path) -> None:
     table.branches.create("of_main_too", dev.version)
     words = drawn(draw_version_graph(dev))
     assert words[0].startswith(f"version {dev.version} on branch dev")
-    assert "began at version 4 of the main line" in words
+    assert "created at version 4 of the main branch" in words
     assert not [word for word in words if "of_main" in word]
 
 
@@ -92,10 +92,10 @@ def piece(number: int, rows: int, deleted: int = 0, *, is_small: bool = False) -
 
 
 MAPS: tuple[tuple[str, list[FragmentStats], str], ...] = (
-    ("one", [piece(0, 10)], "a bar is one fragment; the highest has 10 rows"),
+    ("one", [piece(0, 10)], "one bar per fragment; the highest has 10 rows"),
     ("sixteen", [piece(n, 10 + n * 37, n, is_small=True) for n in range(16)], "the highest has 580 rows"),
-    ("eleven", [piece(n, 1_000 - n * 37, 500) for n in range(11)], "a bar is one fragment"),
-    ("eighty", [piece(n, n * 37, n, is_small=n % 3 == 0) for n in range(80)], "a bar is one fragment"),
+    ("eleven", [piece(n, 1_000 - n * 37, 500) for n in range(11)], "one bar per fragment"),
+    ("eighty", [piece(n, n * 37, n, is_small=n % 3 == 0) for n in range(80)], "one bar per fragment"),
     ("many", [piece(n, n % 977, n % 91, is_small=n % 7 == 0) for n in range(5_000)], "the mean of 63 neighbours"),
     ("very many", [piece(n, n % 977, 5) for n in range(100_000)], "the mean of 1250 neighbours"),
     ("empty ones", [piece(n, 0) for n in range(3)], "the highest has 1 rows"),
@@ -121,7 +121,7 @@ def test_a_map_of_a_real_table(tmp_path: Path) -> None:
     table = grown(tmp_path / "t").delete("id = 1").table.add_columns({"x": "id"}).table
     words = drawn(draw_fragment_map(table))
     assert words[0] == "version 17: 15 fragments, 15 rows"
-    assert "30 files, up to 2 of one fragment" in words[1]
+    assert "30 files, up to 2 per fragment" in words[1]
     assert ("15 deleted (50.0%)" in words, "15 small" in words) == (True, True)
     assert "no fragments: the version holds no rows" in drawn(
         draw_fragment_map(Table.create(tmp_path / "e", ROW.schema))
