@@ -99,10 +99,10 @@ class BasedCodec:
         return base.codec.open(base.path(inner), columns)
 
 
-def _with_qualified_paths(found: Sequence[ObjectInfo], inner: str, directory: str) -> Sequence[ObjectInfo]:
+def _with_qualified_paths(listed: Sequence[ObjectInfo], inner: str, directory: str) -> Sequence[ObjectInfo]:
     if inner == directory:
-        return found
-    return [ObjectDetails(directory + info.path.removeprefix(inner), info.size, info.modified) for info in found]
+        return listed
+    return [ObjectDetails(directory + info.path.removeprefix(inner), info.size, info.modified) for info in listed]
 
 
 def _check_own(path: str) -> str:

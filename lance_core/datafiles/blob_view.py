@@ -166,12 +166,12 @@ def _view_field(field: Field, arrow: pa.Field, *, describe: bool) -> pa.Field:
 def _encode_tail(
     position: int, schema: TableSchema, rows: int, metadata: Sequence[bytes], *, version_stamp: tuple[int, int]
 ) -> bytes:
-    told = schema.as_file_descriptor(rows)
-    at_metadata = position + len(told)
-    spans, at = [], at_metadata
-    for each in metadata:
-        spans.append(_SPAN.pack(at, len(each)))
-        at += len(each)
-    at_buffers = at + len(spans) * _SPAN.size
-    footer = _FOOTER.pack(at_metadata, at, at_buffers, 1, len(spans), *version_stamp, _MAGIC)
-    return b"".join([told, *metadata, *spans, _SPAN.pack(position, len(told)), footer])
+    descriptor = schema.as_file_descriptor(rows)
+    metadata_position = position + len(descriptor)
+    spans, end = [], metadata_position
+    for column in metadata:
+        spans.append(_SPAN.pack(end, len(column)))
+        end += len(column)
+    buffers_position = end + len(spans) * _SPAN.size
+    footer = _FOOTER.pack(metadata_position, end, buffers_position, 1, len(spans), *version_stamp, _MAGIC)
+    return b"".join([descriptor, *metadata, *spans, _SPAN.pack(position, len(descriptor)), footer])

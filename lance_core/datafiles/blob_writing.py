@@ -57,15 +57,15 @@ def _stored_field(field: pa.Field, version: StorageVersion) -> pa.Field:
     return pa.field(field.name, _STORED_TYPE, field.nullable, metadata | {EXTENSION_NAME: V2})
 
 
-def schema_to_stored(given: pa.Schema, schema: TableSchema) -> pa.Schema:
-    """Return the schema that rows with the schema `given` have after `to_stored`."""
+def schema_to_stored(input_schema: pa.Schema, schema: TableSchema) -> pa.Schema:
+    """Return the schema that rows with `input_schema` have after `to_stored`."""
     fields = []
-    for field in given:
+    for field in input_schema:
         blob = next((each for each in schema.fields if each.name == field.name and _is_blob_v2(each)), None)
         fields.append(
             pa.field(field.name, blob.arrow().type, field.nullable) if blob and _accepts(field.type) else field
         )
-    return pa.schema(fields, given.metadata)
+    return pa.schema(fields, input_schema.metadata)
 
 
 def _is_blob_v2(field: Field) -> bool:
@@ -114,16 +114,18 @@ def _to_struct(array: pa.Array, target: pa.StructType, name: str) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=list(target), mask=_null_mask(stored))
 
 
-def check_references(given: Mapping[str, pa.Array], structs: pa.StructArray, target: pa.StructType, name: str) -> None:
+def check_references(
+    children: Mapping[str, pa.Array], structs: pa.StructArray, target: pa.StructType, name: str
+) -> None:
     """Check that each blob has either its bytes or a reference to a file outside the table, and that a reference to a
     part of a file is one that the column can store."""
-    unknown = [child for child in given if child not in _INPUT_CHILDREN]
+    unknown = [child for child in children if child not in _INPUT_CHILDREN]
     if unknown:
         raise InvalidInput(
             f"column {name!r} is a blob column, whose struct has no child {unknown[0]!r}; pass data or a uri"
         )
     valid = structs.is_valid()
-    has = {child: pc.and_(array.is_valid(), valid) for child, array in given.items()}
+    has = {child: pc.and_(array.is_valid(), valid) for child, array in children.items()}
     uri = has.get("uri", pa.array([False] * len(structs), pa.bool_()))
     if pc.any(pc.and_(valid, pc.equal(has["data"], uri))).as_py():
         raise InvalidInput(
@@ -141,7 +143,7 @@ def check_references(given: Mapping[str, pa.Array], structs: pa.StructArray, tar
                 f"column {name!r} has no {child}, so it cannot refer to a part of a file; refer to the whole file, or "
                 "pass the bytes"
             )
-    for text in pc.filter(given["uri"], uri).unique().to_pylist() if pc.any(uri).as_py() else ():
+    for text in pc.filter(children["uri"], uri).unique().to_pylist() if pc.any(uri).as_py() else ():
         _check_uri(text, name)
 
 

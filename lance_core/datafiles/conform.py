@@ -204,18 +204,18 @@ def _has_decimals(arrow: pa.DataType) -> bool:
     )
 
 
-def _check_type(column: str, given: pa.DataType, stored: pa.DataType, conversion: Conversion, what: str) -> None:
+def _check_type(column: str, source: pa.DataType, stored: pa.DataType, conversion: Conversion, what: str) -> None:
     if conversion is Conversion.REQUESTED:
         return
     if conversion is Conversion.EXACT:
-        is_same = is_equivalent(given, stored)
+        is_same = is_equivalent(source, stored)
         mismatch = (
-            None if is_same else f"{column!r} is stored as {stored}, but the data has {given}; cast it before writing"
+            None if is_same else f"{column!r} is stored as {stored}, but the data has {source}; cast it before writing"
         )
     else:
-        mismatch = find_type_mismatch(given, stored, column)
+        mismatch = find_type_mismatch(source, stored, column)
     if mismatch:
-        raise SchemaMismatch(f"{what}: column {mismatch}", column=column, expected=str(stored), got=str(given))
+        raise SchemaMismatch(f"{what}: column {mismatch}", column=column, expected=str(stored), got=str(source))
 
 
 _REMEDIES = {
@@ -224,13 +224,13 @@ _REMEDIES = {
 }
 
 
-def _lossy_error(what: str, unfit: ValueMismatch, why: str, conversion: Conversion) -> SchemaMismatch:
-    path, given, stored = unfit
+def _lossy_error(what: str, mismatch: ValueMismatch, why: str, conversion: Conversion) -> SchemaMismatch:
+    path, source, stored = mismatch
     way_out = f". {way}" if (way := _REMEDIES.get(conversion)) else ""
     return SchemaMismatch(
-        f"{what}: column {path!r} of type {given} does not convert to {stored} without loss: "
+        f"{what}: column {path!r} of type {source} does not convert to {stored} without loss: "
         f"{why.rstrip('.')}{way_out}",
         column=path,
         expected=str(stored),
-        got=str(given),
+        got=str(source),
     )

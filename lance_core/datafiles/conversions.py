@@ -30,65 +30,65 @@ ValueMismatch = tuple[str, pa.DataType, pa.DataType]
 """Path of the nested column with a value that does not fit, its type, and the type that it should have."""
 
 
-def is_equivalent(given: pa.DataType, stored: pa.DataType) -> bool:
+def is_equivalent(source: pa.DataType, stored: pa.DataType) -> bool:
     """Return whether two types differ only in spelling."""
-    if given == stored:
+    if source == stored:
         return True
     if isinstance(stored, pa.BaseExtensionType):
-        bare = given.storage_type if isinstance(given, pa.BaseExtensionType) else given
+        bare = source.storage_type if isinstance(source, pa.BaseExtensionType) else source
         return is_equivalent(bare, stored.storage_type) or (is_json(stored) and pa.types.is_large_string(bare))
-    if pa.types.is_string_view(given) or pa.types.is_binary_view(given):
-        plain = pa.string() if pa.types.is_string_view(given) else pa.binary()
+    if pa.types.is_string_view(source) or pa.types.is_binary_view(source):
+        plain = pa.string() if pa.types.is_string_view(source) else pa.binary()
         return bool(stored == plain)
-    if given.id != stored.id:
+    if source.id != stored.id:
         return False
-    if pa.types.is_struct(given):
-        return [field.name for field in given] == [field.name for field in stored] and all(
-            is_equivalent(ours.type, theirs.type) for ours, theirs in zip(given, stored, strict=True)
+    if pa.types.is_struct(source):
+        return [field.name for field in source] == [field.name for field in stored] and all(
+            is_equivalent(ours.type, theirs.type) for ours, theirs in zip(source, stored, strict=True)
         )
-    if pa.types.is_map(given):
-        return is_equivalent(given.key_type, stored.key_type) and is_equivalent(given.item_type, stored.item_type)
-    if pa.types.is_fixed_size_list(given):
-        return given.list_size == stored.list_size and is_equivalent(given.value_type, stored.value_type)
-    if pa.types.is_list(given) or pa.types.is_large_list(given):
-        return is_equivalent(given.value_type, stored.value_type)
-    if pa.types.is_dictionary(given):
-        return given.index_type == stored.index_type and is_equivalent(given.value_type, stored.value_type)
+    if pa.types.is_map(source):
+        return is_equivalent(source.key_type, stored.key_type) and is_equivalent(source.item_type, stored.item_type)
+    if pa.types.is_fixed_size_list(source):
+        return source.list_size == stored.list_size and is_equivalent(source.value_type, stored.value_type)
+    if pa.types.is_list(source) or pa.types.is_large_list(source):
+        return is_equivalent(source.value_type, stored.value_type)
+    if pa.types.is_dictionary(source):
+        return source.index_type == stored.index_type and is_equivalent(source.value_type, stored.value_type)
     return False
 
 
-def find_type_mismatch(given: pa.DataType, stored: pa.DataType, path: str) -> str | None:
+def find_type_mismatch(source: pa.DataType, stored: pa.DataType, path: str) -> str | None:
     """Return why values of one type cannot be stored as the other, with the nested column concerned;
     `None` if they can."""
-    if isinstance(given, pa.BaseExtensionType):
-        given = given.storage_type
+    if isinstance(source, pa.BaseExtensionType):
+        source = source.storage_type
     if isinstance(stored, pa.BaseExtensionType):
         stored = stored.storage_type
-    if pa.types.is_null(given) or is_equivalent(given, stored):
+    if pa.types.is_null(source) or is_equivalent(source, stored):
         return None
-    if pa.types.is_dictionary(given):
-        return find_type_mismatch(given.value_type, stored, path)
+    if pa.types.is_dictionary(source):
+        return find_type_mismatch(source.value_type, stored, path)
     if pa.types.is_dictionary(stored):
-        return find_type_mismatch(given, stored.value_type, path)
-    if pa.types.is_struct(given) and pa.types.is_struct(stored):
-        return _find_struct_mismatch(given, stored, path)
-    if pa.types.is_map(given) and pa.types.is_map(stored):
-        return find_type_mismatch(given.key_type, stored.key_type, f"{path}.key") or find_type_mismatch(
-            given.item_type, stored.item_type, f"{path}.value"
+        return find_type_mismatch(source, stored.value_type, path)
+    if pa.types.is_struct(source) and pa.types.is_struct(stored):
+        return _find_struct_mismatch(source, stored, path)
+    if pa.types.is_map(source) and pa.types.is_map(stored):
+        return find_type_mismatch(source.key_type, stored.key_type, f"{path}.key") or find_type_mismatch(
+            source.item_type, stored.item_type, f"{path}.value"
         )
-    if _matches_any(given, _LISTS) and _matches_any(stored, _LISTS):
-        return find_type_mismatch(given.value_type, stored.value_type, f"{path}.{stored.value_field.name}")
-    if _leaf_converts(given, stored):
+    if _matches_any(source, _LISTS) and _matches_any(stored, _LISTS):
+        return find_type_mismatch(source.value_type, stored.value_type, f"{path}.{stored.value_field.name}")
+    if _leaf_converts(source, stored):
         return None
-    return f"{path!r} is stored as {stored}, but the data has {given}; cast it before writing"
+    return f"{path!r} is stored as {stored}, but the data has {source}; cast it before writing"
 
 
-def _find_struct_mismatch(given: pa.DataType, stored: pa.DataType, path: str) -> str | None:
+def _find_struct_mismatch(source: pa.DataType, stored: pa.DataType, path: str) -> str | None:
     names = [child.name for child in stored]
-    for child in given:
+    for child in source:
         if child.name not in names:
             return f"{path!r} has no child {child.name!r}; its children are {', '.join(names)}"
-        index = given.get_field_index(child.name)
+        index = source.get_field_index(child.name)
         if index < 0:
             return f"{path!r} has two children named {child.name!r} in the data"
         if mismatch := find_type_mismatch(
@@ -96,79 +96,82 @@ def _find_struct_mismatch(given: pa.DataType, stored: pa.DataType, path: str) ->
         ):
             return mismatch
     for child in stored:
-        if given.get_field_index(child.name) < 0 and not child.nullable:
+        if source.get_field_index(child.name) < 0 and not child.nullable:
             return f"'{path}.{child.name}' is not nullable, but the data does not contain it"
     return None
 
 
-def _leaf_converts(given: pa.DataType, stored: pa.DataType) -> bool:
-    if pa.types.is_timestamp(given) and pa.types.is_timestamp(stored):
-        return (given.tz is None) == (stored.tz is None)
-    if pa.types.is_decimal(given):
+def _leaf_converts(source: pa.DataType, stored: pa.DataType) -> bool:
+    if pa.types.is_timestamp(source) and pa.types.is_timestamp(stored):
+        return (source.tz is None) == (stored.tz is None)
+    if pa.types.is_decimal(source):
         if pa.types.is_decimal(stored):
-            return bool(stored.scale >= given.scale)
-        return bool(pa.types.is_integer(stored) and given.scale == 0)
-    if pa.types.is_integer(given) and (pa.types.is_floating(stored) or pa.types.is_decimal(stored)):
+            return bool(stored.scale >= source.scale)
+        return bool(pa.types.is_integer(stored) and source.scale == 0)
+    if pa.types.is_integer(source) and (pa.types.is_floating(stored) or pa.types.is_decimal(stored)):
         return True
-    return any(_matches_any(given, family) and _matches_any(stored, family) for family in _FAMILIES)
+    return any(_matches_any(source, family) and _matches_any(stored, family) for family in _FAMILIES)
 
 
-def may_round(given: pa.DataType, stored: pa.DataType) -> bool:
+def may_round(source: pa.DataType, stored: pa.DataType) -> bool:
     """Return whether a cast would silently round values, or make them infinite."""
-    given, stored = _storage_type(given), _storage_type(stored)
+    source, stored = _storage_type(source), _storage_type(stored)
     if pa.types.is_floating(stored):
-        if pa.types.is_floating(given):
-            return bool(given.bit_width > stored.bit_width)
-        return bool(pa.types.is_integer(given) and pa.types.is_float16(stored))
-    return any(may_round(ours, theirs) for _, ours, theirs in _matching_children(given, stored))
+        if pa.types.is_floating(source):
+            return bool(source.bit_width > stored.bit_width)
+        return bool(pa.types.is_integer(source) and pa.types.is_float16(stored))
+    return any(may_round(ours, theirs) for _, ours, theirs in _matching_children(source, stored))
 
 
-def find_rounded_value(given: pa.Array, converted: pa.Array, path: str) -> ValueMismatch | None:
+def find_rounded_value(source: pa.Array, converted: pa.Array, path: str) -> ValueMismatch | None:
     """Return where such a cast first changed a value; `None` if it changed none. NaN equals NaN."""
-    given, converted = _plain_values(given), _plain_values(converted)
-    if not may_round(given.type, converted.type):
+    source, converted = _plain_values(source), _plain_values(converted)
+    if not may_round(source.type, converted.type):
         return None
     if pa.types.is_floating(converted.type):
-        ours, theirs = (each.to_numpy(zero_copy_only=False) for each in (given, converted))
-        wide = np.float64 if pa.types.is_integer(given.type) else ours.dtype
+        ours, theirs = (each.to_numpy(zero_copy_only=False) for each in (source, converted))
+        wide = np.float64 if pa.types.is_integer(source.type) else ours.dtype
         if np.array_equal(ours.astype(wide), theirs.astype(wide), equal_nan=True):
             return None
-        return path, given.type, converted.type
-    pairs = _child_arrays(given, converted, path)
-    return next((found for ours, theirs, at in pairs if (found := find_rounded_value(ours, theirs, at))), None)
+        return path, source.type, converted.type
+    pairs = _child_arrays(source, converted, path)
+    return next(
+        (mismatch for ours, theirs, child_path in pairs if (mismatch := find_rounded_value(ours, theirs, child_path))),
+        None,
+    )
 
 
-def find_unconvertible_value(given: pa.Array, stored: pa.DataType, path: str) -> ValueMismatch:
+def find_unconvertible_value(source: pa.Array, stored: pa.DataType, path: str) -> ValueMismatch:
     """Return the nested column at which the cast of an array fails."""
-    given, stored = _plain_values(given), _storage_type(stored)
-    for name, _, theirs in _matching_children(given.type, stored):
-        inner = _plain_values(_child_array(given, name))
+    source, stored = _plain_values(source), _storage_type(stored)
+    for name, _, theirs in _matching_children(source.type, stored):
+        inner = _plain_values(_child_array(source, name))
         try:
             inner.cast(_storage_type(theirs))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
             return find_unconvertible_value(inner, theirs, _child_path(path, name, stored))
-    return path, given.type, stored
+    return path, source.type, stored
 
 
-def _matching_children(given: pa.DataType, stored: pa.DataType) -> Iterator[tuple[str, pa.DataType, pa.DataType]]:
+def _matching_children(source: pa.DataType, stored: pa.DataType) -> Iterator[tuple[str, pa.DataType, pa.DataType]]:
     """Yield the children that both types have: name, type and stored type."""
-    if pa.types.is_dictionary(given) or pa.types.is_dictionary(stored):
-        ours, theirs = (each.value_type if pa.types.is_dictionary(each) else each for each in (given, stored))
+    if pa.types.is_dictionary(source) or pa.types.is_dictionary(stored):
+        ours, theirs = (each.value_type if pa.types.is_dictionary(each) else each for each in (source, stored))
         yield from _matching_children(ours, theirs)
-    elif pa.types.is_struct(given) and pa.types.is_struct(stored):
+    elif pa.types.is_struct(source) and pa.types.is_struct(stored):
         for child in stored:
-            if (at := given.get_field_index(child.name)) >= 0:
-                yield child.name, given.field(at).type, child.type
-    elif pa.types.is_map(given) and pa.types.is_map(stored):
-        yield "key", given.key_type, stored.key_type
-        yield "value", given.item_type, stored.item_type
-    elif _matches_any(given, _LISTS) and _matches_any(stored, _LISTS):
-        yield _ITEM, given.value_type, stored.value_type
+            if (index := source.get_field_index(child.name)) >= 0:
+                yield child.name, source.field(index).type, child.type
+    elif pa.types.is_map(source) and pa.types.is_map(stored):
+        yield "key", source.key_type, stored.key_type
+        yield "value", source.item_type, stored.item_type
+    elif _matches_any(source, _LISTS) and _matches_any(stored, _LISTS):
+        yield _ITEM, source.value_type, stored.value_type
 
 
-def _child_arrays(given: pa.Array, converted: pa.Array, path: str) -> Iterator[tuple[pa.Array, pa.Array, str]]:
-    for name, _, _ in _matching_children(given.type, converted.type):
-        yield _child_array(given, name), _child_array(converted, name), _child_path(path, name, converted.type)
+def _child_arrays(source: pa.Array, converted: pa.Array, path: str) -> Iterator[tuple[pa.Array, pa.Array, str]]:
+    for name, _, _ in _matching_children(source.type, converted.type):
+        yield _child_array(source, name), _child_array(converted, name), _child_path(path, name, converted.type)
 
 
 def _child_array(array: pa.Array, name: str) -> pa.Array:

@@ -167,7 +167,7 @@ class FragmentReader:
         is_legacy = bool(files) and files[0].version.is_legacy
         if not self._loads_blobs or is_legacy:
             return OpenFragment(fragment.physical_rows, all_live, sources, layout, self._fields, self.arrow)
-        file_by_field = {used: source.file for source in sources for used in source.file.field_ids}
+        file_by_field = {field_id: source.file for source in sources for field_id in source.file.field_ids}
         blob_files = {
             field.name: file_by_field[field.id]
             for field in self._fields
@@ -227,8 +227,10 @@ class FragmentReader:
         return [*([grouped] if grouped else []), *([field] for field in stored if self._needs_own_stream(field))]
 
 
-def _open_file(store: Store, codec: DataCodec, file: DataFile, schema: TableSchema, likely: Sequence[str]) -> OpenFile:
-    reader = open_reader(store, codec, file, likely)
+def _open_file(
+    store: Store, codec: DataCodec, file: DataFile, schema: TableSchema, expected_names: Sequence[str]
+) -> OpenFile:
+    reader = open_reader(store, codec, file, expected_names)
     if isinstance(reader, LegacyFileReader):
         return OpenFile(file, reader, legacy_paths_of(file, reader.table_schema, schema))
     return OpenFile(file, reader, paths_of(file, _table_schema(reader.schema)))
@@ -268,8 +270,8 @@ def _requested_paths(field: Field, path: Path, paths: Mapping[int, Path]) -> Ite
             yield from _requested_paths(child, (*path, child.name), paths)
     elif not paths:
         yield path
-    elif held := next((paths[node.id] for node in field.walk() if node.id in paths), None):
-        yield held[: len(path)]
+    elif stored_path := next((paths[node.id] for node in field.walk() if node.id in paths), None):
+        yield stored_path[: len(path)]
 
 
 def _is_identity(field: Field, placements: Sequence[tuple[int, int, str]], paths: Mapping[int, Path]) -> bool:

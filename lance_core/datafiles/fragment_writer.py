@@ -100,10 +100,10 @@ def buffer_rows(
     conformed = [each for each in _conform_batches(batches, schema, version, conversion, what) if each[0].num_rows]
     if not conformed:
         return None
-    kept = tuple(batch for batch, _columns in conformed)
-    rows = sum(batch.num_rows for batch in kept)
+    buffered = tuple(batch for batch, _columns in conformed)
+    rows = sum(batch.num_rows for batch in buffered)
     return BufferedRows(
-        kept, conformed[0][1], version, limits, rows, sum(max(batch.nbytes, batch.num_rows) for batch in kept)
+        buffered, conformed[0][1], version, limits, rows, sum(max(batch.nbytes, batch.num_rows) for batch in buffered)
     )
 
 

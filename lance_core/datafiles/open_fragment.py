@@ -245,12 +245,12 @@ def _concat(batches: Sequence[pa.RecordBatch], arrow: pa.Schema) -> pa.RecordBat
     return pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=arrow)
 
 
-def open_reader(store: Store, codec: DataCodec, file: DataFile, likely: Sequence[str] = ()) -> FileReader:
+def open_reader(store: Store, codec: DataCodec, file: DataFile, expected_names: Sequence[str] = ()) -> FileReader:
     """Open a file with the codec for its format."""
     return (
         LegacyFileReader.open(store, file.qualified_path)
         if file.version.is_legacy
-        else codec.open(file.qualified_path, likely)
+        else codec.open(file.qualified_path, expected_names)
     )
 
 

@@ -25,12 +25,12 @@ def with_lineage(store: Store, manifest: Manifest) -> Manifest:
     """Return the manifest with all lineage inline; unchanged if it has no external lineage."""
     if not manifest.has_stable_row_ids:
         return manifest
-    found = external_lineage_fields(
+    fields = external_lineage_fields(
         framing.extract_manifest_message(manifest.encode(), path=manifest.path), path=manifest.path
     )
-    if not found:
+    if not fields:
         return manifest
-    if not found.isdisjoint(IN_COLUMNS):
+    if not fields.isdisjoint(IN_COLUMNS):
         raise Unsupported(
             f"{manifest.path} stores row ids or row versions as hidden columns of data files; this release cannot "
             "read them"

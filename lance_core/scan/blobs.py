@@ -118,43 +118,44 @@ def open_blobs(
 ) -> list[BlobFile | None]:
     """Open the blobs of rows, in the requested order; `None` for rows without a blob."""
     field = _blob_field(manifest, column)
-    places = locate_rows(location, manifest, rows, by=by)
-    keys, order = np.unique(scan_order_keys(places), return_inverse=True)
-    reading = RowReader(location, plan_columns(manifest, [column]))
+    positions = locate_rows(location, manifest, rows, by=by)
+    keys, order = np.unique(scan_order_keys(positions), return_inverse=True)
+    reader = RowReader(location, plan_columns(manifest, [column]))
 
-    def located(each: tuple[LiveFragment, Offsets]) -> list[BlobRange | ExternalBlob | None]:
-        of, offsets = each
-        batch = reading.pick(of, offsets)
-        file = _data_file_of(of.fragment, field)
+    def read_locations(picked: tuple[LiveFragment, Offsets]) -> list[BlobRange | ExternalBlob | None]:
+        source, offsets = picked
+        batch = reader.pick(source, offsets)
+        file = _data_file_of(source.fragment, field)
         if file is None:
             return [None] * batch.num_rows
-        found = BlobLocations.of(batch.column(0), column=column, file=file)
-        return [found.location_of(row) for row in range(len(found))]
+        locations = BlobLocations.of(batch.column(0), column=column, file=file)
+        return [locations.location_of(row) for row in range(len(locations))]
 
-    found = [place for places in map_in_order(located, group_by_fragment(location, manifest, keys)) for place in places]
-    return [_open_blob(location, manifest, found[number]) for number in order.tolist()]
+    by_fragment = map_in_order(read_locations, group_by_fragment(location, manifest, keys))
+    blobs = [blob for locations in by_fragment for blob in locations]
+    return [_open_blob(location, manifest, blobs[number]) for number in order.tolist()]
 
 
-def _open_blob(location: Location, manifest: Manifest, place: BlobRange | ExternalBlob | None) -> BlobFile | None:
-    if place is None:
+def _open_blob(location: Location, manifest: Manifest, blob: BlobRange | ExternalBlob | None) -> BlobFile | None:
+    if blob is None:
         return None
-    if isinstance(place, BlobRange):
-        return BlobFile(location.store, place.path, place.position, place.size)
-    store, path = _locate_external(location, manifest, place.uri)
-    return BlobFile(store, path, place.position if place.size else 0, place.size)
+    if isinstance(blob, BlobRange):
+        return BlobFile(location.store, blob.path, blob.position, blob.size)
+    store, path = _locate_external(location, manifest, blob.uri)
+    return BlobFile(store, path, blob.position if blob.size else 0, blob.size)
 
 
 def _locate_external(location: Location, manifest: Manifest, uri: str) -> tuple[Store, str]:
     """Return the store and path of a file that the table only refers to: below one of its base paths, or at any
     location that the caller allowed."""
-    below = BASE_REFERENCE.fullmatch(uri)
-    if below is None:
+    reference = BASE_REFERENCE.fullmatch(uri)
+    if reference is None:
         return location.resolve_external_blob(uri, manifest.branch)
-    base = next((each for each in manifest.base_paths if each.id == int(below[1])), None)
+    base = next((each for each in manifest.base_paths if each.id == int(reference[1])), None)
     if base is None or base.is_dataset_root:
         problem = "the manifest has no base path with this id" if base is None else "that is a table"
-        raise Corrupt(f"a blob is in base path {below[1]}, but {problem}", path=manifest.path, field="base_paths")
-    return location.resolve(f"@{base.id}/{naming.DATA}/{below[2]}")
+        raise Corrupt(f"a blob is in base path {reference[1]}, but {problem}", path=manifest.path, field="base_paths")
+    return location.resolve(f"@{base.id}/{naming.DATA}/{reference[2]}")
 
 
 def _blob_field(manifest: Manifest, column: str) -> Field:

@@ -1,9 +1,8 @@
-"""Scan executor: runs a scan plan. Threads read the morsels of its fragments concurrently, and batches come in row
-order.
+"""Scan executor: runs a scan plan. Threads read morsels of the fragments concurrently; batches come in row order.
 
-A morsel has as many rows as fit in memory several times over; small fragments share one unit of work. `row_reader.py`
-describes how the rows of a morsel are read. If an index already selected the rows that can match, only those are read.
-Start with `scan`.
+A morsel is so small that several of them fit in memory; morsels of small fragments share one unit of work.
+`row_reader.py` describes how the rows of a morsel are read. If an index already selected the rows that can match, only
+those are read. Start with `scan`.
 """
 
 import itertools

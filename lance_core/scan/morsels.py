@@ -1,5 +1,5 @@
-"""Morsels: the units of work of a scan. A morsel is a range of rows of a fragment that fits in memory several times
-over.
+"""Morsels: the units of work of a scan. A morsel is a range of rows of a fragment, so small that several fit in
+memory.
 
 Morsels are grouped, and one thread reads a group at a time: morsels of small fragments share a group. If a limit asks
 for a few matching rows, the first morsels are small. This module reads nothing except the deletions of a fragment
@@ -31,7 +31,7 @@ _OPEN_READERS_MAX = 6
 """Readers per fragment, one for each set of columns that are read together."""
 PICK_ONE_IN = 50
 """Rows are picked by number if at most one in this many is requested. Measured on 16 columns of mixed types: picking 1
-% takes half as long as reading all rows, picking 10 % twice as long."""
+percent takes half as long as reading all rows, picking 10 percent twice as long."""
 _RUN_ROWS_MIN = 256
 _RUN_GAP_MAX = 1024
 """Rows that are further apart belong to different runs."""
@@ -80,7 +80,7 @@ class Morsel:
     start: int
     count: int
     picked: "PickedRows | None" = None
-    """Rows to read, if not all rows of the range."""
+    """Rows to read; `None` for all rows of the range."""
 
 
 @dataclass(frozen=True, slots=True)

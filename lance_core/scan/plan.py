@@ -109,8 +109,8 @@ class ScanPlan:
         return sum(task.candidate_rows * sizes.row_bytes(task.fragment) for task in self.tasks)
 
     def morsel_sizes(self) -> "MorselSizes":
-        (first, first_open), (then, then_open) = _widths(self.early.arrow), _widths(self.late.arrow)
-        return MorselSizes(first + then, first_open + then_open, *_widths(self.table.arrow))
+        (early_bytes, early_variable), (late_bytes, late_variable) = _widths(self.early.arrow), _widths(self.late.arrow)
+        return MorselSizes(early_bytes + late_bytes, early_variable + late_variable, *_widths(self.table.arrow))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class MorselSizes:
     table_variable_columns: int
 
     def rows_per_morsel(self, row_bytes: int) -> int:
-        """Return a number of rows that fits in memory several times over."""
+        """Return the number of rows of a morsel, several of which must fit in memory."""
         return max(_MORSEL_ROWS_MIN, min(_MORSEL_ROWS_MAX, MORSEL_BYTES // max(1, row_bytes)))
 
     def row_bytes(self, fragment: Fragment) -> int:
@@ -196,9 +196,8 @@ def _selected_tasks(manifest: Manifest, selection: Selection) -> tuple[ScanTask,
     messages = manifest.message.fragments
     if len(covered) == len(messages):  # ids are unique: bisection finds a few fragments without reading all of them
         positions = sorted((bisect_left(messages, id, key=lambda message: message.id), id) for id in selected)
-        if all(
-            number < len(messages) and messages[number].id == id for number, id in positions
-        ):  # otherwise the fragments are out of order
+        is_ordered = all(number < len(messages) and messages[number].id == id for number, id in positions)
+        if is_ordered:
             return tuple(ScanTask(manifest.fragments[number], selection=selected[id]) for number, id in positions)
     return tuple(
         ScanTask(manifest.fragments[number], selection=selected.get(message.id))

@@ -20,8 +20,8 @@ from lance_core.scan.plan import plan_scan
 from lance_core.scan.selection import RowSelector
 from lance_core.versions.location import Location
 
-_BUNCH_ROWS = 1_048_576
-_BUNCH_BYTES = 64 * 1024**2
+_GROUP_ROWS = 1_048_576
+_GROUP_BYTES = 64 * 1024**2
 _PARTIALS_MAX = 16
 
 
@@ -85,7 +85,7 @@ def _rebatch(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]
     for batch in batches:
         group.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= _BUNCH_ROWS or size >= _BUNCH_BYTES:
+        if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
             yield group
             group, rows, size = [], 0, 0
     if group:

@@ -3,7 +3,7 @@ a filter, or rows at given offsets.
 
 With a filter, the reader materializes late: it reads the columns of the filter first. It then picks the other columns
 of the matching rows if those are few, or else reads the batches that have any; without a match it reads nothing more.
-Small fragments are read in one pass. `morsels.py` decides which morsels there are.
+Small fragments are read in one pass. `morsels.py` divides fragments into morsels.
 """
 
 import itertools
@@ -80,11 +80,9 @@ class RowReader:
             describe = plan.describe_blobs
             return FragmentReader(location.store, location.codec, schema, columns, path=path, describe_blobs=describe)
 
-        self._early, self._late, self._early_and_late = (
-            reader(plan.early),
-            reader(plan.late),
-            reader(plan.early_and_late),
-        )
+        self._early = reader(plan.early)
+        self._late = reader(plan.late)
+        self._early_and_late = reader(plan.early_and_late)
         self._early_names, self._late_names = plan.early.arrow.names, plan.late.arrow.names
         self._early_name_set = frozenset(self._early_names)
         self._needs_no_projection = self._early.arrow.equals(self._schema) and all(

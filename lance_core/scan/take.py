@@ -1,4 +1,4 @@
-"""Take: reads rows by their position: by offset among the live rows, by row id or by row address.
+"""Take: reads rows by offset among the live rows, by row id or by row address.
 
 Rows are returned in the requested order, and as often as requested. Rows that do not exist raise an error that names
 them. Each fragment that holds any of the rows is read once, concurrently with others. Start with `take`.

@@ -93,7 +93,7 @@ class Location:
         directory, _, name = uri.rpartition("/")
         if "://" not in directory or not name:
             raise InvalidInput(f"{self.uri} refers to a blob at {safe_uri!r}, which is not an absolute URI of a file")
-        if not any(is_at_or_below(uri, place) for place in (*self.own_uris(branch), *self.access.bases)):
+        if not any(is_at_or_below(uri, allowed) for allowed in (*self.own_uris(branch), *self.access.bases)):
             raise InvalidInput(
                 f"{self.uri} refers to a blob outside the table, at {safe_uri}. If you trust that location, open "
                 f"the table with bases={[*self.access.bases, without_secrets(directory)]}"
@@ -147,7 +147,7 @@ class Location:
         return replace(self, store=BasedStore(store, opened), codec=BasedCodec(codec, opened))
 
     def _opener(self, bases: Mapping[int, BasePath], branch: str | None, path: str) -> Callable[[int], OpenBase]:
-        def opened(base_id: int) -> OpenBase:
+        def open_base(base_id: int) -> OpenBase:
             if base_id not in bases:
                 raise Corrupt(
                     f"a file is in base path {base_id}, but the manifest has no base path with this id",
@@ -162,10 +162,10 @@ class Location:
                     f"{self.uri}: some files of this version are at {base.path!r}, outside the table. If you trust "
                     f"that location, open the table with bases={[*self.access.bases, *outside]}"
                 )
-            place = self.locate_other(base.path)
-            return OpenBase(place.store, place.codec, base.is_dataset_root)
+            other = self.locate_other(base.path)
+            return OpenBase(other.store, other.codec, base.is_dataset_root)
 
-        return opened
+        return open_base
 
 
 def locate(
@@ -181,14 +181,14 @@ def locate(
     if storage_options is not None:
         validation.check_mapping(storage_options, "storage_options")
     durable = validation.check_flag(durable, "durable")
-    place, named = split_uri(uri) if isinstance(uri, str) else (uri, None)
-    if named is not None and manifest_store is not None:
+    table_uri, store_uri = split_uri(uri) if isinstance(uri, str) else (uri, None)
+    if store_uri is not None and manifest_store is not None:
         raise InvalidInput(
             "both the URI (ddbTableName) and manifest_store= name a manifest store; pass only one of them"
         )
     options = dict(storage_options or {})
-    manifests = open_manifest_store(named or manifest_store, options)
-    store = open_store(place, storage_options=options, durable=durable)
+    manifests = open_manifest_store(store_uri or manifest_store, options)
+    store = open_store(table_uri, storage_options=options, durable=durable)
     access = AccessOptions(options, durable, allowed, manifests)
     published = store if manifests is None else TwoPhaseStore(store, manifests, manifests.table_key(store.description))
     return Location(uri=store.description, store=published, codec=LanceCodec(store), access=access)

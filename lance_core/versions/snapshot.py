@@ -47,11 +47,11 @@ class Versions:
 
 def list_versions(location: Location) -> Versions:
     """List the versions of a table. Raises `Corrupt` if manifests of both naming schemes exist."""
-    found: dict[Version, NamingScheme] = {}
+    scheme_by_number: dict[Version, NamingScheme] = {}
     for listed in location.store.list(naming.VERSIONS):
         if parsed := naming.parse_manifest_name(listed.path.rpartition("/")[2]):
-            found[parsed[0]] = parsed[1]
-    schemes = set(found.values())
+            scheme_by_number[parsed[0]] = parsed[1]
+    schemes = set(scheme_by_number.values())
     if len(schemes) > 1:
         raise Corrupt(
             "contains manifests of both naming schemes. Stop all writers, open a version by its number and call "
@@ -59,7 +59,7 @@ def list_versions(location: Location) -> Versions:
             path=f"{location.uri}/{naming.VERSIONS}",
             field="names",
         )
-    return Versions(tuple(sorted(found)), schemes.pop() if schemes else NamingScheme.V2)
+    return Versions(tuple(sorted(scheme_by_number)), schemes.pop() if schemes else NamingScheme.V2)
 
 
 def table_exists(location: Location) -> bool:
@@ -72,12 +72,12 @@ def load_latest(location: Location) -> Snapshot:
 
     Concurrent threads share one load: separate loads would return the same version, and slow each other down.
     """
-    found = _shared_loads.do((location.key, location.access.bases), lambda: _load_latest(location))
-    if found.location is location:
-        return found
-    if found.location.access != location.access:
+    snapshot = _shared_loads.do((location.key, location.access.bases), lambda: _load_latest(location))
+    if snapshot.location is location:
+        return snapshot
+    if snapshot.location.access != location.access:
         return _load_latest(location)
-    return replace(found, location=location.for_manifest(found.manifest))
+    return replace(snapshot, location=location.for_manifest(snapshot.manifest))
 
 
 _shared_loads: "SingleFlight[Snapshot]" = SingleFlight()
@@ -207,8 +207,8 @@ def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapsho
 
 def _list_newest(location: Location) -> Versions:
     """Return the newest version, and perhaps others."""
-    if found := version_hint.find_newest(location.own_store):
-        return Versions((found[0],), found[1])
+    if newest := version_hint.find_newest(location.own_store):
+        return Versions((newest[0],), newest[1])
     return list_versions(location)
 
 

@@ -249,7 +249,7 @@ def test_fsck_finds_blobs_that_are_gone_or_cut(version: Literal["2.1", "2.2"], t
         assert found == {
             str(alone.relative_to(table.uri)): "it does not exist, but column 'film' has 1 blobs in it",
             str(packed.relative_to(table.uri)): (
-                "it has 149999 bytes, and blobs of column 'film' are to end at 150000"
+                "it has 149999 bytes, but blobs of column 'film' extend to byte 150000"
             ),
         }
     else:

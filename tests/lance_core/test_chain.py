@@ -162,7 +162,7 @@ def test_a_branch_finds_that_its_source_was_changed(tmp_path: Path) -> None:
     turned(Path(table.uri) / table.at(2).manifest.path, 100)
     (finding,) = [each for each in branch.fsck().findings if each.rule == "chain"]
     assert finding.severity is Severity.ERROR
-    assert "version 2 was made upon other bytes" in finding.what
+    assert "version 2 was based on other bytes" in finding.what
 
 
 @pytest.mark.parametrize("shallow", [True, False])
@@ -294,7 +294,7 @@ def test_a_version_put_in_the_place_of_another_is_found(tmp_path: Path) -> None:
     found = [each for each in Table.check(table.uri).findings if each.rule == "chain"]
     assert [each.version for each in found] == [1, 2], "what it says of its own parent is another table's too"
     assert found[1].path == table.at(2).manifest.path
-    assert "version 3 was made upon other bytes: version 2 had the SHA-256" in found[1].what
+    assert "version 3 was based on other bytes: version 2 had the SHA-256" in found[1].what
 
 
 def test_a_version_that_says_nonsense_of_its_parent(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_a_version_that_says_nonsense_of_its_parent(tmp_path: Path) -> None:
         new = text.encode().ljust(len(old), b" ")
         path.write_bytes(before.replace(old, new))
         (finding,) = [each for each in Table.check(table.uri).findings if each.rule == "chain"]
-        assert "it says that it was made upon '" in finding.what or "upon version 2, which" in finding.what
+        assert "it records '" in finding.what or "records version 2 as" in finding.what
         path.write_bytes(before)
 
 

@@ -131,7 +131,7 @@ CASES: list[tuple[Change, Use, type[LanceError], str]] = [
     (_one_name, read, Corrupt, "two columns have the name 'id'"),
     (_one_name, append, Corrupt, "two columns have the name 'id'"),
     (_negative_column, read, Corrupt, "cannot have the column -7"),
-    (_no_column, read, Corrupt, "is said to hold column 'id', and none of its columns is"),
+    (_no_column, read, Corrupt, "should store column 'id' according to the manifest"),
     (_last_id, append, Unsupported, "all fragment ids are used"),
     (_last_row_id, append, InvalidInput, "would need row ids above"),
     (_too_many_rows, read, Corrupt, "1099511627776 rows in one fragment do not fit 32 bits"),
@@ -149,7 +149,7 @@ CASES: list[tuple[Change, Use, type[LanceError], str]] = [
     (_live_twice, read, Corrupt, "field 0 is live in two files"),
     (_large_id, read, Corrupt, "does not fit 32 bits"),
     (_large_id_uncounted, append, Corrupt, "does not fit 32 bits"),
-    (_without_its_file, read, Corrupt, "no file of fragment 0 holds column 'id', which is not nullable"),
+    (_without_its_file, read, Corrupt, "no file of fragment 0 stores column 'id', which is not nullable"),
 ]
 
 
