@@ -1,8 +1,9 @@
 """64-bit Roaring bitmap codec: row sets in the encoding of posting lists of the n-gram index.
 
 The encoding is that of `BitMap64`: a count, then each upper half with a 32-bit bitmap. `BitMap64` parses and
-validates the bytes, which may be damaged or hostile: 12,000 mutated inputs caused no crash and no other set than a
-parser written by hand. It refuses upper halves that are repeated or not ascending, which no writer produces.
+validates the bytes, which may be damaged or hostile: of 24,000 mutated inputs none caused a crash, and each was
+refused or decoded to the same set as by a parser written by hand. `BitMap64` refuses upper halves that are repeated
+or not ascending, which no writer produces.
 
 A `RowSet` holds one 32-bit bitmap for each upper half. `encode` therefore writes the few bytes around them instead of
 copying all rows into a `BitMap64`; the bytes are the same. `decode` splits the validated bytes and expands no row.
@@ -29,9 +30,9 @@ def encode(rows: RowSet) -> bytes:
 
 def decode(data: bytes | memoryview, rows_under: RowsUnder, *, path: str, keep_impossible_rows: bool = False) -> RowSet:
     """Decode a set. Rows that cannot exist are dropped, unless `keep_impossible_rows` is set."""
-    # Both classes accept any buffer, although their stubs only declare `bytes`.
+    # Both classes accept any buffer of unsigned bytes, although their stubs only declare `bytes`. Arrow's are signed.
     try:
-        validated = BitMap64.deserialize(memoryview(data))  # type: ignore[arg-type]
+        validated = BitMap64.deserialize(memoryview(data).cast("B"))  # type: ignore[arg-type]
     except (ValueError, IndexError) as error:
         raise Corrupt("is not a set of rows", path=path, field="posting_list") from error
     # Serialised again, the bytes are canonical: each 32-bit bitmap is as long as `serialize` makes it.

@@ -3,6 +3,7 @@
 import struct
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +32,13 @@ def test_bytes_are_those_of_the_library(stretches: list[tuple[int, int, int]], a
     for data in (bytes(theirs.serialize()), treemap.encode(rows)):
         assert treemap.decode(data, lambda _high: ALL, path="x").parts == rows.parts
     assert BitMap64.deserialize(treemap.encode(rows)) == theirs
+
+
+def test_every_buffer_of_bytes_is_read() -> None:
+    rows = RowSet({0: BitMap([1, 5, 9]), 3: BitMap([0])})
+    data = treemap.encode(rows)
+    for buffer in (data, memoryview(data), pa.py_buffer(data), pa.array([data])[0].as_buffer()):
+        assert treemap.decode(buffer, lambda _high: ALL, path="x").parts == rows.parts
 
 
 def test_rows_that_cannot_be_there() -> None:
