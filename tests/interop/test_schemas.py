@@ -167,7 +167,7 @@ CHANGES: dict[str, tuple[list[Entries], str]] = {
     "again the same": ([{"k": {PLACE: "1"}}, {"k": {PLACE: "1"}}], "cannot be changed once set"),
     "a second column": ([{"k": {KEY: "true"}}, {"v": {KEY: "true"}}], "cannot be changed once set"),
     "removed": ([{"k": {KEY: "true"}}, {"k": {KEY: None}}], "cannot be changed once set"),
-    "of a column with nulls": ([{"n": {KEY: "true"}}], "may be null"),
+    "of a column with nulls": ([{"n": {KEY: "true"}}], "nullable"),
     "clustered": ([{"k": {CLUSTER: "1"}}], ""),
     "clustered nowhere": ([{"k": {CLUSTER: "x"}}], "declares no clustering key"),
     "clustered anew": ([{"k": {CLUSTER: "1"}}, {"k": {CLUSTER: "2"}}], "cannot be changed once set"),
