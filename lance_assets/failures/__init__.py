@@ -1,1 +1,1 @@
-"""Core errors as Dagster retries and failures, and the run that a conflict was lost to."""
+"""Failures: translation of core errors to Dagster retries and failures, and the run behind a conflict."""

@@ -1,8 +1,9 @@
-"""What an error of the core becomes in Dagster, decided in this one place: a retry of the step, or a failure.
+"""Error translation: turns every error of the core into a retry or a failure of the Dagster step, in this one place.
 
-Retrying is safe for every write, since its intention lands once; it is only done where another try can end otherwise.
-An error that a Spark worker met arrives as text inside Spark's own, and is treated as what it was. A failure carries
-where and what, never storage options: the messages of the core hold none.
+A retry is safe for every write, since its intent commits at most one version; it is requested only if another attempt
+can succeed. An error of a Spark worker arrives as text inside Spark's own error and is translated like the original. A
+failure names the table and the problem and never contains storage options, since the messages of the core contain none.
+Start with `translate_errors`.
 """
 
 import re
@@ -37,11 +38,11 @@ from lance_core import (
 _WORKER_ERROR = re.compile(r"^lance_core\.errors\.(\w+): (.+)$", re.MULTILINE)
 
 RETRY_DELAYS_S = (0, 5, 30)
-"""Before each retry of a step. The core has tried many times before the first."""
+"""Delay before each retry of a step. The core has made many attempts of its own before the first one."""
 
 
 class TableLabel(Protocol):
-    """The table that was worked on: a `Ledger`, or whatever else knows where it is."""
+    """Table that a failure names, such as a `Ledger`."""
 
     @property
     def label(self) -> str: ...
@@ -51,70 +52,76 @@ class TableLabel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Treatment:
+    """Handling of one error class: whether the step is retried, and the beginning of the failure's description."""
+
     retry: bool
     title: str
 
 
-# The first that fits, so the special stand before the general.
+# The first matching class applies, so subclasses come before their base classes.
 TREATMENTS: Mapping[type[LanceError], Treatment] = {
-    RetryableConflict: Treatment(True, "another writer was first; the work is done again on the new version"),
-    IncompatibleConflict: Treatment(False, "another writer changed what this was planned for; a person decides"),
-    AuditFailed: Treatment(False, "an audit refused what was written, and nothing was published"),
-    CommitUndecided: Treatment(True, "the store never said whether the commit landed; the next try looks first"),
-    StorageError: Treatment(True, "the store failed"),
+    RetryableConflict: Treatment(True, "another writer committed first; the step is retried on the new version"),
+    IncompatibleConflict: Treatment(
+        False, "another writer committed a change that is incompatible with this one; a user must resolve it"
+    ),
+    AuditFailed: Treatment(False, "an audit refused the change, and nothing was published"),
+    CommitUndecided: Treatment(True, "the store did not confirm the commit; the next attempt checks the history first"),
+    StorageError: Treatment(True, "the object store returned an error"),
     SchemaMismatch: Treatment(False, "the rows do not fit the table"),
-    InvalidInput: Treatment(False, "the request makes no sense as given"),
-    NotFound: Treatment(False, "something that was asked for is not there"),
-    AlreadyExists: Treatment(False, "something is there already"),
-    Unsupported: Treatment(False, "the table uses what this version does not know"),
+    InvalidInput: Treatment(False, "the request is not valid"),
+    NotFound: Treatment(False, "a requested object does not exist"),
+    AlreadyExists: Treatment(False, "an object to be created exists already"),
+    Unsupported: Treatment(False, "the table uses a feature that this version does not support"),
     Corrupt: Treatment(False, "the table is damaged"),
-    MissingDependency: Treatment(False, "something is missing on this machine"),
-    LanceError: Treatment(False, "the table could not be worked on"),
+    MissingDependency: Treatment(False, "a dependency is missing on this machine"),
+    LanceError: Treatment(False, "the operation on the table failed"),
 }
 
 
 @contextmanager
 def translate_errors(table: TableLabel, *, retry_number: int) -> Iterator[None]:
-    """Around the body of a step."""
+    """Translate errors in the body of a step. `retry_number` counts the previous retries of the step."""
     try:
         yield
     except LanceError as error:
         _raise_for_dagster(failure_of(error, table), error, retry_number)
     except PythonException as error:
-        found = _WORKER_ERROR.search(str(error))
-        kind = getattr(lance_core, found[1], None) if found else None
-        if found is None or not (isinstance(kind, type) and issubclass(kind, LanceError)):
+        match = _WORKER_ERROR.search(str(error))
+        error_class = getattr(lance_core, match[1], None) if match else None
+        if match is None or not (isinstance(error_class, type) and issubclass(error_class, LanceError)):
             raise
-        _raise_for_dagster(_build_failure(kind, found[2], {}, table), error, retry_number)
+        _raise_for_dagster(_build_failure(error_class, match[2], {}, table), error, retry_number)
 
 
 def _raise_for_dagster(failure: dg.Failure, error: Exception, retry_number: int) -> NoReturn:
     if not failure.allow_retries or retry_number >= len(RETRY_DELAYS_S):
         raise failure from error
-    # Dagster shows the failure when the retries are used up.
+    # Dagster shows this failure once the retries are exhausted.
     failure.__cause__ = error
     raise dg.RetryRequested(max_retries=len(RETRY_DELAYS_S), seconds_to_wait=RETRY_DELAYS_S[retry_number]) from failure
 
 
 def failure_of(error: LanceError, table: TableLabel) -> dg.Failure:
-    maker = run_that_committed(table, error.version) if isinstance(error, ConflictError) else None
-    message = f"{error}. {maker.sentence}" if maker else str(error)
-    return _build_failure(type(error), message, {**_error_metadata(error), **(maker.metadata if maker else {})}, table)
+    """Return the Dagster failure for an error, with the run behind a conflict."""
+    run = run_that_committed(table, error.version) if isinstance(error, ConflictError) else None
+    message = f"{error}. {run.sentence}" if run else str(error)
+    return _build_failure(type(error), message, {**_error_metadata(error), **(run.metadata if run else {})}, table)
 
 
 def _build_failure(
-    kind: type[LanceError], message: str, details: Mapping[str, dg.MetadataValue], table: TableLabel
+    error_class: type[LanceError], message: str, details: Mapping[str, dg.MetadataValue], table: TableLabel
 ) -> dg.Failure:
-    treatment = next(each for known, each in TREATMENTS.items() if issubclass(kind, known))
-    shown = {"lance/table": table.label, "dagster/uri": table.shown_uri, "lance/error": kind.__name__}
+    treatment = next(each for known, each in TREATMENTS.items() if issubclass(error_class, known))
+    metadata = {"lance/table": table.label, "dagster/uri": table.shown_uri, "lance/error": error_class.__name__}
     return dg.Failure(
         description=f"{table.label}: {treatment.title}. {message}",
-        metadata={**shown, **details},
+        metadata={**metadata, **details},
         allow_retries=treatment.retry,
     )
 
 
 def _error_metadata(error: LanceError) -> dict[str, dg.MetadataValue]:
+    """Return the fields of an error as Dagster metadata."""
     value = dg.MetadataValue
     match error:
         case ConflictError():
@@ -125,10 +132,10 @@ def _error_metadata(error: LanceError) -> dict[str, dg.MetadataValue]:
                 "lance/theirs": value.text(error.theirs),
             }
         case AuditFailed():
-            found = error.__cause__.metadata if isinstance(error.__cause__, ChecksFailed) else {}
+            check_metadata = error.__cause__.metadata if isinstance(error.__cause__, ChecksFailed) else {}
             number = error.detached_version
             return {
-                **found,
+                **check_metadata,
                 "lance/detached_version": value.text(str(number)),
                 "lance/open": value.text(f"Table.open({error.uri!r}, version={number})"),
                 "lance/show": value.text(f"lance-assets show {error.uri}@{number}"),

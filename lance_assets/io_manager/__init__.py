@@ -1,1 +1,1 @@
-"""`LanceIOManager`: the data frames it takes and gives, and the rows that a partition key selects."""
+"""I/O manager: stores and loads data frames as Lance tables, and maps partition keys to rows."""

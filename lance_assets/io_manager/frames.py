@@ -1,7 +1,8 @@
-"""The frames that assets return and take: which library a frame is of, and how it becomes Arrow and back.
+"""Frame types: recognizes the data frames of several libraries and converts them to Arrow and back.
 
-Each library is an optional import: it is loaded when a frame of it is wanted, and never to look at one of another.
-Spark's frames are not here: their rows stay where they are, and go through the ops of `lance_assets.spark`.
+Each library is an optional import: it is loaded when an input needs its frame, and never to recognize a frame of
+another library. DataFrames of Spark are handled elsewhere: their rows stay in Spark and pass through
+`lance_assets.spark`.
 """
 
 import sys
@@ -19,24 +20,25 @@ Rows: TypeAlias = pa.Table | pa.RecordBatchReader
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The rows that are wanted, not read yet."""
+    """Rows of an input, not read yet."""
 
     table: Table
     columns: Sequence[str] | None
     filter: str | None
 
     def to_table(self) -> pa.Table:
+        """Read all rows."""
         return self.table.to_table(self.columns, self.filter)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Batch by batch."""
+        """Return a reader that reads the rows batch by batch."""
         empty = self.table.to_table(self.columns, self.filter, limit=0)
         return pa.RecordBatchReader.from_batches(empty.schema, self.table.to_batches(self.columns, self.filter))
 
 
 @dataclass(frozen=True, slots=True)
 class FrameType:
-    """One type of frame, by where it lives, so that nothing is imported to name it."""
+    """Type of frame with its conversions. Its class is given by name, so that no library is imported for it."""
 
     module: str
     name: str
@@ -44,9 +46,9 @@ class FrameType:
     from_scan: Callable[[Scan], object]
 
     def loaded_class(self) -> type | None:
-        """Its class, if anybody has imported the library: a frame of a library that nobody imported is no frame."""
-        found = getattr(sys.modules.get(self.module), self.name, None)
-        return found if isinstance(found, type) else None
+        """Return the class of the frame; `None` if its library is not imported, so that no such frame can exist."""
+        frame_class = getattr(sys.modules.get(self.module), self.name, None)
+        return frame_class if isinstance(frame_class, type) else None
 
 
 def _to_polars(scan: Scan) -> Any:
@@ -63,7 +65,7 @@ def _import_library(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise MissingDependency(
-            f"a frame of {name} is asked for, and {name} is not installed here: pip install {name}"
+            f"an input needs a frame of {name}, which is not installed here. Run: pip install {name}"
         ) from error
 
 
@@ -78,7 +80,7 @@ def _to_single_batch(scan: Scan) -> pa.RecordBatch:
     batches = rows.to_batches()
     if len(batches) > 1:  # text and lists of more than 2 GiB
         raise InvalidInput(
-            f"{scan.table.uri}: {rows.num_rows} rows do not fit into one batch; take them as pyarrow.Table or as "
+            f"{scan.table.uri}: {rows.num_rows} rows do not fit into one batch; annotate the input as pyarrow.Table or "
             "RecordBatchReader"
         )
     return batches[0] if batches else pa.RecordBatch.from_pylist([], rows.schema)
@@ -96,18 +98,24 @@ FRAME_TYPES: tuple[FrameType, ...] = (
 
 
 def frame_type_of(frame: object) -> FrameType | None:
-    return next((kind for kind in FRAME_TYPES if (known := kind.loaded_class()) and isinstance(frame, known)), None)
+    """Return the type of a frame; `None` for any other object."""
+    return next((each for each in FRAME_TYPES if (known := each.loaded_class()) and isinstance(frame, known)), None)
 
 
-def frame_type_for(wanted: object) -> FrameType | None:
-    """Of the type that an input is annotated with."""
-    return next((kind for kind in FRAME_TYPES if (known := kind.loaded_class()) and known is wanted), None)
+def frame_type_for(annotation: object) -> FrameType | None:
+    """Return the frame type for the type annotation of an input; `None` if it is no known frame."""
+    return next((each for each in FRAME_TYPES if (known := each.loaded_class()) and known is annotation), None)
 
 
 def is_spark_frame(frame: object) -> bool:
-    """Classic and Spark Connect frames alike."""
+    """Return whether the object is a DataFrame of Spark, classic or of Spark Connect."""
     return hasattr(frame, "mapInArrow") and hasattr(frame, "sparkSession")
 
 
-def is_spark_frame_type(wanted: object) -> bool:
-    return isinstance(wanted, type) and wanted.__name__ == "DataFrame" and wanted.__module__.startswith("pyspark.")
+def is_spark_frame_type(annotation: object) -> bool:
+    """Return whether a type annotation is a DataFrame of Spark."""
+    return (
+        isinstance(annotation, type)
+        and annotation.__name__ == "DataFrame"
+        and annotation.__module__.startswith("pyspark.")
+    )

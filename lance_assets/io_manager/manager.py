@@ -1,12 +1,12 @@
-"""For assets that just return a frame: each is a Lance table, and each materialization one version of it.
+"""`LanceIOManager`: stores the data frame that an asset returns as a Lance table, one version per materialization.
 
-    returned frame -> Arrow -> overwritten (its own slice, where the asset has partitions), or appended -> one version
-    annotated type <- Arrow <- the newest version, or the one that the input names
+    returned frame -> Arrow -> overwrite (of the rows of its partitions, if the asset has any) or append -> one version
+    annotated type <- Arrow <- the newest version, or the version that the input names
 
-Frames of pyarrow, pandas and polars pass through this process, and are for what fits into it; Spark's rows stay with
-Spark. Tables with several writers, or rows that a machine cannot hold, are declared with `lance_table`. What a frame is
-says `frames.py`, which rows are a partition's `slices.py`; the version notes run, asset, partition and inputs like any
-other (`provenance/run_properties.py`).
+Frames of pyarrow, pandas and polars pass through this process, so they must fit into its memory; the rows of Spark
+DataFrames stay in Spark. Declare a table with several writers, or with data that does not fit into memory, with
+`lance_table` instead. `frames.py` converts the frames and `partition_predicates.py` maps partitions to rows. Each
+version records its run, asset, partition and inputs (`provenance/run_properties.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,30 +53,34 @@ _STEPS_CACHED_MAX = 100
 
 
 class LanceIOManager(dg.ConfigurableIOManager):
-    """
+    """I/O manager that stores assets as Lance tables.
+
     >>> manager = LanceIOManager(storage=LanceResource(root="s3://lake"))
-    >>> manager.place(dg.AssetKey(["shop", "orders"]))
+    >>> manager.uri_of(dg.AssetKey(["shop", "orders"]))
     's3://lake/shop/orders.lance'
 
-    An asset says in its metadata what is special about it: `partition_expr`, the column that its partitions are of;
-    `mode`, "overwrite" or "append"; `uri`, another place; `replace_schema`, whether an overwrite of everything takes
-    the schema of the frame, which it does unless that is Spark's. An input says `columns`, `version` or `tag`, and
-    `filter`: `AssetIn(metadata={"columns": ["id"], "version": 3})`. A table that `lance_table` declares is loaded from
-    where it is, at the newest of the versions that the input's partition mapping gives.
+    The metadata of an asset can set `partition_expr`, the column of its partitions; `mode`, "overwrite" or "append";
+    `uri`, another location; `replace_schema`, whether an overwrite of the whole table takes the schema of the frame,
+    which is the default except for DataFrames of Spark. The metadata of an input can set `columns`, `version` or `tag`,
+    and `filter`: `AssetIn(metadata={"columns": ["id"], "version": 3})`. A table that `lance_table` declares is loaded
+    from its own location, at the newest of the versions that the input's partition mapping selects.
     """
 
-    storage: LanceResource | None = Field(default=None, description="Where tables are, and how they are reached.")
-    mode: str = Field(default=OVERWRITE, description="What a materialization does: overwrite, or append.")
-    spark: SparkSessionResource | None = Field(default=None, description="For inputs that are DataFrames of Spark.")
+    storage: LanceResource | None = Field(default=None, description="Location of the tables and access to them.")
+    mode: str = Field(default=OVERWRITE, description="Effect of a materialization: overwrite or append.")
+    spark: SparkSessionResource | None = Field(
+        default=None, description="Spark session for inputs that are DataFrames of Spark."
+    )
 
     _inputs_read: dict[tuple[str, str], set[tuple[str, int]]] = PrivateAttr(default_factory=dict)
-    """By run and step: the tables that were loaded, and their versions."""
+    """Tables that were loaded and their versions, by run and step."""
 
     def __init__(self, **data: object) -> None:
         super().__init__(**data)
         _check_mode(self.mode, "LanceIOManager")
 
     def uri_of(self, key: dg.AssetKey) -> str:
+        """Return the URI of an asset's table."""
         return self._resource.resolve_uri("/".join(key.path) + ".lance")
 
     @property
@@ -87,14 +91,15 @@ class LanceIOManager(dg.ConfigurableIOManager):
         target = self._target(context)
         with translate_errors(target, retry_number=context.step_context.previous_attempt_count):
             committed = _Output(self, context, target).write(obj)
-        if gone := metadata_of_retired(committed):
-            context.log.warning(f"{target.label}: {gone['lance/gone'].value}")
-            context.add_output_metadata(gone)
+        if retired := metadata_of_retired(committed):
+            context.log.warning(f"{target.label}: {retired['lance/gone'].value}")
+            context.add_output_metadata(retired)
             return
         facts = committed_facts(committed, incarnation=1)
-        known = context.step_context.instance.has_run(facts.run_id) if facts.run_id else False
-        landed = {"lance/landed_before": dg.MetadataValue.bool(committed.already_committed)}
-        context.add_output_metadata({**metadata_of(facts, run_is_known=known, with_diagram=True), **landed})
+        run_is_known = context.step_context.instance.has_run(facts.run_id) if facts.run_id else False
+        metadata = metadata_of(facts, run_is_known=run_is_known, with_diagram=True)
+        already_committed = dg.MetadataValue.bool(committed.already_committed)
+        context.add_output_metadata({**metadata, "lance/landed_before": already_committed})
 
     def load_input(self, context: dg.InputContext) -> object:
         target = self._target(context)
@@ -103,62 +108,62 @@ class LanceIOManager(dg.ConfigurableIOManager):
             step = (context.step_context.run_id, context.step_context.step.key)
             self.inputs_read_by(*step).add((scan.table.uri, scan.table.version))
             context.add_input_metadata({"lance/version": scan.table.version})
-            wanted = context.dagster_type.typing_type
-            if is_spark_frame_type(wanted):
+            annotation = context.dagster_type.typing_type
+            if is_spark_frame_type(annotation):
                 return self._spark_frame(scan, target)
-            kind = frame_type_for(wanted)
-            if kind is None and wanted not in (Any, type(None)):
+            frame_type = frame_type_for(annotation)
+            if frame_type is None and annotation not in (Any, type(None)):
                 raise InvalidInput(
-                    f"{target.label}: an input is annotated as {wanted}; a Lance table is loaded as pyarrow.Table, "
-                    "RecordBatchReader or RecordBatch, a DataFrame of pandas, polars or Spark, polars.LazyFrame, or as "
-                    "lance_core.Table, which reads nothing yet"
+                    f"{target.label}: an input is annotated as {annotation}; annotate it as pyarrow.Table, "
+                    "RecordBatchReader or RecordBatch, as a DataFrame of pandas, polars or Spark, as polars.LazyFrame, "
+                    "or as lance_core.Table, which reads no rows yet"
                 )
-            return kind.from_scan(scan) if kind else scan.to_table()
+            return frame_type.from_scan(scan) if frame_type else scan.to_table()
 
     def _scan(self, context: dg.InputContext, target: "Target") -> Scan:
-        asked = context.definition_metadata or {}
+        metadata = context.definition_metadata or {}
         unknown = sorted(
-            name for name in asked if name not in ("columns", "version", "tag", "filter") and "/" not in name
+            name for name in metadata if name not in ("columns", "version", "tag", "filter") and "/" not in name
         )
         if unknown:
             raise InvalidInput(
-                f"{target.label}: the metadata of the input {context.name!r} has {unknown[0]!r}; an input may say "
-                "columns, version, tag and filter"
+                f"{target.label}: the metadata of the input {context.name!r} has the unknown key {unknown[0]!r}; an "
+                "input may set columns, version, tag and filter"
             )
-        version, tag, condition = asked.get("version"), asked.get("tag"), asked.get("filter")
+        version, tag, condition = metadata.get("version"), metadata.get("tag"), metadata.get("filter")
         keys = list(context.asset_partition_keys) if context.has_asset_partitions else []
         if target.is_ledger and keys and version is None and tag is None:
             version = version_of(max(keys))
         table = Table.open(target.uri, version=version, tag=tag, **target.access)
         if context.has_asset_partitions and not target.is_ledger:
-            rows = _partition_predicate(target, context.asset_partitions_def, keys, table.schema)
-            condition = rows if condition is None else f"({rows}) and ({condition})"
-        columns = asked.get("columns")
+            partition = _partition_predicate(target, context.asset_partitions_def, keys, table.schema)
+            condition = partition if condition is None else f"({partition}) and ({condition})"
+        columns = metadata.get("columns")
         return Scan(table, None if columns is None else list(columns), condition)
 
     def _target(self, context: dg.OutputContext | dg.InputContext) -> "Target":
         if not context.has_asset_key:
             raise InvalidInput(
-                "LanceIOManager keeps assets, and this is an output of an op; return it from an asset, or give the op "
-                "another io manager"
+                "LanceIOManager stores assets, but this is an output of an op; return it from an asset, or use another "
+                "I/O manager for the op"
             )
         output = context if isinstance(context, dg.OutputContext) else context.upstream_output
-        about = (output.definition_metadata if output else None) or {}
-        is_ledger = isinstance(context, dg.InputContext) and about.get(STORAGE_KIND) == "lance"
-        where = about.get(URI) if is_ledger else about.get("uri")
+        metadata = (output.definition_metadata if output else None) or {}
+        is_ledger = isinstance(context, dg.InputContext) and metadata.get(STORAGE_KIND) == "lance"
+        uri = metadata.get(URI) if is_ledger else metadata.get("uri")
         return Target(
             label="/".join(context.asset_key.path),
             key=context.asset_key,
-            uri=self._resource.resolve_uri(str(where)) if where else self.uri_of(context.asset_key),
+            uri=self._resource.resolve_uri(str(uri)) if uri else self.uri_of(context.asset_key),
             access=self._resource.access(),
-            mode=_check_mode(str(about.get("mode", self.mode)), f"the asset {context.asset_key.to_user_string()}"),
-            partition_columns=about.get(PARTITION_EXPR),
-            replace_schema=about.get("replace_schema"),
+            mode=_check_mode(str(metadata.get("mode", self.mode)), f"the asset {context.asset_key.to_user_string()}"),
+            partition_columns=metadata.get(PARTITION_EXPR),
+            replace_schema=metadata.get("replace_schema"),
             is_ledger=is_ledger,
         )
 
     def inputs_read_by(self, run_id: str, step: str) -> set[tuple[str, int]]:
-        """What a step has loaded so far."""
+        """Return the tables and versions that a step has loaded so far."""
         while len(self._inputs_read) > _STEPS_CACHED_MAX:
             del self._inputs_read[next(iter(self._inputs_read))]
         return self._inputs_read.setdefault((run_id, step), set())
@@ -167,8 +172,8 @@ class LanceIOManager(dg.ConfigurableIOManager):
         session = session_of(self.spark) if self.spark else SparkSession.getActiveSession()
         if session is None:
             raise InvalidInput(
-                f"{target.label}: an input is a DataFrame of Spark, and nobody has opened a session in this process; "
-                "give this io manager the resource that does: LanceIOManager(spark=SparkSessionResource())"
+                f"{target.label}: an input is a DataFrame of Spark, but this process has no Spark session; give this "
+                "I/O manager a resource that opens one: LanceIOManager(spark=SparkSessionResource())"
             )
         return read(
             session, target.uri, columns=scan.columns, filter=scan.filter, version=scan.table.version, **target.access
@@ -177,7 +182,7 @@ class LanceIOManager(dg.ConfigurableIOManager):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The table of an asset."""
+    """Table of an asset, with the options from the asset's metadata."""
 
     label: str
     key: dg.AssetKey
@@ -185,10 +190,10 @@ class Target:
     access: Access = field(repr=False)
     mode: str
     partition_columns: Any = None
-    """The column that partitions are of, or one for each dimension."""
+    """Column of the partitions, or a mapping with one column for each dimension."""
     replace_schema: object = None
     is_ledger: bool = False
-    """Declared by `lance_table`, so that its partitions are versions and not rows."""
+    """True if `lance_table` declares the table: its partitions are then versions, not rows."""
 
     @property
     def shown_uri(self) -> str:
@@ -200,21 +205,24 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
+    """Write of one output."""
+
     manager: LanceIOManager
     context: dg.OutputContext
     target: Target
 
     def write(self, frame: object) -> Committed:
+        """Commit the frame as a version of the target."""
         if is_spark_frame(frame):
             return self._write_with_spark(frame)  # type: ignore[arg-type]
-        kind = frame_type_of(frame)
-        if kind is None:
+        frame_type = frame_type_of(frame)
+        if frame_type is None:
             raise InvalidInput(
                 f"the asset {self.target.label} returned a {type(frame).__name__}; return a pyarrow.Table, "
-                "RecordBatchReader or RecordBatch, or a DataFrame of pandas, polars or Spark. An asset that writes by "
-                "itself returns a MaterializeResult, and is annotated so"
+                "RecordBatchReader or RecordBatch, or a DataFrame of pandas, polars or Spark. An asset that writes its "
+                "table itself must return a MaterializeResult and be annotated with it"
             )
-        return self._write_locally(kind.to_arrow(frame))
+        return self._write_locally(frame_type.to_arrow(frame))
 
     def _write_locally(self, rows: Rows) -> Committed:
         target = self.target
@@ -239,8 +247,10 @@ class _Output:
         return overwrite(frame, target.uri, where=only, replace_schema=replaces, **target.access, **self._options())
 
     def _replace_predicate(self, incoming: pa.Schema) -> str | None:
-        """The rows that are this materialization's alone. The table's types count; a new one will have those that
-        come."""
+        """Return the condition for the rows that this materialization replaces; `None` means all rows.
+
+        Partition keys are parsed as the types of the table, or of the frame if the table does not exist yet.
+        """
         if not self.context.has_asset_partitions:
             return None
         try:
@@ -277,14 +287,14 @@ def _partition_predicate(
 ) -> str:
     if target.partition_columns is None:
         raise InvalidInput(
-            f"the asset {target.label} has partitions, and does not say which column they are of; give it "
-            f"metadata={{{PARTITION_EXPR!r}: 'column'}}, so that a partition replaces its own rows and no others, or "
+            f"the asset {target.label} has partitions but does not name their column; set "
+            f"metadata={{{PARTITION_EXPR!r}: 'column'}}, so that a partition replaces only its own rows, or use the "
             "mode 'append'"
         )
     return partition_predicate(partitions, keys, target.partition_columns, schema, subject=f"the asset {target.label}")
 
 
-def _check_mode(mode: str, what: str) -> str:
+def _check_mode(mode: str, subject: str) -> str:
     if mode not in _MODES:
-        raise InvalidInput(f"{what}: mode is {' or '.join(map(repr, _MODES))}, not {mode!r}")
+        raise InvalidInput(f"{subject}: mode is {' or '.join(map(repr, _MODES))}, not {mode!r}")
     return mode

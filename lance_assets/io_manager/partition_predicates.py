@@ -1,8 +1,9 @@
-"""Which rows of a table belong to partitions of an asset, as a condition in Lance's SQL. Pure.
+"""Partition predicates: the rows that belong to partitions of an asset, as a condition in Lance SQL. Pure.
 
-The asset says which column its partitions are of: `metadata={"partition_expr": "day"}`, as for other tables in Dagster;
-with several dimensions one column for each of them. A time window is a range of dates or timestamps; where the column
-is text, it has the partition's key. All other partitions are their keys, read as the column's type.
+The asset names the column of its partitions, `metadata={"partition_expr": "day"}`, as other tables in Dagster do; an
+asset with several dimensions names one column for each. A time window becomes a range of dates or timestamps, or its
+partition key if the column is text. Any other partition key is parsed as the type of the column. Start with
+`partition_predicate`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,22 +23,30 @@ Columns: TypeAlias = str | Mapping[str, str]
 def partition_predicate(
     partitions: dg.PartitionsDefinition[str], keys: Sequence[str], columns: Columns, schema: pa.Schema, *, subject: str
 ) -> str:
-    """The rows of these partitions. `columns` is what `partition_expr` says, `subject` the asset, for messages."""
+    """Return the condition for the rows of these partitions.
+
+    `columns` is the asset's `partition_expr`, and `subject` names the asset in messages.
+    """
     if not keys:
         return "false"
     if not isinstance(partitions, dg.MultiPartitionsDefinition):
         if not isinstance(columns, str):
-            raise InvalidInput(f"{subject} has partitions of one dimension, so its {PARTITION_EXPR} is one column")
+            raise InvalidInput(f"{subject} has partitions of one dimension, so its {PARTITION_EXPR} must be one column")
         return _dimension_predicate(partitions, keys, _partition_field(columns, schema, subject), subject)
     if not isinstance(columns, Mapping) or set(columns) != set(partitions.partition_dimension_names):
         names = dict.fromkeys(partitions.partition_dimension_names, "...")
-        raise InvalidInput(f"{subject} has partitions of several dimensions; its {PARTITION_EXPR} names them: {names}")
-    dimensions = {each.name: each.partitions_def for each in partitions.partitions_defs}
+        raise InvalidInput(
+            f"{subject} has partitions of several dimensions, so its {PARTITION_EXPR} must name a column for each: "
+            f"{names}"
+        )
+    dimensions = {dimension.name: dimension.partitions_def for dimension in partitions.partitions_defs}
     return " or ".join(
         "("
         + " and ".join(
-            _dimension_predicate(dimensions[name], [part], _partition_field(columns[name], schema, subject), subject)
-            for name, part in _keys_by_dimension(partitions, key).items()
+            _dimension_predicate(
+                dimensions[name], [dimension_key], _partition_field(columns[name], schema, subject), subject
+            )
+            for name, dimension_key in _keys_by_dimension(partitions, key).items()
         )
         + ")"
         for key in keys
@@ -45,80 +54,87 @@ def partition_predicate(
 
 
 def _keys_by_dimension(partitions: dg.MultiPartitionsDefinition, key: str) -> Mapping[str, str]:
-    multiple = partitions.get_partition_key_from_str(key)
-    return multiple.keys_by_dimension
+    return partitions.get_partition_key_from_str(key).keys_by_dimension
 
 
 def _dimension_predicate(
-    partitions: dg.PartitionsDefinition[str], keys: Sequence[str], field: pa.Field, what: str
+    partitions: dg.PartitionsDefinition[str], keys: Sequence[str], field: pa.Field, subject: str
 ) -> str:
-    name, kind = quote_identifier(field.name), field.type
-    if isinstance(partitions, dg.TimeWindowPartitionsDefinition) and not _is_text(kind):
+    """Return the condition for partitions of one dimension."""
+    name = quote_identifier(field.name)
+    if isinstance(partitions, dg.TimeWindowPartitionsDefinition) and not _is_text(field.type):
         windows = [partitions.time_window_for_partition_key(key) for key in keys]
         ranges = _merge_adjacent(sorted((window.start, window.end) for window in windows))
-        found = [
-            f"{name} >= {_window_bound(start, field, what)} and {name} < {_window_bound(end, field, what)}"
+        conditions = [
+            f"{name} >= {_window_bound(start, field, subject)} and {name} < {_window_bound(end, field, subject)}"
             for start, end in ranges
         ]
-        return found[0] if len(found) == 1 else " or ".join(f"({each})" for each in found)
-    values = ", ".join(sql_literal(_key_value(key, field, what), field.name) for key in keys)
+        return conditions[0] if len(conditions) == 1 else " or ".join(f"({condition})" for condition in conditions)
+    values = ", ".join(sql_literal(_key_value(key, field, subject), field.name) for key in keys)
     return f"{name} = {values}" if len(keys) == 1 else f"{name} in ({values})"
 
 
 def _merge_adjacent(windows: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
-    """Windows that follow each other are one."""
-    found: list[tuple[datetime, datetime]] = []
+    """Merge windows that follow each other without a gap."""
+    merged: list[tuple[datetime, datetime]] = []
     for start, end in windows:
-        if found and found[-1][1] == start:
-            found[-1] = found[-1][0], end
+        if merged and merged[-1][1] == start:
+            merged[-1] = merged[-1][0], end
         else:
-            found.append((start, end))
-    return found
+            merged.append((start, end))
+    return merged
 
 
-def _window_bound(moment: datetime, field: pa.Field, what: str) -> date | str:
-    kind = field.type
-    if pa.types.is_date(kind):
-        if moment.time() != time():
+def _window_bound(bound: datetime, field: pa.Field, subject: str) -> date | str:
+    """Return the start or end of a time window as a literal of the column's type."""
+    if pa.types.is_date(field.type):
+        if bound.time() != time():
             raise InvalidInput(
-                f"{what}: a partition begins at {moment.isoformat()}, and the column {field.name!r} knows only days; "
-                f"name a column of timestamps as {PARTITION_EXPR}"
+                f"{subject}: a partition begins at {bound.isoformat()}, but the column {field.name!r} holds dates; use "
+                f"a column of timestamps as {PARTITION_EXPR}"
             )
-        return sql_literal(moment.date(), field.name)
-    if not pa.types.is_timestamp(kind):
+        return sql_literal(bound.date(), field.name)
+    if not pa.types.is_timestamp(field.type):
         raise InvalidInput(
-            f"{what}: the column {field.name!r} is {kind}, and partitions in time need dates, timestamps or text"
+            f"{subject}: the column {field.name!r} is {field.type}, but partitions by time need dates, timestamps or "
+            "text"
         )
-    # Without a zone a table holds what the clock showed in the partitions' zone.
-    return sql_literal(moment if kind.tz else moment.replace(tzinfo=None), field.name)
+    # A column without a zone holds local times in the zone of the partitions.
+    return sql_literal(bound if field.type.tz else bound.replace(tzinfo=None), field.name)
 
 
-def _key_value(key: str, field: pa.Field, what: str) -> str | int | bool | date:
-    kind = field.type
+def _key_value(key: str, field: pa.Field, subject: str) -> str | int | bool | date:
+    """Parse a partition key as the type of its column."""
     try:
-        if _is_text(kind):
+        if _is_text(field.type):
             return key
-        if pa.types.is_integer(kind):
+        if pa.types.is_integer(field.type):
             return int(key)
-        if pa.types.is_boolean(kind):
+        if pa.types.is_boolean(field.type):
             return {"true": True, "false": False}[key.lower()]
-        if pa.types.is_date(kind):
+        if pa.types.is_date(field.type):
             return date.fromisoformat(key)
     except (ValueError, KeyError):
-        raise InvalidInput(f"{what}: the partition {key!r} is no {kind}, as its column {field.name!r} is") from None
+        raise InvalidInput(
+            f"{subject}: the partition {key!r} cannot be converted to {field.type}, the type of its column "
+            f"{field.name!r}"
+        ) from None
     raise InvalidInput(
-        f"{what}: the column {field.name!r} is {kind}, and partitions go by text, whole numbers, booleans or dates"
+        f"{subject}: the column {field.name!r} is {field.type}, but partition columns must be text, whole numbers, "
+        "booleans or dates"
     )
 
 
-def _partition_field(name: str, schema: pa.Schema, what: str) -> pa.Field:
+def _partition_field(name: str, schema: pa.Schema, subject: str) -> pa.Field:
     if name not in schema.names:
         raise InvalidInput(
-            f"{what} is partitioned by {name!r}, and has no such column; it has {', '.join(schema.names)}. Say in the "
-            f"asset's metadata which column its partitions are of: {PARTITION_EXPR}"
+            f"{subject} is partitioned by {name!r}, but has no such column; it has {', '.join(schema.names)}. Name the "
+            f"column of its partitions in the asset's metadata as {PARTITION_EXPR}"
         )
     return schema.field(name)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+def _is_text(data_type: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(data_type) or pa.types.is_large_string(data_type) or pa.types.is_string_view(data_type)
+    )

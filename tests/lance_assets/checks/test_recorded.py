@@ -164,7 +164,7 @@ def test_by_hand_before_there_is_a_table(tmp_path: Path, instance: dg.DagsterIns
     (failed,) = [event for event in result.all_events if event.is_step_failure]
     data = failed.step_failure_data
     assert data.user_failure_data is not None
-    assert "lake/orders: something that was asked for is not there" in str(data.user_failure_data.description)
+    assert "lake/orders: a requested object does not exist" in str(data.user_failure_data.description)
 
 
 def test_a_branch_has_the_checks_of_its_table(tmp_path: Path, instance: dg.DagsterInstance) -> None:

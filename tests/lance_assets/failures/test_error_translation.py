@@ -94,8 +94,8 @@ MADE_BY = {"dagster.run_id": "8d9c2f1e", "dagster.asset_key": "lake/purge", "dag
 MAKERS = [
     (MADE_BY, "Version 2 was written by run 8d9c2f1e of lake/purge, partition 2026-01-02."),
     ({"dagster.run_id": "8d9c2f1e"}, "Version 2 was written by run 8d9c2f1e."),
-    ({"dagster.run_id": "no run\n<b>"}, "Version 2 names no run of Dagster that wrote it."),
-    ({}, "Version 2 names no run of Dagster that wrote it."),
+    ({"dagster.run_id": "no run\n<b>"}, "Version 2 does not name the Dagster run that wrote it."),
+    ({}, "Version 2 does not name the Dagster run that wrote it."),
 ]
 
 

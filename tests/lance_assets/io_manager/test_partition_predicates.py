@@ -78,15 +78,15 @@ def test_windows_in_a_row_are_one_range() -> None:
 @pytest.mark.parametrize(
     ("partitions", "key", "by", "kind", "said"),
     [
-        (DAILY, "2026-03-01", "e", pa.date32(), "the asset x is partitioned by 'e', and has no such column; it has d"),
+        (DAILY, "2026-03-01", "e", pa.date32(), "the asset x is partitioned by 'e', but has no such column; it has d"),
         (DAILY, "2026-03-01", {"day": "d"}, pa.date32(), "partitions of one dimension"),
         (BOTH, "Oslo|2026-03-01", "d", pa.date32(), "partitions of several dimensions"),
         (BOTH, "Oslo|2026-03-01", {"day": "d"}, pa.date32(), "partitions of several dimensions"),
-        (OSLO, "2026-03-29-03:00", "d", pa.date32(), "the column 'd' knows only days"),
-        (DAILY, "2026-03-01", "d", pa.float64(), "partitions in time need dates, timestamps or text"),
-        (CITIES, "Oslo", "d", pa.int32(), "the partition 'Oslo' is no int32"),
-        (CITIES, "Oslo", "d", pa.bool_(), "the partition 'Oslo' is no bool"),
-        (CITIES, "Oslo", "d", pa.float32(), "partitions go by text, whole numbers, booleans or dates"),
+        (OSLO, "2026-03-29-03:00", "d", pa.date32(), "the column 'd' holds dates"),
+        (DAILY, "2026-03-01", "d", pa.float64(), "partitions by time need dates, timestamps or text"),
+        (CITIES, "Oslo", "d", pa.int32(), "the partition 'Oslo' cannot be converted to int32"),
+        (CITIES, "Oslo", "d", pa.bool_(), "the partition 'Oslo' cannot be converted to bool"),
+        (CITIES, "Oslo", "d", pa.float32(), "partition columns must be text, whole numbers, booleans or dates"),
     ],
 )
 def test_what_does_not_fit_is_named(

@@ -146,7 +146,7 @@ def test_a_key_that_names_nothing_says_so(tmp_path: Path, instance: dg.DagsterIn
 def test_no_table_and_no_partition(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path)
     instance.add_dynamic_partitions(table.ledger.partition_set, ["v0000000001"])
-    assert "something that was asked for is not there" in failed_with(profiled(table, instance, "v0000000001"))
+    assert "a requested object does not exist" in failed_with(profiled(table, instance, "v0000000001"))
 
 
 def test_a_table_created_anew_has_profiles_of_its_own(tmp_path: Path, instance: dg.DagsterInstance) -> None:

@@ -131,7 +131,7 @@ def test_what_passes_is_published_and_what_fails_is_not(
     assert not [event for event in refused.all_events if event.event_type_value == "STEP_UP_FOR_RETRY"]
     description, metadata = failure(refused)
     number = int(str(metadata["lance/detached_version"]))
-    assert description.startswith("t: an audit refused what was written, and nothing was published. ")
+    assert description.startswith("t: an audit refused the change, and nothing was published. ")
     assert "check few: 20 rows, where 15 are allowed" in description
     assert "none_at_all" not in description, "a warning is told as what refused it"
     assert f"Table.open('{table.uri}', version={number})" in description
