@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from lance_core.commit import write_protocol
+from lance_core.commit.change import Change, commit_with_retry
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import WriteResult
-from lance_core.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, SchemaMismatch
+from lance_core.commit.write_protocol import StartedWrite, WriteResult, new_table_config
+from lance_core.errors import Corrupt, InvalidInput, NotFound, SchemaMismatch
 from lance_core.format import size_guard
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.ingest_records import DIRECTORY
-from lance_core.format.operations import Append, Operation, Overwrite
+from lance_core.format.operations import Append, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.limits import INTENT_BYTES
 from lance_core.runtime import SYSTEM_RUNTIME
@@ -29,9 +29,8 @@ from lance_core.storage.store import read_whole
 from lance_core.table.table import STORAGE_VERSION
 from lance_core.tasks.ingest.file_readers import BadRecord
 from lance_core.transactions.apply import NewTable
-from lance_core.versions.location import Location, manifest_store_config
+from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, load_latest
-from lance_core.versions.table_id import TABLE_ID
 
 SCHEMA = pa.schema(
     [
@@ -146,17 +145,23 @@ def commit_pending(location: Location, segment: str) -> None:
 
 def _commit(location: Location, fragments: tuple[Fragment, ...], intent: str) -> WriteResult:
     base = load_base(location)
-    started = write_protocol.begin(location, base, verb="ingest", intent=intent, runtime=SYSTEM_RUNTIME)
-    if isinstance(started, WriteResult):
-        return started
-    schema = checked_schema(base)
-    operation: Operation = Append(fragments)
-    if isinstance(base, NewTable):
-        operation = Overwrite(fragments, schema, {TABLE_ID: started.uuid, **manifest_store_config(location)})
-    try:
-        return write_protocol.finish(started, operation, properties={}, attempts=ATTEMPTS)
-    except AlreadyExists:
-        return _commit(location, fragments, intent)
+
+    def append(version: Snapshot) -> Append:
+        checked_schema(version)
+        return Append(fragments)
+
+    def create(started: StartedWrite) -> Overwrite:
+        return Overwrite(fragments, TableSchema.from_arrow(SCHEMA), new_table_config(started))
+
+    return commit_with_retry(
+        Change("ingest", append, create=create),
+        location,
+        base,
+        intent=intent,
+        properties={},
+        retries=ATTEMPTS,
+        runtime=SYSTEM_RUNTIME,
+    )
 
 
 def _decode_note(data: bytes, path: str) -> tuple[str, list[bytes]]:

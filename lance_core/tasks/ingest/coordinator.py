@@ -14,14 +14,14 @@ commits what is left. Start with `ingest`; the reasons are in `001-atomic-file-i
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from lance_core import validation
 from lance_core.commit import write_protocol
-from lance_core.commit.write_protocol import StartedWrite, WriteResult
-from lance_core.coordination.backoff import Backoff
+from lance_core.commit.change import Change, Planned, resume
+from lance_core.commit.write_protocol import StartedWrite, WriteResult, new_table_config
 from lance_core.datafiles.blob_writing import stored_schema
 from lance_core.datafiles.column_layout import check_storable
 from lance_core.datafiles.fragment_writer import FileLimits
@@ -36,7 +36,7 @@ from lance_core.errors import (
 )
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.ingest_records import FOLLOWS, INGESTED, encode_segments
-from lance_core.format.operations import Append, Operation, Overwrite
+from lance_core.format.operations import Append, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.factory import without_secrets
@@ -63,9 +63,8 @@ from lance_core.tasks.ingest.worker import (
 from lance_core.tasks.partitioning import Runner, Task, collect_results
 from lance_core.tasks.version_stamp import VersionStamp
 from lance_core.transactions.apply import NewTable
-from lance_core.versions.location import Location, locate, manifest_store_config
+from lance_core.versions.location import Location, locate
 from lance_core.versions.snapshot import Snapshot
-from lance_core.versions.table_id import TABLE_ID
 
 FILES_PROPERTY = "lance_assets.ingested_files"
 BAD_RECORDS_PROPERTY = "lance_assets.bad_records"
@@ -128,77 +127,81 @@ class _Ingest:
         self._results: dict[bytes, list[bytes]] = {}
         self._results_schema: TableSchema | None = None
         self._new_schema: TableSchema | None = None
+        self._files: Sequence[SourceFile] = ()
+        self._ingest_id = ""
+        self._pending: tuple[IngestLog, str] | None = None
+        """Ingest log and segment of the bad records that the current attempt left pending."""
 
     def run(self) -> WriteResult:
-        location, options = self._location, self._options
-        started = write_protocol.begin(location, self._base, verb=_VERB, intent=options.intent, runtime=SYSTEM_RUNTIME)
-        if isinstance(started, WriteResult):
-            self._finish_pending()
-            return started
+        options = self._options
+        started = write_protocol.begin(
+            self._location, self._base, verb=_VERB, intent=options.intent, runtime=SYSTEM_RUNTIME
+        )
         self._finish_pending()
-        files = list_files(self._request.files, self._source_options)
-        backoff = Backoff(SYSTEM_RUNTIME)
-        for attempts_before in range(options.retries):
-            try:
-                written = self._attempt(started, files)
-            except (RetryableConflict, AlreadyExists) as conflict:
-                rule = conflict.rule if isinstance(conflict, RetryableConflict) else ""
-                if rule == "exhausted" or attempts_before + 1 == options.retries or backoff.is_expired:
-                    raise
-                backoff.wait()
-                self._location, self._base = _load_base(self._table)
-                started = replace(started, location=self._location, base=self._base)
-                if committed := write_protocol.find_committed(started):
-                    self._finish_pending()
-                    return committed
-            else:
-                return replace(written, attempts=written.attempts + attempts_before) if written.attempts else written
-        raise AssertionError("the last attempt returns or raises")
+        if isinstance(started, WriteResult):
+            return started
+        self._ingest_id = options.intent or started.uuid
+        self._files = list_files(self._request.files, self._source_options)
+        change = Change(_VERB, self._plan, create=self._create, audit=audit_of(options.audit))
+        try:
+            result = resume(change, started, properties=self._properties, retries=options.retries)
+        # A version that an audit refused may still be published, and its bad records count then.
+        except (AlreadyExists, RetryableConflict):
+            self._delete_pending()
+            raise
+        if result.already_committed:
+            # The bad records of the attempt that was committed count.
+            self._delete_pending()
+            self._finish_pending()
+        elif self._pending is not None:
+            self._commit_bad_records(*self._pending, result)
+        return result
 
-    def _attempt(self, started: StartedWrite, files: Sequence[SourceFile]) -> WriteResult:
-        """Make one attempt: select the new files, have them read, and commit."""
-        base = self._base if isinstance(self._base, Snapshot) else None
-        log = ingest_log.load_log(self._location, base)
-        new_files = ingest_log.select_new_files(files, log, self._request.changed)
+    def _plan(self, base: Snapshot) -> Planned | None:
+        """Plan the ingest into a version: select the new files and have them read."""
+        base.manifest.check_writable()
+        self._location, self._base = base.location, base
+        loaded = self._load_new_files()
+        if loaded is None:
+            return None
+        _, result, properties = loaded
+        return Planned(Append(result.fragments), properties)
+
+    def _create(self, started: StartedWrite) -> Planned:
+        """Plan the first version of a new table."""
+        loaded = self._load_new_files()
+        if loaded is None:
+            raise NotFound(
+                f"no file matches {self._files_label()}, and there is no table at {self._location.uri}; check files="
+            )
+        schema, result, properties = loaded
+        return Planned(Overwrite(result.fragments, schema, new_table_config(started)), properties)
+
+    def _load_new_files(self) -> tuple[TableSchema, IngestResult, Mapping[str, str]] | None:
+        """Have workers read the new files; `None` if there are none. Return the schema, the result, and the transaction
+        properties."""
+        self._delete_pending()  # of an attempt that was not committed
+        log = ingest_log.load_log(self._location, self._base if isinstance(self._base, Snapshot) else None)
+        new_files = ingest_log.select_new_files(self._files, log, self._request.changed)
         if not new_files:
-            if base is None:
-                raise NotFound(
-                    f"no file matches {self._files_label()}, and there is no table at {self._location.uri}; check "
-                    "files="
-                )
-            return write_protocol.finish_unchanged(started)
+            return None
         schema = self._schema(new_files)
         self._request.read_options.check_mapping(schema, what=self._location.uri)
-        result = self._read_files(started, new_files, schema)
+        result = self._read_files(new_files, schema)
         name = ingest_log.new_segment_name()
         if result.diverted:
             assert self._bad_records_location is not None
             bad_records.put_pending(log.location, name, self._bad_records_location.uri, result.diverted)
+            self._pending = log, name
         properties = {
-            **self._properties,
             INGESTED: encode_segments(log.append_segment(new_files, name)),
             FOLLOWS: encode_segments(log.segments),
             FILES_PROPERTY: str(len(new_files)),
             BAD_RECORDS_PROPERTY: str(result.bad_count),
         }
-        operation: Operation = Append(result.fragments)
-        if base is None:
-            config = {TABLE_ID: started.uuid, **manifest_store_config(self._location)}
-            operation = Overwrite(result.fragments, schema, config)
-        try:
-            audit_function = audit_of(self._options.audit)
-            written = write_protocol.finish(
-                started, operation, properties=properties, attempts=self._options.retries, audit=audit_function
-            )
-        # A version that an audit refused may still be published, and its bad records count then.
-        except (AlreadyExists, RetryableConflict):
-            bad_records.delete_pending(log.location, name)
-            raise
-        if result.diverted:
-            self._commit_bad_records(log, name, written)
-        return written
+        return schema, result, properties
 
-    def _read_files(self, started: StartedWrite, new_files: Sequence[SourceFile], schema: TableSchema) -> IngestResult:
+    def _read_files(self, new_files: Sequence[SourceFile], schema: TableSchema) -> IngestResult:
         """Have workers read the new files. Earlier results stay valid if all files of their partition are still new,
         and the columns of the table are unchanged."""
         if self._results_schema != schema:
@@ -214,7 +217,7 @@ class _Ingest:
             read_options=self._request.read_options,
             target=IngestTarget.of(self._location, schema, version, self._request.limits),
             bad_records_target=self._bad_records_target(),
-            ingest_id=self._options.intent or started.uuid,
+            ingest_id=self._ingest_id,
             stamp=VersionStamp.of_this_process(),
             source_options=self._source_options,
         )
@@ -295,13 +298,14 @@ class _Ingest:
                 if log.has_segment(segment):
                     bad_records.commit_pending(main, segment)
 
-    def _commit_bad_records(self, log: IngestLog, name: str, written: WriteResult) -> None:
-        """Commit the bad records. If another attempt under the same intent committed first, its bad records count
-        instead."""
-        if written.already_committed:
+    def _delete_pending(self) -> None:
+        """Delete the bad records of an attempt that was not committed."""
+        if self._pending is not None:
+            log, name = self._pending
+            self._pending = None
             bad_records.delete_pending(log.location, name)
-            self._finish_pending()
-            return
+
+    def _commit_bad_records(self, log: IngestLog, name: str, written: WriteResult) -> None:
         try:
             bad_records.commit_pending(log.location, name)
         except LanceError as error:
