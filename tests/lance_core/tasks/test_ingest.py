@@ -357,7 +357,7 @@ def test_a_record_that_is_missing_is_told(landing: Landing) -> None:
 def test_the_properties_are_nobodys_to_set(landing: Landing) -> None:
     put(landing, 1)
     table = landing.ingest().table
-    with pytest.raises(InvalidInput, match="ingest sets it itself"):
+    with pytest.raises(InvalidInput, match="only an ingest sets it"):
         table.append(pa.table({"id": pa.array([5], pa.int64())}), properties={INGESTED: ""})
 
 

@@ -205,7 +205,7 @@ def test_text_becomes_the_tables_types(landing: Landing) -> None:
         ("t", "2024-01-01T00:00:00", "expected a zone offset"),
         ("n", "yesterday", "'yesterday'"),
         ("day", "2024-02-30", "2024-02-30"),
-        ("at", "noon", "is no time"),
+        ("at", "noon", "is not a time"),
         ("x", "abcd", "widths must match"),
     ],
 )

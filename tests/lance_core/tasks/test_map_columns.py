@@ -155,7 +155,7 @@ def test_what_is_wrong_is_told_before_anything_is_committed(
 
 def test_nulls_where_none_may_be_are_told(tmp_path: Path) -> None:
     uri = made(tmp_path / "t")
-    with pytest.raises(SchemaMismatch, match=r"fragment 0, .*not nullable, and the data has 2 nulls"):
+    with pytest.raises(SchemaMismatch, match=r"fragment 0, .*not nullable, but the data has 2 nulls"):
         run(uri, other_type, pa.schema([pa.field("twice", pa.float64(), nullable=False)]))
 
 

@@ -50,7 +50,7 @@ def table(tmp_path: Path) -> Table:
 def test_addresses_that_no_signed_number_holds_are_refused(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """To Spark an address is signed: of a fragment from 2**31 on it would be below zero."""
     base = VersionRef(table.uri).snapshot()
-    monkeypatch.setattr(reading, "_SIGNED_FRAGMENTS", base.manifest.max_fragment_id)
+    monkeypatch.setattr(reading, "_SIGNED_FRAGMENT_IDS", base.manifest.max_fragment_id)
     for by_id in (False, True):
         with pytest.raises(Unsupported, match="read it without them"):
             plan_read(base, transport=as_stored, slots=1, with_row_id=by_id, with_row_address=not by_id)
@@ -172,7 +172,7 @@ def test_what_is_wrong_is_told_before_a_worker_runs(table: Table) -> None:
     for given, told in (({"filter": "nope = 1"}, "no column 'nope'"), ({"columns": ["m"]}, "no column 'm'")):
         with pytest.raises(InvalidInput, match=told):
             plan_read(base, transport=as_stored, slots=1, **given)
-    with pytest.raises(InvalidInput, match="write it as a text"):
+    with pytest.raises(InvalidInput, match="write it as a SQL string"):
         plan_read(base, transport=as_stored, slots=1, filter=5)  # type: ignore[arg-type]
 
 

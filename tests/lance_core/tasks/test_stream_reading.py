@@ -58,7 +58,7 @@ def sent(source: Stream, start: Told, end: Told, *, slots: int = 2) -> pa.Table:
     """As workers do it, from pickles."""
     parts = pickle.loads(pickle.dumps(source.plan_partitions(start, end, slots=slots)))
     schema = source.arrow.remove_metadata()
-    return pa.Table.from_batches((batch for part in parts for batch in part.rows(schema)), schema)
+    return pa.Table.from_batches((batch for part in parts for batch in part.read(schema)), schema)
 
 
 def ids(table: pa.Table) -> list[int]:
@@ -178,7 +178,7 @@ def test_limits_over_versions(table: Table) -> None:
 
 @pytest.mark.parametrize("wrong", [{"rows": 0}, {"files": -1}, {"versions": 0}])
 def test_limits_that_would_send_nothing(wrong: dict[str, int]) -> None:
-    with pytest.raises(InvalidInput, match="one at least"):
+    with pytest.raises(InvalidInput, match="a limit is at least 1"):
         ReadLimits(**wrong)
 
 

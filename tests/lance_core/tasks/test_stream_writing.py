@@ -185,7 +185,7 @@ def test_who_was_found_and_is_gone_is_not_written_by_half(tmp_path: Path) -> Non
     assert all(each.already_committed for each in answers)
     for record in (tmp_path / "t" / "_lance_assets" / "intents").iterdir():
         record.unlink()
-    with pytest.raises(StorageError, match="start the query again"):
+    with pytest.raises(StorageError, match="restart the query"):
         commit_batch(answers, 0)
 
 
