@@ -83,7 +83,7 @@ def test_options_are_understood_in_both_spellings(uri: str) -> None:
         ({"startingTimestamp": "2020-01-31"}, "time zone"),
         ({"startingTimestamp": "yesterday"}, "2026-01-31T08:00:00"),
         ({"onChange": "maybe"}, "fail, skip, rewritten"),
-        ({"maxRowsPerTrigger": 0}, "one at least"),
+        ({"maxRowsPerTrigger": 0}, "a limit is at least 1"),
         ({"pollSeconds": "often"}, "number of seconds"),
         ({"poll_seconds": "1e9"}, "0 to 3600"),
         ({"version": 1}, "starting_version"),
