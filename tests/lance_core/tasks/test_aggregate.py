@@ -51,7 +51,7 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     """Many parts, and of each many bunches of rows, which are put together again and again."""
     monkeypatch.setattr(reading, "_PARTITION_ROWS_MIN", 50)
     monkeypatch.setattr(reading, "_REDUCED_PARTITION_ROWS_MIN", 50)
-    monkeypatch.setattr("lance_core.scan.query._BUNCH_ROWS", 1)
+    monkeypatch.setattr("lance_core.scan.query._GROUP_ROWS", 1)
     monkeypatch.setattr("lance_core.scan.query._PARTIALS_MAX", 2)
     uri = str(tmp_path / "t")
     table = Table.create(uri, rows(request.param), max_rows_per_file=300, durable=False)
