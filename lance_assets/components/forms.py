@@ -1,7 +1,9 @@
-"""How an option of Python is written in YAML: a JSON schema, which `dg check yaml` and editors read, and a function
-that makes the value, for each annotation. An option that a write gains is in YAML by itself, if its type is here.
+"""Forms: how a Python option is written in YAML.
 
-What a table is made of is in `table.py`; the forms with an inner life are in `values.py`.
+A form is a JSON schema, which `dg check yaml` and editors read, and a function that reads the value. Forms are found
+by the annotation of an option, so a new option of a write needs no code here if its type has a form.
+
+`registry.py` lists the options of a table; `values.py` has the forms of compound values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,23 +22,25 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Form:
+    """JSON schema of a value, and the function that reads it."""
+
     schema: Schema
     read: Callable[[object, SourcePosition], object]
 
     @property
     def schema_or_template(self) -> Schema:
-        """What `{{ ... }}` stands for is known when it is loaded."""
+        """Schema that also accepts a template `{{ ... }}`, whose value is known only at load time."""
         if self.schema.get("type") == "string":
             return self.schema
         return {"if": {"type": "string", "pattern": r"\{\{"}, "else": self.schema}
 
 
 def scalar(kind: type | tuple[type, ...], expected: str, schema: Schema) -> Form:
-    """A value that YAML has itself."""
+    """Return the form of a value that YAML can express itself."""
 
     def read(raw: object, position: SourcePosition) -> object:
         value = position.render(raw)
-        # True is a number to Python, and to nobody who writes YAML.
+        # `bool` is a subclass of `int`, but `true` in YAML is not a number.
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise position.error(f"{expected} is expected here, not {_yaml_type(value)}")
         return value
@@ -51,6 +55,8 @@ BOOLEAN = scalar(bool, "true or false", {"type": "boolean"})
 
 
 def optional(form: Form) -> Form:
+    """Return a form that also accepts null."""
+
     def read(raw: object, position: SourcePosition) -> object:
         return None if raw is None else form.read(raw, position)
 
@@ -58,11 +64,13 @@ def optional(form: Form) -> Form:
 
 
 def choice(values: Sequence[str]) -> Form:
+    """Return the form of one of several texts."""
+
     def read(raw: object, position: SourcePosition) -> object:
         value = position.render(raw)
         if value not in values:
             raise position.error(
-                f"{value!r} is none of {', '.join(values)}{did_you_mean(value, dict.fromkeys(values))}"
+                f"{value!r} is not one of {', '.join(values)}{did_you_mean(value, dict.fromkeys(values))}"
             )
         return value
 
@@ -70,33 +78,37 @@ def choice(values: Sequence[str]) -> Form:
 
 
 def enum_of(values: Mapping[str, object]) -> Form:
-    """A word for each value."""
-    words = choice(list(values))
-    return Form(words.schema, lambda raw, position: values[str(words.read(raw, position))])
+    """Return the form of a value that is written as its name."""
+    names = choice(list(values))
+    return Form(names.schema, lambda raw, position: values[str(names.read(raw, position))])
 
 
 def list_of(form: Form) -> Form:
+    """Return the form of a list."""
+
     def read(raw: object, position: SourcePosition) -> object:
         value = position.render(raw)
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
             raise position.error(f"a list is expected here, not {_yaml_type(value)}")
-        return [form.read(each, position.child(number)) for number, each in enumerate(value)]
+        return [form.read(item, position.child(number)) for number, item in enumerate(value)]
 
     return Form({"type": "array", "items": form.schema_or_template}, read)
 
 
 def mapping_of(form: Form) -> Form:
+    """Return the form of a mapping from names to values."""
+
     def read(raw: object, position: SourcePosition) -> object:
         value = position.render(raw)
         if not isinstance(value, Mapping):
-            raise position.error(f"names with their values are expected here, not {_yaml_type(value)}")
-        return {str(name): form.read(each, position.child(name)) for name, each in value.items()}
+            raise position.error(f"a mapping is expected here, not {_yaml_type(value)}")
+        return {str(name): form.read(item, position.child(name)) for name, item in value.items()}
 
     return Form({"type": "object", "additionalProperties": form.schema_or_template}, read)
 
 
 def union_of(expected: str, *forms: tuple[type | tuple[type, ...], Form]) -> Form:
-    """By what YAML has there."""
+    """Return a form that chooses another one by the type of the value."""
 
     def read(raw: object, position: SourcePosition) -> object:
         value = position.render(raw)
@@ -109,27 +121,27 @@ def union_of(expected: str, *forms: tuple[type | tuple[type, ...], Form]) -> For
 
 
 def record(make: Callable[..., object], forms: Mapping[str, Form], *, required: Sequence[str], what: str) -> Form:
-    """An object out of its options, each of them by its form."""
+    """Return the form of an object whose options have forms of their own."""
 
     def read(raw: object, position: SourcePosition) -> object:
         value = position.render(raw)
         if not isinstance(value, Mapping):
-            raise position.error(f"{what} is expected here, with its options by name, not {_yaml_type(value)}")
+            raise position.error(f"{what} is expected here, as a mapping of options, not {_yaml_type(value)}")
         for name in value:
             if name is True and "on" in forms:
-                raise position.error(f'{what}: YAML takes a bare on for true; write it in quotes, as "on": [...]')
+                raise position.error(f'{what}: YAML reads a bare on as true; write it in quotes, as "on": [...]')
             if name not in forms:
                 known = ", ".join(sorted(forms))
                 raise position.child(str(name)).error(
-                    f"{what} has no {name!r}{did_you_mean(name, forms)}; it has {known}"
+                    f"{what} has no {name!r}{did_you_mean(name, forms)}; its options are {known}"
                 )
         for name in required:
             if value.get(name) is None:
                 raise position.error(f"{what}: {name} is missing")
-        options = {name: forms[name].read(each, position.child(name)) for name, each in value.items()}
+        options = {name: forms[name].read(option, position.child(name)) for name, option in value.items()}
         try:
             return make(**options)
-        except (ValueError, dg.DagsterError) as error:  # ours are ValueErrors too
+        except (ValueError, dg.DagsterError) as error:  # `InvalidInput` is a ValueError
             raise position.error(str(error)) from error
 
     schema = {
@@ -142,25 +154,25 @@ def record(make: Callable[..., object], forms: Mapping[str, Form], *, required: 
 
 
 def tagged_union(tag: str, forms: Mapping[str, Form], *, what: str) -> Form:
-    """The option called `tag` says which of them it is."""
+    """Return a form that chooses another one by the option `tag`."""
 
     def read(raw: object, position: SourcePosition) -> object:
         value = position.render(raw)
         if not isinstance(value, Mapping):
-            raise position.error(f"{what} is expected here, with its options by name, not {_yaml_type(value)}")
+            raise position.error(f"{what} is expected here, as a mapping of options, not {_yaml_type(value)}")
         if value.get(tag) is None:
-            raise position.error(f"{tag} is missing; it says which {what.removeprefix('a ')}: {', '.join(forms)}")
+            raise position.error(f"{tag} is missing; choose one of {', '.join(forms)}")
         chosen = position.child(tag).render(value[tag])
         if not isinstance(chosen, str) or chosen not in forms:
-            raise position.child(tag).error(f"{chosen!r} is none of {', '.join(forms)}{did_you_mean(chosen, forms)}")
-        return forms[chosen].read({name: each for name, each in value.items() if name != tag}, position)
+            raise position.child(tag).error(f"{chosen!r} is not one of {', '.join(forms)}{did_you_mean(chosen, forms)}")
+        return forms[chosen].read({name: option for name, option in value.items() if name != tag}, position)
 
-    def with_word(chosen: str, form: Form) -> Schema:
+    def with_tag(chosen: str, form: Form) -> Schema:
         properties = {tag: {"const": chosen}, **form.schema["properties"]}
         return {**form.schema, "properties": properties, "required": [tag, *form.schema["required"]]}
 
     cases = [
-        {"if": {"properties": {tag: {"const": chosen}}, "required": [tag]}, "then": with_word(chosen, form)}
+        {"if": {"properties": {tag: {"const": chosen}}, "required": [tag]}, "then": with_tag(chosen, form)}
         for chosen, form in forms.items()
     ]
     schema = {
@@ -173,47 +185,49 @@ def tagged_union(tag: str, forms: Mapping[str, Form], *, what: str) -> Form:
 
 
 def dataclass_form(kind: type, known: Mapping[object, Form], *, what: str) -> Form:
-    """A dataclass of ours: every option that it has in Python."""
+    """Return the form of a dataclass: every field is an option."""
     options = {field.name: field for field in fields(kind)}
     forms = {name: field_form(field, known) for name, field in options.items()}
-    required = [name for name, each in options.items() if each.default is MISSING and each.default_factory is MISSING]
+    required = [
+        name for name, option in options.items() if option.default is MISSING and option.default_factory is MISSING
+    ]
 
-    def make(**given: object) -> object:
-        check_options(kind, given, label=what)
-        return kind(**given)
+    def make(**values: object) -> object:
+        check_options(kind, values, label=what)
+        return kind(**values)
 
     return record(make, forms, required=required, what=what)
 
 
 def field_form(field: "Field[Any]", known: Mapping[object, Form]) -> Form:
-    """`known` has forms by the name of an option, and by its annotation."""
+    """Return the form of an option. `known` has forms by option name and by annotation."""
     if field.name in known:
         return known[field.name]
-    found = _form_of_type(field.type, known)
-    if found is None:
-        raise InvalidInput(f"the option {field.name!r} has no form in YAML: {field.type}; give it one in {__name__}")
-    return found
+    form = _form_of_type(field.type, known)
+    if form is None:
+        raise InvalidInput(f"the option {field.name!r} has no YAML form for its type {field.type}; add one to TYPES")
+    return form
 
 
 def _form_of_type(kind: Any, known: Mapping[object, Form]) -> Form | None:
-    for each, form in known.items():
-        if each == kind:
+    for annotation, form in known.items():
+        if annotation == kind:
             return form
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Literal:
         return choice(arguments)
     if origin in (Union, UnionType) and NoneType in arguments:
-        rest = tuple(each for each in arguments if each is not NoneType)
-        found = _form_of_type(Union[rest], known)  # noqa: UP007  # of what is in a tuple
-        return None if found is None else optional(found)
+        rest = tuple(argument for argument in arguments if argument is not NoneType)
+        inner = _form_of_type(Union[rest], known)  # noqa: UP007  # the members are in a tuple
+        return None if inner is None else optional(inner)
     if origin is Sequence:
-        found = _form_of_type(arguments[0], known)
-        return None if found is None else list_of(found)
+        inner = _form_of_type(arguments[0], known)
+        return None if inner is None else list_of(inner)
     return None
 
 
 def _yaml_type(value: object) -> str:
-    """What is there, in the words of YAML; not the value, which may be a secret."""
+    """Return the YAML type of a value for a message. The value itself is not shown, since it may be a secret."""
     match value:
         case None:
             return "nothing"
@@ -224,7 +238,7 @@ def _yaml_type(value: object) -> str:
         case str():
             return "a text"
         case Mapping():
-            return "names with values"
+            return "a mapping"
         case Sequence():
             return "a list"
         case _:

@@ -1,7 +1,7 @@
-"""What stands for what: the options of a table and of its writes, each with its form.
+"""Option registry: the options of a table, of its writes and of its checks, each with its form.
 
-An option of a write that is new in Python is in YAML by itself if its annotation is in `TYPES`; a new option of
-`lance_table` wants a line in `TABLE`. A test holds both against what Python takes.
+A new option of a write is available in YAML if `TYPES` has its annotation; a new option of `lance_table` needs a line
+in `TABLE`. A test compares both with the Python signatures.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -27,24 +27,23 @@ from lance_assets.checks import (
 )
 from lance_assets.checks.custom_checks import CheckFunction
 from lance_assets.components.forms import (
-    NUMBER,
-    TEXT,
     BOOLEAN,
     INTEGER,
+    NUMBER,
+    TEXT,
     Form,
     choice,
-    union_of,
-    list_of,
     dataclass_form,
-    tagged_union,
     enum_of,
+    list_of,
+    tagged_union,
+    union_of,
 )
 from lance_assets.components.values import (
     DEPENDENCIES,
     DURATION,
     FILES,
     FUNCTION,
-    VERSIONS_OR_REASONS,
     OPTIONS,
     PARAMETERS,
     PARTITIONS,
@@ -55,6 +54,7 @@ from lance_assets.components.values import (
     TEXT_BY_NAME,
     TEXT_OR_TEXTS,
     TEXTS,
+    VERSIONS_OR_REASONS,
     object_or_reference,
 )
 from lance_assets.maintenance import Maintenance
@@ -85,7 +85,7 @@ _CHECK_TYPES: Mapping[object, Form] = {
     bool: BOOLEAN,
     timedelta: DURATION,
     Sequence[str]: TEXTS,
-    Severity: enum_of({each.value: each for each in Severity}),
+    Severity: enum_of({severity.value: severity for severity in Severity}),
     CheckFunction: FUNCTION,
 }
 CHECK = object_or_reference(
@@ -117,7 +117,7 @@ TYPES: Mapping[object, Form] = {
     dg.RetryPolicy: RETRY,
     pa.Schema: SCHEMA,
     Sequence[Check]: list_of(CHECK),
-    "source_options": OPTIONS,  # by its name, for what it may hold
+    "source_options": OPTIONS,  # by name, since it may contain secrets
 }
 
 WRITE = tagged_union(
@@ -142,31 +142,29 @@ def _described(form: Form, text: str) -> Form:
 
 
 TABLE: Mapping[str, Form] = {
-    "name": _described(TEXT, "The last part of the asset key of the table; its partitions are the table's versions."),
-    "uri": _described(
-        TEXT, "The directory that the table is, or will be: a path, s3://, gs://, az:// ... without secrets."
+    "name": _described(
+        TEXT, "Last part of the table's asset key. The partitions of the asset are the table's versions."
     ),
-    "key_prefix": _described(
-        TEXT_OR_TEXTS, "What stands before the name in the asset keys of the table and its writes."
-    ),
-    "group": _described(TEXT, "The asset group; the name of the table unless it is given."),
-    "description": _described(TEXT, "What is in the table, for its page."),
+    "uri": _described(TEXT, "Directory of the table: a path, or a URI such as s3://, gs:// or az://, without secrets."),
+    "key_prefix": _described(TEXT_OR_TEXTS, "Prefix of the asset keys of the table and its writes."),
+    "group": _described(TEXT, "Asset group (default: the name of the table)."),
+    "description": _described(TEXT, "Description of the table on its page."),
     "owners": _described(TEXTS, "E-mail addresses, or team:name."),
     "tags": _described(TEXT_BY_NAME, "Tags of the asset."),
-    "writes": _described(list_of(WRITE), "What changes the table: each is an asset that makes versions."),
-    "branches": _described(TEXTS, "Branches that are followed: each has a ledger of its own, name@branch."),
-    "checks": _described(list_of(CHECK), "What has to hold of each version."),
-    "maintenance": _described(_MAINTENANCE, "When it is compacted, indexed and cleaned up; {} for what is usual."),
+    "writes": _described(list_of(WRITE), "Writes of the table. Each is an asset that commits versions."),
+    "branches": _described(TEXTS, "Branches to follow. Each has a ledger of its own, name@branch."),
+    "checks": _described(list_of(CHECK), "Checks that are evaluated on each version."),
+    "maintenance": _described(_MAINTENANCE, "When to compact, index and clean up the table; {} for the defaults."),
     "profile": _described(
-        union_of("true, false, or how", (bool, BOOLEAN), (dict, _PROFILE)),
-        "Whether there is an asset with its figures.",
+        union_of("true, false, or a mapping of options", (bool, BOOLEAN), (dict, _PROFILE)),
+        "Asset with statistics of each version: true, false, or its options.",
     ),
-    "automation": _described(choice(["on_missing"]), "Whether the profile of each new version is computed by itself."),
+    "automation": _described(choice(["on_missing"]), "Set to compute the profile of each new version automatically."),
     "freshness": _described(
-        object_or_reference(dg.FreshnessPolicy, DURATION, what="policy"), "How old the newest may be."
+        object_or_reference(dg.FreshnessPolicy, DURATION, what="policy"), "Maximum age of the newest version."
     ),
-    "discover": _described(BOOLEAN, "Whether a sensor finds the versions that others commit."),
-    "storage": _described(STORAGE, "Where the table is reached by options, a manifest store, and a root for its uri."),
-    "storage_options": _described(OPTIONS, "How to reach the store, as Lance spells it; secrets as {{ env.NAME }}."),
+    "discover": _described(BOOLEAN, "Run a sensor that records the versions of other writers (default: true)."),
+    "storage": _described(STORAGE, "Storage options, manifest store, and the root of a relative uri."),
+    "storage_options": _described(OPTIONS, "Options of the store, in Lance's spelling; secrets as {{ env.NAME }}."),
 }
-"""What `lance_table` takes."""
+"""Options of `lance_table`."""

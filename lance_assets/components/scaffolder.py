@@ -1,4 +1,4 @@
-"""What `dg scaffold defs lance_assets.LanceTableComponent orders` writes: a `defs.yaml` to start from.
+"""Scaffolder: `dg scaffold defs lance_assets.LanceTableComponent orders` writes a `defs.yaml` to start from.
 
 dg scaffold defs lance_assets.LanceTableComponent orders --uri s3://lake/orders.lance --files "landing/*.json"
 """
@@ -17,7 +17,7 @@ _TEMPLATE = """\
 attributes:
   name: {name}
   uri: {uri}
-  description: What is in it, for who finds it.
+  description: Description of the table.
   # key_prefix: lake
   # storage_options:
   #   aws_secret_access_key: "{{{{ env.AWS_SECRET_ACCESS_KEY }}}}"
@@ -26,14 +26,14 @@ attributes:
   #   - {{check: row_count, min: 1}}
   # maintenance: {{every: "0 3 * * *"}}
 
-  # Each is an asset that makes versions; all options are those of Python's SparkAppend, SparkIngest, ...
+  # Each write is an asset that commits versions; the options are those of SparkAppend, SparkIngest, ... in Python.
   writes:
     - op: ingest
       name: {name}_ingest
       files: {files}
-      description: Takes the files that have arrived since.
+      description: Ingests new files.
 
-    # A function (spark, ctx) -> DataFrame, in writes/row_writes.py beside this file:
+    # A function (spark, ctx) -> DataFrame in rows.py, next to this file:
     # - op: append
     #   name: {name}_append
     #   fn: .rows:new_{name}
@@ -46,21 +46,25 @@ attributes:
 
 
 class LanceTableParams(BaseModel):
-    name: str | None = Field(default=None, description="Of the table; the name of the folder unless it is given.")
-    uri: str | None = Field(default=None, description="The directory that the table is, or will be.")
+    """Options of the command."""
+
+    name: str | None = Field(default=None, description="Name of the table (default: the name of the folder).")
+    uri: str | None = Field(default=None, description="Directory of the table.")
     files: str = Field(
-        default="{{ context.project_root }}/landing/*.json", description="What the first write takes into the table."
+        default="{{ context.project_root }}/landing/*.json", description="Files that the first write ingests."
     )
 
 
 class LanceTableScaffolder(dg.Scaffolder[LanceTableParams]):
+    """Scaffolder of `LanceTableComponent`."""
+
     @classmethod
     def get_scaffold_params(cls) -> type[LanceTableParams]:
         return LanceTableParams
 
     def scaffold(self, request: dg.ScaffoldRequest[LanceTableParams]) -> None:
         if request.scaffold_format != "yaml":
-            raise InvalidInput("this writes YAML; in Python a table is lance_table(...), and needs no component")
+            raise InvalidInput("this command writes YAML only; in Python, declare the table with lance_table(...)")
         folder = request.target_path.parent if request.append else request.target_path
         name = request.params.name or re.sub(r"\W", "_", folder.name)
         file = request.target_path if request.append else Path(request.target_path) / "defs.yaml"
@@ -71,10 +75,10 @@ class LanceTableScaffolder(dg.Scaffolder[LanceTableParams]):
             uri=_quoted(request.params.uri or f"{{{{ context.project_root }}}}/tables/{name}.lance"),
             files=_quoted(request.params.files),
         )
-        with file.open("a" if request.append else "w", encoding="utf-8") as written:
-            written.write(text)
+        with file.open("a" if request.append else "w", encoding="utf-8") as defs_file:
+            defs_file.write(text)
 
 
 def _quoted(text: str) -> str:
-    """As YAML between double quotes."""
+    """Return the text as a double-quoted YAML scalar."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

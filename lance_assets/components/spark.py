@@ -1,4 +1,4 @@
-"""`type: lance_assets.SparkSessionComponent`: the resource `spark` of a project, for whom YAML is enough."""
+"""Component of the resource `spark`, for projects in YAML: `type: lance_assets.SparkSessionComponent`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _ATTRIBUTES = attributes_of(_SESSION, "SparkSession")
 
 @dataclass
 class SparkSessionComponent(dg.Component, dg.Resolvable):
-    """The resource `spark`, which writes of Lance tables ask for; a project has one."""
+    """The resource `spark`, which the writes of Lance tables use. A project has one."""
 
     session: SparkSessionResource
 
@@ -33,8 +33,8 @@ class SparkSessionComponent(dg.Component, dg.Resolvable):
 
     @classmethod
     def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel) -> "SparkSessionComponent":
-        given: Mapping[str, object] = dict(model.model_extra or {})
-        session = _SESSION.read(given, SourcePosition(context))
+        attributes: Mapping[str, object] = dict(model.model_extra or {})
+        session = _SESSION.read(attributes, SourcePosition(context))
         assert isinstance(session, SparkSessionResource)
         return cls(session)
 

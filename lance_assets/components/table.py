@@ -1,7 +1,8 @@
-"""`type: lance_assets.LanceTableComponent`: a Lance table and its writes, declared in YAML with the names of Python.
+"""Component of a Lance table and its writes, declared in YAML with the names of Python: `type:
+lance_assets.LanceTableComponent`.
 
-Dagster validates what is in the file against the schema of the model here (`dg check yaml`); what is loaded is read
-by the forms of `common/text.py`, so that an error names the file, the line and the option.
+Dagster validates the file against the JSON schema of the model here (`dg check yaml`). The forms of `registry.py`
+read the values at load time, so that an error names the file, the line and the option.
 """
 
 from collections.abc import Mapping
@@ -22,13 +23,13 @@ _TABLE = record(lance_table, TABLE, required=["name", "uri"], what="a Lance tabl
 
 
 class Attributes(BaseModel):
-    """Takes everything: what is wrong with it is said by the form, which knows the line."""
+    """Model that accepts everything; the form reports errors, since it knows their lines."""
 
     model_config = ConfigDict(extra="allow")
 
 
 def attributes_of(form: Form, title: str) -> type[Attributes]:
-    """A model for Dagster with the schema of a form."""
+    """Return a model for Dagster that has the JSON schema of a form."""
 
     class Described(Attributes):
         @classmethod
@@ -45,10 +46,10 @@ _ATTRIBUTES = attributes_of(_TABLE, "LanceTable")
 @dg.scaffold_with(LanceTableScaffolder)
 @dataclass
 class LanceTableComponent(dg.Component, dg.Resolvable):
-    """A Lance table: one partition for each of its versions, and an asset for each write that makes them."""
+    """A Lance table with a partition for each version, and an asset for each write that commits versions."""
 
     table: LanceTable
-    """For Python beside the YAML: `context.load_component("orders").table.dep`."""
+    """The table, for Python next to the YAML: `context.load_component("orders").table.dep`."""
 
     @classmethod
     def model(cls) -> type[BaseModel]:
@@ -56,15 +57,15 @@ class LanceTableComponent(dg.Component, dg.Resolvable):
 
     @classmethod
     def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel) -> "LanceTableComponent":
-        given: Mapping[str, object] = dict(model.model_extra or {})
-        table = _TABLE.read(given, SourcePosition(context))
+        attributes: Mapping[str, object] = dict(model.model_extra or {})
+        table = _TABLE.read(attributes, SourcePosition(context))
         assert isinstance(table, LanceTable)
         return cls(table)
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
         return dg.ComponentTypeSpec(
-            description="A Lance table whose versions are partitions, with the writes that make them.",
+            description="A Lance table whose versions are partitions, with the writes that commit them.",
             tags=["lance", "spark"],
         )
 

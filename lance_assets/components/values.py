@@ -1,7 +1,7 @@
-"""Forms of what YAML has no word for: functions, partitions, types of columns, options with secrets, dependencies.
+"""Forms of compound values: functions, partitions, column types, options with secrets, dependencies.
 
-Each is what Python takes, written as one would guess. A template gives any of them as an object, such as
-`{{ dg.DailyPartitionsDefinition(start_date='2026-01-01') }}`.
+Each is written like its Python counterpart. A template can supply any of them as an object, such as `{{
+dg.DailyPartitionsDefinition(start_date='2026-01-01') }}`.
 """
 
 import re
@@ -13,16 +13,16 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_assets.components.forms import (
+    INTEGER,
     NUMBER,
     TEXT,
-    INTEGER,
     Form,
     choice,
-    union_of,
     list_of,
     mapping_of,
-    tagged_union,
     record,
+    tagged_union,
+    union_of,
 )
 from lance_assets.components.references import resolve_function, resolve_reference
 from lance_assets.components.source_position import SourcePosition, environment_variable
@@ -42,7 +42,8 @@ FILES = union_of("a file, a list of them, or fn: module:name", (str, TEXT), (lis
 
 
 def _read_option(raw: object, position: SourcePosition) -> object:
-    """A variable of the environment stays a reference to it: Dagster's pages show none of what it holds."""
+    """Read a storage option. An environment variable stays a reference, so that Dagster's pages do not show its
+    value."""
     name = environment_variable(raw)
     if name is not None:
         return dg.EnvVar(name)
@@ -50,7 +51,7 @@ def _read_option(raw: object, position: SourcePosition) -> object:
     key = str(position.context.path[-1])
     if is_secret(key) and not is_reference(value):
         raise position.error(
-            "this is a secret, and whoever reads this file has it; write {{ env.NAME }}, and set NAME where this runs"
+            "this is a literal secret; write {{ env.NAME }} instead, and set the variable NAME where this code runs"
         )
     return value
 
@@ -73,19 +74,19 @@ def _read_parameter(raw: object, position: SourcePosition) -> object:
 PARAMETERS = mapping_of(Form({"anyOf": [SCALAR.schema, FUNCTION_CALL.schema]}, _read_parameter))
 
 
-def object_or_reference(kind: type, written: Form, *, what: str) -> Form:
-    """What Python made is named by module.path:name, or is what a template gives."""
+def object_or_reference(kind: type, form: Form, *, what: str) -> Form:
+    """Return a form that also accepts a Python object, as a template or as `module.path:name`."""
 
     def read(raw: object, position: SourcePosition) -> object:
         value = position.render(raw)
         if isinstance(value, str) and _REFERENCE.fullmatch(value):
             value = resolve_reference(value, position)
             if not isinstance(value, kind):
-                raise position.error(f"{raw!r} is a {type(value).__name__}, and no {what}")
-        return value if isinstance(value, kind) else written.read(value, position)
+                raise position.error(f"{raw!r} has type {type(value).__name__}; it must be a {what}")
+        return value if isinstance(value, kind) else form.read(value, position)
 
     reference = {"type": "string", "pattern": _REFERENCE.pattern}
-    return Form({"if": {"type": "string", "pattern": ":"}, "then": reference, "else": written.schema}, read)
+    return Form({"if": {"type": "string", "pattern": ":"}, "then": reference, "else": form.schema}, read)
 
 
 _REFERENCE = re.compile(r"^\.?[\w.]+:\w+$")
@@ -97,10 +98,10 @@ def _read_duration(raw: object, position: SourcePosition) -> object:
     value = position.render(raw)
     if isinstance(value, timedelta):
         return value
-    found = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None:
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
         raise position.error("a duration is expected here, such as 90s, 30 min, 12h, 7 days or 2 weeks")
-    return timedelta(**{_UNITS[found["unit"]]: float(found["number"])})
+    return timedelta(**{_UNITS[match["unit"]]: float(match["number"])})
 
 
 DURATION = Form({"type": "string"}, _read_duration)
@@ -109,13 +110,13 @@ DURATION = Form({"type": "string"}, _read_duration)
 def _read_version_reasons(raw: object, position: SourcePosition) -> object:
     reasons = TEXT_BY_NAME.read(raw, position)
     assert isinstance(reasons, Mapping)
-    if wrong := [name for name in reasons if not name.isdecimal()]:
-        raise position.child(wrong[0]).error("a version is a whole number")
-    return {int(name): why for name, why in reasons.items()}
+    if invalid := [name for name in reasons if not name.isdecimal()]:
+        raise position.child(invalid[0]).error("a version must be a whole number")
+    return {int(name): reason for name, reason in reasons.items()}
 
 
 VERSIONS_OR_REASONS = union_of(
-    "a list of versions, or versions with why",
+    "a list of versions, or a mapping from versions to reasons",
     (list, list_of(INTEGER)),
     (dict, Form(TEXT_BY_NAME.schema, _read_version_reasons)),
 )
@@ -146,7 +147,7 @@ _PARTITION_FORMS = {
     ),
     "dynamic": record(dg.DynamicPartitionsDefinition, {"name": TEXT}, required=["name"], what="partitions"),
 }
-_PARTITIONS_BY_TYPE = tagged_union("type", _PARTITION_FORMS, what="a kind of partitions")
+_PARTITIONS_BY_TYPE = tagged_union("type", _PARTITION_FORMS, what="a partitions definition")
 
 
 def _read_partitions(raw: object, position: SourcePosition) -> object:
@@ -219,7 +220,8 @@ _LIST = re.compile(r"list<(?P<of>.+)>")
 
 
 def arrow_type(text: str) -> pa.DataType:
-    """
+    """Parse the name of an Arrow type.
+
     >>> arrow_type("float32[3]")
     FixedSizeListType(fixed_size_list<item: float>[3])
     >>> arrow_type("list<decimal(10, 2)>")
@@ -241,8 +243,8 @@ def _read_column_type(raw: object, position: SourcePosition) -> object:
         return arrow_type(text)
     except ValueError as error:
         raise position.error(
-            f"there is no type {text!r}; write one of pyarrow's names (int64, string, timestamp[us]), float32[256] for "
-            "a vector, list<...>, decimal(10, 2), or schema: module.path:name for a pyarrow schema of yours"
+            f"there is no type {text!r}; write a type name of pyarrow (int64, string, timestamp[us]), float32[256] for "
+            "a vector, list<...>, decimal(10, 2), or schema: module.path:name for a pyarrow schema in Python"
         ) from error
 
 
@@ -256,7 +258,7 @@ def _read_schema(raw: object, position: SourcePosition) -> object:
     if isinstance(value, pa.Schema):
         return value
     if not isinstance(value, Mapping):
-        raise position.error(f"names of columns with their types are expected here, not a {type(value).__name__}")
+        raise position.error(f"a mapping from column names to types is expected here, not {type(value).__name__}")
     columns = _COLUMNS.read(value, position)
     assert isinstance(columns, Mapping)
     return pa.schema(list(columns.items()))

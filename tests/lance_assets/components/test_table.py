@@ -362,38 +362,42 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     "text": (HEAD.replace("name: orders", "name: 5"), 3, "name: a text is expected here, not a number"),
     "truth": (in_yaml(TIDY, "  discover: maybe\n"), 5, "discover: true or false is expected here, not a text"),
     "list": (f"{HEAD}  owners: me\n", 5, "owners: a list is expected here, not a text"),
-    "names": (f"{HEAD}  tags: [a]\n", 5, "tags: names with their values are expected here, not a list"),
+    "names": (f"{HEAD}  tags: [a]\n", 5, "tags: a mapping is expected here, not a list"),
     "writes": (f"{HEAD}  writes: tidy\n", 5, "writes: a list is expected here, not a text"),
-    "a write": (in_yaml("    - tidy\n"), 6, "writes[0]: a write is expected here, with its options by name"),
-    "no op": (in_yaml("    - name: tidy\n"), 6, "writes[0]: op is missing; it says which write: append, build_index"),
-    "op": (in_yaml("    - name: x\n      op: apend\n"), 7, "writes[0].op: 'apend' is none of append"),
+    "a write": (in_yaml("    - tidy\n"), 6, "writes[0]: a write is expected here, as a mapping of options"),
+    "no op": (in_yaml("    - name: tidy\n"), 6, "writes[0]: op is missing; choose one of append, build_index"),
+    "op": (in_yaml("    - name: x\n      op: apend\n"), 7, "writes[0].op: 'apend' is not one of append"),
     "option": (
         in_yaml("    - op: delete\n      name: x\n\n      predicat: 'true'\n"),
         9,
-        "writes[0].predicat: the op delete has no 'predicat' (did you mean 'predicate'?); it has audit, branch",
+        "writes[0].predicat: the op delete has no 'predicat' (did you mean 'predicate'?); its options are audit",
     ),
     "bare on": (
         in_yaml("    - {op: upsert, name: x, fn: yamlshop.rows:new, on: id}\n"),
         6,
-        'writes[0]: the op upsert: YAML takes a bare on for true; write it in quotes, as "on": [...]',
+        'writes[0]: the op upsert: YAML reads a bare on as true; write it in quotes, as "on": [...]',
     ),
     "missing": (in_yaml(f"{TIDY}    - {{op: delete, name: x}}\n"), 7, "writes[1]: the op delete: predicate is missing"),
     "number": (in_yaml("    - op: compact\n      name: x\n      target_rows: '5'\n"), 8, "a whole number is expected"),
     "yes": (in_yaml("    - op: compact\n      name: x\n      target_rows: true\n"), 8, "not true or false"),
     "rule": (in_yaml("    - {op: compact, name: x, target_rows: 0}\n"), 6, "a file has at least one row"),
     "parameter": (in_yaml("    - {op: delete, name: x, predicate: 'a < :b'}\n"), 6, "there is no parameter :b"),
-    "word": (in_yaml("    - {op: compact, name: x, once_per: day}\n"), 6, "once_per: 'day' is none of run, partition"),
+    "word": (
+        in_yaml("    - {op: compact, name: x, once_per: day}\n"),
+        6,
+        "once_per: 'day' is not one of run, partition",
+    ),
     "twice": (in_yaml(TIDY + TIDY), 2, "the Lance table 'orders': 2 writes are called 'tidy'"),
     "credentials": (HEAD.replace("/lake", f"s3://key:{CANARY}@lake"), 2, "contains credentials or parameters"),
     "secret": (
         f"{HEAD}  storage_options:\n    aws_secret_access_key: {CANARY}\n",
         6,
-        "storage_options.aws_secret_access_key: this is a secret, and whoever reads this file has it; write {{ env",
+        "storage_options.aws_secret_access_key: this is a literal secret; write {{ env",
     ),
     "environment": (
         HEAD.replace("/lake", "{{ env.NOT_SET_HERE }}"),
         4,
-        "uri: the environment variable NOT_SET_HERE is not set here",
+        "uri: the environment variable NOT_SET_HERE is not set",
     ),
     "no module": (
         in_yaml("    - op: append\n      name: x\n      fn: yamlshop.nowhere:new\n"),
@@ -413,12 +417,12 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     "no function": (
         in_yaml("    - op: append\n      name: x\n      fn: yamlshop.rows:number\n"),
         8,
-        "'yamlshop.rows:number' is a int, and no function",
+        "'yamlshop.rows:number' has type int; it must be a function",
     ),
     "no reference": (
         in_yaml("    - op: append\n      name: x\n      fn: yamlshop.rows.new\n"),
         8,
-        "'yamlshop.rows.new' names nothing in Python; write module.path:name, or .module:name beside this file",
+        "'yamlshop.rows.new' is not a Python reference; write module.path:name, or .module:name",
     ),
     "maintenance": (
         f"{HEAD}  maintenance:\n    keep_versions: 0\n",
@@ -426,15 +430,15 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
         "maintenance: Maintenance: keep_versions=0 must be a whole number from 1",
     ),
     "cron": (f"{HEAD}  maintenance: {{every: at night}}\n", 5, "maintenance: Maintenance: every='at night'"),
-    "pins": (f"{HEAD}  maintenance:\n    pins: {{last: kept}}\n", 6, "pins.last: a version is a whole number"),
-    "check": (f"{HEAD}  checks:\n    - {{check: rows}}\n", 6, "checks[0].check: 'rows' is none of foreign_writers"),
+    "pins": (f"{HEAD}  maintenance:\n    pins: {{last: kept}}\n", 6, "pins.last: a version must be a whole number"),
+    "check": (f"{HEAD}  checks:\n    - {{check: rows}}\n", 6, "checks[0].check: 'rows' is not one of foreign_writers"),
     "check's option": (
         f"{HEAD}  checks:\n    - {{check: row_count, mini: 3}}\n",
         6,
         "checks[0].mini: the check row_count has no 'mini' (did you mean 'min'?)",
     ),
     "duration": (f"{HEAD}  freshness: soon\n", 5, "freshness: a duration is expected here, such as 90s"),
-    "no check": (f"{HEAD}  checks: [yamlshop.rows:new]\n", 5, "'yamlshop.rows:new' is a function, and no check"),
+    "no check": (f"{HEAD}  checks: [yamlshop.rows:new]\n", 5, "'yamlshop.rows:new' has type function; it must be a check"),
     "partitions": (
         in_yaml("    - op: compact\n      name: x\n      partitions: {type: daily}\n"),
         8,
@@ -443,7 +447,7 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     "kind of partitions": (
         in_yaml("    - op: compact\n      name: x\n      partitions: {type: dayly}\n"),
         8,
-        "partitions.type: 'dayly' is none of hourly, daily, weekly",
+        "partitions.type: 'dayly' is not one of hourly, daily, weekly",
     ),
     "no date": (
         in_yaml("    - op: compact\n      name: x\n      partitions: {type: daily, start_date: soon}\n"),
@@ -496,7 +500,7 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     "no schema": (
         in_yaml("    - {op: map_columns, name: x, fn: yamlshop.rows:words,\n       schema: 5}\n"),
         7,
-        "writes[0].schema: names of columns with their types are expected here, not a int",
+        "writes[0].schema: a mapping from column names to types is expected here, not int",
     ),
 }
 
@@ -520,7 +524,7 @@ def test_a_template_of_nothing_is_said_by_dagster(project: Project) -> None:
 def test_two_tables_in_yaml_at_one_place(project: Project) -> None:
     told = project.error(f"{HEAD}---\n{HEAD.replace('name: orders', 'name: sales')}")
     assert isinstance(told, InvalidInput)
-    assert "'orders' and 'sales' of this project are at the same place, /lake/orders.lance" in str(told)
+    assert "'orders' and 'sales' of this project have the same location, /lake/orders.lance" in str(told)
 
 
 def test_every_option_of_python_is_one_of_yaml() -> None:
@@ -536,7 +540,7 @@ def test_an_option_without_a_form_is_noticed() -> None:
     class Odd:
         what: Callable[[], None] = field(default=lambda: None)
 
-    with pytest.raises(InvalidInput, match="the option 'what' has no form in YAML"):
+    with pytest.raises(InvalidInput, match="the option 'what' has no YAML form"):
         field_form(Odd.__dataclass_fields__["what"], TYPES)
     known: dict[object, Form] = {"what": TABLE["name"]}
     assert field_form(Odd.__dataclass_fields__["what"], known) is TABLE["name"]
