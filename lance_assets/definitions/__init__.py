@@ -1,1 +1,1 @@
-"""Definitions: `lance_table()` and the uniqueness of names and locations within a project."""
+"""Definitions: `lance_table()`, and the check that names and locations are unique within a project."""

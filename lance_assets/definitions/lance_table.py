@@ -1,10 +1,10 @@
-"""A Lance table in a Dagster project: `lance_table(...)` declares it, `.defs` is what the project merges.
+"""`lance_table()`: declares a Lance table in a Dagster project; `.defs` are the definitions that the project merges.
 
-    writes (executable, Spark) ──► ledger (external, one partition a version) ──► whatever reads the table
-                                     │ checks, asked about each version       └─► profile (figures of each version)
+    writes (executable, Spark) ──► ledger (external, one partition per version) ──► assets that read the table
+                                     │ checks, evaluated on each version       └──► profile (statistics per version)
 
-Only declarations are here. What a write does is in `writes/`, how versions get onto the ledger in `ledger/recording.py`
-and `discovery/sensor.py`, what is asked of them in `checks/`, what is computed of them in `profiles/`.
+This module contains declarations only. `writes/` implements the writes, `ledger/recording.py` and
+`discovery/sensor.py` record versions on the ledger, `checks/` evaluates them, and `profiles/` computes statistics.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,15 +35,15 @@ from lance_assets.writes.dependencies import ordering_input
 from lance_core import InvalidInput
 from lance_core.tasks.version_stamp import VersionStamp
 
-# Not in `lance_assets/__init__.py`, which Spark's workers load.
+# Spark's workers load `lance_assets/__init__.py`, so the registration is here.
 DagsterLibraryRegistry.register("lance-assets", VersionStamp.of_this_process().lance_assets, is_dagster_package=False)
 
-_DEFAULT_DESCRIPTION = "A Lance table: one partition for each of its versions, a fact that is recorded, not run."
+_DEFAULT_DESCRIPTION = "A Lance table with one partition per version. Versions are recorded here, not materialized."
 
 
 @dataclass(frozen=True, slots=True)
 class LanceTable:
-    """Made by `lance_table`; merge `.defs` into your project."""
+    """Declared Lance table, returned by `lance_table`. Merge `.defs` into your project."""
 
     ledger: Ledger
     writes: Writes
@@ -53,7 +53,7 @@ class LanceTable:
     owners: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     branches: tuple[Ledger, ...] = ()
-    """Of the branches that are followed."""
+    """Ledgers of the followed branches."""
     maintenance: Maintenance | None = None
     checks: tuple[Check, ...] = ()
     profile: Profile | None = None
@@ -62,33 +62,41 @@ class LanceTable:
 
     @property
     def key(self) -> dg.AssetKey:
+        """Asset key of the ledger."""
         return self.ledger.key
 
     @property
     def uri(self) -> str:
+        """URI of the table."""
         return self.ledger.uri
 
     @property
     def partitions(self) -> dg.DynamicPartitionsDefinition:
+        """Partitions of the ledger, one per version."""
         return self.ledger.partitions
 
     @property
     def dep(self) -> dg.AssetDep:
-        """For `deps=` of an asset that reads the newest version. Without a mapping it would depend on every version."""
+        """Dependency on the newest version, for `deps=` of an asset.
+
+        Without its partition mapping the asset would depend on every version.
+        """
         return dg.AssetDep(self.key, partition_mapping=dg.LastPartitionMapping())
 
     @property
     def ins(self) -> dict[str, dg.AssetIn]:
-        """The same for `ins=`, with nothing loaded: Dagster's `deps=` does not take the key of a branch."""
+        """The same dependency for `ins=`. It loads nothing; Dagster's `deps=` does not accept the key of a branch."""
         return ordering_input(self.dep)
 
     def access(self) -> Access:
-        """How to reach its store, looked up now."""
+        """Return the arguments for access to the table, with the current values of `EnvVar`s."""
         return self.ledger.access()
 
     def branch(self, name: str) -> "LanceTable":
-        """The branch as a table to read from, to depend on, and whose key and partitions are asked for. It is declared
-        already, by the table that follows it."""
+        """Return a followed branch as a table to read, to depend on, or to take the key and partitions of.
+
+        Do not merge its `.defs`: the definitions of this table include the branch.
+        """
         ledger = self.ledger_of(name)
         view = Writes(ledger.label, view=True)
         return replace(
@@ -103,23 +111,24 @@ class LanceTable:
         )
 
     def ledger_of(self, branch: str | None) -> Ledger:
+        """Return the ledger of a followed branch; `None` is the main branch."""
         for ledger in (self.ledger, *self.branches):
             if ledger.branch == branch:
                 return ledger
-        names = ", ".join(str(each.branch) for each in self.branches) or "none"
+        names = ", ".join(str(ledger.branch) for ledger in self.branches) or "none"
         raise InvalidInput(
-            f"the Lance table {self.ledger.label!r} follows no branch {branch!r}; it follows {names}. Say "
-            f"branches=[{branch!r}] where it is declared"
+            f"the Lance table {self.ledger.label!r} follows no branch {branch!r}; it follows {names}. Add "
+            f"branches=[{branch!r}] to its declaration"
         )
 
     def add_write(self, write: Write) -> None:
-        """One more write, as long as nobody has read `defs` or `spec`; `@lance_write` does it for a function."""
+        """Add a write, as `@lance_write` does for a function. Raise `InvalidInput` after `defs` or `spec` was read."""
         self.writes.check_accepts(write)
         self.ledger_of(write.branch)
         self.writes.add(write)
 
     def write_key(self, name: str) -> dg.AssetKey:
-        """The asset key of one of its writes."""
+        """Return the asset key of the write with this name."""
         for write in self.writes:
             if write.name == name:
                 return write_key(self.ledger, write)
@@ -128,33 +137,34 @@ class LanceTable:
 
     @property
     def maintenance_key(self) -> dg.AssetKey:
-        """The asset key of its maintenance."""
+        """Asset key of the maintenance."""
         if self.maintenance is None:
             raise InvalidInput(
-                f"the Lance table {self.ledger.label!r} has no maintenance; say maintenance=Maintenance(...) where it "
-                "is declared"
+                f"the Lance table {self.ledger.label!r} has no maintenance; add maintenance=Maintenance(...) to its "
+                "declaration"
             )
         return maintenance_key(self.ledger)
 
     @property
     def profile_key(self) -> dg.AssetKey:
-        """The asset key of its profile."""
+        """Asset key of the profile."""
         return profile_key(self.ledger)
 
     @property
     def spec(self) -> dg.AssetSpec:
+        """Asset specification of the ledger."""
         return self._spec(self.ledger, self.ledger.shown_uri)
 
     @property
     def defs(self) -> dg.Definitions:
-        """Needs a resource `spark`, which the project gives, if there are writes or a maintenance."""
-        kinds = {
+        """Definitions of the table. Writes and maintenance need a resource `spark` in the project."""
+        features = {
             "discover": self.discover,
             "profile": self.profile,
             "checks": self.checks,
             "maintain": self.maintenance,
         }
-        place = register_table(self.ledger, [kind for kind, there in kinds.items() if there])
+        uri = register_table(self.ledger, [kind for kind, feature in features.items() if feature])
         ledgers = (self.ledger, *self.branches)
         writes = [
             write_asset(self.ledger_of(write.branch), write, group=self.group, checks=self.checks)
@@ -164,14 +174,14 @@ class LanceTable:
         name = f"lance_discover__{self.ledger.table_slug}"
         sensors = [discovery_sensor(name, ledgers, checks=checks_by_ledger([self]))] if self.discover else []
         declared = dg.Definitions(
-            assets=[*(self._spec(ledger, place) for ledger in ledgers), *writes, *profiles],
+            assets=[*(self._spec(ledger, uri) for ledger in ledgers), *writes, *profiles],
             asset_checks=[asset_checks(ledger, self.checks) for ledger in ledgers] if self.checks else [],
             sensors=sensors,
         )
         return dg.Definitions.merge(declared, self._maintenance_definitions) if self.maintenance else declared
 
-    def _profile(self, ledger: Ledger, how: Profile) -> dg.AssetsDefinition:
-        return profile_asset(ledger, how, group=self.group, checks=self.checks, automation=self.automation)
+    def _profile(self, ledger: Ledger, profile: Profile) -> dg.AssetsDefinition:
+        return profile_asset(ledger, profile, group=self.group, checks=self.checks, automation=self.automation)
 
     @property
     def _maintenance_definitions(self) -> dg.Definitions:
@@ -185,7 +195,7 @@ class LanceTable:
         )
 
     def _spec(self, ledger: Ledger, shown_uri: str) -> dg.AssetSpec:
-        about = self.description or _DEFAULT_DESCRIPTION
+        description = self.description or _DEFAULT_DESCRIPTION
         writes = [write_key(self.ledger, write) for write in self.writes.freeze() if write.branch == ledger.branch]
         return dg.AssetSpec(
             key=ledger.key,
@@ -193,7 +203,7 @@ class LanceTable:
             partitions_def=ledger.partitions,
             group_name=self.group,
             kinds={"lance"},
-            description=about if ledger.branch is None else f"The branch {ledger.branch}. {about}",
+            description=description if ledger.branch is None else f"Branch {ledger.branch}. {description}",
             owners=self.owners,
             tags=self.tags,
             metadata={
@@ -225,34 +235,37 @@ def lance_table(
     owners: Sequence[str] = (),
     tags: Mapping[str, str] | None = None,
 ) -> LanceTable:
-    """Declare a table; it need not exist yet, the first write creates it.
+    """Declare a Lance table. It need not exist yet: the first write creates it.
 
-    `storage` says how its store is reached, or `storage_options` alone; a `uri` without a scheme is below its root.
-    Each branch of `branches` gets a ledger of its own, `name@branch`, also before the branch is there.
-    `maintenance` says when the table is compacted and cleaned up; without it, that is yours to do.
-    `discover=False` leaves finding the versions of other writers to a sensor of yours (`lance_discovery`, which
-    looks after many tables at once).
+    `storage` configures access to the object store, or `storage_options` alone; a relative `uri` is resolved against
+    its root. Each branch of `branches` gets its own ledger, `name@branch`, even before the branch exists. `maintenance`
+    configures when the table is compacted and cleaned up; without it, do both yourself. `discover=False` leaves the
+    versions of other writers to a sensor of yours, such as `lance_discovery`, which covers many tables.
 
-    `checks` are asked about each version where it is recorded, and about the newest when they are launched. `profile`
-    adds the asset `name_profile`, which computes figures of any version; `Profile(...)` says how, `False` leaves it
-    out. `automation="on_missing"` lets it be materialized for each new version, by Dagster's automation sensor, which
-    has to be switched on; with thousands of versions that sensor takes long. `freshness` is how old the newest version
-    may be, as a time or as a policy of Dagster's.
+    `checks` are evaluated on each version when it is recorded, and on the newest version when they are launched.
+    `profile` adds the asset `name_profile`, which computes statistics of any version; `Profile(...)` configures it,
+    and `False` leaves it out. With `automation="on_missing"`, Dagster's automation sensor materializes the profile
+    for each new version; it has to be switched on, and becomes slow with thousands of versions. `freshness` is the
+    largest age of the newest version, as a `timedelta` or a Dagster freshness policy.
     """
     prefix = (key_prefix,) if isinstance(key_prefix, str) else tuple(key_prefix or ())
     if storage is not None and storage_options is not None:
-        raise InvalidInput(f"the Lance table {name!r}: give storage= or storage_options=, which it holds too")
+        raise InvalidInput(
+            f"the Lance table {name!r}: pass either storage= or storage_options=; storage= can contain storage options"
+        )
     storage = storage or LanceResource(storage_options=dict(storage_options or {}))
     ledger = Ledger(name, prefix, storage.resolve_uri(uri) if uri else uri, storage)
-    followed = tuple(map(ledger.for_branch, branches))
-    keys = [each.key for each in followed]
-    if twice := [each for each in followed if keys.count(each.key) > 1 or not each.branch or each.branch == "main"]:
+    branch_ledgers = tuple(map(ledger.for_branch, branches))
+    keys = [each.key for each in branch_ledgers]
+    if duplicates := [
+        each for each in branch_ledgers if keys.count(each.key) > 1 or not each.branch or each.branch == "main"
+    ]:
         raise InvalidInput(
-            f"the Lance table {ledger.label!r}: branches={list(branches)} would give {twice[0].label!r} twice; name "
-            "branches besides the main line, each once, and not two that differ in a slash and a dot alone"
+            f"the Lance table {ledger.label!r}: branches={list(branches)} would declare {duplicates[0].label!r} twice; "
+            "list each branch once, without the main branch, and no two that differ only by a slash and a dot"
         )
-    how = _profile_options(profile, ledger.label)
-    taken = {name: "the table itself", **({f"{name}_profile": "the asset of its profiles"} if how else {})}
+    profile_options = _profile_options(profile, ledger.label)
+    taken = {name: "the table itself", **({f"{name}_profile": "the asset of its profiles"} if profile_options else {})}
     if maintenance is not None:
         taken[maintenance_key(ledger).path[-1]] = "the asset of its maintenance"
     table = LanceTable(
@@ -263,26 +276,27 @@ def lance_table(
         description=description,
         owners=tuple(owners),
         tags=dict(tags or {}),
-        branches=followed,
+        branches=branch_ledgers,
         maintenance=maintenance,
         checks=_validate_checks(checks, ledger.label),
-        profile=how,
+        profile=profile_options,
         automation=_validate_automation(automation, ledger.label),
         freshness=_freshness_policy(freshness, ledger.label),
     )
     if automation and not table.profile:
-        raise InvalidInput(f"the Lance table {ledger.label!r}: automation= is of the profile, and profile=False")
+        raise InvalidInput(f"the Lance table {ledger.label!r}: automation= needs a profile, but profile=False")
     for write in writes:
         table.ledger_of(write.branch)
     return table
 
 
 def lance_discovery(group: str, tables: Sequence[LanceTable], *, interval_s: int = 30) -> dg.SensorDefinition:
-    """One sensor for many tables declared with `discover=False`."""
-    twice = [table.ledger.label for table in tables if table.discover]
-    if twice:
+    """Return one discovery sensor for many tables that are declared with `discover=False`."""
+    with_own_sensor = [table.ledger.label for table in tables if table.discover]
+    if with_own_sensor:
         raise InvalidInput(
-            f"{', '.join(twice)} would be looked at twice; declare with discover=False what shares a sensor"
+            f"{', '.join(with_own_sensor)} would have two discovery sensors; declare the tables of a shared sensor "
+            "with discover=False"
         )
     return discovery_sensor(
         f"lance_discover__{group}",
@@ -293,6 +307,7 @@ def lance_discovery(group: str, tables: Sequence[LanceTable], *, interval_s: int
 
 
 def checks_by_ledger(tables: Sequence[LanceTable]) -> Mapping[str, Sequence[Check]]:
+    """Return the checks of each ledger by its label."""
     return {ledger.label: table.checks for table in tables for ledger in (table.ledger, *table.branches)}
 
 
@@ -301,8 +316,8 @@ def _validate_checks(checks: Sequence[Check], label: str) -> tuple[Check, ...]:
         given: object = each
         if not isinstance(given, Check):
             raise InvalidInput(
-                f"the Lance table {label!r}: checks= are checks, such as RowCount(min=1), not {given!r:.100}; make one "
-                "of a function with @lance_check(), of SQL with SqlCheck(name, sql)"
+                f"the Lance table {label!r}: checks= must be checks, such as RowCount(min=1), not {given!r:.100}; "
+                "create one from a function with @lance_check(), or from SQL with SqlCheck(name, sql)"
             )
     check_unique_names(checks, label)
     return tuple(checks)
@@ -313,7 +328,9 @@ def _profile_options(profile: bool | Profile, label: str) -> Profile | None:
     if isinstance(given, Profile):
         return given
     if not isinstance(given, bool):
-        raise InvalidInput(f"the Lance table {label!r}: profile= is True, False or a Profile(...), not {given!r:.100}")
+        raise InvalidInput(
+            f"the Lance table {label!r}: profile= must be True, False or a Profile(...), not {given!r:.100}"
+        )
     return Profile() if given else None
 
 
@@ -321,8 +338,8 @@ def _validate_automation(automation: Automation | None, label: str) -> Automatio
     given: object = automation
     if given not in (None, "on_missing"):
         raise InvalidInput(
-            f"the Lance table {label!r}: automation= is 'on_missing' or nothing, not {given!r:.100}; other conditions "
-            "take minutes over thousands of versions"
+            f"the Lance table {label!r}: automation= must be 'on_missing' or None, not {given!r:.100}; other "
+            "conditions take minutes over thousands of versions"
         )
     return automation
 
@@ -331,8 +348,10 @@ def _freshness_policy(freshness: timedelta | dg.FreshnessPolicy | None, label: s
     given: object = freshness
     if isinstance(given, timedelta):
         if given < timedelta(minutes=1):
-            raise InvalidInput(f"the Lance table {label!r}: freshness= is a minute or more, not {given}")
+            raise InvalidInput(f"the Lance table {label!r}: freshness= must be a minute or more, not {given}")
         return dg.FreshnessPolicy.time_window(fail_window=given)
     if given is None or isinstance(given, dg.FreshnessPolicy):
         return given
-    raise InvalidInput(f"the Lance table {label!r}: freshness= is a timedelta or a FreshnessPolicy, not {given!r:.100}")
+    raise InvalidInput(
+        f"the Lance table {label!r}: freshness= must be a timedelta or a FreshnessPolicy, not {given!r:.100}"
+    )

@@ -98,7 +98,7 @@ def test_assets_come_after_a_branch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("branches", "said"),
-    [(["a/b", "a.b"], "would give 't@a.b' twice"), (["main"], "name branches besides the main line"), ([], "'dev'")],
+    [(["a/b", "a.b"], "would declare 't@a.b' twice"), (["main"], "without the main branch"), ([], "'dev'")],
 )
 def test_what_makes_no_sense_is_said_at_once(branches: list[str], said: str) -> None:
     with pytest.raises(InvalidInput) as refused:

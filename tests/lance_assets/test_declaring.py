@@ -123,7 +123,7 @@ def test_only_functions_are_decorated() -> None:
 def test_one_place_is_one_table(tmp_path: Path, second: str) -> None:
     first, other = orders(tmp_path / "orders.lance"), lance_table("sales", uri=second.format(tmp_path))
     merged = dg.Definitions.merge(first.defs, orders(tmp_path / "orders.lance").defs)  # the same, loaded again
-    with pytest.raises(InvalidInput, match="'lake/orders' and 'sales' of this project are at the same place") as told:
+    with pytest.raises(InvalidInput, match="'lake/orders' and 'sales' of this project have the same location") as told:
         dg.Definitions.merge(first.defs, other.defs)
     assert "Declare the table once" in str(told.value)
     del merged, first, told

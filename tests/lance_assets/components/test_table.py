@@ -438,7 +438,7 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
         "checks[0].mini: the check row_count has no 'mini' (did you mean 'min'?)",
     ),
     "duration": (f"{HEAD}  freshness: soon\n", 5, "freshness: a duration is expected here, such as 90s"),
-    "no check": (f"{HEAD}  checks: [yamlshop.rows:new]\n", 5, "'yamlshop.rows:new' has type function; it must be a check"),
+    "no check": (f"{HEAD}  checks: [yamlshop.rows:new]\n", 5, "has type function; it must be a check"),
     "partitions": (
         in_yaml("    - op: compact\n      name: x\n      partitions: {type: daily}\n"),
         8,

@@ -103,12 +103,12 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
         lambda: lance_table("t", uri="t", writes=[append("t_profile")]),
     ),
     ("2 checks .* have this name", lambda: lance_table("t", uri="t", checks=[RowCount(min=1), RowCount(max=2)])),
-    ("checks= are checks, such as", lambda: lance_table("t", uri="t", checks=[rows])),  # type: ignore[list-item]
-    ("profile= is True, False or", lambda: lance_table("t", uri="t", profile="yes")),  # type: ignore[arg-type]
-    ("automation= is 'on_missing'", lambda: lance_table("t", uri="t", automation="eager")),  # type: ignore[arg-type]
-    ("automation= is of the profile", lambda: lance_table("t", uri="t", profile=False, automation="on_missing")),
-    ("freshness= is a minute", lambda: lance_table("t", uri="t", freshness=timedelta(seconds=9))),
-    ("freshness= is a timedelta", lambda: lance_table("t", uri="t", freshness=24)),  # type: ignore[arg-type]
+    ("checks= must be checks, such as", lambda: lance_table("t", uri="t", checks=[rows])),  # type: ignore[list-item]
+    ("profile= must be True, False or", lambda: lance_table("t", uri="t", profile="yes")),  # type: ignore[arg-type]
+    ("automation= must be 'on_missing'", lambda: lance_table("t", uri="t", automation="eager")),  # type: ignore[arg-type]
+    ("automation= needs a profile", lambda: lance_table("t", uri="t", profile=False, automation="on_missing")),
+    ("freshness= must be a minute", lambda: lance_table("t", uri="t", freshness=timedelta(seconds=9))),
+    ("freshness= must be a timedelta", lambda: lance_table("t", uri="t", freshness=24)),  # type: ignore[arg-type]
     ("columns= must be a list of column names", lambda: Profile(columns="id")),
     ("a struct includes its fields", lambda: Profile(columns=["a.b"])),
     ("read_bytes_max= must be a whole number", lambda: Profile(read_bytes_max=0)),
