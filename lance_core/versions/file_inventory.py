@@ -3,8 +3,8 @@ branches of a table reference.
 
 A file belongs to a *key*. The key is the path of the file itself, or, for a file that is part of something else, the
 path of that: the directory of an index segment, or the data file of a blob. Versions reference keys. A file without a
-key has an unknown format, and neither cleanup nor fsck touches it. What happens to files is decided in `maintenance/`
-and in `fsck/`.
+key has an unknown format, and neither cleanup nor fsck touches it. `maintenance/` and `fsck/` decide what happens to
+files.
 """
 
 import re

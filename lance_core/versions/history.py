@@ -24,7 +24,8 @@ class VersionInfo:
     operation: str
     """Name of the operation in the format; `Unknown` if the writer recorded no transaction."""
     action: str
-    """What the writer did, such as "create", "upsert" or "compact"; where it is not recorded, the operation tells."""
+    """Action of the writer, such as "create", "upsert" or "compact". If the writer recorded none, it is derived from
+    the operation."""
     writer: str
     """Library that committed the version, with its release; empty if it did not record itself."""
     read_version: Version | None
