@@ -256,21 +256,26 @@ def lance_table(
     storage = storage or LanceResource(storage_options=dict(storage_options or {}))
     ledger = Ledger(name, prefix, storage.resolve_uri(uri) if uri else uri, storage)
     branch_ledgers = tuple(map(ledger.for_branch, branches))
-    keys = [each.key for each in branch_ledgers]
+    keys = [branch_ledger.key for branch_ledger in branch_ledgers]
     if duplicates := [
-        each for each in branch_ledgers if keys.count(each.key) > 1 or not each.branch or each.branch == "main"
+        branch_ledger
+        for branch_ledger in branch_ledgers
+        if keys.count(branch_ledger.key) > 1 or branch_ledger.branch in (None, "", "main")
     ]:
         raise InvalidInput(
             f"the Lance table {ledger.label!r}: branches={list(branches)} would declare {duplicates[0].label!r} twice; "
             "list each branch once, without the main branch, and no two that differ only by a slash and a dot"
         )
     profile_options = _profile_options(profile, ledger.label)
-    taken = {name: "the table itself", **({f"{name}_profile": "the asset of its profiles"} if profile_options else {})}
+    reserved = {
+        name: "the table itself",
+        **({f"{name}_profile": "the asset of its profiles"} if profile_options else {}),
+    }
     if maintenance is not None:
-        taken[maintenance_key(ledger).path[-1]] = "the asset of its maintenance"
+        reserved[maintenance_key(ledger).path[-1]] = "the asset of its maintenance"
     table = LanceTable(
         ledger=ledger,
-        writes=Writes(ledger.label, writes, reserved=taken),
+        writes=Writes(ledger.label, writes, reserved=reserved),
         group=group or name,
         discover=discover,
         description=description,
@@ -312,11 +317,11 @@ def checks_by_ledger(tables: Sequence[LanceTable]) -> Mapping[str, Sequence[Chec
 
 
 def _validate_checks(checks: Sequence[Check], label: str) -> tuple[Check, ...]:
-    for each in checks:
-        given: object = each
-        if not isinstance(given, Check):
+    for check in checks:
+        value: object = check
+        if not isinstance(value, Check):
             raise InvalidInput(
-                f"the Lance table {label!r}: checks= must be checks, such as RowCount(min=1), not {given!r:.100}; "
+                f"the Lance table {label!r}: checks= must be checks, such as RowCount(min=1), not {value!r:.100}; "
                 "create one from a function with @lance_check(), or from SQL with SqlCheck(name, sql)"
             )
     check_unique_names(checks, label)
@@ -324,34 +329,34 @@ def _validate_checks(checks: Sequence[Check], label: str) -> tuple[Check, ...]:
 
 
 def _profile_options(profile: bool | Profile, label: str) -> Profile | None:
-    given: object = profile
-    if isinstance(given, Profile):
-        return given
-    if not isinstance(given, bool):
+    value: object = profile
+    if isinstance(value, Profile):
+        return value
+    if not isinstance(value, bool):
         raise InvalidInput(
-            f"the Lance table {label!r}: profile= must be True, False or a Profile(...), not {given!r:.100}"
+            f"the Lance table {label!r}: profile= must be True, False or a Profile(...), not {value!r:.100}"
         )
-    return Profile() if given else None
+    return Profile() if value else None
 
 
 def _validate_automation(automation: Automation | None, label: str) -> Automation | None:
-    given: object = automation
-    if given not in (None, "on_missing"):
+    value: object = automation
+    if value not in (None, "on_missing"):
         raise InvalidInput(
-            f"the Lance table {label!r}: automation= must be 'on_missing' or None, not {given!r:.100}; other "
+            f"the Lance table {label!r}: automation= must be 'on_missing' or None, not {value!r:.100}; other "
             "conditions take minutes over thousands of versions"
         )
     return automation
 
 
 def _freshness_policy(freshness: timedelta | dg.FreshnessPolicy | None, label: str) -> dg.FreshnessPolicy | None:
-    given: object = freshness
-    if isinstance(given, timedelta):
-        if given < timedelta(minutes=1):
-            raise InvalidInput(f"the Lance table {label!r}: freshness= must be a minute or more, not {given}")
-        return dg.FreshnessPolicy.time_window(fail_window=given)
-    if given is None or isinstance(given, dg.FreshnessPolicy):
-        return given
+    value: object = freshness
+    if isinstance(value, timedelta):
+        if value < timedelta(minutes=1):
+            raise InvalidInput(f"the Lance table {label!r}: freshness= must be a minute or more, not {value}")
+        return dg.FreshnessPolicy.time_window(fail_window=value)
+    if value is None or isinstance(value, dg.FreshnessPolicy):
+        return value
     raise InvalidInput(
-        f"the Lance table {label!r}: freshness= must be a timedelta or a FreshnessPolicy, not {given!r:.100}"
+        f"the Lance table {label!r}: freshness= must be a timedelta or a FreshnessPolicy, not {value!r:.100}"
     )

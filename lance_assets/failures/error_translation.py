@@ -111,7 +111,7 @@ def failure_of(error: LanceError, table: TableLabel) -> dg.Failure:
 def _build_failure(
     error_class: type[LanceError], message: str, details: Mapping[str, dg.MetadataValue], table: TableLabel
 ) -> dg.Failure:
-    treatment = next(each for known, each in TREATMENTS.items() if issubclass(error_class, known))
+    treatment = next(treatment for known_class, treatment in TREATMENTS.items() if issubclass(error_class, known_class))
     metadata = {"lance/table": table.label, "dagster/uri": table.shown_uri, "lance/error": error_class.__name__}
     return dg.Failure(
         description=f"{table.label}: {treatment.title}. {message}",

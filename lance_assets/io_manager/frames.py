@@ -99,12 +99,22 @@ FRAME_TYPES: tuple[FrameType, ...] = (
 
 def frame_type_of(frame: object) -> FrameType | None:
     """Return the type of a frame; `None` for any other object."""
-    return next((each for each in FRAME_TYPES if (known := each.loaded_class()) and isinstance(frame, known)), None)
+    return next((candidate for candidate in FRAME_TYPES if _is_instance(frame, candidate)), None)
 
 
 def frame_type_for(annotation: object) -> FrameType | None:
     """Return the frame type for the type annotation of an input; `None` if it is no known frame."""
-    return next((each for each in FRAME_TYPES if (known := each.loaded_class()) and known is annotation), None)
+    return next((candidate for candidate in FRAME_TYPES if _is_class(annotation, candidate)), None)
+
+
+def _is_instance(frame: object, frame_type: FrameType) -> bool:
+    frame_class = frame_type.loaded_class()
+    return frame_class is not None and isinstance(frame, frame_class)
+
+
+def _is_class(annotation: object, frame_type: FrameType) -> bool:
+    frame_class = frame_type.loaded_class()
+    return frame_class is not None and annotation is frame_class
 
 
 def is_spark_frame(frame: object) -> bool:

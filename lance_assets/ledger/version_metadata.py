@@ -61,7 +61,7 @@ class VersionFacts:
     deletion_files: int | None = None
     """Number of deletion files that it wrote; `None` for operations that write none."""
     action: str = ""
-    """What the writer did, such as "upsert"; `operation` is the name in the format."""
+    """Action of the writer, such as "upsert"; `operation` is its name in the format."""
     writer: str = ""
     """Library that committed the version, with its release."""
 

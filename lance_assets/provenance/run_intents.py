@@ -16,8 +16,8 @@ _PARENT = "dagster/parent_run_id"
 
 def run_intent(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.AssetKey, partition: str | None) -> str:
     """Return an intent for one commit per run, including all retries of the run."""
-    where = f" partition {partition}" if partition is not None else ""
-    return f"dagster asset {key.to_user_string()}{where} once for run {logical_run_id(instance, run)}"
+    suffix = f" partition {partition}" if partition is not None else ""
+    return f"dagster asset {key.to_user_string()}{suffix} once for run {logical_run_id(instance, run)}"
 
 
 def partition_intent(key: dg.AssetKey, partition: str) -> str:

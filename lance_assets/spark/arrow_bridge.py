@@ -27,13 +27,14 @@ ROWS_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
 UNLIMITED_BYTES = str(2**31 - 1)
 """Value of `BYTES_SETTING` with which Spark does not measure batches."""
 _BATCH_BYTES = 64 * 1024**2
+"""Largest unmeasured batch of fixed-width columns, the same as Spark's default limit."""
 _SCALAR_BYTES_MAX = 16
 """Size of the widest number or time."""
 _FIXED_WIDTH_TYPES = (T.NumericType, T.BooleanType, T.DatetimeType, T.AnsiIntervalType, T.NullType)
 _TEXT_TYPES = (T.StringType, T.CharType, T.VarcharType)
 _PYTHON_NODE = re.compile(r"\b\w*(?:Python|Pandas|InArrow)\w* (\w*)")
 _OWN_TASK = re.compile(r"ReadTask_of_version_\d+_of_\w*|KeysTask")
-"""Names of tasks of this package in a query plan. Their input is partition numbers only."""
+"""Names of this project's own tasks in a query plan. Their input is partition numbers only."""
 
 
 def map_in_arrow(
@@ -101,9 +102,9 @@ def _leaf_types(data_type: T.DataType) -> Iterator[T.DataType]:
 
 
 def _runs_other_python(df: DataFrame) -> bool:
-    """Return whether the plan passes rows to Python code that is not of this package.
+    """Return whether the plan passes rows to Python code other than the tasks of this project.
 
-    The batch limits would apply to that code too, and its batch size is not this package's to choose.
+    The batch limits would apply to that code too, and its batch size is not this package's decision.
     """
     plan = df._jdf.queryExecution().optimizedPlan().toString()
     return not all(_OWN_TASK.fullmatch(task) for task in _PYTHON_NODE.findall(plan))

@@ -54,7 +54,7 @@ def ingest(
     has changed since: "fail", "again" (add all its rows) or "skip". `source_options` are storage options for the
     files, if they differ from those of the table.
     """
-    what = IngestRequest(
+    request = IngestRequest(
         files,
         ReadOptions.of(format=format, csv=csv, mapping=mapping, extra=extra),
         schema,
@@ -65,7 +65,7 @@ def ingest(
     )
     return ingesting.ingest(
         TableRef(uri, branch, storage_options, manifest_store),
-        what,
+        request,
         options=WriteOptions(intent, properties, retries, audit),
         runner=SparkRunner(spark),
     )

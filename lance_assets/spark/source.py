@@ -243,9 +243,10 @@ def check_same_types(stored: StructType, requested: StructType) -> None:
     """
     from lance_core import InvalidInput
 
-    for ours, theirs in zip(stored, requested, strict=True):
-        if ours.dataType.simpleString() != theirs.dataType.simpleString():
+    for stored_field, requested_field in zip(stored, requested, strict=True):
+        stored_type, requested_type = stored_field.dataType.simpleString(), requested_field.dataType.simpleString()
+        if stored_type != requested_type:
             raise InvalidInput(
-                f"column {ours.name!r} is requested as {theirs.dataType.simpleString()}, but its type in Spark is "
-                f"{ours.dataType.simpleString()}; request that type and cast the column afterwards"
+                f"column {stored_field.name!r} is requested as {requested_type}, but its type in Spark is "
+                f"{stored_type}; request that type and cast the column afterwards"
             )

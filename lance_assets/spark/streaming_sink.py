@@ -1,7 +1,7 @@
 """Streaming sink: the format `lance` in Structured Streaming commits each micro-batch as one version, exactly once.
 
-    df.writeStream.format("lance").option("checkpointLocation", place).start(uri)
-    df.writeStream.foreachBatch(upsert_batches(uri, "id")).option("checkpointLocation", place).start()
+    df.writeStream.format("lance").option("checkpointLocation", checkpoint).start(uri)
+    df.writeStream.foreachBatch(upsert_batches(uri, "id")).option("checkpointLocation", checkpoint).start()
 
 Spark creates a new writer for each batch and another one for its commit. Only tasks know their query and batch, so they
 pass both to the commit in their messages. A query keeps its identity as long as it keeps its checkpoint. Start with

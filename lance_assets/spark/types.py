@@ -169,15 +169,15 @@ def _spark_type(arrow: pa.DataType, path: str) -> T.DataType:
 
 
 def _arrow_type(spark: T.DataType, path: str) -> pa.DataType:
-    for kind, convert in _NESTED_CONVERTERS.items():
-        if isinstance(spark, kind):
+    for nested_type, convert in _NESTED_CONVERTERS.items():
+        if isinstance(spark, nested_type):
             return convert(spark, path)
     for known, arrow in _SCALAR_TYPES:
         if type(known) is type(spark) or (isinstance(known, T.StringType) and isinstance(spark, T.StringType)):
             return arrow
     if isinstance(spark, T.CharType | T.VarcharType):
         return pa.string()
-    conversion = next((advice for kind, advice in _CONVERSION_ADVICE if isinstance(spark, kind)), "cast it")
+    conversion = next((advice for known_type, advice in _CONVERSION_ADVICE if isinstance(spark, known_type)), "cast it")
     raise Unsupported(
         f"column {path!r} has the Spark type {spark.simpleString()}, which a Lance table cannot store; {conversion}"
     )
