@@ -83,7 +83,7 @@ class BloomFilter:
     name = "BLOOMFILTER"
     type_url = "/lance.index.pb.BloomFilterIndexDetails"
     max_readable_version = 0
-    supported_types = "numbers but half floats, dates and times, text, and binary values of any length"
+    supported_types = "numbers except half floats, dates and times, text, and binary values of any length"
 
     def written_version(self, *, stable_row_ids: bool) -> int:
         return 0
@@ -110,9 +110,9 @@ class BloomFilter:
     def options_of(self, segment: Segment) -> IndexOptions:
         """Return the recorded options, and the defaults if these are missing or invalid: existing filters do not depend
         on them."""
-        notes = segment.files.open(_FILE).metadata
+        metadata = segment.files.open(_FILE).metadata
         try:
-            items, probability = int(notes[_METADATA_KEYS[_ITEMS]]), float(notes[_METADATA_KEYS[_PROBABILITY]])
+            items, probability = int(metadata[_METADATA_KEYS[_ITEMS]]), float(metadata[_METADATA_KEYS[_PROBABILITY]])
             return self.parse_options({_ITEMS: items, _PROBABILITY: probability})
         except (KeyError, ValueError):
             return BloomFilterOptions()

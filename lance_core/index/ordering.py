@@ -128,6 +128,7 @@ def _is_zero(value: pa.Scalar) -> bool:
 
 
 def _prefix_span(prefix: bytes) -> Span:
+    """Return the span of all byte strings with this prefix."""
     stem = prefix.rstrip(b"\xff")
     return Span(prefix, stem[:-1] + bytes([stem[-1] + 1]) if stem else None, excludes_high=True)
 
@@ -173,10 +174,10 @@ class _NumericOrdering:
         numbers = self._numbers(values)
         low, high = self._clipped(span)
         is_within = (numbers >= low) & (numbers <= high) if low <= high else np.zeros(len(numbers), np.bool_)
-        return _without_nulls(values, is_within)
+        return _exclude_nulls(values, is_within)
 
     def mask_among(self, values: pa.Array, keys: Sequence[Key]) -> Mask:
-        return _without_nulls(values, _mask_of_members(self._numbers(values), np.array(keys, self.number)))
+        return _exclude_nulls(values, _mask_of_members(self._numbers(values), np.array(keys, self.number)))
 
     def _clipped(self, span: Span) -> tuple[int, int]:
         limits = np.iinfo(self.number)
@@ -260,7 +261,7 @@ def _as_mask(values: pa.BooleanArray) -> Mask:
     return mask
 
 
-def _without_nulls(values: pa.Array, mask: Mask) -> Mask:
+def _exclude_nulls(values: pa.Array, mask: Mask) -> Mask:
     return mask & values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else mask
 
 
@@ -323,7 +324,8 @@ def _prefixes(values: pa.Array) -> tuple[npt.NDArray[np.uint64], Positions]:
     bytes that each value has after the shared ones."""
     extremes = pc.min_max(values)
     low, high = extremes["min"].as_py(), extremes["max"].as_py()
-    shared = next((at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
+    differing = (position for position, (a, b) in enumerate(zip(low, high, strict=False)) if a != b)
+    shared = next(differing, min(len(low), len(high)))
     if pa.types.is_fixed_size_binary(values.type):
         width, data = values.type.byte_width, values.buffers()[1]
         offsets = np.arange(values.offset, values.offset + len(values) + 1, dtype=np.int64) * width

@@ -220,11 +220,11 @@ class ValueBitmaps:
             return combined
         cached = [(row, self._cache.get(row)) for row in rows.tolist()]
         missing = sorted(row for row, row_set in cached if row_set is None)
-        sets_to_unite = [row_set for _, row_set in cached if row_set is not None]
+        row_sets = [row_set for _, row_set in cached if row_set is not None]
         for row, (row_set, size) in zip(missing, self._read(np.array(missing, np.int64)), strict=True):
             self._cache.put(row, row_set, size)
-            sets_to_unite.append(row_set)
-        return RowSet.union(sets_to_unite)
+            row_sets.append(row_set)
+        return RowSet.union(row_sets)
 
     def _read(self, rows: Positions) -> Iterator[tuple[RowSet, int]]:
         """Yield the sets in ascending rows of the file, each with its encoded size in bytes."""

@@ -97,7 +97,7 @@ class _Renamed:
 class Here(Location):
     """The simulated table or a branch of it, wherever it is asked for from."""
 
-    def elsewhere(self, uri: str, *, bases: Sequence[str] = ()) -> "Location":
+    def locate_other(self, uri: str, *, bases: Sequence[str] = ()) -> "Location":
         below = uri.removeprefix(ROOT).strip("/")
         root = self.own_store
         while isinstance(root, Below):

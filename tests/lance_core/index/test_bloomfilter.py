@@ -198,7 +198,7 @@ DAMAGE: dict[str, tuple[Callable[[Built], None], str]] = {
         lambda it: changed(it, "bloom_filter_data", pa.array(["x" * 32] * 4)),
         "has type string instead of binary",
     ),
-    "buffer": (lambda it: rewritten(it, FILE, table_of(it), {"null_bitmap": "5"}), "there is no buffer 5"),
+    "buffer": (lambda it: rewritten(it, FILE, table_of(it), {"null_bitmap": "5"}), "the file has no buffer 5"),
     "no column": (lambda it: rewritten(it, FILE, table_of(it).drop_columns(["has_null"])), "the column is missing"),
 }
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as draws
 
-from lance_core.index.external_sort import Sorter, merge_runs, choose_splitters
+from lance_core.index.external_sort import Sorter, choose_splitters, merge_runs
 from lance_core.index.index_type import ROW, VALUE
-from lance_core.index.ordering import Ordering, ordering, argsort
+from lance_core.index.ordering import Ordering, argsort, ordering
 from tests.lance_core.index import columns
 from tests.lance_core.index.segments import rows_of
 

@@ -17,7 +17,7 @@ from lance_core.index import registry
 from lance_core.index.index_type import Certainty, Condition
 from lance_core.index.ngram import NGRAM
 from lance_core.index.segment_files import read_all_rows
-from lance_core.index.trigrams import token_text, required_tokens
+from lance_core.index.trigrams import required_tokens, token_text
 from tests.lance_core.index.building import Built, Fragments, asked, built, check, leaf_of, rewritten
 
 KIND = NGRAM

@@ -129,7 +129,7 @@ def test_a_note_that_contradicts_itself_is_named(surviving: bytes) -> None:
     group.old_fragments.add(id=0, physical_rows=3)
     group.new_fragments.add(id=1, physical_rows=3)
     notes = CompactionLog(FragmentReuse.decode(content.SerializeToString(), path="m"), path="m")
-    with pytest.raises(Corrupt, match=r"a set of rows|leads 2 of 3 rows to 3") as raised:
+    with pytest.raises(Corrupt, match=r"a set of rows|maps 2 of 3 rows to 3") as raised:
         notes.follow(np.array([0], dtype=np.uint64))
     assert raised.value.field == "changed_row_addrs"
 

@@ -197,7 +197,7 @@ def test_bounds_that_the_reference_writer_leaves_out_are_no_absence(arrow: pa.Da
         ("another type", "has type int64 instead of int32"),
         ("no lengths", "zone_length: the column is missing|the column is missing"),
         ("short lengths", "has type uint32 instead of uint64"),
-        ("no buffer", "there is no buffer 7"),
+        ("no buffer", "the file has no buffer 7"),
         ("the schema's buffer", "is not the number of a buffer"),
         ("a word", "is not the number of a buffer"),
         ("no set", "is not a set of rows"),

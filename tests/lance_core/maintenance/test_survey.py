@@ -65,7 +65,7 @@ def test_it_tells_what_a_cleanup_then_does(tmp_path: Path) -> None:
     [
         ([3], "protected must be a mapping"),
         ({0: "why"}, "versions"),
-        ({3: None}, "protected.3.=None"),
+        ({3: None}, "protected.3. must be a string"),
     ],
 )
 def test_what_is_no_protection_is_refused(tmp_path: Path, protected: dict[int, str], message: str) -> None:
