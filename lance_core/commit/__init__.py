@@ -1,4 +1,5 @@
-"""Commits: the write protocol, the commit loop, group commit, fencing, audits and detached versions.
+"""Commits: changes, the write protocol, the commit loop, group commit, fencing, audits and detached versions.
 
-Nothing in here knows what an operation means; `transactions/` judges, rebases and applies it. Start with `loop.py`.
+No module of this package knows what an operation means: `transactions/` judges, rebases and applies it. Start with
+`change.py`, which runs every write, and `loop.py`, which commits it.
 """

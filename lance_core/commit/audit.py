@@ -1,11 +1,11 @@
-"""An audit: a change is looked at, as the version that it would be, before anybody else can see it.
+"""Audit (write-audit-publish): shows a change as a detached version before any reader can see it.
 
-    beside the line -> shown to who audits, with the version it was made upon -> refused: it stays there, unpublished
-                                                                              -> passed: the commit goes on
+    detached version ──► audit function ──► passed: the same transaction is committed
+                                        ──► refused: the version stays detached, and the error names it
 
-It is the same transaction, under the same uuid, that is shown and then committed; so it lands once however often this
-is begun. What is shown is the change on the version it was planned on. What others commit meanwhile is followed as by
-any change, and only a change that had to be planned again is looked at again (`003-write-audit-publish.md`).
+The audited transaction and the committed one have the same uuid, so a repetition commits it only once. The audit sees
+the change on the version it was planned on. Commits of other writers in between are rebased over without another audit;
+only a change that is replanned is audited again (`003-write-audit-publish.md`).
 """
 
 from collections.abc import Callable
@@ -23,8 +23,8 @@ from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
 AuditFunction = Callable[[Snapshot, Snapshot | None], object]
-"""Given the change as a version, and the version that it was made upon; None where there is no table yet. It refuses by
-raising, and what it returns counts for nothing."""
+"""Function of the version with the change and the version it is based on (None for a first version). It refuses the
+change by raising. Its result is ignored."""
 
 
 def run_audit(
@@ -36,23 +36,23 @@ def run_audit(
     started_at: ClockReading | None,
     runtime: Runtime,
 ) -> Snapshot:
-    """The version beside the line that was looked at. While it is, no cleanup takes it."""
-    beside = put_detached(location, base, ours, started_at=started_at, runtime=runtime).snapshot
-    held = acquire(location.own_store, Lease("its audit", beside.version), runtime)
+    """Audit a change and return its detached version, on which a lease is held until the audit returns."""
+    detached = put_detached(location, base, ours, started_at=started_at, runtime=runtime).snapshot
+    lease = acquire(location.own_store, Lease("its audit", detached.version), runtime)
     try:
-        audit(beside, base if isinstance(base, Snapshot) else None)
+        audit(detached, base if isinstance(base, Snapshot) else None)
     except StorageError as error:
-        error.add_note(f"{location.uri}: this happened in an audit, and nothing was published")
+        error.add_note(f"{location.uri}: the store failed during an audit; nothing was published")
         raise
     except Exception as error:
-        raise _refusal_error(beside, ours, error) from error
+        raise _refusal_error(detached, ours, error) from error
     finally:
-        release(location.own_store, held)
-    return beside
+        release(location.own_store, lease)
+    return detached
 
 
 def discard(detached: Snapshot) -> None:
-    """Of a change that has landed: the line has it now. What cannot be removed is a cleanup's to find."""
+    """Remove the detached version of a change that is committed. If that fails, a cleanup removes it later."""
     store, transaction_file = detached.location.own_store, detached.manifest.transaction_file
     with suppress(LanceError):
         store.delete(detached.manifest.path)
@@ -60,13 +60,13 @@ def discard(detached: Snapshot) -> None:
             store.delete(f"{naming.TRANSACTIONS}/{transaction_file}")
 
 
-def _refusal_error(beside: Snapshot, ours: Transaction, error: Exception) -> AuditFailed:
-    location, why = beside.location, str(error) or type(error).__name__
+def _refusal_error(detached: Snapshot, ours: Transaction, error: Exception) -> AuditFailed:
+    location, why = detached.location, str(error) or type(error).__name__
     return AuditFailed(
         f"{location.uri}: the audit of this {ours.operation.name} refused it: {why.rstrip('.')}. Nothing was "
-        f"published. What it would have become is version {beside.version}, beside the line, until a cleanup takes it; "
-        f"look at it with Table.open({location.address!r}, version={beside.version})",
+        f"published. The change stays as the detached version {detached.version} until a cleanup removes it; open it "
+        f"with Table.open({location.address!r}, version={detached.version})",
         uri=location.address,
-        detached_version=beside.version,
+        detached_version=detached.version,
         why=why,
     )

@@ -45,7 +45,7 @@ Create = Callable[[StartedWrite], Operation | Planned]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a verb does to a table."""
+    """Description of what a verb does to a table."""
 
     verb: str
     """Recorded with the intent: an intent is used for one verb only."""

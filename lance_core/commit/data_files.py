@@ -1,9 +1,10 @@
-"""The files that a commit brings, on their way from the writer to the version that names them.
+"""Data files of a commit: writes rows into one file, registers files with the intent, and verifies them.
 
-    rows -> one file, or one that several appends share -> told to the intention -> looked at
+    rows ──► a file, or one that several appends share ──► registered with the intent ──► verified before a manifest
+                                                                                          references them
 
-Here is what has to be done for them before a commit; how a batch becomes a file is in `datafiles/fragment_writer.py`,
-and who shares a file with whom is decided in `group_commit.py`. Start with `check_files`.
+`datafiles/fragment_writer.py` turns batches into files, and `group_commit.py` decides which appends share one. Start
+with `check_files`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,12 +15,12 @@ from lance_core.coordination.idempotency import IntentRecord
 from lance_core.datafiles.fragment_writer import BufferedRows, RollingWriter
 from lance_core.errors import NotFound, StorageError
 from lance_core.format.fragment import DataFile, Fragment
-from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.index_metadata import IndexMetadata, SegmentFile
 from lance_core.runtime import Runtime
 from lance_core.versions.location import Location
 
 SHARED_BYTES_MAX = 16 * 1024**2
-"""As Arrow holds them. Whoever comes first waits for what others bring."""
+"""Maximum size of a shared file, as Arrow holds its rows. It bounds how long the first append waits for the others."""
 
 
 class FileCapacity:
@@ -63,7 +64,7 @@ def register_files(
     runtime: Runtime,
     segments: Sequence[IndexMetadata] = (),
 ) -> None:
-    """The intention learns of its files and index segments, which then have to be there."""
+    """Record the data files and index segments of a write with its intent, and verify that they exist."""
     if record:
         paths = sorted((*(file.path for file in files), *(segment.qualified_path for segment in segments)))
         idempotency.heartbeat(location.store, record, files=paths, now_ns=runtime.now_ns())
@@ -72,7 +73,7 @@ def register_files(
 
 
 def check_files(location: Location, files: Sequence[DataFile]) -> None:
-    """A manifest must not name a file that is missing or cut short: look at each before it does."""
+    """Verify that the data files exist with their sizes: a manifest must not reference a missing or truncated file."""
 
     def check(file: DataFile) -> None:
         _check_file(location, file.qualified_path, f"the data file {file.path}", file.size)
@@ -81,28 +82,24 @@ def check_files(location: Location, files: Sequence[DataFile]) -> None:
 
 
 def check_segments(location: Location, segments: Sequence[IndexMetadata]) -> None:
-    """The same of the files of index segments. A query that trusts a size which is not right fails."""
+    """Verify that the files of index segments exist with their sizes. A query that relies on a wrong size fails."""
 
-    def check(file: tuple[str, str, int]) -> None:
-        place, what, size = file
-        _check_file(location, place, what, size)
+    files = [(segment, file) for segment in segments for file in segment.files]
 
-    map_concurrently(
-        check,
-        [
-            (f"{segment.qualified_path}/{file.path}", f"the file {file.path} of index {segment.name!r}", file.size)
-            for segment in segments
-            for file in segment.files
-        ],
-    )
+    def check(item: tuple[IndexMetadata, SegmentFile]) -> None:
+        segment, file = item
+        path = f"{segment.qualified_path}/{file.path}"
+        _check_file(location, path, f"the file {file.path} of index {segment.name!r}", file.size)
+
+    map_concurrently(check, files)
 
 
-def _check_file(location: Location, place: str, what: str, size: int | None) -> None:
-    found = location.store.head(place)
+def _check_file(location: Location, path: str, description: str, size: int | None) -> None:
+    found = location.store.head(path)
     if found is None:
-        raise NotFound(f"{location.uri}: {what} of this commit does not exist; write it again, then commit")
+        raise NotFound(f"{location.uri}: {description} of this commit does not exist; write it again, then commit")
     if size is not None and found.size != size:
         raise StorageError(
-            f"{location.uri}: {what} of this commit has {found.size} bytes, not the {size} that its writer reported; "
-            "write it again, then commit"
+            f"{location.uri}: {description} of this commit has {found.size} bytes, not the {size} that its writer "
+            "reported; write it again, then commit"
         )

@@ -1,10 +1,10 @@
-"""Versions beside the line: written, looked at, and published or forgotten.
+"""Detached versions: commits an operation outside every branch, and publishes it later.
 
-    commit     the operation on a version of the table, under a number that nobody else has; no conflict is looked for
-    publish    the same transaction on the line, judged like any other; it lands once however often it is published
+    commit_detached    creates a version under a number of its own, without checking conflicts
+    publish            commits the same transaction to the branch, judged like any other, at most once
 
-Nobody meets a detached version who does not have its number. Nothing is written upon one. One that is neither published
-nor named goes with a cleanup, when it is old (`maintenance/cleanup.py`).
+A detached version is found by its number alone, and no write is based on it. A cleanup removes an old one that was not
+published and that no tag references (`maintenance/cleanup.py`).
 """
 
 from collections.abc import Mapping
@@ -32,30 +32,35 @@ from lance_core.versions.snapshot import Snapshot, load_at, load_transaction
 def commit_detached(
     base: Snapshot, operation: Operation, *, properties: Mapping[str, str], runtime: Runtime
 ) -> WriteResult:
+    """Commit an operation whose files are written as a detached version based on `base`."""
     check_not_detached(base)
     location = base.location
     check_files(location, files_written(operation, base.manifest))
     ours = Transaction(base.version, str(runtime.new_uuid()), operation, properties)
-    outcome = put_detached(location, base, ours, started_at=ClockReading.distant_past(), runtime=runtime)
-    return record_result(StartedWrite(location, base, ours.uuid, None, runtime), outcome)
+    committed = put_detached(location, base, ours, started_at=ClockReading.distant_past(), runtime=runtime)
+    return record_result(StartedWrite(location, base, ours.uuid, None, runtime), committed)
 
 
 def publish(location: Location, version: Version, *, retries: int, runtime: Runtime) -> WriteResult:
+    """Commit the transaction of a detached version to its branch."""
     validation.check_intent_and_retries(retries=retries)
     if not naming.is_detached(version):
-        raise InvalidInput(f"version {version} is on the line already; a detached one is published")
-    found = load_at(location, version)
-    ours = load_transaction(found.location, found.manifest)
+        raise InvalidInput(f"{location.uri}: version {version} is not detached; only a detached version is published")
+    detached = load_at(location, version)
+    ours = load_transaction(detached.location, detached.manifest)
     if ours is None:
-        raise NotFound(f"{location.uri}: what made the detached version {version} is not recorded; write it again")
+        raise NotFound(
+            f"{location.uri}: the transaction of the detached version {version} is not recorded; write the change again"
+        )
     if naming.is_detached(ours.read_version):
         raise InvalidInput(
-            f"{location.uri}: version {version} was built on {ours.read_version}, which is detached too, and would "
-            "leave its changes behind. Make the changes of both anew, on a version of the table"
+            f"{location.uri}: version {version} is based on {ours.read_version}, which is detached too, and publishing "
+            "it would lose the changes of that version. Repeat both changes on a version of the table"
         )
-    started = StartedWrite(location, _planned_base(location, found, ours), ours.uuid, None, runtime)
-    operation = _with_schema_metadata(ours.operation, found.manifest.schema)
-    is_first = isinstance(started.base, NewTable)
+    base = _planned_base(location, detached, ours)
+    started = StartedWrite(location, base, ours.uuid, None, runtime, verb=ours.verb)
+    operation = _with_schema_metadata(ours.operation, detached.manifest.schema)
+    is_first = isinstance(base, NewTable)
     change = Change(
         "publish",
         plan=None if is_first else lambda _base: operation,
@@ -66,15 +71,15 @@ def publish(location: Location, version: Version, *, retries: int, runtime: Runt
     return resume(change, started, properties=ours.properties, retries=retries)
 
 
-def _planned_base(location: Location, found: Snapshot, ours: Transaction) -> Snapshot | NewTable:
-    """What it was planned on. Of the first version of a table, which an audit has kept beside the line: on none."""
+def _planned_base(location: Location, detached: Snapshot, ours: Transaction) -> Snapshot | NewTable:
+    """Return the version that the transaction was planned on, or a new table for a first version that was audited."""
     if ours.read_version:
         return load_at(location, ours.read_version)
-    return NewTable(found.manifest.storage_version, found.manifest.has_stable_row_ids)
+    return NewTable(detached.manifest.storage_version, detached.manifest.has_stable_row_ids)
 
 
 def _with_schema_metadata(operation: Operation, schema: TableSchema) -> Operation:
-    """With the metadata of the schema, which pylance leaves out of transactions; the version has it."""
+    """Add the metadata of the schema from the version, since pylance leaves it out of transactions."""
     if isinstance(operation, Overwrite | Merge):
         return replace(operation, schema=TableSchema(operation.schema.fields, schema.metadata))
     return operation

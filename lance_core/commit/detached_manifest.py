@@ -1,7 +1,7 @@
-"""A transaction put beside the line of versions: under a number that nobody has, upon the version it was planned on.
+"""Detached manifest: puts a transaction as a version under a random number, based on the version it was planned on.
 
-No conflict is looked for, and nobody meets such a version who does not have its number. What becomes of it is decided
-in `detached.py`, where callers make one by themselves, and in `audit.py`.
+Conflicts are not checked, and the version is found by its number alone. `detached.py` creates such versions for
+callers, and `audit.py` for audits.
 """
 
 from lance_core.commit.fencing import ClockReading, CommitFence
@@ -29,31 +29,34 @@ def put_detached(
     started_at: ClockReading | None,
     runtime: Runtime,
 ) -> CommitResult:
-    """Also where there is no table yet, and there is none afterwards. `started_at` is before its first file was written."""
+    """Create the detached version. It works before the table exists, and does not create the table. `started_at` is a
+    time before the first file was written."""
     before = base.manifest if isinstance(base, Snapshot) else None
     head = before or base
     assert not isinstance(head, Snapshot)
     scheme = base.scheme if isinstance(base, Snapshot) else naming.NamingScheme.V2
     operation = ours.operation
     fetched = load_at(location, operation.version).manifest if isinstance(operation, Restore) else None
-    pace = Backoff(runtime)
-    with CommitFence(location, ours.uuid, started_at, runtime) as watch:
+    backoff = Backoff(runtime)
+    with CommitFence(location, ours.uuid, started_at, runtime) as fence:
         for attempt in range(_CREATES_MAX):
-            occasion = CommitContext(
+            context = CommitContext(
                 now_ns=runtime.now_ns(),
                 library_version=LIBRARY_VERSION,
                 transaction_file=naming.transaction_name(ours.read_version, str(runtime.new_uuid())),
                 version=naming.detached_version(runtime.new_uuid().int >> 65),
             )
-            manifest = apply(head, ours, occasion, fetched=fetched)
-            transaction_file = f"{naming.TRANSACTIONS}/{occasion.transaction_file}"
+            manifest = apply(head, ours, context, fetched=fetched)
+            transaction_file = f"{naming.TRANSACTIONS}/{context.transaction_file}"
             location.store.put(transaction_file, encode_transaction_file(head, ours))
-            watch.begin_attempt()
-            watch.before_put(manifest, before, [transaction_file])
-            # Not created: somebody has this number, or nobody knows. Another one is as good.
+            fence.begin_attempt()
+            fence.before_put(manifest, before, [transaction_file])
+            # If the number exists, or the store did not answer, the next attempt takes another number.
             if location.store.create(manifest.path, manifest.encode()) is Put.CREATED:
                 return CommitResult(
                     Snapshot(location.for_manifest(manifest), manifest, scheme), operation, before, attempt + 1, ()
                 )
-            pace.wait()
-    raise StorageError(f"{location.uri}: a detached version was put {_CREATES_MAX} times, and no put was answered")
+            backoff.wait()
+    raise StorageError(
+        f"{location.uri}: the store confirmed none of {_CREATES_MAX} puts of a detached version; repeat the call"
+    )

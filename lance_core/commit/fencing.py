@@ -1,10 +1,10 @@
-"""Whether a version that landed stands: in the line of versions, with all of its files.
+"""Fencing: checks that a commit by a process that was suspended is valid, with all of its files.
 
-A put that is answered `CREATED` says that nothing was in its place. That is enough as long as its writer was at work. A
-process can also stand still between its look and its put, for hours: meanwhile others commit, a cleanup removes what
-they made first, and the put lands in a gap below the newest version, or names files that nobody had named and that were
-old enough to go. Cleanup leaves versions of less than a minute and files of less than an hour alone, so who was faster
-than that asks nothing. Start with `CommitFence`.
+A put that returns `CREATED` proves only that the name was free. While the writer runs, this is enough. A process can
+also be suspended between reading the history and its put, for hours. Meanwhile other writers commit, a cleanup removes
+the versions that they replaced, and the put then creates a version in a gap below the newest one, or references files
+that no version had referenced and that were old enough to be removed. A cleanup leaves versions younger than a minute
+and files younger than an hour alone, so a faster commit needs no check. Start with `CommitFence`.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -28,18 +28,18 @@ from lance_core.versions.file_inventory import file_exists, references_of
 from lance_core.versions.location import Location
 
 _STALL_NS = 20 * 10**9
-"""A third of the age at which cleanup touches a version."""
+"""A third of the minimum age at which a cleanup removes a version."""
 _FILE_AGE_NS = 30 * 60 * 10**9
-"""Half of the age at which it touches a file that no version names."""
+"""Half of the minimum age at which a cleanup removes an orphan file."""
 _FOREVER_NS = 2**62
 _CONCURRENCY = 8
-_Thing = TypeVar("_Thing")
-_Answer = TypeVar("_Answer")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """By both clocks of this process: the one stops while the machine sleeps, the other can be set."""
+    """Point in time by both clocks of this process: one stops while the machine sleeps, the other can be set."""
 
     elapsed_ns: int
     now_ns: int
@@ -50,7 +50,7 @@ class ClockReading:
 
     @classmethod
     def distant_past(cls) -> "ClockReading":
-        """Of files of which nobody here knows how old they are."""
+        """Return the time for files of unknown age."""
         return cls(-_FOREVER_NS, -_FOREVER_NS)
 
     def is_older_than(self, nanoseconds: int, runtime: Runtime) -> bool:
@@ -58,20 +58,21 @@ class ClockReading:
 
 
 class CommitFence:
-    """Over one commit, from its first look to its end. `begun` is before the first of its files was written; None:
-    just now. What it holds it lets go when it ends, unless a put of it may still land."""
+    """Fence around one commit. `started_at` is a time before its first file was written; None means now.
 
-    def __init__(self, location: Location, uuid: str, begun: ClockReading | None, runtime: Runtime) -> None:
+    It releases its leases at the end, unless a put of the commit may still succeed."""
+
+    def __init__(self, location: Location, uuid: str, started_at: ClockReading | None, runtime: Runtime) -> None:
         self._location = location
         self._uuid = uuid
         self._runtime = runtime
-        self._looked = ClockReading.now(runtime)
-        self._begun = begun or self._looked
-        self._written: dict[str, ClockReading] = {}
-        """By this commit itself, which is at work on it since then."""
-        self._assured: set[str] = set()
-        """Names of files that were held and found there."""
-        self._held: list[str] = []
+        self._attempt_began = ClockReading.now(runtime)
+        self._started_at = started_at or self._attempt_began
+        self._written_at: dict[str, ClockReading] = {}
+        """Files that the commit itself wrote, with the time before each was written."""
+        self._verified: set[str] = set()
+        """Files that were found after a lease on them was acquired."""
+        self._leases: list[str] = []
 
     def __enter__(self) -> "CommitFence":
         return self
@@ -80,44 +81,47 @@ class CommitFence:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         is_decided = error is None or (isinstance(error, LanceError) and not isinstance(error, CommitUndecided))
-        for held in self._held if is_decided else ():
-            leases.release(self._location.own_store, held)
+        for lease in self._leases if is_decided else ():
+            leases.release(self._location.own_store, lease)
 
     def begin_attempt(self) -> bool:
-        """A turn begins. Whether the one before took so long that what it put may have been cleaned up."""
-        stood_still = self._looked.is_older_than(_STALL_NS, self._runtime)
-        self._looked = ClockReading.now(self._runtime)
-        return stood_still
+        """Begin an attempt. Tell whether the previous one took so long that a cleanup may have removed its version."""
+        has_stalled = self._attempt_began.is_older_than(_STALL_NS, self._runtime)
+        self._attempt_began = ClockReading.now(self._runtime)
+        return has_stalled
 
     def before_put(self, manifest: Manifest, before: Manifest | None, written: Collection[str]) -> bool:
-        """A call is about to put this version: what it adds must be there, and stay until it is named. `written` was
-        in this turn. False if that had to be looked at, which is done once for each file: others may have gone on
-        meanwhile."""
-        self._written |= dict.fromkeys(written, self._looked)
-        if not self._begun.is_older_than(_FILE_AGE_NS, self._runtime):
+        """Check, right before the put of a version, that the files it adds exist, and lease them until the version
+        references them. `written` are the files that this attempt wrote.
+
+        Return False if old files had to be checked, which happens once for each file: the check takes time, so the
+        history has to be read again before the put."""
+        self._written_at |= dict.fromkeys(written, self._attempt_began)
+        if not self._started_at.is_older_than(_FILE_AGE_NS, self._runtime):
             return True
-        named = references_of(manifest)
-        added = named.own - (references_of(before).own if before else frozenset()) - self._assured
-        old = sorted(
-            name for name in added if self._written.get(name, self._begun).is_older_than(_FILE_AGE_NS, self._runtime)
-        )
+        references = references_of(manifest)
+        added = references.own - (references_of(before).own if before else frozenset()) - self._verified
+        old = sorted(name for name in added if self._is_old(name))
         for part in Lease("this commit", files=tuple(old)).parts() if old else ():
-            self._held.append(leases.acquire(self._location.own_store, part, self._runtime))
-        self._check_files([name for name in old if name in named.required])
-        self._assured.update(old)
+            self._leases.append(leases.acquire(self._location.own_store, part, self._runtime))
+        self._check_files([name for name in old if name in references.required])
+        self._verified.update(old)
         return not old
 
+    def _is_old(self, name: str) -> bool:
+        return self._written_at.get(name, self._started_at).is_older_than(_FILE_AGE_NS, self._runtime)
+
     def after_put(self, manifest: Manifest, scheme: NamingScheme) -> None:
-        """The put was answered. Whether it stands is asked only if it is long ago that we looked."""
-        if self._looked.is_older_than(_STALL_NS, self._runtime):
+        """Check the version that the put created, if the history was read long before the put."""
+        if self._attempt_began.is_older_than(_STALL_NS, self._runtime):
             try:
-                wrong = find_commit_problem(self._location, manifest, scheme)
+                problem = find_commit_problem(self._location, manifest, scheme)
             except LanceError as error:
-                wrong = f"looking whether it stands failed: {error}"
-            if wrong:
+                problem = f"checking it failed: {error}"
+            if problem:
                 raise CommitUndecided(
-                    f"{self._location.uri}: version {manifest.version} was put after its writer had stood still for "
-                    f"long: {wrong}",
+                    f"{self._location.uri}: version {manifest.version} was put after its writer had been suspended: "
+                    f"{problem}",
                     uuid=self._uuid,
                     version=manifest.version,
                 )
@@ -125,37 +129,38 @@ class CommitFence:
     def _check_files(self, keys: Sequence[str]) -> None:
         if missing := _missing_files(self._location, keys):
             raise NotFound(
-                f"{self._location.uri}: {len(missing)} files of this commit do not exist any more, {missing[0]} for "
-                "one: a cleanup took them, since no version had named them for so long. Write it again, then commit; a "
-                "version that misses files cannot be restored"
+                f"{self._location.uri}: {len(missing)} files of this commit do not exist any more, such as "
+                f"{missing[0]}: a cleanup removed them as orphan files. Write them again, then commit; a version with "
+                "missing files cannot be restored"
             )
 
 
 def find_commit_problem(location: Location, manifest: Manifest, scheme: NamingScheme) -> str:
-    """With a version that is there, and may have come late; empty if it stands."""
+    """Describe what is wrong with a version that may have been created late; empty if it is valid."""
     if later := find_overtaking_version(location, scheme, manifest.version):
         return (
-            f"it came after version {later}, into a gap that a cleanup had made below it, and no version follows it. "
-            "Look whether its rows are there; if they are not, repeat the change, under another intent if it had one"
+            f"it was created after version {later}, in a gap that a cleanup had left below that version, so no "
+            "version is based on it. Check whether its rows are in the table; if they are not, repeat the change, "
+            "under another intent if it had one"
         )
-    named = references_of(manifest)
-    added = named.own - _files_of_previous_version(location, manifest, scheme)
-    # A cleanup that is under way may have looked for names before there was this one, and removes afterwards.
+    references = references_of(manifest)
+    added = references.own - _files_of_previous_version(location, manifest, scheme)
+    # A running cleanup may have read the references before this version existed, and removes files afterwards.
     leases.check_not_being_swept(location.own_store, Lease("relying on it", files=tuple(added)))
-    if missing := _missing_files(location, sorted(added & named.required)):
+    if missing := _missing_files(location, sorted(added & references.required)):
         return (
-            f"a cleanup took {len(missing)} of its files, {missing[0]} for one, which no version had named for so "
-            f"long. Restore version {manifest.version - 1}, then repeat the change, under another intent if it had one"
+            f"a cleanup removed {len(missing)} of its files as orphan files, such as {missing[0]}. Restore version "
+            f"{manifest.version - 1}, then repeat the change, under another intent if it had one"
         )
     return ""
 
 
 def find_overtaking_version(location: Location, scheme: NamingScheme, version: Version) -> Version | None:
-    """A later version that was there before this one: it landed where another had been, which a cleanup removed."""
-    mine = location.store.head(naming.manifest_path(version, scheme))
-    for listed in load_details(location.store.list(naming.VERSIONS)) if mine else ():
+    """Find a later version that existed before this one. This one then replaced a version that a cleanup removed."""
+    created = location.store.head(naming.manifest_path(version, scheme))
+    for listed in load_details(location.store.list(naming.VERSIONS)) if created else ():
         parsed = naming.parse_manifest_name(listed.path.rpartition("/")[2])
-        if mine and parsed and parsed[0] > version and listed.modified < mine.modified:
+        if created and parsed and parsed[0] > version and listed.modified < created.modified:
             return parsed[0]
     return None
 
@@ -170,13 +175,13 @@ def _files_of_previous_version(location: Location, manifest: Manifest, scheme: N
 
 
 def _missing_files(location: Location, keys: Sequence[str]) -> list[str]:
-    found = map_concurrently(partial(file_exists, location.own_store), keys)
-    return [key for key, there in zip(keys, found, strict=True) if not there]
+    exist = map_concurrently(partial(file_exists, location.own_store), keys)
+    return [key for key, exists in zip(keys, exist, strict=True) if not exists]
 
 
-def map_concurrently(look: Callable[[_Thing], _Answer], things: Sequence[_Thing]) -> Sequence[_Answer]:
-    """Calls to a store that do not wait for each other."""
-    if len(things) <= _CONCURRENCY:
-        return [look(thing) for thing in things]
+def map_concurrently(call: Callable[[_Item], _Result], items: Sequence[_Item]) -> Sequence[_Result]:
+    """Call a function that waits for a store for each item, several at the same time."""
+    if len(items) <= _CONCURRENCY:
+        return [call(item) for item in items]
     with ThreadPoolExecutor(_CONCURRENCY) as pool:
-        return list(pool.map(look, things))
+        return list(pool.map(call, items))

@@ -1,9 +1,9 @@
-"""Rows that others bring beside an upsert, or beside the overwrite of a slice: whether one of them is meant by it.
+"""Key conflicts: reads whether concurrent changes contain rows that an upsert or a replace-where is about.
 
-An append tells no keys, so to the rules it could bring any, and an upsert beside steady appends would be planned again
-until it gives up. To read the key columns of what was appended costs less than to plan, and settles it. Nor does any
-change tell whether its rows are of a slice. Where the rows cannot be read, or ours has not told what it means, nothing
-is known.
+An append records no keys, so by the conflict rules alone it might contain any key, and an upsert next to steady appends
+would be replanned until it gives up. Reading the key columns of the appended rows costs less than a new plan and
+decides the question. In the same way no change records whether its rows belong to a replaced slice. If the rows cannot
+be read, or our operation does not say which rows it is about, the conflict rules decide without the answer.
 """
 
 from collections.abc import Sequence
@@ -22,51 +22,54 @@ from lance_core.versions.snapshot import Snapshot
 
 
 class KeyConflicts:
-    """Of one commit. What it has read it remembers from turn to turn."""
+    """Key conflicts of one commit. Answers are cached from attempt to attempt."""
 
     def __init__(self, ours: Transaction) -> None:
         operation = ours.operation
         self._slice = operation.replaced_slice if isinstance(operation, Update) else None
-        self._meant = self._slice or (operation.source_keys if isinstance(operation, Update) else None)
-        self._told: dict[Version, bool] = {}
+        self._affected = self._slice or (operation.source_keys if isinstance(operation, Update) else None)
+        self._overlaps: dict[Version, bool] = {}
 
     def annotate(self, others: Sequence[CommittedTransaction], head: Snapshot | None) -> list[CommittedTransaction]:
-        """The same, telling whether they bring such a row: appends, and beside a slice whatever changes rows."""
-        if head is None or self._meant is None:
+        """Return the transactions, with `overlaps` set where it can be decided: for appends, and, if our operation
+        replaces a slice, for every operation that changes rows."""
+        if head is None or self._affected is None:
             return list(others)
-        return [self._told_of(landed, head, self._meant) for landed in others]
+        return [self._annotate_one(committed, head, self._affected) for committed in others]
 
-    def _told_of(self, landed: CommittedTransaction, head: Snapshot, meant: AffectedRows) -> CommittedTransaction:
-        transaction = landed.transaction
+    def _annotate_one(
+        self, committed: CommittedTransaction, head: Snapshot, affected: AffectedRows
+    ) -> CommittedTransaction:
+        transaction = committed.transaction
         operation = transaction.operation if transaction else None
-        looked = Append | Update if self._slice is not None else Append
-        if transaction is None or operation is None or not isinstance(operation, looked):
-            return landed
-        if landed.version not in self._told:
+        decidable = Append | Update if self._slice is not None else Append
+        if transaction is None or operation is None or not isinstance(operation, decidable):
+            return committed
+        if committed.version not in self._overlaps:
             try:
-                self._told[landed.version] = _brings_one(operation, head, meant)
+                self._overlaps[committed.version] = _has_affected_row(operation, head, affected)
             except (LanceError, pa.ArrowException):
-                return landed
-        told = replace(operation, overlaps=self._told[landed.version])
-        return replace(landed, transaction=replace(transaction, operation=told))
+                return committed
+        annotated = replace(operation, overlaps=self._overlaps[committed.version])
+        return replace(committed, transaction=replace(transaction, operation=annotated))
 
 
-def _brings_one(operation: Operation, head: Snapshot, meant: AffectedRows) -> bool:
+def _has_affected_row(operation: Operation, head: Snapshot, affected: AffectedRows) -> bool:
     schema, path = head.manifest.schema, f"{head.location.uri}/{head.manifest.path}"
-    by_id = {field.id: field.name for field in schema.fields}
-    if any(number not in by_id for number in meant.fields):
+    names_by_id = {field.id: field.name for field in schema.fields}
+    if any(field_id not in names_by_id for field_id in affected.fields):
         return True
-    names = [by_id[number] for number in meant.fields]
-    for fragment in _arrived(operation):
+    names = [names_by_id[field_id] for field_id in affected.fields]
+    for fragment in _new_or_changed_fragments(operation):
         store, codec = head.location.store, head.location.codec
         for rows in read_fragment(store, codec, fragment, schema, columns=names, path=path):
-            if rows.batch.num_rows and meant.has_any([pa.chunked_array([column]) for column in rows.batch.columns]):
+            if rows.batch.num_rows and affected.has_any([pa.chunked_array([column]) for column in rows.batch.columns]):
                 return True
     return False
 
 
-def _arrived(operation: Operation) -> tuple[Fragment, ...]:
-    """With rows that were not there before, or not with these values."""
+def _new_or_changed_fragments(operation: Operation) -> tuple[Fragment, ...]:
+    """Return the fragments with rows that are new, or that have new values."""
     match operation:
         case Append():
             return operation.fragments

@@ -1,9 +1,12 @@
-"""The commit loop, and nothing else.
+"""Commit loop: optimistic concurrency control for one transaction.
 
-    look at what was committed since -> judge -> rebase -> apply -> create the next version -> look again
+    read history ──► judge ──► rebase ──► apply ──► create the next version ──► committed
+         ▲                                                 │
+         └──────────────── back off ◄──────────────────────┘  the name exists, or the store did not answer
 
-Every turn begins with a look for our own transaction, and the loop ends with a look, not with a put: "exists"
-and "no answer" may both mean that our own earlier put landed.
+Every attempt begins by searching the history for our own transaction, and the loop ends with a read, not with a put:
+"exists" and "no answer" may both mean that an earlier put of ours succeeded (`001-idempotent-commits.md`). The loop
+never deletes a file and knows nothing about intents or audits. Start with `_CommitLoop.run`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -43,25 +46,25 @@ from lance_core.versions.location import Location
 from lance_core.versions.snapshot import History, Snapshot, load_at, read_history
 
 ATTEMPTS = 100
-"""Puts until it is given up; before that, usually, the time is over (`coordination/backoff.py`). To lose a race costs
-two calls."""
+"""Default for the maximum number of puts of one commit. The deadline of the back-off usually ends it earlier. A lost
+race costs two calls of the store."""
 
 
 class PartAlreadyCommitted(LanceError):
-    """Of several appends that were to land together, one has landed before: nothing was put."""
+    """One of the appends of a group commit was committed before. Nothing was put."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """A version that holds our transaction."""
+    """Version that contains our transaction."""
 
     snapshot: Snapshot
     operation: Operation
-    """As it landed: of two holders of one intent, the files may be the other's."""
+    """The operation as committed. If two processes hold one intent, its files may be those of the other."""
     before: Manifest | None
-    """The version it replaced as the head; None for the first, and where the landing was found, not seen."""
+    """The version before it; None for a first version, and if the transaction was found in the history."""
     attempts: int
-    """Turns that ended in a put. 0: it had landed before we began."""
+    """Number of attempts that ended in a put; 0 if the transaction was committed before this commit began."""
     rebased_over: tuple[Version, ...]
 
 
@@ -75,18 +78,20 @@ def commit(
     runtime: Runtime,
     started_at: ClockReading | None = None,
 ) -> CommitResult:
-    """Put `ours` into exactly one version.
-    `since` is where history is searched for an earlier landing of it; `started_at` is before its first file was written."""
+    """Commit the transaction in exactly one version.
+
+    The history after `since` is searched for an earlier commit of it. `started_at` is a time before its first file was
+    written; None means now."""
     store = location.own_store
-    turn = store.commit_lock(naming.VERSIONS) if isinstance(store, SupportsCommitLock) else nullcontext()
-    # What a restore names once more was written long ago, and perhaps by one whose version came too late to keep it.
-    written = ClockReading.distant_past() if isinstance(ours.operation, Restore) else started_at
-    with CommitFence(location, ours.uuid, written, runtime) as fence, turn:
+    lock = store.commit_lock(naming.VERSIONS) if isinstance(store, SupportsCommitLock) else nullcontext()
+    # A restore references files that are old, and perhaps of a version that came too late to protect them.
+    written_at = ClockReading.distant_past() if isinstance(ours.operation, Restore) else started_at
+    with CommitFence(location, ours.uuid, written_at, runtime) as fence, lock:
         return _CommitLoop(location, ours, base, since, attempts, runtime, fence).run()
 
 
 class _CommitLoop:
-    """The attempts of one commit. Each attempt starts from the original transaction and base."""
+    """Attempts of one commit. Each attempt starts from the original transaction and base."""
 
     def __init__(
         self,
@@ -103,10 +108,11 @@ class _CommitLoop:
         self._opened = base if isinstance(base, Snapshot) else None
         self._attempts = 0
         self._known: Sequence[CommittedTransaction] = ()
+        """Transactions committed after `since`, as far as they were read."""
         self._open_put: Version | None = None
         """Version that an unanswered put of ours may still create."""
         self._taken: Version | None = None
-        """Version that another writer created just now: the next attempt reads on from there at once."""
+        """Version that another writer created just now: the next attempt reads it by name, without a listing."""
         self._key_conflicts = KeyConflicts(ours)
         self._transaction_file = _TransactionFile()
         self._backoff = Backoff(runtime)
@@ -120,11 +126,11 @@ class _CommitLoop:
             self._check_may_put(history, has_stalled=has_stalled)
             others = self._check_conflicts(history)
             try:
-                version = self._write_files(history, others)
-                if not self._fence.before_put(version.manifest, version.before, version.files):
+                candidate = self._write_files(history, others)
+                if not self._fence.before_put(candidate.manifest, candidate.before, candidate.files):
                     self._taken, self._backoff = None, Backoff(self._runtime)
-                    continue  # the checks took a while: read the history again, so that the put is not late
-                put = self._location.store.create(version.manifest.path, version.manifest.encode())
+                    continue  # the checks took long: read the history again, so that the put is not late
+                put = self._location.store.create(candidate.manifest.path, candidate.manifest.encode())
             except RetryableConflict as error:
                 raise _conflict_in_rebase(self._location, self._ours, error) from error
             except LanceError as error:
@@ -132,11 +138,11 @@ class _CommitLoop:
                     raise
                 raise self._undecided(f"repeating the put failed: {error}") from error
             if put is Put.CREATED:
-                return self._committed(version, others)
-            self._wait_after(put, version.manifest.version)
+                return self._committed(candidate, others)
+            self._wait_after(put, candidate.manifest.version)
 
     def _read_history(self) -> History | None:
-        """Read the transactions since `since`; None if there is no table."""
+        """Read the transactions after `since`; None if there is no table."""
         operation = self._ours.operation
         reserved_in = operation.reserved_in if isinstance(operation, Rewrite) else None
         try:
@@ -160,14 +166,15 @@ class _CommitLoop:
         return None
 
     def _check_may_put(self, history: History | None, *, has_stalled: bool) -> None:
-        """Raise if there is no attempt left, or if the outcome of an earlier put can no longer be known."""
+        """Raise if no attempt is left, if the outcome of an earlier put can no longer be known, or if the table that is
+        to be created exists."""
         open_put = self._open_put
         if history and open_put and history.head.version >= open_put:
             if open_put in history.missing or (
                 has_stalled and find_overtaking_version(self._location, history.head.scheme, open_put)
             ):
                 raise self._undecided("a cleanup removed that version, whichever transaction it held")
-            self._open_put = None  # another writer's version is there now, so ours can never be
+            self._open_put = None  # another writer's version has the name, so an earlier put of ours cannot succeed
         if self._attempts == self._attempts_max or (self._attempts and self._backoff.is_expired):
             if self._open_put is not None:
                 raise self._undecided(f"{self._attempts} puts were not answered")
@@ -184,7 +191,7 @@ class _CommitLoop:
             raise _conflict(self._location, self._ours, result)
         return others
 
-    def _write_files(self, history: History | None, others: Sequence[CommittedTransaction]) -> "_NextVersion":
+    def _write_files(self, history: History | None, others: Sequence[CommittedTransaction]) -> "_Candidate":
         """Rebase our transaction onto the newest version, apply it, and write all files but the manifest."""
         base, location, runtime = self._base, self._location, self._runtime
         head: Manifest | NewTable | Fork
@@ -206,16 +213,16 @@ class _CommitLoop:
         manifest = apply(head, rebased.transaction, context, fetched=inputs.manifest)
         for path, data in files.items():
             location.store.put(path, data)
-        return _NextVersion(manifest, scheme, before, rebased.transaction.operation, files)
+        return _Candidate(manifest, scheme, before, rebased.transaction.operation, files)
 
-    def _committed(self, version: "_NextVersion", others: Sequence[CommittedTransaction]) -> CommitResult:
-        manifest = version.manifest
-        self._fence.after_put(manifest, version.scheme)
+    def _committed(self, candidate: "_Candidate", others: Sequence[CommittedTransaction]) -> CommitResult:
+        manifest = candidate.manifest
+        self._fence.after_put(manifest, candidate.scheme)
         version_hint.write_hint(self._location.own_store, manifest.version)
         return CommitResult(
-            snapshot=Snapshot(self._location.for_manifest(manifest), manifest, version.scheme),
-            operation=version.operation,
-            before=version.before,
+            snapshot=Snapshot(self._location.for_manifest(manifest), manifest, candidate.scheme),
+            operation=candidate.operation,
+            before=candidate.before,
             attempts=self._attempts + 1,
             rebased_over=tuple(committed.version for committed in others),
         )
@@ -261,7 +268,7 @@ class _CommitLoop:
 
 
 @dataclass(frozen=True, slots=True)
-class _NextVersion:
+class _Candidate:
     """The version that one attempt tries to create."""
 
     manifest: Manifest
@@ -287,63 +294,63 @@ def _history(
 
 
 class _TransactionFile:
-    """The transaction's own file, written once for as long as the transaction stays as it is: a put that lands late
-    must not find that it says something else."""
+    """File of the transaction. It is written once as long as rebasing leaves the transaction unchanged, and under a new
+    name otherwise: a late put must not reference a file whose content has changed."""
 
     name = ""
-    _record = b""
+    _content = b""
 
     def files_to_write(
         self, rebased: Rebased, head: Manifest | NewTable | Fork, runtime: Runtime
     ) -> Mapping[str, bytes]:
-        """What has to be written in this turn, before the version."""
-        record = encode_transaction_file(head, rebased.transaction)
-        if record == self._record:
+        """Return the files that this attempt has to write before the manifest."""
+        content = encode_transaction_file(head, rebased.transaction)
+        if content == self._content:
             return rebased.files
-        self._record = record
+        self._content = content
         self.name = naming.transaction_name(rebased.transaction.read_version, str(runtime.new_uuid()))
-        return {**rebased.files, f"{naming.TRANSACTIONS}/{self.name}": record}
+        return {**rebased.files, f"{naming.TRANSACTIONS}/{self.name}": content}
 
 
-def fetch_inputs(location: Location, wanted: RequiredInputs, runtime: Runtime) -> FetchedInputs:
-    """What a change has to be told before it can follow the head."""
+def fetch_inputs(location: Location, required: RequiredInputs, runtime: Runtime) -> FetchedInputs:
+    """Read what a rebase needs: deletion vectors of the newest version, and an older manifest."""
     deletions = {}
-    for fragment in wanted.deletions:
+    for fragment in required.deletions:
         if (vector := load_deletions(location.store, fragment)) is not None:
             deletions[fragment.id] = vector
     return FetchedInputs(
         deletions=deletions,
         file_numbers={fragment_id: runtime.new_uuid().int >> 64 for fragment_id in deletions},
-        manifest=None if wanted.version is None else load_at(location, wanted.version).manifest,
+        manifest=None if required.version is None else load_at(location, required.version).manifest,
     )
 
 
 def _with_uuid(others: Sequence[CommittedTransaction], uuid: str) -> CommittedTransaction | None:
-    return next((landed for landed in others if landed.transaction and part_with_uuid(landed.transaction, uuid)), None)
+    return next((each for each in others if each.transaction and part_with_uuid(each.transaction, uuid)), None)
 
 
-def _conflict(location: Location, ours: Transaction, finding: ConflictResult) -> ConflictError:
-    theirs = finding.theirs
+def _conflict(location: Location, ours: Transaction, result: ConflictResult) -> ConflictError:
+    theirs = result.theirs
     assert theirs is not None
-    final = finding.verdict is Verdict.INCOMPATIBLE
+    is_final = result.verdict is Verdict.INCOMPATIBLE
     advice = (
-        "the table is no longer what this was planned for; look at it, then decide"
-        if final
+        "the table is no longer the one this change was planned for; read it, then decide"
+        if is_final
         else "open the table again and repeat the operation on the new version"
     )
-    kind = IncompatibleConflict if final else RetryableConflict
+    kind = IncompatibleConflict if is_final else RetryableConflict
     return kind(
-        f"{location.uri}: this {ours.operation.name}, planned on version {ours.read_version}, cannot stand "
-        f"beside {theirs.description}, by rule {finding.rule}; {advice}",
+        f"{location.uri}: this {ours.operation.name}, planned on version {ours.read_version}, conflicts with "
+        f"{theirs.description}, by rule {result.rule}; {advice}",
         ours=ours.operation.name,
         theirs=theirs.operation,
         version=theirs.version,
-        rule=finding.rule,
+        rule=result.rule,
     )
 
 
 def _conflict_in_rebase(location: Location, ours: Transaction, error: RetryableConflict) -> RetryableConflict:
-    """What was found out only when the change was made to fit."""
+    """Complete a conflict that was found while the transaction was rebased."""
     return RetryableConflict(
         f"{location.uri}: {error}",
         ours=ours.operation.name,
@@ -357,8 +364,8 @@ def _exhausted(
     location: Location, ours: Transaction, known: Sequence[CommittedTransaction], attempts: int
 ) -> RetryableConflict:
     return RetryableConflict(
-        f"{location.uri}: this {ours.operation.name} lost the race for the next version {attempts} times; "
-        "nothing of it landed. Repeat it, with more retries or fewer writers at once",
+        f"{location.uri}: this {ours.operation.name} lost the race for the next version {attempts} times and was not "
+        "committed. Repeat it with more retries, or with fewer concurrent writers",
         ours=ours.operation.name,
         theirs=known[-1].operation if known else "another writer",
         version=known[-1].version if known else 0,
@@ -366,11 +373,11 @@ def _exhausted(
     )
 
 
-def _undecided(location: Location, ours: Transaction, slot: Version, why: str) -> CommitUndecided:
+def _undecided(location: Location, ours: Transaction, version: Version, why: str) -> CommitUndecided:
     return CommitUndecided(
-        f"{location.uri}: whether this {ours.operation.name} landed as version {slot} is not known: {why}. "
-        f"Look for its transaction {ours.uuid} in the table's history before repeating it (with the same "
-        "intent= that happens by itself), and delete nothing",
+        f"{location.uri}: it is not known whether this {ours.operation.name} was committed as version {version}: "
+        f"{why}. Look for its transaction {ours.uuid} in the table's history before repeating it (with the same "
+        "intent= this happens by itself), and delete nothing",
         uuid=ours.uuid,
-        version=slot,
+        version=version,
     )

@@ -1,12 +1,11 @@
-"""A write from its beginning to its version.
+"""Write protocol: the steps of one idempotent write, from claiming its intent to recording its commit.
 
-    begin    remember the intention; if it has landed before, that is the answer
-    ...      the caller writes data files
-    finish   check that the files are there, show the change to who audits it, commit, remember the landing
+    begin    claim the intent; if it was committed before, return that commit
+    ...      the caller plans the change and writes its files
+    finish   verify the files, audit the change, commit it, record the commit with the intent
 
-(`finish_append` also writes them, where the rows are in memory.)
-
-The Spark ops and the methods of `Table` are the same three steps, with the middle one done elsewhere.
+`change.py` runs these steps for every verb and replans after conflicts. `finish_append` writes the files too, for rows
+that are in memory. The steps may run in different processes; nothing is deleted on an error path.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +39,7 @@ from lance_core.versions.table_id import TABLE_ID
 
 @dataclass(frozen=True, slots=True)
 class StartedWrite:
-    """A write under way. Single use: it ends in `finish`, or is left behind."""
+    """Write that has begun. It is used once: it ends in `finish`, or is abandoned."""
 
     location: Location
     base: Snapshot | NewTable
@@ -48,9 +47,9 @@ class StartedWrite:
     record: IntentRecord | None
     runtime: Runtime
     started_at: ClockReading | None = None
-    """Before the first of its files was written."""
+    """Time before the first of its files was written."""
     verb: str | None = None
-    """What the caller does; recorded with the transaction, so that the history shows it."""
+    """Name of the change, which the transaction records for the history."""
 
     @property
     def read_version(self) -> Version:
@@ -58,13 +57,13 @@ class StartedWrite:
 
     @property
     def since(self) -> Version:
-        """Where an earlier landing of it is searched for."""
+        """Version after which an earlier commit of this write is searched for."""
         return min(self.read_version, self.record.base) if self.record else self.read_version
 
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """A version that holds the write."""
+    """Version that contains the write."""
 
     snapshot: Snapshot
     summary: CommitSummary
@@ -72,89 +71,88 @@ class WriteResult:
     rebased_over: tuple[Version, ...]
     already_committed: bool
     uncovered: tuple[str, ...] = ()
-    """Names of indices that cover less now."""
+    """Names of the indices that cover less after the write."""
 
 
 def begin(
     location: Location, base: Snapshot | NewTable, *, verb: str, intent: str | None, runtime: Runtime
 ) -> StartedWrite | WriteResult:
-    """Nothing is written before this returns, except the record of the intent itself. `verb` is what the caller is
-    about to do: the same intent may not be two different things."""
+    """Begin a write, or return its result if its intent was committed before.
+
+    The record of the intent is the first file that is written. `verb` names the change; an intent is used for one verb
+    only."""
     if isinstance(base, Snapshot):
         check_not_detached(base)
         check_manifest_store(location, base.manifest)
     uuid = str(runtime.new_uuid())
-    moment = ClockReading.now(runtime)
+    started_at = ClockReading.now(runtime)
     if intent is None:
-        return StartedWrite(location, base, uuid, None, runtime, moment, verb)
+        return StartedWrite(location, base, uuid, None, runtime, started_at, verb)
     read_version = base.version if isinstance(base, Snapshot) else Version(0)
     record = idempotency.claim(location.store, intent, verb=verb, base=read_version, uuid=uuid, now_ns=runtime.now_ns())
-    begun = StartedWrite(location, base, record.transaction_uuid, record, runtime, moment, verb)
+    started = StartedWrite(location, base, record.transaction_uuid, record, runtime, started_at, verb)
     if record.landing:
         return _recorded_result(location, record, record.landing)
     if record.transaction_uuid == uuid:
-        return begun
-    return find_committed(begun) or begun
+        return started
+    return find_committed(started) or started
 
 
 def find_committed(started: StartedWrite) -> WriteResult | None:
-    """What somebody else who has the same intention made of it meanwhile, up to the version that this is based on."""
+    """Find a commit of this write by another holder of its intent, in the history up to its base version."""
     location, record = started.location, started.record
     if record is None:
         return None
     history = read_history(location, record.base, base=started.base if isinstance(started.base, Snapshot) else None)
-    for landed in history.others if history else ():
-        if landed.transaction and (made := part_with_uuid(landed.transaction, record.transaction_uuid)):
-            snapshot = load_at(location, landed.version)
-            if wrong := find_commit_problem(location, snapshot.manifest, snapshot.scheme):
-                raise _undecided_intent(
-                    location, record, landed.version, f"is in version {landed.version}, but {wrong}"
-                )
+    for other in history.others if history else ():
+        if other.transaction and (made := part_with_uuid(other.transaction, record.transaction_uuid)):
+            snapshot = load_at(location, other.version)
+            if problem := find_commit_problem(location, snapshot.manifest, snapshot.scheme):
+                why = f"was committed as version {other.version}, but {problem}"
+                raise _undecided_intent(location, record, other.version, why)
             location.store.ensure_durable([snapshot.manifest.path])
             return record_result(started, CommitResult(snapshot, made.operation, None, 0, ()))
     if history and history.missing:
-        raise _undecided_intent(
-            location,
-            record,
-            history.missing[0],
-            f"was begun on version {record.base}; version {history.missing[0]} was cleaned up",
-        )
+        why = f"began on version {record.base}, and a cleanup removed version {history.missing[0]} since"
+        raise _undecided_intent(location, record, history.missing[0], why)
     return None
 
 
-def _find_committed_by_another_holder(begun: StartedWrite) -> WriteResult | None:
-    if begun.record is None:
+def _find_committed_by_another_holder(started: StartedWrite) -> WriteResult | None:
+    """Find a commit of this write in the history up to the newest version."""
+    if started.record is None:
         return None
     try:
-        return find_committed(replace(begun, base=load_latest(begun.location)))
+        return find_committed(replace(started, base=load_latest(started.location)))
     except NotFound:
         return None
 
 
-def _recorded_result(location: Location, record: IntentRecord, landing: CommitSummary) -> WriteResult:
-    """What the record says, if the version that it names still is what it was, or was cleaned up since. A version that
-    is somebody else's, or that the table has not reached, means that the table was put back to an earlier state."""
-    version = Version(landing.version)
+def _recorded_result(location: Location, record: IntentRecord, summary: CommitSummary) -> WriteResult:
+    """Return the commit that the record names, if its version is still that commit or was cleaned up since.
+
+    If the version contains another change, or the table ends before it, the table was reset to an earlier state."""
+    version = Version(summary.version)
     try:
-        snapshot = load_at(location, version)  # asked for by name: a listing may miss what is there
+        snapshot = load_at(location, version)  # by name, since a listing may be stale
     except NotFound:
         snapshot = load_latest(location)
         if version > snapshot.version:
-            why = f"landed as version {version}, and the table ends at {snapshot.version} now"
+            why = f"was committed as version {version}, but the table ends at version {snapshot.version} now"
             raise _undecided_intent(location, record, version, why) from None
     else:
         made_by = load_transaction(location, snapshot.manifest)
         if made_by is None or not part_with_uuid(made_by, record.transaction_uuid):
-            raise _undecided_intent(
-                location, record, version, f"landed as version {version}, which is another change now"
-            )
-    return WriteResult(snapshot, landing, attempts=0, rebased_over=(), already_committed=True)
+            why = f"was committed as version {version}, but that version contains another change now"
+            raise _undecided_intent(location, record, version, why)
+    return WriteResult(snapshot, summary, attempts=0, rebased_over=(), already_committed=True)
 
 
 def _undecided_intent(location: Location, record: IntentRecord, version: Version, why: str) -> CommitUndecided:
     return CommitUndecided(
-        f"{location.uri}: whether the table holds the {record.verb} of the intent {record.intent!r} is not known: "
-        f"it {why}. Look whether its rows are there; if they are not, write them under another intent",
+        f"{location.uri}: it is not known whether the table contains the {record.verb} of the intent "
+        f"{record.intent!r}: it {why}. Check whether its rows are in the table; if they are not, write them under "
+        "another intent",
         uuid=record.transaction_uuid,
         version=version,
     )
@@ -168,24 +166,25 @@ def finish(
     attempts: int,
     audit: AuditFunction | None = None,
 ) -> WriteResult:
+    """Verify the files of the operation, audit it, commit it, and record the commit with the intent."""
     planned_on = started.base.manifest if isinstance(started.base, Snapshot) else None
     files, segments = files_written(operation, planned_on), segments_written(operation, planned_on)
     data_files.register_files(started.location, started.record, files, started.runtime, segments)
     ours = Transaction(started.read_version, started.uuid, operation, properties, verb=started.verb)
-    beside = None
+    detached = None
     if audit is not None:
         try:
-            beside = audit_module.run_audit(
+            detached = audit_module.run_audit(
                 started.location, started.base, ours, audit, started_at=started.started_at, runtime=started.runtime
             )
         except AuditFailed:
-            # Of two holders of one intention the other may have passed meanwhile.
-            if landed := _find_committed_by_another_holder(started):
-                return landed
+            # Another holder of the intent may have passed its audit and committed meanwhile.
+            if committed := _find_committed_by_another_holder(started):
+                return committed
             raise
-    land = commit_append if isinstance(operation, Append) and audit is None else commit
+    commit_operation = commit_append if isinstance(operation, Append) and audit is None else commit
     with restore_lease(started.location, operation, started.runtime):
-        outcome = land(
+        committed_version = commit_operation(
             started.location,
             ours,
             base=started.base,
@@ -194,10 +193,12 @@ def finish(
             runtime=started.runtime,
             started_at=started.started_at,
         )
-    done = record_result(started, outcome)
-    if beside is not None:
-        audit_module.discard(beside)
-    return replace(done, uncovered=operation.uncovered) if isinstance(operation, Rewrite) and outcome.attempts else done
+    result = record_result(started, committed_version)
+    if detached is not None:
+        audit_module.discard(detached)
+    if isinstance(operation, Rewrite) and committed_version.attempts:
+        return replace(result, uncovered=operation.uncovered)
+    return result
 
 
 def finish_append(
@@ -208,12 +209,12 @@ def finish_append(
     attempts: int,
     audit: AuditFunction | None = None,
 ) -> WriteResult:
-    """Of rows that are not written yet: those of several who append at the same time go into one file, unless somebody
-    wants to see them first."""
+    """Finish an append whose rows are still in memory: group commit writes the rows of concurrent appends into one
+    file. An audited append writes a file of its own first."""
     if audit is not None:
         append = Append(rows.write(started.location.codec, started.runtime.new_uuid))
         return finish(started, append, properties=properties, attempts=attempts, audit=audit)
-    outcome = commit_append(
+    committed_version = commit_append(
         started.location,
         Transaction(started.read_version, started.uuid, Append(()), properties, verb=started.verb),
         base=started.base,
@@ -224,35 +225,35 @@ def finish_append(
         rows=rows,
         record=started.record,
     )
-    return record_result(started, outcome)
+    return record_result(started, committed_version)
 
 
 @contextmanager
 def restore_lease(location: Location, operation: Operation, runtime: Runtime) -> Iterator[None]:
-    """Files of an old version are to be named once more: no cleanup may take them meanwhile. Where it ends undecided a
-    put may still be under way, and the hold is left to be forgotten."""
+    """Hold a lease on the version that a restore is about to reference again, so that no cleanup removes its files. An
+    undecided commit leaves the lease to expire, since its put may still succeed."""
     if not isinstance(operation, Restore):
         yield
         return
-    held = acquire(location.own_store, Lease("restoring it", operation.version), runtime)
+    lease = acquire(location.own_store, Lease("restoring it", operation.version), runtime)
     try:
         yield
     except CommitUndecided:
         raise
     except LanceError:
-        release(location.own_store, held)
+        release(location.own_store, lease)
         raise
-    release(location.own_store, held)
+    release(location.own_store, lease)
 
 
 def finish_unchanged(started: StartedWrite, operation: str = Append.name) -> WriteResult:
-    """A change that finds nothing to change makes no version, and leaves its intention open: there may be some next
-    time."""
+    """Finish a write that changes nothing. It commits no version and leaves its intent open, since a repetition may
+    find something to change."""
     assert isinstance(started.base, Snapshot)
-    landing = CommitSummary(started.base.version, operation, rows_added=0, rows_removed=0, files=0, bytes=0)
+    summary = CommitSummary(started.base.version, operation, rows_added=0, rows_removed=0, files=0, bytes=0)
     if started.record:
         idempotency.move_base(started.location.store, started.record, started.base.version)
-    return WriteResult(started.base, landing, attempts=0, rebased_over=(), already_committed=False)
+    return WriteResult(started.base, summary, attempts=0, rebased_over=(), already_committed=False)
 
 
 def new_table_config(started: StartedWrite, config: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -263,40 +264,42 @@ def new_table_config(started: StartedWrite, config: Mapping[str, str] | None = N
 def check_not_detached(base: Snapshot) -> None:
     if naming.is_detached(base.version):
         raise InvalidInput(
-            f"{base.location.uri}: version {base.version} is detached, and nothing is written upon such a one; publish "
-            "it, or open a version of the table"
+            f"{base.location.uri}: version {base.version} is detached and cannot be the base of a write; publish it, "
+            "or open a version of the table"
         )
 
 
-def record_result(started: StartedWrite, result: CommitResult) -> WriteResult:
-    landing = _summarize(result, started.base.manifest if isinstance(started.base, Snapshot) else None)
-    _record_commit(started, landing)
+def record_result(started: StartedWrite, committed: CommitResult) -> WriteResult:
+    """Record a commit with the intent of its write, and return the result of the write."""
+    summary = _summarize(committed, started.base.manifest if isinstance(started.base, Snapshot) else None)
+    _record_commit(started, summary)
     return WriteResult(
-        snapshot=result.snapshot,
-        summary=landing,
-        attempts=result.attempts,
-        rebased_over=result.rebased_over,
-        already_committed=result.attempts == 0,
+        snapshot=committed.snapshot,
+        summary=summary,
+        attempts=committed.attempts,
+        rebased_over=committed.rebased_over,
+        already_committed=committed.attempts == 0,
     )
 
 
-def _summarize(outcome: CommitResult, base: Manifest | None) -> CommitSummary:
-    operation, after = outcome.operation, outcome.snapshot.manifest
-    changed = rows_changed(operation, outcome.before or _load_previous(outcome.snapshot), after) or RowsChanged(0, 0)
-    files = files_written(operation, base)
-    of_indices = [file for segment in segments_written(operation, base) for file in segment.files]
+def _summarize(committed: CommitResult, base: Manifest | None) -> CommitSummary:
+    operation, after = committed.operation, committed.snapshot.manifest
+    before = committed.before or _load_previous(committed.snapshot)
+    changed = rows_changed(operation, before, after) or RowsChanged(0, 0)
+    data_files_written = files_written(operation, base)
+    index_files = [file for segment in segments_written(operation, base) for file in segment.files]
     return CommitSummary(
         version=after.version,
         operation=operation.name,
         rows_added=changed.added,
         rows_removed=changed.removed,
-        files=len(files) + len(of_indices),
-        bytes=sum(file.size or 0 for file in files) + sum(file.size for file in of_indices),
+        files=len(data_files_written) + len(index_files),
+        bytes=sum(file.size or 0 for file in data_files_written) + sum(file.size for file in index_files),
     )
 
 
 def _load_previous(snapshot: Snapshot) -> Manifest | None:
-    """None where it cannot be read: what has landed is not called a failure for a count."""
+    """Load the version before; None if it cannot be read, since a missing row count must not fail a commit."""
     if snapshot.version == 1:
         return None
     try:
@@ -305,16 +308,17 @@ def _load_previous(snapshot: Snapshot) -> Manifest | None:
         return None
 
 
-def _record_commit(begun: StartedWrite, landing: CommitSummary) -> None:
-    if begun.record is None or begun.record.landing:
+def _record_commit(started: StartedWrite, summary: CommitSummary) -> None:
+    if started.record is None or started.record.landing:
         return
-    location = begun.location
+    location = started.location
     try:
-        idempotency.record_commit(location.store, begun.record, landing, now_ns=begun.runtime.now_ns())
+        idempotency.record_commit(location.store, started.record, summary, now_ns=started.runtime.now_ns())
     except StorageError as error:
         raise CommitUndecided(
-            f"{location.uri}: this {landing.operation} landed as version {landing.version}, but that could not be "
-            f"noted for the intent {begun.record.intent!r}: {error}. Repeat it with that intent, which will find it",
-            uuid=begun.uuid,
-            version=Version(landing.version),
+            f"{location.uri}: this {summary.operation} was committed as version {summary.version}, but the record of "
+            f"its intent {started.record.intent!r} could not be written: {error}. Repeat it with that intent, which "
+            "finds the version",
+            uuid=started.uuid,
+            version=Version(summary.version),
         ) from error

@@ -383,7 +383,7 @@ UPON_DETACHED: list[Asked] = [
 @pytest.mark.parametrize("ask", UPON_DETACHED)
 def test_writing_upon_a_detached_version(ask: Asked, table: Table) -> None:
     beside = table.commit(Append(()), detached=True).table
-    untouched(table, lambda: ask(beside), InvalidInput, "is detached, and nothing is written upon such a one")
+    untouched(table, lambda: ask(beside), InvalidInput, "is detached and cannot be the base of a write")
 
 
 # Stable row ids are given out from the first version on

@@ -141,7 +141,7 @@ def test_a_batch_is_looked_at_before_anybody_sees_it(spark: SparkSession, table:
     table.append(rows(10, 13))
     with pytest.raises(StreamingQueryException, match="13 rows are too many") as refused:
         brought(12)
-    (number,) = set(re.findall(r"is version (\d+), beside the line", str(refused.value)))
+    (number,) = set(re.findall(r"as the detached version (\d+)", str(refused.value)))
     Table.open(sink).publish(int(number))
     brought(0)
     assert (len(shown), ids(sink), Table.open(sink).version) == (3, list(range(13)), 3)

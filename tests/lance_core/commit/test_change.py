@@ -206,7 +206,7 @@ def test_an_overwrite_never_replaces_what_its_writer_did_not_see(tmp_path: Path)
     table.overwrite(row(1, 1))
     with pytest.raises(RetryableConflict, match="rule both_replace"):
         table.overwrite(row(2, 2))
-    with pytest.raises(IncompatibleConflict, match=r"the Overwrite of version 2 .*look at it, then decide"):
+    with pytest.raises(IncompatibleConflict, match=r"the Overwrite of version 2 .*read it, then decide"):
         table.delete("id = 1")
 
 

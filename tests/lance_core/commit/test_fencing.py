@@ -60,7 +60,7 @@ def test_a_put_that_lands_in_a_gap_is_no_commit() -> None:
         paused.now += timedelta(minutes=2)
         paused.removed(1, 2, 3)
 
-    with pytest.raises(CommitUndecided, match="after version 4, into a gap"):
+    with pytest.raises(CommitUndecided, match="after version 4, in a gap"):
         paused.append(three_commits_and_a_cleanup)
     assert paused.world.names() == ["a", "b", "c", "d"]
 
@@ -80,7 +80,7 @@ def test_files_that_went_while_a_writer_stood_still_are_told() -> None:
         paused.now += timedelta(hours=2)
         paused.stored.delete("data/late.lance")
 
-    with pytest.raises(CommitUndecided, match=r"took 1 of its files, data/late\.lance.*Restore version 1"):
+    with pytest.raises(CommitUndecided, match=r"removed 1 of its files as orphan files, such as data/late\.lance.*Restore version 1"):
         paused.append(an_orphan_is_removed)
 
 
@@ -160,7 +160,7 @@ def test_who_took_long_and_misses_a_file_commits_nothing() -> None:
     for info in (*paused.stored.list(naming.VERSIONS), *paused.stored.list(naming.TRANSACTIONS)):
         removing.put(info.path, paused.stored.read(info.path))
     paused.stored, paused.world = removing, World(removing)
-    with pytest.raises(NotFound, match=r"1 files of this commit do not exist any more, data/late\.lance"):
+    with pytest.raises(NotFound, match=r"1 files of this commit do not exist any more, such as data/late\.lance"):
         paused.append(lambda: None, begun_ago=timedelta(hours=1))
     assert paused.world.at().version == 1
 

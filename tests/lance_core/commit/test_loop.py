@@ -177,7 +177,7 @@ def test_a_failure_after_an_unanswered_put_is_undecided(then: Condition) -> None
     table, store = world(Fault(EVERY_MANIFEST, "late"))
     put_again = after_a_put(store, then)
     store.faults.append(Fault(put_again if then is not EVERY_MANIFEST else second_put(store), "fails"))
-    with pytest.raises(CommitUndecided, match="version 2 is not known") as caught:
+    with pytest.raises(CommitUndecided, match="was committed as version 2: ") as caught:
         table.append("mine", intent="once")
     assert caught.value.version == 2
     store.land()
@@ -224,7 +224,7 @@ def test_losing_every_race_is_exhausted_and_definite() -> None:
             Fault(EVERY_MANIFEST, "", lambda: other.append(f"theirs{len(store.faults)}", writer=next(theirs)))
         )
     with pytest.raises(
-        RetryableConflict, match="lost the race for the next version 3 times; nothing of it landed"
+        RetryableConflict, match="lost the race for the next version 3 times and was not committed"
     ) as caught:
         table.write(Append(table.fragments("mine")), base=table.at(), attempts=3)
     assert caught.value.rule == "exhausted"
@@ -274,7 +274,7 @@ def test_an_append_planned_before_an_overwrite_does_not_stand() -> None:
     table, _ = world()
     base = table.at()
     table.overwrite("new")
-    with pytest.raises(IncompatibleConflict, match="cannot stand beside the Overwrite of version 2") as caught:
+    with pytest.raises(IncompatibleConflict, match="conflicts with the Overwrite of version 2") as caught:
         table.write(Append(table.fragments("mine")), base=base, writer=3)
     assert (caught.value.ours, caught.value.theirs, caught.value.version) == ("Append", "Overwrite", 2)
     assert table.names() == ["new"]

@@ -86,7 +86,7 @@ def test_a_crash_after_the_put_is_found_by_the_next_run() -> None:
     store.faults.append(
         Fault(lambda call, path: call == "put" and path == path_of("load 7") and landed(table), "fails")
     )
-    with pytest.raises(CommitUndecided, match="landed as version 2, but that could not be noted"):
+    with pytest.raises(CommitUndecided, match="was committed as version 2, but the record of its intent"):
         table.append("mine", intent="load 7")
     assert record(store, "load 7")["landing"] is None
     table.append("others", writer=2)
@@ -301,10 +301,10 @@ def test_a_landing_is_believed_only_of_the_version_that_is_ours(tmp_path: Path) 
     table = Table.create(str(tmp_path / "t"), rows(0))
     landed = table.append(rows(1), intent="day 2")
     (tmp_path / "t" / landed.table.manifest.path).unlink()
-    with pytest.raises(CommitUndecided, match="landed as version 2, and the table ends at 1 now"):
+    with pytest.raises(CommitUndecided, match="was committed as version 2, but the table ends at version 1 now"):
         table.append(rows(1), intent="day 2")
     table.append(rows(77))
-    with pytest.raises(CommitUndecided, match="landed as version 2, which is another change now"):
+    with pytest.raises(CommitUndecided, match="was committed as version 2, but that version contains another change now"):
         table.append(rows(1), intent="day 2")
     assert Table.open(table.uri).count_rows() == 2
 

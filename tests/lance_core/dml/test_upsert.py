@@ -320,7 +320,7 @@ def test_keys_alone_update_nothing(tmp_path: Path) -> None:
         (pa.table({"id": ["1"], "v": [1]}), {}, "column 'id' is stored as int64, but the data has string"),
         (WHOLE, {"matched": "replace"}, "must be one of update, delete, fail, ignore"),
         (WHOLE, {"matched": "ignore", "matched_if": "source.v > 1"}, "does neither"),
-        (WHOLE, {"matched_if": "v > 1"}, "matched_if: .*write its columns as source.x and target.x"),
+        (WHOLE, {"matched_if": "v > 1"}, "matched_if: .*Write its columns as source.x and target.x"),
         (WHOLE, {"matched_if": "source.z > 1"}, "matched_if: .*no field 'z'"),
         (PARTIAL, {"matched_if": "source.w = 'x'"}, "matched_if: .*no field 'w'"),
         (WHOLE, {"delete_unmatched": "nope"}, "there is no column 'nope'"),
@@ -342,7 +342,7 @@ def test_columns_that_cannot_be_null_have_to_come_with_new_rows(tmp_path: Path) 
     table = Table.create(str(tmp_path / "t"), pa.table({"id": [1, 2], "v": [1, 2]}, schema=schema), durable=False)
     with pytest.raises(SchemaMismatch, match="column 'v' is not nullable, but the data does not contain it"):
         table.upsert(pa.table({"id": [1]}), "id", matched="delete")
-    with pytest.raises(SchemaMismatch, match="column 'v' is not nullable, and the data has 1 nulls"):
+    with pytest.raises(SchemaMismatch, match="column 'v' is not nullable, but the data has 1 nulls"):
         table.upsert(pa.table({"id": [1], "v": pa.array([None], pa.int64())}), "id")
     after = table.upsert(pa.table({"id": [1]}), "id", matched="delete", insert=False).table
     assert after.to_table().to_pylist() == [{"id": 2, "v": 2}]

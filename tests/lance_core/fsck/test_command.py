@@ -243,7 +243,7 @@ def test_a_damaged_head_is_moved_aside_and_never_by_itself(table: Table, shell: 
     assert all(after[name] == before[name] for name in after)
     table = table.refresh()
     assert (table.version, ids(table)) == (3, [1, 2, 3, 4])
-    with pytest.raises(CommitUndecided, match="landed as version 4, and the table ends at 3 now"):
+    with pytest.raises(CommitUndecided, match="was committed as version 4, but the table ends at version 3 now"):
         table.append(rows(5), intent="load 5")
     table = table.append(rows(6)).table
     assert (table.version, ids(table)) == (4, [1, 2, 3, 4, 6])

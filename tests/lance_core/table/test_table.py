@@ -147,7 +147,7 @@ def test_an_append_after_somebodys_overwrite_is_told_so(place: str) -> None:
     Table.open(place).overwrite(rows(2))
     with pytest.raises(
         IncompatibleConflict,
-        match=r"orders: this Append, planned on version 1, cannot stand beside the Overwrite of version 2",
+        match=r"orders: this Append, planned on version 1, conflicts with the Overwrite of version 2",
     ):
         table.append(rows(3))
 
