@@ -61,7 +61,7 @@ def inline_sequences(fragment: Fragment, sequences: Mapping[str, bytes]) -> Frag
 
 def _declare_merged_type() -> type[Message]:
     """Declare a manifest type with a single fragment that has only these fields, with their real numbers, as bytes."""
-    package = "lance.table.spilled_lineage"
+    package = "lance.table.external_lineage"
     file = descriptor_pb2.FileDescriptorProto(name="lance_core/format/external_lineage", package=package)
     fragment, manifest = file.message_type.add(name="Fragment"), file.message_type.add(name="Manifest")
     optional = descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL

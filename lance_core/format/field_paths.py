@@ -35,9 +35,9 @@ def find_field(schema: TableSchema, path: str, *, can_enter: Callable[[Field], b
     return matches[0]
 
 
-def format_path(chain: Sequence[Field]) -> str:
+def format_path(field_path: Sequence[Field]) -> str:
     """Return the unambiguous path of the last field."""
-    return ".".join(_quote(field.name) if needs_quotes(field.name) else field.name for field in chain)
+    return ".".join(_quote(field.name) if needs_quotes(field.name) else field.name for field in field_path)
 
 
 def needs_quotes(name: str) -> bool:
@@ -57,20 +57,20 @@ def suggest_name(name: str, names: Sequence[str]) -> str:
     return f"available: {', '.join(names[:_SHOWN_MAX])}" + (", …" if len(names) > _SHOWN_MAX else "")
 
 
-def narrow_to(chain: FieldPath) -> Field:
+def narrow_to(field_path: FieldPath) -> Field:
     """Return the top-level field, reduced to the path that leads to the last field."""
-    field = chain[-1]
-    for parent in reversed(chain[:-1]):
+    field = field_path[-1]
+    for parent in reversed(field_path[:-1]):
         field = with_children(parent, [field])
     return field
 
 
-def replace_field(schema: TableSchema, chain: FieldPath, by: Field) -> TableSchema:
+def replace_field(schema: TableSchema, field_path: FieldPath, by: Field) -> TableSchema:
     """Return the schema with another field in place of the last field of the path."""
     field = by
-    for parent, old in zip(reversed(chain[:-1]), reversed(chain[1:]), strict=True):
+    for parent, old in zip(reversed(field_path[:-1]), reversed(field_path[1:]), strict=True):
         field = with_children(parent, [field if child.id == old.id else child for child in parent.children])
-    return TableSchema(tuple(field if top.id == chain[0].id else top for top in schema.fields), schema.metadata)
+    return TableSchema(tuple(field if top.id == field_path[0].id else top for top in schema.fields), schema.metadata)
 
 
 def remove_fields(schema: TableSchema, field_ids: frozenset[int]) -> TableSchema:
@@ -83,7 +83,7 @@ def with_children(field: Field, children: Iterable[Field]) -> Field:
 
 
 def _matching_paths(
-    fields: Sequence[Field], path: str, enters: Callable[[Field], bool]
+    fields: Sequence[Field], path: str, can_enter: Callable[[Field], bool]
 ) -> Iterator[tuple[FieldPath, bool]]:
     """Yield every field that a path can mean, and whether back-ticks that a name needs were omitted."""
     for field in fields:
@@ -91,8 +91,10 @@ def _matching_paths(
             is_loose = spelling == field.name and needs_quotes(field.name)
             if path == spelling:
                 yield (field,), is_loose
-            elif path.startswith(f"{spelling}.") and enters(field):
-                for below, is_below_loose in _matching_paths(field.children, path.removeprefix(f"{spelling}."), enters):
+            elif path.startswith(f"{spelling}.") and can_enter(field):
+                for below, is_below_loose in _matching_paths(
+                    field.children, path.removeprefix(f"{spelling}."), can_enter
+                ):
                     yield (field, *below), is_loose or is_below_loose
 
 
@@ -100,22 +102,22 @@ def _quote(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _all_paths(fields: Sequence[Field], enters: Callable[[Field], bool]) -> Iterator[FieldPath]:
+def _all_paths(fields: Sequence[Field], can_enter: Callable[[Field], bool]) -> Iterator[FieldPath]:
     for field in fields:
         yield (field,)
-        if enters(field):
-            yield from ((field, *below) for below in _all_paths(field.children, enters))
+        if can_enter(field):
+            yield from ((field, *below) for below in _all_paths(field.children, can_enter))
 
 
-def _suggestions(schema: TableSchema, path: str, enters: Callable[[Field], bool]) -> list[str]:
+def _suggestions(schema: TableSchema, path: str, can_enter: Callable[[Field], bool]) -> list[str]:
     """Return the paths inside the column with which the path begins, or else all paths."""
-    chains = list(_all_paths(schema.fields, enters))
-    begun = [
-        chain
-        for chain in chains
-        if len(chain) > 1 and path.startswith((f"{chain[0].name}.", f"{_quote(chain[0].name)}."))
+    paths = list(_all_paths(schema.fields, can_enter))
+    inside = [
+        candidate
+        for candidate in paths
+        if len(candidate) > 1 and path.startswith((f"{candidate[0].name}.", f"{_quote(candidate[0].name)}."))
     ]
-    return [format_path(chain) for chain in begun or chains]
+    return [format_path(candidate) for candidate in inside or paths]
 
 
 def _remove_from(fields: Sequence[Field], field_ids: frozenset[int]) -> tuple[Field, ...]:

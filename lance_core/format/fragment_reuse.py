@@ -114,7 +114,9 @@ class FragmentReuse:
     @property
     def new_fragments(self) -> BitMap:
         versions = self._content.versions
-        return BitMap(f.id for version in versions for group in version.groups for f in group.new_fragments)
+        return BitMap(
+            fragment.id for version in versions for group in version.groups for fragment in group.new_fragments
+        )
 
     def as_index(self, identity: uuid.UUID, *, dataset_version: Version, created_ms: int) -> IndexMetadata:
         """Return the entry of the index section. Content that is too large for the entry belongs in the file

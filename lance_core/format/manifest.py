@@ -133,8 +133,8 @@ class Manifest:
         return f"{self.library} {self._header.writer_version.version}".strip()
 
     def header(self) -> bytes:
-        """Return this version as a manifest file without fragments, indices and transaction: what is true of every
-        part of it."""
+        """Return this version as a manifest file without fragments, indices and transaction, for workers that get
+        their fragments separately."""
         header = manifest_header.without_fragments(self._header)
         return Manifest.from_header(header, index_section=None, transaction=None, path=self.path)._file
 

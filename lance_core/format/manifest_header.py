@@ -71,7 +71,7 @@ def _declare_last_fragment_type() -> type[Message]:
 def _declare_header_type() -> type[table_pb2.Manifest]:
     """Derive the header type from the declaration of the real manifest, so that it always has the same fields."""
     real = table_pb2.Manifest.DESCRIPTOR
-    package = f"{real.file.package}.outline"
+    package = f"{real.file.package}.header"
     file = descriptor_pb2.FileDescriptorProto(
         name="lance_core/format/manifest_header", package=package, syntax="proto3"
     )

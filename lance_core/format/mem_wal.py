@@ -24,7 +24,7 @@ def progress_of(index: IndexMetadata) -> tuple[Progress, ...]:
     """Return the progress that an index entry records; an empty tuple for an entry of another name."""
     if index.name != MEM_WAL:
         return ()
-    return tuple(Progress(shard.shard_id.uuid, shard.generation) for shard in _details(index).compacted_sstables)
+    return tuple(Progress(item.shard_id.uuid, item.generation) for item in _details(index).compacted_sstables)
 
 
 def with_progress(

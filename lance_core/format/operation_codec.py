@@ -230,7 +230,7 @@ def _update_config(message: _Message) -> Operation:
     schema = _map_update(wire.schema_metadata_updates) if wire.HasField("schema_metadata_updates") else None
     if wire.legacy_schema_metadata:
         schema = MapUpdate(dict(wire.legacy_schema_metadata), replace=True)
-    of_fields = {field_id: _map_update(update) for field_id, update in wire.field_metadata_updates.items()}
+    field_metadata = {field_id: _map_update(update) for field_id, update in wire.field_metadata_updates.items()}
     for field_id, legacy in wire.legacy_field_metadata.items():
         if field_id > _FIELD_ID_MAX:
             raise Corrupt(
@@ -238,9 +238,9 @@ def _update_config(message: _Message) -> Operation:
                 path=_PATH,
                 field="legacy_field_metadata",
             )
-        of_fields[field_id] = MapUpdate(dict(legacy.metadata), replace=True)
+        field_metadata[field_id] = MapUpdate(dict(legacy.metadata), replace=True)
     table = _map_update(wire.table_metadata_updates) if wire.HasField("table_metadata_updates") else None
-    return op.UpdateConfig(config, table, schema, of_fields)
+    return op.UpdateConfig(config, table, schema, field_metadata)
 
 
 def _encode_update_config(wire: _Message.UpdateConfig, operation: op.UpdateConfig) -> None:
@@ -319,13 +319,13 @@ def _messages(fragments: Iterable[Fragment]) -> list[table_pb2.DataFragment]:
 
 def _progress(messages: Iterable[table_pb2.CompactedSsTable]) -> tuple[op.Progress, ...] | None:
     """Return the progress, or `None` if the bytes are those of the message that once had this number."""
-    progress = tuple(op.Progress(shard.shard_id.uuid, shard.generation) for shard in messages)
-    return progress if all(len(shard.shard) == _UUID_BYTES for shard in progress) else None
+    progress = tuple(op.Progress(item.shard_id.uuid, item.generation) for item in messages)
+    return progress if all(len(item.shard) == _UUID_BYTES for item in progress) else None
 
 
 def _put_progress(messages: _Progresses, progress: Iterable[op.Progress]) -> None:
-    for shard in progress:
-        messages.add(shard_id=table_pb2.UUID(uuid=shard.shard), generation=shard.generation)
+    for item in progress:
+        messages.add(shard_id=table_pb2.UUID(uuid=item.shard), generation=item.generation)
 
 
 def _ids(numbers: Collection[int]) -> tuple[FragmentId, ...]:

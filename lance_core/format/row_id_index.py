@@ -62,12 +62,12 @@ class RowIdIndex:
         starts, lengths, fragment, offsets = self._live_runs
         requested = np.asarray(ids, dtype=np.uint64)
         if not len(starts):
-            nowhere = np.zeros(len(requested), dtype=np.uint64)
-            return RowLocations(nowhere.astype(np.bool_), nowhere, nowhere)
+            unknown = np.zeros(len(requested), dtype=np.uint64)
+            return RowLocations(unknown.astype(np.bool_), unknown, unknown)
         run = np.maximum(np.searchsorted(starts, requested, side="right") - 1, 0)
         within = requested - starts[run]
-        known = (requested >= starts[run]) & (within < lengths[run].astype(np.uint64))
-        return RowLocations(known, self._fragment_ids[fragment[run]], offsets[run].astype(np.uint64) + within)
+        is_known = (requested >= starts[run]) & (within < lengths[run].astype(np.uint64))
+        return RowLocations(is_known, self._fragment_ids[fragment[run]], offsets[run].astype(np.uint64) + within)
 
     def __len__(self) -> int:
         """Return the number of live rows."""
@@ -86,10 +86,10 @@ class RowIdIndex:
         run_counts = np.array([len(each.starts) for each in sequences], dtype=np.int64)
         row_edges = np.concatenate([[0], np.cumsum(lengths)])
         fragment_edges = row_edges[np.concatenate([[0], np.cumsum(run_counts)])]
-        run, skip, lengths = remove_positions(lengths, self._deleted_row_numbers(fragment_edges))
+        run, skipped, lengths = remove_positions(lengths, self._deleted_row_numbers(fragment_edges))
         fragment = np.repeat(np.arange(len(sequences)), run_counts)[run]
-        offsets = row_edges[run] + skip - fragment_edges[fragment]
-        starts, lengths, order = sort_by_first_id(starts[run] + skip.astype(np.uint64), lengths)
+        offsets = row_edges[run] + skipped - fragment_edges[fragment]
+        starts, lengths, order = sort_by_first_id(starts[run] + skipped.astype(np.uint64), lengths)
         fragment, offsets = fragment[order], offsets[order]
         if (overlapping := find_overlap(starts, lengths)) is not None:
             number, row_id = overlapping

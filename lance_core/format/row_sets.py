@@ -62,9 +62,9 @@ class RowSet:
         return cls({int(upper[a]): bitmap_of(lower[a:b]) for a, b in zip([0, *ends], ends, strict=False)})
 
     @classmethod
-    def full(cls, under: Mapping[int, int]) -> "RowSet":
+    def full(cls, row_counts: Mapping[int, int]) -> "RowSet":
         """Return the set of all rows, given the number of rows under each upper half."""
-        return cls({high: BitMap(range(rows)) for high, rows in sorted(under.items()) if rows})
+        return cls({high: BitMap(range(rows)) for high, rows in sorted(row_counts.items()) if rows})
 
     @classmethod
     def union(cls, sets: "Iterable[RowSet]") -> "RowSet":

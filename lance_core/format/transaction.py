@@ -25,7 +25,7 @@ PLANNED_ON = "lance_assets.planned_on"
 format requires a changed `read_version` when deletion vectors were merged."""
 
 VERB = "lance_assets.verb"
-"""The property that names what the caller did, such as "upsert", which the format's operation does not tell."""
+"""The property that names the caller's action, such as "upsert", which the format's operation does not identify."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Transaction:
     """`None` before the transaction is applied, for the first version of a table, and if its writer did not record
     it."""
     verb: str | None = None
-    """What the caller did, such as "upsert" or "compact"; `None` if its writer did not record it."""
+    """The caller's action, such as "upsert" or "compact"; `None` if the writer did not record it."""
 
     @property
     def planned_on(self) -> Version:

@@ -75,9 +75,7 @@ def rewrite(builder: ManifestBuilder, operation: op.Rewrite) -> None:
 
 def merge(builder: ManifestBuilder, operation: op.Merge) -> None:
     before = dict(builder.fragments)
-    highest = field_ids.highest_field_id(
-        builder.schema, (builder_fragment.message for builder_fragment in builder.fragments.values()), builder.config
-    )
+    highest = _highest_field_id(builder)
     after = {fragment.id: fragment for fragment in operation.fragments}
     if missing := sorted(set(before) - set(after)):
         raise InvalidInput(f"a Merge has to list every fragment of the table, but fragment {missing[0]} is missing")
@@ -110,9 +108,7 @@ def project(builder: ManifestBuilder, operation: op.Project) -> None:
     """Set another schema. Files with a live column stay byte for byte; they still list the ids of dropped columns."""
     schema = TableSchema(operation.schema.fields, builder.schema.metadata)
     live = _field_ids(schema)
-    highest = field_ids.highest_field_id(
-        builder.schema, (each.message for each in builder.fragments.values()), builder.config
-    )
+    highest = _highest_field_id(builder)
     builder.update_fragments(
         fragment.with_files([file for file in fragment.files if live & set(file.field_ids)])
         for fragment in list(builder.fragments.values())
@@ -163,6 +159,11 @@ def _retain_indices(builder: ManifestBuilder) -> None:
     builder.set_indices(
         index_coverage.drop_useless_segments(builder.indices, alive, field_ids=_field_ids(builder.schema))
     )
+
+
+def _highest_field_id(builder: ManifestBuilder) -> int:
+    messages = (fragment.message for fragment in builder.fragments.values())
+    return field_ids.highest_field_id(builder.schema, messages, builder.config)
 
 
 def _record_field_id_max(builder: ManifestBuilder, highest: int) -> None:

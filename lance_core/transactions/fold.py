@@ -66,18 +66,23 @@ def fold(ours: Sequence[Transaction], uuid: str, shared: SharedFragment | None =
     fragments."""
     shared_rows = shared.rows if shared else ()
     own_fragments = [
-        each.operation.fragments for each in ours[len(shared_rows) :] if isinstance(each.operation, Append)
+        transaction.operation.fragments
+        for transaction in ours[len(shared_rows) :]
+        if isinstance(transaction.operation, Append)
     ]
     parts: list[list[str | int]] = []
-    for number, (each, rows) in enumerate(zip(ours, shared_rows, strict=False)):
-        parts.append([each.uuid, 0 if number else 1, rows])
-    for each, fragments in zip(ours[len(shared_rows) :], own_fragments, strict=True):
-        parts.append([each.uuid, len(fragments)])
+    for number, (transaction, rows) in enumerate(zip(ours, shared_rows, strict=False)):
+        parts.append([transaction.uuid, 0 if number else 1, rows])
+    for transaction, fragments in zip(ours[len(shared_rows) :], own_fragments, strict=True):
+        parts.append([transaction.uuid, len(fragments)])
     return Transaction(
-        read_version=min(each.read_version for each in ours),
+        read_version=min(transaction.read_version for transaction in ours),
         uuid=uuid,
         operation=Append(
-            (*((shared.fragment,) if shared else ()), *(each for fragments in own_fragments for each in fragments))
+            (
+                *((shared.fragment,) if shared else ()),
+                *(fragment for fragments in own_fragments for fragment in fragments),
+            )
         ),
         properties={**ours[0].properties, PARTS_PROPERTY: json.dumps(parts, separators=(",", ":"))},
         verb=ours[0].verb,

@@ -74,7 +74,7 @@ def shard_progress(operation: Operation) -> tuple[op.Progress, ...]:
         case op.Update() | op.UpdateMemWalState():
             return operation.progress
         case op.CreateIndex():
-            return tuple(shard for index in operation.new for shard in progress_of(index))
+            return tuple(item for index in operation.new for item in progress_of(index))
         case _:
             return ()
 

@@ -38,6 +38,7 @@ class LiveFragments:
         return cls(BitMap(fragment_ids), reuse_entry(indices))
 
     def follow_reuse(self, index: IndexMetadata, covered: BitMap) -> BitMap:
+        """Convert the coverage of a segment to the current fragments."""
         if self.reuse_entry is None or index.is_zone_based:
             return covered
         content = content_of(self.reuse_entry)
@@ -68,7 +69,7 @@ class LiveFragments:
 def remove_coverage(
     indices: Iterable[IndexMetadata],
     fragment_ids: Iterable[FragmentId],
-    alive: LiveFragments,
+    live: LiveFragments,
     *,
     on_fields: frozenset[int],
 ) -> tuple[IndexMetadata, ...]:
@@ -78,8 +79,8 @@ def remove_coverage(
     for index in indices:
         covered = index.covers
         if covered is not None and not index.is_system and set(index.field_ids) & on_fields:
-            current = alive.follow_reuse(index, covered)
-            if current & changed_ids or alive.may_lead_to(index, changed_ids):
+            current = live.follow_reuse(index, covered)
+            if current & changed_ids or live.may_lead_to(index, changed_ids):
                 index = index.with_coverage(current - changed_ids)
         changed.append(index)
     return tuple(changed)
@@ -113,25 +114,25 @@ def extend_to_moved_rows(
 
 
 def drop_useless_segments(
-    indices: Iterable[IndexMetadata], alive: LiveFragments, *, field_ids: frozenset[int]
+    indices: Iterable[IndexMetadata], live: LiveFragments, *, field_ids: frozenset[int]
 ) -> tuple[IndexMetadata, ...]:
     """Return the segments that are still useful after a change of rows or columns.
 
     A segment on a removed field is dropped. If an index has several segments, those that cover no live fragment are
     dropped, but one is kept so that the index does not vanish. A single segment is kept whatever it covers.
     """
-    left = [index for index in indices if index.is_system or set(index.field_ids) <= field_ids]
+    remaining = [index for index in indices if index.is_system or set(index.field_ids) <= field_ids]
     segments: dict[str, list[int]] = {}
-    for number, index in enumerate(left):
+    for number, index in enumerate(remaining):
         segments.setdefault(index.name, []).append(number)
     kept: list[int] = []
-    for name, of_name in segments.items():
-        if name == FRAGMENT_REUSE or len(of_name) == 1:
-            kept += of_name
+    for name, positions in segments.items():
+        if name == FRAGMENT_REUSE or len(positions) == 1:
+            kept += positions
         else:
-            useful = [number for number in of_name if alive.covers_any(left[number])]
-            kept += useful or [min(of_name, key=lambda number: left[number].dataset_version)]
-    return tuple(left[number] for number in sorted(kept))
+            useful = [number for number in positions if live.covers_any(remaining[number])]
+            kept += useful or [min(positions, key=lambda number: remaining[number].dataset_version)]
+    return tuple(remaining[number] for number in sorted(kept))
 
 
 def _still_finds_moved_rows(index: IndexMetadata, sources: BitMap, assigned: frozenset[int]) -> bool:
@@ -150,16 +151,16 @@ def _with_related_fields(schema: TableSchema, field_ids: frozenset[int]) -> froz
     """Add related fields: a struct changes with its descendants, and they change with the struct."""
     related = set(field_ids)
 
-    def look(field: Field, is_within: bool) -> bool:
+    def visit(field: Field, is_within: bool) -> bool:
         is_within = is_within or field.id in field_ids
-        below = [look(child, is_within) for child in field.children]
-        changes = is_within or any(below)
-        if changes:
+        below = [visit(child, is_within) for child in field.children]
+        is_related = is_within or any(below)
+        if is_related:
             related.add(field.id)
-        return changes
+        return is_related
 
     for top in schema.fields:
-        look(top, False)
+        visit(top, False)
     return frozenset(related)
 
 

@@ -115,10 +115,10 @@ def progress_of_new_log(ours: Operation, theirs: Operation) -> Verdict:
 def same_shard(ours: Operation, theirs: Operation) -> Verdict:
     """The log of a shard is merged in order, so a generation that the other operation has already merged, or an
     earlier one, must not be merged again."""
-    reached: dict[bytes, int] = {}
-    for shard in shard_progress(theirs):
-        reached[shard.shard] = max(shard.generation, reached.get(shard.shard, 0))
-    common = [(reached[shard.shard], shard.generation) for shard in shard_progress(ours) if shard.shard in reached]
+    merged: dict[bytes, int] = {}
+    for item in shard_progress(theirs):
+        merged[item.shard] = max(item.generation, merged.get(item.shard, 0))
+    common = [(merged[item.shard], item.generation) for item in shard_progress(ours) if item.shard in merged]
     return max(retry_if(common), incompatible_if(any(theirs >= ours for theirs, ours in common)))
 
 

@@ -157,8 +157,8 @@ def _with_files_of_head(
         raise _conflict(operation, head, f"the files of fragment {fragment.id} were replaced", "same_fragments")
     if not rewrites_columns(operation):
         return fragment.with_files(theirs.files)
-    gone = known - kept
-    return fragment.with_files([file for file in fragment.files if (file.path, file.base_id) not in gone])
+    removed = known - kept
+    return fragment.with_files([file for file in fragment.files if (file.path, file.base_id) not in removed])
 
 
 def _rebase_rewrite(operation: op.Rewrite, base: Manifest, head: Manifest) -> op.Rewrite:
@@ -173,15 +173,15 @@ def _rebase_create_index(
     operation: op.CreateIndex, base: Manifest, head: Manifest, others: Sequence[CommittedTransaction]
 ) -> op.CreateIndex:
     new = operation.new
-    alive: LiveFragments | None = None
+    live: LiveFragments | None = None
     for committed in others:
         theirs = committed.transaction.operation if committed.transaction else None
         if isinstance(theirs, op.Update) and theirs.fields_modified:
-            if alive is None:
+            if live is None:
                 section = index_metadata.decode_section(head.index_section, path=head.path)
-                alive = LiveFragments.of(section, (fragment.id for fragment in head.message.fragments))
+                live = LiveFragments.of(section, (fragment.id for fragment in head.message.fragments))
             changed = [fragment.id for fragment in theirs.updated]
-            new = remove_coverage(new, changed, alive, on_fields=frozenset(theirs.fields_modified))
+            new = remove_coverage(new, changed, live, on_fields=frozenset(theirs.fields_modified))
     if any(committed.transaction and isinstance(committed.transaction.operation, op.Merge) for committed in others):
         new = tuple(_remove_refiled_fragments(index, base, head) for index in new)
     return replace(operation, new=new, removed=(*operation.removed, *_superseded_system_segments(operation, head)))
@@ -266,11 +266,11 @@ def _deletion_key(fragment: Fragment | None) -> bytes | None:
 def _field_paths(schema: TableSchema) -> dict[int, tuple[str, ...]]:
     """Return the names that lead to every field, by field id."""
     paths: dict[int, tuple[str, ...]] = {}
-    left: list[tuple[Field, tuple[str, ...]]] = [(field, (field.name,)) for field in schema.fields]
-    while left:
-        field, path = left.pop()
+    pending: list[tuple[Field, tuple[str, ...]]] = [(field, (field.name,)) for field in schema.fields]
+    while pending:
+        field, path = pending.pop()
         paths[field.id] = path
-        left += [(child, (*path, child.name)) for child in field.children]
+        pending += [(child, (*path, child.name)) for child in field.children]
     return paths
 
 
