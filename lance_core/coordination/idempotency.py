@@ -1,10 +1,11 @@
-"""The memory of intentions: one small record per `intent=`, made before anything else is written.
+"""Idempotency records: one small record per `intent=` (idempotency key), written before anything else of the write.
 
     _lance_assets/intents/{sha256 of the intent}.json
 
-It says on which version the work began and under which transaction uuid it goes on, whoever does it: a retry,
-another process, a run a week later. Its history is searched from *that* version, since a re-run opens a newer
-table and would not see the first attempt. Once landed, the record names the version and outlives it.
+The record contains the version on which the work began and the transaction uuid under which every later attempt
+continues, be it a retry, another process or a run a week later. The history is searched from *that* version, since a
+repetition opens a newer table and would not see the first attempt. After the commit, the record names the version and
+outlives it. Start with `claim`.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ from lance_core.storage.store import ObjectInfo, Put, Store, load_details, read_
 
 DIRECTORY = f"{naming.PROJECT_DIRECTORY}/intents"
 PERMANENT_PREFIX = "for good: "
-"""An intent that begins so is remembered for as long as its table; others are forgotten a month after they landed."""
+"""Prefix of intents whose records are kept as long as the table. Others are removed a month after their commit."""
 _PERMANENT_SUFFIX = ".kept.json"
 _CREATES_MAX = 5
 _INTENT_CHARACTERS_MAX = 4096
@@ -28,8 +29,8 @@ _INTENT_CHARACTERS_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class CommitSummary:
-    """What the intention became; kept so that a repetition can be
-    answered after the version itself is cleaned up."""
+    """Result of a committed write. It answers a repetition after the version itself was cleaned up. The field names are
+    JSON keys."""
 
     version: int
     operation: str
@@ -41,69 +42,78 @@ class CommitSummary:
 
 @dataclass(frozen=True, slots=True)
 class IntentRecord:
+    """Record of one intent. The field names are JSON keys."""
+
     intent: str
     verb: str
-    """What was to be done: one intent is one change, and cannot be asked to be another."""
+    """Name of the change. An intent is used for one verb only."""
     base_version: int
     transaction_uuid: str
     begun_ns: int
     heartbeat_ns: int
     files: tuple[str, ...] = ()
-    """Data files written for it so far, and directories of index segments, as far as its holders have told: cleanup
-    must not touch them."""
+    """Data files written so far, and directories of index segments, as registered by `heartbeat`. A cleanup keeps
+    them."""
     landing: CommitSummary | None = None
+    """The commit; None until it is recorded."""
 
     @property
     def base(self) -> Version:
+        """Version on which the work began."""
         return Version(self.base_version)
 
     @property
     def file_keys(self) -> frozenset[str]:
-        """The same from the table's root, as `versions/file_inventory.py` names what lies there."""
-        return frozenset(file if file.startswith(_SEGMENT) else f"{naming.DATA}/{file}" for file in self.files)
+        """Paths of `files` from the table's root, as in `versions/file_inventory.py`."""
+        return frozenset(file if file.startswith(_SEGMENT_PREFIX) else f"{naming.DATA}/{file}" for file in self.files)
 
 
-_SEGMENT = f"{naming.INDICES}/"
-_FIELDS = [field.name for field in fields(IntentRecord)]
-_FIELDS_OF_LANDING = [field.name for field in fields(CommitSummary)]
+_SEGMENT_PREFIX = f"{naming.INDICES}/"
+_RECORD_FIELDS = [field.name for field in fields(IntentRecord)]
+_SUMMARY_FIELDS = [field.name for field in fields(CommitSummary)]
 
 
 def path_of(intent: str) -> str:
-    ending = _PERMANENT_SUFFIX if intent.startswith(PERMANENT_PREFIX) else ".json"
-    return f"{DIRECTORY}/{hashlib.sha256(intent.encode()).hexdigest()}{ending}"
+    suffix = _PERMANENT_SUFFIX if intent.startswith(PERMANENT_PREFIX) else ".json"
+    return f"{DIRECTORY}/{hashlib.sha256(intent.encode()).hexdigest()}{suffix}"
 
 
 def is_permanent(path: str) -> bool:
-    """By its name alone, so that a cleanup need not read what it leaves."""
+    """Tell by the path alone whether a record is permanent, so that a cleanup need not read it."""
     return path.endswith(_PERMANENT_SUFFIX)
 
 
 def claim(store: Store, intent: str, *, verb: str, base: Version, uuid: str, now_ns: int) -> IntentRecord:
-    """The record of this intention: a new one, or the one that an earlier attempt left."""
+    """Create the record of an intent, or return the one of an earlier attempt."""
     if not intent or len(intent) > _INTENT_CHARACTERS_MAX:
-        raise InvalidInput(f"an intent is a text of 1 to {_INTENT_CHARACTERS_MAX} characters, not one of {len(intent)}")
+        raise InvalidInput(f"an intent is a text of 1 to {_INTENT_CHARACTERS_MAX} characters, not of {len(intent)}")
     fresh = IntentRecord(intent, verb, base, uuid, begun_ns=now_ns, heartbeat_ns=now_ns)
     path = path_of(intent)
     for _ in range(_CREATES_MAX):
         if store.create(path, _encode(fresh)) is Put.CREATED:
             return fresh
-        # "exists" may be our own create, its answer lost; either way the record that is there counts.
+        # "exists" may be our own create whose answer was lost; either way the existing record counts.
         try:
             record = _decode(read_whole(store, path, INTENT_BYTES), path, intent)
         except NotFound:
             continue
         if record.verb != verb:
             raise InvalidInput(
-                f"the intent {intent!r} stands for another change already ({record.verb}, and this is {verb}); give "
+                f"the intent {intent!r} belongs to another change already ({record.verb}, and this is {verb}); give "
                 "each change an intent of its own"
             )
         return record
-    raise StorageError(f"could not record the intent {intent!r} at {store.description}: no create was answered")
+    raise StorageError(
+        f"{store.description}: could not record the intent {intent!r}, since the store confirmed no create; repeat the "
+        "call"
+    )
 
 
 def heartbeat(store: Store, record: IntentRecord, *, files: Sequence[str], now_ns: int) -> None:
-    """Tell that the work is alive and which files it has written; a landing noted meanwhile stays. One that is
-    noted between the look and the put is lost here, and found in the history by the commit that follows."""
+    """Record that the work is alive and which files it has written. A commit that was recorded meanwhile stays. One
+    that is recorded between the read and the put is overwritten here, and the commit that follows finds it in the
+    history.
+    """
     path = path_of(record.intent)
     if _decode(read_whole(store, path, INTENT_BYTES), path, record.intent).landing:
         return
@@ -111,27 +121,27 @@ def heartbeat(store: Store, record: IntentRecord, *, files: Sequence[str], now_n
 
 
 def move_base(store: Store, record: IntentRecord, base: Version) -> None:
-    """All that was committed up to here is known not to be it: later attempts need not look there."""
+    """Move the version from which later attempts search the history: up to `base`, none contains the write."""
     path = path_of(record.intent)
     current = _decode(read_whole(store, path, INTENT_BYTES), path, record.intent)
     if current.landing is None and current.base_version < base:
         store.put(path, _encode(replace(current, base_version=base)))
 
 
-def record_commit(store: Store, record: IntentRecord, landing: CommitSummary, *, now_ns: int) -> None:
-    store.put(path_of(record.intent), _encode(replace(record, landing=landing, heartbeat_ns=now_ns)))
+def record_commit(store: Store, record: IntentRecord, summary: CommitSummary, *, now_ns: int) -> None:
+    store.put(path_of(record.intent), _encode(replace(record, landing=summary, heartbeat_ns=now_ns)))
 
 
-def read_records(store: Store, wanted: Callable[[ObjectInfo], bool]) -> Sequence[tuple[ObjectInfo, IntentRecord]]:
-    """Those that are wanted by their name and by when the store last heard of them; the others are not read. One that
-    went meanwhile is left out."""
-    found = []
-    for listed in filter(wanted, load_details(store.list(DIRECTORY))):
+def read_records(store: Store, is_wanted: Callable[[ObjectInfo], bool]) -> Sequence[tuple[ObjectInfo, IntentRecord]]:
+    """Read the records that `is_wanted` selects by path and time of the last change. A record that is removed meanwhile
+    is left out."""
+    records = []
+    for listed in filter(is_wanted, load_details(store.list(DIRECTORY))):
         try:
-            found.append((listed, _decode(read_whole(store, listed.path, INTENT_BYTES), listed.path)))
+            records.append((listed, _decode(read_whole(store, listed.path, INTENT_BYTES), listed.path)))
         except NotFound:
             continue
-    return found
+    return records
 
 
 def read_record(store: Store, path: str) -> IntentRecord:
@@ -139,9 +149,9 @@ def read_record(store: Store, path: str) -> IntentRecord:
 
 
 def _encode(record: IntentRecord) -> bytes:
-    landing = record.landing
-    members = {name: getattr(record, name) for name in _FIELDS}
-    members["landing"] = landing and {name: getattr(landing, name) for name in _FIELDS_OF_LANDING}
+    summary = record.landing
+    members = {name: getattr(record, name) for name in _RECORD_FIELDS}
+    members["landing"] = summary and {name: getattr(summary, name) for name in _SUMMARY_FIELDS}
     return json.dumps(members).encode()
 
 
@@ -168,6 +178,6 @@ def _check_types(record: IntentRecord) -> None:
         numbers += [landing.version, landing.rows_added, landing.rows_removed, landing.files, landing.bytes]
         texts.append(landing.operation)
     if not all(isinstance(text, str) for text in texts) or not all(type(number) is int for number in numbers):
-        raise TypeError("a field is of another type")
+        raise TypeError("a field has the wrong type")
     if min(numbers) < 0:
         raise ValueError("a number is negative")

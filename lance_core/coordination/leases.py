@@ -1,13 +1,13 @@
-"""What those who remove old things and those who begin to use them tell each other.
+"""Leases and sweep notices: a handshake between writers that begin to use old files and cleanups that remove them.
 
-    hold     "version 7 is about to be restored", "these files are about to be named": a cleanup that reads it leaves
-             them alone
-    notice   "these versions go, and these files": written by a cleanup before it looks at names, holds and intents for
-             the last time
+    lease           "version 7 is about to be restored", "these files are about to be referenced": a cleanup that reads
+                    it keeps them
+    sweep notice    "these versions and files will be removed": a cleanup writes it before it reads references, leases
+                    and intents for the last time
 
-Each writes its own word first and only then looks for the other's, so that of two who meet at least one sees the other:
-the cleanup spares what is held, and who comes to hold what was given notice of is refused. A word is taken back when
-its work is done. One that a killed process left behind counts for `EXPIRY`, by the store's clock.
+Each side writes its own record first and only then looks for the other's, so that at least one of two sees the other:
+the cleanup keeps what is leased, and a lease on something that a notice announces is refused. A record is removed when
+its work is done. A record left by a killed process is ignored after `EXPIRY`, by the store's clock.
 """
 
 import json
@@ -27,44 +27,45 @@ EXPIRY = timedelta(days=30)
 LEASE_DIRECTORY = f"{naming.PROJECT_DIRECTORY}/holds"
 NOTICE_DIRECTORY = f"{naming.PROJECT_DIRECTORY}/notices"
 _FILES_PER_RECORD = 100_000
-"""Names in one hold or notice, so that whoever has to read it may (`limits.py`)."""
+"""Maximum number of names in one record, so that readers accept its size (`limits.py`)."""
 _Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Work that is about to use what is there, and no version names for it yet."""
+    """Claim on a version, or on files that no version references yet, for a purpose."""
 
     purpose: str
     version: int | None = None
     files: tuple[str, ...] = ()
 
     def parts(self) -> "Iterator[Lease]":
-        """One that may be too long for its readers, as several."""
+        """Split the lease into records that readers accept."""
         return (replace(self, files=self.files[piece]) for piece in _slices(len(self.files)))
 
 
 @dataclass(frozen=True, slots=True)
 class SweepNotice:
-    """What a cleanup is about to remove, from its table's root."""
+    """Announcement of what a cleanup is about to remove; paths are relative to the table's root."""
 
     versions: tuple[int, ...]
     files: tuple[str, ...]
-    """Those that no version names; what only the versions name goes with them."""
+    """Orphan files. Files that only the removed versions reference are not listed."""
 
     def parts(self) -> "Iterator[SweepNotice]":
+        """Split the notice into records that readers accept."""
         for piece in _slices(max(len(self.versions), len(self.files))):
             yield SweepNotice(self.versions[piece], self.files[piece])
 
 
 def _slices(count: int) -> Iterator[slice]:
-    """At least one."""
+    """Yield slices that cover `count` items; at least one slice."""
     return (slice(start, start + _FILES_PER_RECORD) for start in range(0, max(count, 1), _FILES_PER_RECORD))
 
 
 def acquire(store: Store, lease: Lease, runtime: Runtime) -> str:
-    """The name of the hold, for `release`. Refused where a cleanup may be removing what is wanted: ask for it before
-    looking whether it is there."""
+    """Acquire a lease and return its path, for `release`. Raise `StorageError` if a cleanup may be removing what it
+    covers. Acquire it before checking that the version or files exist."""
     path = f"{LEASE_DIRECTORY}/{runtime.new_uuid().hex}.json"
     store.put(path, json.dumps({"what": lease.purpose, "version": lease.version, "files": lease.files}).encode())
     try:
@@ -76,12 +77,13 @@ def acquire(store: Store, lease: Lease, runtime: Runtime) -> str:
 
 
 def release(store: Store, path: str) -> None:
-    """Of a hold or a notice: it is done. At best effort, since it is forgotten by itself."""
+    """Remove a lease or a notice whose work is done. Errors are ignored, since it expires."""
     with suppress(StorageError):
         store.delete(path)
 
 
 def active_leases(store: Store, *, now: datetime) -> Iterator[Lease]:
+    """Read the leases that have not expired."""
     for listed in load_details(store.list(LEASE_DIRECTORY)):
         if now - listed.modified <= EXPIRY:
             with suppress(NotFound):
@@ -90,20 +92,21 @@ def active_leases(store: Store, *, now: datetime) -> Iterator[Lease]:
 
 def read_lease(store: Store, path: str) -> Lease:
     record = _read_json_object(store, path)
-    what, version, files = record.get("what"), record.get("version"), record.get("files")
-    if not isinstance(what, str) or not (version is None or type(version) is int) or not _is_list_of(files, str):
-        raise Corrupt("is not the record of a hold", path=path, field="hold")
-    return Lease(what, version, tuple(files))
+    purpose, version, files = record.get("what"), record.get("version"), record.get("files")
+    if not isinstance(purpose, str) or not (version is None or type(version) is int) or not _is_list_of(files, str):
+        raise Corrupt("is not the record of a lease", path=path, field="lease")
+    return Lease(purpose, version, tuple(files))
 
 
 def announce_sweep(store: Store, notice: SweepNotice, runtime: Runtime) -> str:
-    """The name of the notice, for `release`."""
+    """Write a notice and return its path, for `release`."""
     path = f"{NOTICE_DIRECTORY}/{runtime.new_uuid().hex}.json"
     store.put(path, json.dumps({"versions": notice.versions, "files": notice.files}).encode())
     return path
 
 
 def sweep_notices(store: Store) -> Iterator[tuple[ObjectInfo, SweepNotice]]:
+    """Read all notices."""
     for listed in load_details(store.list(NOTICE_DIRECTORY)):
         with suppress(NotFound):
             yield listed, read_notice(store, listed.path)
@@ -113,23 +116,24 @@ def read_notice(store: Store, path: str) -> SweepNotice:
     record = _read_json_object(store, path)
     versions, files = record.get("versions"), record.get("files")
     if not (_is_list_of(versions, int) and _is_list_of(files, str)):
-        raise Corrupt("is not the notice of a cleanup", path=path, field="notice")
+        raise Corrupt("is not the sweep notice of a cleanup", path=path, field="notice")
     return SweepNotice(tuple(versions), tuple(files))
 
 
 def check_not_being_swept(store: Store, lease: Lease) -> None:
-    """That no cleanup has given notice of it."""
+    """Raise `StorageError` if a cleanup has announced to remove what the lease covers."""
     for listed, notice in sweep_notices(store):
         if lease.version in notice.versions:
             raise _swept_error(store, listed, f"version {lease.version}", lease.purpose)
-        if going := set(lease.files) & set(notice.files):
-            raise _swept_error(store, listed, f"{len(going)} of its files, {min(going)} for one,", lease.purpose)
+        if swept := set(lease.files) & set(notice.files):
+            raise _swept_error(store, listed, f"{len(swept)} of its files, such as {min(swept)},", lease.purpose)
 
 
-def _swept_error(store: Store, notice: ObjectInfo, thing: str, what: str) -> StorageError:
+def _swept_error(store: Store, notice: ObjectInfo, subject: str, purpose: str) -> StorageError:
     return StorageError(
-        f"{store.description}: {what} cannot be done, since {thing} may be going at this moment: a cleanup gave notice "
-        f"of it ({notice.path}). Repeat it when the cleanup is over; one that was killed is finished by the next one"
+        f"{store.description}: {purpose} is not possible now, since a cleanup may be removing {subject} at this "
+        f"moment: it announced so in {notice.path}. Repeat it when the cleanup has ended; the next cleanup completes "
+        "one that was killed"
     )
 
 
@@ -139,12 +143,12 @@ def _read_json_object(store: Store, path: str) -> dict[str, object]:
     try:
         record = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise Corrupt(f"is no JSON: {error}", path=path, field="record") from error
+        raise Corrupt(f"is not JSON: {error}", path=path, field="record") from error
     if not isinstance(record, dict):
-        raise Corrupt("is no JSON object", path=path, field="record")
+        raise Corrupt("is not a JSON object", path=path, field="record")
     return record
 
 
 def _is_list_of(values: object, kind: type[_Kind]) -> TypeGuard[list[_Kind]]:
-    """A truth value is no number here."""
+    """Tell whether `values` is a list of exactly this type; a bool is not an int here."""
     return isinstance(values, list) and all(type(value) is kind for value in values)

@@ -1,11 +1,12 @@
-"""The memory of work that may be interrupted: one small record for each fragment that is done, under the work's key.
+"""Progress records: remember which fragments of a resumable job are done, by the key of the job.
 
-    _lance_assets/work/{sha256 of the key}/plan.json               what the work is; the same key is no other work
-    _lance_assets/work/{sha256 of the key}/fragment-{number}.bin   a fragment as it was, with the file written for it
+    _lance_assets/work/{sha256 of the key}/plan.json               description of the job, which owns the key
+    _lance_assets/work/{sha256 of the key}/fragment-{number}.bin   the fragment as it was read, with the new file
 
-A record is put when its file is complete, by whoever wrote it. It promises nothing: the file may be gone, the fragment
-another one by now; who finds it looks. Records go when their work has landed, and when nobody heard of it for long
-(`maintenance/retention_guards.py`). What the work is, this module does not know.
+The worker that wrote a file puts its record when the file is complete. A record guarantees nothing: the file may be
+gone, and the table's fragment may have changed; the reader of a record checks both. Records are removed when their job
+is committed, and when the job was idle for long (`maintenance/retention_guards.py`). This module does not know what a
+job does. Start with `claim`.
 """
 
 import hashlib
@@ -38,23 +39,26 @@ def check_resume_key(key: object) -> None:
 
 
 def claim(store: Store, key: str, plan: Mapping[str, str]) -> None:
-    """That this key stands for this work, from now on or since somebody began it."""
+    """Claim a key for a job, or confirm that it belongs to this job. Raise `InvalidInput` if it belongs to another."""
     path = f"{directory_of(key)}/{_PLAN}"
-    mine = json.dumps({"key": key, **plan}, sort_keys=True, indent=1).encode()
-    if store.create(path, mine) is Put.CREATED:
+    encoded = json.dumps({"key": key, **plan}, sort_keys=True, indent=1).encode()
+    if store.create(path, encoded) is Put.CREATED:
         return
     try:
-        there = json.loads(read_whole(store, path, INTENT_BYTES))
+        existing = json.loads(read_whole(store, path, INTENT_BYTES))
     except NotFound as error:
-        raise StorageError(f"{store.description}: whether {path} was written is not known; repeat it") from error
+        raise StorageError(
+            f"{store.description}: it is not known whether {path} was written; repeat the call"
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise Corrupt(f"is no JSON: {error}", path=path, field="plan") from error
-    ours = json.loads(mine)
-    if there != ours:
-        other = sorted(name for name in ours if not isinstance(there, dict) or there.get(name) != ours[name])
+        raise Corrupt(f"is not JSON: {error}", path=path, field="plan") from error
+    ours = json.loads(encoded)
+    if existing != ours:
+        theirs = existing if isinstance(existing, dict) else {}
+        different = sorted(name for name in ours if theirs.get(name) != ours[name])
         raise InvalidInput(
-            f"{store.description}: resume_key {key!r} stands for other work already: it differs in {', '.join(other)}. "
-            "Give this work a key of its own"
+            f"{store.description}: resume_key {key!r} belongs to another job already, which differs in "
+            f"{', '.join(different)}. Give this job a key of its own"
         )
 
 
@@ -63,7 +67,7 @@ def record_fragment(store: Store, directory: str, done: Fragment) -> None:
 
 
 def completed_fragments(store: Store, directory: str) -> Iterator[Fragment]:
-    """What has been noted. A record that cannot be read counts for nothing: its fragment is done once more."""
+    """Read the recorded fragments. A record that cannot be read is skipped, and its fragment is computed again."""
     for listed in store.list(directory):
         matched = _RECORD.fullmatch(listed.path.rpartition("/")[2])
         if matched is None:
@@ -75,18 +79,18 @@ def completed_fragments(store: Store, directory: str) -> Iterator[Fragment]:
 
 
 def completed_ids(store: Store, directory: str) -> set[int]:
-    """Of the fragments that have been noted."""
-    found = (_RECORD.fullmatch(listed.path.rpartition("/")[2]) for listed in store.list(directory))
-    return {int(matched[1]) for matched in found if matched}
+    """List the ids of the recorded fragments."""
+    matches = (_RECORD.fullmatch(listed.path.rpartition("/")[2]) for listed in store.list(directory))
+    return {int(matched[1]) for matched in matches if matched}
 
 
-def remove_fragment(store: Store, directory: str, number: int) -> None:
-    store.delete(f"{directory}/fragment-{number}.bin")
+def remove_fragment(store: Store, directory: str, fragment_id: int) -> None:
+    store.delete(f"{directory}/fragment-{fragment_id}.bin")
 
 
 def remove_records(store: Store, directory: str) -> None:
-    """The plan last: as long as there is a record, what it belongs to can be told. At best effort, since a cleanup
-    does it too."""
+    """Remove all records of a job, the plan last: while a record exists, the job it belongs to can be identified.
+    Errors are ignored, since cleanup removes the records too."""
     with suppress(StorageError):
         paths = [listed.path for listed in store.list(directory)]
         for path in sorted(paths, key=lambda path: path.endswith(_PLAN)):
@@ -95,7 +99,7 @@ def remove_records(store: Store, directory: str) -> None:
 
 
 def last_activity(store: Store) -> dict[str, datetime]:
-    """The directories of all work, each with when the last of its records was put."""
+    """Return the directories of all jobs with the time at which the last record of each was put."""
     last: dict[str, datetime] = {}
     for info in load_details(store.walk(DIRECTORY)):
         directory = info.path.rpartition("/")[0]

@@ -1,10 +1,10 @@
-"""Threads of one process that want to know the same at the same time ask once.
+"""Single-flight: threads of one process that ask the same question at the same time share one call.
 
-    one asks  ──►  one of those who came meanwhile asks for all of them  ──►  ...
+    one thread calls  ──►  one of the threads that arrived meanwhile calls for all of them  ──►  ...
 
-An answer that was on its way before somebody came may miss what they know already, so nobody is given it: who comes
-waits for the next one, and shares that. Nobody waits for company; who comes alone asks at once. Where the one who asked
-for others got no answer, each of them asks by itself.
+A call that began before a thread arrived may miss what that thread knows already, so its result is not given to that
+thread: it waits for the next call and shares that one. No thread waits for others to arrive; a lone thread calls at
+once. If the call of another thread fails, each waiting thread calls by itself. Start with `SingleFlight.do`.
 """
 
 import os
@@ -16,86 +16,90 @@ from typing import Generic, TypeVar
 Answer = TypeVar("Answer")
 
 _PATIENCE_SECONDS = 10.0
-"""Who has waited for so long for a question before theirs goes on without its end."""
+"""Maximum time to wait for the call of another thread."""
 
 
 @dataclass(slots=True, eq=False)
 class _Flight(Generic[Answer]):
-    """One question, and all who are given its answer."""
+    """One call, and the threads that share its answer."""
 
     thread: int
-    """Of who asks."""
-    following: "_Flight[Answer] | None" = None
-    begins: threading.Event = field(default_factory=threading.Event)
-    ended: threading.Event = field(default_factory=threading.Event)
+    """Thread that makes the call."""
+    next: "_Flight[Answer] | None" = None
+    """Call of the threads that arrived during this one."""
+    may_begin: threading.Event = field(default_factory=threading.Event)
+    has_ended: threading.Event = field(default_factory=threading.Event)
     answer: tuple[Answer] | None = None
+    """The answer in a tuple; None until the call has succeeded."""
 
 
 class SingleFlight(Generic[Answer]):
-    """Of one kind, by what they are about. There is one of these in a module, for as long as the process lasts."""
+    """Calls of one kind, by key. A module holds one instance for the life of the process."""
 
     def __init__(self) -> None:
         self._forget()
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        """In a forked process: those who ask are threads of the other one."""
+        """Start without calls in a forked process: those in progress belong to threads of its parent."""
         self._lock = threading.Lock()
-        self._asked: dict[Hashable, _Flight[Answer]] = {}
+        self._current: dict[Hashable, _Flight[Answer]] = {}
 
-    def do(self, key: Hashable, question: Callable[[], Answer]) -> Answer:
-        """What `question` says, asked by this thread or by another, after this was called. Of one thing, everybody's
-        question has to be as good as another's."""
-        mine = _Flight[Answer](threading.get_ident())
+    def do(self, key: Hashable, call: Callable[[], Answer]) -> Answer:
+        """Return the result of a `call` that began after this method was called, by this thread or by another one. The
+        calls of one key must be equivalent."""
+        own = _Flight[Answer](threading.get_ident())
         try:
-            joined = self._join(key, mine)
-            if joined is None:  # within a question of its own, for which it cannot wait
-                return question()
-            if joined is not mine:
-                joined.ended.wait(_PATIENCE_SECONDS)
-                return joined.answer[0] if joined.answer else question()
-            if not mine.begins.wait(_PATIENCE_SECONDS):
-                self._take_over(key, mine)
-            answer = question()
-            mine.answer = (answer,)
+            joined = self._join(key, own)
+            if joined is None:  # this thread is in a call for the same key and cannot wait for itself
+                return call()
+            if joined is not own:
+                joined.has_ended.wait(_PATIENCE_SECONDS)
+                return joined.answer[0] if joined.answer else call()
+            if not own.may_begin.wait(_PATIENCE_SECONDS):
+                self._take_over(key, own)
+            answer = call()
+            own.answer = (answer,)
             return answer
         finally:
             try:
-                self._leave(key, mine)
+                self._leave(key, own)
             except BaseException:  # interrupted on the way out
-                self._leave(key, mine)
+                self._leave(key, own)
                 raise
 
-    def _join(self, what: Hashable, mine: _Flight[Answer]) -> _Flight[Answer] | None:
-        """Its own round, if it is the first of one: that begins at once, or after the one that is asked now."""
+    def _join(self, key: Hashable, own: _Flight[Answer]) -> _Flight[Answer] | None:
+        """Return the call to wait for; `own` if this thread is the first to arrive, which makes the call itself, at
+        once or after the current one. None if the current call is this thread's."""
         with self._lock:
-            now = self._asked.get(what)
-            if now is None:
-                self._asked[what] = mine
-                mine.begins.set()
-                return mine
-            if now.thread == mine.thread:
+            current = self._current.get(key)
+            if current is None:
+                self._current[key] = own
+                own.may_begin.set()
+                return own
+            if current.thread == own.thread:
                 return None
-            if now.following is None:
-                now.following = mine
-            return now.following
+            if current.next is None:
+                current.next = own
+            return current.next
 
-    def _take_over(self, what: Hashable, mine: _Flight[Answer]) -> None:
-        """From one who still asks, and whose leaving will then change nothing here."""
+    def _take_over(self, key: Hashable, own: _Flight[Answer]) -> None:
+        """Replace a current call that takes too long. When its thread leaves, nothing changes here."""
         with self._lock:
-            self._asked[what] = mine
+            self._current[key] = own
 
-    def _leave(self, what: Hashable, mine: _Flight[Answer]) -> None:
-        """Whoever is interrupted in here does it again from the beginning: no step may rely on the one before it."""
+    def _leave(self, key: Hashable, own: _Flight[Answer]) -> None:
+        """End this thread's part and let the next call begin. The caller repeats an interrupted call, so no step may
+        rely on the one before it."""
         with self._lock:
-            now = self._asked.get(what)
-            if now is mine:
-                if mine.following is None:
-                    del self._asked[what]
+            current = self._current.get(key)
+            if current is own:
+                if own.next is None:
+                    del self._current[key]
                 else:
-                    self._asked[what] = mine.following
-            elif now is not None and now.following is mine:  # interrupted before it began
-                now.following = None
-            if (after := self._asked.get(what)) is not None:
-                after.begins.set()
-        mine.ended.set()
+                    self._current[key] = own.next
+            elif current is not None and current.next is own:  # interrupted before it began
+                current.next = None
+            if (current := self._current.get(key)) is not None:
+                current.may_begin.set()
+        own.has_ended.set()

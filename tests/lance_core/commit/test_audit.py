@@ -119,7 +119,7 @@ def test_each_verb_is_shown_before_anybody_sees_it(table: Table, verb: str) -> N
     (number,) = refusing.numbers
     error = refused.value
     assert (error.uri, error.detached_version, type(error.__cause__)) == (table.uri, number, ValueError)
-    assert f"Nothing was published. What it would have become is version {number}" in str(error)
+    assert f"Nothing was published. The change stays as the detached version {number}" in str(error)
     assert f"Table.open({table.uri!r}, version={number})" in str(error)
     left = Table.open(table.uri, version=number)
     assert ids(left) == expected
@@ -469,7 +469,7 @@ def test_publishing_asks_for_files_that_may_be_going(table: Table) -> None:
     (file,) = Table.open(table.uri, version=number).fragments[-1].files
     store = LocalStore(Path(table.uri))
     noticed = announce_sweep(store, SweepNotice((number,), (file.qualified_path,)), SYSTEM_RUNTIME)
-    with pytest.raises(StorageError, match="may be going at this moment"):
+    with pytest.raises(StorageError, match="a cleanup may be removing"):
         table.publish(number)
     release(store, noticed)
     assert ids(table.publish(number).table) == [*range(8), 50]

@@ -142,7 +142,7 @@ def test_a_notice_that_is_none_leaves_what_landed_undecided(versions: str) -> No
         paused.now += timedelta(hours=2)
         paused.stored.put("_lance_assets/notices/a.json", b'{"versions": %s, "files": []}' % versions.encode())
 
-    with pytest.raises(CommitUndecided, match="is not the notice of a cleanup"):
+    with pytest.raises(CommitUndecided, match="is not the sweep notice of a cleanup"):
         paused.append(stands_still)
 
 

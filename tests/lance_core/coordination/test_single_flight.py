@@ -30,7 +30,7 @@ class Watched(SingleFlight[Answer]):
 
     def _join(self, what: Hashable, mine: "single_flight._Flight[Answer]") -> "single_flight._Flight[Answer] | None":
         if self.stops:
-            mine.begins, self.stops = Stopped(self.stops), None
+            mine.may_begin, self.stops = Stopped(self.stops), None
         try:
             return super()._join(what, mine)
         finally:
@@ -91,7 +91,7 @@ def held() -> Iterator[Held]:
 def test_who_comes_alone_asks_at_once() -> None:
     asked: SingleFlight[int] = SingleFlight()
     assert (asked.do("it", lambda: 1), asked.do("it", lambda: 2)) == (1, 2)
-    assert asked._asked == {}
+    assert asked._current == {}
 
 
 def test_those_who_come_meanwhile_share_the_next_answer() -> None:
@@ -100,7 +100,7 @@ def test_those_who_come_meanwhile_share_the_next_answer() -> None:
         here.goes_on.set()
         assert here.first.result(10) == 1
         assert [each.result(10) for each in others] == [2] * 5
-        assert here.asked._asked == {}
+        assert here.asked._current == {}
 
 
 def test_another_question_is_not_waited_for() -> None:
@@ -136,7 +136,7 @@ def test_an_error_is_that_of_who_asked() -> None:
         with pytest.raises(ValueError, match="mine"):
             failing.result(10)
         assert [each.result(10) for each in others] == [5] * 3
-        assert here.asked._asked == {}
+        assert here.asked._current == {}
 
 
 def test_a_question_without_an_end_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,10 +144,10 @@ def test_a_question_without_an_end_is_not_waited_for_for_ever(monkeypatch: pytes
     with held() as here:
         assert here.comes(lambda: 8).result(10) == 8
         assert here.comes(lambda: 9).result(10) == 9, "and those who come later do not wait for it again"
-        assert here.asked._asked == {}
+        assert here.asked._current == {}
         here.goes_on.set()
         assert here.first.result(10) == 1
-        assert here.asked._asked == {}
+        assert here.asked._current == {}
 
 
 def test_who_is_interrupted_before_its_turn_leaves_nobody_waiting() -> None:
@@ -201,7 +201,7 @@ def test_no_answer_is_older_than_the_one_who_gets_it() -> None:
     lock = threading.Lock()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(again, range(8)))
-    assert asked._asked == {}
+    assert asked._current == {}
 
 
 def test_tables_that_are_opened_at_once_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

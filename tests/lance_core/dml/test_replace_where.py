@@ -255,6 +255,6 @@ def test_an_intent_lands_once(table: Table) -> None:
     assert table.refresh().version == 2
     assert first.table.transaction().properties["by"] == "me"  # type: ignore[union-attr]
     with pytest.raises(
-        InvalidInput, match="stands for another change already \\(overwrite of a slice, and this is over"
+        InvalidInput, match="belongs to another change already \\(overwrite of a slice, and this is over"
     ):
         table.overwrite(rows("b", 30), intent="fill b")
