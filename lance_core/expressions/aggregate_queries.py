@@ -9,7 +9,6 @@ query that cannot be decomposed is rejected, and the message names the part that
 `AggregateQuery.parse`.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 TABLE_NAME = "dataset"
 """Name of the table in a query, as in Lance."""
 _WHAT = "query"
+_NO_LIMIT = 2**63 - 1
 
 Step: TypeAlias = Callable[["DataFrame"], "DataFrame"]
 
@@ -202,7 +202,7 @@ def _sorted(node: "Sort") -> Step:
 
 def _limited(node: "Limit") -> Step:
     offset, limit = bounds_of(node)
-    rows_max = sys.maxsize if limit is None else limit
+    rows_max = _NO_LIMIT if limit is None else limit
     return lambda frame: frame.limit(rows_max, offset)
 
 

@@ -74,8 +74,7 @@ def resolve(expr: "Expr", schema: pa.Schema) -> "Expr":
 
 
 def is_simplified(expr: "Expr", schema: pa.Schema) -> bool:
-    """Return whether the expression compares a column with a literal of its type, so that simplifying changes
-    nothing.
+    """Return whether the expression compares a column with a literal of its type, and needs no simplification.
 
     Simplifying takes longer than everything else that a point lookup does with its condition.
     """

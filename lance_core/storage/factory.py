@@ -133,7 +133,7 @@ def is_at_or_below(uri: str, directory: str) -> bool:
     if is_in_object_store(uri) or is_in_object_store(directory):
         if not (is_in_object_store(uri) and is_in_object_store(directory)):
             return False
-        location, parent = (ObjectUri.parse(each, redacted=without_secrets(each)) for each in (uri, directory))
+        location, parent = (ObjectUri.parse(text, redacted=without_secrets(text)) for text in (uri, directory))
         return location.is_at_or_below(parent)
     path, parent_path = os.path.realpath(local_path(uri)), os.path.realpath(local_path(directory))
     return os.path.commonpath([path, parent_path]) == parent_path

@@ -36,10 +36,10 @@ class RequestErrorKind(enum.Enum):
 class RequestError(Exception):
     """Failure of one request. `detail` is the service's own code or message, free of secrets."""
 
-    def __init__(self, kind: RequestErrorKind, told: str) -> None:
-        super().__init__(f"{kind.value}: {told}" if told else kind.value)
+    def __init__(self, kind: RequestErrorKind, detail: str) -> None:
+        super().__init__(f"{kind.value}: {detail}" if detail else kind.value)
         self.kind = kind
-        self.detail = told
+        self.detail = detail
 
 
 def kind_of_status(status: int) -> RequestErrorKind:

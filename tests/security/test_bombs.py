@@ -75,7 +75,7 @@ def test_small_parts_are_counted_however_they_are_spelt(part: bytes, is_small: b
 def test_as_much_as_may_be_is_weighed() -> None:
     """Two bytes to a part, and the number of parts that are too many."""
     size_guard.check_message(b"\x12\x00" * SMALL_PARTS.maximum, path="m")
-    with pytest.raises(Unsupported, match="perhaps 2,000,001 parts of less than 16 bytes"):
+    with pytest.raises(Unsupported, match="up to 2,000,001 parts of less than 16 bytes"):
         size_guard.check_message(b"\x12\x00" * (SMALL_PARTS.maximum + 1), path="m")
 
 

@@ -82,7 +82,7 @@ def test_an_output_that_knows_few_letters(tmp_path: Path) -> None:
 def test_no_table(shell: Shell, tmp_path: Path, command: str) -> None:
     answer = shell(command, tmp_path / "nowhere")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith(f"could not look: there is no Lance table at {tmp_path}/nowhere")
+    assert answer.err.startswith(f"error: there is no Lance table at {tmp_path}/nowhere")
 
 
 @pytest.mark.parametrize("command", ["history", "show", "diff", "lineage"])
@@ -126,7 +126,7 @@ def test_secrets_are_not_taken_and_not_said(
     monkeypatch.setenv("URL", f"postgresql://me:{SECRET}@127.0.0.1:1/db")
     answer = shell(*(each.format(secret=SECRET, t=orders.uri) for each in arguments))
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith("could not look: ")
+    assert answer.err.startswith("error: ")
     assert SECRET not in answer.err
 
 
@@ -145,9 +145,7 @@ def test_a_table_whose_versions_are_reserved_elsewhere(
 
 def test_an_option_that_the_environment_does_not_have(shell: Shell) -> None:
     answer = shell("show", "s3://lake/t", "--storage-option-from", "aws_region=NOWHERE_TO_BE_FOUND")
-    assert answer.err == (
-        "could not look: the environment has no variable 'NOWHERE_TO_BE_FOUND'; set it, or name another\n"
-    )
+    assert answer.err == ("error: the environment variable 'NOWHERE_TO_BE_FOUND' is not set; set it, or name another\n")
     assert answer.code == 2
 
 
