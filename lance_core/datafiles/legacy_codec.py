@@ -57,8 +57,8 @@ class LegacyFileReader:
             FILE_METADATA_BYTES.check(tail_start - position, path=path)
             return store.read(path, position, tail_start - position) + tail
 
-        metadata = legacy_file.metadata_span(tail, size=size, path=path)
-        message = legacy_file.read_message(bytes_from(metadata.position, "metadata"), path=path, field="metadata")
+        position = legacy_file.find_metadata_position(tail, size=size, path=path)
+        message = legacy_file.read_message(bytes_from(position, "metadata"), path=path, field="metadata")
         file = LegacyFile.decode(message, size=size, path=path)
         manifest = legacy_file.read_message(bytes_from(file.schema_position, "schema"), path=path, field="schema")
         columns = LegacySchema.decode(manifest, path=path)

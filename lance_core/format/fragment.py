@@ -162,10 +162,6 @@ class DeletionFile:
         return qualify_path(self.base_id, self.path)
 
     @property
-    def read_version(self) -> Version:
-        return Version(self._message.read_version)
-
-    @property
     def deleted_rows(self) -> int | None:
         """The number of deleted rows, or `None` if an old writer did not record it."""
         return self._message.num_deleted_rows or None

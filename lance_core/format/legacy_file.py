@@ -32,14 +32,6 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A range of bytes of the file."""
-
-    position: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
 class LegacyFile:
     """Decoded metadata. The page table and the schema have to be read separately, from the positions given here."""
 
@@ -91,19 +83,18 @@ class LegacySchema:
         return cls(TableSchema.decode(message.fields, message.schema_metadata, path=path), dictionaries)
 
 
-def metadata_span(tail: bytes, *, size: int, path: str) -> Span:
+def find_metadata_position(tail: bytes, *, size: int, path: str) -> int:
     """Return the position of the metadata message, from the last bytes of the file."""
     if len(tail) < framing.FOOTER.size:
         raise Corrupt(f"is {size} bytes long, which is too short for a data file", path=path, field="footer")
     position, _major, _minor, magic = framing.FOOTER.unpack(tail[-framing.FOOTER.size :])
     if magic != framing.MAGIC:
         raise Corrupt(f"ends in {magic!r} instead of {framing.MAGIC!r}", path=path, field="footer.magic")
-    length = size - framing.FOOTER.size - position
-    if position < 0 or length < _LENGTH.size:
+    if not 0 <= position <= size - framing.FOOTER.size - _LENGTH.size:
         raise Corrupt(
             f"its footer places the metadata at byte {position} of {size}", path=path, field="footer.position"
         )
-    return Span(position, length)
+    return int(position)
 
 
 def read_message(section: bytes, *, path: str, field: str) -> bytes:

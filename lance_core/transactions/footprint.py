@@ -62,7 +62,7 @@ def config_of(operation: Operation) -> MapUpdate | None:
 
 
 def have_common_key(ours: MapUpdate | None, theirs: MapUpdate | None) -> bool:
-    """Return whether both updates set the same key. A key that both delete does not count."""
+    """Return whether both updates change the same key. A key that both delete does not count."""
     if ours is None or theirs is None:
         return False
     both = ours.entries.keys() & theirs.entries.keys()

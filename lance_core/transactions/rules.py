@@ -33,7 +33,7 @@ def incompatible(ours: Operation, theirs: Operation) -> Verdict:
 
 
 def plan_again(ours: Operation, theirs: Operation) -> Verdict:
-    """One of the two operations replaces every fragment or the whole schema and has not seen the other one."""
+    """One of the two operations states every fragment or the whole schema, and has not seen the other one."""
     return Verdict.RETRY
 
 
@@ -123,7 +123,7 @@ def both_replace(ours: Operation, theirs: Operation) -> Verdict:
 
 
 def same_config_keys(ours: Operation, theirs: Operation) -> Verdict:
-    """Both set the same config key to a value, and the user has to decide which one is meant."""
+    """Both change the same config key, and the user has to decide which value is meant."""
     our_config, their_config = config_of(ours), config_of(theirs)
     return incompatible_if(have_common_key(our_config, their_config))
 
@@ -136,7 +136,7 @@ def settings_of_what_went(ours: Operation, theirs: Operation) -> Verdict:
 
 
 def same_settings(ours: Operation, theirs: Operation) -> Verdict:
-    """Both set the same key of a map or the metadata of the same column. The metadata of the schema counts as one
+    """Both change the same key of a map or the metadata of the same column. The metadata of the schema counts as one
     setting. A config key that both delete is no conflict."""
     assert isinstance(ours, op.UpdateConfig)
     assert isinstance(theirs, op.UpdateConfig)
