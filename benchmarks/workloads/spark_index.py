@@ -18,7 +18,7 @@ from benchmarks.harness import Case, Entrant, Scale, Side, Stage, Told
 from benchmarks.report import Facts
 from lance_assets.spark import SparkSettings, build_index, count_rows, open_session, read
 from lance_core import Table
-from lance_core.tasks import index_build
+from lance_core.tasks.indices import index_build
 
 _ROWS: Mapping[Scale, int] = {Scale.SMOKE: 20_000, Scale.DEFAULT: 2_000_000, Scale.FULL: 10_000_000}
 _REPETITIONS: Mapping[Scale, int] = {Scale.SMOKE: 1, Scale.DEFAULT: 3, Scale.FULL: 5}
@@ -62,7 +62,9 @@ class SparkIndex:
                 f"BTREE of {rows} shuffled whole numbers",
                 (
                     Entrant(
-                        "ours", Side.OURS, lambda: _Building(spark, place, _by_spark(spark, index_build.SINGLE_WORKER_ROWS_MAX))
+                        "ours",
+                        Side.OURS,
+                        lambda: _Building(spark, place, _by_spark(spark, index_build.SINGLE_WORKER_ROWS_MAX)),
                     ),
                     Entrant("ours, in pieces", Side.OURS, lambda: _Building(spark, place, _by_spark(spark, 0))),
                     Entrant("ours, without Spark", Side.OURS, lambda: _Building(spark, place, _alone)),

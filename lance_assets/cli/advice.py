@@ -1,7 +1,8 @@
-"""What would do a table good, and the call that does it: small files, deleted rows, old versions, indices that lag.
+"""Advice: maintenance that would improve a table, and the call that performs it: small files, deleted rows, old
+versions, lagging indices.
 
-Compaction itself is asked what it would do, so that nothing is advised that would change nothing. A question that
-cannot be answered is left out: what is wrong with a table is said by fsck.
+Compaction advice asks the compaction planner, so that nothing is recommended that would change nothing. Advice that
+cannot be determined is left out, since `fsck` reports the problems of a table.
 """
 
 from collections.abc import Iterator
@@ -13,41 +14,43 @@ from lance_assets.common.text import format_count
 from lance_assets.lineage.render import without_credentials
 from lance_core import LanceError, Table
 from lance_core.shell import Access
-from lance_core.tasks.compact import groups_to_compact
+from lance_core.tasks.compaction.compact import groups_to_compact
 from lance_core.tasks.driver import TableRef
 
 _KEEP_FOR, _KEEP_VERSIONS = timedelta(days=14), 10
-"""What cleanup removes and keeps, unless it is told otherwise."""
+"""Defaults of `cleanup`."""
 _NAMED_MAX = 5
 _SEGMENTS_MAX = 16
 _V2_NAME_DIGITS = 20
-"""Digits of a manifest's name, since they sort with the newest first."""
+"""Digits in a manifest name of the V2 naming scheme, which sorts the newest version first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
+    """Recommendation with the call that follows it."""
+
     rule: str
-    """A short name that stays, for programs."""
+    """Stable short name, for programs."""
     problem: str
     remedy: str
     is_actionable: bool = True
-    """Whether somebody had better do it; what is False is only worth knowing."""
+    """False if it is only for information."""
 
 
 def collect_advice(table: Table, access: Access, *, now: datetime, old_versions: bool) -> Iterator[Advice]:
-    """`table` is at its newest version. Looking for old versions reads all of them."""
-    opened = f'Table.open("{without_credentials(table.uri)}")'
-    yield from _advise_compaction(table, access, opened)
-    yield from _advise_indices(table, opened)
+    """Yield the advice for the newest version of a table. `old_versions` includes advice that reads all versions."""
+    open_call = f'Table.open("{without_credentials(table.uri)}")'
+    yield from _advise_compaction(table, access, open_call)
+    yield from _advise_indices(table, open_call)
     if old_versions:
-        yield from _advise_cleanup(table, opened, now)
-    yield from _advise_migration(table, opened)
+        yield from _advise_cleanup(table, open_call, now)
+    yield from _advise_migration(table, open_call)
 
 
-def _advise_compaction(table: Table, access: Access, opened: str) -> Iterator[Advice]:
-    where = TableRef(table.uri, storage_options=access.storage_options, manifest_store=access.manifest_store)
+def _advise_compaction(table: Table, access: Access, open_call: str) -> Iterator[Advice]:
+    reference = TableRef(table.uri, storage_options=access.storage_options, manifest_store=access.manifest_store)
     try:
-        groups = groups_to_compact(where)
+        groups = groups_to_compact(reference)
     except LanceError:
         return
     if not groups:
@@ -62,94 +65,98 @@ def _advise_compaction(table: Table, access: Access, opened: str) -> Iterator[Ad
     )
     yield Advice(
         "small_files_or_deletions",
-        f"{len(chosen):,} of {format_count(len(table.fragments), 'fragment')} are small, or have many deleted rows{rows}; "
-        f"compaction writes them anew as {format_count(len(groups), 'group')}",
-        f'{opened}.compact(), or on Spark: compact(spark, "{without_credentials(table.uri)}")',
+        f"{len(chosen):,} of {format_count(len(table.fragments), 'fragment')} are small, or have many deleted rows"
+        f"{rows}; compaction rewrites them as {format_count(len(groups), 'group')}",
+        f'{open_call}.compact(), or on Spark: compact(spark, "{without_credentials(table.uri)}")',
     )
 
 
-def _advise_indices(table: Table, opened: str) -> Iterator[Advice]:
+def _advise_indices(table: Table, open_call: str) -> Iterator[Advice]:
+    uri = without_credentials(table.uri)
     for state in index_states(table):
         if state.why_unused is not None and state.covered != 0:
             yield Advice(
                 "index_unused",
                 f"the index {state.name!r} on {', '.join(state.columns)} {state.why_unused}; no query here uses it",
-                f"{opened}.drop_index({state.name!r}) and create_index, once nobody else needs it"
+                f"{open_call}.drop_index({state.name!r}) and create_index, unless another program uses the index"
                 if state.is_known
-                else "nothing needs to be done where others use it",
+                else "no action is needed if another program uses it",
                 is_actionable=state.is_known,
             )
         elif state.segments >= _SEGMENTS_MAX:
             yield Advice(
                 "index_segments",
-                f"the index {state.name!r} has {state.segments:,} segments, each of which a query looks into",
-                f'{opened}.optimize_indices(merge="all")',
+                f"the index {state.name!r} has {state.segments:,} segments, and queries search each of them",
+                f'{open_call}.optimize_indices(merge="all")',
             )
         if state.uncovered_rows:
             yield Advice(
                 "index_lags",
                 f"the index {state.name!r} on {', '.join(state.columns)} does not cover "
-                f"{format_count(state.uncovered_rows, 'row')} in {format_count(state.uncovered, 'fragment')}; queries scan them",
-                f'{opened}.optimize_indices(), or on Spark: optimize_indices(spark, "{without_credentials(table.uri)}")'
+                f"{format_count(state.uncovered_rows, 'row')} in {format_count(state.uncovered, 'fragment')}; queries "
+                "scan them",
+                f'{open_call}.optimize_indices(), or on Spark: optimize_indices(spark, "{uri}")'
                 if state.is_known
-                else f'lance.dataset("{without_credentials(table.uri)}").optimize.optimize_indices(), of pylance',
+                else f'with pylance: lance.dataset("{uri}").optimize.optimize_indices()',
             )
 
 
-def _advise_cleanup(table: Table, opened: str, now: datetime) -> Iterator[Advice]:
-    """By what versions say of their age. A dry run of cleanup knows better, and leaves a file on the store for it."""
+def _advise_cleanup(table: Table, open_call: str, now: datetime) -> Iterator[Advice]:
+    """Yield advice by the ages that versions record. A dry run of cleanup would be more exact, but writes a file to
+    the store."""
     try:
         infos = table.versions()
         tagged = {
             tag.version: f"the tag {name!r}" for name, tag in table.tags.list().items() if tag.branch == table.branch
         }
-        begun = {
+        forked = {
             branch.parent_version: f"the branch {name!r}"
             for name, branch in table.branches.list().items()
             if branch.parent_branch == table.branch
         }
     except LanceError:
         return
-    named = tagged | begun
+    referenced = tagged | forked
     old = [info for info in infos[:-_KEEP_VERSIONS] if now - info.timestamp > _KEEP_FOR]
-    free = [info for info in old if info.version not in named]
+    free = [info for info in old if info.version not in referenced]
     if free:
         yield Advice(
             "old_versions",
-            f"{format_count(len(free), 'version')} older than {_KEEP_FOR.days} days and not among the newest {_KEEP_VERSIONS}, which no tag "
-            f"and no branch names; the oldest is version {free[0].version}, of {free[0].timestamp:%Y-%m-%d}",
-            f"{opened}.cleanup(), after a look at what cleanup(dry_run=True) would remove",
+            f"{format_count(len(free), 'version')} older than {_KEEP_FOR.days} days and not among the newest "
+            f"{_KEEP_VERSIONS}, without a tag or a branch; the oldest is version {free[0].version}, of "
+            f"{free[0].timestamp:%Y-%m-%d}",
+            f"{open_call}.cleanup(); cleanup(dry_run=True) shows what it would remove",
         )
-    if kept := [named[info.version] for info in old if info.version in named]:
+    if kept := [referenced[info.version] for info in old if info.version in referenced]:
         shown = ", ".join(kept[:_NAMED_MAX]) + (", …" if len(kept) > _NAMED_MAX else "")
         yield Advice(
             "old_versions_kept",
-            f"old versions stay because of {shown}",
-            "delete what is no longer needed, and they go with the next cleanup",
+            f"old versions are retained because of {shown}",
+            "delete the ones that are no longer needed, and the next cleanup removes the versions",
             is_actionable=False,
         )
 
 
-def _advise_migration(table: Table, opened: str) -> Iterator[Advice]:
+def _advise_migration(table: Table, open_call: str) -> Iterator[Advice]:
     name = table.manifest.path.rpartition("/")[2].partition(".")[0]
     if len(name) < _V2_NAME_DIGITS:
         yield Advice(
             "old_manifest_names",
-            "its manifests have names of the old scheme: to find the newest version takes a listing of all of them",
-            f"{opened}.migrate_manifest_names(), while no writer is at work",
+            "its manifests have names of the old scheme, so finding the newest version lists all of them",
+            f"{open_call}.migrate_manifest_names(), while no program writes the table",
             is_actionable=False,
         )
     if table.manifest.storage_version.is_legacy:
         yield Advice(
             "old_format",
             "its data files have the format of 2023, which newer libraries will stop reading",
-            f"write its rows to a new table: Table.create(uri, {opened}.to_batches())",
+            f"write its rows to a new table: Table.create(uri, {open_call}.to_batches())",
         )
     if table.id is None:
         yield Advice(
             "no_identity",
-            "it has no identity: its first version is gone, and it is another library's. A table that took its place "
-            "could not be told from it",
-            "nothing needs to be done as long as it stays where it is",
+            "it has no identity, because its first version no longer exists and another library created it; a table "
+            "that replaced it could not be distinguished from it",
+            "no action is needed unless another table is created at this location",
             is_actionable=False,
         )

@@ -36,9 +36,9 @@ from lance_assets.maintenance.plan import Plan, plan_maintenance
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.resources.lance import Access
 from lance_core import StorageError, Survey, Table
-from lance_core.tasks.compact_many import TABLE_ERRORS, TableCompaction, compact_many
+from lance_core.tasks.compaction.compact_many import TABLE_ERRORS, TableCompaction, compact_many
 from lance_core.tasks.driver import TableRef, WriteOptions
-from lance_core.tasks.index_build import optimize_indices
+from lance_core.tasks.indices.index_build import optimize_indices
 from lance_core.tasks.partitioning import Runner, Task
 
 _THREADS = 8

@@ -40,8 +40,8 @@ from lance_assets.spark.types import stored_schema
 from lance_core import Committed, InvalidInput, NotFound, Table
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.partitioning import LocalRunner
-from lance_core.tasks.replace_where import overwrite_slice
-from lance_core.tasks.write import FileLimits, append_rows, overwrite_rows, stage_locally
+from lance_core.tasks.rows.replace_where import overwrite_slice
+from lance_core.tasks.rows.write import FileLimits, append_rows, overwrite_rows, stage_locally
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,7 +10,7 @@ import dagster as dg
 
 from lance_assets.writes.context import TableReference
 from lance_core import InvalidInput
-from lance_core.tasks.write import ROWS_PER_FILE_MAX
+from lance_core.tasks.rows.write import ROWS_PER_FILE_MAX
 
 _GRACE_MIN = timedelta(hours=1)
 _OPTIONAL_COUNTS = (

@@ -28,13 +28,13 @@ from lance_assets.spark.session import classic_context
 from lance_assets.spark.types import spark_schema, stored_schema, transport_schema
 from lance_assets.spark.worker_setup import WorkerTask
 from lance_core import Committed, InvalidInput
-from lance_core.tasks import map_columns as mapping
-from lance_core.tasks import merge_columns as merging
 from lance_core.tasks import remote_errors
+from lance_core.tasks.columns import map_columns as mapping
+from lance_core.tasks.columns import merge_columns as merging
+from lance_core.tasks.columns.fill_by_address import FillTask, KeysTask, consecutive_runs
 from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
-from lance_core.tasks.fill_by_address import FillTask, KeysTask, consecutive_runs
 from lance_core.tasks.partitioning import Task
-from lance_core.tasks.write import WriteTask
+from lance_core.tasks.rows.write import WriteTask
 
 NewSchema: TypeAlias = pa.Schema | T.StructType
 _ADDRESS = "_rowaddr"

@@ -13,14 +13,14 @@ from lance_assets.spark.arrow_bridge import map_in_arrow
 from lance_assets.spark.jobs import FRAGMENT_RESULT_SCHEMA, SparkRunner
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed
-from lance_core.tasks import compact as compacting
-from lance_core.tasks import delete as deleting
-from lance_core.tasks import update as updating
-from lance_core.tasks import upsert as upserting
-from lance_core.tasks.compact import GROUPS_PER_COMMIT
+from lance_core.tasks.compaction import compact as compacting
+from lance_core.tasks.compaction.compact import GROUPS_PER_COMMIT
 from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
-from lance_core.tasks.upsert import UpsertRules
-from lance_core.tasks.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
+from lance_core.tasks.rows import delete as deleting
+from lance_core.tasks.rows import update as updating
+from lance_core.tasks.rows import upsert as upserting
+from lance_core.tasks.rows.upsert import UpsertRules
+from lance_core.tasks.rows.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
 
 
 def delete(

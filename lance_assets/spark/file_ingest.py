@@ -14,7 +14,7 @@ from lance_core import Committed
 from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
 from lance_core.tasks.ingest import coordinator as ingesting
 from lance_core.tasks.ingest.coordinator import Changed, CsvFormat, Extra, IngestRequest, ReadOptions
-from lance_core.tasks.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
+from lance_core.tasks.rows.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
 
 __all__ = ["CsvFormat", "ingest"]
 

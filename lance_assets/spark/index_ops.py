@@ -1,7 +1,7 @@
 """Index operations: Spark's workers build index segments of a Lance table, and the driver commits them once.
 
 Workers read the values from the data files and write the index files through the table's own store. No row passes
-through the JVM and no index page through the driver. `lance_core.tasks.index_build` plans the segments and the jobs.
+through the JVM and no index page through the driver. `lance_core.tasks.indices.index_build` plans the segments and the jobs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark.jobs import SparkRunner
 from lance_core import Committed
-from lance_core.tasks import index_build
 from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
-from lance_core.tasks.index_build import IndexRequest
+from lance_core.tasks.indices import index_build
+from lance_core.tasks.indices.index_build import IndexRequest
 
 
 def build_index(

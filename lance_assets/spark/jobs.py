@@ -20,7 +20,7 @@ from lance_core.tasks.partitioning import Task
 
 PARTITION_RESULT_SCHEMA = "part bigint, result binary, refusal string"
 FRAGMENT_RESULT_SCHEMA = "fragment binary, refusal string"
-"""Spark schemas of task results: `RESULT` of `lance_core.tasks.partitioning` and of `lance_core.tasks.write`."""
+"""Spark schemas of task results: `RESULT` of `lance_core.tasks.partitioning` and of `lance_core.tasks.rows.write`."""
 _SLOTS_IF_UNKNOWN = 8
 _SLOTS_MAX = 1024
 _EXECUTORS_IF_UNBOUNDED = 32

@@ -13,9 +13,9 @@ from pyspark.sql.types import StructType
 from lance_assets.spark.jobs import SparkRunner, count_task_slots, limited_driver_result, partition_numbers
 from lance_assets.spark.types import spark_schema, transport_schema
 from lance_assets.spark.worker_setup import WorkerTask
-from lance_core.tasks import aggregate as aggregating
-from lance_core.tasks import read as plans
-from lance_core.tasks.read import FetchedRows, ManifestStore, ReadTask, VersionRef, fetch_or_plan
+from lance_core.tasks.scan import aggregate as aggregating
+from lance_core.tasks.scan import read as plans
+from lance_core.tasks.scan.read import FetchedRows, ManifestStore, ReadTask, VersionRef, fetch_or_plan
 
 
 def read(

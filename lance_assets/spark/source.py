@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from lance_assets.spark.options import FormatOptions
-    from lance_core.tasks.read import ReadPlan, ScanPartition
-    from lance_core.tasks.write_handle import WriteHandle
+    from lance_core.tasks.rows.write_handle import WriteHandle
+    from lance_core.tasks.scan.read import ReadPlan, ScanPartition
 
 _ASSUMED_SLOTS = 8
 """Assumed number of task slots, since the process that plans does not know the cluster."""
@@ -67,14 +67,14 @@ class LanceDataSource(ds.DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceArrowWriter:
         from lance_assets.spark.types import stored_schema
         from lance_core import Committed
-        from lance_core.tasks.write import (
+        from lance_core.tasks.rows.write import (
             BYTES_PER_FILE_MAX,
             ROWS_PER_FILE_MAX,
             FileLimits,
             begin_append,
             begin_overwrite,
         )
-        from lance_core.tasks.write_handle import WriteHandle
+        from lance_core.tasks.rows.write_handle import WriteHandle
 
         options = self._format_options()
         options.refuse_audit("append(df, uri, audit=) or overwrite(df, uri, audit=) of lance_assets.spark")
@@ -122,7 +122,7 @@ class LanceDataSource(ds.DataSource):
     def _plan(self, schema: StructType | None) -> "ReadPlan":
         """Plan a read of the pinned version. The first call pins it, and later copies of this object share it."""
         from lance_assets.spark.types import spark_schema, transport_schema
-        from lance_core.tasks.read import VersionRef, plan_read
+        from lance_core.tasks.scan.read import VersionRef, plan_read
 
         options = self._format_options()
         tag, branch, store = map(options.get_text, ("tag", "branch", "manifest_store"))
@@ -216,7 +216,7 @@ class LanceWriter(ds.DataSourceArrowWriter):
 
     def commit(self, messages: list[ds.WriterCommitMessage | None]) -> None:
         from lance_core import StorageError
-        from lance_core.tasks.write_handle import combine_results
+        from lance_core.tasks.rows.write_handle import combine_results
 
         if self._handle is None:
             return

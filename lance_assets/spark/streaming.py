@@ -27,7 +27,7 @@ from lance_assets.spark.source import check_same_types
 from lance_assets.spark.types import spark_schema, transport_schema
 from lance_assets.spark.worker_setup import set_up_worker
 from lance_core import InvalidInput
-from lance_core.tasks.read import VersionRef
+from lance_core.tasks.scan.read import VersionRef
 from lance_core.tasks.streaming.change_feed import OnChange
 from lance_core.tasks.streaming.offsets import StreamStart
 from lance_core.tasks.streaming.stream_partitions import StreamPartition

@@ -23,9 +23,9 @@ from lance_assets.spark.types import stored_schema
 from lance_assets.spark.worker_setup import set_up_worker
 from lance_core import InvalidInput, StorageError
 from lance_core.tasks.driver import Audit
+from lance_core.tasks.rows.write import ATTEMPTS, BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, ManifestStore
 from lance_core.tasks.streaming import stream_sink
 from lance_core.tasks.streaming.stream_sink import MicroBatch, SinkMessage, StreamedWrite
-from lance_core.tasks.write import ATTEMPTS, BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, ManifestStore
 
 _QUERY, _BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 

@@ -12,8 +12,8 @@ from lance_assets.spark.jobs import FRAGMENT_RESULT_SCHEMA, SparkRunner
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed, InvalidInput
 from lance_core.tasks.driver import Audit, TableRef, WriteOptions
-from lance_core.tasks.replace_where import overwrite_slice
-from lance_core.tasks.write import (
+from lance_core.tasks.rows.replace_where import overwrite_slice
+from lance_core.tasks.rows.write import (
     ATTEMPTS,
     BYTES_PER_FILE_MAX,
     ROWS_PER_FILE_MAX,

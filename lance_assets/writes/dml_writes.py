@@ -8,7 +8,7 @@ from lance_assets.spark import compact, delete, update
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import Parameters, SparkWriteOptions, Write, substitute_parameters
 from lance_core import Committed
-from lance_core.tasks.write import ROWS_PER_FILE_MAX
+from lance_core.tasks.rows.write import ROWS_PER_FILE_MAX
 
 
 @dataclass(frozen=True, slots=True)

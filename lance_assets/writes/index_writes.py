@@ -12,8 +12,8 @@ from lance_assets.spark import build_index, optimize_indices
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import SparkWriteOptions, Write
 from lance_core import Committed, InvalidInput, LanceError, Table
-from lance_core.tasks import index_build
-from lance_core.tasks.index_build import IndexRequest
+from lance_core.tasks.indices import index_build
+from lance_core.tasks.indices.index_build import IndexRequest
 
 _NON_WORD = re.compile(r"\W+", re.ASCII)
 

@@ -28,7 +28,7 @@ from lance_assets.spark import (
     upsert,
 )
 from lance_core import Committed, Table
-from lance_core.tasks import index_build
+from lance_core.tasks.indices import index_build
 from tests.clusters import life
 from tests.clusters.blows import Blow, How, When, struck, through
 

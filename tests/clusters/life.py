@@ -34,7 +34,7 @@ from lance_assets.spark import (
     upsert_batches,
 )
 from lance_core import Table
-from lance_core.tasks import index_build
+from lance_core.tasks.indices import index_build
 
 SCHEMA = pa.schema(
     [

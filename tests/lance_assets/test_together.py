@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lance_assets import SparkAppend, SparkDelete, SparkSessionResource, WriteContext, lance_table
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_core import Table
-from lance_core.tasks.write import PlannedWrite
+from lance_core.tasks.rows.write import PlannedWrite
 from tests.lance_assets.instances import events, instance_in, partitions, run, shown, tags, tick
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-06")

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Committed, InvalidInput, SchemaMismatch, Table
-from lance_core.tasks.read import ReadTask, VersionRef, plan_read
-from lance_core.tasks.write import RESULT, FileLimits, PlannedWrite, WriteTask, begin_append
+from lance_core.tasks.rows.write import RESULT, FileLimits, PlannedWrite, WriteTask, begin_append
+from lance_core.tasks.scan.read import ReadTask, VersionRef, plan_read
 from tests.lance_core.world import cleaned
 
 VERSIONS = ["2.0", "2.1", "2.2"]

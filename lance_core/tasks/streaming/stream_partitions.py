@@ -20,7 +20,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
 from lance_core.tasks.partitioning import VersionHeader
-from lance_core.tasks.read import ScanSpec
+from lance_core.tasks.scan.read import ScanSpec
 from lance_core.tasks.streaming.change_feed import AddedRows
 from lance_core.versions.snapshot import Snapshot
 

@@ -24,8 +24,8 @@ from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.committed import Committed
 from lance_core.table.table import committed_of
-from lance_core.tasks.write import FileLimits, PlannedWrite, begin_append, begin_overwrite, collect_fragments
-from lance_core.tasks.write_handle import WriteHandle, combine_results
+from lance_core.tasks.rows.write import FileLimits, PlannedWrite, begin_append, begin_overwrite, collect_fragments
+from lance_core.tasks.rows.write_handle import WriteHandle, combine_results
 from lance_core.versions.location import Location, locate
 from lance_core.versions.snapshot import load_latest
 

@@ -20,7 +20,7 @@ from lance_core.format.ids import Version
 from lance_core.format.refs import MAIN
 from lance_core.runtime import SYSTEM_RUNTIME, Runtime
 from lance_core.storage.store import ReportsLastChange
-from lance_core.tasks.read import VersionRef, plan_read
+from lance_core.tasks.scan.read import VersionRef, plan_read
 from lance_core.tasks.streaming.change_feed import AddedRows, OnChange, rows_added_by
 from lance_core.tasks.streaming.offsets import NOT_STARTED, Offset, StreamStart
 from lance_core.tasks.streaming.stream_partitions import (

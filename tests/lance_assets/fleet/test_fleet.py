@@ -22,7 +22,7 @@ from lance_assets import Maintenance, SparkAppend, SparkSessionResource, lance_f
 from lance_assets.common.text import escape_markdown
 from lance_core import Committed, Corrupt, InvalidInput, Table
 from lance_core.tasks.driver import TableRef
-from lance_core.tasks.index_build import optimize_indices
+from lance_core.tasks.indices.index_build import optimize_indices
 from lance_core.tasks.partitioning import LocalRunner, Task
 from tests.lance_assets.instances import events, instance_in, partitions, shown, tick
 from tests.lance_assets.maintenance.fleets import POLICY, RUN_ID, declared, run, several, small, without_spark

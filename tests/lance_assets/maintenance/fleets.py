@@ -21,7 +21,7 @@ from lance_assets import LanceFleet, LanceTable, Maintenance, lance_fleet, lance
 from lance_core import Table
 from lance_core.commit.change import resume
 from lance_core.commit.write_protocol import WriteResult
-from lance_core.tasks import compact_many
+from lance_core.tasks.compaction import compact_many
 from lance_core.tasks.partitioning import LocalRunner
 from tests.lance_core.maintenance.test_cleanup import age
 
@@ -91,7 +91,7 @@ def main(lake: str, home: str, commits: int) -> None:
     overrides = {"telemetry": {"enabled": False}}
     with (
         without_spark() as resource,
-        patch("lance_core.tasks.compact_many.resume", counting),
+        patch("lance_core.tasks.compaction.compact_many.resume", counting),
         patch.object(compact_many, "_TABLES_AT_ONCE", 1),
         dg.DagsterInstance.local_temp(home, overrides=overrides) as instance,
     ):

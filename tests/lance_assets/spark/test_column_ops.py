@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from lance_assets.spark import map_columns, merge_columns
 from lance_core import InvalidInput, SchemaMismatch, Table
-from lance_core.tasks import merge_columns as merging
+from lance_core.tasks.columns import merge_columns as merging
 
 DOUBLE = pa.schema([pa.field("twice", pa.int64())])
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lance_assets.spark import append, delete, read
 from lance_core import InvalidInput, LanceError, Table
 from lance_core.tasks.partitioning import VersionHeader
-from lance_core.tasks.read import VersionRef
+from lance_core.tasks.scan.read import VersionRef
 from tests.lance_core.storage.servers import KEY_ID, SECRET, Bucket, s3
 
 PAGES = ("environment", "sql?details=true&planDescription=true&length=10000", "jobs", "stages?details=true")

@@ -10,8 +10,8 @@ import pytest
 
 from lance_assets.spark.types import FIXED_SIZE_KEY, spark_schema, stored_schema, transport_schema
 from lance_core import InvalidInput, LanceError, SchemaMismatch, Table, Unsupported
-from lance_core.tasks.read import ReadTask, VersionRef, plan_read
-from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
+from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
+from lance_core.tasks.scan.read import ReadTask, VersionRef, plan_read
 from tests.lance_assets.spark.printed_types import PLACE, printed
 
 FAR = 1 << 55

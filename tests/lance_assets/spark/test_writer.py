@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from lance_assets.spark import append, overwrite, read
 from lance_assets.spark.types import stored_schema
 from lance_core import AuditFailed, InvalidInput, SchemaMismatch, Table, Unsupported
-from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
+from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
 
 
 def uri_in(folder: Path) -> str:

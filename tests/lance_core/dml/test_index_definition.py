@@ -13,7 +13,7 @@ from lance_core.commit import write_protocol
 from lance_core.errors import IncompatibleConflict, NotFound, StorageError
 from lance_core.format.operations import CreateIndex, Update
 from lance_core.maintenance.retention_guards import files_in_progress
-from lance_core.tasks import compact
+from lance_core.tasks.compaction import compact
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.partitioning import LocalRunner
 from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows

@@ -15,7 +15,7 @@ import pytest
 from lance_core import CommitUndecided, InvalidInput, RetryableConflict, StorageError, Table, find_tables
 from lance_core.fsck import Report
 from lance_core.fsck.report import Severity
-from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
+from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
 from tests.lance_core.storage.chaos import FAULTS_OF_READS, FAULTS_OF_WRITES, between
 from tests.lance_core.storage.servers import AZURE_KEY, SECRET, Bucket, Server, s3_options
 from tests.lance_core.world import cleaned

@@ -14,9 +14,9 @@ from lance_core.storage import secret_references
 from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.options import options_for
 from lance_core.tasks.partitioning import VersionHeader
-from lance_core.tasks.read import VersionRef
-from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
-from lance_core.tasks.write_handle import WriteHandle
+from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
+from lance_core.tasks.rows.write_handle import WriteHandle
+from lance_core.tasks.scan.read import VersionRef
 from tests.lance_core.storage.servers import SECRET, Bucket, Server
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})

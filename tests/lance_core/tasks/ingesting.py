@@ -61,4 +61,6 @@ class Landing:
         what = IngestRequest(
             self.files if files is None else files, reading, schema, on_bad_record, changed, limits, source_options
         )
-        return ingest(TableRef(uri or self.uri, branch, options), what, options=how or WriteOptions(), runner=self.runner)
+        return ingest(
+            TableRef(uri or self.uri, branch, options), what, options=how or WriteOptions(), runner=self.runner
+        )

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lance_core.tasks.aggregate import aggregate
-from lance_core.tasks.compact import GROUPS_PER_COMMIT, compact
-from lance_core.tasks.delete import delete
+from lance_core.tasks.columns.map_columns import Computation, map_columns
+from lance_core.tasks.compaction.compact import GROUPS_PER_COMMIT, compact
 from lance_core.tasks.driver import TableRef, WriteOptions
-from lance_core.tasks.map_columns import Computation, map_columns
 from lance_core.tasks.partitioning import Task
-from lance_core.tasks.read import ReadTask, VersionRef, count_rows, plan_read
-from lance_core.tasks.update import update
-from lance_core.tasks.write import ROWS_PER_FILE_MAX, FileLimits, PlannedWrite, WriteTask, begin_append
+from lance_core.tasks.rows.delete import delete
+from lance_core.tasks.rows.update import update
+from lance_core.tasks.rows.write import ROWS_PER_FILE_MAX, FileLimits, PlannedWrite, WriteTask, begin_append
+from lance_core.tasks.scan.aggregate import aggregate
+from lance_core.tasks.scan.read import ReadTask, VersionRef, count_rows, plan_read
 
 SLOTS = 64
 

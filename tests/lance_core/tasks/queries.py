@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from lance_core import Committed
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.tasks.read import VersionRef
+from lance_core.tasks.rows.write import FileLimits
+from lance_core.tasks.scan.read import VersionRef
 from lance_core.tasks.streaming.offsets import StreamStart
 from lance_core.tasks.streaming.stream_sink import MicroBatch, SinkMessage, StreamedWrite, commit_batch
 from lance_core.tasks.streaming.stream_source import ReadLimits, Stream
-from lance_core.tasks.write import FileLimits
 
 
 @dataclass

@@ -11,23 +11,23 @@ import pytest
 
 from lance_core import InvalidInput, LanceError, SchemaMismatch, Table
 from lance_core.tasks import remote_errors
-from lance_core.tasks.aggregate import aggregate
-from lance_core.tasks.broadcast_join import BroadcastJoinTask
-from lance_core.tasks.compact import compact
-from lance_core.tasks.delete import delete
+from lance_core.tasks.columns.broadcast_join import BroadcastJoinTask
+from lance_core.tasks.columns.fill_by_address import FillTask
+from lance_core.tasks.compaction.compact import compact
 from lance_core.tasks.driver import TableRef, WriteOptions
-from lance_core.tasks.fill_by_address import FillTask
 from lance_core.tasks.partitioning import PartitionTask, Task
-from lance_core.tasks.read import ReadTask, VersionRef, plan_read
-from lance_core.tasks.update import update
-from lance_core.tasks.upsert import UpsertRules, upsert
+from lance_core.tasks.rows.delete import delete
+from lance_core.tasks.rows.update import update
+from lance_core.tasks.rows.upsert import UpsertRules, upsert
+from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
+from lance_core.tasks.scan.aggregate import aggregate
+from lance_core.tasks.scan.read import ReadTask, VersionRef, plan_read
 from lance_core.tasks.version_stamp import VersionStamp
-from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
+from tests.lance_core.tasks.columns.test_map_columns import broken, other_names, other_type, too_few
+from tests.lance_core.tasks.columns.test_map_columns import run as map_columns
+from tests.lance_core.tasks.columns.test_merge_columns import InMemory, merge, more, with_addresses
 from tests.lance_core.tasks.loop import Loop
-from tests.lance_core.tasks.test_map_columns import broken, other_names, other_type, too_few
-from tests.lance_core.tasks.test_map_columns import run as map_columns
-from tests.lance_core.tasks.test_merge_columns import InMemory, merge, more, with_addresses
-from tests.lance_core.tasks.test_upsert import Rows
+from tests.lance_core.tasks.rows.test_upsert import Rows
 
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "x": [None if n % 7 == 0 else n / 3 for n in range(100)]})
 SMALL = FileLimits()
@@ -56,7 +56,9 @@ def upserted(rows: pa.Table, on: str = "id", **options: object) -> Act:
     def act(uri: str) -> object:
         asked = {"matched": "update", "matched_if": None, "insert": True, "delete_unmatched": False, **options}
         rules = UpsertRules.of(on, **asked)  # type: ignore[arg-type]
-        return upsert(where(uri), rows.schema, Rows(rows).stage, rules, limits=SMALL, options=WriteOptions(), runner=Loop())
+        return upsert(
+            where(uri), rows.schema, Rows(rows).stage, rules, limits=SMALL, options=WriteOptions(), runner=Loop()
+        )
 
     return act
 
@@ -101,7 +103,11 @@ BAD: dict[str, tuple[Act, type[LanceError], str]] = {
     ),
     "an address is there twice": (merged(lambda rows: more(rows, 4 << 32 | 3)), InvalidInput, "row 3 of fragment 4"),
     "an address of a deleted row": (merged(lambda rows: more(rows, 1 << 32 | 3)), InvalidInput, "the row is deleted"),
-    "addresses of another version": (merged(of_other_rows), InvalidInput, "fragment 1.., which does not exist.*of another version"),
+    "addresses of another version": (
+        merged(of_other_rows),
+        InvalidInput,
+        "fragment 1.., which does not exist.*of another version",
+    ),
     "addresses of a version that is not": (merged(lambda rows: rows, version=77), LanceError, "77"),
     "a column that is there": (
         merged(lambda rows: rows.rename_columns(["_rowaddr", "x"])),

@@ -22,7 +22,15 @@ from lance_core.tasks.ingest.coordinator import BAD_RECORDS_PROPERTY, FILES_PROP
 from lance_core.tasks.ingest.file_readers import FileSplit
 from lance_core.tasks.ingest.formats import CsvFormat, ReadOptions
 from lance_core.tasks.ingest.sources import SourceFile, list_files
-from lance_core.tasks.ingest.worker import IngestPlan, IngestTarget, _BadRecordWriter, _read_rows, partition_files, encode_partition, decode_partition
+from lance_core.tasks.ingest.worker import (
+    IngestPlan,
+    IngestTarget,
+    _BadRecordWriter,
+    _read_rows,
+    decode_partition,
+    encode_partition,
+    partition_files,
+)
 from lance_core.tasks.partitioning import Task
 from lance_core.tasks.version_stamp import VersionStamp
 from tests.lance_core.tasks.ingesting import Landing

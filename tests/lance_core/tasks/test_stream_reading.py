@@ -18,7 +18,7 @@ from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
 from lance_core.operations import Update
 from lance_core.runtime import SYSTEM_RUNTIME
-from lance_core.tasks.read import VersionRef
+from lance_core.tasks.scan.read import VersionRef
 from lance_core.tasks.streaming import stream_partitions as stream_parts
 from lance_core.tasks.streaming.change_feed import OnChange
 from lance_core.tasks.streaming.offsets import Offset, StreamStart
@@ -127,7 +127,9 @@ def test_it_begins_where_it_is_told(table: Table, start: StreamStart, expected: 
 def test_after_a_time(table: Table) -> None:
     made = table.at(2).timestamp
     assert all_ids(stream(table.uri, start=StreamStart(timestamp=made))) == list(range(20, 30))
-    assert all_ids(stream(table.uri, start=StreamStart(timestamp=made - timedelta(microseconds=1)))) == list(range(10, 30))
+    assert all_ids(stream(table.uri, start=StreamStart(timestamp=made - timedelta(microseconds=1)))) == list(
+        range(10, 30)
+    )
     with pytest.raises(InvalidInput, match="time zone"):
         list(batches(stream(table.uri, start=StreamStart(timestamp=datetime(2000, 1, 1)))))  # noqa: DTZ001
 
@@ -173,7 +175,9 @@ def test_limits_over_versions(table: Table) -> None:
         source = stream(table.uri, start=StreamStart(version=1), limits=limits)
         assert [len(sent) for _, sent in batches(source)] == sizes
     source = stream(table.uri, limits=ReadLimits(rows=1))
-    assert len(sent(source, source.initial_offset(), source.latest_offset(source.initial_offset(), limited=False))) == 30
+    assert (
+        len(sent(source, source.initial_offset(), source.latest_offset(source.initial_offset(), limited=False))) == 30
+    )
 
 
 @pytest.mark.parametrize("wrong", [{"rows": 0}, {"files": -1}, {"versions": 0}])
@@ -366,7 +370,9 @@ def test_an_idle_look_reads_no_version(table: Table, monkeypatch: pytest.MonkeyP
 
 
 def test_a_version_that_was_cleaned_up(table: Table) -> None:
-    end = stream(table.uri, start=StreamStart(version=1), limits=ReadLimits(versions=1)).latest_offset(Stream.initial_offset(), limited=True)
+    end = stream(table.uri, start=StreamStart(version=1), limits=ReadLimits(versions=1)).latest_offset(
+        Stream.initial_offset(), limited=True
+    )
     for number in range(30, 33):
         table.refresh().append(rows(number, number + 1))
     for number in range(1, 6):
@@ -386,7 +392,10 @@ def test_another_table_at_the_same_place(tmp_path: Path) -> None:
     end = stream(uri).latest_offset(Stream.initial_offset())
     shutil.rmtree(uri)
     Table.create(uri, rows(0, 10), durable=False).append(rows(10, 20))
-    for look in (lambda: stream(uri).latest_offset(end), lambda: stream(uri).plan_partitions(Stream.initial_offset(), end, slots=1)):
+    for look in (
+        lambda: stream(uri).latest_offset(end),
+        lambda: stream(uri).plan_partitions(Stream.initial_offset(), end, slots=1),
+    ):
         with pytest.raises(InvalidInput, match="another table now"):
             look()
     with pytest.raises(InvalidInput, match="checkpointLocation"):

@@ -11,9 +11,9 @@ import pytest
 
 from lance_core import ConflictError, InvalidInput, RetryableConflict, SchemaMismatch, StorageError, Table
 from lance_core.format import naming
+from lance_core.tasks.rows.write import FileLimits
 from lance_core.tasks.streaming.stream_sink import BATCH, QUERY, RUN, MicroBatch, StreamedWrite, commit_batch
 from lance_core.tasks.streaming.stream_source import ReadLimits
-from lance_core.tasks.write import FileLimits
 from tests.histories.baton import Killed
 from tests.histories.places import PLACES, Place, process
 from tests.lance_core.storage.manifest_stores.stepping import Steps

@@ -16,7 +16,7 @@ from lance_core.format import naming
 from lance_core.format.ids import FragmentId, Version
 from lance_core.storage.manifest_stores.factory import open_manifest_store, split_uri
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
+from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
 from lance_core.versions.location import MANIFEST_STORE
 from tests.lance_core.world import cleaned
 

@@ -1,0 +1,1 @@
+"""Row changes on workers: append, overwrite, replace-where, delete, update and upsert. Start with `write.py`."""

@@ -1,0 +1,1 @@
+"""Reading on workers: scans, counts and partial aggregates. Start with `read.py`."""

@@ -1,0 +1,101 @@
+"""How much a worker is given to hold, and what it holds it for."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_core import Table
+from lance_core.format.fragment import Fragment
+from lance_core.tasks.columns import broadcast_join as holding
+from lance_core.tasks.columns import merge_columns as merging
+from lance_core.tasks.columns.broadcast_join import _address_order, estimate_row_bytes
+from lance_core.tasks.columns.fill_by_address import FillTask, KeysTask
+from tests.lance_core.tasks.columns.test_merge_columns import InMemory, merge, with_addresses
+
+ROWS = pa.table({"id": pa.array(range(1000), pa.int64())})
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [
+        (pa.int64(), 8),
+        (pa.bool_(), 1),
+        (pa.float16(), 2),
+        (pa.list_(pa.float32(), 128), 512),
+        (pa.list_(pa.list_(pa.float32(), 4), 2), 32),
+        (pa.binary(6), 6),
+        (pa.string(), 32),
+        (pa.list_(pa.float32()), 32),
+        (pa.struct([("a", pa.int64())]), 32),
+    ],
+)
+def test_sizes_of_rows(kind: pa.DataType, size: int) -> None:
+    assert estimate_row_bytes(pa.schema([pa.field("a", kind), pa.field("b", pa.int32())])) == size + 4
+
+
+@pytest.mark.parametrize(
+    ("told", "bound", "staged", "held"),
+    [
+        (16_000, 16_000, 1, True),
+        (64_000, 16_000, 1, True),  # what is told may be too much
+        (64_001, 16_000, 0, False),
+        (None, 16_000, 0, False),
+        (1, 15_999, 1, False),  # and too little: the files say how much it is
+    ],
+)
+def test_by_key_as_much_as_a_worker_can_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: int | None, bound: int, staged: int, held: bool
+) -> None:
+    for module in (merging, holding):
+        monkeypatch.setattr(module, "BROADCAST_BYTES_MAX", bound)
+    uri = str(tmp_path / "t")
+    Table.create(uri, ROWS, durable=False)
+    source = InMemory(pa.table({"id": ROWS["id"], "score": ROWS["id"]}), told=told)
+    joined = []
+
+    def by_key(keys: Sequence[str], values: Sequence[str], there: KeysTask, task: FillTask) -> pa.Table:
+        joined.append(keys)
+        return InMemory.fill_by_key(source, keys, values, there, task)
+
+    source.fill_by_key = by_key  # type: ignore[method-assign]
+    table = merge(uri, source, ["id"])
+    assert table.to_table()["score"] == ROWS["id"]
+    assert (source.staged, not joined) == (staged, held)
+    left = {path.name for path in Path(uri, "data").iterdir()}
+    assert left == {file.path for fragment in table.fragments for file in fragment.files}, "nothing stays put aside"
+
+
+@pytest.mark.parametrize(("bound", "staged"), [(16_000, 1), (15_999, 0)])
+def test_by_address_there_is_one_for_each_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: int, staged: int
+) -> None:
+    monkeypatch.setattr(merging, "BROADCAST_BYTES_MAX", bound)
+    uri = str(tmp_path / "t")
+    Table.create(uri, ROWS, durable=False)
+    source = InMemory(with_addresses(uri), told=None)
+    found = merge(uri, source).to_table()
+    assert found["score"].to_pylist() == [10 * each for each in range(1000)]
+    assert source.staged == staged
+
+
+def test_a_fragment_that_nothing_is_for_gets_no_file(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, ROWS, max_rows_per_file=100, durable=False)
+    table = merge(uri, InMemory(pa.table({"id": [250, 5000], "score": [1, 2]})), ["id"])
+    assert [len(fragment.files) for fragment in table.fragments] == [1, 1, 2, 1, 1, 1, 1, 1, 1, 1]
+    assert table.to_table(filter="score is not null").to_pylist() == [{"id": 250, "score": 1}]
+
+
+@pytest.mark.parametrize("ids", [[3, 7], [0, 1, 2]], ids=["apart", "in a row"])
+def test_addresses_are_put_in_order(ids: list[int]) -> None:
+    fragments = [Fragment.of(files=[], physical_rows=4).with_id(number) for number in ids]
+    addresses = np.array([number << 32 | offset for number in ids for offset in (2, 0, 3)], dtype=np.int64)
+    shuffled = addresses[np.random.default_rng(3).permutation(len(addresses))]
+    order = _address_order(shuffled, fragments)
+    assert order is not None
+    assert (shuffled[order] == np.sort(addresses)).all()
+    assert _address_order(np.append(shuffled, shuffled[0]), fragments) is None, "one is there twice"
+    assert _address_order(np.append(shuffled, ids[-1] << 32 | 4), fragments) is None, "one is of no row"

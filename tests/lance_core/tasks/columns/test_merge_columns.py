@@ -1,0 +1,421 @@
+"""Columns merged by workers, by address and by key: the columns of one process, of pylance, or a clear refusal."""
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from lance_core import IncompatibleConflict, InvalidInput, SchemaMismatch, StorageError, Table
+from lance_core.tasks.columns import merge_columns as merging
+from lance_core.tasks.columns.fill_by_address import FillTask, KeysTask
+from lance_core.tasks.columns.merge_columns import MergeRequest, merge_columns
+from lance_core.tasks.driver import TableRef, WriteOptions
+from lance_core.tasks.partitioning import RESULT, Task
+from lance_core.tasks.rows.write import RESULT as WRITTEN
+from lance_core.tasks.rows.write import WriteTask
+
+ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "x": [None if n % 7 == 0 else n / 3 for n in range(100)]})
+Meddle = Callable[[], object]
+
+
+@dataclass
+class InMemory:
+    """Rows as Spark would sort, join and spread them: two fragments to a task, in batches of a few rows."""
+
+    rows: pa.Table
+    meddle: Meddle = field(default=lambda: None)
+    shuffled: bool = False
+    tasks: int = 0
+    slots: int = 2
+    told: int | None = 0
+    """How much it is said to be."""
+    staged: int = 0
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.rows.schema
+
+    def transport(self, schema: pa.Schema) -> pa.Schema:
+        return schema
+
+    def run(self, task: Task, parts: int) -> pa.Table:
+        first, self.meddle = self.meddle, lambda: None
+        shipped = pickle.dumps(task)
+        answers = [
+            answer
+            for number in range(parts)
+            for answer in pickle.loads(shipped)([pa.record_batch({"id": pa.array([number], pa.int64())})])
+        ]
+        self.tasks += parts
+        first()
+        return pa.Table.from_batches(answers, RESULT)
+
+    def estimated_bytes(self) -> int | None:
+        return self.told
+
+    def stage(self, keys: Sequence[str], values: Sequence[str], task: WriteTask) -> pa.Table:
+        self.staged += 1
+        rows = self.rows.select([*keys, *values]).rename_columns(task.plan.schema.arrow.names)
+        worker = pickle.loads(pickle.dumps(task))
+        halves = rows.num_rows // 2
+        answers = [each for part in (rows.slice(0, halves), rows.slice(halves)) for each in worker(part.to_batches())]
+        return pa.Table.from_batches(answers, WRITTEN)
+
+    def fill_by_address(self, values: Sequence[str], task: FillTask) -> pa.Table:
+        return self._run(self.rows.select(["_rowaddr", *values]), task)
+
+    def fill_by_key(self, keys: Sequence[str], values: Sequence[str], there: KeysTask, task: FillTask) -> pa.Table:
+        shipped = pickle.dumps(there)
+        batches = [
+            batch
+            for number in range(len(there.partitions))
+            for batch in pickle.loads(shipped)([pa.record_batch({"id": pa.array([number], pa.int64())})])
+        ]
+        found = pa.Table.from_batches(batches, there.schema)
+        joined = self.rows.join(found, list(keys), join_type="inner")
+        return self._run(joined.select(["_rowaddr", *values]), task)
+
+    def _run(self, rows: pa.Table, task: FillTask) -> pa.Table:
+        first, self.meddle = self.meddle, lambda: None
+        rows = rows.set_column(0, "_rowaddr", rows["_rowaddr"].cast(pa.int64()))
+        rows = rows if self.shuffled else rows.sort_by("_rowaddr")
+        numbers = pc.shift_right(rows["_rowaddr"].fill_null(0), 33).to_numpy()
+        answers: list[pa.RecordBatch] = []
+        for number in np.unique(numbers):
+            self.tasks += 1
+            worker: FillTask = pickle.loads(pickle.dumps(task))
+            answers += worker(_pieces(rows.filter(pa.array(numbers == number))))
+        first()
+        return pa.Table.from_batches(answers, RESULT)
+
+
+@pytest.fixture(params=["held", "shuffled"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Few rows are held by every worker, many are sorted and joined by whoever has them: the same comes of it."""
+    if request.param == "shuffled":
+        monkeypatch.setattr(merging, "BROADCAST_BYTES_MAX", -1)
+    return str(request.param)
+
+
+def _pieces(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    yield from rows.combine_chunks().to_batches(max_chunksize=7)
+
+
+def made(place: Path, *, stable: bool = False, deleted: str | None = "id % 5 = 2 or id between 20 and 29") -> str:
+    uri = str(place)
+    table = Table.create(uri, ROWS, max_rows_per_file=10, stable_row_ids=stable, durable=False)
+    if deleted:
+        table.delete(deleted)
+    return uri
+
+
+def with_addresses(uri: str) -> pa.Table:
+    """What a DataFrame would have: some value for each row, in any order."""
+    rows = Table.open(uri).to_table(columns=["id"], with_row_address=True)
+    rows = rows.append_column("score", pc.multiply(rows["id"], 10)).drop_columns(["id"])
+    return rows.take(np.random.default_rng(1).permutation(rows.num_rows))
+
+
+def merge(
+    uri: str,
+    rows: pa.Table | InMemory,
+    on: object = "_rowaddr",
+    *,
+    schema: pa.Schema | None = None,
+    missing: str | None = None,
+    version: int | None = None,
+    how: WriteOptions | None = None,
+) -> Table:
+    source = rows if isinstance(rows, InMemory) else InMemory(rows)
+    wanted = MergeRequest.of(on, schema, missing, version)
+    return merge_columns(TableRef(uri, durable=False), source, wanted, options=how or WriteOptions()).table
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_rows_by_address_get_their_values(tmp_path: Path, stable: bool) -> None:
+    uri = made(tmp_path / "t", stable=stable)
+    files = [[file.path for file in part.files] for part in Table.open(uri).fragments]
+    table = merge(uri, with_addresses(uri))
+    found = table.to_table()
+    assert found["score"] == pc.multiply(found["id"], 10)
+    assert lance.dataset(uri).to_table()["score"] == found["score"]
+    assert [[file.path for file in part.files][:1] for part in table.fragments] == files
+    assert Table.open(uri).fsck().is_sound
+
+
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize("keep", [range(100), range(0, 100, 3), range(40, 60), range(0)])
+def test_rows_by_key_get_what_one_process_gives_them(tmp_path: Path, keep: range, stable: bool) -> None:
+    spread, alone, theirs = (made(tmp_path / name, stable=stable) for name in ("spread", "alone", "theirs"))
+    source = pa.table({"id": pa.array([*keep, 1000], pa.int64()), "score": pa.array([n * 10 for n in [*keep, 1]])})
+    ours = merge(spread, source, ["id"])
+    assert ours.to_table() == Table.open(alone, durable=False).merge_columns(source, "id").table.to_table()
+    dataset = lance.dataset(theirs)
+    dataset.merge(source, left_on="id")
+    assert lance.dataset(spread).to_table() == dataset.to_table() == ours.to_table()
+    assert Table.open(spread).fsck().is_sound
+
+
+def test_several_keys_and_nulls_in_them(tmp_path: Path) -> None:
+    spread, alone = str(tmp_path / "spread"), str(tmp_path / "alone")
+    rows = pa.table({"a": [1, 1, None, 2, 2], "b": ["x", "y", "x", None, "z"]})
+    for uri in (spread, alone):
+        Table.create(uri, rows, max_rows_per_file=2, durable=False)
+    source = pa.table({"b": ["y", "x", None, "z"], "v": [1, 2, 3, 4], "a": [1, None, 2, 2]})
+    ours = merge(spread, source, ["a", "b"])
+    assert ours.to_table() == Table.open(alone, durable=False).merge_columns(source, ["a", "b"]).table.to_table()
+    assert ours.to_table()["v"].to_pylist() == [None, 1, None, None, 4]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_vectors_come_as_lists_or_as_bytes(tmp_path: Path, packed: bool) -> None:
+    uri = made(tmp_path / "t")
+    rows = with_addresses(uri).drop_columns(["score"])
+    numbers = np.random.default_rng(2).standard_normal((rows.num_rows, 4), dtype=np.float32)
+    values: list[object] = [None if place % 9 == 4 else each for place, each in enumerate(numbers)]
+    column = (
+        pa.array([None if each is None else each.tobytes() for each in values], pa.binary())  # type: ignore[attr-defined]
+        if packed
+        else pa.array([None if each is None else each.tolist() for each in values], pa.list_(pa.float32()))  # type: ignore[attr-defined]
+    )
+    rows = rows.append_column("vector", column)
+    schema = pa.schema([pa.field("vector", pa.list_(pa.float32(), 4))])
+    table = merge(uri, rows, schema=schema)
+    assert table.schema.field("vector").type == pa.list_(pa.float32(), 4)
+    order = pc.sort_indices(rows["_rowaddr"])
+    expected = [None if values[place] is None else numbers[place].tolist() for place in order.to_pylist()]
+    assert table.to_table()["vector"].to_pylist() == expected
+    assert lance.dataset(uri).to_table()["vector"].to_pylist() == expected
+
+
+@pytest.mark.parametrize(("size", "kind"), [(3, pa.binary()), (3, pa.list_(pa.float32()))])
+def test_vectors_of_another_length_are_told(tmp_path: Path, size: int, kind: pa.DataType) -> None:
+    uri = made(tmp_path / "t")
+    rows = with_addresses(uri).drop_columns(["score"])
+    value: object = b"\0" * 4 * size if kind == pa.binary() else [0.0] * size
+    rows = rows.append_column("vector", pa.array([value] * rows.num_rows, kind))
+    with pytest.raises(SchemaMismatch, match="vector"):
+        merge(uri, rows, schema=pa.schema([pa.field("vector", pa.list_(pa.float32(), 4))]))
+    assert Table.open(uri).version == 2
+
+
+def named(rows: pa.Table, address: int) -> pa.Table:
+    return rows.filter(pc.equal(rows["_rowaddr"], pa.scalar(address, pa.uint64())))
+
+
+def more(rows: pa.Table, address: int) -> pa.Table:
+    extra = pa.table({"_rowaddr": pa.array([address], pa.uint64()), "score": pa.array([1], pa.int64())})
+    return pa.concat_tables([rows, extra])
+
+
+BAD: list[tuple[Callable[[pa.Table], pa.Table], str]] = [
+    (lambda rows: more(rows, 4 << 32 | 3), "row 3 of fragment 4 .* more than once"),
+    (lambda rows: more(rows, 0 << 32 | 2), "row 2 of fragment 0 .*, but the row is deleted"),
+    (lambda rows: more(rows, 5 << 32 | 10), "row 10 of fragment 5 .*, but the fragment has 10 rows"),
+    (lambda rows: more(rows, 77 << 32), "fragment 77, which does not exist"),
+    (lambda rows: more(rows, 2 << 32), "fragment 2, which does not exist"),
+    (lambda rows: rows.filter(pc.not_equal(rows["score"], 310)), "no value for row 1 of fragment 3 "),
+    (lambda rows: rows.filter(pc.not_equal(rows["score"], 990)), "no value for row 9 of fragment 9 "),
+    (lambda rows: rows.filter(pc.greater(rows["score"], 90)), "no value for row 0 of fragment 0 "),
+    (lambda rows: rows.slice(0, 0), "no value for row 0 of fragment 0 "),
+    (lambda rows: rows.rename_columns(["_rowaddr", "x"]), "has a column 'x' already"),
+    (lambda rows: rows.select(["_rowaddr"]), "only the key columns _rowaddr"),
+    (lambda rows: rows.select(["score"]), "cannot join on '_rowaddr'"),
+    (lambda rows: rows.append_column("score", rows["score"]), "two columns named 'score'"),
+    (
+        lambda rows: rows.set_column(0, "_rowaddr", pa.array([None] * rows.num_rows, pa.int64())),
+        "_rowaddr is null",
+    ),
+    (
+        lambda rows: rows.set_column(0, "_rowaddr", pa.array([-1] * rows.num_rows, pa.int64())),
+        "not a valid row address",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spoiled", "message"), BAD)
+def test_addresses_that_are_wrong_are_told(
+    tmp_path: Path, spoiled: Callable[[pa.Table], pa.Table], message: str
+) -> None:
+    uri = made(tmp_path / "t")
+    with pytest.raises(InvalidInput, match=message):
+        merge(uri, spoiled(with_addresses(uri)))
+    assert Table.open(uri).version == 2
+
+
+def test_rows_out_of_order_are_never_written(tmp_path: Path, way: str) -> None:
+    uri = made(tmp_path / "t")
+    if way == "held":
+        merge(uri, InMemory(with_addresses(uri), shuffled=True))  # the workers sort them
+        return
+    with pytest.raises(StorageError, match="not sorted by their address"):
+        merge(uri, InMemory(with_addresses(uri), shuffled=True))
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.struct([("a", pa.int64())]), pa.list_(pa.float32(), 2)])
+def test_rows_without_a_value_are_null_where_that_is_asked_for(tmp_path: Path, kind: pa.DataType) -> None:
+    uri = made(tmp_path / "t")
+    rows = with_addresses(uri)
+    value: object = 7 if kind == pa.int64() else {"a": 7} if pa.types.is_struct(kind) else [7.0, 7.0]
+    rows = rows.select(["_rowaddr"]).append_column("v", pa.array([value] * rows.num_rows, kind))
+    given = {address % 2**32 for address in rows["_rowaddr"].to_pylist()}
+    keep = [address % 3 != 1 and address >> 32 not in (0, 5) for address in rows["_rowaddr"].to_pylist()]
+    assert given
+    table = merge(uri, rows.filter(pa.array(keep)), missing="null")
+    found = table.to_table(columns=["v"], with_row_address=True)
+    expected = [
+        value if address % 3 != 1 and address >> 32 not in (0, 5) else None for address in found["_rowaddr"].to_pylist()
+    ]
+    assert found["v"].to_pylist() == expected
+    assert lance.dataset(uri).to_table()["v"].to_pylist() == expected
+
+
+def test_no_nulls_in_a_column_that_has_none(tmp_path: Path) -> None:
+    uri = made(tmp_path / "t")
+    schema = pa.schema([pa.field("score", pa.int64(), nullable=False)])
+    rows = with_addresses(uri)
+    for some in (rows.filter(pc.less(rows["score"], 100)), rows.filter(pc.not_equal(rows["score"], 310))):
+        with pytest.raises(InvalidInput, match="not nullable"):
+            merge(uri, some, schema=schema, missing="null")
+    assert merge(uri, rows, schema=schema).to_table()["score"].null_count == 0
+
+
+def test_a_key_that_is_there_twice_is_named(tmp_path: Path) -> None:
+    uri = made(tmp_path / "t")
+    source = pa.table({"id": [1, 35, 35], "score": [1, 2, 3]})
+    with pytest.raises(InvalidInput, match=r"(key id = 35 more than once|more than once \(1 of them\): id = 35)"):
+        merge(uri, source, "id")
+
+
+@pytest.mark.parametrize(
+    ("on", "options", "message"),
+    [
+        (["nope"], {}, "cannot join on 'nope'"),
+        (["id", "_rowaddr"], {}, "not by both"),
+        (["id"], {"missing": "error"}, "need on=._rowaddr"),
+        (["id"], {"version": 1}, "need on=._rowaddr"),
+        ("_rowaddr", {"missing": "maybe"}, "missing='maybe'"),
+        (["id"], {"schema": pa.schema([("other", pa.int64())])}, "schema= has the columns other"),
+    ],
+)
+def test_what_cannot_be_asked_for(tmp_path: Path, on: object, options: dict[str, object], message: str) -> None:
+    uri = made(tmp_path / "t")
+    source = pa.table({"id": [1], "_rowaddr": [1], "score": [1]})
+    with pytest.raises(InvalidInput, match=message):
+        merge(uri, source, on, **options)  # type: ignore[arg-type]
+
+
+def test_keys_of_another_type_are_told(tmp_path: Path) -> None:
+    uri = made(tmp_path / "t")
+    with pytest.raises(SchemaMismatch, match="the key 'id' is a int64 in the table and a string in the data"):
+        merge(uri, pa.table({"id": ["1"], "score": [1]}), ["id"])
+
+
+def test_addresses_of_an_older_version_are_good_while_rows_stay(tmp_path: Path) -> None:
+    uri = made(tmp_path / "t")
+    rows = with_addresses(uri)
+    table = Table.open(uri, durable=False)
+    table.delete("id = 31")
+    with pytest.raises(InvalidInput, match="the row is deleted"):
+        merge(uri, rows)
+    merge(uri, rows, version=2)
+    found = Table.open(uri).to_table()
+    assert found["score"] == pc.multiply(found["id"], 10)
+
+
+def test_addresses_from_before_a_compaction_are_refused(tmp_path: Path) -> None:
+    uri = made(tmp_path / "t")
+    rows = with_addresses(uri)
+    Table.open(uri, durable=False).compact()
+    with pytest.raises(InvalidInput, match="which does not exist"):
+        merge(uri, rows)
+    with pytest.raises(IncompatibleConflict, match="Rewrite"):
+        merge(uri, rows, version=2)
+
+
+def changing(uri: str, change: Callable[[Table], object]) -> Meddle:
+    return lambda: change(Table.open(uri, durable=False))
+
+
+BESIDE: list[tuple[Callable[[Table], object], str | None]] = [
+    (lambda table: table.delete("id % 10 = 3"), None),
+    (lambda table: table.delete("id < 10"), None),
+    (lambda table: table.add_columns({"other": "id"}), None),
+    (lambda table: table.update({"x": "1.5"}), None),
+    (lambda table: table.update({"x": "1.5"}, where="id < 5"), "moved to other addresses"),
+    (lambda table: table.compact(), "moved to other addresses"),
+    (lambda table: table.append(ROWS.slice(0, 3)), "rows were added"),
+    (lambda table: table.restore(1), "Restore"),
+]
+
+
+@pytest.mark.parametrize(("change", "refusal"), BESIDE)
+def test_others_at_work_beside_a_merge_by_address(
+    tmp_path: Path, change: Callable[[Table], object], refusal: str | None
+) -> None:
+    uri = made(tmp_path / "t")
+    source = InMemory(with_addresses(uri), meddle=changing(uri, change))
+    if refusal is not None:
+        with pytest.raises(IncompatibleConflict, match=refusal):
+            merge(uri, source)
+        return
+    table = merge(uri, source)
+    assert source.tasks == 5
+    found = table.to_table()
+    assert found["score"] == pc.multiply(found["id"], 10)
+    assert Table.open(uri).fsck().is_sound
+
+
+def test_rows_that_were_added_meanwhile_are_null_where_that_is_asked_for(tmp_path: Path) -> None:
+    uri = made(tmp_path / "t")
+    source = InMemory(with_addresses(uri), meddle=changing(uri, lambda table: table.append(ROWS.slice(0, 3))))
+    found = merge(uri, source, missing="null").to_table()
+    assert found["score"].to_pylist()[-3:] == [None] * 3
+    assert found["score"].null_count == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "tasks"),
+    [
+        (lambda table: table.delete("id % 10 = 3"), 0),
+        (lambda table: table.append(ROWS.slice(0, 3)), 1),
+        (lambda table: table.update({"x": "1.5"}, where="id < 5"), 1),
+        (lambda table: table.update({"id": "id + 1000"}, where="id < 5"), 1),
+        (lambda table: table.compact(), 1),
+        (lambda table: table.add_columns({"other": "id"}), 0),
+    ],
+)
+def test_others_at_work_beside_a_merge_by_key(
+    tmp_path: Path, way: str, change: Callable[[Table], object], tasks: int
+) -> None:
+    uri = made(tmp_path / "t")
+    rows = pa.table({"id": pa.array(range(2000), pa.int64()), "score": pa.array(range(0, 20_000, 10), pa.int64())})
+    source = InMemory(rows, meddle=changing(uri, change))
+    table = merge(uri, source, ["id"])
+    assert source.tasks == 5 + tasks
+    assert source.staged == (way == "held"), "they are computed once"
+    found = table.to_table()
+    assert found["score"] == pc.multiply(found["id"], 10)
+    assert lance.dataset(uri).count_rows() == table.count_rows()
+    assert Table.open(uri).fsck().is_sound
+
+
+def test_an_intent_runs_once(tmp_path: Path) -> None:
+    uri = made(tmp_path / "t")
+    first = merge(uri, with_addresses(uri), how=WriteOptions(intent="x"))
+    source = InMemory(with_addresses(uri))
+    assert merge(uri, source, how=WriteOptions(intent="x")).version == first.version
+    assert source.tasks == 0
+
+
+def test_a_table_without_rows_gets_the_columns(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, ROWS.schema, durable=False)
+    empty = pa.table({"_rowaddr": pa.array([], pa.int64()), "score": pa.array([], pa.int64())})
+    assert merge(uri, empty).schema.names == ["id", "x", "score"]

@@ -1,0 +1,150 @@
+"""An update over parts of a table is the update of one process."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, Table
+from lance_core.datafiles.fragment_writer import FileLimits
+from lance_core.format.operations import Update, UpdateMode
+from lance_core.tasks.driver import TableRef, WriteOptions
+from lance_core.tasks.rows.update import update
+from tests.lance_core.dml.twins import LINEAGE, Twins, twins
+from tests.lance_core.tasks.loop import Loop
+
+ROWS = pa.table(
+    {
+        "id": pa.array(range(40), pa.int64()),
+        "x": [None if n % 7 == 0 else n / 4 for n in range(40)],
+        "s": [f"text of {n}, which is longer than a number" for n in range(40)],
+    }
+)
+LIMITS = FileLimits()
+MOVES = ({"x": "x * 2", "s": "upper(s)"}, "id % 9 = 4")
+IN_PLACE = ({"x": "x + 3"}, "id % 8 != 3")
+EVERYWHERE = ({"x": "x * 2"}, None)
+NOWHERE = ({"x": "1.0"}, "id > 1000")
+UNEVEN = ({"x": "1.0"}, "id < 4 or id = 39")
+"""By itself, the first fragment would rewrite its column, the last one move its row."""
+Asked = tuple[Mapping[str, str], str | None]
+
+
+def where(uri: str) -> TableRef:
+    return TableRef(uri, durable=False)
+
+
+def run(uri: str, asked: Asked, loop: Loop) -> Update:
+    committed = update(where(uri), *asked, limits=LIMITS, options=WriteOptions(), runner=loop)
+    return operation_of(committed.table)
+
+
+def operation_of(table: Table) -> Update:
+    made_by = table.transaction()
+    assert made_by is not None
+    assert isinstance(made_by.operation, Update)
+    return made_by.operation
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+@pytest.mark.parametrize(
+    ("indexed", "deleted"), [((), ""), (("x",), "id in (4, 8, 9, 10, 11)")], ids=["plain", "indexed, with deletions"]
+)
+@pytest.mark.parametrize(
+    "asked",
+    [MOVES, IN_PLACE, EVERYWHERE, NOWHERE, UNEVEN],
+    ids=["moves", "in place", "everywhere", "nowhere", "uneven"],
+)
+def test_it_is_what_one_process_and_pylance_do(
+    tmp_path: Path, asked: Asked, deleted: str, indexed: tuple[str, ...], stable: bool
+) -> None:
+    pair = twins(tmp_path, ROWS, stable=stable, indexed=indexed, deleted=deleted)
+    shutil.copytree(pair.ours, tmp_path / "alone")
+    pair.dataset.update(dict(asked[0]), where=asked[1])
+    ours = run(pair.ours, asked, Loop(slots=2, lost=frozenset({0, 3})))
+    alone = Table.open(str(tmp_path / "alone"), durable=False).update(*asked).table
+    theirs = operation_of(alone)
+    assert (ours.mode, ours.fields_modified, ours.fields_assigned) == (
+        theirs.mode,
+        theirs.fields_modified,
+        theirs.fields_assigned,
+    )
+    assert ours.updated_offsets == theirs.updated_offsets
+    assert ours.removed_ids == theirs.removed_ids
+    pair.check()
+    columns = ["id", "x", "s", *(["_rowid", *LINEAGE] if stable else [])]
+    assert pair.table.to_table(columns) == alone.to_table(columns)
+    assert pair.table.fsck().is_sound
+
+
+def test_the_way_is_chosen_once_for_all_parts(tmp_path: Path) -> None:
+    pair = twins(tmp_path, ROWS, stable=False)
+    made_by = run(pair.ours, UNEVEN, Loop(slots=4))
+    assert made_by.mode is UpdateMode.REWRITE_COLUMNS
+    assert len(made_by.updated) == 2
+
+
+def test_fragments_without_a_match_are_not_written(tmp_path: Path) -> None:
+    pair = twins(tmp_path, ROWS, stable=True)
+    loop = Loop(slots=3)
+    made_by = run(pair.ours, ({"s": "'x'"}, "id in (5, 6, 30)"), loop)
+    assert [fragment.id for fragment in made_by.updated] == [1, 7]
+    assert loop.ran == [*reversed(range(10)), 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (({}, None), "names no column"),
+        (({"nope": "1"}, None), "no such column"),
+        (({"x": "1.0"}, "nope = 1"), "there is no column"),
+        (({"x": "nope + 1"}, None), "nope"),
+        (({"x": "= ="}, None), "character"),
+    ],
+)
+def test_what_makes_no_sense_runs_no_task(tmp_path: Path, asked: Asked, told: str) -> None:
+    pair, loop = twins(tmp_path, ROWS, stable=False), Loop()
+    with pytest.raises(InvalidInput, match=told):
+        run(pair.ours, asked, loop)
+    assert loop.ran == []
+
+
+def test_what_a_worker_refuses_is_told_as_what_it_is(tmp_path: Path) -> None:
+    pair = twins(tmp_path, ROWS, stable=False)
+    with pytest.raises(InvalidInput):
+        run(pair.ours, ({"id": "cast(s as bigint)"}, "id = 3"), Loop())
+    assert pair.table.version == 1
+
+
+class Late(Loop):
+    """Somebody else is faster, once."""
+
+    def __init__(self, pair: Twins, theirs: str) -> None:
+        super().__init__(slots=5)
+        self.pair, self.theirs, self.jobs = pair, theirs, list[int]()
+
+    def run(self, task: object, parts: int) -> pa.Table:
+        answers = super().run(task, parts)  # type: ignore[arg-type]
+        self.jobs.append(parts)
+        if len(self.jobs) == 2:
+            self.pair.table.update({"s": "'theirs'"}, self.theirs)
+        return answers
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+def test_what_nobody_touched_meanwhile_is_not_done_again(tmp_path: Path, stable: bool) -> None:
+    pair = twins(tmp_path, ROWS, stable=stable)
+    loop = Late(pair, "id = 9")
+    made_by = update(
+        where(pair.ours), {"s": "concat(s, '!')"}, "id % 4 = 1", limits=LIMITS, options=WriteOptions(), runner=loop
+    )
+    assert made_by.version == 3
+    assert loop.jobs == [10, 5, 2, 2]
+    rows = {row["id"]: row["s"] for row in lance.dataset(pair.ours).to_table().to_pylist()}
+    assert rows[9] == "theirs!"
+    assert all(rows[n].endswith("!") == (n % 4 == 1) for n in range(40))
+    assert len(rows) == 40
+    assert pair.table.fsck().is_sound

@@ -1,0 +1,525 @@
+"""An upsert by workers is that of one process, and pylance's merge_insert."""
+
+import pickle
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_core import Committed, InvalidInput, Table
+from lance_core.datafiles.fragment_writer import FileLimits
+from lance_core.dml import upsert_join
+from lance_core.dml.upsert import UpsertRules
+from lance_core.errors import SchemaMismatch
+from lance_core.format.fragment import DataFile
+from lance_core.format.operations import Update, UpdateMode
+from lance_core.tasks.driver import TableRef, WriteOptions
+from lance_core.tasks.partitioning import Task
+from lance_core.tasks.rows import staged
+from lance_core.tasks.rows import upsert as upserting
+from lance_core.tasks.rows.upsert import upsert
+from lance_core.tasks.rows.write import WriteTask
+from tests.lance_core.dml.twins import LINEAGE, Twins, twins
+from tests.lance_core.tasks.loop import Loop
+
+ROWS = pa.table({"id": range(40), "v": [10 * n for n in range(40)], "w": [f"w{n}" for n in range(39)] + [None]})
+WHOLE = pa.table({"w": ["n", "a", "b", None, "q"], "id": [99, 2, 5, 1, 98], "v": [900, 200, 500, 100, None]})
+PARTIAL = pa.table({"id": [2, 5, 1, 99], "v": [200, 500, 100, None]})
+NO_KEY = pa.table({"id": [3, None, None], "v": [1, 2, 3], "w": ["a", "b", "c"]})
+ALL = pa.table({"id": range(40), "v": [1] * 40})
+NOTHING = WHOLE.slice(0, 0)
+BOTH = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+Options = Mapping[str, Any]
+
+
+@dataclass
+class Rows:
+    """Rows that come in portions, each written by a task of its own, some of them twice."""
+
+    table: pa.Table
+    portion: int = 3
+    staged: int = 0
+
+    def stage(self, task: WriteTask) -> pa.Table:
+        self.staged += 1
+        shipped = pickle.dumps(task)
+        answers = []
+        for start in range(0, self.table.num_rows, self.portion):
+            some = self.table.slice(start, self.portion).to_batches()
+            list(pickle.loads(shipped)(some))
+            answers += list(pickle.loads(shipped)(some))
+        return pa.Table.from_batches(
+            answers, pa.schema([pa.field("fragment", pa.binary()), pa.field("refusal", pa.string())])
+        )
+
+
+def rules(on: str | list[str] = "id", **options: Any) -> UpsertRules:
+    asked = {"matched": "update", "matched_if": None, "insert": True, "delete_unmatched": False, **options}
+    return UpsertRules.of(on, **asked)
+
+
+def run(
+    uri: str,
+    rows: Rows,
+    options: Options,
+    *,
+    on: str | list[str] = "id",
+    loop: Loop | None = None,
+    how: WriteOptions | None = None,
+) -> Committed:
+    return upsert(
+        TableRef(uri, durable=False),
+        rows.table.schema,
+        rows.stage,
+        rules(on, **options),
+        limits=FileLimits(),
+        options=how or WriteOptions(),
+        runner=loop or Loop(slots=2, lost=frozenset({1})),
+    )
+
+
+def ids_of(table: Table) -> list[tuple[int, int]]:
+    rows = table.to_table(["id", "_rowid"]).drop_null()
+    return list(zip(rows["id"].to_pylist(), rows["_rowid"].to_pylist(), strict=True))
+
+
+def operation_of(table: Table) -> Update:
+    made_by = table.transaction()
+    assert made_by is not None
+    assert isinstance(made_by.operation, Update)
+    return made_by.operation
+
+
+def by_pylance(dataset: lance.LanceDataset, data: pa.Table, on: str | list[str], options: Options) -> None:
+    builder = dataset.merge_insert(on)
+    match options.get("matched", "update"):
+        case "update":
+            builder = builder.when_matched_update_all(options.get("matched_if"))
+        case "delete":
+            builder = builder.when_matched_delete()
+        case "fail":
+            builder = builder.when_matched_fail()
+    if options.get("insert", True):
+        builder = builder.when_not_matched_insert_all()
+    if gone := options.get("delete_unmatched"):
+        builder = builder.when_not_matched_by_source_delete(gone if isinstance(gone, str) else None)
+    builder.execute(data)
+
+
+def check(place: Path, pair: Twins, data: pa.Table, options: Options, *, portion: int = 3, stable: bool) -> Update:
+    """Beside one process; beside pylance if it does the same."""
+    alone = str(place / "alone")
+    shutil.rmtree(alone, ignore_errors=True)
+    shutil.copytree(pair.ours, alone)
+    files, before = set(Path(pair.ours, "data").iterdir()), ids_of(pair.table)
+    ours = run(pair.ours, Rows(data, portion), options)
+    theirs = Table.open(alone, durable=False).upsert(data, "id", **options)
+    assert (ours.version, ours.operation, ours.rows_added, ours.rows_removed) == (
+        theirs.version,
+        theirs.operation,
+        theirs.rows_added,
+        theirs.rows_removed,
+    )
+    did, does = operation_of(ours.table), operation_of(theirs.table)
+    assert (did.mode, did.fields_modified, did.fields_assigned, did.inserted_keys, did.updated_offsets) == (
+        does.mode,
+        does.fields_modified,
+        does.fields_assigned,
+        does.inserted_keys,
+        does.updated_offsets,
+    )
+    assert did.removed_ids == does.removed_ids
+    columns = ["id", "v", "w", *(LINEAGE if stable else [])]
+    assert pair.sorted(ours.table.to_table(columns)) == pair.sorted(theirs.table.to_table(columns))
+    if stable:
+        after = dict(ids_of(ours.table))
+        assert len(set(after.values())) == len(after)
+        assert all(after[key] == row_id for key, row_id in before if key in after)
+    named = {Path(pair.ours, "data", file.path) for part in ours.table.fragments for file in part.files}
+    lost = set(Path(pair.ours, "data").iterdir()) - files - named
+    assert ours.table.fsck().is_sound
+    assert all(path.suffix == ".lance" for path in lost)
+    return did
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("indexed", "portions"), [((), 1 << 22), (("v", "id"), 2)], ids=["at once", "indexed, in portions"]
+)
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [
+        (WHOLE, {}),
+        (WHOLE, {"insert": False}),
+        (WHOLE, {"matched": "ignore"}),
+        (WHOLE, {"matched": "delete", "insert": False}),
+        (WHOLE, {"matched_if": "source.v > target.v * 10 or target.w = 'w2'"}),
+        (WHOLE, {"delete_unmatched": True}),
+        (WHOLE, {"delete_unmatched": "v < 200", "matched": "ignore", "insert": False}),
+        (PARTIAL, {"insert": False}),
+        (PARTIAL, {}),
+        (ALL, {"insert": False}),
+        (NO_KEY, {}),
+        (NOTHING, {}),
+        (NOTHING, {"delete_unmatched": "id > 20"}),
+    ],
+    ids=lambda value: None if isinstance(value, pa.Table) else "-".join(map(str, value.values())) or "all",
+)
+def test_it_is_what_one_process_and_pylance_do(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    data: pa.Table,
+    options: Options,
+    portions: int,
+    indexed: tuple[str, ...],
+    stable: bool,
+) -> None:
+    monkeypatch.setattr(staged, "KEY_CHUNK_ROWS", portions)
+    pair = twins(tmp_path, ROWS, stable=stable, indexed=indexed, deleted="id in (5, 30, 31, 32, 33)")
+    check(tmp_path, pair, data, options, stable=stable)
+    if indexed and data is NO_KEY:
+        return  # with an index on the key, pylance loses rows that come without one
+    by_pylance(pair.dataset, data, "id", options)
+    expected = pair.sorted(lance.dataset(pair.theirs).to_table())
+    assert pair.sorted(lance.dataset(pair.ours).to_table()) == expected
+    pair.check_indices(lance.dataset(pair.ours))
+
+
+@BOTH
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kind", [None, "BTREE", "BITMAP", "BLOOMFILTER"])
+def test_random_tables(
+    tmp_path: Path, seed: int, stable: bool, kind: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upsert_join, "_ROWS_PER_KEY", 1)
+    random = np.random.default_rng(seed)
+    monkeypatch.setattr(staged, "KEY_CHUNK_ROWS", int(random.integers(1, 40)))
+    if seed % 2:
+        monkeypatch.setattr(staged, "CACHED_ROWS_MAX", 0)  # workers write the new rows too
+    pair = twins(tmp_path, ROWS, stable=stable)
+    if kind:
+        Table.open(pair.ours, durable=False).create_index("id", kind)
+    for step in range(4):
+        keys = random.permutation(60)[: random.integers(0, 60)]
+        columns = {"id": keys, "v": random.integers(0, 9, len(keys))}
+        if random.random() < 0.6:
+            columns["w"] = np.array([f"{step}.{key}" for key in keys], dtype=object)
+        data = pa.table(columns, pa.schema([ROWS.schema.field(name) for name in columns]))
+        options: dict[str, Any] = {"insert": bool(random.random() < 0.7)}
+        if random.random() < 0.3:
+            options["delete_unmatched"] = f"id % 7 = {random.integers(7)}"
+        if random.random() < 0.3:
+            options["matched_if"] = "source.v >= target.v"
+        check(tmp_path, pair, data, options, portion=int(random.integers(1, 20)), stable=False)
+
+
+def test_a_few_new_rows_need_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = twins(tmp_path, ROWS, stable=False)
+    jobs = []
+    for held in (staged.CACHED_ROWS_MAX, 0):
+        monkeypatch.setattr(staged, "CACHED_ROWS_MAX", held)
+        loop = Loop(slots=1)
+        assert run(pair.ours, Rows(pa.table({"id": [900 + held], "v": [1]})), {}, loop=loop).rows_added == 1
+        jobs.append(len(loop.ran))
+    assert jobs[1] == jobs[0] + 1
+
+
+def test_the_way_is_chosen_once_for_all_parts(tmp_path: Path) -> None:
+    pair = twins(tmp_path, ROWS, stable=True)
+    data = pa.table({"id": [0, 1, 2, 3, 37], "v": [0] * 5})
+    made_by = operation_of(run(pair.ours, Rows(data), {"insert": False}, loop=Loop(slots=4)).table)
+    assert made_by.mode is UpdateMode.REWRITE_COLUMNS
+    assert len(made_by.updated) == 2
+
+
+def test_two_keys_and_what_equals_what(tmp_path: Path) -> None:
+    uri, alone = str(tmp_path / "ours"), str(tmp_path / "alone")
+    rows = pa.table({"a": [1.5, float("nan"), None, 0.0, -0.0], "b": ["x", "x", "x", "y", "y"], "v": range(5)})
+    Table.create(uri, rows, max_rows_per_file=2, durable=False)
+    shutil.copytree(uri, alone)
+    data = pa.table({"a": [float("nan"), None, -0.0, 1.5], "b": ["x", "x", "y", "z"], "v": [50, 51, 52, 53]})
+    ours = run(uri, Rows(data, 1), {}, on=["a", "b"])
+    theirs = Table.open(alone, durable=False).upsert(data, ["a", "b"])
+    assert sorted(map(repr, ours.table.to_table().to_pylist())) == sorted(
+        map(repr, theirs.table.to_table().to_pylist())
+    )
+    assert operation_of(ours.table).inserted_keys == operation_of(theirs.table).inserted_keys
+
+
+@pytest.mark.parametrize("count", [1000, 1100, 5000])
+def test_many_new_keys_are_noted_as_one_process_does(tmp_path: Path, count: int) -> None:
+    pair = twins(tmp_path, ROWS, stable=False)
+    check(tmp_path, pair, pa.table({"id": range(count), "v": range(count)}), {}, portion=700, stable=False)
+
+
+@pytest.mark.parametrize("portions", [1 << 22, 2], ids=["at once", "in portions"])
+@pytest.mark.parametrize("emptied", [False, True], ids=["rows", "no rows"])
+def test_a_key_that_comes_twice_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portions: int, emptied: bool
+) -> None:
+    monkeypatch.setattr(staged, "KEY_CHUNK_ROWS", portions)
+    pair = twins(tmp_path, ROWS, stable=False, deleted="true" if emptied else "")
+    data = pa.table({"id": [700, 3, 701, 4, 5, 700], "v": [1] * 6})
+    version = pair.table.version
+    with pytest.raises(InvalidInput, match=r"more than once.*id = 700"):
+        run(pair.ours, Rows(data, 2), {})
+    assert pair.table.version == version
+
+
+def test_keys_that_must_not_be_there_are_named(tmp_path: Path) -> None:
+    pair = twins(tmp_path, ROWS, stable=False)
+    with pytest.raises(InvalidInput, match=r"\(5 of them\).*id = .*; …"):
+        run(pair.ours, Rows(pa.table({"id": [77, 1, 2, 3, 4, 5], "v": [1] * 6})), {"matched": "fail"})
+    assert pair.table.version == 1
+    done = run(pair.ours, Rows(pa.table({"id": [77, 78], "v": [1, 2]})), {"matched": "fail"})
+    assert done.table.count_rows() == 42
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "on", "told"),
+    [
+        (WHOLE, {}, "nope", "no such column"),
+        (WHOLE, {}, "v.x", "no such column|field inside"),
+        (WHOLE.drop_columns(["id"]), {}, "id", "which the data does not have"),
+        (WHOLE.append_column("z", [[1] * 5]), {}, "id", "no such column"),
+        (WHOLE, {"matched_if": "source.nope = 1"}, "id", "matched_if"),
+        (WHOLE, {"delete_unmatched": "nope = 1"}, "id", "there is no column"),
+    ],
+)
+def test_what_makes_no_sense_runs_no_task(tmp_path: Path, data: pa.Table, options: Options, on: str, told: str) -> None:
+    pair, loop, rows = twins(tmp_path, ROWS, stable=False), Loop(), Rows(data)
+    with pytest.raises(InvalidInput, match=told):
+        run(pair.ours, rows, options, on=on, loop=loop)
+    assert (loop.ran, rows.staged) == ([], 0)
+
+
+def test_a_value_that_does_not_fit_is_told_as_what_it_is(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, pa.table({"id": pa.array([1], pa.int64()), "v": pa.array([1], pa.int8())}), durable=False)
+    with pytest.raises(SchemaMismatch, match="'v'"):
+        run(uri, Rows(pa.table({"id": [1], "v": [1000]})), {})
+    done = run(uri, Rows(pa.table({"id": [1], "v": pa.array([100], pa.int64())})), {})
+    assert done.table.to_table().to_pylist() == [{"id": 1, "v": 100}]
+
+
+def test_nothing_of_the_staged_rows_is_left(tmp_path: Path) -> None:
+    pair = twins(tmp_path, ROWS, stable=False)
+
+    class Once(Rows):
+        def stage(self, task: WriteTask) -> pa.Table:
+            answers = list(task(self.table.to_batches()))
+            return pa.Table.from_batches(answers)
+
+    done = run(pair.ours, Once(WHOLE), {}, loop=Loop())
+    named = {file.path for part in done.table.fragments for file in part.files}
+    assert {path.name for path in Path(pair.ours, "data").iterdir()} == named
+
+
+class Late(Loop):
+    """Somebody else is faster, once."""
+
+    def __init__(self, theirs: Callable[[], object], job: int = 1) -> None:
+        super().__init__(slots=5)
+        self.theirs, self.job, self.jobs = theirs, job, list[int]()
+
+    def run(self, task: object, parts: int) -> pa.Table:
+        answers = super().run(task, parts)  # type: ignore[arg-type]
+        self.jobs.append(parts)
+        if len(self.jobs) == self.job:
+            self.theirs()
+        return answers
+
+
+@BOTH
+def test_the_same_new_key_is_never_there_twice(tmp_path: Path, stable: bool) -> None:
+    pair = twins(tmp_path, ROWS, stable=stable)
+    rows = Rows(WHOLE)
+    other = pa.table({"id": [99], "v": [1], "w": ["theirs"]})
+    loop = Late(lambda: run(pair.ours, Rows(other), {}))
+    done = run(pair.ours, rows, {}, loop=loop)
+    found = done.table.to_table(["id", "v", "w"]).to_pylist()
+    assert [row for row in found if row["id"] == 99] == [{"id": 99, "v": 900, "w": "n"}]
+    assert len(found) == 42
+    assert rows.staged == 1
+    assert done.version == 3
+
+
+def test_only_what_changed_meanwhile_is_joined_again(tmp_path: Path) -> None:
+    pair = twins(tmp_path, ROWS, stable=True)
+    loop = Late(lambda: pair.table.delete("id = 2"))
+    done = run(pair.ours, Rows(WHOLE), {}, loop=loop)
+    assert loop.jobs[0] == 5
+    assert loop.jobs[2:] == [2, 2] or sum(loop.jobs[2:]) <= 4
+    assert done.table.count_rows() == 42
+    assert done.table.fsck().is_sound
+
+
+def test_a_column_that_changed_meanwhile_ends_it(tmp_path: Path) -> None:
+    pair = twins(tmp_path, ROWS, stable=False)
+
+    def theirs() -> None:
+        pair.table.delete("id = 2")
+        pair.table.alter_column("v", type=pa.float64())
+
+    with pytest.raises(InvalidInput, match="v"):
+        run(pair.ours, Rows(WHOLE), {}, loop=Late(theirs))
+
+
+def test_an_intent_runs_once(tmp_path: Path) -> None:
+    pair, rows = twins(tmp_path, ROWS, stable=False), Rows(WHOLE)
+    first = run(pair.ours, rows, {}, how=WriteOptions(intent="x"))
+    again = run(pair.ours, rows, {}, how=WriteOptions(intent="x"))
+    assert (again.version, again.already_committed, rows.staged) == (first.version, True, 1)
+
+
+def test_large_rows_are_read_by_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged, "CACHED_ROWS_MAX", 2)
+    for stable in (False, True):
+        place = tmp_path / str(stable)
+        place.mkdir()
+        check(place, twins(place, ROWS, stable=stable), WHOLE, {"matched_if": "source.id != 5"}, stable=stable)
+        shutil.rmtree(place)
+        place.mkdir()
+        check(place, twins(place, ROWS, stable=stable), ALL, {}, stable=stable)
+
+
+def indexed(place: Path, stable: bool, *, uncovered: int = 0) -> str:
+    """Four fragments of 500 rows that an index on the key covers, some rows deleted, and perhaps another one."""
+    uri = str(place / "indexed")
+    numbers = pa.table({"id": range(2000), "v": range(2000), "w": [f"w{n}" for n in range(2000)]})
+    table = Table.create(uri, numbers, max_rows_per_file=500, stable_row_ids=stable, durable=False)
+    table = table.create_index("id", "BTREE").table.delete("id = 7").table
+    if uncovered:
+        table.append(pa.table({"id": range(2000, 2000 + uncovered), "v": range(uncovered), "w": ["u"] * uncovered}))
+    return uri
+
+
+LOOKED_UP = pa.table({"id": [5, 7, 1999, 9999], "v": [50, 70, 5, 99], "w": ["a", "b", None, "c"]})
+
+
+@BOTH
+@pytest.mark.parametrize("data", [LOOKED_UP, LOOKED_UP.select(["id", "v"])], ids=["whole rows", "a column"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"insert": False}, {"matched": "delete"}, {"matched": "ignore"}, {"matched_if": "source.v > target.v"}],
+    ids=str,
+)
+def test_few_keys_are_looked_up_in_an_index(tmp_path: Path, stable: bool, options: Options, data: pa.Table) -> None:
+    """By the driver, and the files of fragments that have none of them are away."""
+    uri = indexed(tmp_path, stable)
+    shutil.copytree(uri, tmp_path / "alone")
+    away = [Path(uri, fragment.files[0].qualified_path) for fragment in Table.open(uri).fragments[1:3]]
+    for file in away:
+        file.rename(tmp_path / file.name)
+    loop = Loop(slots=2)
+    ours = run(uri, Rows(data), options, loop=loop)
+    assert loop.ran == []
+    for file in away:
+        (tmp_path / file.name).rename(file)
+    theirs = Table.open(str(tmp_path / "alone"), durable=False).upsert(data, "id", **options)
+    assert (ours.rows_added, ours.rows_removed) == (theirs.rows_added, theirs.rows_removed)
+    did, does = operation_of(ours.table), operation_of(theirs.table)
+    assert (did.mode, did.inserted_keys) == (does.mode, does.inserted_keys)
+    columns = ["id", "v", "w", *(LINEAGE if stable else [])]
+    found = ours.table.to_table(columns).sort_by("id")
+    assert found.equals(theirs.table.to_table(columns).sort_by("id"))
+
+
+def test_rows_that_no_index_knows_are_looked_at_by_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upserting, "_DRIVER_ROWS_MAX", 50)
+    uri = indexed(tmp_path, stable=False, uncovered=100)
+    loop = Loop(slots=2)
+    data = pa.table({"id": [5, 2003], "v": [-1, -1], "w": ["x", "y"]})
+    table = run(uri, Rows(data), {}, loop=loop).table
+    assert table.to_table(["w"], filter="id in (5, 2003)")["w"].to_pylist() == ["x", "y"]
+    assert loop.ran, "rows of the last fragment had to be read"
+    loop = Loop(slots=2)
+    assert run(uri, Rows(data), {"delete_unmatched": "id < 100"}, loop=loop).rows_removed == 98
+    assert loop.ran, "what nothing came for is told by no index"
+
+
+def test_a_key_that_comes_twice_is_named_where_no_row_has_it(tmp_path: Path) -> None:
+    uri = indexed(tmp_path, stable=False)
+    with pytest.raises(InvalidInput, match=r"more than once.*id = 9999"):
+        run(uri, Rows(pa.table({"id": [9999, 9999], "v": [1, 2]})), {})
+    with pytest.raises(InvalidInput, match=r"id = 5\b"):
+        run(uri, Rows(LOOKED_UP), {"matched": "fail"})
+
+
+def test_who_was_in_the_way_is_looked_up_again(tmp_path: Path) -> None:
+    """A row that another moved meanwhile is found where it is now."""
+    uri = indexed(tmp_path, stable=True)
+    others = iter([lambda: Table.open(uri).update({"v": "-5"}, where="id = 5")])
+
+    class Between(Rows):
+        def stage(self, task: WriteTask) -> pa.Table:
+            staged_now = super().stage(task)
+            for other in others:
+                other()
+            return staged_now
+
+    made = run(uri, Between(LOOKED_UP), {})
+    assert (made.attempts, made.version) == (2, 5), "planned twice"
+    assert made.table.to_table(["v"], filter="id = 5")["v"].to_pylist() == [50]
+    assert made.table.count_rows() == 2001
+
+
+def test_many_small_upserts_stay_with_the_driver(tmp_path: Path) -> None:
+    """Each moves its row into a fragment that no index covers."""
+    uri = indexed(tmp_path, stable=False)
+    for turn in range(3):
+        loop = Loop(slots=2)
+        run(uri, Rows(LOOKED_UP.slice(turn, 1)), {}, loop=loop)
+        assert loop.ran == []
+
+
+@pytest.mark.parametrize("of", ["unknown", "large"])
+def test_files_that_may_be_large_are_left_to_workers(tmp_path: Path, of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if of == "large":
+        monkeypatch.setattr(upserting, "_DRIVER_BYTES_MAX", 10)
+    else:
+        monkeypatch.setattr(DataFile, "size", None)
+    loop = Loop(slots=2)
+    assert run(indexed(tmp_path, stable=False), Rows(LOOKED_UP), {}, loop=loop).rows_added == 2
+    assert loop.ran
+
+
+def test_a_key_of_many_rows_is_left_to_workers(tmp_path: Path) -> None:
+    uri, count = str(tmp_path / "t"), upserting._DRIVER_ROWS_MAX + 1
+    table = Table.create(uri, pa.table({"day": [0] * count + [1] * count, "v": [0] * 2 * count}), durable=False)
+    table.create_index("day", "BITMAP")
+    loop = Loop(slots=2)
+    run(uri, Rows(pa.table({"day": [1], "v": [5]})), {"insert": False}, on="day", loop=loop)
+    assert loop.ran
+    assert Table.open(uri).count_rows("v = 5") == count
+
+
+def test_parts_that_nobody_touched_stand_though_an_index_tells_others_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fragment goes in which a key was, so that less is known of the others."""
+    monkeypatch.setattr(upserting, "_DRIVER_ROWS_MAX", 50)
+    uri = indexed(tmp_path, stable=False, uncovered=400)
+    for _ in range(3):
+        Table.open(uri).append(pa.table({"id": range(5000, 5400), "v": range(400), "w": ["u"] * 400}))
+
+    class Between(Loop):
+        def run(self, task: Task, parts: int) -> pa.Table:
+            answer = super().run(task, parts)
+            if len(jobs) == 0:
+                Table.open(uri).delete("id < 500")
+            jobs.append(parts)
+            return answer
+
+    jobs: list[int] = []
+    made = run(uri, Rows(pa.table({"id": [5, 700, 1999], "v": [1, 2, 3], "w": ["", "", ""]})), {}, loop=Between(4))
+    assert made.attempts == 2
+    assert jobs[0] > 2
+    assert jobs[1:] == [1], "of the second plan only the part that the fragment was in"
+    assert made.table.to_table(["v"], filter="id in (5, 700, 1999)").sort_by("v")["v"].to_pylist() == [1, 2, 3]

@@ -1,0 +1,169 @@
+"""The driver's begin and finish, with workers played by plain function calls: pickled plans, fragments as bytes."""
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lance_core import Committed, InvalidInput, NotFound, RetryableConflict, SchemaMismatch, Table
+from lance_core.tasks.rows.write import (
+    RESULT,
+    FileLimits,
+    PlannedWrite,
+    WriteTask,
+    begin_append,
+    begin_overwrite,
+)
+
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
+
+
+def planned(uri: str, *, intent: str | None = None, create: bool = True, rows: pa.Table = ROWS) -> PlannedWrite:
+    plan = begin_append(uri, rows.schema, create=create, intent=intent, limits=FileLimits())
+    assert isinstance(plan, PlannedWrite)
+    return plan
+
+
+def work(plan: PlannedWrite, *parts: pa.Table) -> pa.Table:
+    """Workers in other processes, one a part: each gets the task as a pickle, and gives back bytes."""
+    task: WriteTask = pickle.loads(pickle.dumps(WriteTask(plan.plan)))
+    return pa.Table.from_batches([batch for part in parts or (ROWS,) for batch in task(part.to_batches())], RESULT)
+
+
+def test_two_workers_become_one_version(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    plan = planned(uri)
+    committed = plan.finish(work(plan, ROWS, ROWS), properties={"run": "7"})
+    assert (committed.version, committed.rows_added, committed.files) == (1, 6, 2)
+    table = Table.open(uri)
+    assert table.to_table()["id"].to_pylist() == [1, 2, 3, 1, 2, 3]
+    assert table.versions()[0].properties == {"run": "7"}
+    assert table.id is not None
+
+
+def test_small_batches_are_joined_before_they_are_looked_at(tmp_path: Path) -> None:
+    """Spark hands over a thousand rows at a time, where there is text. Some may have another type than those before."""
+    rows = pa.table({"id": pa.array(range(40_000), pa.int64()), "name": ["x"] * 40_000})
+    narrow = rows.set_column(0, "id", rows["id"].cast(pa.int32()))
+    parts = [*rows.to_batches(max_chunksize=1000), *narrow.to_batches(max_chunksize=1000)]
+    plan = planned(str(tmp_path / "t"))
+    results = pa.Table.from_batches(WriteTask(plan.plan)(iter(parts)), RESULT)
+    assert plan.finish(results).table.to_table() == pa.concat_tables([rows, rows])
+
+
+def test_files_of_a_lost_attempt_are_nobodys_rows(tmp_path: Path) -> None:
+    plan = planned(str(tmp_path / "t"))
+    work(plan)  # an attempt whose answer never reached the driver
+    committed = plan.finish(work(plan))
+    assert committed.table.count_rows() == 3
+    assert len(list((tmp_path / "t" / "data").iterdir())) == 2
+
+
+def test_an_intent_that_landed_is_answered_before_any_work(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    plan = planned(uri, intent="day 1")
+    first = plan.finish(work(plan))
+    again = begin_append(uri, ROWS.schema, create=True, intent="day 1", limits=FileLimits())
+    assert isinstance(again, Committed)
+    assert (again.version, again.already_committed, again.rows_added) == (first.version, True, 3)
+
+
+def test_an_intent_left_behind_goes_on_under_its_uuid(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, ROWS)
+    first = planned(uri, intent="k")
+    work(first)  # and the driver dies
+    Table.open(uri).append(ROWS)  # somebody else goes on
+    second = planned(uri, intent="k")
+    landed = second.finish(work(second))
+    late = first.finish(work(first))  # the first driver was only asleep
+    assert landed.version == late.version == 3
+    assert late.already_committed
+    assert Table.open(uri).count_rows() == 9
+
+
+def test_no_rows_make_no_version(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, ROWS)
+    committed = planned(uri).finish(RESULT.empty_table())
+    assert (committed.version, committed.files) == (1, 0)
+    assert Table.open(uri).version == 1
+
+
+def test_a_table_that_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no Lance table at"):
+        planned(str(tmp_path / "t"), create=False)
+    assert not (tmp_path / "t").exists()
+
+
+def test_created_by_somebody_else_meanwhile(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    plan = planned(uri)
+    fragments = work(plan)
+    Table.create(uri, ROWS)
+    with pytest.raises(RetryableConflict, match="created meanwhile; repeat"):
+        plan.finish(fragments)
+    assert Table.open(uri).count_rows() == 3
+
+
+def test_columns_are_checked_on_the_driver(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, ROWS)
+    with pytest.raises(SchemaMismatch, match="no column 'nme'") as raised:
+        planned(uri, rows=ROWS.rename_columns(["id", "nme"]))
+    assert (raised.value.column, raised.value.got) == ("nme", "string")
+
+
+def test_overwrite_keeps_what_the_rows_forgot(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    exact = pa.schema([pa.field("v", pa.list_(pa.float32(), 2), metadata={"k": "x"}), ("n", pa.uint8())])
+    Table.create(uri, pa.table({"v": [[1.0, 2.0]], "n": [1]}, exact))
+    loose = pa.table({"v": pa.array([[3.0, 4.0]], pa.list_(pa.float32())), "n": pa.array([5], pa.int16())})
+    plan = begin_overwrite(uri, loose.schema, replace_schema=False, intent=None, limits=FileLimits())
+    assert isinstance(plan, PlannedWrite)
+    committed = plan.finish(work(plan, loose))
+    assert committed.table.schema == exact
+    assert committed.table.to_table().to_pydict() == {"v": [[3.0, 4.0]], "n": [5]}
+    assert (committed.rows_added, committed.rows_removed) == (1, 1)
+
+
+def test_options_stay_out_of_repr(tmp_path: Path) -> None:
+    plan = begin_append(
+        str(tmp_path / "t"),
+        ROWS.schema,
+        create=True,
+        intent=None,
+        limits=FileLimits(),
+        storage_options={"aws_secret_access_key": "canary"},
+    )
+    assert "canary" not in repr(plan)
+
+
+def test_a_value_that_does_not_fit_comes_back_as_the_error_it_is(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, pa.schema([("n", pa.uint8())]))
+    given = pa.table({"n": pa.array([1, 300], pa.int64())})
+    plan = planned(uri, rows=given)
+    with pytest.raises(SchemaMismatch, match="column 'n' of type int64 does not convert to uint8") as raised:
+        plan.finish(work(plan, given))
+    assert (raised.value.column, raised.value.expected, raised.value.got) == ("n", "uint8", "int64")
+    assert Table.open(uri).version == 1
+
+
+def test_an_intent_that_found_no_rows_may_find_some_later(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, ROWS)
+    assert planned(uri, intent="day 2").finish(RESULT.empty_table()).rows_added == 0
+    Table.open(uri).append(ROWS)
+    plan = planned(uri, intent="day 2")
+    committed = plan.finish(work(plan))
+    assert (committed.version, committed.rows_added, committed.already_committed) == (3, 3, False)
+
+
+def test_an_intent_is_one_change(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    plan = planned(uri, intent="k")
+    plan.finish(work(plan))
+    with pytest.raises(InvalidInput, match=r"another change already \(append, and this is overwrite\)"):
+        begin_overwrite(uri, ROWS.schema, replace_schema=False, intent="k", limits=FileLimits())

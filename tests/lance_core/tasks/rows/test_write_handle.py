@@ -1,0 +1,79 @@
+"""A write begun here and finished elsewhere is one write."""
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lance_core import ConflictError, SchemaMismatch, Table
+from lance_core.datafiles.fragment_writer import FileLimits
+from lance_core.tasks.rows.write import PlannedWrite, begin_append, begin_overwrite
+from lance_core.tasks.rows.write_handle import WriteHandle, combine_results
+
+ROWS = pa.table({"id": pa.array(range(10), pa.int64())})
+
+
+def handed(uri: str, *, replaces: bool = False, intent: str | None = None) -> WriteHandle:
+    if replaces:
+        planned = begin_overwrite(uri, ROWS.schema, replace_schema=False, intent=intent, limits=FileLimits())
+    else:
+        planned = begin_append(uri, ROWS.schema, create=True, intent=intent, limits=FileLimits())
+    assert isinstance(planned, PlannedWrite)
+    found: WriteHandle = pickle.loads(pickle.dumps(WriteHandle.of(planned)))
+    return found
+
+
+def test_a_table_is_begun_and_grows(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    for version in (1, 2):
+        write = handed(uri)
+        pieces = [write.write_batches(ROWS.to_batches()), write.write_batches([])]
+        assert write.to_planned_write().finish(combine_results(pieces)).version == version
+    assert Table.open(uri).count_rows() == 20
+    assert Table.open(uri).fsck().is_sound
+
+
+def test_finished_twice_it_is_one_version(tmp_path: Path) -> None:
+    """A commit whose answer was lost, and that is made again."""
+    uri = str(tmp_path / "t")
+    Table.create(uri, ROWS)
+    write = handed(uri)
+    pieces = [write.write_batches(ROWS.to_batches())]
+    first = write.to_planned_write().finish(combine_results(pieces))
+    Table.open(uri).append(ROWS)
+    again = write.to_planned_write().finish(combine_results(pieces))
+    assert (first.version, again.version, again.already_committed) == (2, 2, True)
+    assert Table.open(uri).count_rows() == 30
+
+
+def test_it_is_judged_by_what_happened_since_it_was_begun(tmp_path: Path) -> None:
+    """Not since it was finished: the rows were written for a schema that is gone."""
+    uri = str(tmp_path / "t")
+    table = Table.create(uri, ROWS)
+    write = handed(uri)
+    pieces = [write.write_batches(ROWS.to_batches())]
+    table.overwrite(pa.table({"other": ["x"]}), intent="another")
+    with pytest.raises(ConflictError):
+        write.to_planned_write().finish(combine_results(pieces))
+
+
+def test_an_overwrite_with_an_intent(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, ROWS)
+    write = handed(uri, replaces=True, intent="monday")
+    done = write.to_planned_write().finish(
+        combine_results([write.write_batches(ROWS.slice(3).to_batches())]), properties={"a": "b"}
+    )
+    assert (done.version, done.table.count_rows()) == (2, 7)
+    begun = begin_overwrite(uri, ROWS.schema, replace_schema=False, intent="monday", limits=FileLimits())
+    assert not isinstance(begun, PlannedWrite)
+    assert (begun.version, begun.already_committed) == (2, True)
+
+
+def test_a_refusal_is_told_where_it_is_finished(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, pa.table({"id": pa.array([1], pa.int8())}))
+    write = handed(uri)
+    with pytest.raises(SchemaMismatch, match="id"):
+        write.to_planned_write().finish(combine_results([write.write_batches(pa.table({"id": [1000]}).to_batches())]))

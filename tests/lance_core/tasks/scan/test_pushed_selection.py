@@ -1,0 +1,86 @@
+"""Workers look at the rows that indices leave, and at nothing else."""
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lance_core import Table
+from lance_core.datafiles.fragment_writer import FileLimits
+from lance_core.expressions import Predicate
+from lance_core.scan.column_resolution import filterable_schema
+from lance_core.tasks.driver import TableRef, WriteOptions
+from lance_core.tasks.rows.delete import delete
+from lance_core.tasks.rows.update import update
+from lance_core.tasks.scan import pushed_selection
+from lance_core.tasks.scan.aggregate import aggregate
+from lance_core.tasks.scan.pushed_selection import fragments_to_scan
+from lance_core.tasks.scan.read import ReadTask, VersionRef, count_rows, plan_read
+from tests.lance_core.tasks.loop import Loop
+
+ROWS = pa.table({"id": range(500), "word": [f"w{n % 7}" for n in range(500)], "n": [n // 3 for n in range(500)]})
+FILTERS = [
+    "id IN (7, 107, 450)",
+    "id = 107 AND n + 1 < 90",
+    "word != 'w3' AND id > 380",
+    "n BETWEEN 40 AND 42",
+    "id % 5 = 0",
+]
+
+
+def made(place: Path, *, indexed: bool = True) -> Table:
+    """Four fragments that are covered, one that is not, and rows deleted in both."""
+    table = Table.create(str(place), ROWS.slice(0, 400), max_rows_per_file=100, durable=False)
+    for column, kind in {"id": "BTREE", "word": "BITMAP", "n": "ZONEMAP"}.items() if indexed else ():
+        table = table.create_index(column, kind).table
+    return table.append(ROWS.slice(400)).table.delete("id % 50 = 7").table
+
+
+def read(table: Table, predicate: str, slots: int = 2) -> pa.Table:
+    base = VersionRef(table.uri).snapshot()
+    plan = plan_read(base, transport=lambda schema: schema, slots=slots, filter=predicate)
+    task: ReadTask = pickle.loads(pickle.dumps(ReadTask(plan)))
+    numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(len(plan.partitions)), pa.int64())})
+    return pa.Table.from_batches(task([numbers]), plan.work.transport)
+
+
+@pytest.mark.parametrize("bytes_max", [pushed_selection._BYTES_MAX, 30, 0])
+@pytest.mark.parametrize("predicate", FILTERS)
+def test_rows_and_their_number(tmp_path: Path, predicate: str, bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pushed_selection, "_BYTES_MAX", bytes_max)
+    table = made(tmp_path / "t")
+    expected = table.to_table(filter=predicate, use_indices=False)
+    assert read(table, predicate).equals(expected)
+    base = VersionRef(table.uri).snapshot()
+    assert count_rows(base, predicate, runner=lambda: Loop(slots=2)) == expected.num_rows
+    sums = aggregate(base, f"select sum(n) as n from dataset where {predicate}", runner=lambda: Loop(slots=2))
+    assert sums["n"].to_pylist() == [sum(expected["n"].to_pylist()) if expected.num_rows else None]
+
+
+def test_one_row_is_one_task_about_one_row(tmp_path: Path) -> None:
+    table = made(tmp_path / "t")
+    base = VersionRef(table.uri).snapshot()
+    plan = plan_read(base, transport=lambda schema: schema, slots=8, filter="id = 108 AND id < 400")
+    (part,) = plan.partitions
+    told = [(skip, take, None if sent is None else list(sent.selection.rows)) for skip, take, sent in part.ranges]
+    assert told == [(0, None, [8]), (0, None, None)]
+    fragments, sent = fragments_to_scan(base, Predicate.parse("id IN (8, 108)", filterable_schema(base.manifest)))
+    assert [fragment.id for fragment in fragments] == [0, 1, 4]
+    assert [id for id, _ in sent.fragments] == [0, 1]
+
+
+def test_an_exact_number_takes_no_task(tmp_path: Path) -> None:
+    table = made(tmp_path / "t").delete("id >= 400").table
+    assert count_rows(VersionRef(table.uri).snapshot(), "id IN (7, 8, 9)", runner=lambda: pytest.fail("a task")) == 2
+
+
+@pytest.mark.parametrize("predicate", FILTERS)
+def test_verbs(tmp_path: Path, predicate: str) -> None:
+    indexed, plain = made(tmp_path / "indexed"), made(tmp_path / "plain", indexed=False)
+    for table in (indexed, plain):
+        where = TableRef(table.uri, durable=False)
+        update(where, {"n": "n + 1"}, predicate, limits=FileLimits(), options=WriteOptions(), runner=Loop(slots=2))
+        delete(where, f"({predicate}) AND id > 100", options=WriteOptions(), runner=Loop(slots=2, lost=frozenset({0})))
+    ours, theirs = (table.refresh().to_table().sort_by("id") for table in (indexed, plain))
+    assert ours.equals(theirs)

@@ -1,0 +1,222 @@
+"""A scan in workers: pinned to a version, in parts, in the types that travel."""
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, NotFound, Table, Unsupported
+from lance_core.format.fragment import Fragment
+from lance_core.scan.plan import plan_scan
+from lance_core.tasks.scan import read as reading
+from lance_core.tasks.scan.read import (
+    ReadPlan,
+    ReadTask,
+    VersionRef,
+    count_rows,
+    fetch_or_plan,
+    partition_scan,
+    plan_read,
+)
+from tests.lance_core.tasks.loop import Loop
+
+ROWS = pa.table(
+    {
+        "n": pa.array(range(1000), pa.int64()),
+        "s": [None if n % 7 == 0 else f"r{n}" for n in range(1000)],
+        "p": [{"x": n % 3, "y": str(n)} for n in range(1000)],
+    }
+)
+
+
+def as_stored(schema: pa.Schema) -> pa.Schema:
+    return schema
+
+
+def work(plan: ReadPlan) -> pa.Table:
+    task: ReadTask = pickle.loads(pickle.dumps(ReadTask(plan)))
+    numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(len(plan.partitions)), pa.int64())})
+    return pa.Table.from_batches(task([numbers]), plan.work.transport)
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_PARTITION_ROWS_MIN", 10)
+    monkeypatch.setattr(reading, "_REDUCED_PARTITION_ROWS_MIN", 10)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Fragments of 100 rows, one of 600, some of their rows deleted."""
+    uri = str(tmp_path / "t")
+    table = Table.create(uri, ROWS.slice(0, 400), max_rows_per_file=100, durable=False)
+    table = table.append(ROWS.slice(400), max_rows_per_file=600).table
+    return table.delete("n % 5 = 2").table
+
+
+def test_addresses_that_no_signed_number_holds_are_refused(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To Spark an address is signed: of a fragment from 2**31 on it would be below zero."""
+    base = VersionRef(table.uri).snapshot()
+    monkeypatch.setattr(reading, "_SIGNED_FRAGMENT_IDS", base.manifest.max_fragment_id)
+    for by_id in (False, True):
+        with pytest.raises(Unsupported, match="read it without them"):
+            plan_read(base, transport=as_stored, slots=1, with_row_id=by_id, with_row_address=not by_id)
+    assert plan_read(base, transport=as_stored, slots=1).partitions
+
+
+@pytest.mark.parametrize("slots", [1, 2, 7, 100])
+@pytest.mark.usefixtures("small_parts")
+def test_parts_hold_every_live_row_once_and_in_order(table: Table, slots: int) -> None:
+    plan = plan_read(VersionRef(table.uri).snapshot(), transport=as_stored, slots=slots)
+    assert work(plan) == table.to_table()
+    assert len(plan.partitions) >= min(slots * 4, 5)
+    rows = [sum(_rows(part)) for part in plan.partitions]
+    assert sum(rows) == 800
+    assert max(rows) <= max(80, 2 * 800 // (slots * 4))
+
+
+def _rows(part: reading.ScanPartition) -> list[int]:
+    return [
+        Fragment.decode(fragment).live_rows if take is None else take
+        for fragment, (_skip, take, _chosen) in zip(part.fragments, part.ranges, strict=True)
+    ]
+
+
+def test_few_rows_are_one_task(table: Table) -> None:
+    assert len(plan_read(VersionRef(table.uri).snapshot(), transport=as_stored, slots=100).partitions) == 1
+
+
+def test_rows_that_stay_with_the_workers_are_cut_into_fewer_parts(tmp_path: Path) -> None:
+    """But every slot has one, as soon as a task is worth its start."""
+    rows = pa.table({"n": pa.array(range(400_000), pa.int64())})
+    table = Table.create(str(tmp_path / "t"), rows, max_rows_per_file=50_000, durable=False)
+    plan = plan_scan(table.manifest, columns=["n"])
+    assert (
+        len(partition_scan(plan, 1)),
+        len(partition_scan(plan, 1, returns_rows=False)),
+        len(partition_scan(plan, 2, returns_rows=False)),
+    ) == (4, 1, 2)
+
+
+def test_no_part_is_larger_than_a_worker_should_hold(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_PARTITION_BYTES_MAX", 2_000)
+    plan = plan_scan(table.manifest, columns=None)
+    assert all(len(part.fragments) == 1 for part in partition_scan(plan, 1))
+    assert len(partition_scan(plan, 1)) > 10
+
+
+@pytest.mark.parametrize(
+    ("columns", "filter"),
+    [
+        (["n"], "n > 500 and s is not null"),
+        (["s"], "p.x = 1"),
+        (["p.y", "n"], "n in (3, 399, 400, 999)"),
+        (None, "false"),
+        (["n", "_rowoffset"], "_rowoffset < 3"),
+        (["n"], "_rowaddr = 4294967297"),
+    ],
+)
+@pytest.mark.usefixtures("small_parts")
+def test_rows_that_match_are_those_of_one_process(table: Table, columns: list[str] | None, filter: str) -> None:
+    base = VersionRef(table.uri).snapshot()
+    found = work(plan_read(base, transport=as_stored, slots=3, columns=columns, filter=filter))
+    alone = table.to_table(columns, filter)
+    assert found.to_pylist() == alone.to_pylist()
+    loop = Loop(slots=3, lost=frozenset({0}))
+    assert count_rows(base, filter, runner=lambda: loop) == len(alone)
+
+
+def test_counting_all_rows_runs_no_task(table: Table) -> None:
+    def nobody() -> Loop:
+        raise AssertionError
+
+    assert count_rows(VersionRef(table.uri).snapshot(), None, runner=nobody) == 800
+
+
+def test_a_plan_keeps_its_version(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), pa.table({"n": [1]}))
+    plan = plan_read(VersionRef(table.uri).snapshot(), transport=as_stored, slots=4)
+    table.overwrite(pa.table({"n": [2]}))
+    assert work(plan)["n"].to_pylist() == [1]
+
+
+def test_versions_are_named_by_number_tag_and_branch(table: Table) -> None:
+    table.tags.create("before", 1)
+    table.branches.create("dev").append(ROWS.slice(0, 1))
+    uri = table.uri
+    counts = [
+        count_rows(which.snapshot(), None, runner=Loop)
+        for which in (VersionRef(uri, 1), VersionRef(uri, tag="before"), VersionRef(uri, branch="dev"), VersionRef(uri))
+    ]
+    assert counts == [400, 400, 801, 800]
+    assert len(work(plan_read(VersionRef(uri, branch="dev").snapshot(), transport=as_stored, slots=1))) == 801
+    with pytest.raises(NotFound, match="has no tag 'nope'"):
+        VersionRef(uri, tag="nope").snapshot()
+    with pytest.raises(InvalidInput, match="pass only one of them"):
+        VersionRef(uri, 1, tag="before").snapshot()
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_ids_and_addresses_travel_as_signed_numbers(tmp_path: Path, stable: bool) -> None:
+    table = Table.create(str(tmp_path / "t"), ROWS, max_rows_per_file=300, stable_row_ids=stable)
+    table = table.delete("n < 310").table
+    base = VersionRef(table.uri).snapshot()
+    plan = plan_read(base, transport=as_stored, slots=2, columns=["n"], with_row_id=True, with_row_address=True)
+    found = work(plan)
+    assert found.schema.types == [pa.int64()] * 3
+    alone = table.to_table(["n"], with_row_id=True, with_row_address=True)
+    assert found.to_pylist() == alone.to_pylist()
+
+
+def test_what_time_it_is_the_driver_says(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), pa.table({"n": [1]}))
+    plan = plan_read(
+        VersionRef(table.uri).snapshot(), transport=as_stored, slots=1, filter="now() > timestamp '2020-01-01'"
+    )
+    predicate = plan.work.scan_spec.predicate
+    assert predicate is not None
+    assert "now" not in str(predicate.tree)
+
+
+def test_what_is_wrong_is_told_before_a_worker_runs(table: Table) -> None:
+    base = VersionRef(table.uri).snapshot()
+    for given, told in (({"filter": "nope = 1"}, "no column 'nope'"), ({"columns": ["m"]}, "no column 'm'")):
+        with pytest.raises(InvalidInput, match=told):
+            plan_read(base, transport=as_stored, slots=1, **given)
+    with pytest.raises(InvalidInput, match="write it as a SQL string"):
+        plan_read(base, transport=as_stored, slots=1, filter=5)  # type: ignore[arg-type]
+
+
+def test_batches_travel_in_the_types_of_the_other_side(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), pa.table({"v": pa.array([[1.0, 2.0]], pa.list_(pa.float32(), 2))}))
+    travelling = pa.schema([("v", pa.list_(pa.float32()))])
+    plan = plan_read(VersionRef(table.uri).snapshot(), transport=lambda _: travelling, slots=1, columns=["v"])
+    assert work(plan).schema == travelling
+
+
+def test_few_rows_that_an_index_knows_are_read_at_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(filter: str) -> int | None:
+        """None where it is a plan."""
+        answer = fetch_or_plan(
+            VersionRef(table.uri).snapshot(), transport=as_stored, slots=1, columns=["s", "n"], filter=filter
+        )
+        if isinstance(answer, ReadPlan):
+            return None
+        assert answer.rows == table.to_table(columns=["s", "n"], filter=filter)
+        return int(answer.rows.num_rows)
+
+    assert found("n = 18") is None, "without an index"
+    table = table.create_index("n", "BTREE").table
+    assert [found(f"n = {n}") for n in (18, 17, 5000)] == [1, 0, 0]
+    assert found("n in (18, 450, 999) and s like 'r4%'") == 1, "what is left of the condition is looked at"
+    assert found("s = 'r18'") is None
+    monkeypatch.setattr(reading, "_LOOKUP_ROWS_MAX", 2)
+    assert (found("n in (18, 450)"), found("n in (18, 450, 999)")) == (2, None)
+    monkeypatch.setattr(reading, "_LOOKUP_FRAGMENTS_MAX", 1)
+    assert (found("n in (18, 20)"), found("n in (18, 450)")) == (2, None)
+    monkeypatch.setattr(reading, "_LOOKUP_BYTES_MAX", 10)
+    assert found("n in (18, 20)") is None
+    monkeypatch.undo()
+    table = table.append(ROWS.slice(0, 50)).table
+    assert found("n = 18") is None, "nobody knows what is in the new fragment"
