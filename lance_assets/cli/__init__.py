@@ -1,16 +1,16 @@
-"""`lance-assets`: tables looked at from a shell, with neither Dagster nor Spark loaded.
+"""`lance-assets`: commands that inspect tables, without Dagster or Spark. They never write to a table.
 
-    main.py       the commands, and how they end; start here
-    table_names.py     from `URI@version` to a table
-    printing.py   tables for a terminal, JSON for programs
-    history.py  show.py  diff.py  lineage.py  doctor.py  run.py      a command each
-    indices.py    which rows an index covers        advice.py      what would do a table good
-
-Nothing here writes to a table.
+main.py           the commands and their exit codes; start here
+table_names.py    from `URI@version` to a table
+printing.py       tables for a terminal, JSON for programs
+history.py  show.py  diff.py  lineage.py  doctor.py  run.py      one command each
+recorded.py       versions of a run, from a Dagster instance
+indices.py        coverage of indices        advice.py      recommendations of the doctor
 """
 
 EXIT_OK = 0
+"""Exit code if no action is needed."""
 EXIT_FOUND = 1
+"""Exit code if `doctor` found something, or `diff --exit-code` a difference."""
 EXIT_FAILED = 2
-"""How a command ends: nobody has to do anything; it found what was asked for (doctor, diff --exit-code); it could not
-look."""
+"""Exit code if the command failed."""

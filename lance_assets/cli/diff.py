@@ -1,14 +1,14 @@
-"""`lance-assets diff URI@a URI@b`: what differs between two versions, by their manifests: columns, rows, fragments,
-indices, settings.
+"""`lance-assets diff URI@a URI@b`: compares the manifests of two versions: columns, rows, fragments, indices,
+settings.
 
-Fields are told apart by their ids, so that a renamed column is one; fragments by their ids and the files they have.
+Fields are matched by id, so that a renamed column is one change; fragments are matched by id and by their data files.
 """
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from lance_assets.cli import EXIT_OK, EXIT_FOUND, printing
+from lance_assets.cli import EXIT_FOUND, EXIT_OK, printing
 from lance_assets.cli.indices import index_states
 from lance_assets.cli.show import column_types
 from lance_assets.cli.table_names import TABLE_HELP, open_named
@@ -20,13 +20,14 @@ from lance_core import InvalidInput, Table
 from lance_core.operations import Fragment
 from lance_core.shell import Access
 
-HELP = "what differs between two versions: columns, rows, fragments, indices, settings"
+HELP = "compare two versions: columns, rows, fragments, indices, settings"
 _LISTED_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
 class ItemChange:
-    """One thing, as it was and as it is; None where it was not, or is no more."""
+    """Change of one item. `before` is `None` if it was added, `after` if it was removed. The field names are JSON
+    keys."""
 
     name: str
     before: str | None
@@ -49,20 +50,24 @@ class ItemChange:
 
 @dataclass(frozen=True, slots=True)
 class FragmentChanges:
+    """Differences between the fragments of two versions. The field names are JSON keys."""
+
     added: int
     added_rows: int
     removed: int
     removed_rows: int
     deleted_rows: int
-    """In fragments that both have, rows that only the later one has marked as deleted."""
+    """Rows of common fragments that only the later version marks as deleted."""
     with_deletions: int
     other_files: int
-    """Fragments that both have, with other data files: columns were added, or rewritten."""
+    """Common fragments with different data files: columns were added or rewritten."""
     same: int
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
+    """Differences between two versions."""
+
     before: VersionName
     after: VersionName
     rows_before: int
@@ -74,27 +79,33 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        these = self.fragments
-        moved = these.added or these.removed or these.with_deletions or these.other_files or these.deleted_rows
-        return not (self.columns or moved or self.indices or self.settings)
+        fragments = self.fragments
+        has_fragment_changes = (
+            fragments.added
+            or fragments.removed
+            or fragments.with_deletions
+            or fragments.other_files
+            or fragments.deleted_rows
+        )
+        return not (self.columns or has_fragment_changes or self.indices or self.settings)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", metavar="URI@A", help=TABLE_HELP)
     parser.add_argument(
         "after", metavar="URI@B", nargs="?",
-        help="the same, or @B alone for another version of that table; without it, URI@A is compared with its parent",
+        help="the other version; @B alone names a version of the same table (default: compare URI@A with its parent)",
     )  # fmt: skip
-    parser.add_argument("--exit-code", action="store_true", help="end with 1 where something differs")
+    parser.add_argument("--exit-code", action="store_true", help="exit with 1 if the versions differ")
 
 
 def run(arguments: argparse.Namespace, access: Access) -> int:
-    told = compare_versions(*_versions(arguments, access))
+    difference = compare_versions(*_versions(arguments, access))
     if arguments.json:
-        printing.print_json(_as_json(told))
+        printing.print_json(_as_json(difference))
     else:
-        printing.print_text(_as_text(told))
-    return EXIT_FOUND if arguments.exit_code and not told.is_empty else EXIT_OK
+        printing.print_text(_as_text(difference))
+    return EXIT_FOUND if arguments.exit_code and not difference.is_empty else EXIT_OK
 
 
 def _versions(arguments: argparse.Namespace, access: Access) -> tuple[Table, Table]:
@@ -124,23 +135,30 @@ def compare_versions(before: Table, after: Table) -> Difference:
 
 
 def _column_changes(before: Table, after: Table) -> Iterator[ItemChange]:
-    """By the ids of their fields where it is one table, by their names where it is not."""
-    was, now = ({field.name: field.id for field in each.manifest.schema.fields} for each in (before, after))
-    old, new = ({name: _column_text(kind, null) for name, kind, null in column_types(each)} for each in (before, after))
+    """Yield the changes of columns, matched by field id within one table and by name between two tables."""
+    old_ids, new_ids = ({field.name: field.id for field in table.manifest.schema.fields} for table in (before, after))
+    old, new = (
+        {name: _column_text(kind, nullable) for name, kind, nullable in column_types(table)}
+        for table in (before, after)
+    )
     renamed = {}
     if before.id == after.id:
-        by_id = {field_id: name for name, field_id in now.items()}
-        renamed = {name: by_id[i] for name, i in was.items() if name not in now and i in by_id and by_id[i] not in was}
-    for name, told in old.items():
+        names = {field_id: name for name, field_id in new_ids.items()}
+        renamed = {
+            name: names[field_id]
+            for name, field_id in old_ids.items()
+            if name not in new_ids and field_id in names and names[field_id] not in old_ids
+        }
+    for name, text in old.items():
         if name in renamed:
-            yield ItemChange(name, told, new[renamed[name]], renamed_to=renamed[name])
+            yield ItemChange(name, text, new[renamed[name]], renamed_to=renamed[name])
         elif name not in new:
-            yield ItemChange(name, told, None)
-        elif told != new[name]:
-            yield ItemChange(name, told, new[name])
-    for name, told in new.items():
+            yield ItemChange(name, text, None)
+        elif text != new[name]:
+            yield ItemChange(name, text, new[name])
+    for name, text in new.items():
         if name not in old and name not in renamed.values():
-            yield ItemChange(name, None, told)
+            yield ItemChange(name, None, text)
 
 
 def _column_text(kind: str, nullable: bool) -> str:
@@ -150,25 +168,26 @@ def _column_text(kind: str, nullable: bool) -> str:
 def _fragment_changes(before: Table, after: Table) -> FragmentChanges:
     old = {fragment.id: fragment for fragment in before.fragments}
     new = {fragment.id: fragment for fragment in after.fragments}
-    is_one = before.id is not None and before.id == after.id
-    both = [(old[each], new[each]) for each in old.keys() & new.keys() if is_one or _share_files(old[each], new[each])]
-    shared = {one.id for one, _ in both}
-    gone = [each for each in old.values() if each.id not in shared]
-    came = [each for each in new.values() if each.id not in shared]
-    deleted = [(one.live_rows - other.live_rows, _deletion_path(one) != _deletion_path(other)) for one, other in both]
-    moved = sum(_file_paths(one) != _file_paths(other) for one, other in both)
-    marked = sum(is_marked for _, is_marked in deleted)
+    is_same_table = before.id is not None and before.id == after.id
+    common = [
+        (old[fragment_id], new[fragment_id])
+        for fragment_id in old.keys() & new.keys()
+        if is_same_table or _share_files(old[fragment_id], new[fragment_id])
+    ]
+    common_ids = {fragment.id for fragment, _ in common}
+    removed = [fragment for fragment in old.values() if fragment.id not in common_ids]
+    added = [fragment for fragment in new.values() if fragment.id not in common_ids]
     return FragmentChanges(
-        added=len(came),
-        added_rows=sum(each.live_rows for each in came),
-        removed=len(gone),
-        removed_rows=sum(each.live_rows for each in gone),
-        deleted_rows=sum(rows for rows, _ in deleted),
-        with_deletions=marked,
-        other_files=moved,
+        added=len(added),
+        added_rows=sum(fragment.live_rows for fragment in added),
+        removed=len(removed),
+        removed_rows=sum(fragment.live_rows for fragment in removed),
+        deleted_rows=sum(one.live_rows - other.live_rows for one, other in common),
+        with_deletions=sum(_deletion_path(one) != _deletion_path(other) for one, other in common),
+        other_files=sum(_file_paths(one) != _file_paths(other) for one, other in common),
         same=sum(
             _file_paths(one) == _file_paths(other) and _deletion_path(one) == _deletion_path(other)
-            for one, other in both
+            for one, other in common
         ),
     )
 
@@ -194,10 +213,10 @@ def _index_texts(table: Table) -> dict[str, str]:
 
 
 def _setting_texts(table: Table) -> dict[str, str]:
-    told = {f"config {key}": value for key, value in table.config.items()}
-    told |= {f"metadata {key}": value for key, value in table.metadata.items()}
-    told["format"] = str(table.manifest.storage_version)
-    return told
+    texts = {f"config {key}": value for key, value in table.config.items()}
+    texts |= {f"metadata {key}": value for key, value in table.metadata.items()}
+    texts["format"] = str(table.manifest.storage_version)
+    return texts
 
 
 def _text_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[ItemChange]:
@@ -206,32 +225,35 @@ def _text_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterat
             yield ItemChange(name, before.get(name), after.get(name))
 
 
-def _as_text(told: Difference) -> Iterator[str]:
-    yield f"- {printing.printable(display_name(told.before))}"
-    yield f"+ {printing.printable(display_name(told.after))}"
-    if told.is_empty:
+def _as_text(difference: Difference) -> Iterator[str]:
+    yield f"- {printing.printable(display_name(difference.before))}"
+    yield f"+ {printing.printable(display_name(difference.after))}"
+    if difference.is_empty:
         yield "\nno difference"
         return
-    change = told.rows_after - told.rows_before
-    yield f"\nrows       {told.rows_before:,} -> {told.rows_after:,}" + (f" ({change:+,})" if change else "")
-    yield from _section_lines("fragments", [*_fragment_lines(told.fragments)])
-    yield from _section_lines("columns", told.columns)
-    yield from _section_lines("indices", told.indices)
-    yield from _section_lines("settings", told.settings)
+    change = difference.rows_after - difference.rows_before
+    yield f"\nrows       {difference.rows_before:,} -> {difference.rows_after:,}" + (
+        f" ({change:+,})" if change else ""
+    )
+    yield from _section_lines("fragments", [*_fragment_lines(difference.fragments)])
+    yield from _section_lines("columns", difference.columns)
+    yield from _section_lines("indices", difference.indices)
+    yield from _section_lines("settings", difference.settings)
 
 
-def _fragment_lines(these: FragmentChanges) -> Iterator[str]:
-    if these.added:
-        yield f"+ {format_count(these.added, 'fragment')}, {format_count(these.added_rows, 'row')}"
-    if these.removed:
-        yield f"- {format_count(these.removed, 'fragment')}, {format_count(these.removed_rows, 'row')}"
-    if these.with_deletions:
-        what = "deleted" if these.deleted_rows >= 0 else "back"
-        yield f"~ {format_count(these.with_deletions, 'fragment')} with {format_count(abs(these.deleted_rows), 'row')} {what}"
-    if these.other_files:
-        yield f"~ {format_count(these.other_files, 'fragment')} with other files"
-    if these.same:
-        yield f"= {format_count(these.same, 'fragment')} the same"
+def _fragment_lines(changes: FragmentChanges) -> Iterator[str]:
+    if changes.added:
+        yield f"+ {format_count(changes.added, 'fragment')}, {format_count(changes.added_rows, 'row')}"
+    if changes.removed:
+        yield f"- {format_count(changes.removed, 'fragment')}, {format_count(changes.removed_rows, 'row')}"
+    if changes.with_deletions:
+        rows = format_count(abs(changes.deleted_rows), "row")
+        effect = "deleted" if changes.deleted_rows >= 0 else "restored"
+        yield f"~ {format_count(changes.with_deletions, 'fragment')} with {rows} {effect}"
+    if changes.other_files:
+        yield f"~ {format_count(changes.other_files, 'fragment')} with other files"
+    if changes.same:
+        yield f"= {format_count(changes.same, 'fragment')} the same"
 
 
 def _section_lines(title: str, changes: Sequence[object]) -> Iterator[str]:
@@ -242,13 +264,13 @@ def _section_lines(title: str, changes: Sequence[object]) -> Iterator[str]:
         yield f"{title if not number else '':<9}  {line}"
 
 
-def _as_json(told: Difference) -> dict[str, object]:
+def _as_json(difference: Difference) -> dict[str, object]:
     return {
-        "before": {"uri": told.before.uri, "version": told.before.version, "rows": told.rows_before},
-        "after": {"uri": told.after.uri, "version": told.after.version, "rows": told.rows_after},
-        "differs": not told.is_empty,
-        "columns": [asdict(each) for each in told.columns],
-        "fragments": asdict(told.fragments),
-        "indices": [asdict(each) for each in told.indices],
-        "settings": [asdict(each) for each in told.settings],
+        "before": {"uri": difference.before.uri, "version": difference.before.version, "rows": difference.rows_before},
+        "after": {"uri": difference.after.uri, "version": difference.after.version, "rows": difference.rows_after},
+        "differs": not difference.is_empty,
+        "columns": [asdict(each) for each in difference.columns],
+        "fragments": asdict(difference.fragments),
+        "indices": [asdict(each) for each in difference.indices],
+        "settings": [asdict(each) for each in difference.settings],
     }

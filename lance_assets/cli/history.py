@@ -1,10 +1,10 @@
-"""`lance-assets history URI`: the versions of a table, newest first, and which run made each."""
+"""`lance-assets history URI`: the versions of a table, newest first, with the run that committed each."""
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 
 from lance_assets.cli import EXIT_OK, printing
-from lance_assets.cli.printing import Column, format_number, format_change, format_time
+from lance_assets.cli.printing import Column, format_change, format_number, format_time
 from lance_assets.cli.table_names import TABLE_HELP, open_named
 from lance_assets.common.text import format_count
 from lance_assets.lineage.ancestry_reader import FIRST_DETACHED, build_origin
@@ -14,7 +14,7 @@ from lance_core import Corrupt, InvalidInput, NotFound, Table, Unsupported, Vers
 from lance_core.operations import Clone, Restore
 from lance_core.shell import Access
 
-HELP = "its versions, newest first, and which run made each"
+HELP = "show the versions of a table, newest first, with their runs"
 LIMIT = 20
 _COLUMNS = (
     Column("version", is_number=True, is_required=True),
@@ -30,63 +30,65 @@ _COLUMNS = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("table", metavar="URI", help=f"{TABLE_HELP}; from this version back")
+    parser.add_argument("table", metavar="URI", help=f"{TABLE_HELP}; shows this version and older ones")
     parser.add_argument(
-        "--limit", metavar="N", type=int, default=LIMIT, help=f"the newest N, {LIMIT} if not told; 0: all"
+        "--limit", metavar="N", type=int, default=LIMIT, help=f"show the newest N versions (default: {LIMIT}; 0: all)"
     )
 
 
 def run(arguments: argparse.Namespace, access: Access) -> int:
     if arguments.limit < 0:
-        raise InvalidInput(f"--limit {arguments.limit}: the newest so many, or 0 for all")
+        raise InvalidInput(f"--limit must be at least 0, not {arguments.limit}; 0 shows all versions")
     table = open_named(arguments.table, access).table
     versions = _versions_up_to(table)
-    chosen = versions[-arguments.limit :] if arguments.limit else versions
-    found = [*_load_origins(table, chosen)][::-1]
+    shown = versions[-arguments.limit :] if arguments.limit else versions
+    origins = [*_load_origins(table, shown)][::-1]
     if arguments.json:
-        told = {
+        document = {
             "uri": without_credentials(table.uri),
             "versions": len(versions),
-            "history": [as_json(each) for each in found],
+            "history": [as_json(origin) for origin in origins],
         }
-        printing.print_json(told)
+        printing.print_json(document)
         return EXIT_OK
-    left = f"; the newest {len(chosen):,}, --limit 0 for all" if len(chosen) < len(versions) else ""
+    omitted = f"; the newest {len(shown):,}, --limit 0 for all" if len(shown) < len(versions) else ""
     printing.print_text(
-        [f"{printing.printable(without_credentials(table.uri))}: {format_count(len(versions), 'version')}{left}", ""]
+        [f"{printing.printable(without_credentials(table.uri))}: {format_count(len(versions), 'version')}{omitted}", ""]
     )
-    printing.print_text(printing.table_lines(_COLUMNS, map(_table_row, found), printing.terminal_width()))
+    printing.print_text(printing.table_lines(_COLUMNS, map(_table_row, origins), printing.terminal_width()))
     return EXIT_OK
 
 
 def _versions_up_to(table: Table) -> Sequence[int]:
-    """The versions up to the one that was asked for; before one beside the line, those up to what it was made upon."""
+    """Return the versions up to the one that the table is at. For a detached version, these are the versions up to
+    its base, and itself."""
     versions = table.version_numbers()
     if table.version < FIRST_DETACHED:
         return [version for version in versions if version <= table.version]
-    made_by = table.transaction()
-    return [version for version in versions if made_by and version <= made_by.read_version] + [table.version]
+    transaction = table.transaction()
+    base = transaction.read_version if transaction else 0
+    return [version for version in versions if version <= base] + [table.version]
 
 
 def _load_origins(table: Table, versions: Sequence[int]) -> Iterator[Origin | Unknown]:
-    """Oldest first."""
+    """Yield the origins, oldest first."""
     infos = _load_infos(table, [version for version in versions if version < FIRST_DETACHED])
     for version in versions:
         name = VersionName(table.uri, version)
         try:
             info = infos.get(version) or table.version_info(version)
-            names_another = info.operation in (Restore.name, Clone.name)
-            made_by = table.transaction(version) if names_another else None
-            yield build_origin(name, info, made_by.operation if made_by else None)
-        except NotFound:  # a cleanup was faster
+            names_version = info.operation in (Restore.name, Clone.name)
+            transaction = table.transaction(version) if names_version else None
+            yield build_origin(name, info, transaction.operation if transaction else None)
+        except NotFound:  # removed by a concurrent cleanup
             continue
         except (Corrupt, Unsupported) as error:
             yield Unknown(name, f"cannot be read: {error}")
 
 
 def _load_infos(table: Table, versions: Sequence[int]) -> Mapping[int, VersionInfo]:
-    """Each manifest is read once then; but so are all that follow, and one that is damaged stops it. None are read
-    where that would be more."""
+    """Read the versions in one pass, which reads each manifest once but also those of all newer versions, and stops
+    at a damaged one. Return nothing if that would read more manifests."""
     if not versions or versions[-1] + len(versions) < table.version_numbers()[-1]:
         return {}
     try:

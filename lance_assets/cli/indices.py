@@ -1,4 +1,4 @@
-"""The indices of a version, by its metadata alone: what they cover, in how many segments, how large and how old."""
+"""Index states: coverage, segments, size and age of the indices of a version, from its metadata alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,60 +10,69 @@ from lance_core.operations import Fragment, IndexMetadata
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
+    """State of one index."""
+
     name: str
     kind: str
     columns: tuple[str, ...]
     segments: int
     covered: int | None
-    """Fragments that are there; None where nobody can tell."""
+    """Existing fragments that the index covers; `None` if unknown."""
     uncovered: int
     uncovered_rows: int
     bytes: int | None
-    """None where its writer did not note the sizes of its files."""
+    """`None` if its writer did not record the sizes of its files."""
     created_at: datetime | None
-    """When its newest segment was made, as far as they tell."""
+    """Creation time of its newest segment, if recorded."""
     why_unused: str | None
-    """Why nobody here uses it: the end of a sentence that begins with its name. None where it is used."""
+    """Why this library does not use the index, as the end of a sentence that begins with its name; `None` if it is
+    used."""
     is_known: bool
-    """Whether its kind is."""
+    """True if this library knows the index type."""
 
 
 def index_states(table: Table) -> list[IndexState]:
-    """By name, without those that the format keeps for itself."""
+    """Return the states of all indices by name, except the internal ones of the format."""
     fragments = list(table.fragments)
-    found = sorted(table.index_statistics(), key=lambda each: each.name)
-    return [_state_of_used(table, each) if each.is_used else _state_of_unused(table, each, fragments) for each in found]
+    indices = sorted(table.index_statistics(), key=lambda index: index.name)
+    return [
+        _state_of_used(table, index) if index.is_used else _state_of_unused(table, index, fragments)
+        for index in indices
+    ]
 
 
-def _state_of_used(table: Table, found: IndexStatistics) -> IndexState:
-    return _build_state(table, found, found.covered_fragments, found.uncovered_fragments, found.uncovered_live_rows)
+def _state_of_used(table: Table, index: IndexStatistics) -> IndexState:
+    return _build_state(table, index, index.covered_fragments, index.uncovered_fragments, index.uncovered_live_rows)
 
 
-def _state_of_unused(table: Table, found: IndexStatistics, fragments: list[Fragment]) -> IndexState:
-    """What it says that it covers, which others can use."""
+def _state_of_unused(table: Table, index: IndexStatistics, fragments: list[Fragment]) -> IndexState:
+    """Return the state of an index that this library does not use, by the coverage that its segments record: other
+    libraries may use it."""
     try:
-        told = [each.covers for each in _segments(table, found.name)]
+        recorded = [segment.covers for segment in _segments(table, index.name)]
     except Corrupt:
-        told = [None]
-    known = [covers for covers in told if covers is not None]
-    outside = [each for each in fragments if not any(each.id in covers for covers in known)] if known else []
+        recorded = [None]
+    known = [covers for covers in recorded if covers is not None]
+    outside = (
+        [fragment for fragment in fragments if not any(fragment.id in covers for covers in known)] if known else []
+    )
     covered = len(fragments) - len(outside) if known else None
-    return _build_state(table, found, covered, len(outside), sum(each.live_rows for each in outside))
+    return _build_state(table, index, covered, len(outside), sum(fragment.live_rows for fragment in outside))
 
 
-def _build_state(table: Table, found: IndexStatistics, covered: int | None, uncovered: int, rows: int) -> IndexState:
+def _build_state(table: Table, index: IndexStatistics, covered: int | None, uncovered: int, rows: int) -> IndexState:
     return IndexState(
-        name=found.name,
-        kind=found.kind.removesuffix("IndexDetails").removesuffix("Details"),
-        columns=tuple(_column_paths(table, _segments(table, found.name)[0].field_ids)),
-        segments=len(found.segments),
+        name=index.name,
+        kind=index.kind.removesuffix("IndexDetails").removesuffix("Details"),
+        columns=tuple(_column_paths(table, _segments(table, index.name)[0].field_ids)),
+        segments=len(index.segments),
         covered=covered,
         uncovered=uncovered,
         uncovered_rows=rows,
-        bytes=found.bytes,
-        created_at=found.created_at,
-        why_unused=found.why_unused,
-        is_known=found.is_known,
+        bytes=index.bytes,
+        created_at=index.created_at,
+        why_unused=index.why_unused,
+        is_known=index.is_known,
     )
 
 
@@ -78,9 +87,9 @@ def _column_paths(table: Table, field_ids: tuple[int, ...]) -> Iterator[str]:
 
 
 def _field_paths(table: Table) -> Iterator[tuple[str, int]]:
-    """Every field with its path, `a.b` for one within another."""
-    waiting = [(field.name, field) for field in reversed(table.manifest.schema.fields)]
-    while waiting:
-        path, field = waiting.pop()
+    """Yield the path and id of every field; a nested field has a path such as `a.b`."""
+    pending = [(field.name, field) for field in reversed(table.manifest.schema.fields)]
+    while pending:
+        path, field = pending.pop()
         yield path, field.id
-        waiting += [(f"{path}.{child.name}", child) for child in reversed(field.children)]
+        pending += [(f"{path}.{child.name}", child) for child in reversed(field.children)]

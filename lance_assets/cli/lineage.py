@@ -14,45 +14,49 @@ from lance_assets.lineage.render import as_json, display_name, version_range, wi
 from lance_core import InvalidInput
 from lance_core.shell import Access
 
-HELP = "what a version comes from, across tables, as a tree"
+HELP = "show the versions that a version was made from, across tables, as a tree"
 _KIND_NOTES = {
     LineKind.REPEATED: "see above",
-    LineKind.CYCLE: "a cycle: it is above, as something that comes from this",
+    LineKind.CYCLE: "a cycle: an ancestor of itself",
     LineKind.TRUNCATED: "not followed further",
 }
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", metavar="URI[@VERSION]", help=TABLE_HELP)
-    parser.add_argument("--parents", action="store_true", help="follow each version to the one before it as well")
+    parser.add_argument("--parents", action="store_true", help="also follow each version to its parent")
     parser.add_argument(
-        "--depth", metavar="N", type=int, default=DEPTH_MAX, help=f"steps back; {DEPTH_MAX} if not told"
+        "--depth", metavar="N", type=int, default=DEPTH_MAX, help=f"maximum depth of the tree (default: {DEPTH_MAX})"
     )
     parser.add_argument(
-        "--most", metavar="N", type=int, default=VERSIONS_MAX, help=f"versions at most; {VERSIONS_MAX} if not told"
+        "--most",
+        metavar="N",
+        type=int,
+        default=VERSIONS_MAX,
+        help=f"maximum number of versions (default: {VERSIONS_MAX})",
     )
 
 
 def run(arguments: argparse.Namespace, access: Access) -> int:
     if arguments.depth < 0 or arguments.most < 1:
-        raise InvalidInput("--depth is 0 or more, and --most 1 or more")
+        raise InvalidInput("--depth must be at least 0, and --most at least 1")
     table = open_named(arguments.table, access).table
-    found = ancestry_of(
+    ancestry = ancestry_of(
         table, access, depth_max=arguments.depth, versions_max=arguments.most, parents=arguments.parents
     )
     if arguments.json:
-        printing.print_json(_as_json(found))
+        printing.print_json(_as_json(ancestry))
     else:
-        printing.print_text(as_text(found, printing.terminal_width()))
+        printing.print_text(as_text(ancestry, printing.terminal_width()))
     return EXIT_OK
 
 
-def as_text(found: Ancestry, width: int | None) -> Iterator[str]:
-    for line in found.lines():
-        told = printing.tree_prefix(line.is_last) + printing.printable("  ".join(_line_parts(line)))
-        yield told if width is None else truncate(told, width)
-    if not found.is_complete:
-        yield f"\n{format_count(len(found.unfollowed), 'version')} not followed further; --depth and --most go on"
+def as_text(ancestry: Ancestry, width: int | None) -> Iterator[str]:
+    for line in ancestry.lines():
+        text = printing.tree_prefix(line.is_last) + printing.printable("  ".join(_line_parts(line)))
+        yield text if width is None else truncate(text, width)
+    if not ancestry.is_complete:
+        yield f"\n{format_count(len(ancestry.unfollowed), 'version')} not followed further; increase --depth or --most"
 
 
 def _line_parts(line: TreeLine) -> Iterator[str]:
@@ -62,10 +66,10 @@ def _line_parts(line: TreeLine) -> Iterator[str]:
         yield f"(unknown: {line.reason})"
     elif line.origin is not None and line.kind in (LineKind.NEW, LineKind.TRUNCATED):
         yield from _origin_parts(line.origin)
-    if said := _KIND_NOTES.get(line.kind):
-        yield f"({said})"
+    if note := _KIND_NOTES.get(line.kind):
+        yield f"({note})"
     if line.is_younger:
-        yield "(made after what comes from it: another table is in this place now, or clocks differ)"
+        yield "(younger than the version made from it: the table was replaced, or clocks differ)"
 
 
 def _origin_parts(origin: Origin) -> Iterator[str]:
@@ -77,15 +81,15 @@ def _origin_parts(origin: Origin) -> Iterator[str]:
     if origin.rebased_over:
         yield f"rebased over {version_range(origin.rebased_over)}"
     if origin.unreadable_inputs is not None:
-        yield "(its record of inputs cannot be read)"
+        yield "(its recorded inputs cannot be parsed)"
 
 
-def _as_json(found: Ancestry) -> dict[str, object]:
+def _as_json(ancestry: Ancestry) -> dict[str, object]:
     return {
-        "uri": without_credentials(found.root.uri),
-        "version": found.root.version,
-        "versions": [as_json(each) for each in found.origins.values()],
+        "uri": without_credentials(ancestry.root.uri),
+        "version": ancestry.root.version,
+        "versions": [as_json(origin) for origin in ancestry.origins.values()],
         "not_followed": [
-            {"uri": without_credentials(each.uri), "version": each.version} for each in sorted(found.unfollowed)
+            {"uri": without_credentials(name.uri), "version": name.version} for name in sorted(ancestry.unfollowed)
         ],
     }

@@ -1,7 +1,7 @@
-"""The commands of `lance-assets`, and how they end.
+"""Command line `lance-assets`: registers the commands, and turns errors into a message and an exit code.
 
-A command is a module with `HELP`, `configure(parser)` and `run(arguments, access)`. What all of them take (`--json`,
-how a store is reached) is added here, and every error becomes a line on stderr here.
+A command is a module with `HELP`, `configure(parser)` and `run(arguments, access)`. The options that all commands
+share (`--json`, access to a store) are added here.
 """
 
 import argparse
@@ -23,10 +23,10 @@ _COMMANDS: dict[str, ModuleType] = {
     "run": run,
     "doctor": doctor,
 }
-_DESCRIPTION = "Lance tables: their versions, what is in them, and where it comes from. Nothing is written."
-_EPILOG = """A version is named URI@42, URI@tag or URI@branch:3; without, it is the newest. Ends with 0, with 1 where
-doctor (or diff --exit-code) found something, with 2 where it could not look. Secrets are taken from the environment, by
-name: --storage-option-from aws_secret_access_key=MY_KEY."""
+_DESCRIPTION = "Inspect Lance tables: versions, contents and lineage. Nothing is written."
+_EPILOG = """A version is named URI@42, URI@tag or URI@branch:3; URI alone is the newest version. The exit code is 0; 1
+if doctor (or diff --exit-code) found something; 2 after an error. Pass secrets by the name of an environment variable:
+--storage-option-from aws_secret_access_key=MY_KEY."""
 _INTERRUPTED = 130
 
 
@@ -36,17 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     parsed = _parser().parse_args(arguments)
     try:
-        ended: int = _COMMANDS[parsed.command].run(parsed, access(parsed, os.environ))
+        exit_code: int = _COMMANDS[parsed.command].run(parsed, access(parsed, os.environ))
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read it has seen enough
+    except BrokenPipeError:  # the reader closed the pipe, such as `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except (LanceError, OSError) as error:
-        print(f"could not look: {plain(str(error))}", file=sys.stderr)
+        print(f"error: {plain(str(error))}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
         return _INTERRUPTED
-    return ended
+    return exit_code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,8 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in _COMMANDS.items():
         text = module.HELP
-        each = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=_EPILOG)
-        module.configure(each)
-        each.add_argument("--json", action="store_true", help="for programs")
-        add_access(each)
+        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=_EPILOG)
+        module.configure(command)
+        command.add_argument("--json", action="store_true", help="print JSON")
+        add_access(command)
     return parser

@@ -1,4 +1,4 @@
-"""What a command says: tables that fit a terminal, lines, and JSON. Words from a table are made harmless on the way."""
+"""Printing: tables that fit a terminal, lines, and JSON. Text from a table is made safe for terminals."""
 
 import json
 import shutil
@@ -12,32 +12,35 @@ from lance_core.shell import plain
 
 _GAP = 2
 _WIDTH_MIN = 8
-"""No column is made narrower than this."""
+"""Minimum width of a column that is shrunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
+    """Column of a printed table."""
+
     title: str
     is_number: bool = False
     is_required: bool = False
-    """Shown even where nothing is in it, and never cut."""
+    """True to show the column even if it is empty, and never to shrink it."""
 
 
 def terminal_width() -> int | None:
-    """Of the terminal; None where nobody looks and everything may be long."""
+    """Return the width of the terminal, or `None` if the output is not a terminal and lines may be long."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def table_lines(
     columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int | None, indent: str = ""
 ) -> list[str]:
-    """Columns in which nothing is are left out. Where it is too wide, the widest are cut, as far as that goes."""
-    cleaned = [[plain(cell) for cell in row] for row in rows]
+    """Return the lines of a table. Empty columns are omitted; if the table is too wide, its widest columns are
+    shrunk."""
+    safe_rows = [[plain(cell) for cell in row] for row in rows]
     shown = [
-        number for number, column in enumerate(columns) if column.is_required or any(row[number] for row in cleaned)
+        number for number, column in enumerate(columns) if column.is_required or any(row[number] for row in safe_rows)
     ]
     titles = [columns[number].title for number in shown]
-    body = [[row[number] for number in shown] for row in cleaned]
+    body = [[row[number] for number in shown] for row in safe_rows]
     widths = [max(map(cell_width, column)) for column in zip(titles, *body, strict=True)] if shown else []
     if width is not None:
         fixed = [columns[number].is_required or columns[number].is_number for number in shown]
@@ -47,18 +50,18 @@ def table_lines(
     return [indent + line if width is None else truncate(indent + line, width) for line in lines]
 
 
-def pair_lines(told: Iterable[tuple[str, str | None]], width: int | None, indent: str = "") -> list[str]:
-    """A name and what it is, a line each; what is None or empty is left out."""
-    known = [(plain(name), plain(value)) for name, value in told if value]
+def pair_lines(pairs: Iterable[tuple[str, str | None]], width: int | None, indent: str = "") -> list[str]:
+    """Return a line for each name and value; `None` and empty values are omitted."""
+    known = [(plain(name), plain(value)) for name, value in pairs if value]
     longest = max((cell_width(name) for name, _ in known), default=0)
     lines = [f"{indent}{name}{' ' * (longest - cell_width(name))}  {value}" for name, value in known]
     return lines if width is None else [truncate(line, width) for line in lines]
 
 
 def tree_prefix(lasts: Sequence[bool]) -> str:
-    """What stands before a line of a tree.
+    """Return the prefix of a tree line.
 
-    >>> tree((False, True))
+    >>> tree_prefix((False, True))
     '│  └─ '
     """
     if not lasts:
@@ -71,17 +74,17 @@ def print_text(lines: Iterable[str]) -> None:
         print(line)
 
 
-def print_json(told: object) -> None:
-    print(_escape_controls(json.dumps(told, indent=1, ensure_ascii=False, default=str)))
+def print_json(document: object) -> None:
+    print(_escape_controls(json.dumps(document, indent=1, ensure_ascii=False, default=str)))
 
 
 def printable(text: str) -> str:
-    """Of a line that is as long as it is."""
+    """Make one line safe for terminals."""
     return plain(text)
 
 
 def format_time(moment: datetime) -> str:
-    """In UTC, as nobody knows where who reads it is."""
+    """Format a time in UTC, since the reader's time zone is unknown."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
@@ -94,25 +97,28 @@ def format_change(value: int | None) -> str:
 
 
 def limit_lines(lines: Sequence[str], most: int, more: Callable[[int], str]) -> list[str]:
-    """The first of them, and how many there are besides."""
+    """Return the first lines, and a line with the number of the others."""
     return [*lines] if len(lines) <= most else [*lines[:most], more(len(lines) - most)]
 
 
-def _shrink_widths(widths: list[int], fixed: Sequence[bool], room: int) -> None:
-    """By a cell at a time, from whichever is the widest."""
-    open_ones = [number for number, is_fixed in enumerate(fixed) if not is_fixed]
-    while sum(widths) > room:
-        widest = max(open_ones, key=lambda number: widths[number], default=None)
+def _shrink_widths(widths: list[int], fixed: Sequence[bool], width_max: int) -> None:
+    """Shrink the widest column by one cell at a time."""
+    shrinkable = [number for number, is_fixed in enumerate(fixed) if not is_fixed]
+    while sum(widths) > width_max:
+        widest = max(shrinkable, key=lambda number: widths[number], default=None)
         if widest is None or widths[widest] <= _WIDTH_MIN:
             return
         widths[widest] -= 1
 
 
 def _escape_controls(text: str) -> str:
-    """JSON need not escape all that a terminal obeys."""
+    """Escape terminal control characters that JSON does not require to be escaped."""
     if text.isascii() and "\x7f" not in text:
         return text
-    return "".join(each if each == "\n" or plain(each) == each else json.dumps(each)[1:-1] for each in text)
+    return "".join(
+        character if character == "\n" or plain(character) == character else json.dumps(character)[1:-1]
+        for character in text
+    )
 
 
 def _row_line(row: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:

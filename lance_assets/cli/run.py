@@ -1,7 +1,7 @@
-"""`lance-assets run RUN_ID`: the versions that a run of Dagster made, and what it read for them.
+"""`lance-assets run RUN_ID`: the versions that a Dagster run committed, and the versions that it read.
 
-Asked of the Dagster instance at DAGSTER_HOME; or, where tables are named, of these alone, and then nothing of Dagster
-is loaded.
+Without table names, the Dagster instance at DAGSTER_HOME is read. With table names, only these tables are read, and
+Dagster is not imported.
 """
 
 import argparse
@@ -18,27 +18,27 @@ from lance_assets.lineage.runs import VERSIONS_READ_MAX, versions_of_run
 from lance_core import InvalidInput
 from lance_core.shell import Access
 
-HELP = "the versions that a Dagster run made, and what it read"
+HELP = "show the versions that a Dagster run committed and read"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_id", metavar="RUN_ID", help="the whole id of the run")
+    parser.add_argument("run_id", metavar="RUN_ID", help="full id of the run")
     parser.add_argument(
         "tables", metavar="URI", nargs="*",
-        help=f"tables that it may have written; {TABLE_HELP}. Without any, the Dagster instance at DAGSTER_HOME is asked",
+        help=f"tables that the run may have written; {TABLE_HELP} (default: read the Dagster instance at DAGSTER_HOME)",
     )  # fmt: skip
     parser.add_argument(
         "--limit", metavar="N", type=int, default=VERSIONS_READ_MAX,
-        help=f"look at the newest N versions of each table, {VERSIONS_READ_MAX} if not told; 0: all",
+        help=f"read the newest N versions of each table (default: {VERSIONS_READ_MAX}; 0: all)",
     )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace, access: Access) -> int:
     if arguments.limit < 0:
-        raise InvalidInput(f"--limit {arguments.limit}: the newest so many, or 0 for all")
+        raise InvalidInput(f"--limit must be at least 0, not {arguments.limit}; 0 reads all versions")
     if not arguments.tables:
         return _print_from_instance(arguments.run_id, arguments.json)
-    found = [
+    origins = [
         origin
         for text in arguments.tables
         for origin in versions_of_run(
@@ -46,37 +46,37 @@ def run(arguments: argparse.Namespace, access: Access) -> int:
         )
     ]
     if arguments.json:
-        printing.print_json({"run_id": arguments.run_id, "versions": [as_json(each) for each in found]})
+        printing.print_json({"run_id": arguments.run_id, "versions": [as_json(origin) for origin in origins]})
     else:
-        printing.print_text(_text_of_tables(arguments.run_id, found))
+        printing.print_text(_text_of_tables(arguments.run_id, origins))
     return EXIT_OK
 
 
-def _text_of_tables(run_id: str, found: Sequence[Origin]) -> Iterator[str]:
+def _text_of_tables(run_id: str, origins: Sequence[Origin]) -> Iterator[str]:
     yield printing.printable(f"run {run_id}")
-    if not found:
-        yield "  made none of the versions that were looked at"
-    for origin in found:
-        told = [display_name(origin.name), origin.operation, format_time(origin.timestamp), *origin_notes(origin)]
-        told += [
+    if not origins:
+        yield "  committed none of the versions that were read"
+    for origin in origins:
+        parts = [display_name(origin.name), origin.operation, format_time(origin.timestamp), *origin_notes(origin)]
+        parts += [
             f"{name} {value}" for name, value in (("asset", origin.asset), ("partition", origin.partition)) if value
         ]
-        yield printing.printable(f"  made {'  '.join(told)}")
+        yield printing.printable(f"  committed {'  '.join(parts)}")
         yield from _input_lines(tuple(source.name for source in origin.sources))
 
 
 def _print_from_instance(run_id: str, is_json: bool) -> int:
     if find_spec("dagster") is None:
         raise InvalidInput(
-            "Dagster is not installed here, so nobody can be asked about the run; name the tables that it may have "
-            f"written: lance-assets run {run_id} URI"
+            "Dagster is not installed, so no instance can be read; name the tables that the run may have written: "
+            f"lance-assets run {run_id} URI"
         )
     if not os.environ.get("DAGSTER_HOME"):
         raise InvalidInput(
-            "DAGSTER_HOME is not set, so there is no Dagster instance to ask; set it to the instance's directory, or "
-            f"name the tables that the run may have written: lance-assets run {run_id} URI"
+            "DAGSTER_HOME is not set; set it to the directory of the Dagster instance, or name the tables that the run "
+            f"may have written: lance-assets run {run_id} URI"
         )
-    # Dagster takes a second to load, and nothing else here needs it.
+    # Importing Dagster takes a second, and nothing else here needs it.
     from lance_assets.cli.recorded import print_recorded_run
 
     print_recorded_run(run_id, is_json=is_json)

@@ -1,4 +1,4 @@
-"""`lance-assets show URI@version`: one version, what is in it and where it comes from."""
+"""`lance-assets show URI@version`: contents and lineage of one version."""
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from lance_assets.cli import EXIT_OK, printing
 from lance_assets.cli.indices import IndexState, index_states
-from lance_assets.cli.printing import Column, format_number, pair_lines, format_change, format_time
+from lance_assets.cli.printing import Column, format_change, format_number, format_time, pair_lines
 from lance_assets.cli.table_names import TABLE_HELP, open_named
-from lance_assets.common.text import format_count, format_bytes
+from lance_assets.common.text import format_bytes, format_count
 from lance_assets.lineage.ancestry_reader import FIRST_DETACHED, origin_of
 from lance_assets.lineage.model import Origin
 from lance_assets.lineage.render import as_json, display_name, origin_notes, version_range
@@ -18,7 +18,7 @@ from lance_core import LanceError, Table, Unsupported
 from lance_core.operations import parts_of
 from lance_core.shell import Access
 
-HELP = "one version: what is in it, and where it comes from"
+HELP = "show the contents and the lineage of one version"
 _COLUMNS_SHOWN = 100
 _PARTS_SHOWN = 20
 _FIELDS = (Column("column"), Column("type"), Column("null"))
@@ -36,7 +36,7 @@ _INDICES = (
 
 @dataclass(frozen=True, slots=True)
 class FoldedAppend:
-    """One of several appends that share the version."""
+    """One of several appends that group commit combined into the version."""
 
     uuid: str
     rows: int
@@ -44,6 +44,8 @@ class FoldedAppend:
 
 @dataclass(frozen=True, slots=True)
 class VersionDetails:
+    """Everything that the command shows of a version."""
+
     origin: Origin
     fragments: int
     files: int
@@ -68,33 +70,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, access: Access) -> int:
-    shown = load_version(open_named(arguments.table, access).table)
+    details = load_version(open_named(arguments.table, access).table)
     if arguments.json:
-        printing.print_json(_as_json(shown))
+        printing.print_json(_as_json(details))
     else:
-        printing.print_text(_as_text(shown, printing.terminal_width()))
+        printing.print_text(_as_text(details, printing.terminal_width()))
     return EXIT_OK
 
 
 def load_version(table: Table) -> VersionDetails:
     fragments = list(table.fragments)
-    made_by = table.transaction()
-    parts = parts_of(made_by) if made_by else ()
+    transaction = table.transaction()
+    parts = parts_of(transaction) if transaction else ()
     manifest = table.manifest
     return VersionDetails(
         origin=origin_of(table),
         fragments=len(fragments),
-        files=sum(len(each.files) for each in fragments),
-        bytes=sum(each.file_bytes for each in fragments),
-        deleted_rows=sum(each.physical_rows - each.live_rows for each in fragments),
-        with_deletions=sum(each.deletion_file is not None for each in fragments),
+        files=sum(len(fragment.files) for fragment in fragments),
+        bytes=sum(fragment.file_bytes for fragment in fragments),
+        deleted_rows=sum(fragment.physical_rows - fragment.live_rows for fragment in fragments),
+        with_deletions=sum(fragment.deletion_file is not None for fragment in fragments),
         storage_version=str(manifest.storage_version),
         stable_row_ids=manifest.has_stable_row_ids,
         writer=manifest.writer,
         table_id=table.id,
         branch=table.branch,
         tags=_tags_of(table),
-        parts=tuple(FoldedAppend(each.uuid, sum(f.live_rows for f in each.append.fragments)) for each in parts),
+        parts=tuple(FoldedAppend(part.uuid, sum(f.live_rows for f in part.append.fragments)) for part in parts),
         columns=column_types(table),
         indices=tuple(index_states(table)),
         config=dict(table.config),
@@ -103,15 +105,15 @@ def load_version(table: Table) -> VersionDetails:
 
 
 def column_types(table: Table) -> tuple[tuple[str, str, bool], ...]:
-    """Name, type and whether it may be null; a type that nobody here knows as the table calls it."""
-    told = []
+    """Return name, type and nullability of each column. An unknown type is named as the table records it."""
+    columns = []
     for field in table.manifest.schema.fields:
         try:
             kind = _type_text(field.arrow())
         except Unsupported:
             kind = field.logical_type
-        told.append((field.name, kind, field.nullable))
-    return tuple(told)
+        columns.append((field.name, kind, field.nullable))
+    return tuple(columns)
 
 
 def _type_text(field: pa.Field) -> str:
@@ -120,7 +122,7 @@ def _type_text(field: pa.Field) -> str:
 
 
 def _tags_of(table: Table) -> tuple[str, ...]:
-    """Those that stand for this version. None where they cannot be read: that is for the doctor."""
+    """Return the tags of this version; none if the tags cannot be read, which the doctor reports."""
     if table.version >= FIRST_DETACHED:
         return ()
     try:
@@ -130,43 +132,43 @@ def _tags_of(table: Table) -> tuple[str, ...]:
     return tuple(name for name, tag in tags.items() if (tag.branch, tag.version) == (table.branch, table.version))
 
 
-def _as_text(shown: VersionDetails, width: int | None) -> Iterator[str]:
-    origin = shown.origin
+def _as_text(details: VersionDetails, width: int | None) -> Iterator[str]:
+    origin = details.origin
     yield printing.printable(display_name(origin.name))
-    yield from pair_lines(_detail_pairs(shown), width, "  ")
-    if told := [*_lineage_pairs(origin, shown.parts)]:
-        yield "\nwhere it comes from"
-        yield from pair_lines(told, width, "  ")
+    yield from pair_lines(_detail_pairs(details), width, "  ")
+    if lineage := [*_lineage_pairs(origin, details.parts)]:
+        yield "\nlineage"
+        yield from pair_lines(lineage, width, "  ")
     yield ""
-    rows = [(name, kind, "yes" if nullable else "no") for name, kind, nullable in shown.columns]
+    rows = [(name, kind, "yes" if nullable else "no") for name, kind, nullable in details.columns]
     yield from printing.table_lines(_FIELDS, rows[:_COLUMNS_SHOWN], width)
     if len(rows) > _COLUMNS_SHOWN:
         yield f"… and {len(rows) - _COLUMNS_SHOWN:,} more, with --json"
-    if shown.indices:
+    if details.indices:
         yield ""
-        yield from printing.table_lines(_INDICES, map(index_row, shown.indices), width)
-        for state in shown.indices:
+        yield from printing.table_lines(_INDICES, map(index_row, details.indices), width)
+        for state in details.indices:
             if state.why_unused is not None:
                 yield printing.printable(f"  {state.name} {state.why_unused}")
-    for title, told_of in (("config", shown.config), ("metadata", shown.metadata)):
-        if told_of:
+    for title, settings in (("config", details.config), ("metadata", details.metadata)):
+        if settings:
             yield f"\n{title}"
-            yield from pair_lines(sorted(told_of.items()), width, "  ")
+            yield from pair_lines(sorted(settings.items()), width, "  ")
 
 
-def _detail_pairs(shown: VersionDetails) -> Iterator[tuple[str, str | None]]:
-    origin = shown.origin
+def _detail_pairs(details: VersionDetails) -> Iterator[tuple[str, str | None]]:
+    origin = details.origin
     changed = ", ".join(format_change(each) for each in (origin.rows_added, -(origin.rows_removed or 0)) if each)
-    deleted = f", {format_count(shown.deleted_rows, 'deleted row')} in {shown.with_deletions:,} of them"
-    yield "made", f"{format_time(origin.timestamp)} UTC by {origin.operation}"
+    deleted = f", {format_count(details.deleted_rows, 'deleted row')} in {details.with_deletions:,} of them"
+    yield "committed", f"{format_time(origin.timestamp)} UTC by {origin.operation}"
     yield "rows", f"{origin.rows:,}" + (f" ({changed})" if changed else "")
-    yield "files", f"{format_count(shown.files, 'file')}, {format_bytes(shown.bytes)}"
-    yield "fragments", format_number(shown.fragments) + (deleted if shown.with_deletions else "")
-    yield "tags", ", ".join(shown.tags)
-    yield "branch", shown.branch
-    yield "format", f"{shown.storage_version}" + (", stable row ids" if shown.stable_row_ids else "")
-    yield "written by", shown.writer
-    yield "table id", shown.table_id
+    yield "files", f"{format_count(details.files, 'file')}, {format_bytes(details.bytes)}"
+    yield "fragments", format_number(details.fragments) + (deleted if details.with_deletions else "")
+    yield "tags", ", ".join(details.tags)
+    yield "branch", details.branch
+    yield "format", f"{details.storage_version}" + (", stable row ids" if details.stable_row_ids else "")
+    yield "written by", details.writer
+    yield "table id", details.table_id
 
 
 def _lineage_pairs(origin: Origin, parts: Sequence[FoldedAppend]) -> Iterator[tuple[str, str | None]]:
@@ -177,14 +179,14 @@ def _lineage_pairs(origin: Origin, parts: Sequence[FoldedAppend]) -> Iterator[tu
     yield "intent", origin.intent
     for source in origin.sources:
         yield source.kind.value, display_name(source.name)
-    yield "inputs", origin.unreadable_inputs and f"cannot be read: {origin.unreadable_inputs[:200]}"
+    yield "inputs", origin.unreadable_inputs and f"cannot be parsed: {origin.unreadable_inputs[:200]}"
     yield "parent", str(origin.parent) if origin.parent else None
     yield "planned on", str(origin.planned_on) if origin.planned_on != origin.parent and origin.planned_on else None
     yield "rebased over", version_range(origin.rebased_over)
     yield "transaction", origin.uuid
     for part in parts[:_PARTS_SHOWN]:
-        yield "together", f"{part.uuid}, {format_count(part.rows, 'row')}"
-    yield "together", f"and {len(parts) - _PARTS_SHOWN} more" if len(parts) > _PARTS_SHOWN else None
+        yield "append", f"{part.uuid}, {format_count(part.rows, 'row')}"
+    yield "append", f"and {len(parts) - _PARTS_SHOWN} more" if len(parts) > _PARTS_SHOWN else None
 
 
 def index_row(state: IndexState) -> Sequence[str]:
@@ -202,26 +204,26 @@ def index_row(state: IndexState) -> Sequence[str]:
     )
 
 
-def _as_json(shown: VersionDetails) -> dict[str, object]:
+def _as_json(details: VersionDetails) -> dict[str, object]:
     return {
-        **as_json(shown.origin),
-        "notes": [*origin_notes(shown.origin)],
-        "fragments": shown.fragments,
-        "files": shown.files,
-        "bytes": shown.bytes,
-        "deleted_rows": shown.deleted_rows,
-        "fragments_with_deletions": shown.with_deletions,
-        "storage_version": shown.storage_version,
-        "stable_row_ids": shown.stable_row_ids,
-        "written_by": shown.writer,
-        "table_id": shown.table_id,
-        "branch": shown.branch,
-        "tags": list(shown.tags),
-        "parts": [{"transaction": part.uuid, "rows": part.rows} for part in shown.parts],
-        "columns": [{"name": name, "type": kind, "nullable": nullable} for name, kind, nullable in shown.columns],
-        "indices": [index_json(state) for state in shown.indices],
-        "config": shown.config,
-        "metadata": shown.metadata,
+        **as_json(details.origin),
+        "notes": [*origin_notes(details.origin)],
+        "fragments": details.fragments,
+        "files": details.files,
+        "bytes": details.bytes,
+        "deleted_rows": details.deleted_rows,
+        "fragments_with_deletions": details.with_deletions,
+        "storage_version": details.storage_version,
+        "stable_row_ids": details.stable_row_ids,
+        "written_by": details.writer,
+        "table_id": details.table_id,
+        "branch": details.branch,
+        "tags": list(details.tags),
+        "parts": [{"transaction": part.uuid, "rows": part.rows} for part in details.parts],
+        "columns": [{"name": name, "type": kind, "nullable": nullable} for name, kind, nullable in details.columns],
+        "indices": [index_json(state) for state in details.indices],
+        "config": details.config,
+        "metadata": details.metadata,
     }
 
 

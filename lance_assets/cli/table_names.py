@@ -1,12 +1,13 @@
-"""From what a person types to a version of a table.
+"""Table names: from a command line argument to a version of a table.
 
-    orders.lance              its newest version
-    orders.lance@42           version 42; a detached one by its long number
-    orders.lance@v0000000042  the same, as Dagster names the partition
-    orders.lance@spring       what the tag stands for; where there is no such tag, the newest version of the branch
-    orders.lance@dev:3        a version of the branch; `dev:` its newest, `main:` the main line's
+    orders.lance              the newest version
+    orders.lance@42           version 42; a detached version by its long number
+    orders.lance@v0000000042  the same version, as Dagster names the partition
+    orders.lance@spring       the version of the tag; without such a tag, the newest version of the branch
+    orders.lance@dev:3        a version of the branch; `dev:` is its newest, `main:` that of the main branch
 
-A URI may have an `@` of its own, so the last one counts, and where nothing is there the whole is tried as a URI.
+A URI may contain an `@` itself, so only the last one separates a version. If that name does not exist, the whole
+argument is tried as a URI.
 """
 
 import re
@@ -17,13 +18,13 @@ from lance_assets.ledger.partition_keys import is_version_key, version_of
 from lance_core import InvalidInput, NotFound, Table
 from lance_core.shell import Access, check_uri
 
-TABLE_HELP = "a table, or a version of it: URI, URI@42, URI@tag, URI@branch:3"
+TABLE_HELP = "table or version: URI, URI@42, URI@tag, URI@branch:3"
 _BRANCH_VERSION = re.compile(r"([^:@]+):(\d{0,20}|latest)")
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedName:
-    """One way to understand what was typed."""
+    """One interpretation of an argument."""
 
     uri: str
     version: int | None = None
@@ -33,8 +34,8 @@ class ParsedName:
     def __str__(self) -> str:
         if self.tag is not None:
             return f"the tag {self.tag!r} of {self.uri}"
-        of = self.uri if self.branch is None else f"the branch {self.branch!r} of {self.uri}"
-        return f"the newest version of {of}" if self.version is None else f"version {self.version} of {of}"
+        place = self.uri if self.branch is None else f"the branch {self.branch!r} of {self.uri}"
+        return f"the newest version of {place}" if self.version is None else f"version {self.version} of {place}"
 
     def open(self, access: Access) -> Table:
         return Table.open(
@@ -50,20 +51,25 @@ class ParsedName:
 
 @dataclass(frozen=True, slots=True)
 class OpenedName:
+    """Opened table, with the interpretation that succeeded."""
+
     table: Table
     parsed: ParsedName
 
     @property
     def is_newest(self) -> bool:
-        """Whether it was asked for whatever is the newest."""
+        """True if the argument names no version, so that the newest one was opened."""
         return self.parsed.version is None and self.parsed.tag is None
 
 
 def parse_name(text: str) -> tuple[ParsedName, ...]:
-    """
-    >>> [str(each) for each in readings("s3://lake/orders@v3")]
-    ["the tag 'v3' of s3://lake/orders", "the newest version of the branch 'v3' of s3://lake/orders", \
-'the newest version of s3://lake/orders@v3']
+    """Return the possible interpretations of an argument, the preferred one first.
+
+    >>> for name in parse_name("s3://lake/orders@v3"):
+    ...     print(name)
+    the tag 'v3' of s3://lake/orders
+    the newest version of the branch 'v3' of s3://lake/orders
+    the newest version of s3://lake/orders@v3
     """
     whole = ParsedName(text)
     uri, at, rest = text.rpartition("@")
@@ -71,9 +77,9 @@ def parse_name(text: str) -> tuple[ParsedName, ...]:
         return (whole,)
     if rest.isdecimal() and len(rest) <= 20:
         return ParsedName(uri, version=int(rest)), whole
-    if found := _BRANCH_VERSION.fullmatch(rest):
-        number = found[2]
-        return ParsedName(uri, branch=found[1], version=int(number) if number.isdecimal() else None), whole
+    if match := _BRANCH_VERSION.fullmatch(rest):
+        number = match[2]
+        return ParsedName(uri, branch=match[1], version=int(number) if number.isdecimal() else None), whole
     if "/" in rest:
         return (whole,)
     names = (ParsedName(uri, tag=rest), ParsedName(uri, branch=rest))
@@ -83,19 +89,20 @@ def parse_name(text: str) -> tuple[ParsedName, ...]:
 
 
 def open_named(text: str, access: Access) -> OpenedName:
-    """The first of its readings that is there."""
+    """Open the first interpretation that exists. Raise `NotFound` or `InvalidInput` that names the interpretations
+    tried."""
     check_uri(text)
     attempts: dict[ParsedName, NotFound | InvalidInput] = {}
-    for reading in parse_name(text):
+    for parsed in parse_name(text):
         try:
-            return OpenedName(reading.open(access), reading)
+            return OpenedName(parsed.open(access), parsed)
         except NotFound as error:
-            attempts[reading] = error
+            attempts[parsed] = error
         except InvalidInput as error:
-            # What cannot be the name of a tag is the name of none.
-            if reading.tag is None and reading.branch is None:
+            # A text that is not a valid tag or branch name names no tag or branch.
+            if parsed.tag is None and parsed.branch is None:
                 raise
-            attempts[reading] = error
+            attempts[parsed] = error
     raise _not_found(text, attempts, access)
 
 
@@ -105,17 +112,19 @@ def _not_found(
     first, *others = attempts.items()
     if not others:
         return first[1]
-    reading, error = first
-    if not Table.exists(reading.uri, access.storage_options, manifest_store=access.manifest_store):
-        said = f"there is no Lance table at {reading.uri}, and none at {text}; check the path"
-        return NotFound(f"{said} ({text!r} was understood as {reading})")
-    tried = [f"{each}: {why}" for each, why in attempts.items() if each != ParsedName(text)]
+    parsed, error = first
+    if not Table.exists(parsed.uri, access.storage_options, manifest_store=access.manifest_store):
+        return NotFound(
+            f"there is no Lance table at {parsed.uri}, and none at {text}; check the path ({text!r} was understood as "
+            f"{parsed})"
+        )
+    tried = [f"{name}: {reason}" for name, reason in attempts.items() if name != ParsedName(text)]
     if len(tried) == 1:
-        return NotFound(f"{error} ({text!r} was understood as {reading})")
-    return NotFound(f"{text!r} names nothing that is there. " + ". ".join(tried))
+        return NotFound(f"{error} ({text!r} was understood as {parsed})")
+    return NotFound(f"{text!r} does not exist; tried " + "; ".join(tried))
 
 
 def _is_in_authority(uri: str) -> bool:
-    """Whether what follows belongs to `scheme://user@host`, since no path has begun."""
+    """Return whether the `@` belongs to `scheme://user@host`, since no path has begun."""
     _scheme, separator, rest = uri.partition("://")
     return bool(separator) and "/" not in rest

@@ -59,7 +59,7 @@ def origin_notes(origin: Origin) -> Iterator[str]:
     if origin.rebased_over:
         yield f"rebased over {version_range(origin.rebased_over)}"
     if origin.together:
-        yield f"{len(origin.together)} appends together"
+        yield f"combines {len(origin.together)} appends"
     if origin.unreadable_inputs is not None:
         yield "its recorded inputs cannot be parsed"
 

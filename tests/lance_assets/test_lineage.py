@@ -82,8 +82,8 @@ def test_from_a_version_to_its_run_and_from_the_run_to_its_version(
     assert main(["run", ended.run_id]) == 0
     assert capsys.readouterr().out == (
         f"run {ended.run_id}  SUCCESS  job job\n"
-        "  to write lake/features_append\n"
-        f"  made {features.uri}@2  Append  asset lake/features_append  partition monday  "
+        "  planned to write lake/features_append\n"
+        f"  committed {features.uri}@2  Append  asset lake/features_append  partition monday  "
         "recorded on lake/features v0000000002\n"
         f"    read {raw.uri}@1\n"
     )
@@ -93,7 +93,9 @@ def test_from_a_version_to_its_run_and_from_the_run_to_its_version(
     (found_landed,) = recorded_versions(instance, again.run_id).versions
     assert (found_landed.name, found_landed.committed_by) == (made.name, ended.run_id)
     assert main(["run", again.run_id]) == 0
-    assert f"  found landed, by run {ended.run_id}, {features.uri}@2  Append" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"  found {features.uri}@2  Append" in printed
+    assert f"  committed by run {ended.run_id}\n" in printed
 
 
 def test_a_version_whose_run_was_cut_off_is_found_by_what_the_sensor_recorded(

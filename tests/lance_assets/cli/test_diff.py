@@ -62,7 +62,7 @@ def test_the_way_back(changed: Table, shell: Shell, tmp_path: Path) -> None:
     lines = shell("diff", changed.uri, "@1").drawn(tmp_path).splitlines()
     assert lines[:4] == ["- t@9", "+ t@1", "", "rows       5 -> 4 (-1)"]
     assert "fragments  - 1 fragment, 2 rows" in lines
-    assert "           ~ 1 fragment with 1 row back" in lines
+    assert "           ~ 1 fragment with 1 row restored" in lines
     assert "settings   - config x  y" in lines
 
 
@@ -83,7 +83,7 @@ def test_which_two(changed: Table, shell: Shell, named: tuple[str, ...], expecte
 
 def test_what_has_no_parent(changed: Table, shell: Shell, tmp_path: Path) -> None:
     refused = shell("diff", f"{changed.uri}@1")
-    assert (refused.code, refused.err) == (2, f"could not look: {changed.uri}@1 has no parent; name two versions\n")
+    assert (refused.code, refused.err) == (2, f"error: {changed.uri}@1 has no parent; name two versions\n")
     changed.clone(str(tmp_path / "copy"))
     assert "has no parent" in shell("diff", tmp_path / "copy").err
 

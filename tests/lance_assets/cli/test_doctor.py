@@ -42,7 +42,7 @@ def test_a_healthy_table(table: Table, shell: Shell, tmp_path: Path) -> None:
 
 def test_small_files_and_deleted_rows(table: Table, shell: Shell, tmp_path: Path) -> None:
     table.append(rows(100)).table.append(rows(101)).table.delete("id < 50")
-    said = "50 deleted rows among them (49% of all); compaction writes them anew as 1 group"
+    said = "50 deleted rows among them (49% of all); compaction rewrites them as 1 group"
     answer = shell("doctor", table.uri)
     assert answer.code == 1
     assert answer.drawn(tmp_path).splitlines()[1:] == [
@@ -90,7 +90,7 @@ def test_an_index_of_many_segments_and_one_that_nobody_here_knows(table: Table, 
     told = rules(shell, table.uri)
     assert (told["index_segments"], told["index_unused"]) == ("advice", "info")
     said = shell("doctor", table.uri).out
-    assert "the index 'zones' has 16 segments, each of which a query looks into" in said
+    assert "the index 'zones' has 16 segments, and queries search each of them" in said
     assert "the index 'future' on id has an unknown index type (FutureIndexDetails); no query here" in said
     shown = shell("show", table.uri).out
     assert "  future has an unknown index type (FutureIndexDetails)\n" in shown
@@ -116,8 +116,8 @@ def test_old_versions_and_what_keeps_them(shell: Shell, tmp_path: Path, monkeypa
     table.at(4).branches.create("dev")
     said = shell("doctor", table.uri)
     assert (said.code, rules(shell, table.uri)) == (1, {"old_versions": "advice", "old_versions_kept": "info"})
-    assert "3 versions older than 14 days and not among the newest 10, which no tag and no branch names" in said.out
-    assert "old versions stay because of the tag 'spring', the branch 'dev'" in said.out
+    assert "3 versions older than 14 days and not among the newest 10, without a tag or a branch" in said.out
+    assert "old versions are retained because of the tag 'spring', the branch 'dev'" in said.out
     assert rules(shell, table.uri, "--head") == {}
     monkeypatch.undo()
     for path in tmp_path.rglob("*"):
@@ -159,7 +159,7 @@ def test_a_damaged_table_is_looked_at_all_the_same(table: Table, shell: Shell) -
     said = shell("doctor", table.uri)
     assert said.code == 1
     assert said.out.startswith(f"{table.uri}: damaged; ")
-    assert "\nIt cannot be opened: " in said.out
+    assert "\nThe table cannot be opened: " in said.out
     assert f"fsck {table.uri} --repair head --apply" in said.out
     assert shell("doctor", table.uri, "--json").json["sound"] is False
 
@@ -179,7 +179,7 @@ def test_a_damaged_branch(table: Table, shell: Shell) -> None:
 def test_a_version_is_no_table(table: Table, shell: Shell) -> None:
     refused = shell("doctor", f"{table.uri}@1")
     assert refused.code == 2
-    assert "is one version, and the doctor looks at a table" in refused.err
+    assert "names a version, but doctor checks a table" in refused.err
 
 
 def test_a_wide_finding_is_not_listed_without_end(shell: Shell, tmp_path: Path) -> None:
@@ -190,4 +190,4 @@ def test_a_wide_finding_is_not_listed_without_end(shell: Shell, tmp_path: Path) 
         path.unlink()
     said = shell("doctor", table.uri)
     assert said.code == 1
-    assert "more of these, with --json" in said.out
+    assert "more of this rule, with --json" in said.out

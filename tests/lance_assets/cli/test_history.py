@@ -36,7 +36,7 @@ def test_only_so_many(orders: Table, shell: Shell, tmp_path: Path) -> None:
     assert [line.split()[0] for line in some.splitlines()[3:]] == ["5", "4"]
     assert shell("history", orders.uri, "--limit", 0).drawn(tmp_path) == _SHOWN
     refused = shell("history", orders.uri, "--limit", -1)
-    assert (refused.code, refused.err) == (2, "could not look: --limit -1: the newest so many, or 0 for all\n")
+    assert (refused.code, refused.err) == (2, "error: --limit must be at least 0, not -1; 0 shows all versions\n")
 
 
 def test_from_a_version_back(orders: Table, shell: Shell) -> None:

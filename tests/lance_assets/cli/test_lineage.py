@@ -72,7 +72,7 @@ def test_a_cycle(features: Table, shell: Shell, tmp_path: Path) -> None:
     assert lines == [
         "features.lance@4  Append  TIME",
         "└─ raw.lance@2  Append  TIME",
-        "   └─ features.lance@4  (a cycle: it is above, as something that comes from this)",
+        "   └─ features.lance@4  (a cycle: an ancestor of itself)",
     ]
 
 
@@ -151,20 +151,20 @@ def test_a_record_that_nobody_can_read(features: Table, shell: Shell, inputs: ob
     saying(features, inputs)
     answer = shell("lineage", features.uri)
     assert (answer.code, answer.out.count("\n")) == (0, 1)
-    assert "(its record of inputs cannot be read)" in answer.out
+    assert "(its recorded inputs cannot be parsed)" in answer.out
 
 
 def test_a_table_that_took_the_place_of_another(features: Table, shell: Shell, tmp_path: Path) -> None:
     raw = tmp_path / "raw.lance"
     shutil.rmtree(raw)
     Table.create(str(raw), rows(7), durable=False)
-    assert "made after" not in shell("lineage", features.uri).out
+    assert "younger than" not in shell("lineage", features.uri).out
     shutil.rmtree(raw)
     later = time.time_ns() + 3600 * 10**9
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Table, "_runtime", replace(SYSTEM_RUNTIME, now_ns=lambda: later))
         Table.create(str(raw), rows(7), durable=False)
-    assert "(made after what comes from it: another table is in this place now" in shell("lineage", features.uri).out
+    assert "(younger than the version made from it: the table was replaced" in shell("lineage", features.uri).out
 
 
 def test_bounds(features: Table, shell: Shell, tmp_path: Path) -> None:
@@ -174,12 +174,12 @@ def test_bounds(features: Table, shell: Shell, tmp_path: Path) -> None:
         "├─ customers.lance@1  Overwrite  TIME  (not followed further)",
         f"└─ orders.lance@2  Append  TIME  {of_run}  (not followed further)",
         "",
-        "2 versions not followed further; --depth and --most go on",
+        "2 versions not followed further; increase --depth or --most",
     ]
     assert len(shell("lineage", features.uri, "--most", 1, "--json").json["versions"]) == 1
     for wrong in (("--depth", -1), ("--most", 0)):
         refused = shell("lineage", features.uri, *wrong)
-        assert (refused.code, refused.err) == (2, "could not look: --depth is 0 or more, and --most 1 or more\n")
+        assert (refused.code, refused.err) == (2, "error: --depth must be at least 0, and --most at least 1\n")
 
 
 def test_json(features: Table, shell: Shell, tmp_path: Path) -> None:

@@ -28,10 +28,10 @@ def test_of_the_tables_that_are_named(two: tuple[Table, Table], shell: Shell, tm
     assert (answer.code, answer.err) == (0, "")
     assert answer.drawn(tmp_path).splitlines() == [
         "run RUN",
-        "  made orders.lance@4  Append  TIME  asset lake/orders_append  partition 2026-01-02",
-        "  made orders.lance@2  Append  TIME  asset lake/orders_append  partition 2026-01-02",
+        "  committed orders.lance@4  Append  TIME  asset lake/orders_append  partition 2026-01-02",
+        "  committed orders.lance@2  Append  TIME  asset lake/orders_append  partition 2026-01-02",
         "    read raw.lance@1",
-        "  made sums.lance@1  Overwrite  TIME  asset lake/orders_append  partition 2026-01-02",
+        "  committed sums.lance@1  Overwrite  TIME  asset lake/orders_append  partition 2026-01-02",
         "    read orders.lance@4",
     ]
     told = shell("run", RUN, two[0].uri, "--json").json
@@ -40,7 +40,7 @@ def test_of_the_tables_that_are_named(two: tuple[Table, Table], shell: Shell, tm
 
 def test_a_run_that_made_nothing_of_them(two: tuple[Table, Table], shell: Shell) -> None:
     answer = shell("run", "somebody-else", two[0].uri)
-    assert (answer.code, answer.out) == (0, "run somebody-else\n  made none of the versions that were looked at\n")
+    assert (answer.code, answer.out) == (0, "run somebody-else\n  committed none of the versions that were read\n")
 
 
 def test_only_the_newest_are_looked_at(two: tuple[Table, Table], shell: Shell) -> None:
@@ -59,11 +59,11 @@ def test_nobody_to_ask(shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     answer = shell("run", RUN)
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith("could not look: DAGSTER_HOME is not set")
+    assert answer.err.startswith("error: DAGSTER_HOME is not set")
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "nowhere"))
     answer = shell("run", RUN)
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith("could not look: the Dagster instance at DAGSTER_HOME cannot be opened: ")
+    assert answer.err.startswith("error: the Dagster instance at DAGSTER_HOME cannot be opened: ")
 
 
 def test_a_run_that_dagster_does_not_know(shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_run_that_dagster_does_not_know(shell: Shell, monkeypatch: pytest.Monk
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     answer = shell("run", RUN)
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith(f"could not look: this Dagster instance has no run '{RUN}'; check the id")
+    assert answer.err.startswith(f"error: this Dagster instance has no run '{RUN}'; check the id")
 
 
 def test_a_run_that_recorded_nothing(shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -85,4 +85,4 @@ def test_a_run_that_recorded_nothing(shell: Shell, monkeypatch: pytest.MonkeyPat
     with dg.DagsterInstance.get() as instance:
         run_id = idle.execute_in_process(instance=instance).run_id
     answer = shell("run", run_id)
-    assert (answer.code, answer.out) == (0, f"run {run_id}  SUCCESS  job idle\n  no version that it made is recorded\n")
+    assert (answer.code, answer.out) == (0, f"run {run_id}  SUCCESS  job idle\n  no version of this run is recorded\n")

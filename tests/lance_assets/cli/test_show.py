@@ -1,4 +1,4 @@
-"""`lance-assets show`: what is in one version, and where it comes from."""
+"""`lance-assets show`: the contents and the lineage of one version."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.lance_core.versions.test_refs import rows as bare_rows
 
 _OF_A_RUN = """\
 orders.lance@2
-  made        TIME UTC by Append
+  committed   TIME UTC by Append
   rows        5 (+2)
   files       2 files, SIZE
   fragments   2
@@ -22,7 +22,7 @@ orders.lance@2
   written by  lance-assets 0.2.0
   table id    UUID
 
-where it comes from
+lineage
   run            RUN
   asset          lake/orders_append
   partition      2026-01-02
@@ -43,7 +43,7 @@ config
 
 _REBASED = """\
 orders.lance@3
-  made        TIME UTC by Delete
+  committed   TIME UTC by Delete
   rows        3 (-1)
   files       2 files, SIZE
   fragments   2, 1 deleted row in 1 of them
@@ -52,7 +52,7 @@ orders.lance@3
   written by  lance-assets 0.2.0
   table id    UUID
 
-where it comes from
+lineage
   parent        2
   planned on    1
   rebased over  2
@@ -89,8 +89,8 @@ def test_appends_that_share_a_version(shell: Shell, tmp_path: Path) -> None:
     assert told["parts"] == [{"transaction": "one", "rows": 1}, {"transaction": "two", "rows": 2}]
     assert (told["together"], told["run_id"]) == (["one", "two"], RUN)
     shown = shell("show", table.uri).out
-    assert "  together       one, 1 row\n  together       two, 2 rows\n" in shown
-    assert "2 appends together" in shell("history", table.uri).out
+    assert "  append         one, 1 row\n  append         two, 2 rows\n" in shown
+    assert "combines 2 appends" in shell("history", table.uri).out
 
 
 def test_offshoots_name_their_source(orders: Table, shell: Shell, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_columns_of_a_wide_table(shell: Shell, tmp_path: Path) -> None:
 def test_inputs_that_nobody_can_read(shell: Shell, tmp_path: Path) -> None:
     noted = {"lance_assets.inputs": "[1, 2"}
     table = Table.create(str(tmp_path / "t"), rows(1), properties=noted, durable=False)
-    assert "  inputs       cannot be read: [1, 2\n" in shell("show", table.uri).out
+    assert "  inputs       cannot be parsed: [1, 2\n" in shell("show", table.uri).out
     assert shell("show", table.uri, "--json").json["unreadable_inputs"] == "[1, 2"
 
 

@@ -118,7 +118,7 @@ def test_a_table_whose_own_name_has_that_sign(tmp_path: Path, name: str) -> None
             "{t}@nobody:7",
             "has no branch 'nobody'; it has dev/ann ('{t}@nobody:7' was understood as version 7 of the",
         ),
-        ("{t}@autumn", "the tag 'autumn' of {t}: {t} has no tag 'autumn'; it has spring. the newest version of the"),
+        ("{t}@autumn", "the tag 'autumn' of {t}: {t} has no tag 'autumn'; it has spring; the newest version of the"),
         ("{t}@autumn", "{t} has no branch 'autumn'; it has dev/ann"),
         ("{t}@no tag", "'no tag' cannot name a tag"),
         ("{t}x@7", "there is no Lance table at {t}x, and none at {t}x@7; check the path ('{t}x@7' was understood as"),
