@@ -37,7 +37,7 @@ from lance_core.index.supported_types import is_text
 from lance_core.scan.column_resolution import resolve_columns
 
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating)
-_FLIPPED = {Op.LT: Op.GE, Op.GE: Op.LT, Op.GT: Op.LE, Op.LE: Op.GT}
+_NEGATED_OPS = {Op.LT: Op.GE, Op.GE: Op.LT, Op.GT: Op.LE, Op.LE: Op.GT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +166,12 @@ def _pair_bounds(operands: Sequence[Node]) -> Iterator[tuple[tuple[int, ...], No
     the place of the first."""
     bounds: dict[tuple[Path, bool], int] = {}
     for number, operand in enumerate(operands):
-        if isinstance(operand, Comparison) and operand.op in _FLIPPED:
+        if isinstance(operand, Comparison) and operand.op in _NEGATED_OPS:
             bounds.setdefault((operand.path, operand.op in (Op.GT, Op.GE)), number)
     for number, operand in enumerate(operands):
         low: int | None = None
         high: int | None = None
-        if isinstance(operand, Comparison) and operand.op in _FLIPPED:
+        if isinstance(operand, Comparison) and operand.op in _NEGATED_OPS:
             low, high = (bounds.get((operand.path, is_low)) for is_low in (True, False))
         if low is None or high is None or number not in (low, high):
             yield (number,), operand
@@ -199,8 +199,8 @@ def _plan_node(node: Node, indices: IndicesByColumn, negated: bool = False) -> S
             return Unknown()
         case Comparison(op=Op.NE):
             return _plan_leaf(replace(node, op=Op.EQ), not negated, indices)
-        case Comparison(op=op) if negated and op in _FLIPPED:
-            return _plan_leaf(replace(node, op=_FLIPPED[op]), False, indices)
+        case Comparison(op=op) if negated and op in _NEGATED_OPS:
+            return _plan_leaf(replace(node, op=_NEGATED_OPS[op]), False, indices)
         case _:
             return _plan_leaf(node, negated, indices)
 
