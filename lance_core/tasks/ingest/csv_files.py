@@ -66,15 +66,18 @@ def read_csv(
             return
         # pyarrow also counts skipped lines and the header; here only rows of data count as records.
         rows_ahead = skip + (1 if has_header else 0)
-        following = 1 + (csv.skip_rows_after_names if is_first else 0)
+        next_record = 1 + (csv.skip_rows_after_names if is_first else 0)
         invalid_seen = 0
         for batch in reader:
-            rows, following, invalid_seen = _number_records(
-                batch.num_rows, following, invalid_seen, invalid_rows, rows_ahead
+            record_of_row, next_record, invalid_seen = _number_records(
+                batch.num_rows, next_record, invalid_seen, invalid_rows, rows_ahead
             )
             if batch.num_rows:
                 yield Chunk(
-                    batch, partial(_locate_row, record_numbers, rows), partial(_record_as_text, batch), is_text=True
+                    batch,
+                    partial(_locate_row, record_numbers, record_of_row),
+                    partial(_record_as_text, batch),
+                    is_text=True,
                 )
         for row in invalid_rows:
             number, line = record_numbers.locate(row.number - rows_ahead)
@@ -82,8 +85,10 @@ def read_csv(
             yield BadRecord(reason, number, line, record=row.text)
 
 
-def _locate_row(record_numbers: "_RecordNumbers", rows: Callable[[int], int], row: int) -> tuple[int, int | None]:
-    return record_numbers.locate(rows(row))
+def _locate_row(
+    record_numbers: "_RecordNumbers", record_of_row: Callable[[int], int], row: int
+) -> tuple[int, int | None]:
+    return record_numbers.locate(record_of_row(row))
 
 
 def _record_as_text(batch: pa.RecordBatch, row: int) -> str:
@@ -107,10 +112,10 @@ def read_column_names(source: SourceReader, csv: CsvFormat) -> list[str] | None:
         return list(csv.column_names)
     with source.open() as raw, naming_unreadable_file():
         stream = open_stream(raw, detect_compression(source.file.uri))
-        reading = pa_csv.ReadOptions(
+        read_options = pa_csv.ReadOptions(
             use_threads=False, block_size=csv.block_size, skip_rows=csv.skip_rows, encoding=csv.encoding
         )
-        reader = _open_reader(stream, csv, source.file.uri, reading, lambda _row: "skip")
+        reader = _open_reader(stream, csv, source.file.uri, read_options, lambda _row: "skip")
         return None if reader is None else list(reader.schema.names)
 
 
@@ -118,7 +123,7 @@ def infer_csv_schema(source: SourceReader, csv: CsvFormat) -> pa.Schema | None:
     """Infer the schema from the first records; `None` if the file is empty."""
     with source.open() as raw, naming_unreadable_file():
         stream = open_stream(raw, detect_compression(source.file.uri))
-        reading = pa_csv.ReadOptions(
+        read_options = pa_csv.ReadOptions(
             use_threads=False,
             block_size=csv.block_size,
             skip_rows=csv.skip_rows,
@@ -126,7 +131,7 @@ def infer_csv_schema(source: SourceReader, csv: CsvFormat) -> pa.Schema | None:
             column_names=csv.column_names,
             encoding=csv.encoding,
         )
-        reader = _open_reader(stream, csv, source.file.uri, reading, lambda _row: "skip", guesses=True)
+        reader = _open_reader(stream, csv, source.file.uri, read_options, lambda _row: "skip", guesses=True)
         return None if reader is None else reader.schema
 
 
@@ -134,14 +139,14 @@ def _open_reader(
     stream: IO[bytes],
     csv: CsvFormat,
     uri: str,
-    reading: pa_csv.ReadOptions,
+    read_options: pa_csv.ReadOptions,
     on_invalid_row: Callable[[pa_csv.InvalidRow], str],
     *,
     columns: list[str] | None = None,
     columns_to_read: list[str] | None = None,
     guesses: bool = False,
 ) -> pa_csv.CSVStreamingReader | None:
-    parsing = pa_csv.ParseOptions(
+    parse_options = pa_csv.ParseOptions(
         delimiter=csv.delimiter_of(uri),
         quote_char=csv.quote_char,
         double_quote=csv.double_quote,
@@ -153,7 +158,7 @@ def _open_reader(
     is_proper_subset = (
         columns_to_read and len(set(columns_to_read)) == len(columns_to_read) and columns_to_read != columns
     )
-    converting = pa_csv.ConvertOptions(
+    convert_options = pa_csv.ConvertOptions(
         check_utf8=False,
         column_types={name: pa.binary() for name in columns or ()},
         null_values=list(csv.null_values),
@@ -172,7 +177,7 @@ def _open_reader(
         ),
     )
     try:
-        return pa_csv.open_csv(stream, reading, parsing, converting)
+        return pa_csv.open_csv(stream, read_options, parse_options, convert_options)
     except pa.ArrowInvalid as error:
         if "Empty CSV file" in str(error):
             return None
@@ -182,24 +187,24 @@ def _open_reader(
 
 
 def _number_records(
-    count: int, following: int, invalid_seen: int, invalid_rows: list[pa_csv.InvalidRow], rows_ahead: int
+    count: int, next_record: int, invalid_seen: int, invalid_rows: list[pa_csv.InvalidRow], rows_ahead: int
 ) -> tuple[Callable[[int], int], int, int]:
     """Return a function from rows of a batch to record numbers, which skips the invalid records in between, the
     number of the next record, and the number of invalid records seen."""
     gaps = []
-    last = following + count - 1
+    last = next_record + count - 1
     while invalid_seen < len(invalid_rows) and invalid_rows[invalid_seen].number - rows_ahead <= last:
         gaps.append(invalid_rows[invalid_seen].number - rows_ahead)
         last += 1
         invalid_seen += 1
 
-    def number(row: int) -> int:
-        record = following + row
+    def record_of_row(row: int) -> int:
+        record = next_record + row
         for gap in gaps:
             record += gap <= record
         return record
 
-    return number, last + 1, invalid_seen
+    return record_of_row, last + 1, invalid_seen
 
 
 def _decode_batch(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -5,7 +5,7 @@
 
 The second offset says that all rows before row 1000 of those that version 7 added have been sent. Every offset keeps
 the start of its stream: Spark repeats the first batch knowing only where it ended, and must not choose another start.
-Pure. Start with `Offset`.
+This module does no I/O. Start with `Offset`.
 """
 
 from collections.abc import Mapping
@@ -40,8 +40,11 @@ class Offset:
     """The next row to send: row `row` of those that `version` added."""
 
     table: str | None
+    """Id of the table, if it has one."""
     branch: str | None
+    """Branch that the stream reads; `None` is the main branch."""
     begins: int
+    """Version at which the stream started."""
     whole: bool
     """True if the stream started with all rows of version `begins`, and not only with those that it added."""
     version: int

@@ -85,7 +85,7 @@ def test_options_are_understood_in_both_spellings(uri: str) -> None:
         ({"onChange": "maybe"}, "fail, skip, rewritten"),
         ({"maxRowsPerTrigger": 0}, "a limit is at least 1"),
         ({"pollSeconds": "often"}, "number of seconds"),
-        ({"poll_seconds": "1e9"}, "0 to 3600"),
+        ({"poll_seconds": "1e9"}, "between 0 and 3600"),
         ({"version": 1}, "starting_version"),
         ({"tag": "t"}, "starting_version"),
         ({"filter": "id = = 1"}, "does not parse"),
