@@ -113,7 +113,7 @@ def test_a_schema_without_rows_is_a_table(version: StorageName, tmp_path: Path) 
         ("2.2", pa.decimal32(5, 2), InvalidInput, r"'v' has the Arrow type decimal32\(5, 2\)"),
         ("2.2", pa.list_view(pa.int8()), InvalidInput, "'v' has the Arrow type list_view"),
         ("2.2", pa.struct([pa.field("m", pa.month_day_nano_interval())]), InvalidInput, r"'v\.m' has the Arrow type"),
-        ("2.2", pa.map_(pa.string(), pa.int8(), keys_sorted=True), InvalidInput, "'v': a map with sorted keys"),
+        ("2.2", pa.map_(pa.string(), pa.int8(), keys_sorted=True), InvalidInput, "'v' is a map with sorted keys"),
         ("2.2", pa.list_(pa.string(), 2), InvalidInput, "'v' has the Arrow type fixed-size list of string"),
         ("2.2", pa.list_(pa.list_(POINT, 2)), Unsupported, "'v' nests a fixed-size list of structs"),
         ("2.2", pa.list_(LISTS, 2), Unsupported, "'v' nests a fixed-size list of structs"),
