@@ -65,9 +65,8 @@ class Origin:
     """Uuids of the appends that share this version."""
     unreadable_inputs: str | None = None
     """Recorded inputs that cannot be parsed."""
-
     action: str = ""
-    """What the writer did, such as "upsert"; `operation` is the name in the format."""
+    """Action of the writer, such as "upsert"; `operation` is its name in the format."""
     writer: str = ""
     """Library that committed the version, with its release."""
 

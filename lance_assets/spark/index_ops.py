@@ -1,7 +1,7 @@
 """Index operations: Spark's workers build index segments of a Lance table, and the driver commits them once.
 
 Workers read the values from the data files and write the index files through the table's own store. No row passes
-through the JVM and no index page through the driver. `lance_core.tasks.indices.index_build` plans the segments and the jobs.
+through the JVM and no index page through the driver. `lance_core.tasks.indices.index_build` plans segments and jobs.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """Query execution: answers one SQL query over a version in this process. Rows stream through in bounded batches.
 
 An aggregation holds only its groups in memory; counting the rows of a whole table needs only the manifest. Workers
-aggregate their partitions with `aggregate_partials` (`tasks/aggregate.py`). Start with `run_query`.
+aggregate their partitions with `aggregate_partials` (`tasks/scan/aggregate.py`). Start with `run_query`.
 """
 
 from collections.abc import Iterable, Iterator

@@ -64,8 +64,8 @@ def run_change(
     operation: str,
     can_replan: bool = True,
 ) -> Committed:
-    """`operation` names what would have been, where there is nothing to change. `can_replan` says that it may be planned
-    once more on a newer version."""
+    """Run a change whose plan runs tasks. `operation` is the name in the result if there is nothing to change;
+    `can_replan` says that the change means the same on a newer version."""
     validation.check_intent_and_retries(intent=options.intent, retries=options.retries)
     noted = validation.check_properties(options.properties)
     base = table.newest()

@@ -1,5 +1,5 @@
 """How changes are made to fit what came before them, each looked at alone. That the tables are right in the end is
-`lance_core/dml/test_retry.py`'s and the histories' to show.
+`tests/lance_core/commit/test_change.py`'s and the histories' to show.
 """
 
 import shutil
