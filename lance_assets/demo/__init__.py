@@ -1,7 +1,7 @@
-"""The demo: a table of orders, loaded by a Dagster job through Spark, one version a day.
+"""Demo: a table of orders that a Dagster job loads through Spark, one version per day.
 
-    python -m lance_assets.demo        run it, then print the table's history
-    python -m lance_assets.demo ui     look at it in Dagster's web UI
+    python -m lance_assets.demo        run it, then print the history of the table
+    python -m lance_assets.demo ui     open it in Dagster's web UI
 
-Everything it makes is in one folder, `.demo` unless LANCE_ASSETS_DEMO names another.
+All files are in one folder: `.demo`, or the folder that LANCE_ASSETS_DEMO names.
 """

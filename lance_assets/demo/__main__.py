@@ -1,4 +1,4 @@
-"""The demo's command line. What can go wrong on a new machine is said in a sentence, with exit code 1."""
+"""Command line of the demo. A failure on a new machine becomes one sentence and exit code 1."""
 
 import argparse
 import sys
@@ -12,34 +12,33 @@ _NEEDS = ("dagster", "dagster_webserver", "pandas", "pyspark")
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m lance_assets.demo",
-        description="Loads a Lance table by Spark in Dagster, and shows its history.",
-        epilog="Everything is kept in .demo, or in the folder that LANCE_ASSETS_DEMO names.",
+        description="Load a Lance table with Spark in Dagster, and print its history.",
+        epilog="All files are in .demo, or in the folder that LANCE_ASSETS_DEMO names.",
     )
-    what = "run: the demo itself (default); ui: look at it in Dagster's web UI"
-    parser.add_argument("what", nargs="?", choices=["run", "ui"], default="run", help=what)
-    wanted = parser.parse_args().what
+    command_help = "run: run the demo (default); ui: open it in Dagster's web UI"
+    parser.add_argument("command", nargs="?", choices=["run", "ui"], default="run", help=command_help)
     try:
-        return run(wanted)
+        return run(parser.parse_args().command)
     except LanceError as error:
         print(f"\nThe demo stopped: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nStopped. Run it again to go on where it was.", file=sys.stderr)
+        print("\nStopped. Run it again to continue.", file=sys.stderr)
         return 130
 
 
-def run(wanted: str) -> int:
+def run(command: str) -> int:
     missing = [name for name in _NEEDS if find_spec(name) is None]
     if missing:
         raise MissingDependency(
-            f'{", ".join(missing)} is not installed here; run: pip install "lance-assets[dagster,jdk,spark]"'
+            f'{", ".join(missing)} is not installed; run: pip install "lance-assets[dagster,jdk,spark]"'
         )
-    # Known to be installed only now.
+    # These modules import the packages that were checked above.
     from lance_assets.demo.ui import serve
     from lance_assets.demo.walkthrough import run_walkthrough
     from lance_assets.demo.workspace import demo_workspace
 
-    if wanted == "ui":
+    if command == "ui":
         return serve(demo_workspace(), show)
     run_walkthrough(demo_workspace(), show)
     return 0

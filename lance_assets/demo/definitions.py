@@ -1,6 +1,6 @@
-"""The demo's Dagster project, as anyone would write one: two tables, their writes and checks, a job, a Spark session.
+"""Dagster project of the demo, as a user would write it: two tables, their writes and checks, a job, a Spark session.
 
-`workspace.yaml` at the top of the project loads this module.
+`workspace.yaml` in the repository root loads this module.
 """
 
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ days = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-0
 
 
 def orders_of_the_day(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
-    """Made up, and always the same for a day; a project of yours would read them from somewhere."""
+    """Generate the same orders for a day each time. A real project would read them from a source."""
     day = str(ctx.partition_key)
     first = days.get_partition_keys().index(day) * ORDERS_A_DAY
     return spark.range(first, first + ORDERS_A_DAY, 1, 2).selectExpr(
@@ -44,7 +44,7 @@ def orders_of_the_day(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
 
 
 def invalid_orders(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
-    """A delivery that nobody should see: some of its amounts are less than nothing."""
+    """Return a delivery that must not be published: some of its amounts are negative."""
     return (
         ctx.read()
         .limit(1000)
@@ -59,7 +59,8 @@ def invalid_orders(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
 
 
 def orders_by_city(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
-    """`ctx.read` notes which version was counted; it is on the page of the version that this makes."""
+    """Count the orders by city. `ctx.read` records the version that was counted, and the page of the new version
+    shows it."""
     counted = ctx.read(orders, columns=["city", "amount"]).groupBy("city").agg({"city": "count", "amount": "sum"})
     return counted.selectExpr("city", "`count(city)` AS orders", "`sum(amount)` AS amount")
 
@@ -67,20 +68,20 @@ def orders_by_city(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
 orders = lance_table(
     "orders",
     uri=str(demo_workspace().table),
-    description="Orders of a shop, one version a day.",
+    description="Orders of a shop, one version per day.",
     writes=[
         SparkAppend(
             "orders_append",
             fn=orders_of_the_day,
             partitions=days,
             once_per="partition",
-            description="Appends the orders of one day; a day lands once, however often this is run.",
+            description="Appends the orders of one day. Each day is appended once, however often this runs.",
         ),
         SparkAppend(
             "orders_delivery",
             fn=invalid_orders,
             audit=[SqlCheck("amounts", "select order_id, amount from dataset where amount < 0")],
-            description="Appends a delivery that its audit refuses: look at how the run says so.",
+            description="Appends a delivery that its audit refuses. The failed run shows the reason.",
         ),
     ],
     checks=[SchemaStable(), RowCount(min=1), RowChange(max_loss_share=0.1), KeysUnique(columns=["order_id"])],
@@ -89,7 +90,7 @@ orders = lance_table(
 cities = lance_table(
     "cities",
     uri=str(demo_workspace().cities),
-    description="Orders by city, counted anew each time.",
+    description="Orders by city, recounted by each run.",
     writes=[SparkOverwrite("cities_counted", fn=orders_by_city, deps=[orders.dep])],
     checks=[SchemaStable(), RowCount(min=1, max=100)],
 )

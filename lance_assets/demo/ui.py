@@ -1,4 +1,4 @@
-"""Dagster's web UI over the demo's instance, on a free port of this machine alone."""
+"""Dagster's web UI for the demo's instance, on a free port of the loopback interface."""
 
 import os
 import signal
@@ -19,18 +19,18 @@ _STOP_SECONDS_MAX = 30
 _POLL_SECONDS = 0.3
 
 
-def serve(where: DemoWorkspace, show: Callable[[str], None]) -> int:
-    """Runs until it is told to stop; answers the exit code."""
-    prepare_home(where)
+def serve(workspace: DemoWorkspace, show: Callable[[str], None]) -> int:
+    """Run the UI until a signal stops it, and return the exit code."""
+    prepare_home(workspace)
     url = f"http://{HOST}:{free_port()}"
     show(f"Starting Dagster's web UI at {url} (stop it with Ctrl-C)")
-    if not where.table.exists():
-        show("The table is not there yet: run make demo, or launch the job load_orders in the UI.")
-    workspace = PROJECT / "workspace.yaml"
-    target = ["-w", str(workspace)] if workspace.exists() else ["-m", "lance_assets.demo.definitions"]
+    if not workspace.table.exists():
+        show("The table does not exist yet: run make demo, or launch the job load_orders in the UI.")
+    workspace_file = PROJECT / "workspace.yaml"
+    target = ["-w", str(workspace_file)] if workspace_file.exists() else ["-m", "lance_assets.demo.definitions"]
     command = [sys.executable, "-m", "dagster", "dev", *target, "-h", HOST, "-p", url.rpartition(":")[2]]
     stopper = Stopper()
-    # A session of its own: what a terminal sends on Ctrl-C reaches it once, through us.
+    # In a session of its own, the child does not get the terminal's Ctrl-C directly but once, from `Stopper`.
     stopper.child = subprocess.Popen(
         command, cwd=PROJECT, env=without_telemetry(os.environ), start_new_session=True, stdin=subprocess.DEVNULL
     )
@@ -40,34 +40,35 @@ def serve(where: DemoWorkspace, show: Callable[[str], None]) -> int:
 
 
 class Stopper:
-    """Hands the first signal to stop on to the child, and ends it at the second, or when it takes too long."""
+    """Signal handler that forwards the first stop signal to the child, and kills the child at the second one or after
+    a timeout."""
 
     def __init__(self) -> None:
         self.child: subprocess.Popen[bytes] | None = None
-        self.stopped_at: float | None = None
+        self.stop_requested_at: float | None = None
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._stop)
 
     def wait(self) -> int:
         assert self.child is not None
         while (code := self.child.poll()) is None:
-            if self.stopped_at is not None and time.monotonic() - self.stopped_at > _STOP_SECONDS_MAX:
+            if self.stop_requested_at is not None and time.monotonic() - self.stop_requested_at > _STOP_SECONDS_MAX:
                 self._kill()
             time.sleep(_POLL_SECONDS)
         self._stop_remaining_processes()
-        return 0 if self.stopped_at is not None else code
+        return 0 if self.stop_requested_at is not None else code
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self.child is None:
             raise SystemExit(0)
-        if self.stopped_at is None:
-            self.stopped_at = time.monotonic()
+        if self.stop_requested_at is None:
+            self.stop_requested_at = time.monotonic()
             self.child.send_signal(number)
         else:
             self._kill()
 
     def _stop_remaining_processes(self) -> None:
-        """Code servers outlive Dagster for a while, and would hold on to the demo's folder."""
+        """Stop code servers, which outlive Dagster for a while and keep files of the demo's folder open."""
         assert self.child is not None
         with suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGTERM)
@@ -90,7 +91,7 @@ def without_telemetry(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _wait_until_ready(url: str, stopper: Stopper) -> bool:
     assert stopper.child is not None
-    while stopper.child.poll() is None and stopper.stopped_at is None:
+    while stopper.child.poll() is None and stopper.stop_requested_at is None:
         try:
             with urllib.request.urlopen(f"{url}/server_info", timeout=5):
                 return True

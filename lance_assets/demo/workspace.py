@@ -1,7 +1,8 @@
-"""Where the demo keeps its things: the table, the Dagster instance, the lock of the one demo that may run there.
+"""Workspace of the demo: the folder of its tables and its Dagster instance, and a lock that allows one demo at a
+time.
 
-The instance is the one that `dagster.yaml` at the top of the project describes, kept in the demo's folder, so that the
-runs of the demo are there when the UI is opened.
+The instance uses the `dagster.yaml` of the repository root and is stored in the demo's folder, so that the UI shows
+the runs of the demo.
 """
 
 import fcntl
@@ -16,13 +17,15 @@ from lance_core import AlreadyExists
 
 ROOT_VARIABLE = "LANCE_ASSETS_DEMO"
 PROJECT = Path(__file__).parent.parent.parent
-"""The top of the project; of an installed package a folder in which none of its files are."""
+"""Root of the repository; for an installed package, a folder that contains none of its files."""
 
 _WITHOUT_PROJECT = "telemetry:\n  enabled: false\nnux:\n  enabled: false\n"
 
 
 @dataclass(frozen=True, slots=True)
 class DemoWorkspace:
+    """Folder of the demo with the paths inside it."""
+
     root: Path
 
     @property
@@ -42,32 +45,34 @@ def demo_workspace() -> DemoWorkspace:
     return DemoWorkspace(Path(os.environ.get(ROOT_VARIABLE) or ".demo").absolute())
 
 
-def prepare_home(where: DemoWorkspace) -> Path:
-    """DAGSTER_HOME, with its configuration in it; one that is there stays."""
-    home = where.dagster_home
+def prepare_home(workspace: DemoWorkspace) -> Path:
+    """Create DAGSTER_HOME with its configuration, and set the environment variables. An existing configuration is
+    kept."""
+    home = workspace.dagster_home
     home.mkdir(parents=True, exist_ok=True)
-    config, shipped = home / "dagster.yaml", PROJECT / "dagster.yaml"
+    config, template = home / "dagster.yaml", PROJECT / "dagster.yaml"
     if not config.exists():
-        fresh = home / ".dagster.yaml"
-        if shipped.exists():
-            shutil.copyfile(shipped, fresh)
+        temporary = home / ".dagster.yaml"
+        if template.exists():
+            shutil.copyfile(template, temporary)
         else:
-            fresh.write_text(_WITHOUT_PROJECT)
-        os.replace(fresh, config)
+            temporary.write_text(_WITHOUT_PROJECT)
+        os.replace(temporary, config)
     os.environ["DAGSTER_HOME"] = str(home)
-    os.environ[ROOT_VARIABLE] = str(where.root)
+    os.environ[ROOT_VARIABLE] = str(workspace.root)
     return home
 
 
 @contextmanager
-def exclusive_lock(where: DemoWorkspace) -> Iterator[None]:
-    """Two demos at once in one folder would take each other's runs for dead. The lock goes with its process."""
-    where.root.mkdir(parents=True, exist_ok=True)
-    with (where.root / "lock").open("w") as lock:
+def exclusive_lock(workspace: DemoWorkspace) -> Iterator[None]:
+    """Lock the folder for this process. A second demo in it would take the runs of the first for dead. The lock ends
+    with the process."""
+    workspace.root.mkdir(parents=True, exist_ok=True)
+    with (workspace.root / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise AlreadyExists(
-                f"a demo is running in {where.root} already; wait for it, or set {ROOT_VARIABLE} to another folder"
+                f"a demo is already running in {workspace.root}; wait for it, or set {ROOT_VARIABLE} to another folder"
             ) from error
         yield

@@ -87,7 +87,7 @@ def test_a_second_demo_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     with exclusive_lock(DemoWorkspace(tmp_path)):
         done = demo(tmp_path)
     assert done.returncode == 1
-    assert f"a demo is running in {tmp_path} already" in done.stderr
+    assert f"a demo is already running in {tmp_path}" in done.stderr
 
 
 def test_the_workspace_loads(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ BAD: list[tuple[str, Callable[[], object]]] = [
     ("SparkBuildIndex('id'): ", lambda: SparkBuildIndex("id", "BTREE", params={"color": 1})),
     ("SparkBuildIndex('x'): column= must be the path", lambda: SparkBuildIndex("", "BTREE", name="x")),
     ("SparkBuildIndex('id'): name=''", lambda: SparkBuildIndex("id", "BTREE", index="")),
-    ("SparkBuildIndex('id'): params= must be a mapping of parameter names", lambda: SparkBuildIndex("id", "BTREE", params=[1])),  # type: ignore[arg-type]
+    ("SparkBuildIndex('id'): params= must be a", lambda: SparkBuildIndex("id", "BTREE", params=[1])),  # type: ignore[arg-type]
     ("'a-b' is not a valid name", lambda: SparkBuildIndex("id", "BTREE", name="a-b")),
     ("indices='id_idx' is a text", lambda: SparkOptimizeIndices("x", "id_idx")),
     ("merge must be 'small', 'all' or 'none'", lambda: SparkOptimizeIndices("x", merge="some")),  # type: ignore[arg-type]
