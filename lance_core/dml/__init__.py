@@ -1,5 +1,6 @@
-"""Changes to rows and columns that are there: what each plans and writes. The result is an operation; committing it is
-`commit/write_protocol.py`'s, and what it does to the manifest `transactions/apply_rows.py`'s.
+"""Data modification (DML): plans changes of existing rows and columns, and of indices, and writes their files.
 
-One module per verb, each with one function from a snapshot to an operation, whose files are written when it returns.
+One module per verb, each with a function from a snapshot to an operation; its files are written when it returns. No
+module of this package commits (`commit/change.py` does) or knows what the operation does to the manifest
+(`transactions/apply_rows.py`). Start with `delete.py`.
 """

@@ -1,7 +1,7 @@
-"""One more data file for a fragment that is there: new columns beside the old ones, a value for every physical row.
+"""Column files: one more data file for an existing fragment, with new columns and a value for every physical row.
 
-Shared by the verbs that add or recast columns. Nobody reads the values of deleted rows: they are null, or where a
-column cannot be, those of a live row beside them.
+Shared by the verbs that add or recast columns. Values of deleted rows are never read: they are null or, where a column
+cannot be null, those of a neighbouring live row.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ from lance_core.versions.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class PositionedBatch:
-    """Values of live rows, and where in the fragment those are, ascending."""
+    """Values of live rows, with their offsets in the fragment in ascending order."""
 
     batch: pa.RecordBatch
     offsets: npt.NDArray[np.int64]
@@ -35,30 +35,30 @@ class PositionedBatch:
 def read_live_rows(
     base: Snapshot, fragment: Fragment, columns: Sequence[str], schema: TableSchema, *, describe_blobs: bool = False
 ) -> Iterator[PositionedBatch]:
-    """Columns of `schema`, and of those that every table has besides."""
+    """Read columns of `schema`, or system columns, of the live rows of a fragment."""
     location, path = base.location, f"{base.location.uri}/{base.manifest.path}"
     stored = [name for name in columns if name not in SYSTEM_COLUMN_NAMES]
-    facts = SystemColumns(base.manifest, fragment, path=path)
+    system_columns = SystemColumns(base.manifest, fragment, path=path)
     for rows in read_fragment(
         location.store, location.codec, fragment, schema, columns=stored, path=path, describe_blobs=describe_blobs
     ):
-        batch = rows.batch if stored == list(columns) else facts.add_to(rows, columns)
+        batch = rows.batch if stored == list(columns) else system_columns.add_to(rows, columns)
         yield PositionedBatch(batch, rows.offsets)
 
 
 def add_column_file(
     base: Snapshot,
     fragment: Fragment,
-    placed: Iterable[PositionedBatch],
+    live: Iterable[PositionedBatch],
     columns: TableSchema,
     *,
     conversion: Conversion = Conversion.EXACT,
     runtime: Runtime,
 ) -> Fragment:
-    """The fragment with one file more, which stores `columns`."""
+    """Write a file with `columns` and return the fragment with it."""
     file = write_columns(
         base.location.codec,
-        _fill_physical_rows(placed, columns.arrow, fragment),
+        _fill_physical_rows(live, columns.arrow, fragment),
         schema=columns,
         version=base.manifest.storage_version,
         rows=fragment.physical_rows,
@@ -70,40 +70,42 @@ def add_column_file(
 
 
 def _fill_physical_rows(
-    placed: Iterable[PositionedBatch], schema: pa.Schema, fragment: Fragment
+    live: Iterable[PositionedBatch], schema: pa.Schema, fragment: Fragment
 ) -> Iterator[pa.RecordBatch]:
-    """Batches that leave no row of the fragment out."""
+    """Yield a value for every physical row of the fragment, from the values of its live rows."""
     position = 0
     last: pa.RecordBatch | None = None
-    for each in placed:
-        if each.batch.num_rows:
-            end = int(each.offsets[-1]) + 1
-            yield from _expand(each, schema, position, end)
-            position, last = end, each.batch.slice(each.batch.num_rows - 1)
+    for rows in live:
+        if rows.batch.num_rows:
+            end = int(rows.offsets[-1]) + 1
+            yield from _expand(rows, schema, position, end)
+            position, last = end, rows.batch.slice(rows.batch.num_rows - 1)
     if position < fragment.physical_rows:
         if last is None:
             last = _null_row(schema, fragment)
-        beyond = np.array([fragment.physical_rows], dtype=np.int64)
-        yield from _expand(PositionedBatch(last, beyond), schema, position, fragment.physical_rows)
+        end_offset = np.array([fragment.physical_rows], dtype=np.int64)
+        yield from _expand(PositionedBatch(last, end_offset), schema, position, fragment.physical_rows)
 
 
-def _expand(placed: PositionedBatch, schema: pa.Schema, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-    if stop - start == placed.batch.num_rows:
-        yield placed.batch
+def _expand(live: PositionedBatch, schema: pa.Schema, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+    """Expand live rows to the physical rows from `start` to `stop`."""
+    if stop - start == live.batch.num_rows:
+        yield live.batch
         return
     for first in range(start, stop, BATCH_ROWS):
-        wanted = np.arange(first, min(first + BATCH_ROWS, stop))
-        at = np.searchsorted(placed.offsets, wanted)  # deleted rows: where the next live one is
-        dead = placed.offsets[at] != wanted
+        offsets = np.arange(first, min(first + BATCH_ROWS, stop))
+        indices = np.searchsorted(live.offsets, offsets)  # for a deleted row, the next live one
+        is_deleted = live.offsets[indices] != offsets
         columns = []
-        for field, column in zip(schema, placed.batch.columns, strict=True):
-            places = pa.array(at, mask=dead if _can_store_null(field) else None)
-            columns.append((copy_array(column) if column.offset else column).take(places))
-        yield pa.RecordBatch.from_arrays(columns, names=placed.batch.schema.names)
+        for field, column in zip(schema, live.batch.columns, strict=True):
+            rows = pa.array(indices, mask=is_deleted if _can_store_null(field) else None)
+            columns.append((copy_array(column) if column.offset else column).take(rows))
+        yield pa.RecordBatch.from_arrays(columns, names=live.batch.schema.names)
 
 
 def _can_store_null(field: pa.Field) -> bool:
-    """Structs that are null are not for every storage version, nor every kind of struct; blobs always can be."""
+    """Tell whether a null can be written for this field. Null structs depend on the storage version and the kind of
+    struct, and are never written; blobs can always be null."""
     return bool(field.nullable and (is_blob_v2(field) or not pa.types.is_struct(field.type)))
 
 
@@ -111,7 +113,7 @@ def _null_row(schema: pa.Schema, fragment: Fragment) -> pa.RecordBatch:
     for field in schema:
         if not field.nullable:
             raise InvalidInput(
-                f"column {field.name!r} is not nullable, and fragment {fragment.id} has no live row left to compute a "
+                f"column {field.name!r} is not nullable, and fragment {fragment.id} has no live row left to take a "
                 "value from; compact the table first"
             )
     return pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)

@@ -1,4 +1,6 @@
-"""Delete the rows that match: only the predicate's columns are read, and only deletion files are written."""
+"""Delete the rows that match a condition. Only the columns of the condition are read, and only deletion files are
+written.
+"""
 
 from lance_core.dml.deletion_files import add_deletions, encode_offsets
 from lance_core.dml.row_matching import find_matching_rows
@@ -11,8 +13,8 @@ from lance_core.versions.snapshot import Snapshot
 
 
 def delete(base: Snapshot, sql: str, *, runtime: Runtime, selection: Selection | None = None) -> Delete:
-    """Fragments that lose all of their rows go as a whole, and get no deletion file. `selection` is what indices know,
-    where they were asked before."""
+    """Plan a delete. A fragment that loses all of its rows is removed and gets no deletion file. `selection` is the
+    result of the indices, if they were asked before."""
     predicate = Predicate.parse(sql, filterable_schema(base.manifest))
     check_condition(base.manifest, predicate.columns, what="the condition")
     updated, removed, affected = [], [], {}

@@ -1,6 +1,7 @@
-"""Deleted rows of a fragment, put on disk: the complete set in a file of a fresh name, and the fragment that names it.
+"""Deletion files: write the complete set of deleted rows of a fragment under a new name, and return the fragment with
+it.
 
-Shared by every verb that removes rows from where they are.
+Shared by every verb that deletes or moves rows.
 """
 
 import numpy as np
@@ -18,14 +19,14 @@ from lance_core.versions.location import Location
 def add_deletions(
     location: Location, fragment: Fragment, offsets: npt.NDArray[np.int64], *, read_version: Version, runtime: Runtime
 ) -> Fragment | None:
-    """The fragment without these live rows too; None where none is left, and then no file is written."""
-    gone = DeletionVector.of(offsets)
+    """Delete more rows of a fragment. `None` if no row is left; no file is written then."""
+    added = DeletionVector.of(offsets)
     before = load_deletions(location.store, fragment)
-    deleted = gone if before is None else before.union(gone)
+    deleted = added if before is None else before.union(added)
     if len(deleted) == fragment.physical_rows:
         return None
-    old = fragment.deletion_file
-    as_bitmap = deleted.should_use_bitmap(was_bitmap=None if old is None else old.is_bitmap)
+    old_file = fragment.deletion_file
+    as_bitmap = deleted.should_use_bitmap(was_bitmap=None if old_file is None else old_file.is_bitmap)
     number = runtime.new_uuid().int >> 64
     after = fragment.with_deletion_file(
         is_bitmap=as_bitmap, read_version=read_version, number=number, rows=len(deleted)
@@ -36,5 +37,5 @@ def add_deletions(
 
 
 def encode_offsets(offsets: npt.NDArray[np.int64]) -> bytes:
-    """Rows of a fragment as an operation names those that it affects."""
+    """Encode the offsets of rows as an operation stores the rows that it affects."""
     return bytes(BitMap(offsets.astype(np.uint32)).serialize())

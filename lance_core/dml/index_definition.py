@@ -1,7 +1,8 @@
-"""Create an index, and drop one: which name it gets, whether it fits its column, what it is built from.
+"""Index definition: plans the creation and the removal of an index: its name, its type and column, and its files.
 
-Each plans a `CreateIndex` on the version that it is given, and writes the files of the segment; where somebody was in
-the way it is planned, and built, once more. Upkeep of indices that are there is in `maintenance/index_maintenance.py`.
+Each function plans a `CreateIndex` on the version it is given and writes the files of the segment; after a conflict it
+is planned and built again. Maintenance of existing indices is in `maintenance/index_maintenance.py`. Start with
+`plan_create`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from lance_core.versions.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class IndexRequest:
-    """What `create_index` was asked for, before anybody looked at the table."""
+    """Arguments of `create_index`, not checked against a table yet."""
 
     column: str
     kind: str
@@ -41,15 +42,15 @@ class IndexRequest:
 
 
 def plan_create(base: Snapshot, request: IndexRequest, *, runtime: Runtime) -> CreateIndex:
-    """Of all fragments of the version, or of those that were named. When it returns, the files are written."""
-    wanted, removed = plan_index(base, request)
+    """Build a segment for all fragments of the version, or for those of the request, and write its files."""
+    spec, removed = plan_index(base, request)
     fragments = select_fragments(base, request.fragments)
     covers = BitMap(fragment.id for fragment in fragments)
-    return CreateIndex((build.build_segment(base, wanted, fragments, covers=covers, runtime=runtime),), removed)
+    return CreateIndex((build.build_segment(base, spec, fragments, covers=covers, runtime=runtime),), removed)
 
 
 def plan_index(base: Snapshot, request: IndexRequest) -> tuple[IndexSpec, tuple[IndexMetadata, ...]]:
-    """The index, and the segments that give way to it. Before a byte is written."""
+    """Check the request, and return the index with the segments that it replaces. Nothing is written."""
     uri, schema = base.location.uri, base.manifest.schema
     kind = registry.by_name(request.kind)
     chain = build.column_of(schema, request.column, uri=uri)
@@ -57,22 +58,22 @@ def plan_index(base: Snapshot, request: IndexRequest) -> tuple[IndexSpec, tuple[
     registry.check_supported(kind, build.arrow_of(schema, chain), path=path, uri=uri)
     options = kind.parse_options(request.params)
     name = request.name if request.name is not None else _default_name(base, path, chain[-1].id, kind.name)
-    there = tuple(index for index in base.manifest.indices if index.name == name)
-    if there and not request.replace:
+    existing = tuple(index for index in base.manifest.indices if index.name == name)
+    if existing and not request.replace:
         raise InvalidInput(
-            f"{uri}: there is an index {name!r} already, {describe_segments(schema, there)}. Build it anew with replace=True, "
-            "cover what it does not cover yet with optimize_indices(), or give this one another name="
+            f"{uri}: an index {name!r} exists already, {describe_segments(schema, existing)}. Replace it with "
+            "replace=True, extend its coverage with optimize_indices(), or choose another name="
         )
-    if any(index.field_ids != (chain[-1].id,) for index in there):
+    if any(index.field_ids != (chain[-1].id,) for index in existing):
         raise InvalidInput(
-            f"{uri}: index {name!r} is {describe_segments(schema, there)}, not on {path!r}, so it is not replaced; drop it "
-            "first, or give this one another name="
+            f"{uri}: index {name!r} is {describe_segments(schema, existing)}, not on {path!r}, so it is not replaced; "
+            "drop it first, or choose another name="
         )
-    return IndexSpec(name, kind, chain, options), there
+    return IndexSpec(name, kind, chain, options), existing
 
 
 def plan_drop(base: Snapshot, name: str) -> CreateIndex:
-    """All segments of it. Its files stay for older versions, until they are cleaned up."""
+    """Remove all segments of an index. Its files stay for older versions, until a cleanup removes them."""
     check_index_name(name)
     segments = tuple(index for index in base.manifest.indices if index.name == name)
     if not segments:
@@ -85,45 +86,45 @@ def plan_drop(base: Snapshot, name: str) -> CreateIndex:
 def check_index_name(name: str) -> None:
     validation.check_text(name, "name")
     if not name or name in SYSTEM_INDICES:
-        what = "an index has a name" if not name else f"the index {name!r} is the library's own"
-        raise InvalidInput(f"name={name!r}: {what}; choose another")
+        problem = "the name of an index is not empty" if not name else f"the index {name!r} belongs to the library"
+        raise InvalidInput(f"name={name!r}: {problem}; choose another name")
 
 
 def select_fragments(base: Snapshot, numbers: Sequence[int] | None) -> tuple[Fragment, ...]:
-    """In the order of the table."""
+    """Return the fragments with these ids, or all, in the order of the table."""
     base.manifest.check_ids()
     if numbers is None:
         return tuple(base.manifest.fragments)
-    wanted = set(numbers)
-    found = tuple(fragment for fragment in base.manifest.fragments if fragment.id in wanted)
-    if missing := sorted(wanted - {fragment.id for fragment in found}):
+    ids = set(numbers)
+    fragments = tuple(fragment for fragment in base.manifest.fragments if fragment.id in ids)
+    if missing := sorted(ids - {fragment.id for fragment in fragments}):
         raise InvalidInput(
-            f"{base.location.uri}: version {base.version} has no fragment {missing[0]}; give ids of `t.fragments`, or "
-            "none for all of them"
+            f"{base.location.uri}: version {base.version} has no fragment {missing[0]}; pass ids of `t.fragments`, or "
+            "none for all fragments"
         )
-    return found
+    return fragments
 
 
 def describe_segments(schema: TableSchema, segments: Sequence[IndexMetadata]) -> str:
-    """ "a BTREE on column 'id'", for messages."""
-    found = []
+    """Describe an index in a message, such as "a BTREE on column 'id'"."""
+    descriptions = []
     for index in segments:
         kind = registry.by_type_url(index)
         chain = build.chain_of(schema, index.field_ids[0]) if index.field_ids else None
-        on = "a column that is gone" if chain is None else f"column {field_paths.format_path(chain)!r}"
-        found.append(f"a {index.kind or 'nameless kind' if kind is None else kind.name} on {on}")
-    return " and ".join(dict.fromkeys(found))
+        on = "a dropped column" if chain is None else f"column {field_paths.format_path(chain)!r}"
+        descriptions.append(f"a {index.kind or 'nameless kind' if kind is None else kind.name} on {on}")
+    return " and ".join(dict.fromkeys(descriptions))
 
 
 def _default_name(base: Snapshot, path: str, field_id: int, kind: str) -> str:
-    """As Lance names them: after the column, with a number where another index has that name. The same kind on the
-    same column is the same index."""
+    """Return the name that Lance gives: the column's, with a number if another index has that name. An index of the
+    same type on the same column is the same index."""
     name, number = f"{path}_idx", 1
     while True:
-        there = [index for index in base.manifest.indices if index.name == name]
-        known = [registry.by_type_url(index) for index in there]
-        if all(index.field_ids == (field_id,) for index in there) and all(
-            each is not None and each.name == kind for each in known
+        segments = [index for index in base.manifest.indices if index.name == name]
+        types = [registry.by_type_url(index) for index in segments]
+        if all(index.field_ids == (field_id,) for index in segments) and all(
+            index_type is not None and index_type.name == kind for index_type in types
         ):
             return name
         number += 1

@@ -1,8 +1,8 @@
-"""Rows of a table joined with rows in memory, by key.
+"""Key join: matches rows of a table with source rows in memory, by one or more key columns.
 
-What counts as equal is what Lance counts: a null equals nothing, a NaN every other NaN, and the two zeros of floating
-point are two keys. A key of whole numbers has a shorter way (`integer_keys.py`); else each side is brought to
-comparable values once, and the rest is hash lookups in C.
+Equality is Lance's: a null equals nothing, a NaN equals every other NaN, and the two zeros of floating point are
+different keys. A single integer key takes a fast path (`integer_keys.py`). Otherwise each side is normalized to
+comparable values once, and the rest is hash lookups in C. Start with `SourceKeys`.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from lance_core.format.logical_types import is_json
 
 Numbers = npt.NDArray[np.int64]
 NO_ROW = -1
-_NAMED_MAX = 3
+_KEYS_IN_MESSAGE_MAX = 3
 
 
 class SourceKeys:
-    """The keys of the rows in memory, each there once.
+    """Keys of the source rows, which are unique.
 
     >>> keys = SourceKeys(pa.table({"id": [5, None, 7]}), ["id"], what="orders")
-    >>> keys.rows_for([pa.chunked_array([[7, 6, None, 7]])]).tolist()
+    >>> keys.find_rows([pa.chunked_array([[7, 6, None, 7]])]).tolist()
     [2, -1, -1, 2]
     """
 
@@ -41,66 +41,69 @@ class SourceKeys:
         for column in columns:
             self._distinct.append(pc.unique(column).drop_null())
         codes = self._codes(columns, building=True)
-        keyed = np.flatnonzero(codes != NO_ROW)
-        self._row_of = np.full(int(codes.max(initial=NO_ROW)) + 1, NO_ROW, dtype=np.int64)
-        self._row_of[codes[keyed]] = keyed
-        counts = np.bincount(codes[keyed], minlength=len(self._row_of))
+        with_key = np.flatnonzero(codes != NO_ROW)
+        self._row_of_code = np.full(int(codes.max(initial=NO_ROW)) + 1, NO_ROW, dtype=np.int64)
+        self._row_of_code[codes[with_key]] = with_key
+        counts = np.bincount(codes[with_key], minlength=len(self._row_of_code))
         if (counts > 1).any():
-            first = np.unique(codes[keyed], return_index=True)[1]
-            twice = keyed[first][counts[codes[keyed[first]]] > 1]
+            first = np.unique(codes[with_key], return_index=True)[1]
+            duplicates = with_key[first][counts[codes[with_key[first]]] > 1]
             raise InvalidInput(
-                f"{what}: keys that the data has more than once ({len(twice):,} of them): {self.describe_keys(twice)}. Which "
-                "of their rows is meant cannot be told; keep one of each"
+                f"{what}: the data has keys more than once ({len(duplicates):,} of them): "
+                f"{self.describe_keys(duplicates)}. Keep one row of each key"
             )
 
     def find_rows(self, columns: Sequence[pa.ChunkedArray]) -> Numbers:
-        """For each row of the table, by its key columns: the row in memory with that key, or -1."""
+        """Return, for each row of the key columns, the source row with that key, or -1."""
         if self._integers is not None:
             return self._integers.find_rows(columns[0])
         codes = self._codes(list(map(normalized_key, columns)), building=False)
-        if not len(self._row_of):
+        if not len(self._row_of_code):
             return codes
-        return np.where(codes == NO_ROW, NO_ROW, self._row_of[codes])
+        return np.where(codes == NO_ROW, NO_ROW, self._row_of_code[codes])
 
     def find_matches(self, columns: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
-        """The rows of the table whose key is in memory, ascending, and the row in memory for each."""
+        """Return the positions in the key columns whose key is in the source, in ascending order, and the source row of
+        each."""
         if self._integers is not None:
             return self._integers.find_matches(columns[0])
         found = self.find_rows(columns)
-        places = np.flatnonzero(found != NO_ROW)
-        return places, found[places]
+        positions = np.flatnonzero(found != NO_ROW)
+        return positions, found[positions]
 
     def describe_keys(self, rows: Numbers) -> str:
-        """The keys of these rows for people, a few of them."""
-        few = self._rows.take(pa.array(rows[:_NAMED_MAX])).to_pylist()
-        texts = [" and ".join(f"{name} = {value!r}" for name, value in each.items()) for each in few]
-        return "; ".join(texts) + ("; …" if len(rows) > _NAMED_MAX else "")
+        """Format the keys of a few of these rows for a message."""
+        few = self._rows.take(pa.array(rows[:_KEYS_IN_MESSAGE_MAX])).to_pylist()
+        texts = [" and ".join(f"{name} = {value!r}" for name, value in row.items()) for row in few]
+        return "; ".join(texts) + ("; …" if len(rows) > _KEYS_IN_MESSAGE_MAX else "")
 
     def _codes(self, columns: Sequence[pa.ChunkedArray], *, building: bool) -> Numbers:
-        """A small number for each key that is in memory, -1 for all others."""
-        combined = self._found(0, columns[0])
+        """Return a small number for each key that is in the source, and -1 for all others. `building` registers the
+        combinations of several key columns."""
+        combined = self._column_codes(0, columns[0])
         for number in range(1, len(columns)):
-            found = self._found(number, columns[number])
-            either = (combined == NO_ROW) | (found == NO_ROW)
-            pairs = np.where(either, NO_ROW, combined * max(1, len(self._distinct[number])) + found)
+            codes = self._column_codes(number, columns[number])
+            is_missing = (combined == NO_ROW) | (codes == NO_ROW)
+            pairs = np.where(is_missing, NO_ROW, combined * max(1, len(self._distinct[number])) + codes)
             if building:
-                self._pairs.append(np.unique(pairs[~either]))
-            combined = _places(self._pairs[number - 1], pairs)
+                self._pairs.append(np.unique(pairs[~is_missing]))
+            combined = _indices_in(self._pairs[number - 1], pairs)
         return combined
 
-    def _found(self, number: int, column: pa.ChunkedArray) -> Numbers:
-        places = pc.index_in(column, value_set=self._distinct[number], skip_nulls=True)
-        return np.asarray(places.fill_null(NO_ROW).to_numpy(), dtype=np.int64)
+    def _column_codes(self, number: int, column: pa.ChunkedArray) -> Numbers:
+        indices = pc.index_in(column, value_set=self._distinct[number], skip_nulls=True)
+        return np.asarray(indices.fill_null(NO_ROW).to_numpy(), dtype=np.int64)
 
 
 def check_key_type(name: str, arrow: pa.DataType, *, what: str) -> None:
     storage = storage_type_of(arrow)
     if pa.types.is_nested(storage) or pa.types.is_null(storage) or is_json(arrow):
-        raise InvalidInput(f"{what}: rows cannot be matched by column {name!r}, a {arrow}; keys hold plain values")
+        raise InvalidInput(f"{what}: rows cannot be matched by column {name!r} of type {arrow}; choose a scalar column")
 
 
-def _places(known: Numbers, wanted: Numbers) -> Numbers:
-    if not len(known):
-        return np.full(len(wanted), NO_ROW, dtype=np.int64)
-    at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    return np.where(known[at] == wanted, at, NO_ROW)
+def _indices_in(sorted_values: Numbers, values: Numbers) -> Numbers:
+    """Return the index of each value in an ascending array, or -1."""
+    if not len(sorted_values):
+        return np.full(len(values), NO_ROW, dtype=np.int64)
+    indices = np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)
+    return np.where(sorted_values[indices] == values, indices, NO_ROW)

@@ -1,6 +1,7 @@
-"""Which rows a change is about: those that match a predicate, and the columns that it may name.
+"""Row matching: finds the rows that match a predicate, and reads rows of a fragment with system columns.
 
-Only the predicate's columns are read, and where indices know the rows not all of those.
+Only the columns of the predicate are read, and not all of their rows if indices know the rows. Start with
+`find_matching_rows`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,8 +28,8 @@ from lance_core.versions.snapshot import Snapshot
 def find_matching_rows(
     base: Snapshot, predicate: Predicate | None, selection: Selection | None = None
 ) -> Iterator[tuple[Fragment, Offsets]]:
-    """The fragments that have any such row; all live rows without a predicate. `selection` is what indices know of it,
-    where somebody has asked them before."""
+    """Yield the fragments with a matching row and the offsets of these rows; all live rows without a predicate.
+    `selection` is the result of the indices, if they were asked before."""
     if predicate is None:
         for fragment in base.manifest.fragments:
             deleted = load_deletions(base.location.store, fragment)
@@ -40,32 +41,33 @@ def find_matching_rows(
 
 
 def read_rows(base: Snapshot, fragment: Fragment, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """A fragment's live rows with these columns, those that every table has besides its own included. Of blobs comes
-    where they are."""
+    """Read the live rows of a fragment with these columns, which may be system columns. Blobs are read as
+    descriptions of their location."""
     location, manifest = base.location, base.manifest
     path = f"{location.uri}/{manifest.path}"
-    facts = SystemColumns(manifest, fragment, path=path)
+    system_columns = SystemColumns(manifest, fragment, path=path)
     stored = [name for name in columns if name not in SYSTEM_COLUMN_NAMES]
     for rows in read_fragment(
         location.store, location.codec, fragment, manifest.schema, columns=stored, path=path, describe_blobs=True
     ):
-        yield facts.add_to(rows, columns)
+        yield system_columns.add_to(rows, columns)
 
 
 def read_selected_rows(
     base: Snapshot, fragment: Fragment, columns: Sequence[str], chosen: FragmentSelection | None
 ) -> pa.Table:
-    """Those of `read_rows` that are chosen; none, where nothing is."""
+    """Read the selected rows of a fragment; no rows for `None`."""
     plan = plan_columns(base.manifest, columns)
-    of = LiveFragment(base.location, base.manifest, fragment)
-    offsets = None if chosen is None else chosen.live_offsets(of.deletions)
-    nothing = offsets is None or not len(offsets)
-    batches = [] if nothing or offsets is None else [RowReader(base.location, plan).pick(of, offsets)]
+    live = LiveFragment(base.location, base.manifest, fragment)
+    offsets = None if chosen is None else chosen.live_offsets(live.deletions)
+    is_empty = offsets is None or not len(offsets)
+    batches = [] if is_empty or offsets is None else [RowReader(base.location, plan).pick(live, offsets)]
     return pa.Table.from_batches(batches, plan.schema)
 
 
 def check_columns(names: Iterable[str], schema: TableSchema, *, what: str, where: str) -> None:
-    """Top-level columns of the table, every one of them. `where` says who named it, `what` which table."""
+    """Raise `InvalidInput` unless all names are top-level columns of the table. `where` says where they are named, and
+    `what` is the table."""
     known = [field.name for field in schema.fields]
     for name in names:
         if name in known:
@@ -73,7 +75,6 @@ def check_columns(names: Iterable[str], schema: TableSchema, *, what: str, where
         parent = name.partition(".")[0]
         if parent in known:
             raise InvalidInput(
-                f"{what}: {where} names {name!r}, a field inside column {parent!r}; columns are taken as a whole, so "
-                f"name {parent!r}"
+                f"{what}: {where} names {name!r}, a field inside column {parent!r}; name the whole column {parent!r}"
             )
-        raise InvalidInput(f"{what}: {where} names {name!r}, and there is no such column; {suggest_name(name, known)}")
+        raise InvalidInput(f"{what}: {where} names {name!r}, but there is no such column; {suggest_name(name, known)}")

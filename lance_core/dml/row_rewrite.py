@@ -1,8 +1,8 @@
-"""Changed rows on disk, in both ways of the format: moved to new fragments, or given new columns where they are.
+"""Row rewrite: writes changed rows in one of the format's two ways: moved to new fragments, or in place as new columns.
 
-Shared by update and upsert, which say which rows change and how new values come about. Rows that move keep their
-stable ids. Which way is cheaper is decided in `is_column_rewrite_cheaper`; why there are two, in
-`001-move-rows-or-rewrite-columns.md`.
+Shared by update and upsert, which decide which rows change and compute their new values. Moved rows keep their stable
+row ids. `is_column_rewrite_cheaper` chooses between the two ways; `001-move-rows-or-rewrite-columns.md` says why there
+are two.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,12 +31,13 @@ from lance_core.scan.system_columns import SystemColumns
 from lance_core.versions.snapshot import Snapshot
 
 Values = Callable[[pa.RecordBatch, npt.NDArray[np.int64]], pa.RecordBatch]
-"""From rows with the columns that are read, and their places among the change's offsets, to the columns that change."""
-_BYTES_UNKNOWN = 32
-_BYTES_BLOB = 1 << 20
-_ROWS_AT_ONCE = 1 << 16
+"""Function from rows with the columns that are read, and their positions in the change's offsets, to the columns that
+change."""
+_UNKNOWN_VALUE_BYTES = 32
+_BLOB_BYTES = 1 << 20
+_BATCH_ROWS = 1 << 16
 _SPARSE_FACTOR = 50
-"""Where at most one row in so many changes, rows are picked by their number; else all around them is read."""
+"""If at most one row in this many changes, the rows are read by their offsets; otherwise all rows around them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,13 @@ class FragmentChange:
 
 @dataclass(frozen=True, slots=True)
 class RowRewrite:
+    """Rows of a version that get new values in some columns."""
+
     base: Snapshot
     columns: tuple[str, ...]
-    """Those that get new values."""
+    """Columns that get new values."""
     reads: tuple[str, ...]
-    """Those that the new values are computed from."""
+    """Columns from which the new values are computed."""
     changes: tuple[FragmentChange, ...]
 
     @property
@@ -66,16 +69,17 @@ class RowRewrite:
         return TableSchema(tuple(map(self.schema.field, self.columns)), self.schema.metadata)
 
 
-def is_cheaper_in_place(changes: RowRewrite) -> bool:
-    rows = sum(part.fragment.physical_rows for part in changes.changes)
-    changed = sum(len(part.offsets) for part in changes.changes)
-    return is_column_rewrite_cheaper(changes.base, changes.columns, rows=rows, changed=changed)
+def is_cheaper_in_place(rewrite: RowRewrite) -> bool:
+    """Tell whether rewriting the columns in place writes fewer bytes than moving the rows."""
+    rows = sum(change.fragment.physical_rows for change in rewrite.changes)
+    changed = sum(len(change.offsets) for change in rewrite.changes)
+    return is_column_rewrite_cheaper(rewrite.base, rewrite.columns, rows=rows, changed=changed)
 
 
 def is_column_rewrite_cheaper(base: Snapshot, columns: Sequence[str], *, rows: int, changed: int) -> bool:
-    """By the bytes that have to be written, roughly: whole columns of the fragments where any row changes, which have
-    so many rows, or whole rows. An index on a column that changes would forget these fragments, so with one it takes
-    half of their rows."""
+    """Compare roughly the bytes that have to be written: the columns of all `rows` of the touched fragments, or
+    `changed` whole rows. An index on one of the columns would lose these fragments from its coverage, so then at least
+    half of their rows have to change."""
     schema = base.manifest.schema
     fields = TableSchema(tuple(map(schema.field, columns)), schema.metadata)
     if _is_indexed(base, fields) and 2 * changed < rows:
@@ -84,7 +88,7 @@ def is_column_rewrite_cheaper(base: Snapshot, columns: Sequence[str], *, rows: i
 
 
 def move_rows(
-    changes: RowRewrite,
+    rewrite: RowRewrite,
     removed: Mapping[FragmentId, Offsets],
     inserted: Sequence[pa.RecordBatch],
     *,
@@ -92,40 +96,39 @@ def move_rows(
     limits: FileLimits,
     runtime: Runtime,
 ) -> Update:
-    """Changed rows first, in the order of the table, then inserted ones, which get their row ids at commit. `removed`
-    are rows that go without coming back."""
-    base = changes.base
-    new = _write_moved_rows(changes, inserted, limits=limits, runtime=runtime)
-    gone = {part.fragment.id: part.offsets for part in changes.changes}
+    """Write the changed rows, in the order of the table, and then the inserted rows to new fragments. Inserted rows get
+    their row ids at commit. `removed` are rows that are deleted only."""
+    base = rewrite.base
+    new = _write_moved_rows(rewrite, inserted, limits=limits, runtime=runtime)
+    deleted = {change.fragment.id: change.offsets for change in rewrite.changes}
     for fragment_id, offsets in removed.items():
-        gone[fragment_id] = np.concatenate([gone.get(fragment_id, np.empty(0, dtype=np.int64)), offsets])
+        deleted[fragment_id] = np.concatenate([deleted.get(fragment_id, np.empty(0, dtype=np.int64)), offsets])
     updated, removed_ids = [], []
-    for fragment in base.manifest.fragments if gone else ():
-        if fragment.id not in gone:
+    for fragment in base.manifest.fragments if deleted else ():
+        if fragment.id not in deleted:
             continue
-        after = add_deletions(base.location, fragment, gone[fragment.id], read_version=base.version, runtime=runtime)
+        after = add_deletions(base.location, fragment, deleted[fragment.id], read_version=base.version, runtime=runtime)
         if after is None:
             removed_ids.append(fragment.id)
         else:
             updated.append(after)
-    affected = {fragment_id: encode_offsets(offsets) for fragment_id, offsets in gone.items()}
+    affected = {fragment_id: encode_offsets(offsets) for fragment_id, offsets in deleted.items()}
     return Update(tuple(removed_ids), tuple(updated), new, fields_assigned=tuple(assigned), affected=affected)
 
 
 def rewrite_columns(
-    changes: RowRewrite, inserted: Sequence[pa.RecordBatch], *, limits: FileLimits, runtime: Runtime
+    rewrite: RowRewrite, inserted: Sequence[pa.RecordBatch], *, limits: FileLimits, runtime: Runtime
 ) -> Update:
-    """Every row stays where it is; the fragment's old files keep the columns, dead."""
-    base = changes.base
-    affected = {part.fragment.id: encode_offsets(part.offsets) for part in changes.changes}
+    """Write the columns in place: every row stays where it is, and the old files keep the old columns as dead data."""
+    base = rewrite.base
+    affected = {change.fragment.id: encode_offsets(change.offsets) for change in rewrite.changes}
+    has_stable_row_ids = base.manifest.has_stable_row_ids
     return Update(
-        updated=tuple(_rewrite_fragment_columns(changes, part, runtime) for part in changes.changes),
+        updated=tuple(_rewrite_fragment_columns(rewrite, change, runtime) for change in rewrite.changes),
         new=write_rows(base, inserted, limits=limits, runtime=runtime),
-        fields_modified=field_ids_of(changes.fields.fields),
+        fields_modified=field_ids_of(rewrite.fields.fields),
         mode=UpdateMode.REWRITE_COLUMNS,
-        updated_offsets={int(number): rows for number, rows in affected.items()}
-        if base.manifest.has_stable_row_ids
-        else {},
+        updated_offsets={int(number): rows for number, rows in affected.items()} if has_stable_row_ids else {},
         affected=affected,
     )
 
@@ -146,103 +149,105 @@ def write_rows(
 
 
 def field_ids_of(fields: Iterable[Field]) -> tuple[int, ...]:
-    """With those of all that is nested inside."""
+    """Return the ids of the fields and of all fields nested in them."""
     return tuple(node.id for field in fields for node in field.walk())
 
 
 def _write_moved_rows(
-    changes: RowRewrite, inserted: Sequence[pa.RecordBatch], *, limits: FileLimits, runtime: Runtime
+    rewrite: RowRewrite, inserted: Sequence[pa.RecordBatch], *, limits: FileLimits, runtime: Runtime
 ) -> tuple[Fragment, ...]:
-    base = changes.base
-    if not changes.changes:
+    base = rewrite.base
+    if not rewrite.changes:
         return write_rows(base, inserted, limits=limits, runtime=runtime)
     ids: list[npt.NDArray[np.uint64]] = []
 
     def rows() -> Iterator[pa.RecordBatch]:
-        for part in changes.changes:
-            facts = SystemColumns(base.manifest, part.fragment, path=f"{base.location.uri}/{base.manifest.path}")
-            for places, batch in _read_changed_rows(changes, part):
+        path = f"{base.location.uri}/{base.manifest.path}"
+        for change in rewrite.changes:
+            system_columns = SystemColumns(base.manifest, change.fragment, path=path)
+            for positions, batch in _read_changed_rows(rewrite, change):
                 if base.manifest.has_stable_row_ids:
-                    ids.append(facts.row_ids[part.offsets[places]])
+                    ids.append(system_columns.row_ids[change.offsets[positions]])
                 yield batch
         for batch in inserted:
-            yield _fill_missing_columns(batch, changes.schema.arrow)
+            yield _fill_missing_columns(batch, rewrite.schema.arrow)
 
     fragments = write_rows(base, rows(), limits=limits, runtime=runtime)
     return _with_row_ids(fragments, np.concatenate(ids)) if ids else fragments
 
 
 def _read_changed_rows(
-    changes: RowRewrite, part: FragmentChange
+    rewrite: RowRewrite, change: FragmentChange
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
-    """The rows that change, whole and with their new values, and their places among the offsets of the change."""
-    arrow = changes.schema.arrow
-    kept = [name for name in arrow.names if name not in changes.columns]
-    for places, rows in _read_rows_at(changes, part, list(dict.fromkeys((*kept, *changes.reads)))):
-        new = _conform_values(changes, part.values(rows, places))
-        columns = [(new if name in changes.columns else rows).column(name) for name in arrow.names]
-        yield places, pa.RecordBatch.from_arrays(columns, schema=arrow)
+    """Yield the changed rows as whole rows with their new values, and their positions in the offsets of the change."""
+    arrow = rewrite.schema.arrow
+    kept = [name for name in arrow.names if name not in rewrite.columns]
+    for positions, rows in _read_rows_at(rewrite, change, list(dict.fromkeys((*kept, *rewrite.reads)))):
+        new = _conform_values(rewrite, change.values(rows, positions))
+        columns = [(new if name in rewrite.columns else rows).column(name) for name in arrow.names]
+        yield positions, pa.RecordBatch.from_arrays(columns, schema=arrow)
 
 
 def _read_rows_at(
-    changes: RowRewrite, part: FragmentChange, columns: Sequence[str]
+    rewrite: RowRewrite, change: FragmentChange, columns: Sequence[str]
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
-    """The rows at the offsets of a change, with these columns."""
-    count = len(part.offsets)
+    """Yield the rows at the offsets of a change with these columns, and their positions in the offsets."""
+    count = len(change.offsets)
     if not columns:
-        for start in range(0, count, _ROWS_AT_ONCE):
-            yield np.arange(start, min(start + _ROWS_AT_ONCE, count)), pa.RecordBatch.from_arrays([], names=[])
+        for start in range(0, count, _BATCH_ROWS):
+            yield np.arange(start, min(start + _BATCH_ROWS, count)), pa.RecordBatch.from_arrays([], names=[])
         return
-    reader, first = _reader(changes, columns), int(part.offsets[0])
-    span = int(part.offsets[-1]) + 1 - first
+    reader, first = _reader(rewrite, columns), int(change.offsets[0])
+    span = int(change.offsets[-1]) + 1 - first
     if count * _SPARSE_FACTOR <= span:
-        for start in range(0, count, _ROWS_AT_ONCE):
-            some = part.offsets[start : start + _ROWS_AT_ONCE]
-            for rows, batch in reader.take_chunks(part.fragment, some):
+        for start in range(0, count, _BATCH_ROWS):
+            offsets = change.offsets[start : start + _BATCH_ROWS]
+            for rows, batch in reader.take_chunks(change.fragment, offsets):
                 yield np.arange(start + rows.start, start + rows.stop), batch
         return
-    for found in reader.read_live(part.fragment, None, first, span):
-        wanted = np.isin(found.offsets, part.offsets, assume_unique=True)
-        if wanted.any():
-            yield np.searchsorted(part.offsets, found.offsets[wanted]), found.batch.filter(pa.array(wanted))
+    for live in reader.read_live(change.fragment, None, first, span):
+        is_changed = np.isin(live.offsets, change.offsets, assume_unique=True)
+        if is_changed.any():
+            yield np.searchsorted(change.offsets, live.offsets[is_changed]), live.batch.filter(pa.array(is_changed))
 
 
-def _rewrite_fragment_columns(changes: RowRewrite, part: FragmentChange, runtime: Runtime) -> Fragment:
-    dead = frozenset(field_ids_of(changes.fields.fields))
-    old = [file.without_fields(dead) if dead & set(file.field_ids) else file for file in part.fragment.files]
-    # A file of dead and dropped columns alone has nothing in common with the schema, and pylance refuses that.
-    alive = set(field_ids_of(changes.schema.fields))
-    living = [file for file in old if alive & set(file.field_ids)]
-    stripped = part.fragment.with_files(living)
-    return add_column_file(changes.base, stripped, _read_new_columns(changes, part), changes.fields, runtime=runtime)
+def _rewrite_fragment_columns(rewrite: RowRewrite, change: FragmentChange, runtime: Runtime) -> Fragment:
+    replaced = frozenset(field_ids_of(rewrite.fields.fields))
+    files = [
+        file.without_fields(replaced) if replaced & set(file.field_ids) else file for file in change.fragment.files
+    ]
+    # pylance refuses a file that has no field of the schema, which a file of replaced and dropped columns would be.
+    schema_fields = set(field_ids_of(rewrite.schema.fields))
+    kept = change.fragment.with_files([file for file in files if schema_fields & set(file.field_ids)])
+    return add_column_file(rewrite.base, kept, _read_new_columns(rewrite, change), rewrite.fields, runtime=runtime)
 
 
-def _read_new_columns(changes: RowRewrite, part: FragmentChange) -> Iterator[PositionedBatch]:
-    """The columns that change, of all live rows."""
-    deletions = load_deletions(changes.base.location.store, part.fragment)
-    columns = list(dict.fromkeys((*changes.columns, *changes.reads)))
-    for found in _reader(changes, columns).read_live(part.fragment, deletions):
-        if not found.batch.num_rows:
+def _read_new_columns(rewrite: RowRewrite, change: FragmentChange) -> Iterator[PositionedBatch]:
+    """Yield the rewritten columns of all live rows, with old values for unchanged rows."""
+    deletions = load_deletions(rewrite.base.location.store, change.fragment)
+    columns = list(dict.fromkeys((*rewrite.columns, *rewrite.reads)))
+    for live in _reader(rewrite, columns).read_live(change.fragment, deletions):
+        if not live.batch.num_rows:
             continue
-        old = found.batch.select(list(changes.columns))
-        is_new = np.isin(found.offsets, part.offsets, assume_unique=True)
-        if not is_new.any():
-            yield PositionedBatch(old, found.offsets)
+        old = live.batch.select(list(rewrite.columns))
+        is_changed = np.isin(live.offsets, change.offsets, assume_unique=True)
+        if not is_changed.any():
+            yield PositionedBatch(old, live.offsets)
             continue
-        at = np.flatnonzero(is_new)
-        places = np.searchsorted(part.offsets, found.offsets[at])
-        new = _conform_values(changes, part.values(found.batch.filter(pa.array(is_new)), places))
-        chosen = np.arange(old.num_rows)
-        chosen[at] = old.num_rows + np.arange(len(at))
-        columns_after = [
-            concat_arrays([before, after]).take(pa.array(chosen))
-            for before, after in zip(old.columns, new.columns, strict=True)
+        changed = np.flatnonzero(is_changed)
+        positions = np.searchsorted(change.offsets, live.offsets[changed])
+        new = _conform_values(rewrite, change.values(live.batch.filter(pa.array(is_changed)), positions))
+        indices = np.arange(old.num_rows)
+        indices[changed] = old.num_rows + np.arange(len(changed))
+        arrays = [
+            concat_arrays([old_column, new_column]).take(pa.array(indices))
+            for old_column, new_column in zip(old.columns, new.columns, strict=True)
         ]
-        yield PositionedBatch(pa.RecordBatch.from_arrays(columns_after, schema=old.schema), found.offsets)
+        yield PositionedBatch(pa.RecordBatch.from_arrays(arrays, schema=old.schema), live.offsets)
 
 
 def concat_arrays(arrays: Sequence[pa.Array]) -> pa.Array:
-    """One after another, of which there is at least one. Arrow does not join dictionaries that hold a null."""
+    """Concatenate arrays of one type, at least one. Arrow does not concatenate dictionaries that contain a null."""
     arrow = arrays[0].type
     if len(arrays) == 1 or not pa.types.is_dictionary(arrow):
         return pa.concat_arrays(arrays)
@@ -251,23 +256,24 @@ def concat_arrays(arrays: Sequence[pa.Array]) -> pa.Array:
         indices = encoded.indices.cast(arrow.index_type)
     except pa.ArrowInvalid as error:
         raise InvalidInput(
-            f"{len(encoded.dictionary):,} different values are too many for a column of type {arrow}; recast it first"
+            f"{len(encoded.dictionary):,} different values are too many for a column of type {arrow}; change its type "
+            "with alter_column() first"
         ) from error
     return pa.DictionaryArray.from_arrays(indices, encoded.dictionary)
 
 
-def _reader(changes: RowRewrite, columns: Sequence[str]) -> FragmentReader:
-    base, schema = changes.base, changes.schema
-    wanted = TableSchema(tuple(map(schema.field, columns)), schema.metadata)
+def _reader(rewrite: RowRewrite, columns: Sequence[str]) -> FragmentReader:
+    base, schema = rewrite.base, rewrite.schema
+    selected = TableSchema(tuple(map(schema.field, columns)), schema.metadata)
     path = f"{base.location.uri}/{base.manifest.path}"
-    return FragmentReader(base.location.store, base.location.codec, schema, wanted, path=path)
+    return FragmentReader(base.location.store, base.location.codec, schema, selected, path=path)
 
 
-def _conform_values(changes: RowRewrite, new: pa.RecordBatch) -> pa.RecordBatch:
-    """In the types that the table stores; also where a null must not be is found out here."""
-    (new,) = to_stored([new], changes.schema)
-    arrow = pa.schema([changes.schema.arrow.field(name) for name in changes.columns])
-    return conform(new, arrow, conversion=Conversion.EXACT, what=changes.base.location.uri)
+def _conform_values(rewrite: RowRewrite, new: pa.RecordBatch) -> pa.RecordBatch:
+    """Convert new values to the types that the table stores. Raise if a column that is not nullable gets a null."""
+    (new,) = to_stored([new], rewrite.schema)
+    arrow = pa.schema([rewrite.schema.arrow.field(name) for name in rewrite.columns])
+    return conform(new, arrow, conversion=Conversion.EXACT, what=rewrite.base.location.uri)
 
 
 def _fill_missing_columns(batch: pa.RecordBatch, arrow: pa.Schema) -> pa.RecordBatch:
@@ -279,14 +285,14 @@ def _fill_missing_columns(batch: pa.RecordBatch, arrow: pa.Schema) -> pa.RecordB
 
 
 def _with_row_ids(fragments: Sequence[Fragment], ids: npt.NDArray[np.uint64]) -> tuple[Fragment, ...]:
-    """Each with the ids of the rows in it that moved; the rows after those are new."""
+    """Add the row ids of the moved rows, which come first, to the fragments."""
     start, after = 0, []
     for fragment in fragments:
-        its = ids[start : start + fragment.physical_rows]
-        after.append(fragment.with_lineage(row_ids=RowIdSequence.of(its).encode()) if len(its) else fragment)
+        row_ids = ids[start : start + fragment.physical_rows]
+        after.append(fragment.with_lineage(row_ids=RowIdSequence.of(row_ids).encode()) if len(row_ids) else fragment)
         start += fragment.physical_rows
     if start < len(ids):
-        raise InvalidInput(f"{len(ids)} rows were to be moved, and {start} were written")
+        raise InvalidInput(f"{len(ids)} rows had to be moved, but only {start} were written")
     return tuple(after)
 
 
@@ -296,8 +302,8 @@ def _is_indexed(base: Snapshot, fields: TableSchema) -> bool:
 
 
 def _row_bytes(schema: TableSchema) -> int:
-    """Bytes of a row, where the types say it."""
-    return sum(_BYTES_BLOB if is_blob(field) else _value_bytes(field.arrow().type) for field in schema.fields)
+    """Estimate the bytes of a row from the types of its columns."""
+    return sum(_BLOB_BYTES if is_blob(field) else _value_bytes(field.arrow().type) for field in schema.fields)
 
 
 def _value_bytes(arrow: pa.DataType) -> int:
@@ -310,4 +316,4 @@ def _value_bytes(arrow: pa.DataType) -> int:
     try:
         return max(1, int(arrow.bit_width) // 8)
     except ValueError:
-        return _BYTES_UNKNOWN
+        return _UNKNOWN_VALUE_BYTES

@@ -1,7 +1,8 @@
-"""The schema under rows that stay: columns dropped, renamed, reordered, of other nullability, or of another type.
+"""Schema evolution: drops, renames and reorders columns, and changes their nullability or type. Rows stay where they
+are.
 
-All but the last touch no data. A cast writes the column anew, as another field with another id in a file of its own,
-and the old one lingers in its file until that is written anew.
+Only a change of type writes data: the column is written as a new field with a new id in a file of its own, and the old
+one stays in its file until that file is rewritten.
 """
 
 from collections.abc import Sequence
@@ -34,30 +35,32 @@ _FIRST_WITH_LEAF_COLUMNS = StorageVersion(2, 1)
 
 
 def drop_columns(base: Snapshot, columns: Sequence[str], *, runtime: Runtime) -> Project | Merge:
-    """A parent of which nothing is left goes too. Files keep what is in them until they are written anew."""
+    """Plan the removal of columns, or of fields within them. A parent without remaining children is dropped too. Files
+    keep the data until they are rewritten."""
     schema = base.manifest.schema
     if not (paths := validation.check_names(columns, "columns")):
-        raise InvalidInput(f"{base.location.uri}: drop_columns takes a list of columns, at least one")
-    gone: set[int] = set()
+        raise InvalidInput(f"{base.location.uri}: drop_columns needs a list of at least one column")
+    dropped: set[int] = set()
     for path in paths:
-        found = find_field(schema, path)
-        _check_separable(found, path)
-        gone.add(found[-1].id)
-    after = remove_fields(schema, frozenset(gone))
+        chain = find_field(schema, path)
+        _check_separable(chain, path)
+        dropped.add(chain[-1].id)
+    after = remove_fields(schema, frozenset(dropped))
     if not after.fields:
-        raise InvalidInput(f"{base.location.uri}: these are all of its columns, and a table keeps at least one")
+        raise InvalidInput(f"{base.location.uri}: these are all of its columns, but a table needs at least one")
     live = {field.id for top in after.fields for field in top.walk()}
     if all(any(not live.isdisjoint(file.fields) for file in each.files) for each in base.manifest.message.fragments):
         return Project(after, preserves_nullability=True)
     fragments = tuple(
-        _ensure_file(base, _without_stored_fields(each, set(), live), after, runtime)
-        for each in base.manifest.fragments
+        _ensure_file(base, _without_stored_fields(fragment, set(), live), after, runtime)
+        for fragment in base.manifest.fragments
     )
     return Merge(fragments, after, preserves_nullability=True)
 
 
 def _ensure_file(base: Snapshot, fragment: Fragment, schema: TableSchema, runtime: Runtime) -> Fragment:
-    """One of nulls where there is none: we read rows without any file, other libraries refuse the table."""
+    """Write a file of nulls for a fragment without files. This library can read such a fragment, but others refuse the
+    table."""
     if fragment.files:
         return fragment
     cheapest = min((field for field in schema.fields if field.nullable), key=lambda field: len(field.children))
@@ -65,7 +68,7 @@ def _ensure_file(base: Snapshot, fragment: Fragment, schema: TableSchema, runtim
 
 
 def reorder_columns(base: Snapshot, columns: Sequence[str]) -> Project:
-    """All of them, in the order they are to have."""
+    """Plan another order of all columns."""
     schema = base.manifest.schema
     columns = validation.check_names(columns, "columns")
     names = [field.name for field in schema.fields]
@@ -74,8 +77,8 @@ def reorder_columns(base: Snapshot, columns: Sequence[str]) -> Project:
             raise InvalidInput(unknown_column_message(name, names))
     if sorted(columns) != sorted(names):
         missing = [name for name in names if name not in columns]
-        what = f"{missing[0]!r} is missing" if missing else "one is named twice"
-        raise InvalidInput(f"an order names every column once, and {what}; there are {', '.join(names)}")
+        problem = f"{missing[0]!r} is missing" if missing else "one is named twice"
+        raise InvalidInput(f"an order names every column once, but {problem}; the columns are {', '.join(names)}")
     return Project(TableSchema(tuple(map(schema.field, columns)), schema.metadata), preserves_nullability=True)
 
 
@@ -88,8 +91,9 @@ def alter_column(
     nullable: bool | None,
     runtime: Runtime,
 ) -> Project | Merge:
+    """Plan another name, type or nullability of a column, or of a field within it."""
     if rename is None and type is None and nullable is None:
-        raise InvalidInput(f"say what becomes of column {path!r}: rename=, type= or nullable=")
+        raise InvalidInput(f"nothing to alter in column {path!r}: pass rename=, type= or nullable=")
     path = validation.check_text(path, "name")
     rename = None if rename is None else validation.check_text(rename, "rename")
     type = None if type is None else validation.check_data_type(type, "type")
@@ -97,8 +101,8 @@ def alter_column(
     schema = base.manifest.schema
     chain = find_field(schema, path)
     old = chain[-1]
-    tightened = nullable is False and old.nullable
-    if tightened:
+    becomes_mandatory = nullable is False and old.nullable
+    if becomes_mandatory:
         _check_no_nulls(base, chain, path)
     if rename is not None:
         _check_separable(chain, path)
@@ -112,8 +116,8 @@ def alter_column(
         old.children,
     )
     if type is None:
-        return Project(replace_field(schema, chain, after), preserves_nullability=not tightened)
-    return _cast(base, chain, path, after, type, preserves_nullability=not tightened, runtime=runtime)
+        return Project(replace_field(schema, chain, after), preserves_nullability=not becomes_mandatory)
+    return _cast(base, chain, path, after, type, preserves_nullability=not becomes_mandatory, runtime=runtime)
 
 
 def _cast(
@@ -127,23 +131,23 @@ def _cast(
     runtime: Runtime,
 ) -> Merge:
     manifest, version = base.manifest, base.manifest.storage_version
-    _check_separable(chain, path, keeps_its_place=True)
+    _check_separable(chain, path, keeps_position=True)
     if is_blob(chain[0]):
         raise InvalidInput(
-            f"column {path!r} is of blobs, and cannot become a {type}; add a column computed from it, and drop this one"
+            f"column {path!r} stores blobs and cannot become {type}; add a column computed from it, and drop this one"
         )
     _check_not_indexed(base, chain, path)
     recast = _with_type(after, type, first_id=_next_id(base))
     schema = replace_field(manifest.schema, chain, recast)
-    # In 2.0 a parent is a column too and cannot be in two files, so all that it holds is written anew.
-    is_whole = version < _FIRST_WITH_LEAF_COLUMNS
-    read = chain[0] if is_whole else narrow_to(chain)
+    # In storage version 2.0 a parent is a column too and cannot be in two files, so all of it is written again.
+    writes_parent = version < _FIRST_WITH_LEAF_COLUMNS
+    read = chain[0] if writes_parent else narrow_to(chain)
     written = next(field for field in schema.fields if field.id == chain[0].id or field.id == recast.id)
-    if not is_whole:
+    if not writes_parent:
         written = narrow_to((*chain[:-1], recast))
     source = TableSchema((read,), manifest.schema.metadata)
     stored = TableSchema((_with_names_of(written, read),), {})
-    moved = {field.id for field in written.walk()} if is_whole else set()
+    moved = {field.id for field in written.walk()} if writes_parent else set()
     live = {field.id for top in schema.fields for field in top.walk()}
     fragments = []
     for fragment in manifest.fragments:
@@ -155,31 +159,32 @@ def _cast(
             )
         except SchemaMismatch as error:
             raise SchemaMismatch(
-                f"{base.location.uri}: column {path!r} cannot become a {type}: {error}",
+                f"{base.location.uri}: column {path!r} cannot become {type}: {error}",
                 column=path,
                 expected=error.expected,
                 got=error.got,
             ) from error
-    # A mandatory column is a new one that appends planned before do not have.
+    # A column that is not nullable is a new column, which appends that were planned before do not have.
     return Merge(tuple(fragments), schema, preserves_nullability and recast.nullable)
 
 
 def _without_stored_fields(fragment: Fragment, moved: set[int], live: set[int]) -> Fragment:
-    """Less what is stored elsewhere from now on, and without files that hold nothing else."""
+    """Remove fields that are stored in another file from now on, and files without a live field."""
     files = [file.without_fields(moved) if moved & set(file.field_ids) else file for file in fragment.files]
     return fragment.with_files([file for file in files if live & set(file.field_ids)])
 
 
 def _with_type(field: Field, type: pa.DataType, *, first_id: int) -> Field:
-    """A new field of that type, in the place and with the metadata of the old one."""
-    asked = pa.schema([pa.field("it", type, field.nullable)])
-    new = TableSchema.from_arrow(asked, first_id=first_id).fields[0]
+    """Return a new field of this type, with the name and metadata of the old one."""
+    declared = pa.schema([pa.field("field", type, field.nullable)])
+    new = TableSchema.from_arrow(declared, first_id=first_id).fields[0]
     kept = {key: value for key, value in field.metadata.items() if key not in (EXTENSION_NAME, EXTENSION_METADATA)}
     return Field(new.id, field.name, new.logical_type, field.nullable, {**kept, **new.metadata}, new.children)
 
 
 def _with_names_of(field: Field, like: Field) -> Field:
-    """What is renamed and cast at once is written under its old names, which are those of the rows."""
+    """Return the field under its old names. A field that is renamed and cast in one change is written from rows that
+    have the old names."""
     children = field.children
     if len(children) == len(like.children):
         children = tuple(_with_names_of(ours, theirs) for ours, theirs in zip(children, like.children, strict=True))
@@ -187,14 +192,14 @@ def _with_names_of(field: Field, like: Field) -> Field:
 
 
 def _check_no_nulls(base: Snapshot, chain: FieldPath, path: str) -> None:
-    """Of live rows; a null parent is a null in all that is in it."""
+    """Raise `InvalidInput` if the field is null in a live row. A null parent makes its children null."""
     source = TableSchema((narrow_to(chain),), {})
     for fragment in base.manifest.fragments:
         for rows in read_live_rows(base, fragment, [chain[0].name], source, describe_blobs=True):
             array = rows.batch.column(0)
             if null_mask(array).any() if is_blob(chain[0]) else _has_nulls(array, len(chain) - 1):
                 raise InvalidInput(
-                    f"{base.location.uri}: column {path!r} holds nulls (in fragment {fragment.id}), so it cannot "
+                    f"{base.location.uri}: column {path!r} contains nulls (in fragment {fragment.id}), so it cannot "
                     "become not nullable; give those rows a value first, or delete them"
                 )
 
@@ -208,36 +213,37 @@ def _has_nulls(array: pa.Array, depth: int) -> bool:
 
 
 def _check_name_is_free(schema: TableSchema, chain: FieldPath, name: str) -> None:
-    beside = chain[-2].children if len(chain) > 1 else schema.fields
-    if any(field.name == name and field.id != chain[-1].id for field in beside):
-        raise InvalidInput(f"there is a column {name!r} already; choose another name, or drop that one first")
+    siblings = chain[-2].children if len(chain) > 1 else schema.fields
+    if any(field.name == name and field.id != chain[-1].id for field in siblings):
+        raise InvalidInput(f"a column {name!r} exists already; choose another name, or drop that column first")
     if len(chain) == 1:
-        TableSchema.from_arrow(pa.schema([pa.field(name, pa.null())]))  # says what names a table cannot have
+        TableSchema.from_arrow(pa.schema([pa.field(name, pa.null())]))  # raises for a name that no table can have
     elif not name:
         raise InvalidInput("a field within a column needs a name")
 
 
-def _check_separable(chain: FieldPath, path: str, *, keeps_its_place: bool = False) -> None:
-    """Whether the field can change, or go, while what is beside it stays."""
+def _check_separable(chain: FieldPath, path: str, *, keeps_position: bool = False) -> None:
+    """Raise `InvalidInput` if the field cannot be changed or dropped without its siblings."""
     for parent in chain[:-1]:
         if parent.is_packed or parent.logical_type.partition(":")[0] in ("map", "fixed_size_list"):
             raise InvalidInput(
-                f"field {path!r} is part of {parent.name!r}, whose parts are not changed alone; add a column with what "
-                "it is to become, and drop this one"
+                f"field {path!r} is part of {parent.name!r}, whose parts cannot be changed alone; add a column with "
+                "the new content, and drop this one"
             )
-    if len(chain) > 1 and chain[-2].logical_type != "struct" and not keeps_its_place:
-        raise InvalidInput(f"field {path!r} stands for what is in the lists of {chain[-2].name!r}, not for a field")
+    if len(chain) > 1 and chain[-2].logical_type != "struct" and not keeps_position:
+        raise InvalidInput(f"field {path!r} is the element of the lists in {chain[-2].name!r}, not a field")
 
 
 def _check_not_indexed(base: Snapshot, chain: FieldPath, path: str) -> None:
-    """Nor what it is within: of a list of labels, the index is on the list."""
+    """Raise `InvalidInput` if an index is on the field, on a parent or on a child: an index of labels is on the
+    list."""
     ids = {node.id for node in (*chain, *chain[-1].walk())}
     section = base.manifest.indices
     names = sorted({index.name for index in section if ids & set(index.field_ids)})
     if names:
         raise InvalidInput(
-            f"{base.location.uri}: column {path!r} cannot be cast while an index is on it ({', '.join(names)}): its "
-            "entries would be of the old type. Drop the index, cast, and create it again"
+            f"{base.location.uri}: column {path!r} cannot be cast while it has an index ({', '.join(names)}), whose "
+            "entries have the old type. Drop the index, cast the column, and create the index again"
         )
 
 

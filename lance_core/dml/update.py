@@ -1,6 +1,6 @@
-"""Update the rows that match: new values by SQL, from the row's own columns.
+"""Update: gives columns of the matching rows new values, by SQL expressions over the row's own columns.
 
-The predicate's columns are read first; of the rows that match, what their new state needs.
+The columns of the condition are read first; of the matching rows, only the columns that their new state needs.
 """
 
 from collections.abc import Mapping
@@ -34,10 +34,10 @@ from lance_core.versions.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class UpdateRequest:
-    """What was asked for, and that it makes sense for this version."""
+    """Arguments of an update, checked against a version."""
 
     columns: tuple[str, ...]
-    """Those that get new values, in the order of the schema."""
+    """Columns that get new values, in the order of the schema."""
     projection: Projection
     predicate: Predicate | None
 
@@ -47,7 +47,7 @@ class UpdateRequest:
         validation.check_mapping(values, "values")
         validation.check_names(list(values), "values")
         if not values:
-            raise InvalidInput(f"{what}: an update names no column; give at least one, as in {{'price': 'price * 2'}}")
+            raise InvalidInput(f"{what}: values= is empty; name at least one column, as in {{'price': 'price * 2'}}")
         check_columns(values, schema, what=what, where="the update")
         columns = tuple(field.name for field in schema.fields if field.name in values)
         types = {name: _result_type(schema.field(name), schema.arrow.field(name)) for name in columns}
@@ -67,24 +67,26 @@ def update(
     in_place: bool | None = None,
     selection: Selection | None = None,
 ) -> Update:
-    """All expressions see the row as it was, so two columns may change places. `in_place` says in which way it is done,
-    where that was decided for more than this, `selection` what indices know, where they were asked before."""
-    asked = UpdateRequest.of(base, values, where)
-    projection = asked.projection
+    """Plan an update. All expressions see the row before the update, so two columns can be swapped.
 
-    def evaluated(rows: pa.RecordBatch, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
-        # An expression that reads no column has as many values as a batch that has none says it has rows.
-        shown = rows if rows.num_columns else pa.RecordBatch.from_arrays([pa.array(places)], names=["place"])
-        return projection.evaluate(shown)
+    `in_place` says whether columns are rewritten in place, if that was decided for the whole table before. `selection`
+    is the result of the indices, if they were asked before."""
+    request = UpdateRequest.of(base, values, where)
+    projection = request.projection
 
-    found = find_matching_rows(base, asked.predicate, selection)
-    parts = [FragmentChange(fragment, offsets, evaluated) for fragment, offsets in found if len(offsets)]
-    changes = RowRewrite(base, asked.columns, projection.columns, tuple(parts))
-    if is_cheaper_in_place(changes) if in_place is None else in_place:
-        return rewrite_columns(changes, (), limits=limits, runtime=runtime)
-    return move_rows(changes, {}, (), assigned=field_ids_of(changes.fields.fields), limits=limits, runtime=runtime)
+    def evaluate(rows: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        # An expression that reads no column still needs a batch with the right number of rows.
+        batch = rows if rows.num_columns else pa.RecordBatch.from_arrays([pa.array(positions)], names=["position"])
+        return projection.evaluate(batch)
+
+    matching = find_matching_rows(base, request.predicate, selection)
+    changes = [FragmentChange(fragment, offsets, evaluate) for fragment, offsets in matching if len(offsets)]
+    rewrite = RowRewrite(base, request.columns, projection.columns, tuple(changes))
+    if is_cheaper_in_place(rewrite) if in_place is None else in_place:
+        return rewrite_columns(rewrite, (), limits=limits, runtime=runtime)
+    return move_rows(rewrite, {}, (), assigned=field_ids_of(rewrite.fields.fields), limits=limits, runtime=runtime)
 
 
 def _result_type(field: Field, arrow: pa.Field) -> pa.DataType:
-    """What an expression is cast to; a blob is given as its bytes."""
+    """Return the type to which an expression is cast; the value of a blob column is its bytes."""
     return pa.large_binary() if is_blob(field) else arrow.type

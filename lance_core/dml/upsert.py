@@ -1,8 +1,8 @@
-"""Rows brought to a table by key: those that match are updated or deleted, the others inserted, and rows of the table
-that nothing matched may go.
+"""Upsert: merges source rows into a table by key. Matching rows are updated or deleted, other source rows are inserted,
+and rows of the table without a match can be deleted.
 
-The rows that come are held in memory. What they are for is found in `upsert_join.py`, how changed rows are written in
-`row_rewrite.py`.
+The source rows are held in memory. `upsert_join.py` matches them with the table, and `row_rewrite.py` writes the
+changed rows. Start with `upsert`.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.runtime import Runtime
 from lance_core.versions.snapshot import Snapshot
 
-_INSERTED_AT_ONCE = 1 << 16
+_INSERT_BATCH_ROWS = 1 << 16
 
 
 def upsert(
@@ -57,58 +57,60 @@ def upsert(
     runtime: Runtime,
     cache: JoinCache | None = None,
 ) -> Update | None:
-    """None where the rules change nothing at all. Another upsert makes a version even where it finds no row to change,
-    as the reference writer's does."""
+    """Plan an upsert; `None` if the rules change nothing at all. Any other upsert commits a version even if it finds no
+    row to change, as pylance does. `cache` keeps results of the join for the next plan."""
     schema, what = base.manifest.schema, base.location.uri
-    given_rows = _load_source(rows, rules, schema, what)
-    source = InMemorySource(given_rows, rules.on, what=what)
-    found = join(base, source, rules, JoinCache() if cache is None else cache)
-    if rules.matched is Matched.FAIL and found.has_match.any():
-        met = np.flatnonzero(found.has_match)
-        raise existing_keys_error(len(met), source.describe_keys(met), what=what)
+    source_table = _load_source(rows, rules, schema, what)
+    source = InMemorySource(source_table, rules.on, what=what)
+    joined = join(base, source, rules, JoinCache() if cache is None else cache)
+    if rules.matched is Matched.FAIL and joined.has_match.any():
+        matched = np.flatnonzero(joined.has_match)
+        raise existing_keys_error(len(matched), source.describe_keys(matched), what=what)
     if changes_nothing(rules):
         return None
-    new_rows = np.flatnonzero(~found.has_match) if rules.insert else np.empty(0, dtype=np.int64)
+    new_rows = np.flatnonzero(~joined.has_match) if rules.insert else np.empty(0, dtype=np.int64)
     inserted = [
         batch
-        for start in range(0, len(new_rows), _INSERTED_AT_ONCE)
-        for batch in _taken(given_rows, new_rows[start : start + _INSERTED_AT_ONCE])
+        for start in range(0, len(new_rows), _INSERT_BATCH_ROWS)
+        for batch in _take_batches(source_table, new_rows[start : start + _INSERT_BATCH_ROWS])
     ]
-    changes = row_rewrite_of(base, source, found, rules)
-    if can_stay_in_place(source.columns, schema) and not found.removed and is_cheaper_in_place(changes):
-        update = rewrite_columns(changes, inserted, limits=limits, runtime=runtime)
+    rewrite = row_rewrite_of(base, source, joined, rules)
+    if can_stay_in_place(source.columns, schema) and not joined.removed and is_cheaper_in_place(rewrite):
+        update = rewrite_columns(rewrite, inserted, limits=limits, runtime=runtime)
     else:
         assigned = field_ids_of(schema.fields)
-        update = move_rows(changes, found.removed, inserted, assigned=assigned, limits=limits, runtime=runtime)
+        update = move_rows(rewrite, joined.removed, inserted, assigned=assigned, limits=limits, runtime=runtime)
     update = with_commit_hints(update, source, rules, schema)
     if not rules.insert:
         return update
-    keys = encode_new_keys(given_rows.select(list(rules.on)).take(pa.array(new_rows)), rules, schema)
+    keys = encode_new_keys(source_table.select(list(rules.on)).take(pa.array(new_rows)), rules, schema)
     return replace(update, inserted_keys=keys)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceKeySet:
-    """The keys of the rows that came, for whoever commits beside others that append."""
+    """Keys of the source rows, for the commit, which compares them with concurrent appends."""
 
     fields: tuple[int, ...]
     source: SourceRows
 
     def has_any(self, columns: Sequence[pa.ChunkedArray]) -> bool:
-        places, _ = self.source.find_matches(columns)
-        return bool(len(places))
+        """Tell whether one of these rows, given by the key columns, has a key of the source."""
+        positions, _ = self.source.find_matches(columns)
+        return bool(len(positions))
 
 
 def with_commit_hints(update: Update, source: SourceRows, rules: UpsertRules, schema: TableSchema) -> Update:
-    """With what the version does not keep, and its commit has to know."""
-    brought = SourceKeySet(tuple(schema.field(name).id for name in rules.on), source)
-    return replace(update, deletes_unmatched=rules.delete_unmatched is not False, source_keys=brought)
+    """Add what the commit has to know and the version does not store: the source keys, and whether unmatched rows are
+    deleted."""
+    source_keys = SourceKeySet(tuple(schema.field(name).id for name in rules.on), source)
+    return replace(update, deletes_unmatched=rules.delete_unmatched is not False, source_keys=source_keys)
 
 
-def existing_keys_error(count: int, named: str, *, what: str) -> InvalidInput:
+def existing_keys_error(count: int, keys: str, *, what: str) -> InvalidInput:
     return InvalidInput(
-        f"{what}: keys of the data that the table has already ({count:,} of them): {named}. Nothing was written; leave "
-        'them out, or say matched="update" or matched="ignore"'
+        f"{what}: the table has keys of the data already ({count:,} of them): {keys}. Nothing was written; leave them "
+        'out, or pass matched="update" or matched="ignore"'
     )
 
 
@@ -117,40 +119,48 @@ def changes_nothing(rules: UpsertRules) -> bool:
 
 
 def can_stay_in_place(source: pa.Schema, schema: TableSchema) -> bool:
-    """Rows that come with every column are written whole."""
+    """Tell whether matching rows can stay where they are: the source lacks columns of the table. Source rows with all
+    columns are written as whole rows."""
     return set(source.names) != set(schema.arrow.names)
 
 
 def changed_columns(source: pa.Schema, schema: TableSchema, rules: UpsertRules) -> tuple[str, ...]:
+    """Return the columns that get new values in matching rows."""
     present = [name for name in schema.arrow.names if name in source.names]
     return tuple([name for name in present if name not in rules.on] if can_stay_in_place(source, schema) else present)
 
 
-def row_rewrite_of(base: Snapshot, source: SourceRows, found: JoinResult, rules: UpsertRules) -> RowRewrite:
+def row_rewrite_of(base: Snapshot, source: SourceRows, joined: JoinResult, rules: UpsertRules) -> RowRewrite:
+    """Return the changed rows with the function that takes their new values from the source."""
     columns = changed_columns(source.columns, base.manifest.schema, rules)
-    parts = [
-        FragmentChange(fragment, at, _values(source, columns, of)) for fragment, at, of in found.changed if columns
+    changes = [
+        FragmentChange(fragment, offsets, _new_values(source, columns, source_rows))
+        for fragment, offsets, source_rows in joined.changed
+        if columns
     ]
-    return RowRewrite(base, columns, (), tuple(parts))
+    return RowRewrite(base, columns, (), tuple(changes))
 
 
 def check_source_columns(
     incoming: pa.Schema, schema: TableSchema, rules: UpsertRules, conversion: Conversion, what: str
 ) -> TableSchema:
-    """Of the table, after checking them; `incoming` as the table stores it."""
+    """Check the columns of the source, and return them as fields of the table. `incoming` is the source's schema as the
+    table stores it."""
     check_columns(rules.on, schema, what=what, where="on=")
     check_columns(incoming.names, schema, what=what, where="the data")
     for name in rules.on:
         if name not in incoming.names:
-            raise InvalidInput(f"{what}: on= names {name!r}, which the data does not have; rows are matched by it")
+            raise InvalidInput(
+                f"{what}: on= names {name!r}, which the data does not have; add the key column to the data"
+            )
         check_key_type(name, schema.arrow.field(name).type, what=what)
-    held = TableSchema(tuple(field for field in schema.fields if field.name in incoming.names), schema.metadata)
-    return columns_to_write(incoming, schema if rules.insert else held, conversion=conversion, what=what)
+    given = TableSchema(tuple(field for field in schema.fields if field.name in incoming.names), schema.metadata)
+    return columns_to_write(incoming, schema if rules.insert else given, conversion=conversion, what=what)
 
 
 def encode_new_keys(new_rows: pa.Table, rules: UpsertRules, schema: TableSchema) -> bytes:
-    """The version says which keys are new in it, so that two writers of one new key see each other. The reference
-    writer says so only of a key that the table declares; rows are told apart by any key that is named here."""
+    """Encode the keys that the version inserts, by which two writers that insert the same key conflict. pylance records
+    only the primary key that the table declares; this library records any key that `on=` names."""
     fields = [schema.field(name) for name in rules.on]
     columns = [
         concat_arrays(column.chunks)
@@ -161,19 +171,20 @@ def encode_new_keys(new_rows: pa.Table, rules: UpsertRules, schema: TableSchema)
 
 
 def merge_new_keys(filters: Sequence[bytes], rules: UpsertRules, schema: TableSchema) -> bytes:
-    """Of keys that were found new in several places."""
+    """Merge the encoded keys that several workers insert."""
     fields = [schema.field(name) for name in rules.on]
     return merge_filters([field.id for field in fields], filters, exact=not _is_recorded_by_pylance(rules, schema))
 
 
 def _is_recorded_by_pylance(rules: UpsertRules, schema: TableSchema) -> bool:
+    """Tell whether pylance records these keys too: the declared primary key, of types that it supports."""
     fields = [schema.field(name) for name in rules.on]
     declared = [field for field in schema.fields if field.is_primary_key]
     return declared == fields and all(is_recorded_by_all(schema.arrow.field(name).type) for name in rules.on)
 
 
 def _load_source(rows: InputRows, rules: UpsertRules, schema: TableSchema, what: str) -> pa.Table:
-    """All rows that come, in the types that the table stores, in memory."""
+    """Read all source rows into memory, in the types that the table stores."""
     rows = InputRows(schema_to_stored(rows.required_schema, schema), to_stored(rows.batches, schema))
     arrow = check_source_columns(rows.required_schema, schema, rules, Conversion.EXACT, what).arrow
     batches = [
@@ -185,21 +196,21 @@ def _load_source(rows: InputRows, rules: UpsertRules, schema: TableSchema, what:
     return pa.Table.from_batches(batches, arrow)
 
 
-def _values(
+def _new_values(
     source: SourceRows, columns: Sequence[str], rows: npt.NDArray[np.int64]
 ) -> Callable[[pa.RecordBatch, npt.NDArray[np.int64]], pa.RecordBatch]:
-    """New values by place: the rows that come, in the order of the rows they are for."""
+    """Return the function of new values: those of the source rows, in the order of the changed rows."""
 
-    def values(_rows: pa.RecordBatch, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
-        table = source.take(rows[places], columns)
+    def values(_rows: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        table = source.take(rows[positions], columns)
         return pa.RecordBatch.from_arrays(column_arrays(table), schema=table.schema)
 
     return values
 
 
-def _taken(source: pa.Table, rows: npt.NDArray[np.int64]) -> list[pa.RecordBatch]:
-    found: list[pa.RecordBatch] = source.take(pa.array(rows)).to_batches()
-    return found
+def _take_batches(source: pa.Table, rows: npt.NDArray[np.int64]) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = source.take(pa.array(rows)).to_batches()
+    return batches
 
 
 __all__ = ["JoinCache", "Matched", "UpsertRules", "upsert"]

@@ -193,8 +193,8 @@ def join(
 ) -> JoinResult:
     """Join the table with the source, and store the result in `cache`.
 
-    `candidates` are the only rows that can have one of the keys, if an index was asked before; an empty selection means
-    that nothing is known, and all rows are read. For `None`, the indices of the version are asked."""
+    `candidates` are the only rows that can have one of the keys, if an index was searched before; an empty selection
+    means that nothing is known, and all rows are read. For `None`, the indices of the version are searched."""
     step = _Join(base, source, rules, Conditions.of(base, source.columns, rules))
     cached = cache.matches if cache.schema == base.manifest.schema else {}
     fragments = {fragment.encode(): fragment for fragment in base.manifest.fragments}

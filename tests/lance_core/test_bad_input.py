@@ -127,7 +127,7 @@ WRITING: list[tuple[Asked, type[LanceError], str]] = [
     (lambda t: t.append(ROWS, properties={"a": 1}), InvalidInput, "must map strings to strings"),  # type: ignore[dict-item]
     (lambda t: t.append(ROWS, properties={"a": NO_UTF8}), InvalidInput, "must map strings to strings"),
     (lambda t: t.update({"citi": "'x'"}), InvalidInput, "did you mean 'city'"),
-    (lambda t: t.update({}), InvalidInput, "names no column"),
+    (lambda t: t.update({}), InvalidInput, "values= is empty"),
     (lambda t: t.update({"id": "'x'"}), InvalidInput, "Cannot cast"),
     (lambda t: t.update({"id": 5}), InvalidInput, "write it as a SQL string"),  # type: ignore[dict-item]
     (lambda t: t.update({"point.x": "1"}), InvalidInput, "point"),
@@ -138,9 +138,9 @@ WRITING: list[tuple[Asked, type[LanceError], str]] = [
     (lambda t: t.add_columns({"id": "1"}), InvalidInput, "has a column 'id' already"),
     (lambda t: t.add_columns({"n": "nosuch"}), InvalidInput, "there is no column 'nosuch'"),
     (lambda t: t.drop_columns(["idd"]), InvalidInput, "did you mean 'id'"),
-    (lambda t: t.drop_columns(["id", "city", "point"]), InvalidInput, "a table keeps at least one"),
+    (lambda t: t.drop_columns(["id", "city", "point"]), InvalidInput, "a table needs at least one"),
     (lambda t: t.alter_column("idd", rename="x"), InvalidInput, "did you mean 'id'"),
-    (lambda t: t.alter_column("city", type=pa.int64()), SchemaMismatch, "cannot become a int64"),
+    (lambda t: t.alter_column("city", type=pa.int64()), SchemaMismatch, "cannot become int64"),
     (lambda t: t.reorder_columns(["id"]), InvalidInput, "city"),
     (lambda t: t.set_config({"a": 5}), InvalidInput, "keys and values must be strings"),  # type: ignore[dict-item]
     (lambda t: t.set_field_metadata({"citi": {"a": "b"}}), InvalidInput, "did you mean 'city'"),
@@ -190,7 +190,10 @@ NUMBERS: list[tuple[BadAsked, str]] = [
     (lambda t: TABLE.open(t.uri, timestamp="2020-01-01"), "timestamp must be a datetime.datetime"),
 ]
 WORDS: list[tuple[BadAsked, str]] = [
-    *((lambda t, bad=bad: t.tags.create(bad), "cannot name a tag: it has to be a string") for bad in (5, b"x", None, ["a"])),
+    *(
+        (lambda t, bad=bad: t.tags.create(bad), "cannot name a tag: it has to be a string")
+        for bad in (5, b"x", None, ["a"])
+    ),
     (lambda t: t.tags.update(5), "cannot name a tag: it has to be a string"),
     (lambda t: t.tags.delete(5), "cannot name a tag: it has to be a string"),
     (lambda t: t.tags.create("t", metadata=5), "metadata must map strings to strings"),
@@ -219,7 +222,7 @@ WORDS: list[tuple[BadAsked, str]] = [
         for bad in ("no", None, 0)
     ),
     *((lambda t, bad=bad: t.upsert(ROWS, "id", delete_unmatched=bad), "delete_unmatched must be") for bad in NO_FLAGS),
-    (lambda t: t.commit(None), "an operation is one of lance_core.operations, not a NoneType"),
+    (lambda t: t.commit(None), "operation must be an operation of lance_core.operations, not a NoneType"),
     (lambda t: t.commit("append"), "not a str"),
     (lambda t: t.commit(Append(()), detached="no"), "detached must be True or False, not 'no'"),
     (lambda t: t.clone(5), "a string or a path, not int"),

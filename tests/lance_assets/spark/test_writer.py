@@ -290,7 +290,7 @@ def test_a_slice_is_overwritten_by_the_workers(spark: SparkSession, tmp_path: Pa
     uri = str(tmp_path / "t")
     days = spark.range(0, 300, 1, 3).selectExpr("id", "date_add(date'2026-01-01', cast(id % 3 as int)) as day")
     where = "day = date '2026-01-02'"
-    with pytest.raises(InvalidInput, match="one is not among them: day is 2026-01-0"):
+    with pytest.raises(InvalidInput, match="a row of the new rows does not match: day is 2026-01-0"):
         overwrite(days, uri, where=where)
     assert not Table.exists(uri)
     overwrite(days.where("day = date'2026-01-02'"), uri, where=where, intent="first")

@@ -76,8 +76,8 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, arguments: tuple[str, st
 def test_other_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     table = made(tmp_path)
     for arguments, message in (
-        ({"name": ""}, "an index has a name"),
-        ({"name": "__lance_frag_reuse"}, "the library's own"),
+        ({"name": ""}, "the name of an index is not empty"),
+        ({"name": "__lance_frag_reuse"}, "belongs to the library"),
         ({"fragments": [1, 9]}, "no fragment 9"),
         ({"fragments": "1"}, "fragments must be"),
         ({"fragments": [-1]}, "they count from 0"),
@@ -95,7 +95,7 @@ def test_other_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
 
 def test_a_name_that_is_taken(tmp_path: Path) -> None:
     table = made(tmp_path).create_index("id", "BTREE", name="mine").table
-    with pytest.raises(InvalidInput, match=r"an index 'mine' already, a BTREE on column 'id'.*replace=True"):
+    with pytest.raises(InvalidInput, match=r"an index 'mine' exists already, a BTREE on column 'id'.*replace=True"):
         table.create_index("id", "BTREE", name="mine")
     with pytest.raises(InvalidInput, match=r"'mine' is a BTREE on column 'id', not on 'word'"):
         table.create_index("word", "BTREE", name="mine", replace=True)
@@ -107,7 +107,7 @@ def test_a_name_that_is_taken(tmp_path: Path) -> None:
     assert covers(table, "mine") == [[0, 1, 2, 3, 4, 5]]
     check_answers(table)
     table = table.create_index("id", "BTREE").table
-    with pytest.raises(InvalidInput, match="'id_idx' already"):
+    with pytest.raises(InvalidInput, match="'id_idx' exists already"):
         table.create_index("id", "BTREE")
 
 
@@ -194,7 +194,7 @@ def test_an_index_that_came_first_has_the_compaction_done_again(tmp_path: Path, 
 def test_two_of_one_name(tmp_path: Path) -> None:
     table = made(tmp_path)
     table.create_index("id", "BTREE", name="it")
-    with pytest.raises(InvalidInput, match="an index 'it' already"):
+    with pytest.raises(InvalidInput, match="an index 'it' exists already"):
         table.create_index("id", "BTREE", name="it")
     done = table.create_index("id", "BITMAP", name="it", replace=True)
     assert [index.kind for index in done.table.indices] == ["BitmapIndexDetails"]
@@ -233,7 +233,7 @@ def test_an_intent_lands_once(tmp_path: Path) -> None:
 def test_a_rename_keeps_it_and_a_cast_is_refused(tmp_path: Path) -> None:
     table = made(tmp_path).create_index("id", "BTREE").table.create_index("tags", "LABEL_LIST").table
     for column, type in (("id", pa.int32()), ("tags.item", pa.large_string())):
-        with pytest.raises(InvalidInput, match="cannot be cast while an index is on it"):
+        with pytest.raises(InvalidInput, match="cannot be cast while it has an index"):
             table.alter_column(column, type=type)
     table = table.alter_column("id", rename="number").table
     assert [each.column for each in table.index_statistics()] == ["number", "tags"]

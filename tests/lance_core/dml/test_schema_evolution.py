@@ -161,7 +161,7 @@ def test_nullability(twins: Pair) -> None:
             lambda dataset: altered(dataset, name, nullable=nullable),  # noqa: B023
         )
     for name in ("a", "s", "s.x"):  # a null struct is a null in what is in it
-        with pytest.raises(InvalidInput, match=f"column '{name}' holds nulls"):
+        with pytest.raises(InvalidInput, match=f"column '{name}' contains nulls"):
             twins.table.alter_column(name, nullable=False)
         with pytest.raises(OSError, match="contains NULL values"):
             altered(twins.dataset, name, nullable=False)
@@ -199,19 +199,19 @@ def test_reorder(twins: Pair) -> None:
         (lambda t: t.drop_columns(["id", "a", "s", "l"]), r"these are all of its columns"),
         (lambda t: t.drop_columns([]), r"at least one"),
         (lambda t: t.drop_columns("id"), r"columns must be a list of names, not 'id'"),
-        (lambda t: t.drop_columns(["l.item"]), r"stands for what is in the lists of 'l'"),
-        (lambda t: t.reorder_columns(["id", "a", "s"]), r"every column once, and 'l' is missing"),
+        (lambda t: t.drop_columns(["l.item"]), r"is the element of the lists in 'l'"),
+        (lambda t: t.reorder_columns(["id", "a", "s"]), r"every column once, but 'l' is missing"),
         (lambda t: t.reorder_columns(["id", "a", "s", "ll"]), r"there is no column 'll'; did you mean 'l'\?"),
         (lambda t: t.reorder_columns(["id", "a", "s", "l", "l"]), r"one is named twice"),
-        (lambda t: t.alter_column("id"), r"say what becomes of column 'id'"),
+        (lambda t: t.alter_column("id"), r"nothing to alter in column 'id'"),
         (lambda t: t.alter_column("idd", rename="x"), r"there is no column 'idd'; did you mean 'id'\?"),
-        (lambda t: t.alter_column("id", rename="a"), r"there is a column 'a' already"),
-        (lambda t: t.alter_column("s.x", rename="y"), r"there is a column 'y' already"),
+        (lambda t: t.alter_column("id", rename="a"), r"column 'a' .*exists already"),
+        (lambda t: t.alter_column("s.x", rename="y"), r"column 'y' .*exists already"),
         (lambda t: t.alter_column("id", rename="i.d"), r"may not be empty or contain '\.'"),
         (lambda t: t.alter_column("id", rename="_rowaddr"), r"a name that Lance reserves"),
         (lambda t: t.alter_column("s.x", rename=""), r"needs a name"),
-        (lambda t: t.alter_column("a", type=pa.int64()), r"while an index is on it \(a_idx\)"),
-        (lambda t: t.alter_column("s", type=pa.int64()), r"column 's' cannot become a int64"),
+        (lambda t: t.alter_column("a", type=pa.int64()), r"while it has an index \(a_idx\)"),
+        (lambda t: t.alter_column("s", type=pa.int64()), r"column 's' cannot become int64"),
         (lambda t: t.alter_column("id", type=pa.map_(pa.int8(), pa.int8(), True)), r"a map with sorted keys"),
     ],
 )
@@ -224,7 +224,7 @@ def test_refused(tmp_path: Path, verb: object, message: str) -> None:
 
 def test_a_cast_loses_nothing(tmp_path: Path) -> None:
     table = pair(tmp_path).table.add_columns({"big": "id + 1000"}).table
-    with pytest.raises(SchemaMismatch, match=r"column 'big' cannot become a int8.*1000"):
+    with pytest.raises(SchemaMismatch, match=r"column 'big' cannot become int8.*1000"):
         table.alter_column("big", type=pa.int8())
 
 

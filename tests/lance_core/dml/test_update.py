@@ -120,13 +120,13 @@ def test_limits_split_what_moves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "where", "message"),
     [
-        ({}, None, "names no column"),
-        ({"vv": "1"}, None, "names 'vv', and there is no such column; did you mean 'v'"),
-        ({"s.x": "1"}, None, "a field inside column 's'; columns are taken as a whole, so name 's'"),
+        ({}, None, "values= is empty"),
+        ({"vv": "1"}, None, "names 'vv', but there is no such column; did you mean 'v'"),
+        ({"s.x": "1"}, None, "a field inside column 's'; name the whole column 's'"),
         ({"v": "zz + 1"}, None, "the SQL of column 'v', .*there is no column 'zz'"),
         ({"v": "w"}, None, "the SQL of v, .*w0"),
         ({"v": "1"}, "nope = 1", "there is no column 'nope'"),
-        ({"id": "NULL"}, "id = 3", "column 'id' is not nullable, and the data has 1 nulls"),
+        ({"id": "NULL"}, "id = 3", "column 'id' is not nullable, but the data has 1 nulls"),
         ({"v": "[1]"}, None, "the SQL of column 'v'"),
     ],
 )

@@ -306,16 +306,16 @@ def test_keys_alone_update_nothing(tmp_path: Path) -> None:
         ),
         (pa.table({"id": [90, 90], "v": [1] * 2}), INSERT, "more than once .*id = 90"),
         (pa.table({"id": [1, 1], "v": [1, 1]}), {"on": ["id", "v"]}, "id = 1 and v = 1"),
-        (WHOLE, {"matched": "fail"}, r"the table has already \(3 of them\): id = 2; id = 5; id = 1"),
-        (WHOLE, {"on": ["idd"]}, "on= names 'idd', and there is no such column; did you mean 'id'"),
+        (WHOLE, {"matched": "fail"}, r"the table has keys of the data already \(3 of them\): id = 2; id = 5; id = 1"),
+        (WHOLE, {"on": ["idd"]}, "on= names 'idd', but there is no such column; did you mean 'id'"),
         (WHOLE, {"on": []}, "name at least one key column"),
         (WHOLE, {"on": ["id", "id"]}, "each only once"),
         (WHOLE.select(["id", "v"]), {"on": "w"}, "on= names 'w', which the data does not have"),
-        (pa.table({"id": [1], "x": [1]}), {}, "the data names 'x', and there is no such column"),
+        (pa.table({"id": [1], "x": [1]}), {}, "the data names 'x', but there is no such column"),
         (
             pa.table({"id": [1], "s": [{"x": 1}]}),
             {"on": "s"},
-            "cannot be matched by column 's'.*keys hold plain values",
+            "cannot be matched by column 's'.*choose a scalar column",
         ),
         (pa.table({"id": ["1"], "v": [1]}), {}, "column 'id' is stored as int64, but the data has string"),
         (WHOLE, {"matched": "replace"}, "must be one of update, delete, fail, ignore"),
@@ -380,7 +380,9 @@ def test_a_plan_made_again_reads_only_what_came_since(tmp_path: Path) -> None:
 
     def planned() -> Update:
         base = load_latest(locate(str(tmp_path / "t")))
-        update = upsert(base, as_input(brought).materialized(), rules, limits=limits, runtime=SYSTEM_RUNTIME, cache=seen)
+        update = upsert(
+            base, as_input(brought).materialized(), rules, limits=limits, runtime=SYSTEM_RUNTIME, cache=seen
+        )
         assert update is not None
         return update
 

@@ -313,7 +313,7 @@ def test_what_cannot_be_asked_for(tmp_path: Path, on: object, options: dict[str,
 
 def test_keys_of_another_type_are_told(tmp_path: Path) -> None:
     uri = made(tmp_path / "t")
-    with pytest.raises(SchemaMismatch, match="the key 'id' is a int64 in the table and a string in the data"):
+    with pytest.raises(SchemaMismatch, match="the key 'id' has type int64 in the table and string in the data"):
         merge(uri, pa.table({"id": ["1"], "score": [1]}), ["id"])
 
 

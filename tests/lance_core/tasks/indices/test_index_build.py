@@ -294,7 +294,7 @@ def test_an_intent_runs_once(tmp_path: Path) -> None:
         (lambda: IndexRequest("idd", "BTREE"), "all", r"there is no column 'idd'"),
         (lambda: IndexRequest("id", "HASH"), "all", "kind='HASH'"),
         (lambda: IndexRequest("tags", "BTREE"), "all", "index types for this column are LABEL_LIST"),
-        (lambda: IndexRequest("id", "BTREE"), "all", r"an index 'id_idx' already.*replace=True"),
+        (lambda: IndexRequest("id", "BTREE"), "all", r"an index 'id_idx' exists already.*replace=True"),
         (lambda: IndexRequest("id", "BTREE"), "some", "only must be one of"),
         (lambda: IndexRequest("id", "BTREE", replace=True), "uncovered", "give one of them"),
         (
@@ -308,7 +308,7 @@ def test_an_intent_runs_once(tmp_path: Path) -> None:
             "zone_size=8.*leave out zone_size",
         ),
         (lambda: IndexRequest("word", "BTREE", name="id_idx"), "uncovered", "not on 'word'"),
-        (lambda: IndexRequest("id", "BTREE", name=""), "all", "an index has a name"),
+        (lambda: IndexRequest("id", "BTREE", name=""), "all", "the name of an index is not empty"),
     ],
 )
 def test_what_makes_no_sense_runs_no_task(

@@ -65,7 +65,7 @@ def test_a_fragment_of_the_slice_alone_goes_as_a_whole(tmp_path: Path) -> None:
 def test_a_table_that_is_not_there_begins_with_it(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     how = WriteOptions("fill", {"by": "me"})
-    with pytest.raises(InvalidInput, match="one is not among them: day is '2026-01-01'"):
+    with pytest.raises(InvalidInput, match="a row of the new rows does not match: day is '2026-01-01'"):
         run(uri, Rows(ROWS.slice(0, 2)), how=how)
     assert not Table.exists(uri)
     done, again = run(uri, Rows(SECOND), how=how), run(uri, Rows(SECOND), how=how)
@@ -129,7 +129,7 @@ def test_what_is_wrong_is_told_before_a_row_is_made(tmp_path: Path) -> None:
         with pytest.raises(error, match=message):
             run(uri, rows, where)
         assert rows.staged == 0
-    with pytest.raises(InvalidInput, match="one is not among them: day is '2026-01-02'"):
+    with pytest.raises(InvalidInput, match="a row of the new rows does not match: day is '2026-01-02'"):
         run(uri, Rows(SECOND), "day > '2026-01-02'")
     assert Table.open(uri).version == 1
 

@@ -98,7 +98,7 @@ def test_fragments_without_a_match_are_not_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        (({}, None), "names no column"),
+        (({}, None), "values= is empty"),
         (({"nope": "1"}, None), "no such column"),
         (({"x": "1.0"}, "nope = 1"), "there is no column"),
         (({"x": "nope + 1"}, None), "nope"),
