@@ -126,7 +126,12 @@ CASES: list[tuple[Change, Use, type[LanceError], str]] = [
     (_logical("decimal:128:99999999999:0"), read, Unsupported, "unknown logical type"),
     (_logical("fixed_size_list:" * 3000 + "int8" + ":2" * 3000), read, Unsupported, "unknown logical type"),
     (_logical("fixed_size_list:" * 62 + "int8" + ":2" * 62), read, Unsupported, "logical type"),
-    (_extension(b"arrow.uuid"), read, Unsupported, "'id'.* extension type 'arrow.uuid', which do not make a valid Arrow field"),
+    (
+        _extension(b"arrow.uuid"),
+        read,
+        Unsupported,
+        "'id'.* extension type 'arrow.uuid', which do not make a valid Arrow field",
+    ),
     (_extension(b"arrow.fixed_shape_tensor", b"nonsense"), read, Unsupported, "fixed_shape_tensor"),
     (_one_name, read, Corrupt, "two columns have the name 'id'"),
     (_one_name, append, Corrupt, "two columns have the name 'id'"),

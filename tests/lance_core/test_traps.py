@@ -454,7 +454,7 @@ def test_trap_13_a_wrong_count_is_damage(tmp_path: Path) -> None:
     table = made(tmp_path / "t", numbers(1, 2, 3, 4))
     with_deletions(table.uri, arrow_file([0, 3], ROW_ID), 1, bitmap=False, number=7)
     assert (lance.dataset(table.uri).count_rows(), len(theirs(table.uri))) == (3, 2)
-    with pytest.raises(Corrupt, match="lists 2 rows, the manifest counts 1"):
+    with pytest.raises(Corrupt, match="lists 2 deleted rows, but the manifest counts 1"):
         table.refresh().to_table()
 
 

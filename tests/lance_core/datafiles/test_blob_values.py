@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lance_core import Corrupt, NotFound, Unsupported
 from lance_core.datafiles import blob_values
 from lance_core.datafiles.blob_locations import BlobLocations
-from lance_core.datafiles.blob_values import BlobValues, split_by_bytes, read_values
+from lance_core.datafiles.blob_values import BlobValues, read_values, split_by_bytes
 from lance_core.datafiles.blob_view import DESCRIPTOR_V2
 from lance_core.format.fragment import DataFile, StorageVersion
 from lance_core.storage.memory import MemoryStore

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, SchemaMismatch, Table
-from lance_core.datafiles.conform import Conversion, copy_array, columns_to_write, conform
+from lance_core.datafiles.conform import Conversion, columns_to_write, conform, copy_array
 from lance_core.format.schema import TableSchema
 
 EXACT, CAST = Conversion.EXACT, Conversion.CAST

@@ -69,9 +69,9 @@ def facts(table: Table) -> list[dict]:
 def test_they_are_read_where_they_are(table: Table) -> None:
     before = facts(table)
     outside = moved_out(table)
-    assert external_lineage_fields(framing.extract_manifest_message(outside.manifest.encode(), path="m"), path="m") == set(
-        IN_FILES
-    )
+    assert external_lineage_fields(
+        framing.extract_manifest_message(outside.manifest.encode(), path="m"), path="m"
+    ) == set(IN_FILES)
     assert facts(outside) == before
     assert outside.take([before[0]["_rowid"]], ["id"], by="row_id")["id"].to_pylist() == [1]
     assert outside.fsck().is_sound
@@ -122,7 +122,7 @@ def test_a_name_that_leaves_the_table_opens_nothing(path: str, table: Table) -> 
         (100, 4, Corrupt, "has only 0 of the 4"),
         (2**64 - 1, 4, Corrupt, "cannot have a byte 18446744073709551615"),
         (0, 2**63, Unsupported, "and no more than 67,108,864 are read"),
-        (0, LINEAGE_BYTES.maximum + 1, Unsupported, "set LANCE_ASSETS_LINEAGE_BYTES_MAX"),
+        (0, LINEAGE_BYTES.maximum + 1, Unsupported, "LANCE_ASSETS_LINEAGE_BYTES_MAX"),
     ],
 )
 def test_a_file_that_is_shorter_or_promises_too_much(

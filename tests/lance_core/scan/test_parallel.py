@@ -10,7 +10,9 @@ from lance_core.scan.parallel import map_in_order
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("count", [0, 1, 2, 50])
 def test_results_come_in_order(threads: int, count: int) -> None:
-    assert list(map_in_order(lambda item: item * 2, range(count), threads=threads)) == [2 * item for item in range(count)]
+    assert list(map_in_order(lambda item: item * 2, range(count), threads=threads)) == [
+        2 * item for item in range(count)
+    ]
 
 
 def test_no_more_is_begun_than_a_window() -> None:

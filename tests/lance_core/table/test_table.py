@@ -106,7 +106,7 @@ def test_rows_may_come_in_many_forms(place: str) -> None:
 @pytest.mark.parametrize("form", [None, "rows", b"rows", {"id": [1]}, [1, 2], 7])
 def test_other_forms_are_refused(form: object, place: str) -> None:
     table = Table.create(place, rows(1))
-    with pytest.raises(InvalidInput, match=r"not as .*For pandas: pyarrow\.Table\.from_pandas"):
+    with pytest.raises(InvalidInput, match=r"not .*For pandas: pyarrow\.Table\.from_pandas"):
         table.append(form)
 
 

@@ -49,7 +49,7 @@ def test_a_part_does_not_look_like_all(lake: Path) -> None:
     with pytest.raises(InvalidInput, match=r"more than 3 tables below .*raise tables_max="):
         find_tables(str(lake), tables_max=3)
     assert len(find_tables(str(lake), tables_max=4).tables) == 4
-    with pytest.raises(InvalidInput, match="exclude='staging'"):
+    with pytest.raises(InvalidInput, match="exclude must be a list of names"):
         find_tables(str(lake), exclude="staging")
 
 
