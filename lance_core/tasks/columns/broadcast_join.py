@@ -156,8 +156,8 @@ class _BroadcastRows:
         self._stored = partition.manifest.schema.arrow
 
     def by_address(self, partition: Snapshot, all_fragments: Mapping[int, bytes] | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the partition's fragments in address order. With `all_fragments`, rows of fragments that
-        are not among those come, too."""
+        """Yield the rows of the partition's fragments in address order. With `all_fragments`, also yield rows whose
+        fragment does not exist."""
         addresses = self._addresses
         fragment_ids = addresses >> _FRAGMENT_BITS
         rows = np.flatnonzero(

@@ -93,8 +93,10 @@ class _MapColumnsRun:
     store: Store | None = None
     """Store of the table; `None` before the run starts."""
     lease: str | None = None
+    """Lease on the files of an earlier run."""
 
     def plan(self, base: Snapshot) -> Merge:
+        """Fill the fragments that have no valid file, and return the operation that adds the columns."""
         define_new_fields(base, self.computation.schema)  # reports invalid columns before a task runs
         columns = self._checked_read_columns(base)
         if self.store is None:

@@ -18,18 +18,18 @@ from lance_core.tasks.ingest.formats import ReadOptions
 class ColumnMapper:
     """Maps the columns of one file."""
 
-    def __init__(self, schema: TableSchema, reading: ReadOptions, *, uri: str) -> None:
+    def __init__(self, schema: TableSchema, read_options: ReadOptions, *, uri: str) -> None:
         self._arrow = schema.arrow
-        self._mapping = dict(reading.mapping)
-        self._drops = reading.drops_extra
+        self._mapping = dict(read_options.mapping)
+        self._drops = read_options.drops_extra
         self._uri = uri
 
     def columns_to_read(self, names: list[str]) -> list[str]:
         """Return those of the columns of the file that have to be read."""
         if not self._drops:
             return names
-        tops = {_top_level_name(source, names) for source in self._sources()}
-        return [name for name in names if name in tops]
+        needed = {_top_level_name(source, names) for source in self._sources()}
+        return [name for name in names if name in needed]
 
     def _sources(self) -> Iterator[str]:
         for field in self._arrow:
@@ -45,7 +45,7 @@ class ColumnMapper:
                 yield from self._sources_of(f"{path}.{child.name}", child.type)
 
     def map_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the table's columns that the file has."""
+        """Return the columns of the table that the file has. Raises if the columns do not match."""
         if len(set(batch.schema.names)) != len(batch.schema.names):
             duplicate = next(name for name in batch.schema.names if batch.schema.names.count(name) > 1)
             raise self._mismatch_error(duplicate, "one column", "two columns", f"has two columns named {duplicate!r}")
@@ -63,8 +63,8 @@ class ColumnMapper:
         if extra and not self._drops:
             listed = ", ".join(map(repr, extra))
             message = (
-                f"has columns that the table does not have: {listed}. Add them to the table, give their "
-                "columns with mapping=, or leave them out with extra='drop'"
+                f"has columns that the table does not have: {listed}. Add them to the table, map them to "
+                "its columns with mapping=, or leave them out with extra='drop'"
             )
             raise self._mismatch_error(extra[0], "no such column", str(batch.schema.field(extra[0]).type), message)
         if not arrays:
