@@ -1,6 +1,7 @@
-"""Clicks arrive hour by hour, some of them late; users ask to be forgotten; many small files become few large ones.
+"""Clickstream: hourly clicks, some of them late, are appended and upserted; users are deleted on request; files are
+compacted.
 
-One table, three writes, an index, and its maintenance. `README.md` beside this file says how to run it. Start at
+One table with three writes, an index and its maintenance. The `README.md` in this folder says how to run it. Start at
 `clicks`.
 """
 
@@ -36,20 +37,20 @@ clicks = lance_table(
     "clicks",
     uri=f"{TABLES}/clicks.lance",
     key_prefix="web",
-    description="Every click, each once.",
+    description="All clicks, without duplicates.",
     writes=[
         SparkDelete(
             "clicks_forget",
             predicate="user = :partition_key",
             partitions=forgotten,
-            description="Deletes the clicks of a user who asks for it: each request is a partition.",
+            description="Deletes the clicks of a user on request. Each request is a partition.",
         ),
-        # web/clicks_index_user: the clicks of a user are found without reading those of all others.
+        # web/clicks_index_user: queries find the clicks of a user without reading those of other users.
         SparkBuildIndex("user", "BITMAP"),
     ],
     checks=[IndexCoverage(at_least=0.5)],
-    # A sensor launches it when four small files can be joined or the index lacks a fifth of the rows, a schedule every
-    # night. Versions that nobody needs go after a week, and with them the last clicks of those who were forgotten.
+    # A sensor launches it when four small files can be joined or the index leaves a fifth of the rows uncovered, a
+    # schedule every night. Unneeded versions are removed after a week, and with them the clicks of deleted users.
     maintenance=Maintenance(
         compact_when_small_files=4, index_when_uncovered=0.2, keep_for=timedelta(days=7), every="0 3 * * *"
     ),
@@ -57,7 +58,7 @@ clicks = lance_table(
 
 
 def clicks_of(spark: "SparkSession", hour: str) -> "DataFrame":
-    """Made up, and always the same for an hour; a project of yours would read them from a queue or a bucket."""
+    """Generate the same clicks for an hour each time. A real project would read them from a queue or a bucket."""
     first = hours.get_partition_keys().index(hour) * CLICKS_AN_HOUR
     return spark.range(first, first + CLICKS_AN_HOUR, 1, 2).selectExpr(
         "id AS click_id",
@@ -69,19 +70,19 @@ def clicks_of(spark: "SparkSession", hour: str) -> "DataFrame":
 
 @lance_write(table=clicks, op="append", partitions=hours, once_per="partition")
 def clicks_append(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
-    """Appends the clicks of an hour that are there in time; an hour lands once."""
+    """Appends the clicks of an hour that arrive in time. Each hour is appended once."""
     return clicks_of(spark, str(ctx.partition_key)).where(f"click_id % {LATE_EVERY} <> 0")
 
 
 @lance_write(table=clicks, op="upsert", on="click_id", matched="ignore", partitions=hours)
 def clicks_late(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
-    """Brings what came late for an hour. The delivery has clicks that are there already, and they stay as they are."""
+    """Upserts the clicks of an hour that arrive late. Clicks that already exist stay unchanged."""
     return clicks_of(spark, str(ctx.partition_key)).where(f"click_id % {LATE_EVERY} < 2")
 
 
 @dg.asset(key_prefix="web", deps=[clicks.dep], kinds={"python", "lance"})
 def pages() -> dg.MaterializeResult[None]:
-    """How often each page is seen. Reading needs no Spark: one version, one column."""
+    """Count how often each page is seen. Reading one column of one version needs no Spark."""
     table = clicks.ledger.open()
     seen = table.to_table(columns=["page"])["page"].value_counts().to_pylist()
     counts = {each["values"]: each["counts"] for each in seen}
@@ -91,7 +92,7 @@ def pages() -> dg.MaterializeResult[None]:
 load_hour = dg.define_asset_job("load_hour", selection=[clicks.write_key("clicks_append")])
 
 defs = dg.Definitions.merge(
-    clicks.defs,  # below the functions: what is declared later would be missing
+    clicks.defs,  # below the functions, since it would lack writes that are declared later
     dg.Definitions(
         assets=[pages],
         jobs=[load_hour],

@@ -1,7 +1,7 @@
-"""A small project: orders arrive day by day, and a second table counts them by city.
+"""Daily orders: orders arrive day by day, and a second table counts them by city.
 
-Two Lance tables, one write each, a schedule, and a plain asset that reads the newest version. Nothing else is needed to
-run it; `README.md` beside this file says how. Start at `orders`.
+Two Lance tables with one write each, a schedule, and a plain asset that reads the newest version. The `README.md` in
+this folder says how to run it. Start at `orders`.
 """
 
 import os
@@ -23,7 +23,7 @@ days = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-0
 
 
 def orders_of_the_day(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
-    """A project of yours would read these from a queue, a bucket or a database."""
+    """Generate the orders of a day. A real project would read them from a queue, a bucket or a database."""
     day = str(ctx.partition_key)
     first = days.get_partition_keys().index(day) * ORDERS_A_DAY
     return spark.range(first, first + ORDERS_A_DAY, 1, 2).selectExpr(
@@ -33,8 +33,9 @@ def orders_of_the_day(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
     )
 
 
-def counted_by_city(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
-    """`ctx.read` notes which version was counted; it is on the page of the version that this makes."""
+def orders_by_city(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
+    """Count the orders by city. `ctx.read` records the version that was counted, and the page of the new version
+    shows it."""
     return ctx.read(orders, columns=["city"]).groupBy("city").count()
 
 
@@ -42,7 +43,7 @@ orders = lance_table(
     "orders",
     uri=f"{TABLES}/orders.lance",
     key_prefix="shop",
-    description="Every order, one version a day.",
+    description="All orders, one version per day.",
     writes=[SparkAppend("orders_append", fn=orders_of_the_day, partitions=days, once_per="partition")],
 )
 
@@ -50,17 +51,17 @@ city_counts = lance_table(
     "city_counts",
     uri=f"{TABLES}/city_counts.lance",
     key_prefix="shop",
-    description="Orders by city, counted anew each time.",
-    writes=[SparkAppend("city_counts_append", fn=counted_by_city, deps=[orders.dep])],
+    description="Orders by city, counted by each run.",
+    writes=[SparkAppend("city_counts_append", fn=orders_by_city, deps=[orders.dep])],
 )
 
 
 @dg.asset(key_prefix="shop", deps=[orders.dep], kinds={"python", "lance"})
 def order_days() -> dg.MaterializeResult[None]:
-    """Which days have arrived; reading a table needs no Spark."""
+    """List the days that have arrived. Reading a table needs no Spark."""
     table = Table.open(orders.uri)
-    found = sorted({str(day) for day in table.to_table(columns=["day"])["day"].to_pylist()})
-    return dg.MaterializeResult(metadata={"lance/version": table.version, "days": found})
+    arrived = sorted({str(day) for day in table.to_table(columns=["day"])["day"].to_pylist()})
+    return dg.MaterializeResult(metadata={"lance/version": table.version, "days": arrived})
 
 
 load_day = dg.define_asset_job("load_day", selection=[orders.write_key("orders_append")])

@@ -1,7 +1,8 @@
-"""Documents are taken in, a small model embeds them in Spark's workers, and a question finds the nearest of them.
+"""Embeddings: documents are ingested, a small model embeds them in Spark's workers, and a question finds the nearest
+ones.
 
-The model is WordLlama, whose weights come with its package: nothing is downloaded when this runs. `README.md` beside
-this file says how to run it. Start at `documents`.
+The model is WordLlama, whose weights are part of its package: nothing is downloaded. The `README.md` in this folder
+says how to run it. Start at `documents`.
 """
 
 import os
@@ -36,15 +37,15 @@ documents = lance_table(
             "documents_ingest",
             files=f"{LANDING}/*.jsonl",
             format="json",
-            description="Takes the documents that have arrived since; each file lands once.",
+            description="Ingests new documents. Each file is ingested once.",
         )
     ],
 )
 
 
 def model() -> Any:
-    """The weights are looked for below `cache_dir`, which is the package itself."""
-    import wordllama  # here: on import it turns the logging of the whole process on
+    """Load the model. The weights are searched below `cache_dir`, which is the package itself."""
+    import wordllama  # not at module level, since importing it enables logging for the whole process
 
     package = Path(wordllama.__file__).parent
     return wordllama.WordLlama.load(cache_dir=package, dim=SIZE, disable_download=True)
@@ -58,13 +59,13 @@ def embeddings(batch: pa.RecordBatch) -> pa.Array:
 
 @lance_write(table=documents, op="map_columns", read_columns=["title", "text"], schema=pa.schema([EMBEDDING]))
 def documents_embed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Adds the column `embedding`, fragment by fragment; no file that is there is written again."""
+    """Adds the column `embedding`, fragment by fragment, without rewriting existing files."""
     return pa.record_batch([embeddings(batch)], schema=pa.schema([EMBEDDING]))
 
 
 @lance_write(table=documents, op="upsert", on="doc_id")
 def documents_embed_new(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
-    """Embeds what has arrived since there is the column."""
+    """Embeds the documents that arrived after the column was added."""
     new = ctx.read(columns=["doc_id", "topic", "title", "text"], filter="embedding is null")
 
     def embedded(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
@@ -78,14 +79,14 @@ def documents_embed_new(spark: "SparkSession", ctx: WriteContext) -> "DataFrame"
 class Question(dg.Config):
     question: str = "How do I get my money back?"
     topic: str | None = None
-    """Only documents of it are looked at."""
+    """Search only documents with this topic."""
 
 
 @dg.asset(key_prefix="help", deps=[documents.dep], kinds={"python", "lance"})
 def answers(config: Question) -> dg.MaterializeResult[None]:
-    """The documents nearest to a question, by an exact scan of one version; it needs no Spark."""
+    """Find the documents nearest to a question by an exact scan of one version, without Spark."""
     table = documents.ledger.open()
-    found = table.search(
+    nearest = table.search(
         "embedding",
         model().embed(config.question, norm=True)[0],
         3,
@@ -93,18 +94,18 @@ def answers(config: Question) -> dg.MaterializeResult[None]:
         filter=None if config.topic is None else f"topic = '{config.topic.replace(chr(39), chr(39) * 2)}'",
         columns=["doc_id", "title"],
     )
-    lines = [f"| {row['title']} | {row['_distance']:.3f} |" for row in found.to_pylist()]
+    lines = [f"| {row['title']} | {row['_distance']:.3f} |" for row in nearest.to_pylist()]
     return dg.MaterializeResult(
         metadata={
             "lance/version": table.version,
             "question": config.question,
-            "nearest": found["doc_id"].to_pylist(),
+            "nearest": nearest["doc_id"].to_pylist(),
             "answers": dg.MetadataValue.md("\n".join(["| document | distance |", "|---|---|", *lines])),
         }
     )
 
 
-# Dagster loads this file under a name that Spark's workers cannot import; what they call travels with its code.
+# Dagster loads this file under a module name that Spark's workers cannot import, so functions are pickled by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 defs = dg.Definitions.merge(

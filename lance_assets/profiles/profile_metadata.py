@@ -15,6 +15,7 @@ from lance_assets.diagrams.version_graph import draw_version_graph
 from lance_assets.ledger.index_metadata import metadata_of_indices
 from lance_assets.profiles.column_profile import ColumnProfile, ContentProfile
 from lance_assets.profiles.profile import VersionProfile
+from lance_core.operations import action_of
 
 _PLOTTED_MAX = 20
 _LISTED_MAX = 60
@@ -28,6 +29,7 @@ def metadata_of(profiled: VersionProfile, *, pictures: bool) -> Metadata:
     transaction = table.transaction()
     metadata: Metadata = {
         "lance/version": value.int(table.version),
+        "lance/action": value.text(action_of(transaction, is_first=table.version == 1)),
         "lance/operation": value.text(transaction.operation.name if transaction else "Unknown"),
         "lance/committed_at": value.timestamp(table.timestamp),
     }
@@ -61,9 +63,9 @@ def metadata_of(profiled: VersionProfile, *, pictures: bool) -> Metadata:
     return metadata
 
 
-def metadata_of_checks(judged: Sequence[EvaluatedCheck]) -> Metadata:
+def metadata_of_checks(evaluated: Sequence[EvaluatedCheck]) -> Metadata:
     """Return the results of checks on a foreign version as a table."""
-    if not judged:
+    if not evaluated:
         return {}
     records = [
         dg.TableRecord(
@@ -73,11 +75,11 @@ def metadata_of_checks(judged: Sequence[EvaluatedCheck]) -> Metadata:
                 "found": each.result.description,
             }
         )
-        for each in judged
+        for each in evaluated
     ]
     return {
         "lance/checks": dg.MetadataValue.table(records=records),
-        "lance/checks_failed": dg.MetadataValue.int(sum(not each.result.passed for each in judged)),
+        "lance/checks_failed": dg.MetadataValue.int(sum(not each.result.passed for each in evaluated)),
     }
 
 

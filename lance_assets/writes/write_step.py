@@ -160,9 +160,9 @@ class _Step:
             context.log.info(f"{ledger.label}: nothing to write; the table stays at version {committed.version}")
             metadata = {"lance/rows_added": dg.MetadataValue.int(0), **self.write.metadata_of(committed.table)}
             return _result_without_partition(committed.version, metadata, audit_results)
-        if gone := metadata_of_retired(committed):
-            context.log.warning(f"{ledger.label}: {gone['lance/gone'].value}. There is no partition to record")
-            return _result_without_partition(committed.version, gone, audit_results)
+        if retired := metadata_of_retired(committed):
+            context.log.warning(f"{ledger.label}: {retired['lance/gone'].value}. There is no partition to record")
+            return _result_without_partition(committed.version, retired, audit_results)
         facts = committed_facts(
             committed, incarnation_of(context.instance, ledger, ledger.identity_of(committed.table))
         )

@@ -1,1 +1,1 @@
-"""A bookshop in YAML; see `defs/`."""
+"""Bookshop in YAML: the definitions are in `defs/`."""

@@ -1,4 +1,4 @@
-"""All of the project's Python: Dagster is told to read the folder `defs`."""
+"""Definitions of the project: Dagster loads the folder `defs`. There is no other Python code."""
 
 from pathlib import Path
 
