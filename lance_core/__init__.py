@@ -5,7 +5,7 @@
 The names in `__all__` are the public API; everything else may move. Start at `Table`.
 """
 
-from lance_core.coordination.idempotency import PERMANENT_PREFIX
+from lance_core.coordination.idempotency import FOR_GOOD, PERMANENT_PREFIX
 from lance_core.errors import (
     AlreadyExists,
     AuditFailed,
@@ -36,6 +36,7 @@ from lance_core.versions.history import VersionInfo
 from lance_core.versions.table_listing import FoundTables, find_tables
 
 __all__ = [
+    "FOR_GOOD",
     "PERMANENT_PREFIX",
     "AlreadyExists",
     "Audit",

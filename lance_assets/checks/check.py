@@ -88,6 +88,11 @@ class Check(CheckSettings, ABC):
         """Sentence for Dagster's pages that says what must hold."""
         return f"{type(self).__name__}, evaluated on each version."
 
+    @property
+    def says(self) -> str:
+        """The name of `description` before version 0.2.0. Deprecated; removed in 0.3.0."""
+        return self.description
+
     @abstractmethod
     def judge(self, context: CheckContext) -> CheckResult:
         """Evaluate the check on one version."""

@@ -22,6 +22,8 @@ from lance_core.storage.store import ObjectInfo, Put, Store, load_details, read_
 DIRECTORY = f"{naming.PROJECT_DIRECTORY}/intents"
 PERMANENT_PREFIX = "for good: "
 """Prefix of intents whose records are kept as long as the table. Others are removed a month after their commit."""
+FOR_GOOD = PERMANENT_PREFIX
+"""The name of `PERMANENT_PREFIX` before version 0.2.0. Deprecated; removed in 0.3.0."""
 _PERMANENT_SUFFIX = ".kept.json"
 _CREATES_MAX = 5
 _INTENT_CHARACTERS_MAX = 4096

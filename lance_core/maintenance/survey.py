@@ -42,6 +42,11 @@ class Survey:
     indices: tuple[IndexSurvey, ...] = ()
     """Indices with the work that `optimize_indices` would find."""
 
+    @property
+    def outlived(self) -> tuple[Version, ...]:
+        """The name of `expired_versions` before version 0.2.0. Deprecated; removed in 0.3.0."""
+        return self.expired_versions
+
 
 def survey_table(base: Snapshot, retention: Retention, *, target_rows: int, small_rows: int, now: datetime) -> Survey:
     """Return the survey of a version. A fragment of fewer than `small_rows` rows counts as small. The store's clock
