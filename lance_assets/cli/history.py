@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from lance_assets.cli import EXIT_OK, printing
 from lance_assets.cli.printing import Column, format_change, format_number, format_time
 from lance_assets.cli.table_names import TABLE_HELP, open_named
-from lance_assets.common.text import format_count
+from lance_assets.common.text import format_action, format_count, is_foreign
 from lance_assets.lineage.ancestry_reader import FIRST_DETACHED, build_origin
 from lance_assets.lineage.model import Origin, Unknown, VersionName
 from lance_assets.lineage.render import as_json, origin_notes, short_run_id, without_credentials
@@ -19,12 +19,13 @@ LIMIT = 20
 _COLUMNS = (
     Column("version", is_number=True, is_required=True),
     Column("when (UTC)", is_required=True),
-    Column("operation", is_required=True),
+    Column("action", is_required=True),
     Column("rows", is_number=True),
     Column("change", is_number=True),
     Column("run"),
     Column("asset"),
     Column("partition"),
+    Column("engine"),
     Column("notes"),
 )
 
@@ -99,16 +100,17 @@ def _load_infos(table: Table, versions: Sequence[int]) -> Mapping[int, VersionIn
 
 def _table_row(facts: Origin | Unknown) -> Sequence[str]:
     if isinstance(facts, Unknown):
-        return (str(facts.name.version), "", "?", "", "", "", "", "", facts.reason)
+        return (str(facts.name.version), "", "?", "", "", "", "", "", "", facts.reason)
     change = " ".join(format_change(each) for each in (facts.rows_added, -(facts.rows_removed or 0)) if each)
     return (
         str(facts.name.version),
         format_time(facts.timestamp),
-        facts.operation,
+        format_action(facts.action, facts.operation),
         format_number(facts.rows),
         change,
         short_run_id(facts.run_id),
         facts.asset or "",
         facts.partition or "",
+        facts.writer if is_foreign(facts.writer) else "",
         "; ".join(origin_notes(facts)),
     )

@@ -45,7 +45,7 @@ def format_action(action: str, operation: str) -> str:
     """
     if not action:
         return operation
-    return action if action == operation.lower() else f"{action} ({operation})"
+    return action if action.replace(" ", "") == operation.lower() else f"{action} ({operation})"
 
 
 def is_foreign(writer: str) -> bool:

@@ -22,6 +22,7 @@ from lance_assets.diagrams.svg import (
 )
 from lance_assets.provenance.properties import ASSET_KEY, RUN_ID
 from lance_core import LanceError, Table
+from lance_core.operations import action_of
 
 _BEFORE, _AFTER = 7, 3
 _WIDTH, _ROW, _TOP = 640.0, 22.0, 40.0
@@ -97,7 +98,7 @@ def _load_version(table: Table, version: int) -> _VersionRow:
     properties = transaction.properties if transaction else {}
     asset = properties.get(ASSET_KEY, "")
     writer = asset.rpartition("/")[2] or ("a run" if RUN_ID in properties else table_at.manifest.library or "unknown")
-    return _VersionRow(version, transaction.operation.name if transaction else "Unknown", writer, when)
+    return _VersionRow(version, action_of(transaction, is_first=version == 1), writer, when)
 
 
 def _load_references(table: Table) -> tuple[Mapping[int, list[str]], Mapping[int, list[str]], str]:

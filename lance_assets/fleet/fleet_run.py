@@ -304,6 +304,6 @@ def _figures_of(survey: Survey) -> Figures:
     )
 
 
-def run_concurrently(work: Callable[[_A], None], things: Iterable[_A]) -> None:
+def run_concurrently(work: Callable[[_A], None], items: Iterable[_A]) -> None:
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="maintaining") as threads:
-        list(threads.map(work, things))
+        list(threads.map(work, items))

@@ -100,7 +100,7 @@ def wait_for_others(instance: dg.DagsterInstance, ledger: Ledger, partition: str
             claim for claim in list_claims(instance, ledger) if claim.partition == partition and is_live(claim)
         ]
         names = [claim.claimant for claim in live_claims]
-        # A claim that appears before this one by now waits for this one.
+        # An older claim that has become visible meanwhile belongs to a recorder that waits for this one.
         later = names[names.index(claimant) :] if claimant in names else names
         if all(name == claimant for name in later):
             return

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Rows = Callable[["SparkSession", WriteContext], "DataFrame"]
 Parameters = Mapping[str, Value | Callable[[WriteContext], Value]]
+# Quoted texts and the cast `::` match first, without a name, so that no parameter is found inside them.
 _PARAMETER = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|::|:(?P<name>[A-Za-z_]\w*)""")
-
 _QUOTED_PARAMETER = re.compile(r"(?<![:\w]):(?P<name>[A-Za-z_]\w*)")
 
 
