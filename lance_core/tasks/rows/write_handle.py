@@ -62,7 +62,7 @@ class WriteHandle:
             base = load_at(location, Version(self.version))
             location = base.location
         moment = ClockReading(SYSTEM_RUNTIME.elapsed_ns(), self.started_ns)
-        verb = verb_of(replaces=self.replaces, only=plan.scope)
+        verb = verb_of(replaces=self.replaces, scope=plan.scope)
         started = StartedWrite(location, base, self.uuid, self.record, SYSTEM_RUNTIME, moment, verb)
         return PlannedWrite(plan, self.replaces, started)
 
