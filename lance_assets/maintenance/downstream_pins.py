@@ -25,7 +25,7 @@ Pins = Mapping[str, Mapping[int, str]]
 """By the URI of the table that was read: the versions to retain, and the reason for each."""
 
 _PAGE = 500
-_SET = "lance/"
+_PARTITION_SET_PREFIX = "lance/"
 _CACHED_FOR = timedelta(minutes=1)
 
 
@@ -54,7 +54,9 @@ def pins_from_ledgers(instance: dg.DagsterInstance) -> Pins:
     pins: dict[str, dict[int, str]] = {}
     for key in instance.get_asset_keys():
         label = key.to_user_string()
-        retained = [each for each in instance.get_dynamic_partitions(f"{_SET}{label}") if is_version_key(each)]
+        retained = [
+            each for each in instance.get_dynamic_partitions(f"{_PARTITION_SET_PREFIX}{label}") if is_version_key(each)
+        ]
         for partition, inputs in _recorded_inputs(instance, key, retained):
             _add_pins(pins, inputs, f"{label} {version_of(partition)} was made from it")
         for inputs in () if retained else _inputs_without_ledger(instance, key):
