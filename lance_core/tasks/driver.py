@@ -1,14 +1,14 @@
-"""A verb whose planning is spread over workers, from its beginning to its version.
+"""Driver: runs a change whose plan is spread over workers, through the write protocol of every verb.
 
-    changed(where, how, "delete", plan)      as the methods of `Table` do it: intent, plan, commit, plan again
+    run_change(table, options, "delete", plan)
 
-`plan` is given a version and runs its tasks on it; when somebody was in the way, it is given a newer one.
+`plan` receives a version and runs its tasks on it. After a conflict it receives a newer version (`commit/change.py`).
+`run_over_fragments` runs tasks over partitions of fragments. Start with `run_change`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lance_core import validation
 from lance_core.commit.change import Change, commit_with_retry
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.format.fragment import Fragment
@@ -32,12 +32,12 @@ from lance_core.versions.snapshot import Snapshot, load_latest
 
 TASKS_PER_SLOT = 4
 _ROWS_WORTH_A_TASK = 1 << 22
-"""Few columns of so many rows are read in about the time that a task takes to start."""
+"""Number of rows of which a few columns are read in about the time that a task takes to start."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRef:
-    """The table, or one of its branches, that is to be changed."""
+    """Reference to a table, or to one of its branches, and how to reach it."""
 
     uri: str
     branch: str | None = None
@@ -46,6 +46,7 @@ class TableRef:
     durable: bool = True
 
     def newest(self) -> Snapshot:
+        """Load the newest version."""
         location = locate(
             self.uri,
             storage_options=self.storage_options,
@@ -64,10 +65,9 @@ def run_change(
     operation: str,
     can_replan: bool = True,
 ) -> Committed:
-    """Run a change whose plan runs tasks. `operation` is the name in the result if there is nothing to change;
+    """Run a change of an existing table. `operation` is what the result names if there is nothing to change, and
     `can_replan` says that the change means the same on a newer version."""
-    validation.check_intent_and_retries(intent=options.intent, retries=options.retries)
-    noted = validation.check_properties(options.properties)
+    properties = options.check()
     base = table.newest()
     base.manifest.check_writable()
     change = Change(verb, plan, operation, can_replan, audit=audit_of(options.audit))
@@ -77,7 +77,7 @@ def run_change(
             base.location,
             base,
             intent=options.intent,
-            properties=noted,
+            properties=properties,
             retries=options.retries,
             runtime=SYSTEM_RUNTIME,
         )
@@ -87,26 +87,26 @@ def run_change(
 def run_over_fragments(
     base: Snapshot, fragments: Sequence[Fragment], work: PartitionFunction, runner: Runner
 ) -> Mapping[int, list[bytes]]:
-    """What `work` gave back for each part of these fragments, by the number of the part."""
+    """Partition the fragments, and return the results of `work` by the number of the partition."""
     return run_over_partitions(
         base, partition_fragments(fragments, partition_count(fragments, runner.slots)), work, runner
     )
 
 
 def partition_count(fragments: Iterable[Fragment], slots: int) -> int:
-    """So many that every slot has something to do, and a few, where there is that much."""
+    """Return the number of partitions: every slot gets at least one, and a few if there are enough rows."""
     rows = sum(fragment.physical_rows for fragment in fragments)
     return max(slots, min(slots * TASKS_PER_SLOT, rows // _ROWS_WORTH_A_TASK))
 
 
 def run_over_partitions(
-    base: Snapshot, parts: tuple[tuple[bytes, ...], ...], work: PartitionFunction, runner: Runner
+    base: Snapshot, partitions: tuple[tuple[bytes, ...], ...], work: PartitionFunction, runner: Runner
 ) -> Mapping[int, list[bytes]]:
-    """For parts that are cut already: encoded fragments of each."""
-    if not parts:
+    """Run `work` over partitions of encoded fragments, and return its results by the number of the partition."""
+    if not partitions:
         return {}
-    came_back = runner.run(PartitionTask(VersionHeader.of(base), parts, work), len(parts))
-    return collect_results(came_back, len(parts), uri=base.location.uri)
+    results = runner.run(PartitionTask(VersionHeader.of(base), partitions, work), len(partitions))
+    return collect_results(results, len(partitions), uri=base.location.uri)
 
 
 __all__ = [

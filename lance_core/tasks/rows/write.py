@@ -1,11 +1,12 @@
-"""An append or an overwrite whose rows are written by workers.
+"""Row writes: an append or an overwrite of all rows whose rows are written by workers.
 
-    driver    begin_append(uri, ...)  -> PlannedWrite, or Committed if the intent has landed before
-    workers   WriteTask(plan)(batches) -> the fragments they wrote, encoded
-    driver    planned.finish(results) -> Committed
+    driver    begin_append(uri, ...)           -> PlannedWrite, or Committed if the intent was committed before
+    workers   WriteTask(plan)(batches)         -> the fragments that they wrote, encoded
+    driver    planned.finish(results)          -> Committed
 
-A worker's files have fresh names, so retried and speculative attempts leave orphans, never rows: only fragments that
-the driver collected are committed.
+`append_rows` and `overwrite_rows` run all three steps; they may also run in different processes (`write_handle.py`).
+Workers give their files new names, so that repeated and speculative tasks leave orphan files, never rows: only
+fragments that the driver collected are committed.
 """
 
 import uuid
@@ -44,12 +45,12 @@ from lance_core.versions.refs import branch_location
 from lance_core.versions.snapshot import Snapshot, load_latest
 
 RESULT = pa.schema([pa.field("fragment", pa.binary()), pa.field("refusal", pa.string())])
-"""What a worker gives back: one row a fragment, or one that says which column of its rows does not fit."""
+"""Schema of the results of a worker: one row per fragment, or one row with the error that refuses its rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """All that a worker needs, and small."""
+    """Plan of a row write, with all that a worker needs. It is small and picklable."""
 
     uri: str
     schema: TableSchema
@@ -59,12 +60,12 @@ class WritePlan:
     stamp: VersionStamp
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     scope: ReplaceScope | None = None
-    """Of which all rows have to be."""
+    """Slice that all rows must belong to; None for no restriction."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Runs in a worker: batches in, encoded fragments out."""
+    """Function for workers: writes batches and yields the encoded fragments."""
 
     plan: WritePlan
 
@@ -85,7 +86,7 @@ class WriteTask:
                 validate=plan.scope.row_check(location.uri, counts=False) if plan.scope else None,
             )
         except InvalidInput as error:
-            # Trying again would not help, and an exception would reach the driver as text in somebody's traceback.
+            # A retry would not help, and an exception would reach the driver only as the text of a traceback.
             yield pa.RecordBatch.from_pylist([{"refusal": remote_errors.encode_error(error)}], RESULT)
             return
         if fragments:
@@ -108,7 +109,7 @@ def stage_locally(rows: pa.Table | pa.RecordBatchReader) -> StageFunction:
 
 @dataclass(frozen=True, slots=True)
 class PlannedWrite:
-    """A write that has begun: the workers run its plan, and `finish` commits their results. Single use."""
+    """Row write that has begun: workers run its plan, and `finish` commits their results. It is used once."""
 
     plan: WritePlan
     replaces: bool
@@ -122,7 +123,7 @@ class PlannedWrite:
         retries: int = ATTEMPTS,
         audit: Audit | None = None,
     ) -> Committed:
-        """Commit the results of all workers, in any order."""
+        """Commit the results of all workers, which may be in any order."""
         return self.run(lambda _task: results, WriteOptions(None, properties, retries, audit))
 
     def run(self, stage: StageFunction, options: WriteOptions) -> Committed:
@@ -138,7 +139,7 @@ class PlannedWrite:
             return Append(written) if written else None
 
         change = Change(
-            verb_of(replaces=self.replaces, only=plan.scope),
+            verb_of(replaces=self.replaces, scope=plan.scope),
             plan=(lambda _base: Overwrite(fragments(), plan.schema, {})) if self.replaces else append,
             create=lambda started: Overwrite(fragments(), plan.schema, new_table_config(started)),
             can_replan=False,
@@ -148,7 +149,7 @@ class PlannedWrite:
             return committed_of(resume(change, self.started, properties=properties, retries=options.retries))
         except AlreadyExists as error:
             raise RetryableConflict(
-                f"{plan.uri} did not exist when this write was planned, and was created meanwhile; repeat it",
+                f"{plan.uri} did not exist when this write was planned, and was created meanwhile; repeat the write",
                 ours=Overwrite.name,
                 theirs=Overwrite.name,
                 version=1,
@@ -157,10 +158,10 @@ class PlannedWrite:
 
 
 def collect_fragments(results: pa.Table) -> list[bytes]:
-    """Encoded; what workers refused is raised."""
-    for refusal in results["refusal"].to_pylist():
-        if refusal is not None:
-            raise remote_errors.decode_error(refusal)
+    """Return the encoded fragments of all workers, or raise the error of a worker that refused its rows."""
+    for error in results["refusal"].to_pylist():
+        if error is not None:
+            raise remote_errors.decode_error(error)
     fragments: list[bytes] = results["fragment"].to_pylist()
     return fragments
 
@@ -174,8 +175,8 @@ def append_rows(
     limits: FileLimits,
     options: WriteOptions,
 ) -> Committed:
-    """Append the rows of `stage` as one version. `incoming` is the schema that a new table would store; no rows commit
-    no version of a table that exists."""
+    """Append the rows of `stage` as one version. `incoming` is the schema that a new table would store. Without rows,
+    no version of an existing table is committed."""
     planned = begin_append(
         table.uri,
         incoming,
@@ -226,25 +227,12 @@ def begin_append(
     branch: str | None = None,
     durable: bool = True,
 ) -> PlannedWrite | Committed:
-    """`incoming` is what a new table would store; a table that exists decides by its own schema."""
+    """Begin an append. `incoming` is the schema that a new table would store; the schema of an existing table stays."""
     location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
     location = branch_location(location, branch)
-    base = _base(location, create=create)
-    if isinstance(base, NewTable):
-        schema = TableSchema.from_arrow(stored_schema(incoming, _storage_version(base)))
-    else:
-        schema = base.manifest.schema
-        columns_to_write(schema_to_stored(incoming, schema), schema, conversion=Conversion.CAST, what=location.uri)
-    return _begin(
-        location,
-        base,
-        schema,
-        replaces=False,
-        intent=intent,
-        limits=limits,
-        options=storage_options,
-        durable=durable,
-    )
+    base = _load_base(location, create=create)
+    schema = _schema_to_write(location, base, incoming, replace_schema=False)
+    return _begin(location, base, schema, replaces=False, intent=intent, limits=limits)
 
 
 def begin_overwrite(
@@ -259,44 +247,34 @@ def begin_overwrite(
     branch: str | None = None,
     durable: bool = True,
 ) -> PlannedWrite | Committed:
-    """Keeps the stored schema, which knows what `incoming` has forgotten, unless it is to be replaced."""
+    """Begin an overwrite of all rows. The stored schema stays unless `replace_schema`: it has details that `incoming`
+    may have lost."""
     location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
     location = branch_location(location, branch)
-    base = _base(location, create=True)
-    if isinstance(base, NewTable) or replace_schema:
-        schema = TableSchema.from_arrow(stored_schema(incoming, _storage_version(base)))
-    else:
-        schema = base.manifest.schema
-        columns_to_write(schema_to_stored(incoming, schema), schema, conversion=Conversion.CAST, what=location.uri)
-    return _begin(
-        location,
-        base,
-        schema,
-        replaces=True,
-        intent=intent,
-        limits=limits,
-        options=storage_options,
-        durable=durable,
-    )
+    base = _load_base(location, create=True)
+    schema = _schema_to_write(location, base, incoming, replace_schema=replace_schema)
+    return _begin(location, base, schema, replaces=True, intent=intent, limits=limits)
 
 
 def begin_create(
     location: Location, incoming: pa.Schema, where: str, *, intent: str | None, limits: FileLimits
 ) -> PlannedWrite | Committed:
-    """Of a table that begins with a slice of it: all rows have to match `where`."""
+    """Begin a table whose first version is a slice: all rows have to match `where`."""
     base = NewTable(StorageVersion.parse(STORAGE_VERSION))
-    schema = TableSchema.from_arrow(stored_schema(incoming, base.storage_version))
-    return _begin(
-        location,
-        base,
-        schema,
-        replaces=True,
-        intent=intent,
-        limits=limits,
-        options=location.access.storage_options,
-        durable=location.access.durable,
-        only=ReplaceScope.of(where, schema, what=location.uri),
-    )
+    schema = _schema_to_write(location, base, incoming, replace_schema=True)
+    scope = ReplaceScope.of(where, schema, what=location.uri)
+    return _begin(location, base, schema, replaces=True, intent=intent, limits=limits, scope=scope)
+
+
+def _schema_to_write(
+    location: Location, base: Snapshot | NewTable, incoming: pa.Schema, *, replace_schema: bool
+) -> TableSchema:
+    """Return the schema of the files; raise `SchemaMismatch` if the rows do not fit the stored schema."""
+    if isinstance(base, NewTable) or replace_schema:
+        return TableSchema.from_arrow(stored_schema(incoming, _storage_version(base)))
+    schema = base.manifest.schema
+    columns_to_write(schema_to_stored(incoming, schema), schema, conversion=Conversion.CAST, what=location.uri)
+    return schema
 
 
 def _begin(
@@ -307,41 +285,41 @@ def _begin(
     replaces: bool,
     intent: str | None,
     limits: FileLimits,
-    options: Mapping[str, str] | None,
-    durable: bool,
-    only: ReplaceScope | None = None,
+    scope: ReplaceScope | None = None,
 ) -> PlannedWrite | Committed:
     validation.check_intent_and_retries(intent=intent)
     if isinstance(base, Snapshot):
         base.manifest.check_writable()
     version = _storage_version(base)
     check_storable(schema, version)
-    verb = verb_of(replaces=replaces, only=only)
-    begun = write_protocol.begin(location, base, verb=verb, intent=intent, runtime=SYSTEM_RUNTIME)
-    if isinstance(begun, WriteResult):
-        return committed_of(begun)
+    verb = verb_of(replaces=replaces, scope=scope)
+    started = write_protocol.begin(location, base, verb=verb, intent=intent, runtime=SYSTEM_RUNTIME)
+    if isinstance(started, WriteResult):
+        return committed_of(started)
     plan = WritePlan(
         uri=location.uri,
         schema=schema,
         storage_version=version,
         limits=limits,
-        durable=durable,
+        durable=location.access.durable,
         stamp=VersionStamp.of_this_process(),
-        storage_options=dict(options or {}),
-        scope=only,
+        storage_options=dict(location.access.storage_options),
+        scope=scope,
     )
-    return PlannedWrite(plan, replaces, begun)
+    return PlannedWrite(plan, replaces, started)
 
 
-def verb_of(*, replaces: bool, only: ReplaceScope | None) -> str:
-    return REPLACE_WHERE_VERB if only else "overwrite" if replaces else "append"
+def verb_of(*, replaces: bool, scope: ReplaceScope | None) -> str:
+    """Return the verb of a row write, as it is recorded with the intent."""
+    return REPLACE_WHERE_VERB if scope else "overwrite" if replaces else "append"
 
 
 def _storage_version(base: Snapshot | NewTable) -> StorageVersion:
     return base.storage_version if isinstance(base, NewTable) else base.manifest.storage_version
 
 
-def _base(location: Location, *, create: bool) -> Snapshot | NewTable:
+def _load_base(location: Location, *, create: bool) -> Snapshot | NewTable:
+    """Load the newest version; if there is no table, return a new one if `create`, and raise `NotFound` otherwise."""
     try:
         return load_latest(location)
     except NotFound:

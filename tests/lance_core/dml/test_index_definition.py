@@ -80,7 +80,7 @@ def test_other_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         ({"name": "__lance_frag_reuse"}, "belongs to the library"),
         ({"fragments": [1, 9]}, "no fragment 9"),
         ({"fragments": "1"}, "fragments must be"),
-        ({"fragments": [-1]}, "they count from 0"),
+        ({"fragments": [-1]}, "fragment ids count from 0"),
         ({"color": "red"}, "color"),
         ({"replace": "yes"}, "replace"),
     ):

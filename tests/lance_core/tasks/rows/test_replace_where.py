@@ -86,7 +86,7 @@ def test_created_meanwhile(tmp_path: Path) -> None:
             Table.create(uri, ROWS, durable=False)
             return staged
 
-    with pytest.raises(RetryableConflict, match="was created meanwhile; repeat it") as refused:
+    with pytest.raises(RetryableConflict, match="was created meanwhile; repeat the write") as refused:
         run(uri, Slow(SECOND), how=WriteOptions("fill"))
     assert refused.value.rule == "created_meanwhile"
     done = run(uri, Rows(SECOND), how=WriteOptions("fill"))
