@@ -1,7 +1,8 @@
-"""Four ways to append to a table, for workloads whose writers are many: ours made durable, ours not, and two peers.
+"""Append adapters: four systems that append to a table, namely ours with fsync, ours without it, and two peers.
 
-What lives here: what the user of each library would write, and which errors mean "try again". Who appends, how often
-and at the same time as whom is up to the workload. A library is imported when it is opened.
+This module holds the code that a user of each library would write, and the errors after which that user retries. The
+workload decides which processes append, how often and with how much concurrency. A library is imported when its
+adapter is loaded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,29 +16,29 @@ from lance_core import LanceError, Table
 
 Options = Mapping[str, str]
 Appender = Callable[[pa.Table], object]
-"""Appends to a table as it was opened, perhaps a while ago."""
+"""Function that appends to a table object which was opened earlier, possibly many commits ago."""
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
-def row(number: int) -> pa.Table:
+def make_row(number: int) -> pa.Table:
     return pa.table({"id": [number], "name": ["one"]}, schema=SCHEMA)
 
 
 class Library(Protocol):
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """After these a user tries again."""
+        """Errors after which a user retries the append."""
 
     def create(self, uri: str, options: Options) -> None:
-        """An empty table."""
+        """Create an empty table."""
 
-    def opened(self, uri: str, options: Options) -> Appender: ...
+    def open_appender(self, uri: str, options: Options) -> Appender: ...
 
     def append(self, uri: str, rows: pa.Table, options: Options, intent: str | None) -> None:
-        """To the newest version, by path. Of an intent only those make use who know of such."""
+        """Open the newest version by its path and append. Only libraries that support intents use `intent`."""
 
-    def ids(self, uri: str, options: Options) -> Sequence[int]: ...
+    def read_ids(self, uri: str, options: Options) -> Sequence[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +49,15 @@ class Ours:
     def create(self, uri: str, options: Options) -> None:
         Table.create(uri, SCHEMA, storage_options=options or None, durable=self.durable)
 
-    def opened(self, uri: str, options: Options) -> Appender:
+    def open_appender(self, uri: str, options: Options) -> Appender:
         return Table.open(uri, storage_options=options or None, durable=self.durable).append
 
     def append(self, uri: str, rows: pa.Table, options: Options, intent: str | None) -> None:
         Table.open(uri, storage_options=options or None, durable=self.durable).append(rows, intent=intent)
 
-    def ids(self, uri: str, options: Options) -> Sequence[int]:
-        found: list[int] = Table.open(uri, storage_options=options or None).to_table(columns=["id"])["id"].to_pylist()
-        return found
+    def read_ids(self, uri: str, options: Options) -> Sequence[int]:
+        ids: list[int] = Table.open(uri, storage_options=options or None).to_table(columns=["id"])["id"].to_pylist()
+        return ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Pylance:
 
         lance.write_dataset(SCHEMA.empty_table(), uri, storage_options=dict(options) or None)
 
-    def opened(self, uri: str, options: Options) -> Appender:
+    def open_appender(self, uri: str, options: Options) -> Appender:
         import lance
 
         dataset = lance.dataset(uri, storage_options=dict(options) or None)
@@ -79,12 +80,12 @@ class Pylance:
 
         lance.write_dataset(rows, uri, mode="append", storage_options=dict(options) or None)
 
-    def ids(self, uri: str, options: Options) -> Sequence[int]:
+    def read_ids(self, uri: str, options: Options) -> Sequence[int]:
         import lance
 
         dataset = lance.dataset(uri, storage_options=dict(options) or None)
-        found: list[int] = dataset.to_table(columns=["id"])["id"].to_pylist()
-        return found
+        ids: list[int] = dataset.to_table(columns=["id"])["id"].to_pylist()
+        return ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Delta:
     errors: tuple[type[Exception], ...]
 
     @classmethod
-    def loaded(cls) -> "Delta":
+    def load(cls) -> "Delta":
         from deltalake.exceptions import DeltaError
 
         return cls((DeltaError, OSError))
@@ -102,7 +103,7 @@ class Delta:
 
         DeltaTable.create(uri, SCHEMA, storage_options=dict(options) or None)
 
-    def opened(self, uri: str, options: Options) -> Appender:
+    def open_appender(self, uri: str, options: Options) -> Appender:
         from deltalake import DeltaTable, write_deltalake
 
         table = DeltaTable(uri, storage_options=dict(options) or None)
@@ -113,17 +114,17 @@ class Delta:
 
         write_deltalake(uri, rows, mode="append", storage_options=dict(options) or None)
 
-    def ids(self, uri: str, options: Options) -> Sequence[int]:
+    def read_ids(self, uri: str, options: Options) -> Sequence[int]:
         from deltalake import DeltaTable
 
         rows = pa.table(DeltaTable(uri, storage_options=dict(options) or None).to_pyarrow_table(columns=["id"]))
-        found: list[int] = rows["id"].to_pylist()
-        return found
+        ids: list[int] = rows["id"].to_pylist()
+        return ids
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Under which name a library takes part."""
+    """System under the name that the reports show."""
 
     name: str
     side: Side
@@ -134,5 +135,5 @@ class System:
 OURS = System("ours", Side.OURS, lambda: Ours(durable=True))
 OURS_NO_FSYNC = System("ours, no fsync", Side.OURS, lambda: Ours(durable=False))
 PYLANCE = System("pylance", Side.PEER, Pylance, needs=("pylance",))
-DELTA = System("deltalake", Side.PEER, Delta.loaded, needs=("deltalake",))
-SYSTEMS: Mapping[str, System] = {each.name: each for each in (OURS, OURS_NO_FSYNC, PYLANCE, DELTA)}
+DELTA = System("deltalake", Side.PEER, Delta.load, needs=("deltalake",))
+SYSTEMS: Mapping[str, System] = {system.name: system for system in (OURS, OURS_NO_FSYNC, PYLANCE, DELTA)}

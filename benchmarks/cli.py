@@ -1,7 +1,7 @@
-"""The command: which workloads, how often, how big, and where the numbers go.
+"""Command line: selects the workloads, their scale and repetitions, and the output file.
 
-Work happens in a fresh directory beside the results, since that is on a real disk where a temporary directory
-may not be, and it is removed at the end. What is measured is decided in `workloads/`.
+The work happens in a new directory next to the results, because a temporary directory may not be on a real disk; it is
+removed at the end. The measurements themselves are defined in `workloads/`.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import machine, workloads
 from benchmarks.harness import ResultsDiffer, Scale, Stage, Workload, run
-from benchmarks.report import Report, document
+from benchmarks.report import Report, build_document
 from benchmarks.text import render
 
 RESULTS = Path(".benchmarks")
@@ -24,11 +24,11 @@ RESULTS = Path(".benchmarks")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
-    chosen = parser.parse_args(arguments)
-    names: list[str] = chosen.workloads or list(workloads.names())
+    options = parser.parse_args(arguments)
+    names: list[str] = options.workloads or list(workloads.names())
     if unknown := [name for name in names if name not in workloads.names()]:
-        parser.error(f"no workload {unknown[0]!r}; there are {', '.join(workloads.names())}")
-    if chosen.list:
+        parser.error(f"unknown workload {unknown[0]!r}; choose one of {', '.join(workloads.names())}")
+    if options.list:
         print("\n".join(f"{name:<16} {workloads.load(name).summary}" for name in workloads.names()))
         return 0
     started = datetime.now(UTC)
@@ -37,31 +37,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in names:
             report = measure(
                 workloads.load(name),
-                scale=Scale(chosen.scale),
-                repetitions=chosen.repetitions,
-                results=chosen.directory,
+                scale=Scale(options.scale),
+                repetitions=options.repetitions,
+                results=options.directory,
             )
             print(render(report), end="\n\n", flush=True)
             reports.append(report)
     except ResultsDiffer as error:
         print(f"results differ: {error}", file=sys.stderr)
         return 1
-    path: Path = chosen.json or chosen.directory / f"{'-'.join(names)}-{started:%Y%m%dT%H%M%SZ}.json"
+    path: Path = options.json or options.directory / f"{'-'.join(names)}-{started:%Y%m%dT%H%M%SZ}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document(reports), indent=1), encoding="utf-8")
-    print(f"written to {path}", file=sys.stderr)
+    path.write_text(json.dumps(build_document(reports), indent=1), encoding="utf-8")
+    print(f"results written to {path}", file=sys.stderr)
     return 0
 
 
 def measure(workload: Workload, *, scale: Scale, repetitions: int | None, results: Path) -> Report:
     results.mkdir(parents=True, exist_ok=True)
     workspace = Path(tempfile.mkdtemp(prefix="run-", dir=results)).resolve()
-    kept = results.resolve() / "inputs"
-    stage = Stage(workspace=workspace, kept=kept, scale=scale, log=_log)
-    started, load_before = datetime.now(UTC), machine.load()
+    input_cache = results.resolve() / "inputs"
+    stage = Stage(workspace=workspace, input_cache=input_cache, scale=scale, log=_log)
+    started, load_before = datetime.now(UTC), machine.load_average()
     count = workload.repetitions(scale) if repetitions is None else repetitions
     try:
-        facts = machine.describe(workspace)
+        facts = machine.describe_machine(workspace)
         with closing(workload.cases(stage)) as cases:
             measured = run(cases, repetitions=count, log=_log)
     finally:
@@ -76,20 +76,25 @@ def measure(workload: Workload, *, scale: Scale, repetitions: int | None, result
         started=started.isoformat(timespec="seconds"),
         machine=facts,
         load_before=load_before,
-        load_after=machine.load(),
+        load_after=machine.load_average(),
         cases=measured,
     )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure us against our peers.")
-    parser.add_argument("workloads", nargs="*", metavar="name", help="workloads to run; all of them if none is named")
-    parser.add_argument("--list", action="store_true", help="say what there is, run nothing")
-    parser.add_argument("--repetitions", type=_positive, help="instead of the workload's own number")
-    parser.add_argument("--scale", choices=[scale.value for scale in Scale], default=Scale.DEFAULT.value)
-    parser.add_argument("--json", type=Path, metavar="PATH", help="where the numbers go, instead of .benchmarks/")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure this library against its peers.")
+    parser.add_argument("workloads", nargs="*", metavar="name", help="workloads to run (default: all of them)")
+    parser.add_argument("--list", action="store_true", help="list the workloads and exit")
     parser.add_argument(
-        "--directory", type=Path, default=RESULTS, help="where work is done and numbers are kept: %(default)s"
+        "--repetitions", type=_positive, help="number of repetitions, instead of the default of the workload"
+    )
+    parser.add_argument("--scale", choices=[scale.value for scale in Scale], default=Scale.DEFAULT.value)
+    parser.add_argument("--json", type=Path, metavar="PATH", help="output file, instead of a new file in .benchmarks/")
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=RESULTS,
+        help="directory of the temporary tables, the cached inputs and the results (default: %(default)s)",
     )
     return parser
 

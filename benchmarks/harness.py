@@ -1,12 +1,12 @@
-"""How a workload is run: all systems do the same work in the same process, turn by turn, in rotating order.
+"""Benchmark harness: runs all systems of a workload in one process, alternately and in rotating order.
 
-    warm-up   a turn or two of each system, not counted
-    repeat    `repetitions` times `calls` turns; a repetition's time is the median of its calls
-    compare   after every repetition each system says what it now holds: anything unequal ends the run
+    warm-up   one or more turns of each system, not counted
+    repeat    `repetitions` times `calls` turns; the time of a repetition is the median of its calls
+    compare   after every repetition each system reports its contents; a difference ends the run
 
-Systems alternate call by call, so that a busy minute of the machine meets all of them, and ratios are taken
-within one repetition. A system that is not installed stays in the report, as absent. What happens to the
-numbers is in `report.py`; start reading at `run`.
+The systems alternate call by call, so that a busy minute of the machine affects all of them, and ratios are computed
+within one repetition. A system that is not installed is reported as absent. `report.py` turns the times into numbers.
+Start reading at `run`.
 """
 
 import enum
@@ -20,55 +20,56 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from benchmarks.report import Absent, CaseReport, Facts, Measurement
+from benchmarks.report import AbsentSystem, CaseReport, Facts, Measurement
 
 Clock: TypeAlias = Callable[[], float]
-_ALL = ""
-"""The time of the whole call, among those that were told of it."""
+_WHOLE_CALL = ""
+"""Name of the series with the time of the whole call."""
 
 
 class ResultsDiffer(Exception):
-    """Two systems did not do the same work, so their times must not be compared."""
+    """Two systems did different work, so their times are not comparable."""
 
 
 class Scale(enum.Enum):
     SMOKE = "smoke"
-    """Seconds: does it run at all?"""
+    """Takes seconds and only shows that the workload runs."""
     DEFAULT = "default"
-    """A minute or two."""
+    """Takes a minute or two."""
     FULL = "full"
-    """The sizes that claims are made about."""
+    """Uses the sizes that claims are made about."""
 
 
 class Runner(Protocol):
-    """One system, ready to work."""
+    """One system, prepared for its calls."""
 
     def before(self) -> None:
-        """Not timed, before every call: back to where the call may start."""
+        """Restore the state in which a call may start. The harness runs this before every call and does not time it."""
 
     def call(self) -> None:
-        """Timed."""
+        """Do the work that is timed."""
 
     def facts(self) -> Facts:
-        """Not timed, after every repetition: what is there now. Equal for all systems, or the run fails."""
+        """Return the contents of the table. The harness calls this untimed after every repetition; the run fails if
+        systems differ."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What else there is to say of one call."""
+class CallFigures:
+    """Additional figures of one call."""
 
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Other times within it, such as the slowest of many appends. Each becomes a case of its own."""
+    """Additional times within the call, such as the slowest of many appends. Each becomes a separate case."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Added up, shown, and not compared."""
+    """Counts that the report adds up and shows, but does not compare."""
 
 
 @runtime_checkable
-class Telling(Protocol):
-    """A runner that has more to say than how long it took."""
+class ReportsCallFigures(Protocol):
+    """Runner that reports more than the time of a call."""
 
-    def told(self) -> Told:
-        """Of the last call."""
+    def call_figures(self) -> CallFigures:
+        """Return the figures of the last call."""
 
 
 class Side(enum.Enum):
@@ -78,35 +79,35 @@ class Side(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """A system that may take part. `enter` is not timed: its package is imported there, its data prepared."""
+    """System that may take part. `enter` imports its package and prepares its data; it is not timed."""
 
     system: str
     side: Side
     enter: Callable[[], Runner]
     needs: tuple[str, ...] = ()
-    """Distributions without which it is absent."""
+    """Distributions that must be installed; otherwise the system is absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One piece of work that all entrants do."""
+    """Unit of work that every entrant does."""
 
     name: str
     entrants: tuple[Entrant, ...]
     calls: int = 1
-    """Timed calls in a repetition; more for short ones."""
+    """Timed calls per repetition; more than one for short calls."""
     warm_ups: int = 1
-    """Turns before the first that counts; more where a virtual machine is still compiling."""
+    """Uncounted turns at the start; more where a virtual machine still compiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where a workload runs."""
+    """Environment in which a workload runs."""
 
     workspace: Path
-    """Empty, on the disk that is measured, removed afterwards."""
-    kept: Path
-    """For inputs that are costly to make; kept from run to run."""
+    """Empty directory on the measured disk; removed afterwards."""
+    input_cache: Path
+    """Directory of generated inputs that are expensive to make; it persists between runs."""
     scale: Scale
     log: Callable[[str], None] = field(default=lambda line: None)
 
@@ -117,18 +118,19 @@ class Workload(Protocol):
 
     @property
     def summary(self) -> str:
-        """One line: what is measured."""
+        """One line that says what is measured."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know before believing a ratio."""
+        """Facts that a reader needs before trusting a ratio."""
 
     def repetitions(self, scale: Scale) -> int: ...
 
     def parameters(self, scale: Scale) -> Mapping[str, int]: ...
 
     def cases(self, stage: Stage) -> Generator[Case, None, None]:
-        """Each is run before the next is asked for. Closed at the end, finished or not."""
+        """Yield the cases. The harness runs each one before it requests the next, and closes the generator in any
+        case."""
 
 
 def run(
@@ -139,89 +141,94 @@ def run(
     clock: Clock = time.perf_counter,
 ) -> tuple[CaseReport, ...]:
     if repetitions < 1:
-        raise ValueError(f"repetitions={repetitions}: at least one is needed")
+        raise ValueError(f"repetitions={repetitions}: at least one repetition is required")
     return tuple(report for case in cases for report in run_case(case, repetitions=repetitions, log=log, clock=clock))
 
 
 def run_case(case: Case, *, repetitions: int, log: Callable[[str], None], clock: Clock) -> tuple[CaseReport, ...]:
-    """One report, and one more for each other time that was told."""
-    absent = tuple(Absent(each.system, missing) for each in case.entrants if (missing := _missing(each)))
-    present = [each for each in case.entrants if not _missing(each)]
-    log(f"{case.name}: preparing {', '.join(each.system for each in present)}")
-    runners = [(each.system, each.enter()) for each in present]
+    """Return one report for the whole call, and one for each additional time."""
+    absent = tuple(
+        AbsentSystem(entrant.system, missing) for entrant in case.entrants if (missing := _describe_missing(entrant))
+    )
+    present = [entrant for entrant in case.entrants if not _describe_missing(entrant)]
+    log(f"{case.name}: preparing {', '.join(entrant.system for entrant in present)}")
+    runners = [(entrant.system, entrant.enter()) for entrant in present]
     for turn in range(case.warm_ups):
-        _turn(_rotated(runners, turn), clock)
+        _run_turn(_rotate(runners, turn), clock)
     series: dict[str, dict[str, list[float]]] = {}
-    counts: dict[str, Counter[str]] = {each.system: Counter() for each in present}
+    counts: dict[str, Counter[str]] = {entrant.system: Counter() for entrant in present}
     facts: Facts = {}
     for repetition in range(repetitions):
         log(f"{case.name}: repetition {repetition + 1} of {repetitions}")
         gc.collect()
         times: dict[str, dict[str, list[float]]] = {}
         for call in range(case.calls):
-            for system, seconds, told in _turn(_rotated(runners, repetition * case.calls + call), clock):
-                for what, value in {_ALL: seconds, **told.seconds}.items():
-                    times.setdefault(what, {}).setdefault(system, []).append(value)
-                counts[system].update(told.counts)
-        for what, of_systems in times.items():
-            for system, seconds_of_calls in of_systems.items():
-                series.setdefault(what, {}).setdefault(system, []).append(statistics.median(seconds_of_calls))
-        facts = _agreed(case, runners)
+            for system, seconds, figures in _run_turn(_rotate(runners, repetition * case.calls + call), clock):
+                for name, value in {_WHOLE_CALL: seconds, **figures.seconds}.items():
+                    times.setdefault(name, {}).setdefault(system, []).append(value)
+                counts[system].update(figures.counts)
+        for name, seconds_by_system in times.items():
+            for system, seconds_of_calls in seconds_by_system.items():
+                series.setdefault(name, {}).setdefault(system, []).append(statistics.median(seconds_of_calls))
+        facts = _check_facts_agree(case, runners)
     return tuple(
         CaseReport(
-            name=f"{case.name}: {what}" if what else case.name,
+            name=f"{case.name}: {name}" if name else case.name,
             calls=case.calls,
             measurements=tuple(
                 Measurement(
-                    each.system,
-                    each.side is Side.OURS,
-                    tuple(values[each.system]),
-                    {} if what else dict(counts[each.system]),
+                    entrant.system,
+                    entrant.side is Side.OURS,
+                    tuple(values[entrant.system]),
+                    {} if name else dict(counts[entrant.system]),
                 )
-                for each in present
-                if each.system in values
+                for entrant in present
+                if entrant.system in values
             ),
             absent=absent,
-            facts={} if what else facts,
+            facts={} if name else facts,
         )
-        for what, values in series.items()
+        for name, values in series.items()
     )
 
 
-def _turn(runners: Sequence[tuple[str, Runner]], clock: Clock) -> list[tuple[str, float, Told]]:
-    taken = []
+def _run_turn(runners: Sequence[tuple[str, Runner]], clock: Clock) -> list[tuple[str, float, CallFigures]]:
+    results = []
     for system, runner in runners:
         runner.before()
         start = clock()
         runner.call()
         seconds = clock() - start
-        taken.append((system, seconds, runner.told() if isinstance(runner, Telling) else Told()))
-    return taken
+        results.append(
+            (system, seconds, runner.call_figures() if isinstance(runner, ReportsCallFigures) else CallFigures())
+        )
+    return results
 
 
-def _rotated(runners: Sequence[tuple[str, Runner]], turn: int) -> list[tuple[str, Runner]]:
-    """Whoever comes first finds the caches as the last one left them, so everybody does in turn."""
+def _rotate(runners: Sequence[tuple[str, Runner]], turn: int) -> list[tuple[str, Runner]]:
+    """Rotate the order. The first system of a turn meets the caches as the last one left them, so every system goes
+    first in turn."""
     first = turn % len(runners) if runners else 0
     return [*runners[first:], *runners[:first]]
 
 
-def _agreed(case: Case, runners: Sequence[tuple[str, Runner]]) -> Facts:
-    found = [(system, runner.facts()) for system, runner in runners]
-    for system, facts in found[1:]:
-        if facts != found[0][1]:
+def _check_facts_agree(case: Case, runners: Sequence[tuple[str, Runner]]) -> Facts:
+    reports = [(system, runner.facts()) for system, runner in runners]
+    for system, facts in reports[1:]:
+        if facts != reports[0][1]:
             raise ResultsDiffer(
-                f"{case.name}: {system} holds {dict(facts)}, but {found[0][0]} holds {dict(found[0][1])}; "
-                "their times say nothing about each other"
+                f"{case.name}: {system} holds {dict(facts)}, but {reports[0][0]} holds {dict(reports[0][1])}; "
+                "their times are not comparable"
             )
-    return found[0][1] if found else {}
+    return reports[0][1] if reports else {}
 
 
-def _missing(entrant: Entrant) -> str:
-    absent = [name for name in entrant.needs if not _installed(name)]
+def _describe_missing(entrant: Entrant) -> str:
+    absent = [name for name in entrant.needs if not _is_installed(name)]
     return f"{', '.join(absent)} not installed" if absent else ""
 
 
-def _installed(distribution: str) -> bool:
+def _is_installed(distribution: str) -> bool:
     try:
         version(distribution)
     except PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""Rows to write, made once and kept as Parquet: a table as wide as TPC-H's lineitem, and vectors.
+"""Generated inputs: a table as wide as TPC-H's lineitem, vectors and events, generated once and cached as Parquet.
 
-The same seed gives the same rows on every machine. What is kept lies in a directory named after its contents and
-gets that name when it is whole, so that an interrupted run leaves nothing to trip over.
+The same seed gives the same rows on every machine. A cached input lies in a directory that is named after its
+contents. The directory gets that name when it is complete, so an interrupted run leaves no partial input behind.
 """
 
 import shutil
@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 DIMENSIONS = 128
 _ROWS_PER_FILE = 500_000
-_RECIPE, _RECIPE_OF_EVENTS = 1, 2
-"""Goes up when the rows change, so that kept ones are made anew."""
+_RECIPE, _EVENTS_RECIPE = 1, 2
+"""Versions of the generated rows. Increase one when its rows change, so that cached rows are regenerated."""
 
 _MONEY = pa.decimal128(15, 2)
 _FLAGS = ("A", "N", "R")
@@ -37,41 +37,43 @@ _WORDS = (
 )
 _COMMENTS = 4096
 _STRIDE = 7_919
-"""A prime: multiples of it, round and round, meet every row once."""
+"""A prime, so that its multiples modulo the number of rows reach every row once."""
 _FIRST_DAY, _LAST_DAY = 8035, 10_561
-"""1992 to 1998, in days since 1970."""
+"""1992 to 1998 as days since 1970."""
 
 
-def lineitem(kept: Path, rows: int) -> Path:
-    """16 columns: keys, decimals, dates, short strings and a comment; about 170 bytes a row in Arrow."""
-    return _kept(kept / f"lineitem-{rows}-{_RECIPE}", rows, _lineitem)
+def lineitem_files(cache: Path, rows: int) -> Path:
+    """Return the directory of a table of 16 columns (keys, decimals, dates, short strings and a comment) with about
+    170 bytes per row in Arrow."""
+    return _cached_files(cache / f"lineitem-{rows}-{_RECIPE}", rows, _lineitem_rows)
 
 
-def vectors(kept: Path, rows: int) -> Path:
-    """An id and 128 floats a row, normally distributed: nothing for a compressor."""
-    return _kept(kept / f"vectors-{rows}-{_RECIPE}", rows, _vectors)
+def vector_files(cache: Path, rows: int) -> Path:
+    """Return the directory of a table with an id and 128 normally distributed floats per row, which do not compress."""
+    return _cached_files(cache / f"vectors-{rows}-{_RECIPE}", rows, _vector_rows)
 
 
-def events(kept: Path, rows: int) -> Path:
-    """Four columns, about 40 bytes a row: an id, a small number, a float without a fraction, a short string that hardly
-    any other row has."""
-    return _kept(kept / f"events-{rows}-{_RECIPE_OF_EVENTS}", rows, _events)
+def event_files(cache: Path, rows: int) -> Path:
+    """Return the directory of a table of four columns and about 40 bytes per row: an id, a small number, a float
+    without a fraction, and a short string that is almost unique."""
+    return _cached_files(cache / f"events-{rows}-{_EVENTS_RECIPE}", rows, _event_rows)
 
 
-def scores(kept: Path, rows: int, rows_per_fragment: int) -> Path:
-    """A number for every event, in any order, with its id, and its address in a table of fragments of that size."""
+def score_files(cache: Path, rows: int, rows_per_fragment: int) -> Path:
+    """Return the directory of shuffled scores: one number per event, with its id and its row address in a table with
+    fragments of the given size."""
 
-    def made(start: int, count: int) -> pa.Table:
-        places = np.random.default_rng(start).permutation(np.arange(start, start + count, dtype=np.int64))
-        # A bijection over all rows, so that neighbours of one file lie all over the table.
-        ids = (places * _STRIDE) % rows if rows % _STRIDE else places
+    def score_rows(start: int, count: int) -> pa.Table:
+        positions = np.random.default_rng(start).permutation(np.arange(start, start + count, dtype=np.int64))
+        # A bijection over all rows, so that neighbouring rows of one file are spread over the table.
+        ids = (positions * _STRIDE) % rows if rows % _STRIDE else positions
         addresses = (ids // rows_per_fragment << 32) | ids % rows_per_fragment
         return pa.table({"id": ids, "_rowaddr": addresses, "score": (ids % 1000).astype(np.float64)})
 
-    return _kept(kept / f"scores-{rows}-{rows_per_fragment}-{_RECIPE}", rows, made)
+    return _cached_files(cache / f"scores-{rows}-{rows_per_fragment}-{_RECIPE}", rows, score_rows)
 
 
-def _kept(directory: Path, rows: int, make: Callable[[int, int], pa.Table]) -> Path:
+def _cached_files(directory: Path, rows: int, make: Callable[[int, int], pa.Table]) -> Path:
     if directory.exists():
         return directory
     unfinished = directory.with_name(f"{directory.name}.unfinished")
@@ -84,7 +86,7 @@ def _kept(directory: Path, rows: int, make: Callable[[int, int], pa.Table]) -> P
     return directory
 
 
-def _lineitem(start: int, rows: int) -> pa.Table:
+def _lineitem_rows(start: int, rows: int) -> pa.Table:
     random = np.random.default_rng(start)
     number = np.arange(start, start + rows, dtype=np.int64)
     comments = [" ".join(random.choice(_WORDS, 5)) for _ in range(_COMMENTS)]
@@ -95,23 +97,23 @@ def _lineitem(start: int, rows: int) -> pa.Table:
             "l_partkey": random.integers(1, 200_000, rows),
             "l_suppkey": random.integers(1, 10_000, rows),
             "l_linenumber": (number % 4).astype(np.int32),
-            "l_quantity": _money(random.integers(1, 51, rows) * 100),
-            "l_extendedprice": _money(random.integers(90_000, 10_500_000, rows)),
-            "l_discount": _money(random.integers(0, 11, rows)),
-            "l_tax": _money(random.integers(0, 9, rows)),
-            "l_returnflag": _one_of(random, _FLAGS, rows),
-            "l_linestatus": _one_of(random, _STATUS, rows),
+            "l_quantity": _decimal_array(random.integers(1, 51, rows) * 100),
+            "l_extendedprice": _decimal_array(random.integers(90_000, 10_500_000, rows)),
+            "l_discount": _decimal_array(random.integers(0, 11, rows)),
+            "l_tax": _decimal_array(random.integers(0, 9, rows)),
+            "l_returnflag": _random_choices(random, _FLAGS, rows),
+            "l_linestatus": _random_choices(random, _STATUS, rows),
             "l_shipdate": pa.array(shipped, pa.date32()),
             "l_commitdate": pa.array(shipped + random.integers(-60, 60, rows, dtype=np.int32), pa.date32()),
             "l_receiptdate": pa.array(shipped + random.integers(1, 31, rows, dtype=np.int32), pa.date32()),
-            "l_shipinstruct": _one_of(random, _INSTRUCTIONS, rows),
-            "l_shipmode": _one_of(random, _MODES, rows),
-            "l_comment": _one_of(random, comments, rows),
+            "l_shipinstruct": _random_choices(random, _INSTRUCTIONS, rows),
+            "l_shipmode": _random_choices(random, _MODES, rows),
+            "l_comment": _random_choices(random, comments, rows),
         }
     )
 
 
-def _events(start: int, rows: int) -> pa.Table:
+def _event_rows(start: int, rows: int) -> pa.Table:
     random = np.random.default_rng(start)
     number = np.arange(start, start + rows, dtype=np.int64)
     numbers = pa.array(random.integers(0, 10**11, rows)).cast(pa.string())
@@ -125,7 +127,7 @@ def _events(start: int, rows: int) -> pa.Table:
     )
 
 
-def _vectors(start: int, rows: int) -> pa.Table:
+def _vector_rows(start: int, rows: int) -> pa.Table:
     random = np.random.default_rng(start)
     values = pa.array(random.standard_normal(rows * DIMENSIONS, dtype=np.float32))
     return pa.table(
@@ -136,12 +138,12 @@ def _vectors(start: int, rows: int) -> pa.Table:
     )
 
 
-def _money(cents: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> pa.Array:
-    """Decimals are 128-bit integers, low half first; these are not negative."""
+def _decimal_array(cents: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> pa.Array:
+    """Return decimals. Arrow stores them as 128-bit integers with the low half first; these are not negative."""
     halves = np.zeros((len(cents), 2), dtype=np.int64)
     halves[:, 0] = cents
     return pa.Array.from_buffers(_MONEY, len(cents), [None, pa.py_buffer(halves)])
 
 
-def _one_of(random: np.random.Generator, choices: "tuple[str, ...] | list[str]", rows: int) -> pa.Array:
+def _random_choices(random: np.random.Generator, choices: "tuple[str, ...] | list[str]", rows: int) -> pa.Array:
     return pa.array(choices, pa.string()).take(pa.array(random.integers(0, len(choices), rows)))

@@ -1,5 +1,6 @@
-"""What a run ran on, as far as it explains a number: cores, memory, versions, the price of an fsync. Never a
-host name, a user or a path.
+"""Machine description: the facts that explain a number, such as cores, memory, versions and the time of an fsync.
+
+It never contains a host name, a user or a path.
 """
 
 import os
@@ -18,27 +19,27 @@ _FSYNCS = 11
 _FSYNC_BYTES = 4096
 
 
-def describe(directory: Path) -> Machine:
+def describe_machine(directory: Path) -> Machine:
     return Machine(
         processor=_processor(),
         cores=os.cpu_count() or 1,
         memory_gib=_memory_gib(),
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
-        packages=versions(PACKAGES),
-        fsync_ms=_fsync_ms(directory),
+        packages=package_versions(PACKAGES),
+        fsync_ms=_measure_fsync_ms(directory),
     )
 
 
-def load() -> float:
+def load_average() -> float:
     return round(os.getloadavg()[0], 2)
 
 
-def versions(packages: Iterable[str]) -> dict[str, str]:
-    return {package: _version(package) for package in packages}
+def package_versions(packages: Iterable[str]) -> dict[str, str]:
+    return {package: _package_version(package) for package in packages}
 
 
-def _version(package: str) -> str:
+def _package_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
@@ -46,7 +47,7 @@ def _version(package: str) -> str:
 
 
 def _processor() -> str:
-    """Linux tells in a file of its own; elsewhere Python may know."""
+    """Return the processor name from `/proc/cpuinfo` on Linux, and from Python elsewhere."""
     listing = Path("/proc/cpuinfo")
     if listing.exists():
         for line in listing.read_text(encoding="utf-8").splitlines():
@@ -59,8 +60,8 @@ def _memory_gib() -> float:
     return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
 
 
-def _fsync_ms(directory: Path) -> float:
-    taken = []
+def _measure_fsync_ms(directory: Path) -> float:
+    times_ms = []
     path = directory / "fsync"
     for _ in range(_FSYNCS):
         with open(path, "wb") as file:
@@ -68,6 +69,6 @@ def _fsync_ms(directory: Path) -> float:
             file.write(bytes(_FSYNC_BYTES))
             file.flush()
             os.fsync(file.fileno())
-            taken.append((time.perf_counter() - start) * 1000)
+            times_ms.append((time.perf_counter() - start) * 1000)
     path.unlink()
-    return round(statistics.median(taken), 3)
+    return round(statistics.median(times_ms), 3)

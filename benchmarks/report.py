@@ -1,7 +1,7 @@
-"""Times as values: medians, spreads, and the ratios that are the numbers to read; and all of it as JSON.
+"""Benchmark report: medians, spreads and ratios of the measured times, and their JSON form.
 
-A ratio is the median of the ratios taken within one repetition, so it need not be the quotient of two
-medians. Nothing here measures or prints. Start at `CaseReport`.
+A ratio is the median of the ratios within one repetition, so it can differ from the quotient of two medians. This
+module neither measures nor prints. Start reading at `CaseReport`.
 """
 
 import statistics
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 FORMAT = 1
-"""Of the JSON files; goes up when a field changes its meaning."""
+"""Format version of the JSON files. Increase it when a field changes its meaning."""
 
 Facts: TypeAlias = Mapping[str, int | str]
 Json: TypeAlias = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | bool | None
@@ -18,7 +18,7 @@ Json: TypeAlias = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of one number a repetition."""
+    """Summary of a series with one number per repetition."""
 
     median: float
     low: float
@@ -39,22 +39,22 @@ class Measurement:
     system: str
     is_ours: bool
     seconds: tuple[float, ...]
-    """One a repetition, in order."""
+    """Time of each repetition, in order."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """What else happened, all repetitions together: failures, say. Not compared."""
+    """Additional events of all repetitions together, such as failures. Not compared."""
 
     @property
     def summary(self) -> Summary:
         return Summary.of(self.seconds)
 
-    def against(self, other: "Measurement") -> Summary:
-        """How many times as long as the other this one takes; below 1 it is faster."""
-        return Summary.of([mine / its for mine, its in zip(self.seconds, other.seconds, strict=True)])
+    def ratio_to(self, other: "Measurement") -> Summary:
+        """Return the time relative to the other system; below 1 this system is faster."""
+        return Summary.of([own / peer for own, peer in zip(self.seconds, other.seconds, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
-    """A system that could not take part."""
+class AbsentSystem:
+    """System that could not take part."""
 
     system: str
     why: str
@@ -65,28 +65,32 @@ class CaseReport:
     name: str
     calls: int
     measurements: tuple[Measurement, ...]
-    absent: tuple[Absent, ...]
+    absent: tuple[AbsentSystem, ...]
     facts: Facts
-    """What every system held at the end."""
+    """Contents that every system reported at the end."""
 
     @property
     def peers(self) -> tuple[Measurement, ...]:
-        return tuple(each for each in self.measurements if not each.is_ours)
+        return tuple(measurement for measurement in self.measurements if not measurement.is_ours)
 
     def as_json(self) -> Json:
         measured: list[Json] = [
             {
-                "system": each.system,
-                "ours": each.is_ours,
+                "system": measurement.system,
+                "ours": measurement.is_ours,
                 "status": "measured",
-                "seconds": list(each.seconds),
-                "summary": each.summary.as_json(),
-                "counts": dict(each.counts),
-                "ratio_to": {peer.system: each.against(peer).as_json() for peer in self.peers if peer is not each},
+                "seconds": list(measurement.seconds),
+                "summary": measurement.summary.as_json(),
+                "counts": dict(measurement.counts),
+                "ratio_to": {
+                    peer.system: measurement.ratio_to(peer).as_json() for peer in self.peers if peer is not measurement
+                },
             }
-            for each in self.measurements
+            for measurement in self.measurements
         ]
-        absent: list[Json] = [{"system": each.system, "status": "absent", "why": each.why} for each in self.absent]
+        absent: list[Json] = [
+            {"system": system.system, "status": "absent", "why": system.why} for system in self.absent
+        ]
         return {
             "case": self.name,
             "calls": self.calls,
@@ -97,7 +101,7 @@ class CaseReport:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What it ran on: enough to doubt a number, nothing that names the place."""
+    """Description of the machine, with nothing that identifies it."""
 
     processor: str
     cores: int
@@ -106,7 +110,7 @@ class Machine:
     python: str
     packages: Mapping[str, str]
     fsync_ms: float
-    """Median of a 4 kB write made durable, in the directory that the workload used."""
+    """Median time of a durable 4 kB write in the directory of the workload."""
 
     def as_json(self) -> Json:
         return {
@@ -134,7 +138,7 @@ class Report:
     """UTC, ISO 8601."""
     machine: Machine
     load_before: float
-    """Load average of the last minute; above the number of cores, doubt the absolute times."""
+    """Load average of the last minute. Above the number of cores, absolute times are unreliable."""
     load_after: float
     cases: tuple[CaseReport, ...]
 
@@ -153,5 +157,5 @@ class Report:
         }
 
 
-def document(reports: Sequence[Report]) -> Json:
+def build_document(reports: Sequence[Report]) -> Json:
     return {"format": FORMAT, "reports": [report.as_json() for report in reports]}

@@ -1,9 +1,9 @@
-"""A Spark driver of little memory, in a process of its own, that says how much of it each op takes.
+"""Spark driver with little memory: a separate process that reports how much memory each operation takes.
 
-    python -m benchmarks.spark_driver 512m      orders on stdin, one line of JSON each, and as many answers
+    python -m benchmarks.spark_driver 512m      requests on stdin, one line of JSON each, and as many responses
 
-Its Java process has no more heap than it is told, the executors' tasks included; what the driver's Python takes is its
-peak since the op began. Start with `Driver`, which is the other end.
+Its Java process, which includes the tasks of the executors, has only the given heap. The figure of the driver's Python
+process is its peak since the operation started. Start reading with `Driver`, the client of this process.
 """
 
 import json
@@ -44,9 +44,9 @@ _MIB = 1024**2
 class Memory:
     python_mib: int
     heap_mib: int
-    """In use after a collection."""
+    """Heap in use after a garbage collection."""
     heap_mib_max: int
-    """More it cannot have."""
+    """Upper limit of the heap."""
     seconds: float
 
 
@@ -54,19 +54,19 @@ class Memory:
 class Driver:
     process: "subprocess.Popen[str]"
 
-    def op(self, name: str, uri: str) -> Memory:
+    def run_op(self, name: str, uri: str) -> Memory:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps({"op": name, "uri": uri}) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"the driver ended with {self.process.wait()}; what it said is above")
+            raise RuntimeError(f"the driver ended with exit code {self.process.wait()}; its output is above")
         return Memory(**json.loads(answer))
 
 
 @contextmanager
-def driver(heap: str) -> Iterator[Driver]:
+def start_driver(heap: str) -> Iterator[Driver]:
     command = [sys.executable, "-m", "benchmarks.spark_driver", heap]
     process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -79,13 +79,13 @@ def driver(heap: str) -> Iterator[Driver]:
         process.stdout.close()
 
 
-def built(path: Path, fragments: int, rows_per_fragment: int) -> str:
-    """A table of many fragments, of which each is a link to one file."""
+def build_table(path: Path, fragments: int, rows_per_fragment: int) -> str:
+    """Create a table of many fragments that are all hard links to one file, and return its URI."""
     ids = pa.array(range(rows_per_fragment), pa.int64())
     rows = pa.table({"id": ids, "k": pc.cast(pc.bit_wise_and(ids, 7), pa.int32())})
     table = Table.create(str(path), rows, durable=False)
     (file,) = table.fragments[0].files
-    same = []
+    linked_fragments = []
     for number in range(1, fragments):
         name = f"{number:08}.lance"
         os.link(path / "data" / file.path, path / "data" / name)
@@ -96,35 +96,35 @@ def built(path: Path, fragments: int, rows_per_fragment: int) -> str:
             version=file.version,
             size=file.size or 0,
         )
-        same.append(Fragment.of(files=[linked], physical_rows=rows_per_fragment))
-    if same:
-        table.commit(Append(tuple(same)), read_version=1)
+        linked_fragments.append(Fragment.of(files=[linked], physical_rows=rows_per_fragment))
+    if linked_fragments:
+        table.commit(Append(tuple(linked_fragments)), read_version=1)
     return str(path)
 
 
-def _next(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _add_one(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch({"next": pc.add(batch["id"], 1)})
 
 
-def _more(spark: SparkSession, uri: str) -> object:
+def _append_rows(spark: SparkSession, uri: str) -> object:
     return append(spark.range(0, 1000, 1, 2).selectExpr("id", "cast(id % 8 as int) as k"), uri)
 
 
-def _computed(spark: SparkSession, uri: str) -> object:
-    return map_columns(spark, uri, _next, read_columns=["id"], schema=pa.schema([pa.field("next", pa.int64())]))
+def _map_next_column(spark: SparkSession, uri: str) -> object:
+    return map_columns(spark, uri, _add_one, read_columns=["id"], schema=pa.schema([pa.field("next", pa.int64())]))
 
 
 OPS: Mapping[str, Callable[[SparkSession, str], object]] = {
     "plan a read": lambda spark, uri: read(spark, uri).schema,
     "count rows": lambda spark, uri: count_rows(spark, uri, "k = 3 and id > 10"),
     "aggregate": lambda spark, uri: aggregate(spark, uri, "select k, count(*) as n from dataset group by k"),
-    "append": _more,
+    "append": _append_rows,
     "delete": lambda spark, uri: delete(spark, uri, "id = 77"),
-    "map_columns": _computed,
+    "map_columns": _map_next_column,
 }
 
 
-def _measured(spark: SparkSession, op: str, uri: str) -> dict[str, float]:
+def _measure_op(spark: SparkSession, op: str, uri: str) -> dict[str, float]:
     (_SELF / "clear_refs").write_text(_RESET_PEAK)
     start = time.perf_counter()
     OPS[op](spark, uri)
@@ -145,7 +145,7 @@ def _measured(spark: SparkSession, op: str, uri: str) -> dict[str, float]:
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
+    responses = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     conf: dict[str, str | int | float | bool] = {
         "spark.driver.memory": sys.argv[1],
@@ -153,9 +153,9 @@ def main() -> None:
     }
     spark = open_session(SparkSettings(master="local[2]", conf=conf, log_level="ERROR"))
     for line in sys.stdin:
-        order = json.loads(line)
-        answers.write(json.dumps(_measured(spark, order["op"], order["uri"])) + "\n")
-        answers.flush()
+        request = json.loads(line)
+        responses.write(json.dumps(_measure_op(spark, request["op"], request["uri"])) + "\n")
+        responses.flush()
     spark.stop()
 
 

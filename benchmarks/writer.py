@@ -1,7 +1,8 @@
-"""One writing process: `python -m benchmarks.writer`, told by lines of JSON what to append where, answering with lines.
+"""Writer process: `python -m benchmarks.writer` reads append tasks as lines of JSON and replies with one line of JSON
+each.
 
-What lives here: the other side of `fleet.py`. An append that fails is tried again until it lands, as a user would, and
-counted. What the libraries say of themselves on the standard output goes to the standard error.
+`fleet.py` is its client. A failed append is counted and retried until it succeeds, as a user would do. Output of the
+libraries to standard output is redirected to standard error.
 """
 
 import json
@@ -12,14 +13,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from benchmarks.appending import SYSTEMS, Library, Options, row
+from benchmarks.appending import SYSTEMS, Library, Options, make_row
 
-_TRIES_MAX = 50
+_ATTEMPTS_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`count` appends of one row, with the ids that begin at `first`."""
+    """`count` appends of one row each, with ids from `first`."""
 
     system: str
     uri: str
@@ -34,43 +35,43 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TaskResult:
     slowest: float
-    """Seconds of one append, from the first try until it landed."""
+    """Longest time of one append in seconds, from the first attempt until it was committed."""
     failed: int
-    """Tries that ended in an error."""
+    """Attempts that ended in an error."""
     given_up: int
     error: str = ""
-    """The last one."""
+    """The last error."""
 
 
-def carried_out(task: Task, library: Library) -> Done:
+def run_task(task: Task, library: Library) -> TaskResult:
     slowest, failed, given_up, error = 0.0, 0, 0, ""
     for number in task.ids:
-        begun = time.perf_counter()
-        for _ in range(_TRIES_MAX):
+        started = time.perf_counter()
+        for _ in range(_ATTEMPTS_MAX):
             try:
-                library.append(task.uri, row(number), task.options, f"row {number}" if task.intents else None)
+                library.append(task.uri, make_row(number), task.options, f"row {number}" if task.intents else None)
                 break
             except library.errors as raised:
                 failed += 1
                 error = f"{type(raised).__name__}: {raised}"
         else:
             given_up += 1
-        slowest = max(slowest, time.perf_counter() - begun)
-    return Done(slowest, failed, given_up, error)
+        slowest = max(slowest, time.perf_counter() - started)
+    return TaskResult(slowest, failed, given_up, error)
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
+    responses = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     libraries: dict[str, Library] = {}
-    with suppress(BrokenPipeError, KeyboardInterrupt), answers:
+    with suppress(BrokenPipeError, KeyboardInterrupt), responses:
         for line in sys.stdin:
             task = Task(**json.loads(line))
             if task.system not in libraries:
                 libraries[task.system] = SYSTEMS[task.system].load()
-            print(json.dumps(asdict(carried_out(task, libraries[task.system]))), file=answers, flush=True)
+            print(json.dumps(asdict(run_task(task, libraries[task.system]))), file=responses, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The workloads: one file each, whose name is the workload's and which holds it as `WORKLOAD`.
+"""Registry of workloads: each module of this package defines one workload of the same name as `WORKLOAD`.
 
-A file is imported when it is asked for, since one of them starts Spark.
+A module is imported only when its workload is loaded, because some of them start Spark.
 """
 
 import pkgutil
@@ -15,5 +15,5 @@ def names() -> tuple[str, ...]:
 
 def load(name: str) -> Workload:
     workload: Workload = import_module(f"{__name__}.{name}").WORKLOAD
-    assert workload.name == name, f"workload {workload.name} lives in {name}.py"
+    assert workload.name == name, f"workload {workload.name!r} is defined in {name}.py; the names must be equal"
     return workload

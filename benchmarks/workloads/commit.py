@@ -1,7 +1,8 @@
-"""What a tiny append and an open cost, on tables of few and of many fragments.
+"""Workload `commit`: time of a one-row append and of opening a table, by number of fragments.
 
-Our tables and pylance's are copies of one that is built here through `Table.commit`; deltalake's has as many
-adds in its log, folded into a checkpoint. Nothing of the fragments is read: this is about metadata.
+Our tables and pylance's are copies of one table that is built here through `Table.commit`; deltalake's has the same
+number of adds in its log, combined into a checkpoint. No fragment is read, because this workload measures metadata
+only.
 """
 
 import os
@@ -33,9 +34,9 @@ class Commit:
     summary = "append of one row, and open, by number of fragments"
     notes = (
         "each append opens the newest version by path, writes a data file and commits",
-        "the fragments hold one tiny file each, links to one; nobody reads them",
-        "delta's log is checkpointed before timing, and its open need not load the entry of every file",
-        "ours fsyncs three files and their directories; 'ours, no fsync' is the like for like with the peers",
+        "each fragment has one tiny file, all hard links to one; no system reads them",
+        "the Delta log is checkpointed before timing, and opening it does not load the entry of every file",
+        "ours fsyncs three files and their directories; compare 'ours, no fsync' with the peers",
     )
 
     def repetitions(self, scale: Scale) -> int:
@@ -50,33 +51,33 @@ class Commit:
 
     def cases(self, stage: Stage) -> Generator[Case, None, None]:
         for fragments in _FRAGMENTS[stage.scale]:
-            place = stage.workspace / str(fragments)
+            directory = stage.workspace / str(fragments)
             stage.log(f"building a table of {fragments} fragments")
-            _build_lance(place / "built", fragments)
-            yield _opens(place, fragments)
-            yield _appends(place, fragments)
-            shutil.rmtree(place)
+            _build_lance(directory / "built", fragments)
+            yield _open_case(directory, fragments)
+            yield _append_case(directory, fragments)
+            shutil.rmtree(directory)
 
 
 WORKLOAD = Commit()
 
 
-def _opens(place: Path, fragments: int) -> Case:
-    built = str(place / "built")
+def _open_case(directory: Path, fragments: int) -> Case:
+    built = str(directory / "built")
 
     def ours() -> Runner:
-        return _Repeated(lambda: Table.open(built), lambda: Table.open(built).count_rows())
+        return _RepeatedCall(lambda: Table.open(built), lambda: Table.open(built).count_rows())
 
     def pylance() -> Runner:
         import lance
 
-        return _Repeated(lambda: lance.dataset(built), lambda: lance.dataset(built).count_rows())
+        return _RepeatedCall(lambda: lance.dataset(built), lambda: lance.dataset(built).count_rows())
 
     def delta() -> Runner:
         from deltalake import DeltaTable
 
-        path = _build_delta(place / "delta-open", fragments)
-        return _Repeated(lambda: DeltaTable(path), lambda: _rows_of_delta(path))
+        path = _build_delta(directory / "delta-open", fragments)
+        return _RepeatedCall(lambda: DeltaTable(path), lambda: _count_delta_rows(path))
 
     return Case(
         f"open, {fragments} fragments",
@@ -89,11 +90,11 @@ def _opens(place: Path, fragments: int) -> Case:
     )
 
 
-def _appends(place: Path, fragments: int) -> Case:
+def _append_case(directory: Path, fragments: int) -> Case:
     def ours(durable: bool) -> Callable[[], Runner]:
         def enter() -> Runner:
-            path = _copied(place, f"ours-{durable}")
-            return _Repeated(
+            path = _copy_table(directory, f"ours-{durable}")
+            return _RepeatedCall(
                 lambda: Table.open(path, durable=durable).append(_ROW),
                 lambda: Table.open(path).count_rows(),
             )
@@ -103,16 +104,16 @@ def _appends(place: Path, fragments: int) -> Case:
     def pylance() -> Runner:
         import lance
 
-        path = _copied(place, "pylance")
-        return _Repeated(
+        path = _copy_table(directory, "pylance")
+        return _RepeatedCall(
             lambda: lance.write_dataset(_ROW, path, mode="append"), lambda: lance.dataset(path).count_rows()
         )
 
     def delta() -> Runner:
         from deltalake import write_deltalake
 
-        path = _build_delta(place / "delta", fragments)
-        return _Repeated(lambda: write_deltalake(path, _ROW, mode="append"), lambda: _rows_of_delta(path))
+        path = _build_delta(directory / "delta", fragments)
+        return _RepeatedCall(lambda: write_deltalake(path, _ROW, mode="append"), lambda: _count_delta_rows(path))
 
     return Case(
         f"append, {fragments} fragments",
@@ -127,8 +128,9 @@ def _appends(place: Path, fragments: int) -> Case:
 
 
 @dataclass(frozen=True, slots=True)
-class _Repeated:
-    """Calls that need nothing put back: an open leaves no trace, the next append goes on top of the last."""
+class _RepeatedCall:
+    """Runner that needs no preparation between calls: opening leaves no trace, and each append extends the last
+    version."""
 
     work: Callable[[], object]
     rows: Callable[[], int]
@@ -144,24 +146,27 @@ class _Repeated:
 
 
 def _build_lance(path: Path, fragments: int) -> None:
-    """All but two fragments come in one commit, whose manifest carries a copy of that long transaction; a
-    last small append makes a head without it. Their files are one file under many names."""
+    """Commit all but two fragments at once. The manifest of that version carries a copy of the long transaction, so a
+    last small append creates a head without it. All data files are hard links to one file."""
     table = Table.create(str(path), _ROW, durable=False)
-    same = tuple(_linked(path / "data", table.fragments[0], number) for number in range(fragments - 2))
-    if same:
-        table = table.commit(Append(same)).table
+    linked_fragments = tuple(
+        _link_fragment(path / "data", table.fragments[0], number) for number in range(fragments - 2)
+    )
+    if linked_fragments:
+        table = table.commit(Append(linked_fragments)).table
     if fragments > 1:
         table = table.append(_ROW).table
     assert len(table.fragments) == fragments
 
 
-def _copied(place: Path, name: str) -> str:
-    """Without the numbered files: nobody reads them, and a file system has no room for so many links to one."""
-    numbered = shutil.ignore_patterns("????????.lance")
-    return str(shutil.copytree(place / "built", place / name, ignore=numbered))
+def _copy_table(directory: Path, name: str) -> str:
+    """Copy the table without the hard links, which no system reads; a file system limits the number of links to one
+    file."""
+    is_link = shutil.ignore_patterns("????????.lance")
+    return str(shutil.copytree(directory / "built", directory / name, ignore=is_link))
 
 
-def _linked(data: Path, fragment: Fragment, number: int) -> Fragment:
+def _link_fragment(data: Path, fragment: Fragment, number: int) -> Fragment:
     (file,) = fragment.files
     name = f"{number:08}.lance"
     os.link(data / file.path, data / name)
@@ -175,18 +180,18 @@ def _linked(data: Path, fragment: Fragment, number: int) -> Fragment:
     return Fragment.of(files=[linked], physical_rows=fragment.physical_rows)
 
 
-def _build_delta(place: Path, fragments: int) -> str:
-    """The same number of adds; the files that the log names are never opened by an append."""
+def _build_delta(directory: Path, fragments: int) -> str:
+    """Create a Delta table with the same number of adds. An append never opens the files that the log names."""
     from deltalake import DeltaTable, write_deltalake
     from deltalake.transaction import AddAction, RemoveAction
 
-    path = str(place)
+    path = str(directory)
     write_deltalake(path, _ROW)
     if fragments > 1:
-        (real,) = place.glob("*.parquet")
+        (data_file,) = directory.glob("*.parquet")
         stats = '{"numRecords":1,"minValues":{"id":1},"maxValues":{"id":1},"nullCount":{"id":0}}'
         adds: list[AddAction | RemoveAction] = [
-            AddAction(f"part-{number:05d}-{real.name[11:]}", real.stat().st_size, {}, 0, True, stats)
+            AddAction(f"part-{number:05d}-{data_file.name[11:]}", data_file.stat().st_size, {}, 0, True, stats)
             for number in range(1, fragments)
         ]
         DeltaTable(path).create_write_transaction(adds, "append", DeltaTable(path).schema())
@@ -194,7 +199,7 @@ def _build_delta(place: Path, fragments: int) -> str:
     return path
 
 
-def _rows_of_delta(path: str) -> int:
+def _count_delta_rows(path: str) -> int:
     from deltalake import DeltaTable
 
     return sum(pa.table(DeltaTable(path).get_add_actions(flatten=True))["num_records"].to_pylist())

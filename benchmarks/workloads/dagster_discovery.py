@@ -1,4 +1,5 @@
-"""Ticks of the discovery sensor: over tables of which many have new versions, and over tables of which none has."""
+"""Workload `dagster_discovery`: time of a tick of the discovery sensor, over tables with many new versions and without
+any."""
 
 import time
 from collections.abc import Generator, Mapping
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import dagster as dg
 
-from benchmarks.appending import row
-from benchmarks.harness import Case, Entrant, Scale, Side, Stage, Told
+from benchmarks.appending import make_row
+from benchmarks.harness import CallFigures, Case, Entrant, Scale, Side, Stage
 from benchmarks.report import Facts
 from lance_assets import LanceTable, lance_discovery, lance_table
 from lance_core import Table
@@ -23,9 +24,9 @@ class DagsterDiscovery:
     name = "dagster_discovery"
     summary = "ticks of the discovery sensor over many tables"
     notes = (
-        "a tick is what the sensor's code does; Dagster stores its events afterwards, which store_ms says",
-        "idle: every table was looked through before and has no new version",
-        "tables and SQLite on the disk that is measured",
+        "a tick runs the sensor's code; Dagster stores its events afterwards, store_ms is that time",
+        "idle: every table was scanned before and has no new version",
+        "tables and SQLite are on the measured disk",
     )
 
     def repetitions(self, scale: Scale) -> int:
@@ -42,8 +43,8 @@ class DagsterDiscovery:
                 home = stage.workspace / f"dagster-{name}"
                 home.mkdir()
                 instance = stack.enter_context(dg.DagsterInstance.local_temp(str(home)))
-                stage.log(f"making {number} tables")
-                ticking = partial(_Ticking, instance, stage.workspace / name, number, new)
+                stage.log(f"creating {number} tables")
+                ticking = partial(_SensorRunner, instance, stage.workspace / name, number, new)
                 title = f"{name} tick, {number} tables" + (f" x {new} versions" if new else "")
                 yield Case(title, (Entrant("ours", Side.OURS, ticking),), warm_ups=1)
 
@@ -52,50 +53,50 @@ WORKLOAD = DagsterDiscovery()
 
 
 @dataclass
-class _Ticking:
+class _SensorRunner:
     instance: dg.DagsterInstance
-    place: Path
-    number: int
-    new: int
+    directory: Path
+    table_count: int
+    new_versions: int
     cursor: str | None = None
-    found: int = 0
+    event_count: int = 0
     tables: list[LanceTable] = field(default_factory=list)
     events: list[object] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        uris = {f"t{each}": str(self.place / f"t{each}") for each in range(self.number)}
+        uris = {f"t{number}": str(self.directory / f"t{number}") for number in range(self.table_count)}
         self.tables = [lance_table(name, uri=uri, discover=False) for name, uri in uris.items()]
         self.sensor = lance_discovery("lake", self.tables)
         for table in self.tables:
-            Table.create(table.uri, row(1), durable=False)
-        while self._tick():
-            self._store()
+            Table.create(table.uri, make_row(1), durable=False)
+        while self._evaluate_tick():
+            self._store_events()
 
     def before(self) -> None:
-        self._store()
-        for table in self.tables if self.new else ():
-            at = Table.open(table.uri, durable=False)
-            for _ in range(self.new):
-                at = at.append(row(1)).table
+        self._store_events()
+        for table in self.tables if self.new_versions else ():
+            current = Table.open(table.uri, durable=False)
+            for _ in range(self.new_versions):
+                current = current.append(make_row(1)).table
 
     def call(self) -> None:
-        self.found = self._tick()
+        self.event_count = self._evaluate_tick()
 
-    def told(self) -> Told:
+    def call_figures(self) -> CallFigures:
         start = time.perf_counter()
-        self._store()
-        return Told(counts={"events": self.found, "store_ms": round((time.perf_counter() - start) * 1000)})
+        self._store_events()
+        return CallFigures(counts={"events": self.event_count, "store_ms": round((time.perf_counter() - start) * 1000)})
 
     def facts(self) -> Facts:
-        return {"found": self.found}
+        return {"found": self.event_count}
 
-    def _tick(self) -> int:
+    def _evaluate_tick(self) -> int:
         context = dg.build_sensor_context(instance=self.instance, cursor=self.cursor)
         evaluated = self.sensor.evaluate_tick(context)
         self.cursor, self.events = evaluated.cursor, list(evaluated.asset_events)
         return len(self.events)
 
-    def _store(self) -> None:
+    def _store_events(self) -> None:
         for event in self.events:
             assert isinstance(event, dg.AssetMaterialization)
             self.instance.report_runless_asset_event(event)

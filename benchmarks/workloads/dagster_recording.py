@@ -1,4 +1,5 @@
-"""What it costs to put a version on the ledger, beyond what Dagster takes to store the key and the event alone."""
+"""Workload `dagster_recording`: time of recording a version in the ledger, compared with the time in which Dagster
+stores the partition key and the event alone."""
 
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from benchmarks.appending import row
+from benchmarks.appending import make_row
 from benchmarks.harness import Case, Entrant, Scale, Side, Stage
 from benchmarks.report import Facts
 from lance_assets import lance_table
@@ -24,11 +25,11 @@ _CALLS: Mapping[Scale, int] = {Scale.SMOKE: 2, Scale.DEFAULT: 20, Scale.FULL: 20
 
 class DagsterRecording:
     name = "dagster_recording"
-    summary = "put a version on the ledger, against the event log alone"
+    summary = "recording a version in the ledger, against the event log alone"
     notes = (
-        "ours: which table it is, a look, the partition's key, a claim, a look, the event, the run's tag",
-        "event log alone: the key and the event, as Dagster stores them; the difference is what recording adds",
-        "SQLite on the disk that is measured, one table and one run",
+        "ours: incarnation of the table, a check, the partition key, a claim, a check, the event, the tag of the run",
+        "event log alone: Dagster stores the key and the event; the difference is what recording adds",
+        "SQLite on the measured disk, one table and one run",
     )
 
     def repetitions(self, scale: Scale) -> int:
@@ -45,7 +46,7 @@ class DagsterRecording:
             run = instance.add_run(dg.DagsterRun(job_name="bench", status=dg.DagsterRunStatus.STARTED))
             entrants = tuple(
                 Entrant(
-                    name, side, partial(_Recording, instance, run, stage.workspace / word, is_ours=side is Side.OURS)
+                    name, side, partial(_RecordRunner, instance, run, stage.workspace / word, is_ours=side is Side.OURS)
                 )
                 for name, word, side in (("ours", "ours", Side.OURS), ("event log alone", "log", Side.PEER))
             )
@@ -56,7 +57,7 @@ WORKLOAD = DagsterRecording()
 
 
 class _Context:
-    """As much of a step as recording asks for."""
+    """The attributes of a step context that recording uses."""
 
     def __init__(self, instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
         self.instance, self.run = instance, run
@@ -67,21 +68,23 @@ class _Context:
 
 
 @dataclass
-class _Recording:
+class _RecordRunner:
     instance: dg.DagsterInstance
     run: dg.DagsterRun
-    place: Path
+    directory: Path
     is_ours: bool
     committed: Committed | None = None
 
     @property
     def ledger(self) -> Ledger:
-        return lance_table(self.place.name, uri=str(self.place)).ledger
+        return lance_table(self.directory.name, uri=str(self.directory)).ledger
 
     def before(self) -> None:
-        if not Table.exists(str(self.place)):
-            Table.create(str(self.place), row(1), durable=False)
-        self.committed = Table.open(str(self.place)).append(row(1), properties={"dagster.run_id": self.run.run_id})
+        if not Table.exists(str(self.directory)):
+            Table.create(str(self.directory), make_row(1), durable=False)
+        self.committed = Table.open(str(self.directory)).append(
+            make_row(1), properties={"dagster.run_id": self.run.run_id}
+        )
 
     def call(self) -> None:
         assert self.committed is not None

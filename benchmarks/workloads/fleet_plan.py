@@ -1,7 +1,8 @@
-"""What a round over a fleet costs where nothing is due: every table below a place found, opened and judged.
+"""Workload `fleet_plan`: time of a maintenance round over a fleet that executes nothing: it finds, opens and plans
+every table below a prefix.
 
-Tables are made once and copied, each with some versions and fragments. There is no peer for a plan; beside it stands
-opening the same tables and counting their fragments, by us and by pylance, which is what any plan begins with.
+The tables are copies of one table with some versions and fragments. No peer plans a fleet; the comparison is opening
+the same tables and counting their fragments with our library and with pylance, which every plan starts with.
 """
 
 import shutil
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from benchmarks.appending import row
+from benchmarks.appending import make_row
 from benchmarks.harness import Case, Entrant, Runner, Scale, Side, Stage
 from benchmarks.report import Facts
 from lance_assets.maintenance.maintenance_actions import survey_table
@@ -26,19 +27,19 @@ _TABLES: Mapping[Scale, tuple[int, ...]] = {
 }
 _REPETITIONS: Mapping[Scale, int] = {Scale.SMOKE: 1, Scale.DEFAULT: 3, Scale.FULL: 5}
 _VERSIONS = 20
-_IN_A_DIRECTORY = 100
-_AT_ONCE = 8
+_TABLES_PER_DIRECTORY = 100
+_THREADS = 8
 _POLICY = Maintenance(keep_for=timedelta(days=1), keep_versions=5)
-"""By which all versions but the newest five are due tomorrow, and the small files now."""
+"""Policy by which all versions but the newest five are due tomorrow, and the small files now."""
 
 
 class FleetPlan:
     name = "fleet_plan"
-    summary = "tables below a place found, surveyed and planned for maintenance"
+    summary = "finding, surveying and planning the maintenance of the tables below a prefix"
     notes = (
-        f"each table has {_VERSIONS} versions and fragments of one row; all are due, and nothing is done about it",
-        "ours: find_tables, Table.survey of each in eight threads, plan; names of versions, tags and branches too",
-        "peers: the same tables opened, and their fragments counted, their places known",
+        f"each table has {_VERSIONS} versions and fragments of one row; all are due for maintenance, none is executed",
+        "ours: find_tables, a survey of each table in eight threads (with versions, tags and branches), plan",
+        "peers: open the same tables, whose URIs are known, and count their fragments",
     )
 
     def repetitions(self, scale: Scale) -> int:
@@ -49,29 +50,29 @@ class FleetPlan:
 
     def cases(self, stage: Stage) -> Generator[Case, None, None]:
         first = stage.workspace / "first"
-        table = Table.create(first, row(1), durable=False)
+        table = Table.create(first, make_row(1), durable=False)
         while table.version < _VERSIONS:
-            table = table.append(row(int(table.version) + 1)).table
+            table = table.append(make_row(int(table.version) + 1)).table
         lake = stage.workspace / "lake"
-        made = 0
+        copied = 0
         for count in _TABLES[stage.scale]:
-            stage.log(f"copying {count - made} tables")
-            for number in range(made, count):
-                shutil.copytree(first, lake / f"d{number // _IN_A_DIRECTORY:03d}" / f"t{number:05d}")
-            made = count
-            yield _planned(lake, count)
+            stage.log(f"copying {count - copied} tables")
+            for number in range(copied, count):
+                shutil.copytree(first, lake / f"d{number // _TABLES_PER_DIRECTORY:03d}" / f"t{number:05d}")
+            copied = count
+            yield _plan_case(lake, count)
 
 
 WORKLOAD = FleetPlan()
 
 
 @dataclass(slots=True)
-class _Round:
+class _PlanRunner:
     work: Callable[[], int]
     fragments: int = 0
 
     def before(self) -> None:
-        """A plan leaves nothing behind."""
+        """Nothing to prepare: a plan leaves nothing behind."""
 
     def call(self) -> None:
         self.fragments = self.work()
@@ -80,39 +81,39 @@ class _Round:
         return {"fragments": self.fragments}
 
 
-def _planned(lake: Path, count: int) -> Case:
-    places = find_tables(str(lake)).tables
-    assert len(places) == count
+def _plan_case(lake: Path, count: int) -> Case:
+    uris = find_tables(str(lake)).tables
+    assert len(uris) == count
     now = datetime.now(UTC) + timedelta(days=2)
 
     def survey(uri: str) -> int:
-        found = survey_table(Table.open(uri), _POLICY, now)
-        due = plan_maintenance(found, _POLICY)
-        assert due.compact, "one row in a fragment"
-        return found.fragments
+        statistics = survey_table(Table.open(uri), _POLICY, now)
+        due = plan_maintenance(statistics, _POLICY)
+        assert due.compact, "every fragment has one row, so compaction must be due"
+        return statistics.fragments
 
-    def planned() -> int:
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
+    def plan_all() -> int:
+        with ThreadPoolExecutor(_THREADS) as threads:
             return sum(threads.map(survey, find_tables(str(lake)).tables))
 
-    def opened() -> int:
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
-            return sum(threads.map(lambda uri: len(Table.open(uri).fragments), places))
+    def open_all() -> int:
+        with ThreadPoolExecutor(_THREADS) as threads:
+            return sum(threads.map(lambda uri: len(Table.open(uri).fragments), uris))
 
     def pylance() -> Runner:
         import lance
 
-        def theirs() -> int:
-            with ThreadPoolExecutor(_AT_ONCE) as threads:
-                return sum(threads.map(lambda uri: len(lance.dataset(uri).get_fragments()), places))
+        def open_all_by_pylance() -> int:
+            with ThreadPoolExecutor(_THREADS) as threads:
+                return sum(threads.map(lambda uri: len(lance.dataset(uri).get_fragments()), uris))
 
-        return _Round(theirs)
+        return _PlanRunner(open_all_by_pylance)
 
     return Case(
         f"plan, {count} tables",
         (
-            Entrant("ours", Side.OURS, lambda: _Round(planned)),
-            Entrant("ours, opening alone", Side.PEER, lambda: _Round(opened)),
+            Entrant("ours", Side.OURS, lambda: _PlanRunner(plan_all)),
+            Entrant("ours, opening alone", Side.PEER, lambda: _PlanRunner(open_all)),
             Entrant("pylance, opening alone", Side.PEER, pylance, needs=("pylance",)),
         ),
         warm_ups=0,

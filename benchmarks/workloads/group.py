@@ -1,13 +1,12 @@
-"""Threads of one process that append to one table, beside one thread that does the same work alone: what is queued up
-at the same moment can share a commit.
-"""
+"""Workload `group`: group commit of threads in one process that append to one table, compared with one thread that
+makes all appends."""
 
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.appending import OURS, OURS_NO_FSYNC, PYLANCE, Library, System, row
+from benchmarks.appending import OURS, OURS_NO_FSYNC, PYLANCE, Library, System, make_row
 from benchmarks.harness import Case, Entrant, Runner, Scale, Side, Stage
 from benchmarks.report import Facts
 
@@ -20,9 +19,9 @@ class Group:
     name = "group"
     summary = "threads of one process that append one row at a time to one table"
     notes = (
-        "every system makes the same number of appends, by threads or by one; each opens the newest version by path",
-        "x 'one thread': how much of the time of one thread; the reciprocal is the gain in rate",
-        "of peers, only their threads take part",
+        "every system makes the same number of appends; each append opens the newest version by path",
+        "x 'one thread': time relative to one thread; its reciprocal is the gain in rate",
+        "peers take part with many threads only",
     )
 
     def repetitions(self, scale: Scale) -> int:
@@ -41,9 +40,9 @@ class Group:
                 yield Case(
                     case,
                     (
-                        Entrant("ours", Side.OURS, _entering(place, system, threads, appends)),
-                        Entrant("one thread", Side.PEER, _entering(place, system, 1, appends)),
-                        Entrant("pylance", Side.PEER, _entering(place, PYLANCE, threads, appends), PYLANCE.needs),
+                        Entrant("ours", Side.OURS, _runner_factory(place, system, threads, appends)),
+                        Entrant("one thread", Side.PEER, _runner_factory(place, system, 1, appends)),
+                        Entrant("pylance", Side.PEER, _runner_factory(place, PYLANCE, threads, appends), PYLANCE.needs),
                     ),
                 )
 
@@ -52,8 +51,8 @@ WORKLOAD = Group()
 
 
 @dataclass
-class _Threads:
-    place: Path
+class _ThreadsRunner:
+    directory: Path
     system: System
     library: Library
     threads: int
@@ -63,20 +62,20 @@ class _Threads:
 
     def before(self) -> None:
         self._calls += 1
-        self._uri = str(self.place / f"{self.system.name}-{self.threads}-{self._calls}")
+        self._uri = str(self.directory / f"{self.system.name}-{self.threads}-{self._calls}")
         self.library.create(self._uri, {})
 
     def call(self) -> None:
         with ThreadPoolExecutor(self.threads) as pool:
             for _ in pool.map(
-                lambda number: self.library.append(self._uri, row(number), {}, None), range(self.appends)
+                lambda number: self.library.append(self._uri, make_row(number), {}, None), range(self.appends)
             ):
                 pass
 
     def facts(self) -> Facts:
-        ids = self.library.ids(self._uri, {})
+        ids = self.library.read_ids(self._uri, {})
         return {"rows": len(ids), "distinct": len(set(ids))}
 
 
-def _entering(place: Path, system: System, threads: int, appends: int) -> Callable[[], Runner]:
-    return lambda: _Threads(place, system, system.load(), threads, appends)
+def _runner_factory(directory: Path, system: System, threads: int, appends: int) -> Callable[[], Runner]:
+    return lambda: _ThreadsRunner(directory, system, system.load(), threads, appends)

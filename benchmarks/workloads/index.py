@@ -1,7 +1,7 @@
-"""What indices cost to build, and what asking one costs that is open.
+"""Workload `index`: time of index builds, and of queries against an open index.
 
-Ours and pylance's work on the same data files, each on a table of links to them that is made anew before every build;
-pylance says of both what it finds through the index. A build is a line of `_BUILDS`, a question one of `_QUESTIONS`.
+Ours and pylance's builds use the same data files, each in a table of hard links that is recreated before every build;
+pylance reports for both what it finds through the index. A build is a line of `_BUILDS`, a query one of `_QUERIES`.
 """
 
 import os
@@ -30,18 +30,18 @@ _REPETITIONS: Mapping[Scale, int] = {Scale.SMOKE: 1, Scale.DEFAULT: 5, Scale.FUL
 _ROWS_PER_BATCH = 1_000_000
 _SEED = 11
 _NEEDS = ("pylance",)
-_QUESTIONS_IN_A_CALL = 20
+_QUERIES_PER_CALL = 20
 _FACTOR = 2_654_435_761
-"""A prime: numbers times it have every beginning."""
+"""A prime; multiples of it start with every digit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Build:
     kind: str
     column: str
-    what: str
+    description: str
     condition: str
-    """Pylance answers it through the index of either."""
+    """Condition that pylance answers through either index."""
 
 
 _BUILDS = (
@@ -56,33 +56,33 @@ _BUILDS = (
 )
 
 
-def _list(value: int) -> str:
+def _list_condition(value: int) -> str:
     return f"shuffled IN ({', '.join(str(value * _FACTOR % (9973 + number)) for number in range(100))})"
 
 
-_QUESTIONS: Mapping[str, tuple[_Build, Callable[[int], str]]] = {
+_QUERIES: Mapping[str, tuple[_Build, Callable[[int], str]]] = {
     "equality": (_BUILDS[0], lambda value: f"shuffled = {value}"),
     "a range of 1,000": (_BUILDS[0], lambda value: f"shuffled >= {value} AND shuffled < {value + 1000}"),
-    "a list of 100": (_BUILDS[0], _list),
+    "a list of 100": (_BUILDS[0], _list_condition),
     "1 of 1,000 values": (_BUILDS[3], lambda value: f"of_1000 = {value % 1000}"),
 }
 
 
 class Index:
     name = "index"
-    summary = "builds of indices, and questions to an index that is open"
+    summary = "index builds, and queries against an open index"
     notes = (
-        "builds: from a table of one process, commit included, to files that are written and not flushed to the disk",
-        "to_table: the whole way of both, parser and planner included",
-        "other questions: ours is the open segment alone, without parser and planner, pylance's a query for row ids",
-        "the dataset and the segment stay open from question to question",
+        "builds: by one process, commit included, to files that are written but not flushed to disk",
+        "to_table: the whole query of both, parser and planner included",
+        "other queries: ours searches the open segment without parser and planner, pylance runs a query for row ids",
+        "the dataset and the segment stay open between queries",
     )
 
     def repetitions(self, scale: Scale) -> int:
         return _REPETITIONS[scale]
 
     def parameters(self, scale: Scale) -> Mapping[str, int]:
-        return {"rows": _ROWS[scale], "questions_in_a_call": _QUESTIONS_IN_A_CALL}
+        return {"rows": _ROWS[scale], "questions_in_a_call": _QUERIES_PER_CALL}
 
     def cases(self, stage: Stage) -> Generator[Case, None, None]:
         place, rows = stage.workspace / "table", _ROWS[stage.scale]
@@ -90,33 +90,42 @@ class Index:
         Table.create(str(place), pa.RecordBatchReader.from_batches(_SCHEMA, _batches(rows)), durable=False)
         for build in _BUILDS:
             yield Case(
-                f"{build.kind} of {build.what}",
+                f"{build.kind} of {build.description}",
                 (
-                    Entrant("ours", Side.OURS, partial(_Building, place, "ours", build, _build_ours)),
-                    Entrant("pylance", Side.PEER, partial(_Building, place, "pylance", build, _build_theirs), _NEEDS),
+                    Entrant("ours", Side.OURS, partial(_BuildRunner, place, "ours", build, _build_ours)),
+                    Entrant(
+                        "pylance", Side.PEER, partial(_BuildRunner, place, "pylance", build, _build_pylance), _NEEDS
+                    ),
                 ),
             )
-        for what, (build, question) in _QUESTIONS.items():
-            asked = place.with_name(f"asked-{build.kind}-{build.column}")
-            if not asked.exists():
-                _link(place, asked)
-                _build_theirs(str(asked), build)
+        for description, (build, condition) in _QUERIES.items():
+            indexed = place.with_name(f"indexed-{build.kind}-{build.column}")
+            if not indexed.exists():
+                _link_table(place, indexed)
+                _build_pylance(str(indexed), build)
             yield Case(
-                f"{build.kind}, {what}",
+                f"{build.kind}, {description}",
                 (
-                    Entrant("ours", Side.OURS, partial(_Asking, asked, question, rows, _asking_ours)),
-                    Entrant("pylance", Side.PEER, partial(_Asking, asked, question, rows, _asking_theirs), _NEEDS),
+                    Entrant("ours", Side.OURS, partial(_QueryRunner, indexed, condition, rows, _open_our_segment)),
+                    Entrant(
+                        "pylance",
+                        Side.PEER,
+                        partial(_QueryRunner, indexed, condition, rows, _open_pylance_scanner),
+                        _NEEDS,
+                    ),
                 ),
                 calls=5,
                 warm_ups=2,
             )
-        build, question = _QUESTIONS["equality"]
-        asked = place.with_name(f"asked-{build.kind}-{build.column}")
+        build, condition = _QUERIES["equality"]
+        indexed = place.with_name(f"indexed-{build.kind}-{build.column}")
         yield Case(
             "to_table of one row, another each time",
             (
-                Entrant("ours", Side.OURS, partial(_Asking, asked, question, rows, _reading_ours)),
-                Entrant("pylance", Side.PEER, partial(_Asking, asked, question, rows, _reading_theirs), _NEEDS),
+                Entrant("ours", Side.OURS, partial(_QueryRunner, indexed, condition, rows, _open_our_table)),
+                Entrant(
+                    "pylance", Side.PEER, partial(_QueryRunner, indexed, condition, rows, _open_pylance_dataset), _NEEDS
+                ),
             ),
             calls=5,
             warm_ups=2,
@@ -153,17 +162,17 @@ def _batches(rows: int) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
 
-def _link(place: Path, other: Path) -> None:
-    """Files of a table are never changed, so that two tables may have them."""
-    shutil.rmtree(other, ignore_errors=True)
-    shutil.copytree(place, other, copy_function=os.link)
+def _link_table(source: Path, target: Path) -> None:
+    """Copy the table by hard links; data files are immutable, so two tables can share them."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target, copy_function=os.link)
 
 
 def _build_ours(uri: str, build: _Build) -> None:
     Table.open(uri, durable=False).create_index(build.column, build.kind)
 
 
-def _build_theirs(uri: str, build: _Build) -> None:
+def _build_pylance(uri: str, build: _Build) -> None:
     import lance
 
     kind: Any = build.kind
@@ -171,18 +180,18 @@ def _build_theirs(uri: str, build: _Build) -> None:
 
 
 @dataclass(slots=True)
-class _Building:
-    place: Path
+class _BuildRunner:
+    source: Path
     system: str
     build: _Build
     work: Callable[[str, _Build], None]
 
     @property
     def uri(self) -> Path:
-        return self.place.with_name(f"{self.system}-{self.build.kind}-{self.build.column}")
+        return self.source.with_name(f"{self.system}-{self.build.kind}-{self.build.column}")
 
     def before(self) -> None:
-        _link(self.place, self.uri)
+        _link_table(self.source, self.uri)
 
     def call(self) -> None:
         self.work(str(self.uri), self.build)
@@ -191,58 +200,59 @@ class _Building:
         import lance
 
         scanner = lance.dataset(str(self.uri)).scanner(columns=[], with_row_id=True, filter=self.build.condition)
-        found = {"through an index": "ScalarIndexQuery" in scanner.explain_plan(), "rows": scanner.to_table().num_rows}
+        facts = {"through an index": "ScalarIndexQuery" in scanner.explain_plan(), "rows": scanner.to_table().num_rows}
         shutil.rmtree(self.uri)
-        return found
+        return facts
 
 
 @dataclass(slots=True)
-class _Asking:
-    """The same questions of all, others in each call."""
+class _QueryRunner:
+    """Runner of queries. All systems get the same queries, and each call gets different ones."""
 
-    place: Path
-    question: Callable[[int], str]
+    directory: Path
+    condition: Callable[[int], str]
     rows: int
-    opened: Callable[[str], tuple[Callable[[str], Any], Callable[[Any], int]]]
-    """What a question is to it, and how many rows it finds."""
-    _ask: tuple[Callable[[str], Any], Callable[[Any], int]] | None = None
+    open_system: Callable[[str], tuple[Callable[[str], Any], Callable[[Any], int]]]
+    """Function that opens the table at a URI, and returns a function that prepares a query and one that returns its
+    number of rows."""
+    _system: tuple[Callable[[str], Any], Callable[[Any], int]] | None = None
     _calls: int = 0
-    _questions: list[Any] = field(default_factory=list)
-    _found: int = 0
+    _queries: list[Any] = field(default_factory=list)
+    _row_count: int = 0
 
     def before(self) -> None:
-        self._ask = self._ask or self.opened(str(self.place))
+        self._system = self._system or self.open_system(str(self.directory))
         self._calls += 1
-        values = np.random.default_rng(self._calls).integers(0, self.rows, _QUESTIONS_IN_A_CALL)
-        self._questions = [self._ask[0](self.question(int(value))) for value in values]
+        values = np.random.default_rng(self._calls).integers(0, self.rows, _QUERIES_PER_CALL)
+        self._queries = [self._system[0](self.condition(int(value))) for value in values]
 
     def call(self) -> None:
-        assert self._ask is not None
-        self._found = sum(map(self._ask[1], self._questions))
+        assert self._system is not None
+        self._row_count = sum(map(self._system[1], self._queries))
 
     def facts(self) -> Facts:
-        return {"rows found": self._found}
+        return {"rows found": self._row_count}
 
 
-def _asking_ours(uri: str) -> tuple[Callable[[str], Leaf], Callable[[Leaf], int]]:
+def _open_our_segment(uri: str) -> tuple[Callable[[str], Leaf], Callable[[Leaf], int]]:
     base = load_latest(locate(uri))
     coverage = Coverage(base)
-    (standing,) = coverage.segments
-    assert standing.kind is not None
+    (segment_coverage,) = coverage.segments
+    assert segment_coverage.kind is not None
     schema = base.manifest.schema.arrow
-    segment = coverage.segment_of(standing.metadata)
-    (column,) = (schema.field(name) for name in schema.names if standing.metadata.name == f"{name}_idx")
-    searcher = standing.kind.open(segment, column)
+    segment = coverage.segment_of(segment_coverage.metadata)
+    (column,) = (schema.field(name) for name in schema.names if segment_coverage.metadata.name == f"{name}_idx")
+    searcher = segment_coverage.kind.open(segment, column)
 
-    def ask(leaf: Leaf) -> int:
-        found = searcher.search(leaf)
-        assert found is not None
-        return len(found.rows)
+    def query(leaf: Leaf) -> int:
+        matches = searcher.search(leaf)
+        assert matches is not None
+        return len(matches.rows)
 
-    return lambda sql: _leaf(Predicate.parse(sql, schema).tree), ask
+    return lambda sql: _as_leaf(Predicate.parse(sql, schema).tree), query
 
 
-def _leaf(tree: Node) -> Leaf:
+def _as_leaf(tree: Node) -> Leaf:
     if isinstance(tree, And):
         low, high = tree.operands
         assert isinstance(low, Comparison)
@@ -252,19 +262,19 @@ def _leaf(tree: Node) -> Leaf:
     return tree
 
 
-def _asking_theirs(uri: str) -> tuple[Callable[[str], str], Callable[[str], int]]:
+def _open_pylance_scanner(uri: str) -> tuple[Callable[[str], str], Callable[[str], int]]:
     import lance
 
     dataset = lance.dataset(uri)
     return str, lambda sql: dataset.scanner(columns=[], with_row_id=True, filter=sql).to_table().num_rows
 
 
-def _reading_ours(uri: str) -> tuple[Callable[[str], str], Callable[[str], int]]:
+def _open_our_table(uri: str) -> tuple[Callable[[str], str], Callable[[str], int]]:
     table = Table.open(uri)
     return str, lambda sql: table.to_table([_BUILDS[0].column], sql).num_rows
 
 
-def _reading_theirs(uri: str) -> tuple[Callable[[str], str], Callable[[str], int]]:
+def _open_pylance_dataset(uri: str) -> tuple[Callable[[str], str], Callable[[str], int]]:
     import lance
 
     dataset = lance.dataset(uri)

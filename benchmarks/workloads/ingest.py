@@ -1,7 +1,8 @@
-"""Parquet files into a table, read inside of Spark's tasks, against Spark rewriting the same files as Parquet.
+"""Workload `ingest`: loads Parquet files into a table within Spark tasks, compared with Spark rewriting the same files
+as Parquet.
 
-Rows as wide as TPC-H's lineitem, from `benchmarks/inputs.py`. pylance writes the same files from a pyarrow dataset, in
-one process: what is possible without Spark.
+The rows are as wide as TPC-H's lineitem and come from `benchmarks/inputs.py`. pylance writes the same files from a
+pyarrow dataset in one process, which shows what is possible without Spark.
 """
 
 import shutil
@@ -31,9 +32,9 @@ class Ingest:
     name = "ingest"
     summary = "Parquet files into a table, against Spark writing them as Parquet and pylance as a dataset"
     notes = (
-        "ours ingests into an empty table that is there, and records which files it took",
+        "ours ingests into an existing empty table, and records the ingested files",
         "ours fsyncs its files; Spark's writer and pylance do not",
-        "one session of ours, local[*], default configuration; pylance runs in the driver's process, with all cores",
+        "one session, local[*], default configuration; pylance runs in the driver's process, with all cores",
     )
 
     def repetitions(self, scale: Scale) -> int:
@@ -43,9 +44,9 @@ class Ingest:
         return {"lineitem_rows": _ROWS[scale]}
 
     def cases(self, stage: Stage) -> Generator[Case, None, None]:
-        stage.log("making the rows, or finding them made")
+        stage.log("generating the rows, or reusing cached ones")
         rows = _ROWS[stage.scale]
-        files = inputs.lineitem(stage.kept, rows)
+        files = inputs.lineitem_files(stage.input_cache, rows)
         stage.log("starting Spark")
         spark = open_session(SparkSettings(master="local[*]", conf=_QUIET, log_level="ERROR"))
         try:
@@ -67,51 +68,51 @@ WORKLOAD = Ingest()
 
 @dataclass(frozen=True, slots=True)
 class _Ours:
-    place: Path
+    directory: Path
     files: Path
     spark: SparkSession
 
     def before(self) -> None:
-        shutil.rmtree(self.place, ignore_errors=True)
-        Table.create(str(self.place), pq.read_schema(next(self.files.glob("*.parquet"))).remove_metadata())
+        shutil.rmtree(self.directory, ignore_errors=True)
+        Table.create(str(self.directory), pq.read_schema(next(self.files.glob("*.parquet"))).remove_metadata())
 
     def call(self) -> None:
-        ingest(self.spark, str(self.files), str(self.place))
+        ingest(self.spark, str(self.files), str(self.directory))
 
     def facts(self) -> Facts:
-        prices = Table.open(str(self.place)).to_table(columns=[_COLUMN])[_COLUMN]
+        prices = Table.open(str(self.directory)).to_table(columns=[_COLUMN])[_COLUMN]
         return {"rows": len(prices), "sum of prices": str(pc.sum(prices).as_py())}
 
 
 @dataclass(frozen=True, slots=True)
 class _Parquet:
-    place: Path
+    directory: Path
     files: Path
     spark: SparkSession
 
     def before(self) -> None:
-        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def call(self) -> None:
-        self.spark.read.parquet(str(self.files)).write.mode("append").parquet(str(self.place))
+        self.spark.read.parquet(str(self.files)).write.mode("append").parquet(str(self.directory))
 
     def facts(self) -> Facts:
-        prices = pq.read_table(self.place, columns=[_COLUMN])[_COLUMN]
+        prices = pq.read_table(self.directory, columns=[_COLUMN])[_COLUMN]
         return {"rows": len(prices), "sum of prices": str(pc.sum(prices).as_py())}
 
 
 @dataclass(frozen=True, slots=True)
 class _Pylance:
-    place: Path
+    directory: Path
     files: Path
 
     def before(self) -> None:
-        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def call(self) -> None:
         source = ds.dataset(str(self.files), format="parquet")
-        lance.write_dataset(source.to_batches(), str(self.place), schema=source.schema, data_storage_version="2.2")
+        lance.write_dataset(source.to_batches(), str(self.directory), schema=source.schema, data_storage_version="2.2")
 
     def facts(self) -> Facts:
-        prices = lance.dataset(str(self.place)).to_table(columns=[_COLUMN])[_COLUMN]
+        prices = lance.dataset(str(self.directory)).to_table(columns=[_COLUMN])[_COLUMN]
         return {"rows": len(prices), "sum of prices": str(pc.sum(prices).as_py())}

@@ -1,6 +1,7 @@
-"""One more column, computed from another by a Python function: beside Spark rewriting its Parquet files to have it.
+"""Workload `map_columns`: adds a column computed by a Python function, compared with Spark rewriting its Parquet files
+with that column.
 
-Spark computes it in SQL, without Python; but a Parquet file has no place for a column that comes later.
+Spark computes the column in SQL, without Python; but a Parquet file cannot take a column later.
 """
 
 import shutil
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks import inputs
-from benchmarks.harness import Case, Entrant, Scale, Side, Stage, Told
+from benchmarks.harness import CallFigures, Case, Entrant, Scale, Side, Stage
 from benchmarks.report import Facts
 from lance_assets.spark import SparkSettings, map_columns, open_session
 from lance_core import Table
@@ -27,22 +28,22 @@ _SCHEMA = pa.schema([pa.field("y", pa.float64())])
 
 class MapColumns:
     name = "map_columns"
-    summary = "a computed float column for a table that is there, against rewriting Parquet"
+    summary = "a computed float column for an existing table, against rewriting Parquet"
     notes = (
-        "four columns, of which one is read; rows_per_fragment are those of our files",
+        "four columns, one of which is read; rows_per_fragment applies to our files",
         "ours runs a Python function over Arrow batches and fsyncs; Spark evaluates its own SQL and does not",
-        "one session of ours, local[*], default configuration",
+        "one Spark session of ours, local[*], default configuration",
     )
 
     def repetitions(self, scale: Scale) -> int:
         return _REPETITIONS[scale]
 
     def parameters(self, scale: Scale) -> Mapping[str, int]:
-        return {"rows": _ROWS[scale], "rows_per_fragment": _per_fragment(scale)}
+        return {"rows": _ROWS[scale], "rows_per_fragment": _rows_per_fragment(scale)}
 
     def cases(self, stage: Stage) -> Generator[Case, None, None]:
-        stage.log("making the rows, or finding them made")
-        rows, source = _ROWS[stage.scale], inputs.events(stage.kept, _ROWS[stage.scale])
+        stage.log("generating the rows, or reusing cached ones")
+        rows, source = _ROWS[stage.scale], inputs.event_files(stage.input_cache, _ROWS[stage.scale])
         stage.log("starting Spark")
         spark = open_session(
             SparkSettings(master="local[*]", conf={"spark.ui.showConsoleProgress": False}, log_level="ERROR")
@@ -51,7 +52,7 @@ class MapColumns:
             yield Case(
                 f"a float column for {rows} rows",
                 (
-                    Entrant("ours", Side.OURS, lambda: _ours(spark, source, stage)),
+                    Entrant("ours", Side.OURS, lambda: _enter_ours(spark, source, stage)),
                     Entrant("Spark Parquet", Side.PEER, lambda: _Parquet(spark, source, stage.workspace / "parquet")),
                 ),
             )
@@ -62,17 +63,17 @@ class MapColumns:
 WORKLOAD = MapColumns()
 
 
-def _per_fragment(scale: Scale) -> int:
+def _rows_per_fragment(scale: Scale) -> int:
     return max(1, min(1_000_000, _ROWS[scale] // 4))
 
 
-def _doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _double(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch({"y": pc.multiply(batch["x"], 2.0)})
 
 
-def _ours(spark: SparkSession, source: Path, stage: Stage) -> "_Ours":
+def _enter_ours(spark: SparkSession, source: Path, stage: Stage) -> "_Ours":
     uri = str(stage.workspace / "table")
-    Table.create(uri, pq.read_table(source), max_rows_per_file=_per_fragment(stage.scale))
+    Table.create(uri, pq.read_table(source), max_rows_per_file=_rows_per_fragment(stage.scale))
     return _Ours(spark, uri)
 
 
@@ -88,10 +89,10 @@ class _Ours:
             table.drop_columns(["y"])
 
     def call(self) -> None:
-        self._written = map_columns(self.spark, self.uri, _doubled, read_columns=["x"], schema=_SCHEMA).bytes
+        self._written = map_columns(self.spark, self.uri, _double, read_columns=["x"], schema=_SCHEMA).bytes
 
-    def told(self) -> Told:
-        return Told(counts={"bytes written": self._written})
+    def call_figures(self) -> CallFigures:
+        return CallFigures(counts={"bytes written": self._written})
 
     def facts(self) -> Facts:
         values = Table.open(self.uri).to_table(columns=["y"])["y"]
@@ -102,18 +103,20 @@ class _Ours:
 class _Parquet:
     spark: SparkSession
     source: Path
-    place: Path
+    directory: Path
 
     def before(self) -> None:
-        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def call(self) -> None:
         rows = self.spark.read.parquet(str(self.source))
-        rows.withColumn("y", F.col("x") * 2.0).write.parquet(str(self.place))
+        rows.withColumn("y", F.col("x") * 2.0).write.parquet(str(self.directory))
 
-    def told(self) -> Told:
-        return Told(counts={"bytes written": sum(file.stat().st_size for file in self.place.glob("*.parquet"))})
+    def call_figures(self) -> CallFigures:
+        return CallFigures(
+            counts={"bytes written": sum(file.stat().st_size for file in self.directory.glob("*.parquet"))}
+        )
 
     def facts(self) -> Facts:
-        values = pq.read_table(self.place, columns=["y"])["y"]
+        values = pq.read_table(self.directory, columns=["y"])["y"]
         return {"rows": len(values), "sum": str(pc.sum(values).as_py())}

@@ -1,6 +1,7 @@
-"""A column from other rows, merged into a table by key and by address, beside pylance's merge in memory.
+"""Workload `merge_columns`: merges a column from other rows into a table by key and by row address, compared with
+pylance's merge in memory.
 
-Both read the same Parquet files, whose rows are in another order than the table's.
+Both systems read the same Parquet files, whose rows are in a different order than those of the table.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -26,22 +27,22 @@ class MergeColumns:
     name = "merge_columns"
     summary = "a column merged by key and by row address, against pylance's merge"
     notes = (
-        "the data is read from Parquet within every time; as many rows as the table has, in another order",
+        "each call reads its data from Parquet: as many rows as the table, in a different order",
         "ours shuffles and spills, and holds no rows on the driver; pylance holds the data in memory",
-        "one session of ours, local[*], default configuration",
+        "one Spark session of ours, local[*], default configuration",
     )
 
     def repetitions(self, scale: Scale) -> int:
         return _REPETITIONS[scale]
 
     def parameters(self, scale: Scale) -> Mapping[str, int]:
-        return {"rows": _ROWS[scale], "rows_per_fragment": _per_fragment(scale)}
+        return {"rows": _ROWS[scale], "rows_per_fragment": _rows_per_fragment(scale)}
 
     def cases(self, stage: Stage) -> Generator[Case, None, None]:
-        stage.log("making the rows, or finding them made")
+        stage.log("generating the rows, or reusing cached ones")
         rows = _ROWS[stage.scale]
-        events = inputs.events(stage.kept, rows)
-        scores = inputs.scores(stage.kept, rows, _per_fragment(stage.scale))
+        events = inputs.event_files(stage.input_cache, rows)
+        scores = inputs.score_files(stage.input_cache, rows, _rows_per_fragment(stage.scale))
         stage.log("starting Spark")
         spark = open_session(
             SparkSettings(master="local[*]", conf={"spark.ui.showConsoleProgress": False}, log_level="ERROR")
@@ -51,8 +52,10 @@ class MergeColumns:
                 yield Case(
                     f"{'by address' if on == '_rowaddr' else 'by key'}, {rows} rows",
                     (
-                        Entrant("ours", Side.OURS, _entering(stage, events, scores, on, spark)),
-                        Entrant("pylance", Side.PEER, _entering(stage, events, scores, on, None), needs=("pylance",)),
+                        Entrant("ours", Side.OURS, _runner_factory(stage, events, scores, on, spark)),
+                        Entrant(
+                            "pylance", Side.PEER, _runner_factory(stage, events, scores, on, None), needs=("pylance",)
+                        ),
                     ),
                 )
         finally:
@@ -62,21 +65,23 @@ class MergeColumns:
 WORKLOAD = MergeColumns()
 
 
-def _per_fragment(scale: Scale) -> int:
+def _rows_per_fragment(scale: Scale) -> int:
     return max(1, min(1_000_000, _ROWS[scale] // 4))
 
 
-def _entering(stage: Stage, events: Path, scores: Path, on: str, spark: SparkSession | None) -> Callable[[], Runner]:
+def _runner_factory(
+    stage: Stage, events: Path, scores: Path, on: str, spark: SparkSession | None
+) -> Callable[[], Runner]:
     def enter() -> Runner:
         uri = str(stage.workspace / f"{'pylance' if spark is None else 'ours'}-{on}")
-        Table.create(uri, pq.read_table(events), max_rows_per_file=_per_fragment(stage.scale))
+        Table.create(uri, pq.read_table(events), max_rows_per_file=_rows_per_fragment(stage.scale))
         return _Pylance(uri, scores, on) if spark is None else _Ours(uri, scores, on, spark)
 
     return enter
 
 
 @dataclass
-class _Merging:
+class _MergeRunner:
     uri: str
     scores: Path
     on: str
@@ -87,13 +92,19 @@ class _Merging:
             table.drop_columns(["score"])
 
     def facts(self) -> Facts:
-        found = Table.open(self.uri).to_table(columns=["id", "score"])
-        wrong = pc.not_equal(pc.cast(found["score"], pa.int64()), pc.subtract(found["id"], _thousands(found["id"])))
-        return {"rows": found.num_rows, "wrong": int(pc.sum(wrong).as_py() or 0), "nulls": found["score"].null_count}
+        columns = Table.open(self.uri).to_table(columns=["id", "score"])
+        wrong = pc.not_equal(
+            pc.cast(columns["score"], pa.int64()), pc.subtract(columns["id"], _round_down_to_thousands(columns["id"]))
+        )
+        return {
+            "rows": columns.num_rows,
+            "wrong": int(pc.sum(wrong).as_py() or 0),
+            "nulls": columns["score"].null_count,
+        }
 
 
 @dataclass
-class _Ours(_Merging):
+class _Ours(_MergeRunner):
     spark: SparkSession
 
     def call(self) -> None:
@@ -101,7 +112,7 @@ class _Ours(_Merging):
 
 
 @dataclass
-class _Pylance(_Merging):
+class _Pylance(_MergeRunner):
     def call(self) -> None:
         import lance
 
@@ -111,5 +122,5 @@ class _Pylance(_Merging):
         lance.dataset(self.uri).merge(data, left_on=self.on)
 
 
-def _thousands(ids: pa.ChunkedArray) -> pa.ChunkedArray:
+def _round_down_to_thousands(ids: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.multiply(pc.divide(ids, 1000), 1000)

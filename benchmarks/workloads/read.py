@@ -1,8 +1,8 @@
-"""What reading costs: whole tables, a few columns, few rows, windows, fields of structs, rows picked by number, and
-many small fragments.
+"""Workload `read`: time of scans of whole tables, of a few columns, few rows and row windows, of struct fields, of
+rows by number, and of many small fragments.
 
-Ours and pylance's read the same table, written here by ours. Everything is read into memory as one Arrow table. What
-the files cost to open is part of it: each call opens the table anew.
+Ours and pylance read the same table, which ours writes, into one Arrow table in memory. Each call opens the table
+again, so the time includes opening the files.
 """
 
 import shutil
@@ -27,7 +27,7 @@ _ROWS_TO_TAKE_FROM: Mapping[Scale, int] = {Scale.SMOKE: 5_000, Scale.DEFAULT: 2_
 _SMALL_FRAGMENTS: Mapping[Scale, int] = {Scale.SMOKE: 20, Scale.DEFAULT: 1_000, Scale.FULL: 1_000}
 _REPETITIONS: Mapping[Scale, int] = {Scale.SMOKE: 1, Scale.DEFAULT: 5, Scale.FULL: 7}
 _ROWS_PER_SMALL_FRAGMENT = 1_000
-_TAKEN = 1_000
+_ROWS_TAKEN = 1_000
 _ROWS_PER_BATCH = 500_000
 _NAMES = 5_000
 _CALLS = 3
@@ -43,7 +43,7 @@ class Read:
     summary = "scans of all and of some columns, filters, rows by number, many small fragments"
     notes = (
         "both read the same files into one Arrow table, from a warm page cache, and open the table at each call",
-        "the codec is the same on both sides and uses all processors; ratios tell what is around it",
+        "the codec is the same on both sides and uses all processors; ratios compare the work around it",
         "scattered: the filter's column holds whole numbers evenly spread; clustered: matching rows are neighbours",
     )
 
@@ -54,52 +54,52 @@ class Read:
         return {
             "lineitem_rows": _LINEITEMS[scale],
             "rows_to_take_from": _ROWS_TO_TAKE_FROM[scale],
-            "rows_taken": _TAKEN,
+            "rows_taken": _ROWS_TAKEN,
             "small_fragments": _SMALL_FRAGMENTS[scale],
         }
 
     def cases(self, stage: Stage) -> Generator[Case, None, None]:
         place, rows = stage.workspace / "lineitem", _LINEITEMS[stage.scale]
         stage.log("writing lineitem")
-        parquet = inputs.lineitem(stage.kept, rows)
+        parquet = inputs.lineitem_files(stage.input_cache, rows)
         Table.create(str(place), pd.dataset(str(parquet)).scanner().to_reader(), durable=False)
-        yield _scans("full scan, 16 columns", place)
-        yield _scans("2 of 16 columns", place, columns=_TWO)
-        yield _scans("1 % filter, scattered, 4 columns", place, columns=_FOUR, filter=_ONE_PERCENT)
-        yield _scans("1 % filter, scattered, 16 columns", place, filter=_ONE_PERCENT)
-        yield _scans("1 % filter, clustered, 4 columns", place, columns=_FOUR, filter=_one_percent_together(rows))
-        yield _scans("1 % filter, clustered, 16 columns", place, filter=_one_percent_together(rows))
-        yield _scans("0.01 % filter, 16 columns", place, filter=_FEW)
-        yield _counts("count, 1 % filter", place, _ONE_PERCENT)
-        yield _scans("1,000 rows from the middle", place, limit=1_000, offset=rows // 2)
-        yield _scans("the first 1,000 that match 1 %", place, filter=_ONE_PERCENT, limit=1_000)
+        yield _scan_case("full scan, 16 columns", place)
+        yield _scan_case("2 of 16 columns", place, columns=_TWO)
+        yield _scan_case("1 % filter, scattered, 4 columns", place, columns=_FOUR, filter=_ONE_PERCENT)
+        yield _scan_case("1 % filter, scattered, 16 columns", place, filter=_ONE_PERCENT)
+        yield _scan_case("1 % filter, clustered, 4 columns", place, columns=_FOUR, filter=_clustered_one_percent(rows))
+        yield _scan_case("1 % filter, clustered, 16 columns", place, filter=_clustered_one_percent(rows))
+        yield _scan_case("0.01 % filter, 16 columns", place, filter=_FEW)
+        yield _count_case("count, 1 % filter", place, _ONE_PERCENT)
+        yield _scan_case("1,000 rows from the middle", place, limit=1_000, offset=rows // 2)
+        yield _scan_case("the first 1,000 that match 1 %", place, filter=_ONE_PERCENT, limit=1_000)
         shutil.rmtree(place)
 
         place, rows = stage.workspace / "nested", _LINEITEMS[stage.scale]
         stage.log("writing nested columns")
-        Table.create(str(place), _nested(rows), durable=False)
-        yield _scans("2 fields of a struct of 5", place, columns=("p.x", "p.q.m"))
+        Table.create(str(place), _nested_batches(rows), durable=False)
+        yield _scan_case("2 fields of a struct of 5", place, columns=("p.x", "p.q.m"))
         shutil.rmtree(place)
 
         place, rows = stage.workspace / "wide", _ROWS_TO_TAKE_FROM[stage.scale]
         stage.log(f"writing {rows} rows to take from")
-        Table.create(str(place), _numbered(rows), durable=False)
-        yield _takes(f"take {_TAKEN} random rows of {rows}", place, rows, by="offset")
-        yield _takes(f"take {_TAKEN} random row addresses of {rows}", place, rows, by="row_address")
+        Table.create(str(place), _numbered_batches(rows), durable=False)
+        yield _take_case(f"take {_ROWS_TAKEN} random rows of {rows}", place, rows, by="offset")
+        yield _take_case(f"take {_ROWS_TAKEN} random row addresses of {rows}", place, rows, by="row_address")
         shutil.rmtree(place)
 
         place = stage.workspace / "with ids"
         stage.log(f"writing {rows} rows with stable row ids to take from")
-        Table.create(str(place), _numbered(rows), stable_row_ids=True, durable=False)
-        yield _takes(f"take {_TAKEN} random row ids of {rows}", place, rows, by="row_id")
+        Table.create(str(place), _numbered_batches(rows), stable_row_ids=True, durable=False)
+        yield _take_case(f"take {_ROWS_TAKEN} random row ids of {rows}", place, rows, by="row_id")
         shutil.rmtree(place)
 
         place, fragments = stage.workspace / "small", _SMALL_FRAGMENTS[stage.scale]
         stage.log(f"writing {fragments} small fragments")
         _build_small(place, fragments)
-        yield _scans(f"{fragments} small fragments, 5 columns", place)
-        yield _scans(f"{fragments} small fragments, 1 column", place, columns=("a",))
-        yield _scans(f"{fragments} small fragments, 1 % filter, 5 columns", place, filter="a % 100 = 0")
+        yield _scan_case(f"{fragments} small fragments, 5 columns", place)
+        yield _scan_case(f"{fragments} small fragments, 1 column", place, columns=("a",))
+        yield _scan_case(f"{fragments} small fragments, 1 % filter, 5 columns", place, filter="a % 100 = 0")
         shutil.rmtree(place)
 
 
@@ -107,25 +107,25 @@ WORKLOAD = Read()
 
 
 @dataclass(slots=True)
-class _Reading:
-    """Reads and keeps what it read, for the comparison."""
+class _ReadRunner:
+    """Runner that reads and retains the result for the comparison."""
 
     work: Callable[[], pa.Table]
-    found: pa.Table = field(default_factory=lambda: pa.table({}))
+    result: pa.Table = field(default_factory=lambda: pa.table({}))
 
     def before(self) -> None:
-        self.found = pa.table({})
+        self.result = pa.table({})
 
     def call(self) -> None:
-        self.found = self.work()
+        self.result = self.work()
 
     def facts(self) -> Facts:
-        numbers = self.found.column(0)
+        numbers = self.result.column(0)
         total = pc.sum(numbers).as_py() if numbers.length() else 0
-        return {"rows": self.found.num_rows, "columns": self.found.num_columns, "sum_of_the_first": int(total)}
+        return {"rows": self.result.num_rows, "columns": self.result.num_columns, "sum_of_the_first": int(total)}
 
 
-def _scans(
+def _scan_case(
     name: str,
     place: Path,
     *,
@@ -137,52 +137,54 @@ def _scans(
     uri = str(place)
 
     def ours() -> Runner:
-        return _Reading(lambda: Table.open(uri).to_table(columns, filter, limit=limit, offset=offset))
+        return _ReadRunner(lambda: Table.open(uri).to_table(columns, filter, limit=limit, offset=offset))
 
     def pylance() -> Runner:
         import lance
 
-        wanted = None if columns is None else list(columns)
-        return _Reading(lambda: lance.dataset(uri).to_table(columns=wanted, filter=filter, limit=limit, offset=offset))
+        names = None if columns is None else list(columns)
+        return _ReadRunner(
+            lambda: lance.dataset(uri).to_table(columns=names, filter=filter, limit=limit, offset=offset)
+        )
 
-    return _case(name, ours, pylance)
+    return _build_case(name, ours, pylance)
 
 
-def _counts(name: str, place: Path, filter: str) -> Case:
+def _count_case(name: str, place: Path, filter: str) -> Case:
     uri = str(place)
 
     def ours() -> Runner:
-        return _Reading(lambda: pa.table({"rows": [Table.open(uri).count_rows(filter)]}))
+        return _ReadRunner(lambda: pa.table({"rows": [Table.open(uri).count_rows(filter)]}))
 
     def pylance() -> Runner:
         import lance
 
-        return _Reading(lambda: pa.table({"rows": [lance.dataset(uri).count_rows(filter)]}))
+        return _ReadRunner(lambda: pa.table({"rows": [lance.dataset(uri).count_rows(filter)]}))
 
-    return _case(name, ours, pylance)
+    return _build_case(name, ours, pylance)
 
 
-def _takes(name: str, place: Path, rows: int, *, by: Literal["offset", "row_id", "row_address"]) -> Case:
+def _take_case(name: str, place: Path, rows: int, *, by: Literal["offset", "row_id", "row_address"]) -> Case:
     uri = str(place)
-    chosen = np.random.default_rng(7).choice(rows, _TAKEN, replace=False)
+    chosen = np.random.default_rng(7).choice(rows, _ROWS_TAKEN, replace=False)
     if by == "row_address":
         chosen = chosen // ROWS_PER_FILE_MAX << 32 | chosen % ROWS_PER_FILE_MAX
     numbers = chosen.tolist()
 
     def ours() -> Runner:
-        return _Reading(lambda: Table.open(uri).take(numbers, by=by))
+        return _ReadRunner(lambda: Table.open(uri).take(numbers, by=by))
 
     def pylance() -> Runner:
         import lance
 
         if by == "offset":
-            return _Reading(lambda: lance.dataset(uri).take(numbers))
-        return _Reading(lambda: lance.dataset(uri)._take_rows(numbers))
+            return _ReadRunner(lambda: lance.dataset(uri).take(numbers))
+        return _ReadRunner(lambda: lance.dataset(uri)._take_rows(numbers))
 
-    return _case(name, ours, pylance)
+    return _build_case(name, ours, pylance)
 
 
-def _case(name: str, ours: Callable[[], Runner], pylance: Callable[[], Runner]) -> Case:
+def _build_case(name: str, ours: Callable[[], Runner], pylance: Callable[[], Runner]) -> Case:
     return Case(
         name,
         (Entrant("ours", Side.OURS, ours), Entrant("pylance", Side.PEER, pylance, needs=("pylance",))),
@@ -190,7 +192,7 @@ def _case(name: str, ours: Callable[[], Runner], pylance: Callable[[], Runner]) 
     )
 
 
-def _numbered(rows: int) -> Iterator[pa.RecordBatch]:
+def _numbered_batches(rows: int) -> Iterator[pa.RecordBatch]:
     names = pa.array([f"name {number}" for number in range(_NAMES)])
     for start in range(0, rows, _ROWS_PER_BATCH):
         count = min(_ROWS_PER_BATCH, rows - start)
@@ -206,13 +208,13 @@ def _numbered(rows: int) -> Iterator[pa.RecordBatch]:
         )
 
 
-def _one_percent_together(rows: int) -> str:
-    """Of the order keys, which ascend, four rows to each."""
+def _clustered_one_percent(rows: int) -> str:
+    """Return a condition for 1 % of the rows by order key; the keys ascend, with four rows each."""
     start = rows // 8
     return f"l_orderkey >= {start} AND l_orderkey < {start + rows // 400}"
 
 
-def _nested(rows: int) -> Iterator[pa.RecordBatch]:
+def _nested_batches(rows: int) -> Iterator[pa.RecordBatch]:
     for start in range(0, rows, _ROWS_PER_BATCH):
         number = np.arange(start, min(start + _ROWS_PER_BATCH, rows), dtype=np.int64)
         words = pa.array([f"word {each}" for each in range(_NAMES)]).take(pa.array(number % _NAMES))

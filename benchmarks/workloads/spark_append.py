@@ -1,7 +1,8 @@
-"""A Spark DataFrame into a Lance table, against the same DataFrame into Parquet by Spark's own writer.
+"""Workload `spark_append`: appends a Spark DataFrame to a Lance table, compared with writing it to Parquet by Spark's
+own writer.
 
-Both read the same Parquet files, in the same session, and write what they read: business rows as wide as
-TPC-H's lineitem, and vectors. Rows come from `benchmarks/inputs.py`.
+Both systems read the same Parquet files in the same session and write the rows: business rows as wide as TPC-H's
+lineitem, and vectors. The rows come from `benchmarks/inputs.py`.
 """
 
 import shutil
@@ -33,9 +34,9 @@ class SparkAppend:
     summary = "bulk append of a DataFrame, against Spark's own Parquet writer"
     notes = (
         "each call reads the source from Parquet, so decoding it is part of every time",
-        "ours appends to an empty table that is there; Spark's writer appends to a directory that is not",
+        "ours appends to an existing empty table; Spark's writer creates its directory",
         "ours fsyncs its files; Spark's writer does not",
-        "one session of ours, local[*], default configuration",
+        "one Spark session of ours, local[*], default configuration",
     )
 
     def repetitions(self, scale: Scale) -> int:
@@ -49,15 +50,17 @@ class SparkAppend:
         }
 
     def cases(self, stage: Stage) -> Generator[Case, None, None]:
-        stage.log("making the rows, or finding them made")
+        stage.log("generating the rows, or reusing cached ones")
         rows, vectors = _LINEITEMS[stage.scale], _VECTORS[stage.scale]
-        lineitem_files = inputs.lineitem(stage.kept, rows)
-        vector_files = inputs.vectors(stage.kept, vectors)
+        lineitem_files = inputs.lineitem_files(stage.input_cache, rows)
+        vector_files = inputs.vector_files(stage.input_cache, vectors)
         stage.log("starting Spark")
         spark = open_session(SparkSettings(master="local[*]", conf=_QUIET, log_level="ERROR"))
         try:
-            yield _case(f"lineitem, {rows} rows x 16", spark, lineitem_files, stage, _lineitem_facts)
-            yield _case(f"vectors, {vectors} x {inputs.DIMENSIONS} floats", spark, vector_files, stage, _vector_facts)
+            yield _build_case(f"lineitem, {rows} rows x 16", spark, lineitem_files, stage, _lineitem_facts)
+            yield _build_case(
+                f"vectors, {vectors} x {inputs.DIMENSIONS} floats", spark, vector_files, stage, _vector_facts
+            )
         finally:
             spark.stop()
 
@@ -65,7 +68,7 @@ class SparkAppend:
 WORKLOAD = SparkAppend()
 
 
-def _case(
+def _build_case(
     name: str,
     spark: SparkSession,
     source: Path,
@@ -86,37 +89,37 @@ def _case(
 
 @dataclass(frozen=True, slots=True)
 class _Ours:
-    place: Path
+    directory: Path
     frame: DataFrame
     schema: pa.Schema
     facts_of: Callable[[Callable[[str], pa.ChunkedArray]], Facts]
 
     def before(self) -> None:
-        shutil.rmtree(self.place, ignore_errors=True)
-        Table.create(str(self.place), self.schema)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        Table.create(str(self.directory), self.schema)
 
     def call(self) -> None:
-        append(self.frame, str(self.place))
+        append(self.frame, str(self.directory))
 
     def facts(self) -> Facts:
-        table = Table.open(str(self.place))
+        table = Table.open(str(self.directory))
         return self.facts_of(lambda column: table.to_table(columns=[column])[column])
 
 
 @dataclass(frozen=True, slots=True)
 class _Parquet:
-    place: Path
+    directory: Path
     frame: DataFrame
     facts_of: Callable[[Callable[[str], pa.ChunkedArray]], Facts]
 
     def before(self) -> None:
-        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def call(self) -> None:
-        self.frame.write.mode("append").parquet(str(self.place))
+        self.frame.write.mode("append").parquet(str(self.directory))
 
     def facts(self) -> Facts:
-        return self.facts_of(lambda column: pq.read_table(self.place, columns=[column])[column])
+        return self.facts_of(lambda column: pq.read_table(self.directory, columns=[column])[column])
 
 
 def _lineitem_facts(column: Callable[[str], pa.ChunkedArray]) -> Facts:
@@ -125,7 +128,7 @@ def _lineitem_facts(column: Callable[[str], pa.ChunkedArray]) -> Facts:
 
 
 def _vector_facts(column: Callable[[str], pa.ChunkedArray]) -> Facts:
-    """Floats are summed as the integers that their bits are: exact in any order."""
+    """Sum the bits of the floats as integers, which is exact in any order."""
     vectors = column("vector")
     bits = sum(
         int(chunk.flatten().to_numpy(zero_copy_only=True).view(np.uint32).sum(dtype=np.uint64))

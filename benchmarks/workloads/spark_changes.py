@@ -1,7 +1,7 @@
-"""Rows of a large table deleted, brought by key and compacted by Spark's workers: beside pylance in one process, and
-delta-rs where it is installed.
+"""Workload `spark_changes`: delete, upsert and compaction of a large table by Spark's workers, compared with pylance
+in one process, and with delta-rs where it is installed.
 
-What Spark itself costs, an empty job of as many tasks, is told beside ours. Every call starts from the same version.
+The time of an empty Spark job with as many tasks is reported next to ours. Every call starts from the same version.
 """
 
 import shutil
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from benchmarks import inputs
-from benchmarks.harness import Case, Entrant, Runner, Scale, Side, Stage, Told
+from benchmarks.harness import CallFigures, Case, Entrant, Runner, Scale, Side, Stage
 from benchmarks.report import Facts
 from lance_assets.spark import SparkSettings, compact, delete, open_session, upsert
 from lance_core import Table
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 _ROWS: Mapping[Scale, int] = {Scale.SMOKE: 2_000, Scale.DEFAULT: 2_000_000, Scale.FULL: 10_000_000}
 _SMALL_FILES: Mapping[Scale, int] = {Scale.SMOKE: 10, Scale.DEFAULT: 200, Scale.FULL: 1_000}
-_ROWS_OF_A_SMALL_FILE = 1_000
+_ROWS_PER_SMALL_FILE = 1_000
 _REPETITIONS: Mapping[Scale, int] = {Scale.SMOKE: 1, Scale.DEFAULT: 3, Scale.FULL: 5}
 _WARM_UPS: Mapping[Scale, int] = {Scale.SMOKE: 1, Scale.DEFAULT: 5, Scale.FULL: 5}
-"""So long Spark's own part of such short work gets faster from call to call, while Java compiles it."""
-_DOOMED = "id % 100 = 7"
+"""Warm-up calls. While Java compiles, Spark's own part of such short work becomes faster from call to call."""
+_DELETE_CONDITION = "id % 100 = 7"
 
 
 class SparkChanges:
     name = "spark_changes"
     summary = "delete, upsert and compaction by Spark's workers, against pylance in one process"
     notes = (
-        "four columns; 1 % of the rows are deleted, all over the table; as many are brought, half of them new",
-        "pylance and delta-rs run without Spark: what an empty job of it costs is told beside ours",
+        "four columns; 1 % of the rows are deleted, all over the table; as many are upserted, half of them new",
+        "pylance and delta-rs run without Spark; the time of an empty Spark job is listed with ours",
         "ours fsyncs its files; the others do not",
-        "one session of ours, local[*], default configuration",
+        "one Spark session of ours, local[*], default configuration",
     )
 
     def repetitions(self, scale: Scale) -> int:
@@ -52,33 +52,33 @@ class SparkChanges:
         return {"rows": _ROWS[scale], "small_files": _SMALL_FILES[scale], "rows_brought": _ROWS[scale] // 100}
 
     def cases(self, stage: Stage) -> Generator[Case, None, None]:
-        stage.log("making the rows, or finding them made")
+        stage.log("generating the rows, or reusing cached ones")
         rows, files = _ROWS[stage.scale], _SMALL_FILES[stage.scale]
-        source = pq.read_table(inputs.events(stage.kept, rows))
-        brought = source.slice(0, rows // 100)
-        ids = pa.array(range(0, rows * 2, 200), pa.int64()).slice(0, brought.num_rows)
-        brought = brought.set_column(brought.schema.get_field_index("id"), "id", ids)
-        parquet = stage.workspace / "brought.parquet"
-        pq.write_table(brought, parquet)
-        small = source.slice(0, files * _ROWS_OF_A_SMALL_FILE)
+        source = pq.read_table(inputs.event_files(stage.input_cache, rows))
+        upserted = source.slice(0, rows // 100)
+        ids = pa.array(range(0, rows * 2, 200), pa.int64()).slice(0, upserted.num_rows)
+        upserted = upserted.set_column(upserted.schema.get_field_index("id"), "id", ids)
+        parquet = stage.workspace / "upserted.parquet"
+        pq.write_table(upserted, parquet)
+        small = source.slice(0, files * _ROWS_PER_SMALL_FILE)
         stage.log("starting Spark")
         spark = open_session(
             SparkSettings(master="local[*]", conf={"spark.ui.showConsoleProgress": False}, log_level="ERROR")
         )
         frame = spark.read.parquet(str(parquet))
         try:
-            yield _case(
+            yield _build_case(
                 f"delete 1 % of {rows} rows",
                 stage,
                 spark,
                 source,
                 rows // 4,
-                ours=lambda uri: delete(spark, uri, _DOOMED),
-                theirs=lambda dataset: dataset.delete(_DOOMED),
-                delta=lambda table: table.delete(_DOOMED),
+                ours=lambda uri: delete(spark, uri, _DELETE_CONDITION),
+                theirs=lambda dataset: dataset.delete(_DELETE_CONDITION),
+                delta=lambda table: table.delete(_DELETE_CONDITION),
             )
-            yield _case(
-                f"upsert {brought.num_rows} rows into {rows}",
+            yield _build_case(
+                f"upsert {upserted.num_rows} rows into {rows}",
                 stage,
                 spark,
                 source,
@@ -97,12 +97,12 @@ class SparkChanges:
                     .execute()
                 ),
             )
-            yield _case(
-                f"compact {files} files of {_ROWS_OF_A_SMALL_FILE} rows",
+            yield _build_case(
+                f"compact {files} files of {_ROWS_PER_SMALL_FILE} rows",
                 stage,
                 spark,
                 small,
-                _ROWS_OF_A_SMALL_FILE,
+                _ROWS_PER_SMALL_FILE,
                 ours=lambda uri: compact(spark, uri),
                 theirs=lambda dataset: dataset.optimize.compact_files(),
                 delta=None,
@@ -114,7 +114,7 @@ class SparkChanges:
 WORKLOAD = SparkChanges()
 
 
-def _case(
+def _build_case(
     name: str,
     stage: Stage,
     spark: SparkSession,
@@ -125,7 +125,7 @@ def _case(
     theirs: Callable[["lance.LanceDataset"], object],
     delta: Callable[["DeltaTable"], object] | None,
 ) -> Case:
-    def made(system: str) -> str:
+    def create_table(system: str) -> str:
         import lance
 
         uri = str(stage.workspace / system)
@@ -133,7 +133,7 @@ def _case(
         lance.write_dataset(rows, uri, max_rows_per_file=max(1, rows_per_file))
         return uri
 
-    def by_delta() -> Runner:
+    def enter_delta() -> Runner:
         from deltalake import write_deltalake
 
         assert delta is not None
@@ -143,11 +143,11 @@ def _case(
         return _Delta(place, delta)
 
     entrants = [
-        Entrant("ours", Side.OURS, lambda: _Ours(spark, made("ours"), ours)),
-        Entrant("pylance", Side.PEER, lambda: _Pylance(made("pylance"), theirs)),
+        Entrant("ours", Side.OURS, lambda: _Ours(spark, create_table("ours"), ours)),
+        Entrant("pylance", Side.PEER, lambda: _Pylance(create_table("pylance"), theirs)),
     ]
     if delta is not None:
-        entrants.append(Entrant("delta-rs", Side.PEER, by_delta, needs=("deltalake",)))
+        entrants.append(Entrant("delta-rs", Side.PEER, enter_delta, needs=("deltalake",)))
     return Case(name, tuple(entrants), warm_ups=_WARM_UPS[stage.scale])
 
 
@@ -163,21 +163,21 @@ class _Ours:
         if table.version > 1:
             table.restore(1)
         start = time.perf_counter()
-        parts = self.spark.sparkContext.defaultParallelism * 4
-        self.spark.range(0, parts, 1, parts).mapInArrow(_nothing, "id bigint").toArrow()
+        partitions = self.spark.sparkContext.defaultParallelism * 4
+        self.spark.range(0, partitions, 1, partitions).mapInArrow(_pass_through, "id bigint").toArrow()
         self._empty = time.perf_counter() - start
 
     def call(self) -> None:
         self.change(self.uri)
 
-    def told(self) -> Told:
-        return Told(seconds={"an empty job of Spark": self._empty})
+    def call_figures(self) -> CallFigures:
+        return CallFigures(seconds={"an empty job of Spark": self._empty})
 
     def facts(self) -> Facts:
-        return _facts(Table.open(self.uri).to_table(columns=["id", "k"]))
+        return _table_facts(Table.open(self.uri).to_table(columns=["id", "k"]))
 
 
-def _nothing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _pass_through(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
@@ -194,7 +194,7 @@ class _Pylance:
         self.change(self._open())
 
     def facts(self) -> Facts:
-        return _facts(self._open().to_table(columns=["id", "k"]))
+        return _table_facts(self._open().to_table(columns=["id", "k"]))
 
     def _open(self, version: int | None = None) -> "lance.LanceDataset":
         import lance
@@ -204,7 +204,7 @@ class _Pylance:
 
 @dataclass
 class _Delta:
-    place: Path
+    directory: Path
     change: Callable[["DeltaTable"], object]
 
     def before(self) -> None:
@@ -216,14 +216,14 @@ class _Delta:
         self.change(self._open())
 
     def facts(self) -> Facts:
-        return _facts(self._open().to_pyarrow_table(columns=["id", "k"]))
+        return _table_facts(self._open().to_pyarrow_table(columns=["id", "k"]))
 
     def _open(self) -> "DeltaTable":
         from deltalake import DeltaTable
 
-        return DeltaTable(str(self.place))
+        return DeltaTable(str(self.directory))
 
 
-def _facts(rows: pa.Table) -> Facts:
+def _table_facts(rows: pa.Table) -> Facts:
     sums = {f"sum of {name}": str(pc.sum(rows[name]).as_py()) for name in rows.column_names}
     return {"rows": len(rows)} | sums

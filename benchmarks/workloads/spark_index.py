@@ -1,6 +1,7 @@
-"""A BTREE built by Spark's workers, beside one process of ours and pylance; and rows by their key from a session.
+"""Workload `spark_index`: builds a BTREE with Spark's workers, compared with one process of ours and with pylance, and
+looks up rows by key in a Spark session.
 
-What Spark itself costs, three empty jobs, which is how many such an index takes, is told beside ours.
+Such a build takes three Spark jobs; the time of three empty jobs is reported next to ours.
 """
 
 import shutil
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from benchmarks.harness import Case, Entrant, Scale, Side, Stage, Told
+from benchmarks.harness import CallFigures, Case, Entrant, Scale, Side, Stage
 from benchmarks.report import Facts
 from lance_assets.spark import SparkSettings, build_index, count_rows, open_session, read
 from lance_core import Table
@@ -33,10 +34,10 @@ class SparkIndex:
         "a BTREE of shuffled whole numbers by Spark's workers, against pylance in one process; and a row by its key"
     )
     notes = (
-        "whole numbers in files of a million rows; nothing is flushed to the disk but by ours",
-        "in pieces: as a table that is too large for one worker is built, whatever size this one has",
-        "a row by its key: Spark plans and reads anew each time, of a table that has an index, and of Parquet",
-        "one session of ours, local[*], default configuration",
+        "whole numbers in files of a million rows; only ours flushes its files to disk",
+        "in pieces: built like a table that is too large for one worker, whatever the size of this one",
+        "a row by its key: Spark plans and reads again each time, from a table with an index and from Parquet",
+        "one Spark session of ours, local[*], default configuration",
     )
 
     def repetitions(self, scale: Scale) -> int:
@@ -64,34 +65,40 @@ class SparkIndex:
                     Entrant(
                         "ours",
                         Side.OURS,
-                        lambda: _Building(spark, place, _by_spark(spark, index_build.SINGLE_WORKER_ROWS_MAX)),
+                        lambda: _BuildRunner(spark, place, _spark_builder(spark, index_build.SINGLE_WORKER_ROWS_MAX)),
                     ),
-                    Entrant("ours, in pieces", Side.OURS, lambda: _Building(spark, place, _by_spark(spark, 0))),
-                    Entrant("ours, without Spark", Side.OURS, lambda: _Building(spark, place, _alone)),
-                    Entrant("pylance", Side.PEER, lambda: _Building(spark, place, _by_pylance), ("pylance",)),
+                    Entrant("ours, in pieces", Side.OURS, lambda: _BuildRunner(spark, place, _spark_builder(spark, 0))),
+                    Entrant("ours, without Spark", Side.OURS, lambda: _BuildRunner(spark, place, _build_in_process)),
+                    Entrant("pylance", Side.PEER, lambda: _BuildRunner(spark, place, _build_by_pylance), ("pylance",)),
                 ),
                 warm_ups=warm_ups,
             )
             indexed = stage.workspace / "indexed"
             shutil.copytree(place, indexed)
-            _alone(str(indexed))
+            _build_in_process(str(indexed))
             uri, key = str(indexed), rows // 2
             yield Case(
                 "a row by its key",
                 (
                     Entrant(
-                        "ours", Side.OURS, lambda: _Asking(lambda: _rows_of(read(spark, uri, filter=f"id = {key}")))
+                        "ours",
+                        Side.OURS,
+                        lambda: _QueryRunner(lambda: _count_collected(read(spark, uri, filter=f"id = {key}"))),
                     ),
                     Entrant(
                         "ours, as Arrow",
                         Side.OURS,
-                        lambda: _Asking(lambda: Table.open(uri).to_table(filter=f"id = {key}").num_rows),
+                        lambda: _QueryRunner(lambda: Table.open(uri).to_table(filter=f"id = {key}").num_rows),
                     ),
-                    Entrant("ours, counted", Side.OURS, lambda: _Asking(lambda: count_rows(spark, uri, f"id = {key}"))),
+                    Entrant(
+                        "ours, counted", Side.OURS, lambda: _QueryRunner(lambda: count_rows(spark, uri, f"id = {key}"))
+                    ),
                     Entrant(
                         "Parquet",
                         Side.PEER,
-                        lambda: _Asking(lambda: _rows_of(spark.read.parquet(str(parquet)).where(f"id = {key}"))),
+                        lambda: _QueryRunner(
+                            lambda: _count_collected(spark.read.parquet(str(parquet)).where(f"id = {key}"))
+                        ),
                     ),
                 ),
                 warm_ups=warm_ups,
@@ -103,56 +110,56 @@ class SparkIndex:
 WORKLOAD = SparkIndex()
 
 
-def _rows_of(frame: object) -> int:
+def _count_collected(frame: object) -> int:
     return len(frame.collect())  # type: ignore[attr-defined]
 
 
-def _by_spark(spark: SparkSession, alone_rows: int) -> Callable[[str], object]:
+def _spark_builder(spark: SparkSession, single_worker_rows_max: int) -> Callable[[str], object]:
     def build(uri: str) -> None:
-        before, index_build.SINGLE_WORKER_ROWS_MAX = index_build.SINGLE_WORKER_ROWS_MAX, alone_rows
+        original, index_build.SINGLE_WORKER_ROWS_MAX = index_build.SINGLE_WORKER_ROWS_MAX, single_worker_rows_max
         try:
             build_index(spark, uri, "id", "BTREE")
         finally:
-            index_build.SINGLE_WORKER_ROWS_MAX = before
+            index_build.SINGLE_WORKER_ROWS_MAX = original
 
     return build
 
 
-def _alone(uri: str) -> object:
+def _build_in_process(uri: str) -> object:
     return Table.open(uri).create_index("id", "BTREE")
 
 
-def _by_pylance(uri: str) -> None:
+def _build_by_pylance(uri: str) -> None:
     import lance
 
     lance.dataset(uri).create_scalar_index("id", "BTREE")
 
 
 @dataclass
-class _Building:
+class _BuildRunner:
     spark: SparkSession
-    place: Path
+    source: Path
     build: Callable[[str], object]
     _empty: float = field(default=0.0)
 
     @property
     def uri(self) -> Path:
-        return self.place.with_name("built")
+        return self.source.with_name("built")
 
     def before(self) -> None:
         shutil.rmtree(self.uri, ignore_errors=True)
-        shutil.copytree(self.place, self.uri)
+        shutil.copytree(self.source, self.uri)
         start = time.perf_counter()
-        parts = self.spark.sparkContext.defaultParallelism
+        partitions = self.spark.sparkContext.defaultParallelism
         for _ in range(_JOBS):
-            self.spark.range(0, parts, 1, parts).mapInArrow(_nothing, "id bigint").toArrow()
+            self.spark.range(0, partitions, 1, partitions).mapInArrow(_pass_through, "id bigint").toArrow()
         self._empty = time.perf_counter() - start
 
     def call(self) -> None:
         self.build(str(self.uri))
 
-    def told(self) -> Told:
-        return Told(seconds={f"{_JOBS} empty jobs of Spark": self._empty})
+    def call_figures(self) -> CallFigures:
+        return CallFigures(seconds={f"{_JOBS} empty jobs of Spark": self._empty})
 
     def facts(self) -> Facts:
         import lance
@@ -162,19 +169,19 @@ class _Building:
 
 
 @dataclass
-class _Asking:
-    ask: Callable[[], int]
-    _found: int = 0
+class _QueryRunner:
+    query: Callable[[], int]
+    _row_count: int = 0
 
     def before(self) -> None:
-        """Nothing is kept from call to call but what Spark and the libraries keep."""
+        """Nothing to prepare: only the caches of Spark and of the libraries persist between calls."""
 
     def call(self) -> None:
-        self._found = self.ask()
+        self._row_count = self.query()
 
     def facts(self) -> Facts:
-        return {"rows found": self._found}
+        return {"rows found": self._row_count}
 
 
-def _nothing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _pass_through(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches

@@ -1,7 +1,8 @@
-"""Rows out of a Lance table into Spark, against Spark reading the same rows from Parquet: all of them, one in a
-hundred, and aggregated. And what a table of many small fragments costs, of which none needs a task of its own.
+"""Workload `spark_read`: reads a Lance table into Spark, compared with Spark reading the same rows from Parquet: all
+rows, one in a hundred, and aggregated. It also reads a table of many small fragments, which must not take one task
+each.
 
-The table is written by pylance, the Parquet files by Spark: as many rows in each of their files.
+pylance writes the table and pyarrow the Parquet files, with the same number of rows per file.
 """
 
 import shutil
@@ -36,11 +37,11 @@ class SparkRead:
     name = "spark_read"
     summary = "a table scanned, filtered and aggregated in Spark, against Spark on Parquet"
     notes = (
-        "a scan and a filter bring all 16 columns into Spark, which throws the rows away (format noop)",
-        "the filter of ours is evaluated by the workers, that of Parquet by Spark",
-        "ours aggregates within its tasks, Parquet's rows are aggregated by Spark",
-        "fragments of a row: those of ours share tasks; bare is a task each that gives back what it got",
-        "one session of ours, local[*], default configuration",
+        "a scan and a filter bring all 16 columns into Spark, which discards the rows (format noop)",
+        "the workers evaluate our filter, Spark evaluates that of Parquet",
+        "ours aggregates within its tasks, Spark aggregates the rows of Parquet",
+        "fragments of a row: ours share tasks; bare is one task per fragment that returns its input",
+        "one Spark session of ours, local[*], default configuration",
     )
 
     def repetitions(self, scale: Scale) -> int:
@@ -50,9 +51,9 @@ class SparkRead:
         return {"lineitem_rows": _ROWS[scale], "tasks": _TASKS[scale]}
 
     def cases(self, stage: Stage) -> Generator[Case, None, None]:
-        stage.log("making the rows, or finding them made")
+        stage.log("generating the rows, or reusing cached ones")
         rows = _ROWS[stage.scale]
-        source = ds.dataset(inputs.lineitem(stage.kept, rows))
+        source = ds.dataset(inputs.lineitem_files(stage.input_cache, rows))
         stage.log("starting Spark")
         spark = open_session(SparkSettings(master="local[*]", conf=_QUIET, log_level="ERROR"))
         try:
@@ -63,24 +64,27 @@ class SparkRead:
                 source, parquet, format="parquet", max_rows_per_file=rows // _FILES, max_rows_per_group=rows // _FILES
             )
             files = spark.read.parquet(parquet)
-            yield _case(
+            yield _build_case(
                 f"scan {rows} rows x 16",
-                ours=lambda: _thrown_away(read(spark, uri)),
-                theirs=lambda: _thrown_away(files),
-                facts=(lambda: _looked_at(read(spark, uri)), lambda: _looked_at(files)),
+                ours=lambda: _discard_rows(read(spark, uri)),
+                theirs=lambda: _discard_rows(files),
+                facts=(lambda: _frame_facts(read(spark, uri)), lambda: _frame_facts(files)),
             )
-            some = files.where(_MATCHING)
-            yield _case(
+            filtered = files.where(_MATCHING)
+            yield _build_case(
                 f"1 % of {rows} rows x 16",
-                ours=lambda: _thrown_away(read(spark, uri, filter=_MATCHING)),
-                theirs=lambda: _thrown_away(some),
-                facts=(lambda: _looked_at(read(spark, uri, filter=_MATCHING)), lambda: _looked_at(some)),
+                ours=lambda: _discard_rows(read(spark, uri, filter=_MATCHING)),
+                theirs=lambda: _discard_rows(filtered),
+                facts=(lambda: _frame_facts(read(spark, uri, filter=_MATCHING)), lambda: _frame_facts(filtered)),
             )
-            yield _case(
+            yield _build_case(
                 f"group {rows} rows by two columns",
                 ours=lambda: aggregate(spark, uri, _QUERY),
-                theirs=lambda: _grouped(files),
-                facts=(lambda: _groups(aggregate(spark, uri, _QUERY)), lambda: _groups(_grouped(files))),
+                theirs=lambda: _group_by_spark(files),
+                facts=(
+                    lambda: _group_facts(aggregate(spark, uri, _QUERY)),
+                    lambda: _group_facts(_group_by_spark(files)),
+                ),
             )
             yield self._tasks(stage, spark)
         finally:
@@ -90,57 +94,57 @@ class SparkRead:
         uri, tasks = str(stage.workspace / "rows"), _TASKS[stage.scale]
         shutil.rmtree(uri, ignore_errors=True)
         lance.write_dataset(pa.table({"id": range(tasks)}), uri, max_rows_per_file=1)
-        bare = spark.range(0, tasks, 1, tasks).mapInArrow(_as_it_came, "id bigint")
-        return _case(
+        bare = spark.range(0, tasks, 1, tasks).mapInArrow(_pass_through, "id bigint")
+        return _build_case(
             f"{tasks} fragments of a row",
-            ours=lambda: _thrown_away(read(spark, uri)),
-            theirs=lambda: _thrown_away(bare),
+            ours=lambda: _discard_rows(read(spark, uri)),
+            theirs=lambda: _discard_rows(bare),
             facts=(lambda: {"rows": read(spark, uri).count()}, lambda: {"rows": bare.count()}),
-            name="bare mapInArrow",
+            peer="bare mapInArrow",
         )
 
 
 WORKLOAD = SparkRead()
 
 
-def _case(
-    what: str,
+def _build_case(
+    title: str,
     *,
     ours: Callable[[], object],
     theirs: Callable[[], object],
     facts: tuple[Callable[[], Facts], Callable[[], Facts]],
-    name: str = "Spark Parquet",
+    peer: str = "Spark Parquet",
 ) -> Case:
     return Case(
-        what,
+        title,
         (
-            Entrant("ours", Side.OURS, lambda: _Reads(ours, facts[0])),
-            Entrant(name, Side.PEER, lambda: _Reads(theirs, facts[1])),
+            Entrant("ours", Side.OURS, lambda: _ReadRunner(ours, facts[0])),
+            Entrant(peer, Side.PEER, lambda: _ReadRunner(theirs, facts[1])),
         ),
         warm_ups=2,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Reads:
-    reads: Callable[[], object]
-    looks: Callable[[], Facts]
+class _ReadRunner:
+    work: Callable[[], object]
+    read_facts: Callable[[], Facts]
 
     def before(self) -> None: ...
 
     def call(self) -> None:
-        self.reads()
+        self.work()
 
     def facts(self) -> Facts:
-        return self.looks()
+        return self.read_facts()
 
 
-def _thrown_away(frame: DataFrame) -> None:
+def _discard_rows(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _grouped(files: DataFrame) -> pa.Table:
-    """Anew each time: a DataFrame keeps what it has shuffled, and would not read again."""
+def _group_by_spark(files: DataFrame) -> pa.Table:
+    """Group the rows in a new DataFrame, because a DataFrame retains its shuffle output and would not read again."""
     grouped = files.groupBy(*_GROUPS).agg(
         F.count("*").alias("rows"),
         F.sum("l_quantity").alias("quantity"),
@@ -151,18 +155,18 @@ def _grouped(files: DataFrame) -> pa.Table:
     return grouped.toArrow()
 
 
-def _as_it_came(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _pass_through(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-def _looked_at(frame: DataFrame) -> Facts:
-    found = frame.agg(F.count("*"), F.sum("l_extendedprice"), F.sum(F.length("l_comment"))).toArrow()
-    rows, prices, letters = (column[0].as_py() for column in found.columns)
+def _frame_facts(frame: DataFrame) -> Facts:
+    totals = frame.agg(F.count("*"), F.sum("l_extendedprice"), F.sum(F.length("l_comment"))).toArrow()
+    rows, prices, letters = (column[0].as_py() for column in totals.columns)
     return {"rows": rows, "sum of prices": str(prices), "letters of comments": letters}
 
 
-def _groups(found: pa.Table) -> Facts:
-    rows = sorted(found.to_pylist(), key=lambda row: [row[name] for name in _GROUPS])
+def _group_facts(groups: pa.Table) -> Facts:
+    rows = sorted(groups.to_pylist(), key=lambda row: [row[name] for name in _GROUPS])
     return {
         "groups": len(rows),
         "rows": sum(row["rows"] for row in rows),

@@ -1,7 +1,7 @@
-"""What it costs to open a table, by how many versions it has: it should cost the same.
+"""Workload `versions`: time of opening a table by its number of versions, which should be constant.
 
-One table grows through commits of no rows. Opening it is compared with the peer's way to open it, and with our own way
-to open one that has a single version.
+One table grows through commits without rows. Opening it is compared with pylance opening it, and with ours opening a
+table that has a single version.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from benchmarks.appending import row
+from benchmarks.appending import make_row
 from benchmarks.harness import Case, Entrant, Runner, Scale, Side, Stage
 from benchmarks.report import Facts
 from lance_core import Table
@@ -29,7 +29,7 @@ class Versions:
     notes = (
         "all versions but the first set a value of the table's config; there is one fragment",
         "both libraries open the same table",
-        "x 'ours, 1 version': how flat it is; 1 is perfectly",
+        "x 'ours, 1 version': flatness of the curve; 1 is perfectly flat",
     )
 
     def repetitions(self, scale: Scale) -> int:
@@ -43,23 +43,23 @@ class Versions:
         Table.create(young, _DATA, durable=False)
         table = Table.create(old, _DATA, durable=False)
         for versions in _VERSIONS[stage.scale]:
-            stage.log(f"making {versions} versions")
+            stage.log(f"committing {versions} versions")
             while table.version < versions:
                 table = table.set_config({"turn": str(table.version)}).table
-            yield _opens(young, old, versions)
+            yield _open_case(young, old, versions)
 
 
 WORKLOAD = Versions()
-_DATA: pa.Table = row(1)
+_DATA: pa.Table = make_row(1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Opening:
+class _OpenRunner:
     work: Callable[[], object]
     rows: Callable[[], int]
 
     def before(self) -> None:
-        """An open leaves nothing behind."""
+        """Nothing to prepare: opening leaves nothing behind."""
 
     def call(self) -> None:
         self.work()
@@ -68,14 +68,14 @@ class _Opening:
         return {"rows": self.rows()}
 
 
-def _opens(young: str, old: str, versions: int) -> Case:
+def _open_case(young: str, old: str, versions: int) -> Case:
     def ours(path: str) -> Callable[[], Runner]:
-        return lambda: _Opening(lambda: Table.open(path), lambda: Table.open(path).count_rows())
+        return lambda: _OpenRunner(lambda: Table.open(path), lambda: Table.open(path).count_rows())
 
     def pylance() -> Runner:
         import lance
 
-        return _Opening(lambda: lance.dataset(old), lambda: lance.dataset(old).count_rows())
+        return _OpenRunner(lambda: lance.dataset(old), lambda: lance.dataset(old).count_rows())
 
     return Case(
         f"open, {versions} versions",

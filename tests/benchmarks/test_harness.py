@@ -1,4 +1,4 @@
-"""The harness on a toy workload whose clock is a counter: who runs when, what is divided by what, what is refused."""
+"""Tests of the harness with a toy workload whose clock is a counter: turn order, ratios, and rejected input."""
 
 import json
 from collections.abc import Callable, Generator, Mapping
@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cli import measure
-from benchmarks.harness import Case, Entrant, ResultsDiffer, Scale, Side, Stage, Told, run
-from benchmarks.report import CaseReport, Facts, Measurement, document
+from benchmarks.harness import CallFigures, Case, Entrant, ResultsDiffer, Scale, Side, Stage, run
+from benchmarks.report import CaseReport, Facts, Measurement, build_document
 from benchmarks.text import render
 
 
 @dataclass
 class Clock:
-    """Stands still unless a toy works."""
+    """Clock that advances only when a toy works."""
 
     now: float = 0.0
 
@@ -25,21 +25,21 @@ class Clock:
 
 @dataclass
 class Toy:
-    """Takes the seconds it is told to, one after the other and then the last again; remembers that it ran."""
+    """Runner that takes the configured seconds call by call, repeating the last ones, and logs each call."""
 
     name: str
     clock: Clock
-    diary: list[str]
+    call_log: list[str]
     seconds: tuple[float, ...]
     rows: int = 0
     rows_per_call: int = 1
     calls: list[float] = field(default_factory=list)
 
     def before(self) -> None:
-        self.diary.append(f"before {self.name}")
+        self.call_log.append(f"before {self.name}")
 
     def call(self) -> None:
-        self.diary.append(self.name)
+        self.call_log.append(self.name)
         self.clock.now += self.seconds[min(len(self.calls), len(self.seconds) - 1)]
         self.calls.append(self.clock.now)
         self.rows += self.rows_per_call
@@ -48,7 +48,7 @@ class Toy:
         return {"rows": self.rows}
 
 
-def play(
+def run_toys(
     ours: tuple[float, ...],
     peer: tuple[float, ...],
     *,
@@ -57,75 +57,75 @@ def play(
     rows_per_call: int = 1,
     needs: tuple[str, ...] = (),
 ) -> tuple[CaseReport, list[str]]:
-    clock, diary = Clock(), list[str]()
-    mine, its = Toy("ours", clock, diary, ours), Toy("peer", clock, diary, peer, rows_per_call=rows_per_call)
+    clock, call_log = Clock(), list[str]()
+    own, peer_toy = Toy("ours", clock, call_log, ours), Toy("peer", clock, call_log, peer, rows_per_call=rows_per_call)
     case = Case(
         "toy",
-        (Entrant("ours", Side.OURS, lambda: mine), Entrant("peer", Side.PEER, lambda: its, needs=needs)),
+        (Entrant("ours", Side.OURS, lambda: own), Entrant("peer", Side.PEER, lambda: peer_toy, needs=needs)),
         calls=calls,
     )
-    (report,) = run([case], repetitions=repetitions, log=diary.append, clock=clock)
-    return report, [line for line in diary if line in ("ours", "peer")]
+    (report,) = run([case], repetitions=repetitions, log=call_log.append, clock=clock)
+    return report, [line for line in call_log if line in ("ours", "peer")]
 
 
 def test_the_first_turn_is_not_counted() -> None:
-    report, _ = play((100.0, 2.0), (100.0, 4.0), repetitions=3)
+    report, _ = run_toys((100.0, 2.0), (100.0, 4.0), repetitions=3)
     assert [each.seconds for each in report.measurements] == [(2.0, 2.0, 2.0), (4.0, 4.0, 4.0)]
 
 
 def test_systems_alternate_and_the_first_place_goes_round() -> None:
-    _, order = play((1.0,), (1.0,), repetitions=3)
+    _, order = run_toys((1.0,), (1.0,), repetitions=3)
     warm_up, turns = order[:2], order[2:]
     assert warm_up == ["ours", "peer"]
     assert turns == ["ours", "peer", "peer", "ours", "ours", "peer"]
 
 
 def test_calls_alternate_within_a_repetition() -> None:
-    _, order = play((1.0,), (1.0,), repetitions=1, calls=2)
+    _, order = run_toys((1.0,), (1.0,), repetitions=1, calls=2)
     assert order[2:] == ["ours", "peer", "peer", "ours"]
 
 
 def test_the_time_of_a_repetition_is_the_median_of_its_calls() -> None:
-    report, _ = play((0.0, 1.0, 9.0, 2.0), (1.0,), repetitions=1, calls=3)
+    report, _ = run_toys((0.0, 1.0, 9.0, 2.0), (1.0,), repetitions=1, calls=3)
     assert report.measurements[0].seconds == (2.0,)
 
 
 def test_a_ratio_is_the_median_of_ratios_not_the_ratio_of_medians() -> None:
-    report, _ = play((0.0, 1.0, 2.0, 30.0), (0.0, 2.0, 8.0, 10.0), repetitions=3)
+    report, _ = run_toys((0.0, 1.0, 2.0, 30.0), (0.0, 2.0, 8.0, 10.0), repetitions=3)
     ours, peer = report.measurements
-    ratio = ours.against(peer)
+    ratio = ours.ratio_to(peer)
     assert (ratio.median, ratio.low, ratio.high) == (0.5, 0.25, 3.0)
     assert ours.summary.median / peer.summary.median == 0.25
 
 
 @dataclass
-class TellingToy(Toy):
-    """Says how often it ran, and that its slowest step took half of its time."""
+class ToyWithFigures(Toy):
+    """Toy that also reports its number of runs, and half of its time as its slowest step."""
 
-    def told(self) -> Told:
+    def call_figures(self) -> CallFigures:
         last = self.seconds[min(len(self.calls) - 1, len(self.seconds) - 1)]
-        return Told(seconds={"slowest": last / 2}, counts={"runs": 1})
+        return CallFigures(seconds={"slowest": last / 2}, counts={"runs": 1})
 
 
 def test_what_else_a_system_tells_is_shown_and_not_compared() -> None:
     clock = Clock()
-    mine = TellingToy("ours", clock, [], (100.0, 2.0, 4.0))
-    its = TellingToy("peer", clock, [], (100.0, 8.0))
-    case = Case("toy", (Entrant("ours", Side.OURS, lambda: mine), Entrant("peer", Side.PEER, lambda: its)))
+    own = ToyWithFigures("ours", clock, [], (100.0, 2.0, 4.0))
+    peer_toy = ToyWithFigures("peer", clock, [], (100.0, 8.0))
+    case = Case("toy", (Entrant("ours", Side.OURS, lambda: own), Entrant("peer", Side.PEER, lambda: peer_toy)))
     whole, slowest = run([case], repetitions=2, log=lambda line: None, clock=clock)
     assert (whole.name, slowest.name) == ("toy", "toy: slowest")
     assert [each.counts for each in whole.measurements] == [{"runs": 2}, {"runs": 2}]
     assert [each.seconds for each in slowest.measurements] == [(1.0, 2.0), (4.0, 4.0)]
-    assert slowest.measurements[0].against(slowest.measurements[1]).median == 0.375
+    assert slowest.measurements[0].ratio_to(slowest.measurements[1]).median == 0.375
 
 
 def test_unequal_results_end_the_run() -> None:
     with pytest.raises(ResultsDiffer, match=r"toy: peer holds \{'rows': 4\}, but ours holds \{'rows': 2\}"):
-        play((1.0,), (1.0,), repetitions=2, rows_per_call=2)
+        run_toys((1.0,), (1.0,), repetitions=2, rows_per_call=2)
 
 
 def test_a_system_that_is_not_installed_is_reported_absent() -> None:
-    report, order = play((1.0,), (1.0,), repetitions=2, needs=("no-such-distribution",))
+    report, order = run_toys((1.0,), (1.0,), repetitions=2, needs=("no-such-distribution",))
     assert [(each.system, each.why) for each in report.absent] == [("peer", "no-such-distribution not installed")]
     assert [each.system for each in report.measurements] == ["ours"]
     assert "peer" not in order
@@ -133,7 +133,7 @@ def test_a_system_that_is_not_installed_is_reported_absent() -> None:
 
 def test_no_repetitions_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        play((1.0,), (1.0,), repetitions=0)
+        run_toys((1.0,), (1.0,), repetitions=0)
 
 
 class ToyWorkload:
@@ -153,10 +153,10 @@ class ToyWorkload:
 
     def cases(self, stage: Stage) -> Generator[Case, None, None]:
         self.workspace = stage.workspace
-        clock, diary = Clock(), list[str]()
+        clock, call_log = Clock(), list[str]()
 
         def entrant(name: str, side: Side, needs: tuple[str, ...] = ()) -> Entrant:
-            enter: Callable[[], Toy] = lambda: Toy(name, clock, diary, (1.0,))  # noqa: E731
+            enter: Callable[[], Toy] = lambda: Toy(name, clock, call_log, (1.0,))  # noqa: E731
             return Entrant(name, side, enter, needs)
 
         try:
@@ -184,7 +184,7 @@ def test_a_workload_is_closed_and_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_the_numbers_as_json(tmp_path: Path) -> None:
     report = measure(ToyWorkload(), scale=Scale.SMOKE, repetitions=1, results=tmp_path)
-    written = json.loads(json.dumps(document([report])))
+    written = json.loads(json.dumps(build_document([report])))
     assert written["format"] == 1
     (run_,) = written["reports"]
     assert set(run_) == {
@@ -210,4 +210,4 @@ def test_the_numbers_as_text(tmp_path: Path) -> None:
 
 def test_a_ratio_needs_as_many_repetitions_of_both() -> None:
     with pytest.raises(ValueError, match="zip"):
-        Measurement("ours", True, (1.0, 2.0)).against(Measurement("peer", False, (1.0,)))
+        Measurement("ours", True, (1.0, 2.0)).ratio_to(Measurement("peer", False, (1.0,)))

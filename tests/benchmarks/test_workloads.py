@@ -1,4 +1,4 @@
-"""The real workloads, so small that they only show that they run and that all systems do the same work."""
+"""Tests of the real workloads at their smallest scale: each runs, and all systems do the same work."""
 
 import json
 import os
@@ -18,8 +18,8 @@ def test_every_file_is_a_workload_under_its_own_name() -> None:
         assert workloads.load(name).summary
 
 
-def measured(name: str, tmp_path: Path) -> dict[str, dict]:
-    """The cases of a workload at its smallest, by name."""
+def run_smoke(name: str, tmp_path: Path) -> dict[str, dict]:
+    """Run a workload at its smallest scale and return its cases by name."""
     tmp_path.mkdir(exist_ok=True)
     path = tmp_path / "numbers.json"
     arguments = [name, "--scale", "smoke", "--json", str(path), "--directory", str(tmp_path / "work")]
@@ -35,15 +35,15 @@ def systems(case: dict) -> list[str]:
 
 
 def test_what_the_ledger_costs_is_measured(tmp_path: Path) -> None:
-    (recorded,) = measured("dagster_recording", tmp_path).values()
+    (recorded,) = run_smoke("dagster_recording", tmp_path).values()
     assert systems(recorded) == ["ours", "event log alone"]
     assert recorded["facts"] == {"partitions": 3, "recorded": 3}
-    busy, idle = measured("dagster_discovery", tmp_path / "ticks").values()
+    busy, idle = run_smoke("dagster_discovery", tmp_path / "ticks").values()
     assert (busy["facts"], idle["facts"]) == ({"found": 20}, {"found": 0})
 
 
 def test_writers_race_from_the_command(tmp_path: Path) -> None:
-    cases = measured("writers", tmp_path)
+    cases = run_smoke("writers", tmp_path)
     assert list(cases) == ["2 writers, 4 commits", "2 writers, 4 commits: slowest append"]
     whole = cases["2 writers, 4 commits"]
     assert systems(whole) == ["ours", "ours, no fsync", "pylance", "deltalake"]
@@ -52,7 +52,7 @@ def test_writers_race_from_the_command(tmp_path: Path) -> None:
 
 
 def test_the_proxy_runs_from_the_command(tmp_path: Path) -> None:
-    cases = measured("proxy", tmp_path)
+    cases = run_smoke("proxy", tmp_path)
     whole = cases["2 writers, 2 appends, 5 % faults"]
     assert systems(whole) == ["ours", "pylance", "deltalake"]
     assert set(whole["systems"][0]["counts"]) == {"failed", "given up", "lost", "doubled"}
@@ -60,18 +60,18 @@ def test_the_proxy_runs_from_the_command(tmp_path: Path) -> None:
 
 
 def test_rebase_runs_from_the_command(tmp_path: Path) -> None:
-    (case,) = measured("rebase", tmp_path).values()
+    (case,) = run_smoke("rebase", tmp_path).values()
     assert (case["case"], case["facts"]) == ("append, 3 commits behind", {"rows": 4})
 
 
 def test_versions_run_from_the_command(tmp_path: Path) -> None:
-    cases = measured("versions", tmp_path)
+    cases = run_smoke("versions", tmp_path)
     assert list(cases) == ["open, 1 versions", "open, 20 versions"]
     assert systems(cases["open, 20 versions"]) == ["ours", "pylance", "ours, 1 version"]
 
 
 def test_groups_run_from_the_command(tmp_path: Path) -> None:
-    cases = measured("group", tmp_path)
+    cases = run_smoke("group", tmp_path)
     assert list(cases) == ["2 threads, 6 appends", "2 threads, 6 appends, no fsync"]
     assert systems(cases["2 threads, 6 appends"]) == ["ours", "one thread", "pylance"]
     assert {json.dumps(case["facts"]) for case in cases.values()} == {'{"rows": 6, "distinct": 6}'}
@@ -87,13 +87,13 @@ def test_commit_runs_from_the_command(tmp_path: Path, capsys: pytest.CaptureFixt
     appended = cases["append, 20 fragments"]
     assert [each["system"] for each in appended["systems"]] == ["ours", "ours, no fsync", "pylance", "deltalake"]
     assert {each["status"] for each in appended["systems"]} == {"measured"}
-    # one warm-up and five calls on top of the twenty
+    # one warm-up and five calls in addition to the twenty
     assert appended["facts"] == {"rows": 26}
     assert "x pylance" in capsys.readouterr().out
 
 
 def test_read_runs_from_the_command(tmp_path: Path) -> None:
-    cases = measured("read", tmp_path)
+    cases = run_smoke("read", tmp_path)
     assert cases["full scan, 16 columns"]["facts"]["rows"] == 2_000
     assert cases["take 1000 random rows of 5000"]["facts"]["rows"] == 1_000
     assert cases["20 small fragments, 1 column"]["facts"] == {
@@ -104,20 +104,20 @@ def test_read_runs_from_the_command(tmp_path: Path) -> None:
 
 
 def test_the_price_of_a_task_is_measured(tmp_path: Path) -> None:
-    """Two applications of Spark, each in a process of its own, neither of which is there afterwards."""
-    cases = measured("spark_tasks", tmp_path)
+    """Both Spark applications run in processes of their own and have ended afterwards."""
+    cases = run_smoke("spark_tasks", tmp_path)
     whole = "a job of 6 tasks"
     assert list(cases) == [whole, f"{whole}: one more task", f"{whole}: a job of one"]
     assert cases[whole]["facts"] == {"rows": 6}
     for case in cases.values():
         assert systems(case) == ["ours", "bare PySpark"]
-        if "one more" not in case["case"]:  # which is a difference, and may be anything in so small a run
+        if "one more" not in case["case"]:  # a difference, which may have any sign in so small a run
             assert all(seconds > 0 for each in case["systems"] for seconds in each["seconds"])
-    assert _applications() == []
+    assert _child_processes() == []
 
 
-def _applications() -> list[str]:
-    """Of this process."""
+def _child_processes() -> list[str]:
+    """Return the ids of the live child processes of this process."""
     lines = [path.read_text().rpartition(")")[2].split() for path in Path("/proc").glob("[0-9]*/stat")]
     return [fields[0] for fields in lines if fields[1] == str(os.getpid()) and fields[0] != "Z"]
 
@@ -125,7 +125,7 @@ def _applications() -> list[str]:
 def test_an_unknown_workload_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["comit"])
-    assert "no workload 'comit'; there are commit" in capsys.readouterr().err
+    assert "unknown workload 'comit'; choose one of commit" in capsys.readouterr().err
 
 
 def test_the_list_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,16 +134,16 @@ def test_the_list_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_rows_are_the_same_each_time_and_kept(tmp_path: Path) -> None:
-    first = pq.read_table(inputs.lineitem(tmp_path / "a", 1_000))
-    again = pq.read_table(inputs.lineitem(tmp_path / "b", 1_000))
+    first = pq.read_table(inputs.lineitem_files(tmp_path / "a", 1_000))
+    again = pq.read_table(inputs.lineitem_files(tmp_path / "b", 1_000))
     assert first.equals(again)
     assert (first.num_rows, first.num_columns) == (1_000, 16)
-    vectors = inputs.vectors(tmp_path / "a", 10)
+    vectors = inputs.vector_files(tmp_path / "a", 10)
     made = {path.name: path.stat().st_mtime_ns for path in vectors.iterdir()}
-    assert made == {path.name: path.stat().st_mtime_ns for path in inputs.vectors(tmp_path / "a", 10).iterdir()}
+    assert made == {path.name: path.stat().st_mtime_ns for path in inputs.vector_files(tmp_path / "a", 10).iterdir()}
     assert pq.read_schema(next(vectors.iterdir())).field("vector").type.list_size == inputs.DIMENSIONS
 
 
 def test_a_fleet_is_planned_from_the_command(tmp_path: Path) -> None:
-    (case,) = measured("fleet_plan", tmp_path).values()
+    (case,) = run_smoke("fleet_plan", tmp_path).values()
     assert (case["case"], case["facts"]) == ("plan, 5 tables", {"fragments": 100})

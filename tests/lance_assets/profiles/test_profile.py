@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from benchmarks.spark_driver import built
+from benchmarks.spark_driver import build_table
 from lance_assets.common.version_stats import VersionStats
 from lance_assets.profiles.column_profile import ColumnProfile, ContentProfile, VectorStats, _add_values
 from lance_assets.profiles.profile import Profile, profile_version
@@ -231,7 +231,7 @@ def test_names_that_plots_are_made_of(table: Table) -> None:
 
 
 def test_five_thousand_fragments_take_less_than_a_second(tmp_path: Path) -> None:
-    table = Table.open(built(tmp_path / "t", 5_000, rows_per_fragment=10))
+    table = Table.open(build_table(tmp_path / "t", 5_000, rows_per_fragment=10))
     started = time.thread_time()  # a busy machine makes it wait, not work
     told = metadata_of(profile_version(table, Profile(columns=[])), pictures=True)
     assert time.thread_time() - started < 1

@@ -1,9 +1,10 @@
-"""A Spark application whose tasks give back what they got, in a process of its own: one of ours, or a bare one.
+"""Spark application: a separate process whose tasks return their input, either in a session of ours or in bare
+PySpark.
 
-    python -m benchmarks.tasks_of ours      numbers of tasks on stdin, a line each; on stdout the seconds that they took
+    python -m benchmarks.spark_application ours      numbers of tasks on stdin, one per line; seconds on stdout
 
-An application's settings are those of its Java process, so two of them need two processes. Start with `Tasks`, which is
-the other end.
+The settings of an application belong to its Java process, so two applications need two processes. Start reading with
+`SparkApplication`, the client of this process.
 """
 
 import os
@@ -27,26 +28,26 @@ OURS, BARE = "ours", "bare"
 
 
 @dataclass(frozen=True, slots=True)
-class Tasks:
+class SparkApplication:
     process: "subprocess.Popen[str]"
 
-    def took(self, tasks: int) -> float:
+    def time_job(self, tasks: int) -> float:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{tasks}\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"the application ended with {self.process.wait()}; what it said is above")
+            raise RuntimeError(f"the application ended with exit code {self.process.wait()}; its output is above")
         return float(answer)
 
 
 @contextmanager
-def application(whose: str) -> Iterator[Tasks]:
-    command = [sys.executable, "-m", "benchmarks.tasks_of", whose]
+def start_application(flavour: str) -> Iterator[SparkApplication]:
+    command = [sys.executable, "-m", "benchmarks.spark_application", flavour]
     process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        yield Tasks(process)
+        yield SparkApplication(process)
     finally:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -55,12 +56,12 @@ def application(whose: str) -> Iterator[Tasks]:
         process.stdout.close()
 
 
-def _as_it_came(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _pass_through(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-def _session(whose: str) -> SparkSession:
-    if whose == OURS:
+def _open_session(flavour: str) -> SparkSession:
+    if flavour == OURS:
         quiet: dict[str, str | int | float | bool] = {"spark.ui.showConsoleProgress": False}
         return open_session(SparkSettings(master="local[*]", conf=quiet, log_level="ERROR"))
     ensure_java()
@@ -73,17 +74,17 @@ def _session(whose: str) -> SparkSession:
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
+    responses = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    whose = sys.argv[1]
-    spark = _session(whose)
-    task = WorkerTask(_as_it_came) if whose == OURS else _as_it_came
+    flavour = sys.argv[1]
+    spark = _open_session(flavour)
+    task = WorkerTask(_pass_through) if flavour == OURS else _pass_through
     for line in sys.stdin:
         tasks = int(line)
         start = time.perf_counter()
         rows = spark.range(0, tasks, 1, tasks).mapInArrow(task, "id bigint").toArrow().num_rows
-        answers.write(f"{time.perf_counter() - start if rows == tasks else 'rows are missing'}\n")
-        answers.flush()
+        responses.write(f"{time.perf_counter() - start if rows == tasks else 'missing rows'}\n")
+        responses.flush()
     spark.stop()
 
 
