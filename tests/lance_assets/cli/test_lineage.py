@@ -18,10 +18,10 @@ from lance_core.runtime import SYSTEM_RUNTIME
 from tests.lance_assets.cli.conftest import FROM_RUN, RUN, Shell, reading, rows
 
 _DIAMOND = """\
-features.lance@2  Append  TIME  run RUN  asset lake/orders_append  partition 2026-01-02
-├─ customers.lance@1  Overwrite  TIME
-│  └─ raw.lance@1  Overwrite  TIME
-└─ orders.lance@2  Append  TIME  run RUN  asset lake/orders_append  partition 2026-01-02
+features.lance@2  append  TIME  run RUN  asset lake/orders_append  partition 2026-01-02
+├─ customers.lance@1  create (Overwrite)  TIME
+│  └─ raw.lance@1  create (Overwrite)  TIME
+└─ orders.lance@2  append  TIME  run RUN  asset lake/orders_append  partition 2026-01-02
    └─ raw.lance@1  (see above)
 """
 
@@ -57,8 +57,8 @@ def test_the_same_as_a_function(features: Table) -> None:
 
 def test_with_the_versions_before(features: Table, shell: Shell, tmp_path: Path) -> None:
     lines = shell("lineage", features.uri, "--parents").drawn(tmp_path).splitlines()
-    assert lines[-1] == "└─ follows features.lance@1  Overwrite  TIME"
-    assert "│  └─ follows orders.lance@1  Overwrite  TIME" in lines
+    assert lines[-1] == "└─ follows features.lance@1  create (Overwrite)  TIME"
+    assert "│  └─ follows orders.lance@1  create (Overwrite)  TIME" in lines
 
 
 def test_a_cycle(features: Table, shell: Shell, tmp_path: Path) -> None:
@@ -70,8 +70,8 @@ def test_a_cycle(features: Table, shell: Shell, tmp_path: Path) -> None:
     last = saying(last, {raw.uri: 2})
     lines = shell("lineage", features.uri).drawn(tmp_path).splitlines()
     assert lines == [
-        "features.lance@4  Append  TIME",
-        "└─ raw.lance@2  Append  TIME",
+        "features.lance@4  append  TIME",
+        "└─ raw.lance@2  append  TIME",
         "   └─ features.lance@4  (a cycle: an ancestor of itself)",
     ]
 
@@ -82,11 +82,11 @@ def test_restores_clones_and_branches(features: Table, shell: Shell, tmp_path: P
     copied = back.clone(str(tmp_path / "copy.lance"))
     branch = copied.branches.create("dev")
     assert shell("lineage", branch.uri).drawn(tmp_path).splitlines() == [
-        "copy.lance/tree/dev@3  Clone  TIME",
-        "└─ begins as copy.lance@3  Clone  TIME",
-        "   └─ begins as orders.lance@3  Restore  TIME",
-        "      └─ restored orders.lance@2  Append  TIME  run RUN  asset lake/orders_append  partition 2026-01-02",
-        "         └─ raw.lance@1  Overwrite  TIME",
+        "copy.lance/tree/dev@3  create branch (Clone)  TIME",
+        "└─ begins as copy.lance@3  clone  TIME",
+        "   └─ begins as orders.lance@3  restore  TIME",
+        "      └─ restored orders.lance@2  append  TIME  run RUN  asset lake/orders_append  partition 2026-01-02",
+        "         └─ raw.lance@1  create (Overwrite)  TIME",
     ]
 
 
@@ -96,15 +96,15 @@ def test_those_of_another_library(shell: Shell, tmp_path: Path) -> None:
     theirs.shallow_clone(str(tmp_path / "copy"), 1)
     for place in (tmp_path / "theirs/tree/dev", tmp_path / "copy"):
         lines = shell("lineage", place).drawn(tmp_path).splitlines()
-        assert lines[1] == "└─ begins as theirs@1  Overwrite  TIME"
+        assert lines[1] == "└─ begins as theirs@1  create (Overwrite)  TIME"
 
 
 def test_a_branch_of_a_branch(features: Table, shell: Shell, tmp_path: Path) -> None:
     features.branches.create("dev").append(rows(3)).table.branches.create("dev/more")
     lines = shell("lineage", f"{features.uri}@dev/more:").drawn(tmp_path).splitlines()
     assert lines == [
-        "features.lance/tree/dev/more@3  Clone  TIME",
-        "└─ begins as features.lance/tree/dev@3  Append  TIME",
+        "features.lance/tree/dev/more@3  create branch (Clone)  TIME",
+        "└─ begins as features.lance/tree/dev@3  append  TIME",
     ]
 
 
@@ -171,8 +171,8 @@ def test_bounds(features: Table, shell: Shell, tmp_path: Path) -> None:
     short = shell("lineage", features.uri, "--depth", 1)
     of_run = "run RUN  asset lake/orders_append  partition 2026-01-02"
     assert short.drawn(tmp_path).splitlines()[1:] == [
-        "├─ customers.lance@1  Overwrite  TIME  (not followed further)",
-        f"└─ orders.lance@2  Append  TIME  {of_run}  (not followed further)",
+        "├─ customers.lance@1  create (Overwrite)  TIME  (not followed further)",
+        f"└─ orders.lance@2  append  TIME  {of_run}  (not followed further)",
         "",
         "2 versions not followed further; increase --depth or --most",
     ]

@@ -41,7 +41,7 @@ def test_every_command(bucket: Bucket, shell: Shell, monkeypatch: pytest.MonkeyP
     assert {name: (answer.code, answer.err) for name, answer in said.items()} == {
         name: (int(name == "doctor"), "") for name in said
     }
-    assert f"└─ {raw.uri}@1  Overwrite" in said["lineage"].out
+    assert f"└─ {raw.uri}@1  create (Overwrite)" in said["lineage"].out
     assert f"    read {raw.uri}@1" in said["run"].out
     assert "fragments  + 1 fragment, 1 row" in said["diff"].out
     assert all(options["aws_secret_access_key"] not in answer.out for answer in said.values())

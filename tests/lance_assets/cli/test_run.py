@@ -28,10 +28,10 @@ def test_of_the_tables_that_are_named(two: tuple[Table, Table], shell: Shell, tm
     assert (answer.code, answer.err) == (0, "")
     assert answer.drawn(tmp_path).splitlines() == [
         "run RUN",
-        "  committed orders.lance@4  Append  TIME  asset lake/orders_append  partition 2026-01-02",
-        "  committed orders.lance@2  Append  TIME  asset lake/orders_append  partition 2026-01-02",
+        "  committed orders.lance@4  append  TIME  asset lake/orders_append  partition 2026-01-02",
+        "  committed orders.lance@2  append  TIME  asset lake/orders_append  partition 2026-01-02",
         "    read raw.lance@1",
-        "  committed sums.lance@1  Overwrite  TIME  asset lake/orders_append  partition 2026-01-02",
+        "  committed sums.lance@1  create (Overwrite)  TIME  asset lake/orders_append  partition 2026-01-02",
         "    read orders.lance@4",
     ]
     told = shell("run", RUN, two[0].uri, "--json").json

@@ -14,7 +14,7 @@ from tests.lance_core.versions.test_refs import rows as bare_rows
 
 _OF_A_RUN = """\
 orders.lance@2
-  committed   TIME UTC by Append
+  committed   TIME UTC by append
   rows        5 (+2)
   files       2 files, SIZE
   fragments   2
@@ -43,7 +43,7 @@ config
 
 _REBASED = """\
 orders.lance@3
-  committed   TIME UTC by Delete
+  committed   TIME UTC by delete
   rows        3 (-1)
   files       2 files, SIZE
   fragments   2, 1 deleted row in 1 of them
