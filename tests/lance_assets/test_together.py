@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import lance
@@ -14,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from lance_assets import SparkAppend, SparkDelete, SparkSessionResource, WriteContext, lance_table
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_core import Table
-from lance_core.tasks.rows.write import PlannedWrite
+from lance_core.table.write_options import WriteOptions
+from lance_core.tasks.rows.write import PlannedWrite, StageFunction, WriteTask
 from tests.lance_assets.instances import events, instance_in, partitions, run, shown, tags, tick
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-06")
@@ -33,14 +33,18 @@ def of_the_day(spark: SparkSession, ctx: WriteContext) -> DataFrame:
 
 def before_its_commit(monkeypatch: pytest.MonkeyPatch, *others: Callable[[], object]) -> None:
     """Each of the next writes, when its files are written and before it commits, meets another that is faster."""
-    left, finish = list(others), PlannedWrite.finish
+    left, run_planned = list(others), PlannedWrite.run
 
-    def overtaken(planned: PlannedWrite, *args: Any, **kwargs: Any) -> object:
-        if left:
-            left.pop(0)()
-        return finish(planned, *args, **kwargs)
+    def overtaken(planned: PlannedWrite, stage: StageFunction, options: WriteOptions) -> object:
+        def staged(task: WriteTask) -> pa.Table:
+            results = stage(task)
+            if left:
+                left.pop(0)()
+            return results
 
-    monkeypatch.setattr(PlannedWrite, "finish", overtaken)
+        return run_planned(planned, staged, options)
+
+    monkeypatch.setattr(PlannedWrite, "run", overtaken)
 
 
 def test_backfills_that_overlap_write_each_partition_once(
