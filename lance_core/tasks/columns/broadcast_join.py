@@ -218,7 +218,7 @@ class _BroadcastRows:
                 columns.append(column if column.type == expected else column.cast(expected))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise SchemaMismatch(
-                    f"{self._what}: the key {name!r} is a {expected} in the table, and the data has values that "
+                    f"{self._what}: the key {name!r} has type {expected} in the table, but the data has values that "
                     f"cannot be cast to it: {error}",
                     column=name,
                     expected=str(expected),

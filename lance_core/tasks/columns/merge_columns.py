@@ -300,7 +300,7 @@ class _KeyMerge:
             check_key_type(name, expected, what=what)
             if find_type_mismatch(got, expected, name):
                 raise SchemaMismatch(
-                    f"{what}: the key {name!r} is a {expected} in the table and a {got} in the data; cast it",
+                    f"{what}: the key {name!r} has type {expected} in the table and {got} in the data; cast it",
                     column=name,
                     expected=str(expected),
                     got=str(got),
