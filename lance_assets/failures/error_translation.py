@@ -66,7 +66,7 @@ TREATMENTS: Mapping[type[LanceError], Treatment] = {
     ),
     AuditFailed: Treatment(False, "an audit refused the change, and nothing was published"),
     CommitUndecided: Treatment(True, "the store did not confirm the commit; the next attempt checks the history first"),
-    StorageError: Treatment(True, "the object store returned an error"),
+    StorageError: Treatment(True, "the storage returned an error"),
     SchemaMismatch: Treatment(False, "the rows do not fit the table"),
     InvalidInput: Treatment(False, "the request is not valid"),
     NotFound: Treatment(False, "a requested object does not exist"),

@@ -25,7 +25,7 @@ def test_keys_of_later_epochs_sort_after_and_keep_their_version() -> None:
 
 @pytest.mark.parametrize("epoch", [0, -1, 100_000])
 def test_no_key_for_what_is_no_epoch(epoch: int) -> None:
-    with pytest.raises(InvalidInput, match="incarnation .* has no partition key"):
+    with pytest.raises(InvalidInput, match=r"incarnation .* has no partition key"):
         partition_key(1, epoch)
 
 
@@ -37,5 +37,5 @@ def test_a_key_typed_by_hand_that_names_no_version_is_refused(key: str) -> None:
 
 @pytest.mark.parametrize("version", [0, -1, 10**10])
 def test_no_key_for_what_is_no_version(version: int) -> None:
-    with pytest.raises(InvalidInput, match="version .* has no partition key"):
+    with pytest.raises(InvalidInput, match=r"version .* has no partition key"):
         partition_key(version)

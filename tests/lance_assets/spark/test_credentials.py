@@ -129,7 +129,7 @@ def test_what_is_named_is_not_in_what_travels(bucket: Bucket, spark: SparkSessio
 
 def test_a_secret_that_spark_would_show_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     options = {"storage.account_key": SECRET}
-    with pytest.raises(PySparkException, match=r"secret\.account_key, which Spark hides") as refused:
+    with pytest.raises(PySparkException, match=r"secret\.account_key, which Spark redacts") as refused:
         spark.read.format("lance").options(**options).load(str(tmp_path))
     assert SECRET not in str(refused.value)
 
@@ -140,6 +140,6 @@ def test_a_variable_that_executors_lack_is_told_on_the_driver(
     """The session began before, so its workers know nothing of it."""
     monkeypatch.setenv("ONLY_HERE", SECRET)
     options = {**bucket.options, "aws_secret_access_key": "env:ONLY_HERE"}
-    with pytest.raises(InvalidInput, match=r"'ONLY_HERE' of the environment, and this process has none.*executorEnv"):
+    with pytest.raises(InvalidInput, match=r"'ONLY_HERE', which this process does not have.*executorEnv"):
         append(spark.range(3), f"{bucket.uri}/t", storage_options=options)
     assert not Table.exists(f"{bucket.uri}/t", bucket.options)

@@ -74,7 +74,7 @@ def test_a_java_home_that_will_not_do_gives_way_with_a_warning(
 
 
 def test_no_java_names_every_place_and_the_way_out(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingDependency, match="no java on the path") as nothing:
+    with pytest.raises(MissingDependency, match="no java is on the path") as nothing:
         ensure_java()
     assert 'pip install "lance-assets[jdk]"' in str(nothing.value)
     assert "JAVA_HOME is not set" in str(nothing.value)

@@ -237,7 +237,7 @@ def test_connect_without_its_packages_says_what_to_install() -> None:
     said = in_a_fresh_process(
         "import sys; sys.modules['grpc'] = None; open_session(SparkSettings(remote='sc://localhost:1/;token=hush'))"
     )
-    assert "MissingPiece: Spark Connect needs grpcio" in said
+    assert "MissingDependency: Spark Connect needs grpcio" in said
     assert 'pip install "pyspark[connect]"' in said
 
 

@@ -131,7 +131,7 @@ def test_what_cannot_be_is_told(spark: SparkSession, tmp_path: Path) -> None:
         (lambda: spark.read.format("lance").load(), "CREATE TEMPORARY VIEW"),
         (
             lambda: spark.range(5).write.format("lance").option("audit", "f").mode("append").save(table.uri),
-            "takes no opti",
+            "has no opti",
         ),
         (lambda: spark.read.format("lance").schema("id int").load(table.uri).count(), "requested as int"),
     ):

@@ -162,7 +162,7 @@ def test_a_batch_write_that_is_aborted_deletes_nothing(tmp_path: Path) -> None:
         writer.commit([message, None])
 
 
-@pytest.mark.parametrize(("option", "told"), [("intent", "one of its own"), ("create", "true or false")])
+@pytest.mark.parametrize(("option", "told"), [("intent", "its own intent"), ("create", "true or false")])
 def test_options_of_the_sink(uri: str, option: str, told: str) -> None:
     with pytest.raises(InvalidInput, match=told):
         writing(uri, **{option: "x"})
