@@ -199,8 +199,7 @@ def _collect_followers(
     queue: _CommitQueue, leader: PendingAppend, followers: list[PendingAppend]
 ) -> Sequence[PendingAppend]:
     """Move the waiting appends that can join the leader from the queue to `followers`, and return them. An interruption
-    leaves each in at least one of the two. Rows that are not written must fit into the leader's
-    file."""
+    leaves each in at least one of the two. Rows that are not written must fit into the leader's file."""
     if not queue.waiting:
         return ()
     before = len(followers)

@@ -80,7 +80,9 @@ def test_files_that_went_while_a_writer_stood_still_are_told() -> None:
         paused.now += timedelta(hours=2)
         paused.stored.delete("data/late.lance")
 
-    with pytest.raises(CommitUndecided, match=r"removed 1 of its files as orphan files, such as data/late\.lance.*Restore version 1"):
+    with pytest.raises(
+        CommitUndecided, match=r"removed 1 of its files as orphan files, such as data/late\.lance.*Restore version 1"
+    ):
         paused.append(an_orphan_is_removed)
 
 

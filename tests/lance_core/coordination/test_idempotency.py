@@ -304,7 +304,9 @@ def test_a_landing_is_believed_only_of_the_version_that_is_ours(tmp_path: Path) 
     with pytest.raises(CommitUndecided, match="was committed as version 2, but the table ends at version 1 now"):
         table.append(rows(1), intent="day 2")
     table.append(rows(77))
-    with pytest.raises(CommitUndecided, match="was committed as version 2, but that version contains another change now"):
+    with pytest.raises(
+        CommitUndecided, match="was committed as version 2, but that version contains another change now"
+    ):
         table.append(rows(1), intent="day 2")
     assert Table.open(table.uri).count_rows() == 2
 

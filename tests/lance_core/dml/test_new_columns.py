@@ -144,7 +144,10 @@ def test_refused(tmp_path: Path, columns: object, message: str) -> None:
     ("result", "message"),
     [
         (lambda batch: pa.record_batch([batch["id"].cast(pa.string())], names=["u"]), "'u' is stored as int64"),
-        (lambda batch: pa.record_batch([batch["id"]], names=["v"]), "returned the columns v; the expected columns are u"),
+        (
+            lambda batch: pa.record_batch([batch["id"]], names=["v"]),
+            "returned the columns v; the expected columns are u",
+        ),
         (lambda batch: pa.record_batch([pa.nulls(len(batch), pa.int64())], names=["u"]), "'u' is not nullable"),
     ],
 )

@@ -224,7 +224,9 @@ def test_columns_that_changed_meanwhile(table: Table) -> None:
 
     reader = pa.RecordBatchReader.from_batches(rows("b").schema, from_beside())
     table.append(rows("b", 8))  # so that it is planned again
-    with pytest.raises(IncompatibleConflict, match=r"up to version 3, while a stream of rows.*for the columns of version 1"):
+    with pytest.raises(
+        IncompatibleConflict, match=r"up to version 3, while a stream of rows.*for the columns of version 1"
+    ):
         table.overwrite(reader, where=DAY_B)
     assert table.refresh().count_rows(DAY_B) == 5
 
