@@ -28,8 +28,8 @@ FEW = {"disk": (17, ON_DISK), "bucket of an emulator": (3, ON_DISK), "disk with 
 def test_somebody_goes_on(place: str) -> None:
     every, deeds = FEW.get(place, (13, EVERYWHERE))
     report = crashes.run(crashes.Size(every=every, places=(place,), deeds=deeds))
-    assert not report.found, "\n".join(report.found)
-    assert report.tried >= 5
+    assert not report.failures, "\n".join(report.failures)
+    assert report.case_count >= 5
 
 
 @pytest.mark.parametrize("name", DEEDS)

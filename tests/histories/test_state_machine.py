@@ -141,13 +141,13 @@ TestTableAgainstLists.settings = settings(
 
 def test_all_verbs() -> None:
     report = states.run(states.PR)
-    assert not report.found, report.found[0]
-    assert report.tried > 150
+    assert not report.failures, report.failures[0]
+    assert report.case_count > 150
 
 
 def test_a_verb_that_does_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     delete = Table.delete
     monkeypatch.setattr(Table, "delete", lambda table, where: delete(table, where.replace("%", "+")))
     report = states.run(states.Size(histories=20, steps=20))
-    assert "TableAgainstRows()" in report.found[0]
-    assert TableAgainstRows.steps >= report.tried > 0
+    assert "TableAgainstRows()" in report.failures[0]
+    assert TableAgainstRows.steps >= report.case_count > 0

@@ -1,9 +1,9 @@
-"""Small files that ask for a lot: of memory, of time, of depth. Each is put into a table, which is then used; what
-comes of it, and what it cost, is told as JSON by a program of its own:
+"""Resource exhaustion: small files that demand a lot of memory, time or recursion depth. Each is put into a table,
+which is then used; a separate program reports the outcome and its cost as JSON:
 
-    python -m tests.security.bombs PLACE [NAME ...]
+    python -m tests.security.bombs DIRECTORY [NAME ...]
 
-Each is tried in a process that may take `MEGABYTES` more than it has. Start at `BOMBS`.
+Each bomb runs in a child process that may take `MEGABYTES` more than its parent has. Start reading at `BOMBS`.
 """
 
 import json
@@ -28,25 +28,26 @@ from lance_core.format.ids import Version
 from lance_core.limits import SMALL_PARTS
 
 MEGABYTES = 700
-"""Of address space, with what allocators keep in reserve for their threads; what is used is less."""
+"""Limit of additional address space. It includes what allocators reserve for their threads; the memory in use is less.
+"""
 SECONDS = 60
 EMPTY_PARTS = 3_000_000
 ROWS = pa.table({"id": [1, 2, 3]})
-Bomb = Callable[["Place"], object]
+Bomb = Callable[["BombTable"], object]
 
 
 @dataclass(frozen=True)
-class Told:
+class Outcome:
     name: str
     outcome: str
-    """The kind of the error; or `read`, or how it died."""
+    """Class name of the error, `read` if the table was used, or `died`."""
     what: str
     seconds: float
     megabytes: int
 
 
-class Place:
-    """A table of one fragment, into whose files a bomb is put."""
+class BombTable:
+    """Table of one fragment, into whose files a bomb is put."""
 
     def __init__(self, root: Path) -> None:
         self.table = Table.create(root / "t", ROWS, durable=False)
@@ -65,7 +66,7 @@ class Place:
     def with_deletions(self, data: bytes, *, is_bitmap: bool, rows: int, deleted: int) -> Table:
         fragment = self.message.fragments[0]
         fragment.physical_rows = rows
-        del fragment.files[:]  # whose rows would be counted first
+        del fragment.files[:]  # their rows would be counted first
         fragment.deletion_file.file_type = int(is_bitmap)  # type: ignore[assignment]
         fragment.deletion_file.read_version, fragment.deletion_file.id = 1, 7
         fragment.deletion_file.num_deleted_rows = deleted
@@ -87,23 +88,23 @@ class Place:
         return self.put(self.whole())
 
 
-def parts(tag: bytes, count: int = EMPTY_PARTS, *, length: bytes = b"\0") -> bytes:
+def repeated(tag: bytes, count: int = EMPTY_PARTS, *, length: bytes = b"\0") -> bytes:
     return (tag + length) * count
 
 
-def inside(tag: bytes, content: bytes) -> bytes:
+def delimited(tag: bytes, content: bytes) -> bytes:
     return tag + _VarintBytes(len(content)) + content
 
 
 def nested(tag: bytes, depth: int) -> bytes:
-    found = b""
+    message = b""
     for _ in range(depth):
-        found = inside(tag, found)
-    return found
+        message = delimited(tag, message)
+    return message
 
 
 def zeros(rows: int) -> bytes:
-    """An Arrow file of ever the same row."""
+    """Return an Arrow file that repeats the same row."""
     return deletion_arrow.encode(np.zeros(rows, dtype=np.uint32))
 
 
@@ -115,11 +116,11 @@ def all_rows(rows: int) -> bytes:
 
 
 def manifest(tag: bytes, *, length: bytes = b"\0") -> Bomb:
-    return lambda place: place.put(place.whole() + parts(tag, length=length)).to_table()
+    return lambda place: place.put(place.whole() + repeated(tag, length=length)).to_table()
 
 
 def transaction(body: bytes) -> Bomb:
-    def use(place: Place) -> object:
+    def use(place: BombTable) -> object:
         place.message.transaction_file = "1-x.txn"
         Path(place.uri, "_transactions", "1-x.txn").write_bytes(body)
         return place.put(place.whole()).transaction()
@@ -128,9 +129,9 @@ def transaction(body: bytes) -> Bomb:
 
 
 def sparse(path: str, size: int, use: Callable[[Table], object]) -> Bomb:
-    """A file that is large and takes no room on the disk."""
+    """Return a bomb that grows a file without using disk space."""
 
-    def bomb(place: Place) -> object:
+    def bomb(place: BombTable) -> object:
         file = Path(place.uri, path)
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("ab") as opened:
@@ -141,7 +142,7 @@ def sparse(path: str, size: int, use: Callable[[Table], object]) -> Bomb:
 
 
 def reference(text: str) -> Bomb:
-    def use(place: Place) -> object:
+    def use(place: BombTable) -> object:
         place.table.tags.create("t")
         Path(place.uri, "_refs/tags/t.json").write_text(text)
         return place.table.at(tag="t")
@@ -150,7 +151,7 @@ def reference(text: str) -> Bomb:
 
 
 def intent(text: str) -> Bomb:
-    def use(place: Place) -> object:
+    def use(place: BombTable) -> object:
         place.table.append(ROWS, intent="i")
         (record,) = Path(place.uri, "_lance_assets/intents").iterdir()
         record.write_text(text)
@@ -159,14 +160,14 @@ def intent(text: str) -> Bomb:
     return use
 
 
-def hint(place: Place) -> object:
-    """Never believed, and never read to its end."""
+def hint(place: BombTable) -> object:
+    """The hint is neither trusted nor read to its end."""
     Path(place.uri, "_versions/latest_version_hint.json").write_text("[" * 50_000_000)
     return Table.open(place.uri)
 
 
 def clone_record(text: str) -> Bomb:
-    def use(place: Place) -> object:
+    def use(place: BombTable) -> object:
         file = Path(place.uri, "_lance_assets/clones/x.json")
         file.parent.mkdir(parents=True)
         file.write_text(text)
@@ -175,8 +176,8 @@ def clone_record(text: str) -> Bomb:
     return use
 
 
-def footer(place: Place) -> object:
-    """Lengths of almost four gigabytes, in a file of a few bytes."""
+def footer(place: BombTable) -> object:
+    """A footer that claims lengths of almost four gigabytes in a file of a few bytes."""
     data = place.path.read_bytes()
     place.path.write_bytes(data[:-16] + framing.FOOTER.pack(0, 0, 2, framing.MAGIC))
     with place.path.open("r+b") as file:
@@ -184,27 +185,27 @@ def footer(place: Place) -> object:
     return Table.open(place.uri)
 
 
-def many_fields(place: Place) -> object:
+def many_fields(place: BombTable) -> object:
     for number in range(100, 100 + 150_000):
         place.message.fields.add(name=str(number), id=number, parent_id=-1, logical_type="int8", nullable=True)
     return place.put(place.whole()).schema
 
 
-def chain_of_fields(place: Place) -> object:
+def chain_of_fields(place: BombTable) -> object:
     for number in range(100, 20_000):
         parent = number - 1 if number > 100 else -1
         place.message.fields.add(name="s", id=number, parent_id=parent, logical_type="struct", nullable=True)
     return place.put(place.whole()).schema
 
 
-def many_files(place: Place) -> object:
+def many_files(place: BombTable) -> object:
     file = place.message.fragments[0].files[0]
     place.message.fragments[0].files.extend(file for _ in range(20_000))
     return place.put(place.whole()).to_table()
 
 
-def one_lineage_file_for_many(place: Place) -> object:
-    """A file of 60 MB that twenty thousand fragments name."""
+def one_lineage_file_for_many(place: BombTable) -> object:
+    """A file of 60 MB that twenty thousand fragments reference."""
     with Path(place.uri, "ids.bin").open("wb") as file:
         file.truncate(60_000_000)
     fragment = place.message.fragments[0]
@@ -217,7 +218,7 @@ def one_lineage_file_for_many(place: Place) -> object:
     return place.put(place.whole())
 
 
-def reuse_details(place: Place) -> object:
+def reuse_details(place: BombTable) -> object:
     index = table_pb2.IndexMetadata(name="__lance_frag_reuse", dataset_version=1, uuid=table_pb2.UUID(uuid=b"0" * 16))
     details = table_pb2.FragmentReuseIndexDetails()
     details.external.path, details.external.offset, details.external.size = "details.binpb", 2**63, 2**63
@@ -228,8 +229,8 @@ def reuse_details(place: Place) -> object:
     return table.append(ROWS).table.compact()
 
 
-def coverage(place: Place) -> object:
-    """An index that covers all fragments that there can be."""
+def coverage(place: BombTable) -> object:
+    """An index that covers every possible fragment."""
     index = table_pb2.IndexMetadata(name="i", fields=[0], dataset_version=1, uuid=table_pb2.UUID(uuid=b"0" * 16))
     index.fragment_bitmap = all_rows(2**32)
     place.message.index_section = 0
@@ -238,8 +239,8 @@ def coverage(place: Place) -> object:
     return table.update({"id": "id + 1"}).table.fsck()
 
 
-def keys(place: Place) -> object:
-    """An upsert of somebody else's that says millions of keys in a byte each."""
+def keys(place: BombTable) -> object:
+    """An upsert of another writer that lists millions of keys with one byte each."""
     theirs = transaction_pb2.Transaction(read_version=1, uuid="x")
     theirs.update.inserted_rows.exact.key_hashes.extend([1] * 8_000_000)
     return transaction(theirs.SerializeToString())(place)
@@ -251,14 +252,14 @@ BOMBS: dict[str, Bomb] = {
     "empty fragments under longer tags": manifest(b"\x92\0"),
     "empty fields": manifest(b"\x0a"),
     "empty files of one fragment": lambda place: place.put(
-        place.whole() + inside(b"\x12", parts(b"\x12"))
+        place.whole() + delimited(b"\x12", repeated(b"\x12"))
     ).to_table(),
     "as many fragments as are not weighed": lambda place: place.put(
-        place.whole() + parts(b"\x12", SMALL_PARTS.maximum - 10_000)
+        place.whole() + repeated(b"\x12", SMALL_PARTS.maximum - 10_000)
     ).to_table(),
-    "empty entries of config": lambda place: place.put(place.whole() + parts(b"\x82\x01")).config,
-    "empty base paths": lambda place: place.put(place.whole() + parts(b"\x92\x01")).to_table(),
-    "empty indices": lambda place: place.put(_indexed(place), section=parts(b"\x0a")).indices,
+    "empty entries of config": lambda place: place.put(place.whole() + repeated(b"\x82\x01")).config,
+    "empty base paths": lambda place: place.put(place.whole() + repeated(b"\x92\x01")).to_table(),
+    "empty indices": lambda place: place.put(_indexed(place), section=repeated(b"\x0a")).indices,
     "fields nested in a message": lambda place: place.put(place.whole() + nested(b"\x12", 3_000)).to_table(),
     "groups without an end": lambda place: place.put(place.whole() + b"\x0b" * 1_000_000),
     "a number without an end": lambda place: place.put(place.whole() + b"\x18" + b"\xff" * 1_000_000),
@@ -276,10 +277,10 @@ BOMBS: dict[str, Bomb] = {
         f"data/{place.message.fragments[0].files[0].path}", 2**40, lambda table: table.to_table()
     )(place),
     "a data file of format 0.1 that is a terabyte": lambda place: _legacy(place),
-    "empty parts of a transaction": transaction(inside(b"\xa2\x06", parts(b"\x0a"))),
-    "a transaction of 65 MB": transaction(inside(b"\x12", b"x" * 65 * 2**20)),
-    "ids of a deletion in a byte each": transaction(inside(b"\xaa\x06", inside(b"\x12", b"\x01" * 16_000_000))),
-    "an inline transaction of empty parts": lambda place: _inline(place, inside(b"\xa2\x06", parts(b"\x0a"))),
+    "empty parts of a transaction": transaction(delimited(b"\xa2\x06", repeated(b"\x0a"))),
+    "a transaction of 65 MB": transaction(delimited(b"\x12", b"x" * 65 * 2**20)),
+    "ids of a deletion in a byte each": transaction(delimited(b"\xaa\x06", delimited(b"\x12", b"\x01" * 16_000_000))),
+    "an inline transaction of empty parts": lambda place: _inline(place, delimited(b"\xa2\x06", repeated(b"\x0a"))),
     "keys in a byte each": keys,
     "arrow, 128 million rows in 17 KB": lambda place: place.with_deletions(
         zeros(2**27), is_bitmap=False, rows=2**27, deleted=1
@@ -294,9 +295,9 @@ BOMBS: dict[str, Bomb] = {
         "_deletions/0-1-7.bin", 2**40, lambda table: Table.open(table.uri).to_table()
     )(_with_empty_deletions(place)),
     "row ids in a range without an end": lambda place: place.with_lineage(
-        b"\x0a\x0c" + inside(b"\x0a", b"\x10" + b"\xff" * 8 + b"\x7f"), rows=2**32 - 1
+        b"\x0a\x0c" + delimited(b"\x0a", b"\x10" + b"\xff" * 8 + b"\x7f"), rows=2**32 - 1
     ).to_table(with_row_id=True),
-    "empty segments of row ids": lambda place: place.with_lineage(parts(b"\x0a"), rows=3).to_table(with_row_id=True),
+    "empty segments of row ids": lambda place: place.with_lineage(repeated(b"\x0a"), rows=3).to_table(with_row_id=True),
     "row ids of one file for many fragments": one_lineage_file_for_many,
     "a fragment reuse index beyond its file": reuse_details,
     "an index over all fragments": coverage,
@@ -310,20 +311,20 @@ BOMBS: dict[str, Bomb] = {
     "a hint of 50 MB": hint,
 }  # fmt: skip
 READ = frozenset(("a hint of 50 MB", "keys in a byte each", "an index over all fragments", "arrow, 4 million rows"))
-"""Those that hurt nobody, and are read."""
+"""Bombs that are harmless and are read."""
 
 
-def _indexed(place: Place) -> bytes:
+def _indexed(place: BombTable) -> bytes:
     place.message.index_section = 0
     return place.whole()
 
 
-def _inline(place: Place, body: bytes) -> object:
+def _inline(place: BombTable, body: bytes) -> object:
     place.message.transaction_section = 0
     return place.put(place.whole(), transaction=body).transaction()
 
 
-def _legacy(place: Place) -> object:
+def _legacy(place: BombTable) -> object:
     file = place.message.fragments[0].files[0]
     file.file_major_version, file.file_minor_version = 0, 1
     place.put(place.whole())
@@ -336,13 +337,13 @@ def _legacy(place: Place) -> object:
     return Table.open(place.uri).to_table()
 
 
-def _with_empty_deletions(place: Place) -> Place:
+def _with_empty_deletions(place: BombTable) -> BombTable:
     place.with_deletions(b"", is_bitmap=True, rows=3, deleted=1)
     return place
 
 
-def tried(name: str, place: Path) -> Told:
-    """In a child of this process, which has loaded everything."""
+def run_bomb(name: str, place: Path) -> Outcome:
+    """Run a bomb in a child of this process, which has already imported everything."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -351,17 +352,17 @@ def tried(name: str, place: Path) -> Told:
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        told = pipe.read()
+        response = pipe.read()
     _, status = os.waitpid(child, 0)
-    if not told:
-        return Told(name, "died", signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "", 0, 0)
-    return Told(**json.loads(told))
+    if not response:
+        return Outcome(name, "died", signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "", 0, 0)
+    return Outcome(**json.loads(response))
 
 
-def _in_child(name: str, place: Path) -> Told:
-    subject = Place(place / str(abs(hash(name))))
+def _in_child(name: str, place: Path) -> Outcome:
+    subject = BombTable(place / str(abs(hash(name))))
     bomb = BOMBS[name]
-    before, began = _megabytes(), time.monotonic()
+    before, started = _megabytes(), time.monotonic()
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + MEGABYTES * 2**20,) * 2)
     signal.alarm(SECONDS)
@@ -370,13 +371,13 @@ def _in_child(name: str, place: Path) -> Told:
         outcome, what = "read", ""
     except LanceError as error:
         outcome, what = type(error).__name__, str(error)[:400]
-    except BaseException as error:  # noqa: BLE001 - that there is no other kind is what is asked
+    except BaseException as error:  # noqa: BLE001 - the test asserts that no other error occurs
         outcome, what = f"untyped {type(error).__name__}", str(error)[:400]
-    return Told(name, outcome, what, round(time.monotonic() - began, 2), _megabytes() - before)
+    return Outcome(name, outcome, what, round(time.monotonic() - started, 2), _megabytes() - before)
 
 
 def _megabytes() -> int:
-    """The most that this process has held."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
@@ -385,7 +386,7 @@ def main() -> None:
     place.mkdir(parents=True, exist_ok=True)
     size_guard.check_message(b"", path="")
     for name in sys.argv[2:] or BOMBS:
-        print(json.dumps(asdict(tried(name, place))), flush=True)
+        print(json.dumps(asdict(run_bomb(name, place))), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Hundreds of names that lead out of a table, in every place where a table stores a name; and whether any is followed.
+"""Path traversal: tries hundreds of names that lead out of a table, in every place where a table stores a name, and
+detects whether any is followed.
 
-Runs as a program of its own, since what it looks through, an audit hook, stays for as long as its process:
+It runs as a separate program, because its audit hook cannot be removed from a process:
 
-    python -m tests.security.hostile PLACE [EVERY]
+    python -m tests.security.hostile DIRECTORY [EVERY]
 
-Around the table in PLACE lie files that would be read with pleasure: data files, manifests, transactions. A name may be
-refused, or turn out to be nobody's. It may not open anything outside the table, nor be read as if it were there.
-`EVERY` takes only every so many of them. Prints what went wrong, as JSON. Start at `FIELDS`.
+The directory contains readable files around the table: data files, manifests, transactions. A name may be rejected or
+refer to no file. It must not open anything outside the table, nor be read as if it existed. With `EVERY`, only every
+n-th name is tried. Prints the failures as JSON. Start reading at `FIELDS`.
 """
 
 import itertools
@@ -64,8 +65,8 @@ _ODD = (
 )  # fmt: skip
 
 
-def names(canary: Path) -> list[str]:
-    """At least five hundred; a good part of them would reach the canary if they were taken at their word."""
+def hostile_names(canary: Path) -> list[str]:
+    """Return at least five hundred names; many of them reach the canary file if they are followed."""
     ups = [
         step.join([dots] * times) + step + target
         for dots, step, times, target in itertools.product(_DOTS, _STEPS, (1, 2, 3), (CANARY,))
@@ -84,37 +85,37 @@ def names(canary: Path) -> list[str]:
     return list(dict.fromkeys([*real, *whole, *rooted, *ups, *_ODD, *(start + CANARY for start in _SCHEMES)]))
 
 
-class Watch:
-    """What this process opens and lists."""
+class AccessAudit:
+    """Audit hook that records which files this process opens and lists, and where it connects."""
 
     def __init__(self, forbidden: Path) -> None:
         self._forbidden = str(forbidden)
-        self.seen: list[str] = []
+        self.events: list[str] = []
         sys.addaudithook(self._hook)
 
     def _hook(self, event: str, arguments: tuple[object, ...]) -> None:
         if event in ("open", "os.listdir", "os.scandir", "os.remove", "os.rename", "os.link", "os.mkdir", "os.rmdir"):
-            told = [str(each) for each in arguments if isinstance(each, str | bytes | Path)]
-            self.seen += [f"{event} {each}" for each in told if each.startswith(self._forbidden)]
+            paths = [str(argument) for argument in arguments if isinstance(argument, str | bytes | Path)]
+            self.events += [f"{event} {path}" for path in paths if path.startswith(self._forbidden)]
         if event.startswith("socket.connect") or event == "socket.getaddrinfo":
-            self.seen.append(f"{event} {arguments!r}")
+            self.events.append(f"{event} {arguments!r}")
 
 
 @dataclass
-class Subject:
-    """A table whose newest version can say anything."""
+class ForgedTable:
+    """Table whose newest manifest can be forged."""
 
     table: Table
     outside: Path
     manifest: Path = field(init=False)
-    whole: bytes = field(init=False)
+    intact_manifest: bytes = field(init=False)
 
     def __post_init__(self) -> None:
         self.manifest = Path(self.table.uri, self.table.manifest.path)
-        self.whole = self.manifest.read_bytes()
+        self.intact_manifest = self.manifest.read_bytes()
 
-    def forged(self, change: Callable[[table_pb2.Manifest], None], section: bytes | None = None) -> Table:
-        message = table_pb2.Manifest.FromString(framing.extract_manifest_message(self.whole, path="m"))
+    def forge_manifest(self, change: Callable[[table_pb2.Manifest], None], section: bytes | None = None) -> Table:
+        message = table_pb2.Manifest.FromString(framing.extract_manifest_message(self.intact_manifest, path="m"))
         change(message)
         message.ClearField("transaction_section")
         message.ClearField("index_section")
@@ -124,45 +125,45 @@ class Subject:
         return Table.open(self.table.uri, durable=False)
 
 
-Use = Callable[[Subject, str], object]
+Use = Callable[[ForgedTable, str], object]
 
 
-def _data(subject: Subject, name: str) -> object:
-    return subject.forged(lambda m: setattr(m.fragments[0].files[0], "path", name)).to_table()
+def _data(subject: ForgedTable, name: str) -> object:
+    return subject.forge_manifest(lambda m: setattr(m.fragments[0].files[0], "path", name)).to_table()
 
 
-def _legacy_data(subject: Subject, name: str) -> object:
+def _legacy_data(subject: ForgedTable, name: str) -> object:
     def change(message: table_pb2.Manifest) -> None:
         file = message.fragments[0].files[0]
         file.path, file.file_major_version, file.file_minor_version = name, 0, 1
 
-    return subject.forged(change).to_table()
+    return subject.forge_manifest(change).to_table()
 
 
-def _data_in_base(subject: Subject, name: str) -> object:
-    """The table itself is the base, which anybody may read."""
+def _data_in_base(subject: ForgedTable, name: str) -> object:
+    """The base is the table itself, which may be read."""
 
     def change(message: table_pb2.Manifest) -> None:
         message.base_paths.add(id=1, path=subject.table.uri, is_dataset_root=False)
         message.fragments[0].files[0].path = name
         message.fragments[0].files[0].base_id = 1
 
-    return subject.forged(change).to_table()
+    return subject.forge_manifest(change).to_table()
 
 
 def _base(is_root: bool) -> Use:
-    def use(subject: Subject, name: str) -> object:
+    def use(subject: ForgedTable, name: str) -> object:
         def change(message: table_pb2.Manifest) -> None:
             message.base_paths.add(id=1, path=name or "/", is_dataset_root=is_root)
             message.fragments[0].files[0].path = CANARY
             message.fragments[0].files[0].base_id = 1
 
-        return subject.forged(change).to_table()
+        return subject.forge_manifest(change).to_table()
 
     return use
 
 
-def _deletions_in_base(subject: Subject, name: str) -> object:
+def _deletions_in_base(subject: ForgedTable, name: str) -> object:
     def change(message: table_pb2.Manifest) -> None:
         message.base_paths.add(id=1, path=name or "/", is_dataset_root=True)
         message.reader_feature_flags |= 1
@@ -170,115 +171,115 @@ def _deletions_in_base(subject: Subject, name: str) -> object:
         message.fragments[0].deletion_file.base_id = 1
         message.fragments[0].deletion_file.num_deleted_rows = 1
 
-    return subject.forged(change).to_table()
+    return subject.forge_manifest(change).to_table()
 
 
-def _transaction(subject: Subject, name: str) -> object:
-    """One that nobody has is none."""
-    found = subject.forged(lambda m: setattr(m, "transaction_file", name)).transaction()
-    return _refused(found is None)
+def _transaction(subject: ForgedTable, name: str) -> object:
+    """A transaction file that does not exist counts as no transaction."""
+    found = subject.forge_manifest(lambda m: setattr(m, "transaction_file", name)).transaction()
+    return _refuse_if(found is None)
 
 
 def _lineage(which: str) -> Use:
-    def use(subject: Subject, name: str) -> object:
+    def use(subject: ForgedTable, name: str) -> object:
         def change(message: table_pb2.Manifest) -> None:
             message.reader_feature_flags |= 2
             message.writer_feature_flags |= 2
             file = getattr(message.fragments[0], which)
             file.path, file.size = name, 4
 
-        return subject.forged(change).to_table(with_row_id=True)
+        return subject.forge_manifest(change).to_table(with_row_id=True)
 
     return use
 
 
-def _branch(subject: Subject, name: str) -> object:
-    """A manifest that says which branch it is: the way to its main line, where the references are."""
-    table = subject.forged(lambda m: setattr(m, "branch", name))
+def _branch(subject: ForgedTable, name: str) -> object:
+    """A manifest names its branch, which leads to the main branch with the references."""
+    table = subject.forge_manifest(lambda m: setattr(m, "branch", name))
     return table.tags.list()
 
 
-def _index_file(subject: Subject, name: str) -> object:
+def _index_file(subject: ForgedTable, name: str) -> object:
     index = table_pb2.IndexMetadata(name="i", fields=[0], dataset_version=1, uuid=table_pb2.UUID(uuid=b"0" * 16))
     index.files.add(path=name, size_bytes=1)
     section = table_pb2.IndexSection(indices=[index]).SerializeToString()
     target = subject.outside / "clone"
     try:
-        return subject.forged(lambda m: None, section).clone(str(target), shallow=False)
+        return subject.forge_manifest(lambda m: None, section).clone(str(target), shallow=False)
     finally:
         shutil.rmtree(target, ignore_errors=True)
 
 
-def _reuse_file(subject: Subject, name: str) -> object:
+def _reuse_file(subject: ForgedTable, name: str) -> object:
     index = table_pb2.IndexMetadata(name="__lance_frag_reuse", dataset_version=1, uuid=table_pb2.UUID(uuid=b"0" * 16))
     details = table_pb2.FragmentReuseIndexDetails()
     details.external.path, details.external.size = name, 1
     index.index_details.type_url = "/lance.table.FragmentReuseIndexDetails"
     index.index_details.value = details.SerializeToString()
-    table = subject.forged(lambda m: None, table_pb2.IndexSection(indices=[index]).SerializeToString())
+    table = subject.forge_manifest(lambda m: None, table_pb2.IndexSection(indices=[index]).SerializeToString())
     entry = reuse_entry(table.indices)
     assert entry is not None
     content_of(entry)
     return table.compact(remap="none")
 
 
-def _tag(subject: Subject, name: str) -> object:
+def _tag(subject: ForgedTable, name: str) -> object:
     path = Path(subject.table.uri, "_refs/tags/t.json")
     path.write_text(json.dumps({"branch": name, "version": 1, "manifestSize": 1}))
     return subject.table.at(tag="t")
 
 
-def _parent(subject: Subject, name: str) -> object:
+def _parent(subject: ForgedTable, name: str) -> object:
     path = Path(subject.table.uri, "_refs/branches/b.json")
     path.write_text(json.dumps({"parentBranch": name, "parentVersion": 1, "createAt": 1, "manifestSize": 1}))
     try:
-        return subject.table.branches.list() and _refused(refs.is_branch_name(name))
+        return subject.table.branches.list() and _refuse_if(refs.is_branch_name(name))
     finally:
         path.unlink()
 
 
-def _given_tag(subject: Subject, name: str) -> object:
+def _given_tag(subject: ForgedTable, name: str) -> object:
     return subject.table.at(tag=name)
 
 
-def _given_branch(subject: Subject, name: str) -> object:
+def _given_branch(subject: ForgedTable, name: str) -> object:
     return Table.open(subject.table.uri, branch=name)
 
 
-def _new_branch(subject: Subject, name: str) -> object:
-    """Some letters are no more than strange."""
+def _new_branch(subject: ForgedTable, name: str) -> object:
+    """Create a branch. Unusual but valid names are accepted."""
     made = subject.table.branches.create(name)
-    _refused(refs.is_branch_name(name))
+    _refuse_if(refs.is_branch_name(name))
     return made
 
 
-def _hint(subject: Subject, name: str) -> object:
-    """It is never believed: what is read is the table as it is."""
+def _hint(subject: ForgedTable, name: str) -> object:
+    """The hint is never trusted: the table is read as it is."""
     Path(subject.table.uri, "_versions/latest_version_hint.json").write_text(json.dumps({"version": name}))
     found = Table.open(subject.table.uri).to_table()
-    return _refused(found.num_rows == 3)
+    return _refuse_if(found.num_rows == 3)
 
 
-def _entry(subject: Subject, name: str) -> object:
+def _entry(subject: ForgedTable, name: str) -> object:
     return check_entry(Entry(Version(1), name), what="a manifest store")
 
 
-def _blob(subject: Subject, name: str) -> object:
-    """A blob that the table only refers to."""
+def _blob(subject: ForgedTable, name: str) -> object:
+    """A blob outside the table that the table only references."""
     store, path = locate(subject.table.uri).resolve_external_blob(name, None)
     return store.read(path)
 
 
-def _blob_below(subject: Subject, name: str) -> object:
-    """One that is said to be below a base path, which is the table's own directory here."""
+def _blob_below(subject: ForgedTable, name: str) -> object:
+    """A blob below a base path, which is the table's own directory here."""
     blob_locations.check_relative_path(name, path="m")
     return LocalStore(Path(subject.table.uri)).read(name)
 
 
-def _refused(holds: bool) -> bool:
-    """Nothing was followed, without an error: that is an answer too."""
+def _refuse_if(holds: bool) -> bool:
+    """Raise an error if the name was not followed and no error occurred; both outcomes are acceptable."""
     if holds:
-        raise LanceError("as if it were not there")
+        raise LanceError("the name was not followed")
     return holds
 
 
@@ -309,7 +310,7 @@ FIELDS: Mapping[str, Use] = {
 
 
 def run(place: Path, every: int) -> Iterator[tuple[int, str | None]]:
-    """For each field and name what went wrong, if anything did."""
+    """Yield the problem of each field and name, or `None`."""
     outside, inside = place / "outside", place / "a" / "b"
     inside.mkdir(parents=True)
     outside.mkdir()
@@ -318,41 +319,41 @@ def run(place: Path, every: int) -> Iterator[tuple[int, str | None]]:
     canary = place / CANARY
     for path in (canary, place / "a" / CANARY, inside / CANARY, outside / CANARY):
         path.write_bytes(next(Path(table.uri, "data").iterdir()).read_bytes())
-    subject = Subject(table, outside)
+    subject = ForgedTable(table, outside)
     Path(table.uri, "_refs/tags").mkdir(parents=True)
     Path(table.uri, "_refs/branches").mkdir(parents=True)
-    hostile = names(canary)
+    hostile = hostile_names(canary)
     assert len(hostile) >= 500
     uses = [(where, use, name) for where, use in FIELDS.items() for name in hostile[::every]]
-    for _where, use, _name in uses[:: len(hostile[::every])]:  # what is loaded on first use is not looked at
-        _tried(use, subject, "x.lance")
-    watch = Watch(place)
+    for _where, use, _name in uses[:: len(hostile[::every])]:  # load lazily imported modules before the audit starts
+        _try_name(use, subject, "x.lance")
+    watch = AccessAudit(place)
     allowed = (f" {table.uri}", f" {outside}/clone")
     for where, use, name in uses:
-        watch.seen.clear()
-        problem = _tried(use, subject, name)
-        if opened := [each for each in watch.seen if not any(mark in each for mark in allowed)]:
+        watch.events.clear()
+        problem = _try_name(use, subject, name)
+        if opened := [event for event in watch.events if not any(path in event for path in allowed)]:
             problem = f"opened {opened}"
         yield 1, None if problem is None else f"{where}: {name[:80]!r}: {problem}"
 
 
-def _tried(use: Use, subject: Subject, name: str) -> str | None:
+def _try_name(use: Use, subject: ForgedTable, name: str) -> str | None:
     try:
         found = use(subject, name)
     except LanceError:
         return None
-    except Exception as error:  # noqa: BLE001 - that there is no other kind is what is asked
+    except Exception as error:  # noqa: BLE001 - the test asserts that no other error occurs
         return f"{type(error).__name__}: {error}"[:300]
     return f"was followed: {str(found)[:200]}"
 
 
 def main() -> None:
     place, every = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    tried, found = 0, []
+    tried, problems = 0, []
     for count, problem in run(place, every):
         tried += count
-        found += [problem] if problem else []
-    print(json.dumps({"tried": tried, "found": found}))
+        problems += [problem] if problem else []
+    print(json.dumps({"tried": tried, "found": problems}))
 
 
 if __name__ == "__main__":

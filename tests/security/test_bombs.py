@@ -1,5 +1,5 @@
-"""No file of a table takes memory, time or the stack for what it merely says. `bombs.py` has the files, and finds out
-what each costs."""
+"""No file of a table takes memory, time or stack depth merely because it claims a large size. `bombs.py` defines the
+files and measures the cost of each."""
 
 import json
 import subprocess
@@ -20,15 +20,15 @@ from tests.security.bombs import BOMBS, READ
 
 ROOT = Path(__file__).parents[2]
 MEGABYTES_MAX = 300
-"""Beside what the process takes anyway; that much takes a message of just too little weight to be looked at."""
+"""Maximum additional memory. A message just below the weight limit takes this much to be parsed."""
 SECONDS_MAX = 20.0
-"""On a machine that does much else; on an idle one a second at most."""
+"""Maximum time on a busy machine; an idle one takes one second at most."""
 REFUSALS = ("Corrupt", "CorruptHead", "StorageError", "Unsupported")
 
 
 @pytest.mark.parametrize("part", ["{}", "[]", "0", '"":[]'])
 def test_a_record_of_small_things_is_not_read(part: str) -> None:
-    """Three bytes of JSON can take twenty times that in memory."""
+    """Three bytes of JSON can take twenty times as much memory."""
     store = MemoryStore()
     listed = ",".join([part] * JSON_PARTS.maximum)
     store.put("a.json", f'{{"files": [{{{listed}}}]}}'.encode() if ":" in part else f'{{"files": [{listed}]}}'.encode())
@@ -40,9 +40,9 @@ def test_a_record_of_small_things_is_not_read(part: str) -> None:
 def test_none_of_them_hurts(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.security.bombs", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [each["name"] for each in told] == list(BOMBS)
-    for each in told:
+    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["name"] for each in outcomes] == list(BOMBS)
+    for each in outcomes:
         assert each["outcome"] in (("read",) if each["name"] in READ else REFUSALS), each
         assert each["megabytes"] <= MEGABYTES_MAX, each
         assert each["seconds"] <= SECONDS_MAX, each
@@ -67,13 +67,13 @@ def test_none_of_them_hurts(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("count", [0, 1, 3, 100_003])
 def test_small_parts_are_counted_however_they_are_spelt(part: bytes, is_small: bool, count: int) -> None:
-    """Over the ends of the pieces that are looked at, too."""
+    """The count is also right across the boundaries of the chunks that are counted."""
     counted = size_guard.count_small_parts(np.frombuffer(part * count, dtype=np.uint8))
     assert counted >= count if is_small else counted <= count // 10
 
 
 def test_as_much_as_may_be_is_weighed() -> None:
-    """Two bytes to a part, and the number of parts that are too many."""
+    """A message with two bytes per part, with the maximum number of parts and one more."""
     size_guard.check_message(b"\x12\x00" * SMALL_PARTS.maximum, path="m")
     with pytest.raises(Unsupported, match="up to 2,000,001 parts of less than 16 bytes"):
         size_guard.check_message(b"\x12\x00" * (SMALL_PARTS.maximum + 1), path="m")

@@ -1,5 +1,6 @@
-"""What a table says of places leads nowhere but into it: hundreds of names in every place where it stores one, links on
-the disk, and addresses of other machines. `hostile.py` says which names, and looks at what is opened."""
+"""Confinement: locations stored in a table never lead out of it. The tests cover hundreds of names in every place that
+stores one, links on disk, and addresses of other machines. `hostile.py` defines the names and records which files are
+opened."""
 
 import json
 import os
@@ -20,12 +21,12 @@ from lance_core.datafiles import blob_locations
 from lance_core.format._pb import table_pb2
 from lance_core.storage.local import LocalStore
 from lance_core.versions.location import locate
-from tests.security.hostile import Subject
+from tests.security.hostile import ForgedTable
 
 ROOT = Path(__file__).parents[2]
 ROWS = pa.table({"id": [1, 2, 3]})
-ONE_IN = 5
-"""Of the names in each field; `python -m tests.security.hostile` takes all of them."""
+EVERY = 5
+"""Fraction of the names per field, one in this many; `python -m tests.security.hostile` tries all of them."""
 CANARIES = {"aws_access_key_id": "CANARYKEYID", "aws_secret_access_key": "canary-secret", "token": "canary-token"}
 
 
@@ -35,11 +36,11 @@ def table(tmp_path: Path) -> Table:
 
 
 def test_no_stored_name_leads_out_of_the_table(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.security.hostile", str(tmp_path / "place"), str(ONE_IN)]
+    command = [sys.executable, "-m", "tests.security.hostile", str(tmp_path / "place"), str(EVERY)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout)
-    assert told["found"] == []
-    assert told["tried"] > 2_000
+    result = json.loads(done.stdout)
+    assert result["found"] == []
+    assert result["tried"] > 2_000
 
 
 # Links
@@ -55,7 +56,7 @@ def test_nothing_is_written_or_removed_through_a_link(path: str, tmp_path: Path)
     top = Path(path).parts[0]
     if top == path:
         (tmp_path / "t" / path).symlink_to(outside / "x")
-        store.put(path, b"ours")  # in the place of the link
+        store.put(path, b"ours")  # replaces the link
         assert not (tmp_path / "t" / path).is_symlink()
     else:
         (tmp_path / "t" / top).symlink_to(outside)
@@ -75,7 +76,7 @@ def test_nothing_is_written_or_removed_through_a_link(path: str, tmp_path: Path)
 
 @pytest.mark.parametrize("directory", ["data", "_versions", "_transactions", "_deletions", "_refs", "_lance_assets"])
 def test_cleanup_leaves_what_links_lead_to(directory: str, table: Table, tmp_path: Path) -> None:
-    """A farm of links, to files, directories and nothing, below each directory that cleanup looks through."""
+    """Links to files, to directories and to nothing, below each directory that cleanup lists."""
     outside = tmp_path / "outside"
     (outside / "deep").mkdir(parents=True)
     for name in ("a.lance", "deep/b.lance", "18446744073709551614.manifest"):
@@ -95,7 +96,7 @@ def test_cleanup_leaves_what_links_lead_to(directory: str, table: Table, tmp_pat
 
 
 def test_a_pipe_is_no_file(table: Table) -> None:
-    """To open one waits for its other end, for ever."""
+    """Opening a pipe would wait for its other end forever."""
     path = Path(table.uri, table.manifest.path)
     path.unlink()
     os.mkfifo(path)
@@ -126,7 +127,7 @@ def test_the_root_may_be_a_link(tmp_path: Path) -> None:
 
 @contextmanager
 def listener() -> Iterator[tuple[int, list[bytes]]]:
-    """Whoever comes is noted, with the first of what they say."""
+    """Listen on a port and record the first bytes of each connection."""
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -167,7 +168,7 @@ def listener() -> Iterator[tuple[int, list[bytes]]]:
     ],
 )
 def test_a_manifest_sends_nobody_anywhere(place: str, table: Table) -> None:
-    """With every client told that its store is at the listener: a request of any kind would be heard."""
+    """Every client is configured with the listener as its store, so that it would receive any request."""
     with listener() as (port, heard):
         address = f"http://127.0.0.1:{port}"
         options = {"allow_http": "true", "endpoint": address, "google_base_url": address, "dynamodb_endpoint": address}
@@ -179,7 +180,7 @@ def test_a_manifest_sends_nobody_anywhere(place: str, table: Table) -> None:
             message.config["storage_options"] = f'{{"endpoint": "{address}"}}'
             message.config["lance_assets.manifest_store"] = f"dynamodb at {address}"
 
-        Subject(table, Path(table.uri)).forged(change)
+        ForgedTable(table, Path(table.uri)).forge_manifest(change)
         opened = Table.open(table.uri, storage_options={**options, **CANARIES})
         uses = (
             opened.to_table,

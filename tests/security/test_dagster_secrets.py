@@ -1,5 +1,5 @@
-"""No secret is in what Dagster keeps and shows of a project: definitions as they are sent to the webserver, pickled or
-printed, and failures. What a deployment's database, pages and files hold is in `lance_assets/test_deployed.py`."""
+"""Dagster never stores or shows a secret: not in definitions sent to the web server, pickled or printed, nor in
+failures. The database, pages and files of a deployment are tested in `lance_assets/test_deployed.py`."""
 
 import pickle
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from lance_core import InvalidInput, StorageError
 CANARY, NAME = "canary-6e02", "TEST_CANARY"
 
 
-def declared(secret: str) -> LanceTable:
+def declare_table(secret: str) -> LanceTable:
     options = {"aws_access_key_id": "an-id", "aws_secret_access_key": secret, "aws_region": "x"}
     write = SparkAppend("clicks_append", lambda spark, ctx: spark.range(1))
     return lance_table("clicks", uri="s3://bucket/clicks.lance", storage_options=options, writes=[write])
@@ -24,7 +24,7 @@ def declared(secret: str) -> LanceTable:
 @pytest.mark.parametrize("secret", [f"env:{NAME}", dg.EnvVar(NAME)])
 def test_definitions_are_sent_without_secrets(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NAME, CANARY)
-    table = declared(secret)
+    table = declare_table(secret)
     spark = SparkSessionResource(
         remote=dg.EnvVar(NAME), conf={"spark.hadoop.fs.s3a.secret.key": dg.EnvVar(NAME), "spark.x": "shown"}
     )
@@ -33,23 +33,23 @@ def test_definitions_are_sent_without_secrets(secret: str, monkeypatch: pytest.M
     defs = dg.Definitions.merge(table.defs, dg.Definitions(jobs=[job], resources={"spark": spark, "lance": lance}))
     repository = defs.get_repository_def()
     snapshots = [each.get_job_snapshot() for each in repository.get_all_jobs()]
-    told = [
+    texts = [
         *map(serialize_value, snapshots),
         repr(defs.resolve_all_asset_specs()),
         repr((table, table.ledger, spark, lance)),
         pickle.dumps((table.ledger, table.ledger.storage)).decode("latin1"),
         str(failure_of(StorageError("the store said no"), table.ledger).metadata),
     ]
-    assert len(told) > 5
-    assert all(told)
-    assert any("clicks_append" in each for each in told)
-    for each in told:
-        assert CANARY not in each
+    assert len(texts) > 5
+    assert all(texts)
+    assert any("clicks_append" in text for text in texts)
+    for text in texts:
+        assert CANARY not in text
     assert str(table.access()["storage_options"]["aws_secret_access_key"]) in (CANARY, f"env:{NAME}")
 
 
 REFUSED: list[Callable[[], object]] = [
-    lambda: declared(CANARY),
+    lambda: declare_table(CANARY),
     lambda: SparkSessionResource(remote=f"sc://host/;token={CANARY}"),
     lambda: SparkSessionResource(conf={"spark.hadoop.fs.s3a.secret.key": CANARY}),
     lambda: LanceResource(storage_options={"account_key": CANARY}),

@@ -1,7 +1,6 @@
-"""Twelve kinds of secrets, planted wherever a caller can give one, and every failure that can be provoked: none of them
-is in what anybody is shown afterwards. Not in errors and what caused them, not in what objects call themselves, not in
-logs at their most talkative, whoever writes them, nor in the files of a table.
-"""
+"""No secret is ever visible: twelve kinds of secrets are planted wherever a caller can pass one, and every failure
+that can be provoked is checked. Errors and their causes, representations of objects, logs of all libraries at debug
+level, and the files of a table contain none of them."""
 
 import json
 import logging
@@ -32,15 +31,15 @@ QUICK = {"client_max_retries": "0", "client_retry_timeout": "1s", "timeout": "2s
 
 
 def secret(kind: str) -> str:
-    """Of a form that clients take, in base64 too."""
+    """Return a secret in a form that clients accept, valid as base64 too."""
     return f"{CANARY}{kind}AAAA".replace("-", "0").ljust(40, "A")
 
 
 @dataclass(frozen=True)
-class Given:
+class SecretConfig:
     uri: str
     options: Mapping[str, str]
-    """`{endpoint}` stands for the server."""
+    """The text `{endpoint}` stands for the address of the server."""
     manifest_store: str | None = None
 
 
@@ -50,7 +49,7 @@ GOOGLE = {"google_base_url": "{endpoint}", "allow_http": "true"}
 
 
 def google_key() -> str:
-    """Of a service account, with a token address that is the server itself."""
+    """Return the key of a service account whose token address is the server itself."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     pem = key.private_bytes(encoding, form, serialization.NoEncryption()).decode()
@@ -58,39 +57,45 @@ def google_key() -> str:
     return json.dumps({**told, "private_key": pem, "token_uri": "{endpoint}/token", "project_id": "p"})
 
 
-KINDS: dict[str, Given] = {
-    "aws key": Given(
+SECRET_CONFIGS: dict[str, SecretConfig] = {
+    "aws key": SecretConfig(
         "s3://bucket/t", {**AWS, "aws_access_key_id": secret("id"), "aws_secret_access_key": secret("key")}
     ),
-    "aws token": Given(
+    "aws token": SecretConfig(
         "s3://bucket/t",
         {**AWS, "aws_access_key_id": "id", "aws_secret_access_key": "key", "aws_session_token": secret("token")},
     ),
-    "azure account key": Given("az://container/t", {**AZURE, "azure_storage_account_key": secret("key")}),
-    "azure sas": Given("az://container/t", {**AZURE, "azure_storage_sas_key": f"?sv=2022-11-02&sig={secret('sas')}"}),
-    "azure token": Given("az://container/t", {**AZURE, "azure_storage_token": secret("token")}),
-    "google key": Given("gs://bucket/t", {**GOOGLE, "google_service_account_key": google_key()}),
-    "google token": Given("gs://bucket/t", {**GOOGLE, "google_storage_token": secret("token")}),
-    "a broken google key": Given("gs://bucket/t", {**GOOGLE, "google_service_account_key": f"{{{secret('half')}"}),
-    "user and password in a URI": Given(f"s3://me:{secret('word')}@bucket/t", AWS),
-    "a password with a slash": Given(f"s3://me:a/b{secret('word')}@bucket/t", AWS),
-    "a password with a question mark": Given(f"s3+ddb://me:a?b{secret('word')}@bucket/t", AWS),
-    "a presigned URL": Given(f"https://host/t?X-Amz-Signature={secret('signature')}", {}),
-    "a query in a URI": Given(f"s3://bucket/t?token={secret('query')}", AWS),
-    "an endpoint with a password": Given("s3://bucket/t", {**AWS, "aws_endpoint": f"http://me:{secret('word')}@host"}),
-    "an endpoint with a query": Given("az://c/t", {"azure_endpoint": f"https://host?sig={secret('sig')}"}),
-    "a proxy": Given("s3://bucket/t", {**AWS, "proxy_url": f"http://me:{secret('proxy')}@proxy"}),
-    "credentials of the machine": Given("az://container/t", AZURE),
-    "an option that nobody knows": Given("s3://bucket/t", {**AWS, "aws_secret_acess_key": secret("typo")}),
-    "a number that is none": Given("s3://bucket/t", {**AWS, "client_max_retries": secret("number")}),
-    "a flag that is none": Given("s3://bucket/t", {**AWS, "aws_skip_signature": secret("flag")}),
-    "a SQL database": Given("{place}/t", {}, f"postgresql+psycopg://me:{secret('word')}@127.0.0.1:1/db"),
-    "a SQL database with its password in the query": Given(
+    "azure account key": SecretConfig("az://container/t", {**AZURE, "azure_storage_account_key": secret("key")}),
+    "azure sas": SecretConfig(
+        "az://container/t", {**AZURE, "azure_storage_sas_key": f"?sv=2022-11-02&sig={secret('sas')}"}
+    ),
+    "azure token": SecretConfig("az://container/t", {**AZURE, "azure_storage_token": secret("token")}),
+    "google key": SecretConfig("gs://bucket/t", {**GOOGLE, "google_service_account_key": google_key()}),
+    "google token": SecretConfig("gs://bucket/t", {**GOOGLE, "google_storage_token": secret("token")}),
+    "a broken google key": SecretConfig(
+        "gs://bucket/t", {**GOOGLE, "google_service_account_key": f"{{{secret('half')}"}
+    ),
+    "user and password in a URI": SecretConfig(f"s3://me:{secret('word')}@bucket/t", AWS),
+    "a password with a slash": SecretConfig(f"s3://me:a/b{secret('word')}@bucket/t", AWS),
+    "a password with a question mark": SecretConfig(f"s3+ddb://me:a?b{secret('word')}@bucket/t", AWS),
+    "a presigned URL": SecretConfig(f"https://host/t?X-Amz-Signature={secret('signature')}", {}),
+    "a query in a URI": SecretConfig(f"s3://bucket/t?token={secret('query')}", AWS),
+    "an endpoint with a password": SecretConfig(
+        "s3://bucket/t", {**AWS, "aws_endpoint": f"http://me:{secret('word')}@host"}
+    ),
+    "an endpoint with a query": SecretConfig("az://c/t", {"azure_endpoint": f"https://host?sig={secret('sig')}"}),
+    "a proxy": SecretConfig("s3://bucket/t", {**AWS, "proxy_url": f"http://me:{secret('proxy')}@proxy"}),
+    "credentials of the machine": SecretConfig("az://container/t", AZURE),
+    "an option that nobody knows": SecretConfig("s3://bucket/t", {**AWS, "aws_secret_acess_key": secret("typo")}),
+    "a number that is none": SecretConfig("s3://bucket/t", {**AWS, "client_max_retries": secret("number")}),
+    "a flag that is none": SecretConfig("s3://bucket/t", {**AWS, "aws_skip_signature": secret("flag")}),
+    "a SQL database": SecretConfig("{place}/t", {}, f"postgresql+psycopg://me:{secret('word')}@127.0.0.1:1/db"),
+    "a SQL database with its password in the query": SecretConfig(
         "{place}/t", {}, f"postgresql+psycopg://127.0.0.1:1/db?user=me&password={secret('word')}"
     ),
-    "a SQL URL that is none": Given("{place}/t", {}, f"me:{secret('word')}@127.0.0.1/db"),
-    "a SQL dialect that is none": Given("{place}/t", {}, f"nosuch://me:{secret('word')}@127.0.0.1/db"),
-    "dynamodb": Given(
+    "a SQL URL that is none": SecretConfig("{place}/t", {}, f"me:{secret('word')}@127.0.0.1/db"),
+    "a SQL dialect that is none": SecretConfig("{place}/t", {}, f"nosuch://me:{secret('word')}@127.0.0.1/db"),
+    "dynamodb": SecretConfig(
         "s3://bucket/t",
         {
             **AWS,
@@ -101,14 +106,14 @@ KINDS: dict[str, Given] = {
         },
         "dynamodb://versions",
     ),
-    "a dynamodb endpoint with a password": Given(
+    "a dynamodb endpoint with a password": SecretConfig(
         "s3://bucket/t", {**AWS, "dynamodb_endpoint": f"http://me:{secret('word')}@host"}, "dynamodb://versions"
     ),
 }
 
 
-class _Echo(BaseHTTPRequestHandler):
-    """Refuses, and says aloud all that it was told."""
+class _EchoHandler(BaseHTTPRequestHandler):
+    """HTTP handler that rejects each request with a message that repeats the request."""
 
     def _any(self) -> None:
         heard = f"{self.path} {self.headers}"
@@ -127,12 +132,12 @@ class _Echo(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _any
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Suppress the log."""
 
 
 @contextmanager
 def echo() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Echo)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _EchoHandler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
@@ -143,21 +148,21 @@ def echo() -> Iterator[str]:
         server.server_close()
 
 
-class Listening(logging.Handler):
-    """To everybody, at the most talkative."""
+class LogCapture(logging.Handler):
+    """Handler that captures the messages of all loggers at debug level."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self.told: list[str] = []
+        self.messages: list[str] = []
         self.setFormatter(logging.Formatter("%(name)s %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.told.append(self.format(record))
+        self.messages.append(self.format(record))
 
 
 @pytest.fixture
-def logs() -> Iterator[Listening]:
-    root, handler = logging.getLogger(), Listening()
+def logs() -> Iterator[LogCapture]:
+    root, handler = logging.getLogger(), LogCapture()
     before = root.level
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
@@ -166,16 +171,16 @@ def logs() -> Iterator[Listening]:
     root.removeHandler(handler)
 
 
-def shown(error: BaseException) -> str:
-    """All that a person or a log can see of an error."""
+def visible_text(error: BaseException) -> str:
+    """Return everything that a person or a log can see of an error."""
     told = [repr(error), str(error), repr(error.args), "".join(traceback.format_exception(error))]
     told += [repr(vars(error)), repr(pickle.dumps(error.args))] if isinstance(error, LanceError) else []
     causes = [error.__cause__, None if error.__suppress_context__ else error.__context__]
-    return "\n".join([*told, *(shown(each) for each in causes if each is not None)])
+    return "\n".join([*told, *(visible_text(each) for each in causes if each is not None)])
 
 
-def failures(given: Given, endpoint: str, place: Path) -> Iterator[str]:
-    """What is seen of everything that can be begun with these."""
+def visible_failures(given: SecretConfig, endpoint: str, place: Path) -> Iterator[str]:
+    """Yield the visible text of every operation that can be started with this configuration."""
     options = {name: value.replace("{endpoint}", endpoint) for name, value in {**QUICK, **given.options}.items()}
     uri = given.uri.replace("{place}", str(place))
     store = given.manifest_store
@@ -188,19 +193,19 @@ def failures(given: Given, endpoint: str, place: Path) -> Iterator[str]:
     try:
         location = locate(uri, storage_options=options, manifest_store=store)
     except LanceError as error:
-        yield shown(error)
+        yield visible_text(error)
     else:
         yield from (repr(location), str(location), repr(location.store), repr(location.codec), repr(location.access))
         yield from (location.address, repr(location.access.manifest_store))
-        uses += _of(location)
+        uses += _store_uses(location)
     for use in uses:
         try:
             yield repr(use())
         except LanceError as error:
-            yield shown(error)
+            yield visible_text(error)
 
 
-def _of(location: Location) -> list[Callable[[], object]]:
+def _store_uses(location: Location) -> list[Callable[[], object]]:
     store = location.store
     return [
         lambda: store.read("data/x"),
@@ -219,24 +224,24 @@ def _of(location: Location) -> list[Callable[[], object]]:
     ("kind", "is_heard"),
     [
         (kind, heard)
-        for kind, given in KINDS.items()
+        for kind, given in SECRET_CONFIGS.items()
         for heard in (False, True)
         if "{endpoint}" in str(given) or not heard
     ],
 )
 def test_no_failure_shows_a_secret(
-    kind: str, is_heard: bool, tmp_path: Path, logs: Listening, capfd: pytest.CaptureFixture[str]
+    kind: str, is_heard: bool, tmp_path: Path, logs: LogCapture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """With nobody at the endpoint, and with a server there that repeats all that it hears in its refusal."""
-    given = KINDS[kind]
+    """Once without a server at the endpoint, and once with a server that repeats each request in its rejection."""
+    given = SECRET_CONFIGS[kind]
     if is_heard:
         with echo() as endpoint:
-            told = list(failures(given, endpoint, tmp_path))
+            told = list(visible_failures(given, endpoint, tmp_path))
     else:
-        told = list(failures(given, "http://127.0.0.1:1", tmp_path))
+        told = list(visible_failures(given, "http://127.0.0.1:1", tmp_path))
     printed = capfd.readouterr()
     assert len(told) >= 4
-    check_clean((*told, *logs.told, printed.out, printed.err))
+    check_clean((*told, *logs.messages, printed.out, printed.err))
 
 
 def check_clean(texts: Iterable[str]) -> None:
@@ -246,8 +251,9 @@ def check_clean(texts: Iterable[str]) -> None:
             assert at < 0, text[max(0, at - 300) : at + 60]
 
 
-def test_what_a_table_holds_shows_no_secret(tmp_path: Path, logs: Listening) -> None:
-    """Whatever was given along with a table on disk, an intent and a manifest store with a password in its name."""
+def test_what_a_table_holds_shows_no_secret(tmp_path: Path, logs: LogCapture) -> None:
+    """The files of a table contain no secret of its options, its intents or its manifest store, which has a query in
+    its URL."""
     options = {"aws_secret_access_key": secret("key"), "azure_storage_sas_key": secret("sas"), "token": secret("token")}
     manifests = f"sqlite:///{tmp_path}/versions.db?check_same_thread=false"
     place = tmp_path / "t"
@@ -259,7 +265,7 @@ def test_what_a_table_holds_shows_no_secret(tmp_path: Path, logs: Listening) -> 
     written = [path.read_bytes().decode("latin1") for path in tmp_path.rglob("*") if path.is_file()]
     described = [repr(table), str(table.versions()), repr(table.manifest), table.explain(), str(table.fsck())]
     assert len(written) > 10
-    check_clean((*written, *described, *logs.told))
+    check_clean((*written, *described, *logs.messages))
 
 
 @pytest.fixture(scope="module")
@@ -270,9 +276,9 @@ def bucket() -> Iterator[tuple[str, Callable[[str], Mapping[str, str]]]]:
 
 
 def test_a_commit_that_is_undecided_shows_no_secret(
-    bucket: tuple[str, Callable[[str], Mapping[str, str]]], logs: Listening
+    bucket: tuple[str, Callable[[str], Mapping[str, str]]], logs: LogCapture
 ) -> None:
-    """Every answer to the put of a version is lost, and so is the look afterwards."""
+    """Every response to the put of a version is lost, and so is the subsequent check."""
     endpoint, options_through = bucket
     with between(endpoint) as chaos:
         options = dict(options_through(chaos.endpoint))
@@ -290,7 +296,7 @@ def test_a_commit_that_is_undecided_shows_no_secret(
         chaos.decide = lambda method, path: None
         records = [str(vars(table)), repr(table)]
     assert isinstance(caught.value, CommitUndecided)
-    check_clean((shown(caught.value), *records, *logs.told))
+    check_clean((visible_text(caught.value), *records, *logs.messages))
 
 
 @pytest.mark.parametrize(
@@ -308,7 +314,7 @@ def test_a_commit_that_is_undecided_shows_no_secret(
     ],
 )
 def test_credentials_are_for_the_place_they_were_given_for(own: str, other: str, told: set[str]) -> None:
-    """What a base, a clone or a blob elsewhere is told of the options of a table."""
+    """Options that a base, a clone or a blob elsewhere receives from those of the table."""
     options = {
         "aws_secret_access_key": "a",
         "azure_storage_sas_key": "b",

@@ -1,8 +1,8 @@
-"""`make torture`: every harness at its full size, two processes at a time; names run those alone.
+"""Torture runner (`make torture`): runs every harness at its full size in two processes; names select harnesses.
 
     python -m tests.torture [harness ...] [--size nightly|pr]
 
-Prints one table, and what was found, each with the call that shows it again. Exits with 1 if there is any.
+Prints one table, and each failure with the call that reproduces it. Exits with 1 if there are failures.
 """
 
 import argparse
@@ -13,63 +13,65 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 
-from tests.torture.harnesses import HARNESSES, SIZES, run_share
-from tests.torture.report import Report, table, together
+from tests.torture.harnesses import HARNESSES, SIZES, run_split
+from tests.torture.report import Report, format_table, merge_reports
 
-AT_ONCE = 2
+PROCESSES = 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="make torture", description="the harnesses at their full size")
-    parser.add_argument("harness", nargs="*", help=f"of {', '.join(HARNESSES)}; all of them, where none is named")
+    parser = argparse.ArgumentParser(prog="make torture", description="Run the torture harnesses.")
+    parser.add_argument("harness", nargs="*", help=f"one of {', '.join(HARNESSES)} (default: all of them)")
     parser.add_argument("--size", choices=SIZES, default="nightly")
     options = parser.parse_args(arguments)
-    os.environ.setdefault("LANCE_LOG", "error")  # pylance warns of each operation that it calls unstable
+    os.environ.setdefault("LANCE_LOG", "error")  # pylance logs a warning for each operation that it calls unstable
     if unknown := set(options.harness) - set(HARNESSES):
-        parser.error(f"there is no harness {', '.join(sorted(unknown))}; there are {', '.join(HARNESSES)}")
+        parser.error(f"unknown harness {', '.join(sorted(unknown))}; choose from {', '.join(HARNESSES)}")
     names = options.harness or list(HARNESSES)
-    beside = [name for name in names if not HARNESSES[name].alone]
-    reports = _run(beside, options.size, AT_ONCE) if beside else []
+    concurrent = [name for name in names if not HARNESSES[name].is_exclusive]
+    reports = _run_harnesses(concurrent, options.size, PROCESSES) if concurrent else []
     for name in names:
-        if HARNESSES[name].alone:
-            reports += _run([name], options.size, 1)
-    print(table(reports), flush=True)
-    return 1 if any(report.found for report in reports) else 0
+        if HARNESSES[name].is_exclusive:
+            reports += _run_harnesses([name], options.size, 1)
+    print(format_table(reports), flush=True)
+    return 1 if any(report.failures for report in reports) else 0
 
 
-def _run(names: Sequence[str], size: str, processes: int) -> list[Report]:
-    shares: dict[str, list[Report]] = {name: [] for name in names}
+def _run_harnesses(names: Sequence[str], size: str, processes: int) -> list[Report]:
+    reports: dict[str, list[Report]] = {name: [] for name in names}
     done: dict[str, Report] = {}
-    begun: dict[str, float] = {}
+    started: dict[str, float] = {}
     start = time.perf_counter()
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=spawn, max_tasks_per_child=1) as pool:
         futures = {
-            pool.submit(run_share, name, size, share): name for name in names for share in range(HARNESSES[name].shares)
+            pool.submit(run_split, name, size, split_index): name
+            for name in names
+            for split_index in range(HARNESSES[name].splits)
         }
         for future in as_completed(futures):
-            name, report = futures[future], _report(futures[future], future)
-            begun.setdefault(name, time.perf_counter() - report.seconds)
-            shares[name].append(report)
-            for found in report.found:
-                print(f"FOUND by {name}: {found}", file=sys.stderr, flush=True)
-            if len(shares[name]) < HARNESSES[name].shares:
-                told = f"{name}: {report.tried:,} in {report.seconds:.0f} s, part {len(shares[name])}"
+            name, report = futures[future], _report_of(futures[future], future)
+            started.setdefault(name, time.perf_counter() - report.seconds)
+            reports[name].append(report)
+            for failure in report.failures:
+                print(f"FAILURE in {name}: {failure}", file=sys.stderr, flush=True)
+            if len(reports[name]) < HARNESSES[name].splits:
+                progress = f"{name}: {report.case_count:,} in {report.seconds:.0f} s, split {len(reports[name])}"
                 print(
-                    f"{time.perf_counter() - start:8.0f} s  {told} of {HARNESSES[name].shares}",
+                    f"{time.perf_counter() - start:8.0f} s  {progress} of {HARNESSES[name].splits}",
                     file=sys.stderr,
                     flush=True,
                 )
             else:
-                done[name] = together(shares[name], time.perf_counter() - begun[name])
-                print(f"{time.perf_counter() - start:8.0f} s  {name} is done", file=sys.stderr, flush=True)
+                done[name] = merge_reports(reports[name], time.perf_counter() - started[name])
+                print(f"{time.perf_counter() - start:8.0f} s  {name} has finished", file=sys.stderr, flush=True)
     return [done[name] for name in names]
 
 
-def _report(name: str, future: "Future[Report]") -> Report:
-    """A harness that breaks down has found something, and the others go on."""
-    if broken := future.exception():
-        return Report(name, 0, 0.0, (f"a part of it ended in {type(broken).__name__}: {broken}",), {})
+def _report_of(name: str, future: "Future[Report]") -> Report:
+    """Return the report of a split. A split that raises counts as a failure, and the other harnesses continue."""
+    if error := future.exception():
+        return Report(name, 0, 0.0, (f"a split raised {type(error).__name__}: {error}",), {})
     return future.result()
 
 

@@ -1,4 +1,5 @@
-"""Threads that append to a real table beside a cleaner that never rests; see `tests/histories/beside_a_cleaner.py`."""
+"""Cleanup harness: threads append to a real table while another one cleans it up continuously; see
+`tests/histories/beside_a_cleaner.py`."""
 
 import tempfile
 import time
@@ -19,16 +20,16 @@ NIGHTLY = Size(seconds=120)
 
 
 def run(size: Size) -> Report:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     with tempfile.TemporaryDirectory() as directory:
         met = beside_a_cleaner(str(Path(directory, "t")), seconds=size.seconds)
-    found = tuple(f"{wrong}; chance decides, so run it some times" for wrong in met.wrong)
-    told = {
+    failures = tuple(f"{problem}; it depends on timing, so repeat the run" for problem in met.wrong)
+    figures = {
         "acknowledged": f"{len(met.acknowledged):,}",
-        "told that nobody knows": f"{len(met.unknown):,}",
+        "of undecided outcome": f"{len(met.unknown):,}",
         "refused": f"{len(met.refused):,}",
         "named versions read": f"{met.read:,}",
         "cleanups": f"{met.cleanups:,}",
         "versions removed": f"{met.removed:,}",
     }
-    return Report("cleaner", len(met.acknowledged), time.perf_counter() - begun, found, told)
+    return Report("cleaner", len(met.acknowledged), time.perf_counter() - started, failures, figures)

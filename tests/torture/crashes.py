@@ -1,6 +1,5 @@
-"""T-CRASH: every call of every verb, in every kind of place, is where a process is stopped; see
-`tests/histories/crashes.py`. A point is seen again by its place, its deed and its number.
-"""
+"""T-CRASH, crash point harness: stops a process at every storage call of every operation, in every kind of place; see
+`tests/histories/crashes.py`. The place, the operation and the number of a failure reproduce it."""
 
 import time
 from collections import Counter
@@ -13,13 +12,13 @@ from tests.histories.places import PLACES
 from tests.torture.report import Report
 
 SLOW = {"bucket of an emulator": 5}
-"""Places that take so many times longer, and get so many times less."""
+"""Places that are slower by this factor, and get fewer points by the same factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     every: int = 1
-    """Of the points of each deed, one in so many; another one for each deed."""
+    """Run one of this many points of each operation; each operation starts at a different point."""
     places: tuple[str, ...] = tuple(PLACES)
     deeds: tuple[str, ...] = tuple(DEEDS)
 
@@ -28,14 +27,14 @@ PR = Size(every=17, deeds=tuple(DEEDS)[::4])
 NIGHTLY = Size()
 
 
-def shares(size: Size, count: int) -> Sequence[Size]:
+def split(size: Size, count: int) -> Sequence[Size]:
     return [replace(size, deeds=size.deeds[at::count]) for at in range(count)]
 
 
 def run(size: Size) -> Report:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     tried: Counter[str] = Counter()
-    found: list[str] = []
+    failures: list[str] = []
     for place in size.places:
         every = size.every * SLOW.get(place, 1)
         for number, name in enumerate(size.deeds):
@@ -45,8 +44,8 @@ def run(size: Size) -> Report:
             stage = Stage(PLACES[place](), deed)
             for point in [*stage.points()][number % every :: every]:
                 tried[place] += 1
-                if wrong := stage.broken(point):
-                    found.append(f"{place}, {name}, {wrong}")
+                if problem := stage.broken(point):
+                    failures.append(f"{place}, {name}, {problem}")
             stage.close()
-    told = {f"points, {place}": f"{count:,}" for place, count in tried.items()}
-    return Report("crashes", tried.total(), time.perf_counter() - begun, tuple(found), told)
+    figures = {f"points, {place}": f"{count:,}" for place, count in tried.items()}
+    return Report("crashes", tried.total(), time.perf_counter() - started, tuple(failures), figures)

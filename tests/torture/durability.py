@@ -1,4 +1,5 @@
-"""T-DUR: the power goes after any call by which a verb changes the disk; see `tests/histories/durability.py`."""
+"""T-DUR, durability harness: simulates a power failure after every call by which an operation changes the disk; see
+`tests/histories/durability.py`."""
 
 import time
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from tests.torture.report import Report
 @dataclass(frozen=True, slots=True)
 class Size:
     every: int = 1
-    """Of the states that a deed can leave, one in so many."""
+    """Check one of this many states that an operation can leave."""
     kinds: tuple[str, ...] = KINDS
 
 
@@ -19,25 +20,29 @@ PR = Size(every=15, kinds=("create", "append", "update row 0", "branch"))
 NIGHTLY = Size()
 
 
-def shares(size: Size, count: int) -> Sequence[Size]:
+def split(size: Size, count: int) -> Sequence[Size]:
     return [replace(size, kinds=size.kinds[at::count]) for at in range(count)]
 
 
 def run(size: Size) -> Report:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     tried = calls = 0
-    found: list[str] = []
+    failures: list[str] = []
     for kind in size.kinds:
         table = written(kind)
         calls += len(table.events)
-        found += [f"{kind}: {each}, and is not on the disk" for each in table.in_disorder()]
+        failures += [f"{kind}: {order}, and is not on the disk" for order in table.in_disorder()]
         states = table.states()[:: size.every]
         tried += len(states)
-        found += [f"{kind}: {wrong}" for state in states if (wrong := table.broken(state))]
+        failures += [f"{kind}: {problem}" for state in states if (problem := table.broken(state))]
         if kind in ("append", "delete row 0"):
-            silent = table.silent_about_a_damaged_head(every=size.every)
-            found += [f"{kind}: a head of {each} is not told to be damaged" for each in silent]
+            undetected = table.silent_about_a_damaged_head(every=size.every)
+            failures += [f"{kind}: a damaged head of {length} is not reported" for length in undetected]
         table.close()
     return Report(
-        "durability", tried, time.perf_counter() - begun, tuple(found), {"calls that change the disk": f"{calls:,}"}
+        "durability",
+        tried,
+        time.perf_counter() - started,
+        tuple(failures),
+        {"calls that change the disk": f"{calls:,}"},
     )

@@ -1,6 +1,6 @@
-"""T-ENUM: every order of the calls of two writers, with every fault at every call; `tests/histories/exploration.py`
-says how large the spaces are. A schedule is seen again by `History(verbs, choices, fault)` with what is told.
-"""
+"""T-ENUM, schedule enumeration: runs every order of the calls of two writers, with every fault at every call;
+`tests/histories/exploration.py` states how large the spaces are. `History(verbs, choices, fault)` with the reported
+values reproduces a schedule."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -10,55 +10,57 @@ from tests.histories.exploration import HOWS, Fault, History, explored, some_ord
 from tests.histories.pairs_of_verbs import PAIRS
 from tests.torture.report import Report
 
-CALLS = 7
-"""Of an append without an intent, where nobody is in the way."""
+CALLS_PER_APPEND = 7
+"""Number of store calls of an append without an intent and without conflicts."""
 WRITERS = ("writer 0", "writer 1")
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     every: int = 1
-    """Of the orders of two appends without intents, one in so many."""
+    """Run one of this many orders of two appends without intents."""
     preemptions: int = 2
     preemptions_with_a_fault: int = 1
-    share: int = 0
-    shares: int = 1
+    split_index: int = 0
+    split_count: int = 1
 
 
 PR = Size(every=60, preemptions=1, preemptions_with_a_fault=0)
 NIGHTLY = Size()
 
 
-def shares(size: Size, count: int) -> Sequence[Size]:
-    return [replace(size, share=share, shares=count) for share in range(count)]
+def split(size: Size, count: int) -> Sequence[Size]:
+    return [replace(size, split_index=index, split_count=count) for index in range(count)]
 
 
 def run(size: Size) -> Report:
-    begun = time.perf_counter()
-    found: list[str] = []
-    told: dict[str, int] = {}
-    for what, name, histories in [*_spaces(size)][size.share :: size.shares]:
+    started = time.perf_counter()
+    failures: list[str] = []
+    tried_by_space: dict[str, int] = {}
+    for space, name, histories in [*_spaces(size)][size.split_index :: size.split_count]:
         tried = 0
         try:
             for _ in histories:
                 tried += 1
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is found
-            found.append(f"{name}: {type(error).__name__}: {error}")
-        told[what] = told.get(what, 0) + tried
-    figures = {name: f"{count:,}" for name, count in told.items()}
-    return Report("exploration", sum(told.values()), time.perf_counter() - begun, tuple(found), figures)
+        except Exception as error:  # noqa: BLE001 - every error is a failure
+            failures.append(f"{name}: {type(error).__name__}: {error}")
+        tried_by_space[space] = tried_by_space.get(space, 0) + tried
+    figures = {name: f"{count:,}" for name, count in tried_by_space.items()}
+    return Report("exploration", sum(tried_by_space.values()), time.perf_counter() - started, tuple(failures), figures)
 
 
 def _spaces(size: Size) -> Iterator[tuple[str, str, Iterator[History]]]:
-    """Each with what it is part of, and its own name."""
+    """Yield the name of the space, the name of the part, and its histories."""
     appends = PAIRS["appends"]
-    faults = [Fault(WRITERS[0], call, how) for call in range(CALLS) for how in HOWS]  # the other one is the same
+    faults = [
+        Fault(WRITERS[0], call, how) for call in range(CALLS_PER_APPEND) for how in HOWS
+    ]  # the other writer is symmetric
     for fault in [None, *faults]:
         whole = "all orders of two appends"
         if size.every == 1:
             histories = explored(appends, preemptions=None, fault=fault, intents=False)
         else:
-            histories = some_orders(appends, calls=CALLS, every=size.every, fault=fault)
+            histories = some_orders(appends, calls=CALLS_PER_APPEND, every=size.every, fault=fault)
         yield whole if fault is None else f"{whole}, one fault", f"{whole}, {fault}", histories
     for pair, verbs in PAIRS.items():
         bound = f"orders of ten pairs with intents, {size.preemptions} preemptions"

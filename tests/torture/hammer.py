@@ -1,6 +1,6 @@
-"""T-HAMMER: many processes at one table, killed at any moment, on this machine's disk and in an object store behind a
-network that loses, delays and cuts what passes. The processes and their judge are in `tests/histories/hammer*.py`.
-"""
+"""T-HAMMER, process kill harness: many processes on one table are killed at random moments, on local disk and in an
+object store behind a network that loses, delays and truncates messages. The processes and the check are in
+`tests/histories/hammer*.py`."""
 
 import statistics
 import tempfile
@@ -22,7 +22,7 @@ class Size:
     local: Processes
     s3: Processes
     faults: float = 0.05
-    """What part of all requests something becomes of."""
+    """Fraction of all requests that a fault affects."""
 
 
 PR = Size(local=Processes(writers=4, works=8, kills=8), s3=Processes(writers=3, works=4, kills=2))
@@ -30,25 +30,27 @@ NIGHTLY = Size(local=Processes(writers=8, works=100, kills=200), s3=Processes(wr
 
 
 def run(size: Size) -> Report:
-    begun = time.perf_counter()
-    found: list[str] = []
-    told: dict[str, str] = {}
+    started = time.perf_counter()
+    failures: list[str] = []
+    figures: dict[str, str] = {}
 
     def play(name: str, place: Place, processes: Processes) -> int:
         played = hammer(place, processes)
-        wrong = [*judge(place, processes, played), *_too_often(played)]
-        found.extend(f"{name}, {processes}: {each}; chance decides, so run it some times" for each in wrong)
-        told.update({f"{name}: {what}": figure for what, figure in played.told().items()})
+        problems = [*judge(place, processes, played), *_check_attempts(played)]
+        failures.extend(
+            f"{name}, {processes}: {problem}; it depends on timing, so repeat the run" for problem in problems
+        )
+        figures.update({f"{name}: {what}": figure for what, figure in played.told().items()})
         return len(played.answers)
 
     with tempfile.TemporaryDirectory() as directory:
         tried = play("local", local_place(Path(directory)), size.local)
     with s3_place(size.faults, size.s3.seed) as place:
         tried += play("s3", place, size.s3)
-    return Report("hammer", tried, time.perf_counter() - begun, tuple(found), told)
+    return Report("hammer", tried, time.perf_counter() - started, tuple(failures), figures)
 
 
-def _too_often(played: Played) -> list[str]:
+def _check_attempts(played: Played) -> list[str]:
     attempts = [answer.attempts for answer in played.answers if answer.version and not answer.landed_before]
     mean = statistics.fmean(attempts) if attempts else 0
-    return [f"{mean:.2f} attempts for a commit"] if mean > ATTEMPTS_MEAN_MAX else []
+    return [f"{mean:.2f} attempts per commit on average"] if mean > ATTEMPTS_MEAN_MAX else []

@@ -1,9 +1,9 @@
-"""The harnesses that `make torture` knows, each a module of this package:
+"""Registry of the harnesses of `make torture`. Each harness is a module of this package with these members:
 
-Size            a frozen value with its numbers
-PR, NIGHTLY     such values: the slice that fits beside `make test`, and all of it
-run(size)       does it, and returns a `Report`
-shares(size, n) in n parts, for those that can be shared among processes
+Size            a frozen value with the numbers of a run
+PR, NIGHTLY     two such values: a slice that fits into `make test`, and the full size
+run(size)       run the harness and return a `Report`
+split(size, n)  split a size into n parts, for harnesses that run in several processes
 """
 
 import importlib
@@ -19,24 +19,24 @@ SIZES = ("pr", "nightly")
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    shares: int = 1
-    alone: bool = False
-    """It measures time or fills the machine by itself: nothing else runs beside it."""
+    splits: int = 1
+    is_exclusive: bool = False
+    """`True` for a harness that measures time or uses the whole machine: no other harness runs concurrently."""
 
 
 HARNESSES = {
-    "simulation": Harness(shares=8),
-    "together": Harness(shares=4),
-    "upkeep": Harness(shares=8),
-    "exploration": Harness(shares=8),
-    "defects": Harness(shares=8),
-    "crashes": Harness(shares=8),
-    "durability": Harness(shares=4),
-    "pairs": Harness(shares=4),
+    "simulation": Harness(splits=8),
+    "together": Harness(splits=4),
+    "upkeep": Harness(splits=8),
+    "exploration": Harness(splits=8),
+    "defects": Harness(splits=8),
+    "crashes": Harness(splits=8),
+    "durability": Harness(splits=4),
+    "pairs": Harness(splits=4),
     "states": Harness(),
-    "fuzz": Harness(shares=8),
-    "cleaner": Harness(alone=True),
-    "hammer": Harness(alone=True),
+    "fuzz": Harness(splits=8),
+    "cleaner": Harness(is_exclusive=True),
+    "hammer": Harness(is_exclusive=True),
 }
 
 
@@ -46,14 +46,14 @@ class _Module(Protocol):
 
     def run(self, size: object) -> Report: ...
 
-    def shares(self, size: object, count: int) -> Sequence[object]: ...
+    def split(self, size: object, count: int) -> Sequence[object]: ...
 
 
-def run_share(name: str, size: str, share: int) -> Report:
-    """In a process of its own."""
+def run_split(name: str, size: str, split_index: int) -> Report:
+    """Run one split of a harness in a process of its own."""
     module = cast(_Module, importlib.import_module(f"tests.torture.{name}"))
-    wanted = module.NIGHTLY if size == "nightly" else module.PR
-    count = HARNESSES[name].shares
-    begun = time.perf_counter()
-    report = module.run(module.shares(wanted, count)[share] if count > 1 else wanted)
-    return Report(name, report.tried, time.perf_counter() - begun, report.found, report.told)
+    chosen = module.NIGHTLY if size == "nightly" else module.PR
+    count = HARNESSES[name].splits
+    started = time.perf_counter()
+    report = module.run(module.split(chosen, count)[split_index] if count > 1 else chosen)
+    return Report(name, report.case_count, time.perf_counter() - started, report.failures, report.figures)

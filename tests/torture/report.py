@@ -1,4 +1,4 @@
-"""What a harness of `make torture` says when it is done. Every one of them has a function `run(size) -> Report`."""
+"""Report of a harness of `make torture`. Every harness has a function `run(size) -> Report`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,43 +7,45 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class Report:
     harness: str
-    tried: int
-    """Schedules, crash points, inputs: whatever this harness counts."""
+    case_count: int
+    """Number of schedules, crash points or inputs, depending on the harness."""
     seconds: float
-    found: tuple[str, ...] = ()
-    """What failed; each text says how to see it again."""
-    told: Mapping[str, str] = field(default_factory=dict)
-    """Figures that are worth a line."""
+    failures: tuple[str, ...] = ()
+    """Failures; each text says how to reproduce it."""
+    figures: Mapping[str, str] = field(default_factory=dict)
+    """Additional figures for the printed report."""
 
 
-def together(shares: Sequence[Report], seconds: float) -> Report:
-    """Of one harness whose work was shared."""
-    told: dict[str, list[str]] = {}
-    for share in shares:
-        for name, figure in share.told.items():
-            told.setdefault(name, []).append(figure)
+def merge_reports(splits: Sequence[Report], seconds: float) -> Report:
+    """Merge the reports of the splits of one harness."""
+    merged: dict[str, list[str]] = {}
+    for split in splits:
+        for name, figure in split.figures.items():
+            merged.setdefault(name, []).append(figure)
     return Report(
-        shares[0].harness,
-        sum(share.tried for share in shares),
+        splits[0].harness,
+        sum(split.case_count for split in splits),
         seconds,
-        tuple(found for share in shares for found in share.found),
-        {name: _sum(figures) for name, figures in told.items()},
+        tuple(failure for split in splits for failure in split.failures),
+        {name: _combine_figures(figures) for name, figures in merged.items()},
     )
 
 
-def _sum(figures: Sequence[str]) -> str:
+def _combine_figures(figures: Sequence[str]) -> str:
     plain = [figure.replace(",", "") for figure in figures]
     return f"{sum(map(int, plain)):,}" if all(map(str.isdigit, plain)) else " + ".join(dict.fromkeys(figures))
 
 
-def table(reports: Sequence[Report]) -> str:
-    """One line for each, then what was found and the figures."""
+def format_table(reports: Sequence[Report]) -> str:
+    """Return one line per harness, followed by the figures and the failures."""
     width = max(len("harness"), *(len(report.harness) for report in reports))
-    lines = [f"{'harness':{width}}  {'tried':>11}  {'seconds':>8}  {'found':>5}"]
+    lines = [f"{'harness':{width}}  {'cases':>11}  {'seconds':>8}  {'failed':>6}"]
     for report in reports:
-        lines.append(f"{report.harness:{width}}  {report.tried:11,}  {report.seconds:8.1f}  {len(report.found):5}")
+        lines.append(
+            f"{report.harness:{width}}  {report.case_count:11,}  {report.seconds:8.1f}  {len(report.failures):6}"
+        )
     for report in reports:
-        lines += [f"{report.harness}: {name}: {figure}" for name, figure in report.told.items()]
+        lines += [f"{report.harness}: {name}: {figure}" for name, figure in report.figures.items()]
     for report in reports:
-        lines += [f"FOUND by {report.harness}: {found}" for found in report.found]
+        lines += [f"FAILURE in {report.harness}: {failure}" for failure in report.failures]
     return "\n".join(lines)

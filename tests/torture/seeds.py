@@ -1,4 +1,4 @@
-"""What harnesses of seeded histories share: how many seeds, and running them, some of them twice."""
+"""Shared code of harnesses with seeded histories: runs a range of seeds, some of them twice to check determinism."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,28 +14,28 @@ class Size:
     seeds: int
     first: int = 0
     twice: int = 20
-    """One in so many is run again, and has to be the same history."""
+    """Repeat one of this many histories; the repetition must be identical."""
 
 
-def shares(size: Size, count: int) -> Sequence[Size]:
+def split(size: Size, count: int) -> Sequence[Size]:
     ends = [size.first + size.seeds * number // count for number in range(count + 1)]
     return [replace(size, seeds=end - first, first=first) for first, end in pairwise(ends)]
 
 
 def run_seeds(harness: str, history: Callable[[int], Simulation], size: Size) -> Report:
-    begun = time.perf_counter()
-    found, versions, events = [], 0, 0
+    started = time.perf_counter()
+    failures, versions, events = [], 0, 0
     for seed in range(size.first, size.first + size.seeds):
-        again = f"{history.__name__}({seed}).run().check()"
+        reproduction = f"{history.__name__}({seed}).run().check()"
         ran = history(seed)
         try:
-            digest = ran.run().digest  # to check may write: a cleanup that was cut off is finished
+            digest = ran.run().digest  # the check may write: it finishes an interrupted cleanup
             ran.check()
             if seed % size.twice == 0 and history(seed).run().digest != digest:
-                found.append(f"{again} is another history each time")
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is found
-            found.append(f"{again}: {type(error).__name__}: {error}")
+                failures.append(f"{reproduction} differs between two runs")
+        except Exception as error:  # noqa: BLE001 - every error is a failure
+            failures.append(f"{reproduction}: {type(error).__name__}: {error}")
         versions += ran.eye.versions
         events += ran.events
-    told = {"versions": f"{versions:,}", "calls and what became of them": f"{events:,}"}
-    return Report(harness, size.seeds, time.perf_counter() - begun, tuple(found), told)
+    figures = {"versions": f"{versions:,}", "calls and their results": f"{events:,}"}
+    return Report(harness, size.seeds, time.perf_counter() - started, tuple(failures), figures)

@@ -1,9 +1,9 @@
-"""T-SIM: seeded schedules of many writers over a store that loses, delays, repeats and tears; see
-`tests/histories/simulation.py`."""
+"""T-SIM, deterministic simulation: seeded schedules of many writers over a store that loses, delays, repeats and tears
+requests; see `tests/histories/simulation.py`."""
 
 from tests.histories.simulation import simulated
 from tests.torture.report import Report
-from tests.torture.seeds import Size, run_seeds, shares
+from tests.torture.seeds import Size, run_seeds, split
 
 PR = Size(seeds=600)
 NIGHTLY = Size(seeds=20_000)
@@ -13,4 +13,4 @@ def run(size: Size) -> Report:
     return run_seeds("simulation", simulated, size)
 
 
-__all__ = ["NIGHTLY", "PR", "Size", "run", "shares"]
+__all__ = ["NIGHTLY", "PR", "Size", "run", "split"]

@@ -1,6 +1,5 @@
-"""T-STATE: sequences of all verbs against lists of rows; see `tests/histories/states.py`. What failed is said step by
-step, as short as it could be made.
-"""
+"""T-STATE, stateful property test: compares sequences of all operations with lists of rows; see
+`tests/histories/states.py`. A failure is reported step by step, in its shortest form."""
 
 import time
 from collections.abc import Mapping
@@ -17,27 +16,27 @@ from tests.torture.report import Report
 class Size:
     histories: int
     steps: int = 50
-    """Of each, at most."""
-    others: bool = False
-    """Other histories each time, or always the same."""
+    """Maximum number of steps of a history."""
+    random_histories: bool = False
+    """`True` runs different histories each time, `False` always the same."""
 
 
 PR = Size(histories=30, steps=30)
-NIGHTLY = Size(histories=1700, others=True)
+NIGHTLY = Size(histories=1700, random_histories=True)
 
 
 def run(size: Size) -> Report:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     before = TableAgainstRows.steps
-    found: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
     try:
         _run(size)
-    except Exception as error:  # noqa: BLE001 - whatever a history ends with is what was looked for
-        told = "\n".join(getattr(error, "__notes__", ()))
-        found = (f"{type(error).__name__}: {error}\n{told}",)
+    except Exception as error:  # noqa: BLE001 - every error of a history is a failure
+        notes = "\n".join(getattr(error, "__notes__", ()))
+        failures = (f"{type(error).__name__}: {error}\n{notes}",)
     steps = TableAgainstRows.steps - before
     figures: Mapping[str, str] = {"histories": f"{size.histories:,} of up to {size.steps} steps"}
-    return Report("states", steps, time.perf_counter() - begun, found, figures)
+    return Report("states", steps, time.perf_counter() - started, failures, figures)
 
 
 def _run(size: Size) -> None:
@@ -46,11 +45,11 @@ def _run(size: Size) -> None:
         settings=settings(
             max_examples=size.histories,
             stateful_step_count=size.steps,
-            derandomize=not size.others,
+            derandomize=not size.random_histories,
             deadline=None,
             database=None,
             report_multiple_bugs=False,
-            phases=(Phase.generate, Phase.shrink) if size.others else (Phase.generate,),
+            phases=(Phase.generate, Phase.shrink) if size.random_histories else (Phase.generate,),
             suppress_health_check=list(HealthCheck),
         ),
     )
