@@ -1,10 +1,10 @@
-"""A Spark driver in a process of its own, told one scene after the other: it can be killed, and other tests keep
-theirs.
+"""Spark driver process: runs scenes one after the other in a separate process, so that it can be killed without
+affecting other tests.
 
-    with driving(spark) as driver:
-        driver.play(life.everything, uri=...)      a function of a module, with the session and what is given here
+    with start_driver(spark) as driver:
+        driver.run_scene(life.run_lifecycle, uri=...)      call a module function with the session and these arguments
 
-What a scene returns comes back; what goes wrong in it comes back as text.
+The result of a scene is returned; its error is returned as text.
 """
 
 import json
@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark import SparkSettings, open_session
 from lance_assets.spark.session import classic_context
-from tests.clusters.places import HOME, PROJECT, Spark
+from tests.clusters.places import HOME, PROJECT, SparkAddress
 
 Value = str | int | float | bool | None | list["Value"] | Mapping[str, "Value"]
 
@@ -34,32 +34,32 @@ Value = str | int | float | bool | None | list["Value"] | Mapping[str, "Value"]
 class Driver:
     process: "subprocess.Popen[str]"
 
-    def play(self, scene: Callable[..., object], **given: object) -> Value:
-        """What the scene returned. The process may be killed by it, which is an error of its own."""
+    def run_scene(self, scene: Callable[..., object], **arguments: object) -> Value:
+        """Run a scene and return its result. Raise `DriverEnded` if the scene kills the process."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        order = {"scene": f"{scene.__module__}:{scene.__qualname__}", "given": given}
-        self.process.stdin.write(json.dumps(order) + "\n")
+        request = {"scene": f"{scene.__module__}:{scene.__qualname__}", "arguments": arguments}
+        self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
             raise DriverEnded(self.process.wait())
-        told = json.loads(answer)
-        if told["error"] is not None:
-            raise AssertionError(told["error"])
-        return cast(Value, told["value"])
+        result = json.loads(answer)
+        if result["error"] is not None:
+            raise AssertionError(result["error"])
+        return cast(Value, result["value"])
 
 
 class DriverEnded(Exception):
-    """In the middle of a scene."""
+    """The driver process ended in the middle of a scene."""
 
     def __init__(self, code: int) -> None:
-        super().__init__(f"the driver ended with {code}")
+        super().__init__(f"the driver ended with exit code {code}")
         self.code = code
 
 
 @contextmanager
-def driving(spark: Spark, **environment: str) -> Iterator[Driver]:
+def start_driver(spark: SparkAddress, **environment: str) -> Iterator[Driver]:
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, json.dumps(asdict(spark))],
         cwd=PROJECT,
@@ -83,20 +83,20 @@ def driving(spark: Spark, **environment: str) -> Iterator[Driver]:
 
 
 def main() -> None:
-    told = Spark(**json.loads(sys.argv[1]))
+    address = SparkAddress(**json.loads(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     session: SparkSession | None = None
     for line in sys.stdin:
-        order = json.loads(line)
-        module, _, name = order["scene"].partition(":")
+        request = json.loads(line)
+        module, _, name = request["scene"].partition(":")
         answer: dict[str, object] = {"error": None, "value": None}
         try:
             session = session or open_session(
-                SparkSettings(master=told.master, remote=told.remote, conf=told.conf, log_level="ERROR")
+                SparkSettings(master=address.master, remote=address.remote, conf=address.conf, log_level="ERROR")
             )
-            answer["value"] = getattr(import_module(module), name)(session, **order["given"])
-        except Exception:  # noqa: BLE001 - whoever asked is told, whatever it is
+            answer["value"] = getattr(import_module(module), name)(session, **request["arguments"])
+        except Exception:  # noqa: BLE001 - the caller gets every error
             answer["error"] = traceback.format_exc()
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
@@ -104,7 +104,7 @@ def main() -> None:
         context = classic_context(session)
         application = context.applicationId if context else ""
         session.stop()
-        if application:  # of a local cluster, whose executors work beside Spark's own files
+        if application:  # a local cluster, whose executors have their directory next to Spark's own files
             rmtree(Path(HOME) / "work" / application, ignore_errors=True)
 
 

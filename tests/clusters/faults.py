@@ -1,6 +1,6 @@
-"""What must hold when tasks fail, are run twice or lose their executor: every row once, in one version.
+"""Fault tolerance: if tasks fail, run twice or lose their executor, every row is in the table once, in one version.
 
-Scenes for `driver.py`. What is left behind is what no version names, and cleanup removes it.
+Scenes for `driver.py`. Failed tasks may leave files that no version references; cleanup removes them.
 """
 
 import os
@@ -30,94 +30,96 @@ from lance_assets.spark import (
 from lance_core import Committed, Table
 from lance_core.tasks.indices import index_build
 from tests.clusters import life
-from tests.clusters.blows import Blow, How, When, struck, through
+from tests.clusters.task_faults import FaultKind, FaultPoint, TaskFault, through_faulty_task, with_fault
 
 ROWS = 1000
 _LONG_AGO = timedelta(hours=3)
-Change = Callable[[SparkSession, str, Blow], Committed]
+Change = Callable[[SparkSession, str, TaskFault], Committed]
 
 
-def _appends(spark: SparkSession, uri: str, blow: Blow) -> Committed:
-    df = struck(life.frame(spark, ROWS, ROWS, 2), blow)
+def _appends(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
+    df = with_fault(life.frame(spark, ROWS, ROWS, 2), fault)
     return append(df, uri, max_rows_per_file=50, intent="it")
 
 
-def _overwrites(spark: SparkSession, uri: str, blow: Blow) -> Committed:
-    return overwrite(struck(life.frame(spark, 0, ROWS, 2), blow), uri, max_rows_per_file=50, intent="it")
+def _overwrites(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
+    return overwrite(with_fault(life.frame(spark, 0, ROWS, 2), fault), uri, max_rows_per_file=50, intent="it")
 
 
-def _upserts(spark: SparkSession, uri: str, blow: Blow) -> Committed:
-    df = struck(life.frame(spark, ROWS // 2, ROWS, 2), blow)
+def _upserts(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
+    df = with_fault(life.frame(spark, ROWS // 2, ROWS, 2), fault)
     return upsert(df, uri, "id", max_rows_per_file=50, intent="it")
 
 
-def _deletes(spark: SparkSession, uri: str, blow: Blow) -> Committed:
-    return delete(struck(spark, blow), uri, "id % 10 = 3", intent="it")
+def _deletes(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
+    return delete(with_fault(spark, fault), uri, "id % 10 = 3", intent="it")
 
 
-def _updates(spark: SparkSession, uri: str, blow: Blow) -> Committed:
-    return update(struck(spark, blow), uri, {"name": "'new'"}, "id % 10 = 3", intent="it")
+def _updates(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
+    return update(with_fault(spark, fault), uri, {"name": "'new'"}, "id % 10 = 3", intent="it")
 
 
-def _maps(spark: SparkSession, uri: str, blow: Blow) -> Committed:
-    return map_columns(struck(spark, blow), uri, life.twice, read_columns=["id"], schema=life.TWICE, resume_key="it")
+def _maps(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
+    return map_columns(
+        with_fault(spark, fault), uri, life.twice, read_columns=["id"], schema=life.TWICE, resume_key="it"
+    )
 
 
-def _merges(spark: SparkSession, uri: str, blow: Blow) -> Committed:
-    there = read(spark, uri, columns=["id"], with_row_address=True).repartition(2)
-    return merge_columns(through(there.selectExpr("_rowaddr", "id * 2 as twice"), blow), uri, intent="it")
+def _merges(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
+    rows = read(spark, uri, columns=["id"], with_row_address=True).repartition(2)
+    return merge_columns(through_faulty_task(rows.selectExpr("_rowaddr", "id * 2 as twice"), fault), uri, intent="it")
 
 
-def _merges_by_key(spark: SparkSession, uri: str, blow: Blow) -> Committed:
+def _merges_by_key(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
     values = spark.range(0, ROWS, 1, 2).selectExpr("id", "id * 2 as twice")
-    return merge_columns(through(values, blow), uri, on="id", intent="it")
+    return merge_columns(through_faulty_task(values, fault), uri, on="id", intent="it")
 
 
-def _ingests(spark: SparkSession, uri: str, blow: Blow) -> Committed:
+def _ingests(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
     files = Path(f"{uri}-files")
     files.mkdir(exist_ok=True)
     for number in range(4):
         pq.write_table(life.rows(ROWS + 250 * number, 250), files / f"{number}.parquet")
-    return ingest(struck(spark, blow), str(files), uri, intent="it")
+    return ingest(with_fault(spark, fault), str(files), uri, intent="it")
 
 
-def _writes(spark: SparkSession, uri: str, blow: Blow) -> Committed:
-    df = through(life.frame(spark, ROWS, ROWS, 2), blow)
+def _writes(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
+    df = through_faulty_task(life.frame(spark, ROWS, ROWS, 2), fault)
     df.write.format("lance").option("intent", "it").mode("append").save(uri)
     return append(life.frame(spark, ROWS, ROWS, 2), uri, intent="it")
 
 
-def _streams(spark: SparkSession, uri: str, blow: Blow) -> Committed:
+def _streams(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
     source, checkpoint = f"{uri}-source", f"{uri}-checkpoint"
     Table.create(source, life.rows(ROWS, ROWS), max_rows_per_file=250, durable=False)
-    rows = through(spark.readStream.format("lance").load(source), blow)
+    rows = through_faulty_task(spark.readStream.format("lance").load(source), fault)
     query = rows.writeStream.format("lance").option("checkpointLocation", checkpoint).trigger(availableNow=True)
     query.start(uri).awaitTermination()
     return append(spark.range(0), uri)
 
 
-def _compacts(spark: SparkSession, uri: str, blow: Blow) -> Committed:
-    return compact(struck(spark, blow), uri, target_rows=300, intent="it")
+def _compacts(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
+    return compact(with_fault(spark, fault), uri, target_rows=300, intent="it")
 
 
-def _indexes(spark: SparkSession, uri: str, blow: Blow) -> Committed:
-    """In pieces and ranges, as a large one is."""
-    alone, index_build.SINGLE_WORKER_ROWS_MAX = index_build.SINGLE_WORKER_ROWS_MAX, 100
+def _indexes(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
+    """Build the index from range partitions, as for a large table."""
+    original, index_build.SINGLE_WORKER_ROWS_MAX = index_build.SINGLE_WORKER_ROWS_MAX, 100
     try:
-        return build_index(struck(spark, blow), uri, "id", "BTREE", intent="it")
+        return build_index(with_fault(spark, fault), uri, "id", "BTREE", intent="it")
     finally:
-        index_build.SINGLE_WORKER_ROWS_MAX = alone
+        index_build.SINGLE_WORKER_ROWS_MAX = original
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
     change: Change
     expected: Callable[[pa.Table], pa.Table]
-    """What becomes of the rows of the table."""
+    """Function from the rows before to the rows after the operation."""
     writes: int = 0
-    """The job that does."""
+    """Ordinal of the job that writes."""
     reserves: bool = False
-    """A version before its own, of the ids of new fragments; once more if it has to begin again."""
+    """`True` if it commits a version that reserves fragment ids before its own; a repetition reserves again."""
 
 
 def _with_twice(rows: pa.Table) -> pa.Table:
@@ -128,13 +130,13 @@ def _with_more(rows: pa.Table) -> pa.Table:
     return pa.concat_tables([rows, life.rows(ROWS, ROWS)])
 
 
-def _renamed(rows: pa.Table) -> pa.Table:
+def _with_new_names(rows: pa.Table) -> pa.Table:
     names = zip(rows["id"].to_pylist(), rows["name"].to_pylist(), strict=True)
     new = pa.array(["new" if each % 10 == 3 else name for each, name in names], pa.string())
     return rows.set_column(2, rows.schema.field(2), new)
 
 
-def _without(rows: pa.Table) -> pa.Table:
+def _without_deleted(rows: pa.Table) -> pa.Table:
     return rows.filter(pa.array([each % 10 != 3 for each in rows["id"].to_pylist()]))
 
 
@@ -142,8 +144,8 @@ VERBS: dict[str, Verb] = {
     "append": Verb(_appends, _with_more),
     "overwrite": Verb(_overwrites, lambda rows: life.rows(0, ROWS)),
     "upsert": Verb(_upserts, lambda rows: life.rows(0, ROWS + ROWS // 2)),
-    "delete": Verb(_deletes, _without),
-    "update": Verb(_updates, _renamed, writes=1),
+    "delete": Verb(_deletes, _without_deleted),
+    "update": Verb(_updates, _with_new_names, writes=1),
     "map_columns": Verb(_maps, _with_twice),
     "merge_columns": Verb(_merges, _with_twice),
     "merge_columns by key": Verb(_merges_by_key, _with_twice),
@@ -153,54 +155,57 @@ VERBS: dict[str, Verb] = {
     "build_index": Verb(_indexes, lambda rows: rows, writes=1),
     "compact": Verb(_compacts, lambda rows: rows, reserves=True),
 }
-FED = ("append", "overwrite", "upsert", "merge_columns", "merge_columns by key", "source", "stream")
-"""Rows come to them from Spark: the blow finds them in the middle of those."""
-ASIDE = ("upsert", "merge_columns", "merge_columns by key", "build_index")
-"""Rows that come, or pieces of an index, are put aside until the change has landed."""
+FED_BY_SPARK = ("append", "overwrite", "upsert", "merge_columns", "merge_columns by key", "source", "stream")
+"""Operations that read rows from Spark; the fault strikes while they read."""
+STAGED = ("upsert", "merge_columns", "merge_columns by key", "build_index")
+"""Operations that stage their source rows or index segments in files until the change is committed."""
 TIDY = ("append", "overwrite", "upsert", "merge_columns", "merge_columns by key", "source", "stream")
-"""They may have written nothing yet, since small batches are joined first, or take back what they wrote."""
+"""Operations that may leave no file, because they join small batches before writing, or remove what they wrote."""
 
 
-def made(spark: SparkSession, uri: str) -> None:
+def create_table(spark: SparkSession, uri: str) -> None:
     Table.create(uri, life.rows(0, ROWS), max_rows_per_file=100, durable=False)
 
 
-def met(spark: SparkSession, uri: str, verb: str, how: How, mark: str, leaves: bool | None) -> dict[str, int]:
-    """A verb, one of whose tasks meets this. `leaves`: files that no version names are there afterwards."""
-    made(spark, uri)
-    parallel = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
+def run_verb_with_fault(
+    spark: SparkSession, uri: str, verb: str, how: FaultKind, marker: str, leaves: bool | None
+) -> dict[str, int]:
+    """Run an operation with a fault in one task, and check the table. `leaves` states whether unreferenced files
+    remain."""
+    create_table(spark, uri)
+    batch_size = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
     try:
-        when: When = "reading" if verb in FED else "answering"
-        committed = VERBS[verb].change(spark, uri, Blow(how, mark, when, job=VERBS[verb].writes))
+        when: FaultPoint = "reading" if verb in FED_BY_SPARK else "answering"
+        committed = VERBS[verb].change(spark, uri, TaskFault(how, marker, when, job=VERBS[verb].writes))
     finally:
-        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(parallel))
-    assert Path(mark).exists(), "nothing has happened to any task"
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_size))
+    assert Path(marker).exists(), "the fault struck no task"
     assert committed.version == Table.open(uri).version
-    return holds(uri, verb, leaves=leaves)
+    return check_table(uri, verb, leaves=leaves)
 
 
-def holds(uri: str, verb: str, *, leaves: bool | None) -> dict[str, int]:
-    """Every row once, in one new version; what no version names goes, and nothing else. `leaves`: whether there is
-    something of the kind; None where it depends."""
+def check_table(uri: str, verb: str, *, leaves: bool | None) -> dict[str, int]:
+    """Check that every row is stored once, in one new version, and that cleanup removes only unreferenced files.
+    `leaves` states whether there are such files; `None` if that depends on timing."""
     table = Table.open(uri)
-    made_by = [each.operation for each in table.versions()]
-    assert len([each for each in made_by if each != "ReserveFragments"]) == 2, made_by
+    operations = [version.operation for version in table.versions()]
+    assert len([name for name in operations if name != "ReserveFragments"]) == 2, operations
     expected = VERBS[verb].expected(life.rows(0, ROWS)).sort_by("id")
     assert table.to_table().sort_by("id") == expected
     _age(Path(uri))
-    went = table.cleanup(orphan_grace=timedelta(hours=1), force=True)
-    assert leaves is None or bool(went.orphans) == leaves, went.orphans
-    assert went.versions == ()
+    removed = table.cleanup(orphan_grace=timedelta(hours=1), force=True)
+    assert leaves is None or bool(removed.orphans) == leaves, removed.orphans
+    assert removed.versions == ()
     after = Table.open(uri)
     assert after.fsck().is_sound
     assert after.to_table().sort_by("id") == expected
     assert not after.cleanup(orphan_grace=timedelta(hours=1), force=True).orphans
-    return {"orphans": len(went.orphans)}
+    return {"orphans": len(removed.orphans)}
 
 
 def _age(root: Path) -> None:
-    """As if hours had gone by since: what is young may belong to a write that is under way."""
-    then = time.time() - _LONG_AGO.total_seconds()
+    """Set the modification times hours back; cleanup spares young files, which may belong to a running write."""
+    modified = time.time() - _LONG_AGO.total_seconds()
     for path in root.rglob("*"):
-        os.utime(path, (then, then))
+        os.utime(path, (modified, modified))

@@ -1,7 +1,8 @@
-"""Drivers that are killed at a chosen point of a verb, and what the same again with the same intent makes of it.
+"""Killed drivers: the driver dies at a chosen point of an operation, and repeating the operation with the same intent
+completes it.
 
-Scenes for `driver.py`: the first one does not return. Only the driver's own process is told where it dies, its workers
-are others.
+Scenes for `driver.py`; the first one does not return. Only the driver's own process dies at that point, because its
+workers are separate processes.
 """
 
 import functools
@@ -18,43 +19,43 @@ from pyspark.sql import SparkSession
 from lance_assets.spark import map_columns
 from lance_core.storage.local import LocalStore
 from tests.clusters import life
-from tests.clusters.blows import Blow, struck
-from tests.clusters.faults import VERBS, made
+from tests.clusters.faults import VERBS, create_table
+from tests.clusters.task_faults import TaskFault, with_fault
 
 Point = Literal["before the version", "after the version"]
-_NO_BLOW = "/"  # is there
+_EXISTING_MARKER = "/"  # always exists, so that the fault never strikes
 
 
-def dies(spark: SparkSession, uri: str, verb: str, point: Point) -> None:
-    made(spark, uri)
+def die_while_committing(spark: SparkSession, uri: str, verb: str, point: Point) -> None:
+    create_table(spark, uri)
     create = LocalStore.create
-    left = int(VERBS[verb].reserves)
+    versions_left = int(VERBS[verb].reserves)
 
     @functools.wraps(create)
-    def last(store: LocalStore, path: str, data: bytes) -> object:
-        nonlocal left
+    def create_or_die(store: LocalStore, path: str, data: bytes) -> object:
+        nonlocal versions_left
         if not path.startswith("_versions/"):
             return create(store, path, data)
-        if left:
-            left -= 1
+        if versions_left:
+            versions_left -= 1
             return create(store, path, data)
         if point == "after the version":
             create(store, path, data)
         os.kill(os.getpid(), signal.SIGKILL)
         return None
 
-    LocalStore.create = last  # type: ignore[assignment, method-assign]
-    VERBS[verb].change(spark, uri, Blow("fail", _NO_BLOW))
+    LocalStore.create = create_or_die  # type: ignore[assignment, method-assign]
+    VERBS[verb].change(spark, uri, TaskFault("fail", _EXISTING_MARKER))
 
 
-def again(spark: SparkSession, uri: str, verb: str) -> dict[str, object]:
-    committed = VERBS[verb].change(spark, uri, Blow("fail", _NO_BLOW))
+def repeat_verb(spark: SparkSession, uri: str, verb: str) -> dict[str, object]:
+    committed = VERBS[verb].change(spark, uri, TaskFault("fail", _EXISTING_MARKER))
     return {"version": int(committed.version), "landed_before": committed.already_committed}
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
-    """`life.twice`, which writes down of which rows it was asked."""
+class RecordingFunction:
+    """Function `life.twice` that also records the first id of each batch it computed."""
 
     calls: str
 
@@ -64,16 +65,16 @@ class Recording:
         return life.twice(batch)
 
 
-def dies_in_the_middle(spark: SparkSession, uri: str, calls: str, mark: str, fragment: int) -> None:
-    """By the hand of a task that has just done a fragment, and has not yet told."""
-    made(spark, uri)
-    blow = Blow("kill the driver", mark, "answering", fragment, driver=os.getpid())
-    _computed(struck(spark, blow), uri, Recording(calls))
+def die_while_mapping(spark: SparkSession, uri: str, calls: str, marker: str, fragment: int) -> None:
+    """Map a column in a driver that is killed by a task which has just finished a fragment and has not reported it."""
+    create_table(spark, uri)
+    fault = TaskFault("kill the driver", marker, "answering", fragment, driver=os.getpid())
+    _map_twice(with_fault(spark, fault), uri, RecordingFunction(calls))
 
 
-def goes_on(spark: SparkSession, uri: str, calls: str) -> int:
-    return _computed(spark, uri, Recording(calls))
+def resume_mapping(spark: SparkSession, uri: str, calls: str) -> int:
+    return _map_twice(spark, uri, RecordingFunction(calls))
 
 
-def _computed(spark: SparkSession, uri: str, compute: Callable[[pa.RecordBatch], pa.RecordBatch]) -> int:
+def _map_twice(spark: SparkSession, uri: str, compute: Callable[[pa.RecordBatch], pa.RecordBatch]) -> int:
     return int(map_columns(spark, uri, compute, read_columns=["id"], schema=life.TWICE, resume_key="it").version)

@@ -1,10 +1,11 @@
-"""Where Spark runs in these tests: real executor processes and servers on loopback, of this environment's own PySpark.
+"""Spark deployments of the tests: real executor processes and servers on the loopback interface, from the PySpark of
+this environment.
 
     standalone()   a master and two workers, each a process on an address of its own, so that Spark takes them for two
-                   hosts: it starts the copy of a slow task on another host only
+                   hosts: it starts the speculative copy of a slow task on another host only
     connect()      a Spark Connect server with a small cluster inside
 
-What is started here is stopped here, by its own process and no other. Workers find the code of these tests by
+Every process that is started here is stopped here, by its own process id. Workers find the code of these tests by
 `PYTHONPATH`, as users' workers find theirs in an image or a packed environment.
 """
 
@@ -30,7 +31,7 @@ HOME = Path(pyspark.__file__).parent
 EXECUTOR_MEMORY_MB = 1024
 _STOP_SECONDS_MAX = 30
 _HOSTS = ("127.0.0.2", "127.0.0.3")
-_OF_EVERY_DRIVER: Mapping[str, str] = {
+_DRIVER_CONF: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.executorEnv.PYTHONPATH": str(PROJECT),
@@ -40,8 +41,8 @@ _OF_EVERY_DRIVER: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Spark:
-    """What a driver is told."""
+class SparkAddress:
+    """Address and configuration with which a driver opens its session."""
 
     master: str | None = None
     remote: str | None = None
@@ -49,34 +50,34 @@ class Spark:
 
 
 @contextmanager
-def local() -> Iterator[Spark]:
-    """Threads of the driver's own process."""
-    yield Spark("local[2,3]", conf={"spark.sql.shuffle.partitions": "2"})
+def local() -> Iterator[SparkAddress]:
+    """A local master: the executors are threads of the driver process."""
+    yield SparkAddress("local[2,3]", conf={"spark.sql.shuffle.partitions": "2"})
 
 
 @contextmanager
-def local_cluster() -> Iterator[Spark]:
-    """Executors are processes, started by the driver; they are taken for one host."""
-    yield Spark(f"local-cluster[2,1,{EXECUTOR_MEMORY_MB}]", conf=_OF_EVERY_DRIVER)
+def local_cluster() -> Iterator[SparkAddress]:
+    """A local cluster: the driver starts executor processes, which Spark takes for one host."""
+    yield SparkAddress(f"local-cluster[2,1,{EXECUTOR_MEMORY_MB}]", conf=_DRIVER_CONF)
 
 
 @contextmanager
-def standalone() -> Iterator[Spark]:
-    """Copies of slow tasks are on: what is tried there is tried with them."""
+def standalone() -> Iterator[SparkAddress]:
+    """A standalone cluster with speculative execution, so that every test on it covers speculative tasks."""
     with ExitStack() as stack:
         work = stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-work-", ignore_cleanup_errors=True))
         listening = re.compile(r"Starting Spark master at (spark://\S+)")
         master = stack.enter_context(
-            _daemon(
+            _start_daemon(
                 "master.Master", ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"], "127.0.0.1", listening
             )
         )
         for host in _HOSTS:
             options = ["--host", host, "--port", "0", "--webui-port", "0", "--cores", "2", "--memory", "2g"]
             options += ["--work-dir", str(Path(work) / host), master]
-            stack.enter_context(_daemon("worker.Worker", options, host, re.compile(r"(registered) with master")))
-        copies = {
-            "spark.cores.max": "2",  # there is room for two drivers, each with an executor on either host
+            stack.enter_context(_start_daemon("worker.Worker", options, host, re.compile(r"(registered) with master")))
+        speculation = {
+            "spark.cores.max": "2",  # two drivers fit, each with one executor on either host
             "spark.executor.cores": "1",
             "spark.executor.memory": f"{EXECUTOR_MEMORY_MB}m",
             "spark.speculation": "true",
@@ -84,13 +85,14 @@ def standalone() -> Iterator[Spark]:
             "spark.speculation.multiplier": "1.5",
             "spark.speculation.quantile": "0.1",
             "spark.speculation.minTaskRuntime": "2s",
-            "spark.speculation.task.duration.threshold": "3s",  # of a stage that has one task, none is a copy's measure
+            # A stage of one task has no median that speculation could be based on.
+            "spark.speculation.task.duration.threshold": "3s",
         }
-        yield Spark(master, conf={**_OF_EVERY_DRIVER, **copies})
+        yield SparkAddress(master, conf={**_DRIVER_CONF, **speculation})
 
 
 @contextmanager
-def connect() -> Iterator[Spark]:
+def connect() -> Iterator[SparkAddress]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -106,25 +108,25 @@ def connect() -> Iterator[Spark]:
     for key, value in conf.items():
         options += ["--conf", f"{key}={value}"]
     ready = re.compile(r"Spark Connect server (started) at")
-    with _java(["org.apache.spark.deploy.SparkSubmit", *options, "spark-internal"], "127.0.0.1", ready):
-        yield Spark(remote=f"sc://127.0.0.1:{port}")
+    with _start_java(["org.apache.spark.deploy.SparkSubmit", *options, "spark-internal"], "127.0.0.1", ready):
+        yield SparkAddress(remote=f"sc://127.0.0.1:{port}")
 
 
-PLACES = {each.__name__: each for each in (local, local_cluster, standalone, connect)}
-
-
-@contextmanager
-def _daemon(kind: str, options: list[str], host: str, ready: "re.Pattern[str]") -> Iterator[str]:
-    little = {"SPARK_DAEMON_MEMORY": "256m"}
-    with _java([f"org.apache.spark.deploy.{kind}", *options], host, ready, little) as said:
-        yield said
+DEPLOYMENTS = {deployment.__name__: deployment for deployment in (local, local_cluster, standalone, connect)}
 
 
 @contextmanager
-def _java(
-    arguments: list[str], host: str, ready: "re.Pattern[str]", also: Mapping[str, str] | None = None
+def _start_daemon(kind: str, options: list[str], host: str, ready: "re.Pattern[str]") -> Iterator[str]:
+    environment = {"SPARK_DAEMON_MEMORY": "256m"}
+    with _start_java([f"org.apache.spark.deploy.{kind}", *options], host, ready, environment) as match:
+        yield match
+
+
+@contextmanager
+def _start_java(
+    arguments: list[str], host: str, ready: "re.Pattern[str]", extra_environment: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """A process of Spark's from the moment it says that it is ready; gives what it said."""
+    """Start a Java process of Spark, wait until it logs `ready`, and yield the matched text."""
     ensure_java()
     environment = {
         **os.environ,
@@ -132,7 +134,7 @@ def _java(
         "PYTHONPATH": str(PROJECT),
         "SPARK_HOME": str(HOME),
         "SPARK_LOCAL_IP": host,
-        **(also or {}),
+        **(extra_environment or {}),
     }
     with tempfile.NamedTemporaryFile("w+", prefix="spark-log-", suffix=".txt") as log:
         process = subprocess.Popen(
@@ -146,9 +148,9 @@ def _java(
             start_new_session=True,
         )
         try:
-            yield _said(process, ready, Path(log.name))
+            yield _wait_until_ready(process, ready, Path(log.name))
         finally:
-            # The group is of this process alone, and of the executors it has started.
+            # The process group contains only this process and the executors that it started.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             try:
@@ -158,15 +160,15 @@ def _java(
                 process.wait()
 
 
-def _said(process: "subprocess.Popen[str]", ready: "re.Pattern[str]", log: Path) -> str:
+def _wait_until_ready(process: "subprocess.Popen[str]", ready: "re.Pattern[str]", log: Path) -> str:
     assert process.stderr is not None
     lines = []
     for line in process.stderr:
         lines.append(line)
-        if found := ready.search(line):
-            # From here on nobody reads it, and it must not stop at a full pipe.
+        if match := ready.search(line):
+            # The pipe is not read below; drain it, so that the process does not block when it is full.
             _drain(process, log)
-            return found[1]
+            return match[1]
     process.wait()
     raise RuntimeError(f"{process.args!r} ended with {process.returncode}:\n{''.join(lines[-50:])}")
 

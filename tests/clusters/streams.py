@@ -1,6 +1,6 @@
-"""A streaming query from one table to another, in a driver that is killed when a batch has just landed.
+"""Streaming query from one table to another, in a driver that is killed directly after the commit of a batch.
 
-Scenes for `driver.py`. The version is seen before Spark has written down that the batch was run.
+Scenes for `driver.py`. The new version is visible before Spark records that the batch was run.
 """
 
 import os
@@ -13,23 +13,23 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from lance_core import Table
 
-ROWS_AT_ONCE = 25
+ROWS_PER_TRIGGER = 25
 _SECONDS_MAX = 300
 
 
-def followed(spark: SparkSession, *, source: str, sink: str, checkpoint: str) -> int:
-    """All that there is; how many versions the sink has then."""
-    query = _query(spark, source, sink, checkpoint, at_once=True)
-    assert query.awaitTermination(_SECONDS_MAX), "it goes on for ever"
+def follow_source(spark: SparkSession, *, source: str, sink: str, checkpoint: str) -> int:
+    """Process all available rows, and return the version of the sink."""
+    query = _start_query(spark, source, sink, checkpoint, available_now=True)
+    assert query.awaitTermination(_SECONDS_MAX), "the query did not end in time"
     return int(Table.open(sink).version)
 
 
-def followed_and_killed(spark: SparkSession, *, source: str, sink: str, checkpoint: str, after: int) -> None:
-    """Does not come back: the JVM and this process are killed when the sink has so many versions."""
+def follow_until_killed(spark: SparkSession, *, source: str, sink: str, checkpoint: str, after: int) -> None:
+    """Kill the JVM and this process when the sink has `after` versions. Does not return."""
     context = spark.sparkContext
     assert context._jvm is not None
     jvm = int(context._jvm.java.lang.ProcessHandle.current().pid())
-    query = _query(spark, source, sink, checkpoint, at_once=False)
+    query = _start_query(spark, source, sink, checkpoint, available_now=False)
     pause, until = Event(), time.monotonic() + _SECONDS_MAX
     while time.monotonic() < until and query.isActive:
         if Table.exists(sink) and Table.open(sink).version >= after:
@@ -39,7 +39,11 @@ def followed_and_killed(spark: SparkSession, *, source: str, sink: str, checkpoi
     raise AssertionError(f"the query ended, or had not written {after} versions in time: {query.exception()}")
 
 
-def _query(spark: SparkSession, source: str, sink: str, checkpoint: str, *, at_once: bool) -> StreamingQuery:
-    rows = spark.readStream.format("lance").option("maxRowsPerTrigger", ROWS_AT_ONCE).load(source)
+def _start_query(
+    spark: SparkSession, source: str, sink: str, checkpoint: str, *, available_now: bool
+) -> StreamingQuery:
+    rows = spark.readStream.format("lance").option("maxRowsPerTrigger", ROWS_PER_TRIGGER).load(source)
     writer = rows.writeStream.format("lance").option("checkpointLocation", checkpoint)
-    return (writer.trigger(availableNow=True) if at_once else writer.trigger(processingTime="0 seconds")).start(sink)
+    return (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")).start(
+        sink
+    )
