@@ -1,1 +1,1 @@
-"""The tests mirror the packages: `tests/lance_core/x/test_y.py` checks what `lance_core/x/y.py` does."""
+"""Tests, in the same layout as the packages: `tests/lance_core/x/test_y.py` tests `lance_core/x/y.py`."""

@@ -1,1 +1,1 @@
-"""What developing the project needs and using it does not; `make` calls these by name."""
+"""Development tools that `make` calls by name; users do not need them."""

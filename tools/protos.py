@@ -1,11 +1,12 @@
-"""Compiles `protos/lance/` into `lance_core/format/_pb/`, or checks that what is committed there is current.
+"""Protobuf compiler: compiles `protos/lance/` into `lance_core/format/_pb/`, or checks that the committed code is
+current.
 
-    python tools/protos.py            writes the generated modules anew
-    python tools/protos.py --check    compares, lists the stale ones, and leaves with 1 if there are any
+    python tools/protos.py            write the generated modules
+    python tools/protos.py --check    list the stale modules, and exit with 1 if there are any
 
-The compiler lives in an environment of its own under `.tools/`, made on first use: its gencode (5.29) is
-older than the runtime that the project is developed with, and that keeps our floor for protobuf low. What is
-generated is never edited; `_pb/__init__.py` is written by hand and left alone. Start with `generate`.
+The compiler lives in its own environment under `.tools/`, created on first use. Its gencode (5.29) is older than the
+runtime used in development, which keeps our minimum version of protobuf low. Generated code is never edited;
+`_pb/__init__.py` is written by hand and left unchanged. Start reading at `generate`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ COMMAND = "python tools/protos.py"
 
 
 class ToolError(Exception):
-    """A step of the tool failed; the text says which one and what to do."""
+    """A step of the tool failed; the message names the step and the remedy."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def compiler() -> Path:
-    """The interpreter of the tool environment, which is made if it is missing or holds another compiler."""
+    """Return the interpreter of the tool environment, which is created if it is missing or has another compiler."""
     python = ENVIRONMENT / "bin" / "python"
     stamp = ENVIRONMENT / "compiler"
     if python.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == COMPILER:
@@ -65,7 +66,7 @@ def compiler() -> Path:
 
 
 def generate(python: Path) -> dict[str, str]:
-    """Name to text of every generated file."""
+    """Return the text of every generated file by its name."""
     names = sorted(source.name for source in SOURCES.glob("*.proto"))
     with tempfile.TemporaryDirectory() as target:
         options = ["-I", f"{PACKAGE}={SOURCES}", f"--python_out={target}", f"--pyi_out={target}"]
@@ -83,7 +84,7 @@ def read_generated(directory: Path) -> dict[str, str]:
 
 
 def differences(fresh: dict[str, str], present: dict[str, str]) -> list[str]:
-    """Names that are missing, superfluous or of another content."""
+    """Return the names of missing, superfluous and changed files."""
     return sorted(name for name in fresh | present if fresh.get(name) != present.get(name))
 
 

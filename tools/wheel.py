@@ -1,6 +1,6 @@
-"""Checks that the one wheel in a folder holds what users are promised: packages, type marks, protos, licence.
+"""Wheel check: verifies that the one wheel in a folder contains all packages, type markers, protos and the licence.
 
-Knows nothing of how the wheel is built; `make wheel` builds it and calls this. Start at `faults`.
+It does not build the wheel; `make wheel` builds it and runs this check. Start reading at `find_faults`.
 """
 
 import sys
@@ -13,8 +13,8 @@ PACKAGES = ("lance_core", "lance_assets")
 NEVER = ("tests/", "benchmarks/", "tools/", "examples/")
 
 
-def promised(root: Path) -> list[str]:
-    """The files of the tree that users must find in the wheel, by their names there."""
+def expected_files(root: Path) -> list[str]:
+    """Return the files of the source tree that the wheel must contain, by their names in the wheel."""
     code = [path for package in PACKAGES for end in ("py", "pyi") for path in (root / package).rglob(f"*.{end}")]
     marks = [root / package / "py.typed" for package in PACKAGES]
     protos = [path.relative_to(root) for path in (root / "protos").rglob("*.proto")]
@@ -24,13 +24,13 @@ def promised(root: Path) -> list[str]:
     )
 
 
-def faults(names: Iterable[str], expected: Iterable[str]) -> list[str]:
-    """What is wrong with a wheel of these file names."""
-    held = set(names)
-    lost = [f"missing: {name}" for name in expected if name not in held]
-    strange = [f"does not belong: {name}" for name in sorted(held) if name.startswith(NEVER)]
-    licensed = any(name.endswith(".dist-info/licenses/LICENSE") for name in held)
-    return lost + strange + ([] if licensed else ["missing: LICENSE"])
+def find_faults(names: Iterable[str], expected: Iterable[str]) -> list[str]:
+    """Return the faults of a wheel with these file names."""
+    present = set(names)
+    missing = [f"missing: {name}" for name in expected if name not in present]
+    unexpected = [f"does not belong: {name}" for name in sorted(present) if name.startswith(NEVER)]
+    licensed = any(name.endswith(".dist-info/licenses/LICENSE") for name in present)
+    return missing + unexpected + ([] if licensed else ["missing: LICENSE"])
 
 
 def main(folder: str) -> int:
@@ -39,9 +39,9 @@ def main(folder: str) -> int:
         print(f"expected one wheel in {folder}, found {len(wheels)}; run `make wheel`", file=sys.stderr)
         return 1
     with zipfile.ZipFile(wheels[0]) as archive:
-        found = faults(archive.namelist(), promised(ROOT))
-    print("\n".join(found) if found else f"{wheels[0]}: complete")
-    return 1 if found else 0
+        problems = find_faults(archive.namelist(), expected_files(ROOT))
+    print("\n".join(problems) if problems else f"{wheels[0]}: complete")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

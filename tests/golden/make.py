@@ -1,9 +1,10 @@
-"""Makes the golden tables: `python tests/golden/make.py [release ...]`, for all releases where none is named.
+"""Golden table generator: `python tests/golden/make.py [release ...]` writes the tables of the given releases, or of
+all.
 
-Each release gets a virtual environment below `.tools/golden/`, made once, with the pyarrow and numpy of its day; in it
-`recipes.py` writes the tables and notes what that very release reads from them. The tables of a release are kept as
-one archive, the notes beside it. Names and timestamps in the tables are new each time, so this is run to add a release
-or a recipe, not as a check.
+Each release gets a virtual environment below `.tools/golden/`, created once, with the pyarrow and numpy of its time.
+In it `recipes.py` writes the tables and records what that release reads from them. The tables of a release are stored
+as one archive, with the records in a JSON file next to it. Names and timestamps in the tables differ in each run, so
+this program adds releases or recipes and is not a check.
 """
 
 import json
@@ -18,7 +19,7 @@ HERE = Path(__file__).parent
 TABLES = HERE / "tables"
 ENVIRONMENTS = HERE.parent.parent / ".tools" / "golden"
 
-# Release -> the pyarrow and numpy that it runs with. The first is the oldest: the others go on with a table of its.
+# Release -> its pyarrow and numpy. The first is the oldest release; the others continue with one of its tables.
 RELEASES = {
     "0.5.0": ("12.0.1", "1.26.4"),
     "0.8.0": ("12.0.1", "1.26.4"),
@@ -36,13 +37,13 @@ RELEASES = {
 OLDEST = next(iter(RELEASES))
 
 
-def python_of(release: str) -> Path:
-    place = ENVIRONMENTS / release
-    python = place / "bin" / "python"
-    done = place / ".installed"
+def install_release(release: str) -> Path:
+    environment = ENVIRONMENTS / release
+    python = environment / "bin" / "python"
+    done = environment / ".installed"
     if not done.exists():
         print(f"installing pylance {release}", flush=True)
-        venv.create(place, with_pip=True, clear=True)
+        venv.create(environment, with_pip=True, clear=True)
         pyarrow, numpy = RELEASES[release]
         packages = [f"pylance=={release}", f"pyarrow=={pyarrow}", f"numpy=={numpy}"]
         subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
@@ -51,14 +52,14 @@ def python_of(release: str) -> Path:
 
 
 def write_tables(release: str, root: Path, oldest: Path | None) -> None:
-    """Run the recipes in the release's environment; a release says much on its standard error."""
-    handed = [str(oldest)] if oldest else []
-    command = [str(python_of(release)), "-m", "tests.golden.recipes", str(root), *handed]
+    """Run the recipes in the environment of the release, whose output on standard error is discarded."""
+    oldest_table = [str(oldest)] if oldest else []
+    command = [str(install_release(release)), "-m", "tests.golden.recipes", str(root), *oldest_table]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL, cwd=HERE.parent.parent)
 
 
-def keep(release: str, root: Path) -> None:
-    """A line for each table, so that a change is seen where it is."""
+def archive_tables(release: str, root: Path) -> None:
+    """Write the records with one line per table, so that a diff shows the changed table, and archive the tables."""
     notes = json.loads((root / "expected.json").read_text())
     tables = notes.pop("tables")
     lines = [f'"{name}": {json.dumps(table, sort_keys=True, ensure_ascii=False)}' for name, table in tables.items()]
@@ -81,7 +82,7 @@ def main(releases: list[str]) -> None:
             root.mkdir()
             write_tables(release, root, None if release == OLDEST else Path(scratch, OLDEST, "deletions"))
             if release in releases:
-                keep(release, root)
+                archive_tables(release, root)
                 print(f"{release}: {(TABLES / f'{release}.tar.xz').stat().st_size:,} bytes", flush=True)
 
 

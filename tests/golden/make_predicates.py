@@ -1,7 +1,8 @@
-"""Ask pylance what every predicate in `predicates.json` answers, and write its answers there.
+"""Golden predicate generator: evaluates every predicate of `predicates.json` with pylance and writes the answers
+there.
 
-To add a predicate, put it into the file with any answer and run `python -m tests.golden.make_predicates`; run it
-too after changing the table, or to see what a new pylance answers. Only this script runs pylance's planner.
+To add a predicate, put it into the file with any answer and run `python -m tests.golden.make_predicates`. Run it also
+after changing the table, or to see the answers of a new pylance. Only this program runs pylance's planner.
 """
 
 import json
@@ -13,8 +14,8 @@ import pyarrow as pa
 
 from tests.golden.predicates_table import table
 
-PLACE = pathlib.Path(__file__).with_name("predicates.json")
-JSON_PLACE = PLACE.with_name("predicates_json.json")
+ANSWERS_FILE = pathlib.Path(__file__).with_name("predicates.json")
+JSON_ANSWERS_FILE = ANSWERS_FILE.with_name("predicates_json.json")
 MESSAGE_LENGTH = 160
 REFUSED = "refused"
 
@@ -27,17 +28,17 @@ def main() -> None:
 
 
 def ask_predicates() -> None:
-    asked = json.loads(PLACE.read_text(encoding="utf-8"))["answers"]
-    with tempfile.TemporaryDirectory() as place:
+    recorded = json.loads(ANSWERS_FILE.read_text(encoding="utf-8"))["answers"]
+    with tempfile.TemporaryDirectory() as directory:
         dataset = lance.write_dataset(
-            table(), f"{place}/t.lance", enable_stable_row_ids=True, data_storage_version="2.2"
+            table(), f"{directory}/t.lance", enable_stable_row_ids=True, data_storage_version="2.2"
         )
-        answers = {group: {sql: _answer(dataset, sql) for sql in sorted(asked[group])} for group in asked}
-    PLACE.write_text(_written(answers), encoding="utf-8")
+        answers = {group: {sql: _ask_pylance(dataset, sql) for sql in sorted(recorded[group])} for group in recorded}
+    ANSWERS_FILE.write_text(_format_answers(answers), encoding="utf-8")
 
 
-def _written(answers: dict[str, dict[str, Answer]]) -> str:
-    """One line a predicate, so that a change of one reads as such."""
+def _format_answers(answers: dict[str, dict[str, Answer]]) -> str:
+    """Return the file with one line per predicate, so that a diff shows single predicates."""
     groups = []
     for group, answered in answers.items():
         lines = ",\n".join(f"  {json.dumps(sql)}: {json.dumps(answer)}" for sql, answer in answered.items())
@@ -45,8 +46,8 @@ def _written(answers: dict[str, dict[str, Answer]]) -> str:
     return f'{{"pylance": {json.dumps(lance.__version__)}, "answers": {{\n' + ",\n".join(groups) + "\n}}\n"
 
 
-def _answer(dataset: lance.LanceDataset, sql: str) -> Answer:
-    """The rows, or how it refuses: without the place in its own source where it did."""
+def _ask_pylance(dataset: lance.LanceDataset, sql: str) -> Answer:
+    """Return the matching rows, or the error without the location in pylance's own source."""
     try:
         rows = dataset.scanner(columns=["id"], filter=sql).to_table()
     except (ValueError, OSError, RuntimeError, pa.ArrowException) as error:
@@ -55,27 +56,30 @@ def _answer(dataset: lance.LanceDataset, sql: str) -> Answer:
 
 
 def ask_json() -> None:
-    """The JSON functions, each over each document alone: one that does not convert fails the whole question."""
-    asked = json.loads(JSON_PLACE.read_text(encoding="utf-8"))
-    documents = pa.ExtensionArray.from_storage(pa.json_(pa.string()), pa.array(asked["documents"]))
+    """Evaluate each JSON function on each document alone, because one document that does not convert fails the whole
+    query."""
+    recorded = json.loads(JSON_ANSWERS_FILE.read_text(encoding="utf-8"))
+    documents = pa.ExtensionArray.from_storage(pa.json_(pa.string()), pa.array(recorded["documents"]))
     ids = pa.array(range(len(documents)), pa.int64())
-    with tempfile.TemporaryDirectory() as place:
-        dataset = lance.write_dataset(pa.table({"id": ids, "js": documents}), f"{place}/t.lance")
-        answers = {sql: [_value(dataset, sql, each) for each in range(len(documents))] for sql in asked["answers"]}
+    with tempfile.TemporaryDirectory() as directory:
+        dataset = lance.write_dataset(pa.table({"id": ids, "js": documents}), f"{directory}/t.lance")
+        answers = {
+            sql: [_ask_json_value(dataset, sql, each) for each in range(len(documents))] for sql in recorded["answers"]
+        }
     lines = ",\n".join(f"  {json.dumps(sql)}: {json.dumps(answer)}" for sql, answer in answers.items())
-    JSON_PLACE.write_text(
-        f'{{"pylance": {json.dumps(lance.__version__)}, "documents": {json.dumps(asked["documents"], indent=1)},\n'
+    JSON_ANSWERS_FILE.write_text(
+        f'{{"pylance": {json.dumps(lance.__version__)}, "documents": {json.dumps(recorded["documents"], indent=1)},\n'
         f'"answers": {{\n{lines}\n}}}}\n',
         encoding="utf-8",
     )
 
 
-def _value(dataset: lance.LanceDataset, sql: str, row: int) -> bool | int | float | str | None:
+def _ask_json_value(dataset: lance.LanceDataset, sql: str, row: int) -> bool | int | float | str | None:
     try:
-        found = dataset.scanner(columns={"found": sql}, filter=f"id = {row}").to_table()
+        result = dataset.scanner(columns={"value": sql}, filter=f"id = {row}").to_table()
     except (ValueError, OSError, RuntimeError, pa.ArrowException):
         return REFUSED
-    value: bool | int | float | str | None = found["found"][0].as_py()
+    value: bool | int | float | str | None = result["value"][0].as_py()
     return value
 
 

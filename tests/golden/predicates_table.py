@@ -1,8 +1,8 @@
-"""The fixed table that the golden predicates run over.
+"""Fixed table of the golden predicates.
 
-Every type that a predicate can meet has a column; the rows hold the values where engines disagree: nulls, NaN,
-both zeros, infinities, the ends of integers, empty and odd strings. `predicates.json` holds the predicates and what
-pylance answers, `make_predicates.py` asks it. Nothing here runs a predicate.
+Every type that a predicate can meet has a column. The rows hold the values on which engines disagree: nulls, NaN, both
+zeros, infinities, the extremes of integers, empty and unusual strings. `predicates.json` holds the predicates with
+pylance's answers, which `make_predicates.py` generates. This module runs no predicate.
 """
 
 import datetime as dt

@@ -1,6 +1,6 @@
-"""How what was read is noted: the same for an old release, which notes it once, and for us, in the test.
+"""Serialization of tables that were read: an old release records its tables with it once, and the tests compare ours.
 
-In pyarrow alone, and in what pyarrow 12 could do already.
+The module uses only pyarrow, and only the API of pyarrow 12.
 """
 
 import decimal
@@ -14,8 +14,8 @@ ROWS_LISTED_MAX = 100
 Rows = dict[str, Any]
 
 
-def plain(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """A column as JSON holds it; moments and durations as the integers that are stored."""
+def plain_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """Return a column as JSON values; temporal values become the stored integers."""
     kind = column.type
     if pa.types.is_temporal(kind):
         width = pa.int32() if kind.bit_width == 32 else pa.int64()
@@ -39,8 +39,8 @@ def _plain_value(value: Any) -> Any:
 
 
 def rows_of(table: pa.Table) -> Rows:
-    """The columns with their values; of many rows a digest."""
-    columns = {name: plain(table.column(name)) for name in table.column_names}
+    """Return the columns with their values, or with a digest of them if there are many rows."""
+    columns = {name: plain_values(table.column(name)) for name in table.column_names}
     if table.num_rows <= ROWS_LISTED_MAX:
         return columns
     return {name: hashlib.sha256(json.dumps(values).encode()).hexdigest() for name, values in columns.items()}

@@ -1,8 +1,8 @@
-"""What an old release is asked to write: one function for each table, in the API that many releases share.
+"""Recipes of the golden tables: one function per table, in the API that many releases share.
 
-Runs inside the release's own environment (`make.py` starts it there), so it imports nothing but that release, pyarrow
-and its two neighbours here, and tries what came later before it relies on it. A step that a release cannot do is left
-out, and noted with the release's own words.
+The module runs inside the environment of the release (`make.py` starts it there), so it imports only that release,
+pyarrow and two modules of this package, and it tries newer functions before it relies on them. A step that a release
+cannot run is skipped and recorded with the error message of the release.
 """
 
 import json
@@ -23,7 +23,7 @@ VERSION = tuple(int(part) for part in lance.__version__.split(".")[:2])
 
 
 class Notes:
-    """What this release could not do, in its own words."""
+    """Errors of this release, in its own words."""
 
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}
@@ -31,21 +31,21 @@ class Notes:
     def attempt(self, what: str, step: Callable[..., object], *arguments: object) -> bool:
         try:
             step(*arguments)
-        except BaseException as error:  # noqa: BLE001 - a panic of the release is no Exception
+        except BaseException as error:  # noqa: BLE001 - a panic of the release is not an Exception
             first_line = (str(error).splitlines() or [""])[0]
-            self.refused[what] = f"{type(error).__name__}: {_without_places(first_line)}"
+            self.refused[what] = f"{type(error).__name__}: {_remove_paths(first_line)}"
             return False
         return True
 
 
-def _without_places(message: str) -> str:
-    """The releases like to name files of the machine they were built on."""
+def _remove_paths(message: str) -> str:
+    """Remove paths from the message; releases name files of the machine that built them."""
     words = [word for word in message.split() if "/" not in word]
     return " ".join(words)[:160]
 
 
 def storages() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The storage versions this release can be asked for, with the arguments that ask for them."""
+    """Yield the storage versions that this release can write, with the arguments that select them."""
     if VERSION < (0, 11):
         yield "legacy", {}
     elif VERSION < (0, 16):
@@ -62,25 +62,25 @@ def people(first: int, count: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "name": [f"name {number}" for number in ids]})
 
 
-# Tables: each is a function of where it goes, what to note, and the arguments that ask for a storage version.
+# Tables. Each recipe takes its directory, the notes, and the arguments that select a storage version.
 
 Recipe = Callable[[str, Notes, dict[str, Any]], None]
 
 
 def types(place: str, notes: Notes, storage: dict[str, Any]) -> None:
-    """Every type that old releases knew, in two files of several batches."""
+    """Every type of the old releases, in two files of several batches."""
     _two_files(place, notes, storage, columns_of_every_type(10), columns_of_every_type(6))
 
 
 def later_types(place: str, notes: Notes, storage: dict[str, Any]) -> None:
-    """Types that most releases do not know."""
+    """Types that most releases lack."""
     _two_files(place, notes, storage, columns_of_later_types(10), columns_of_later_types(6))
 
 
 def _two_files(
     place: str, notes: Notes, storage: dict[str, Any], first: dict[str, pa.Array], second: dict[str, pa.Array]
 ) -> None:
-    """Those of the columns that the release can both write and read."""
+    """Write the columns that the release can both write and read."""
     scratch = place + ".scratch"
 
     def alone(name: str) -> None:
@@ -88,11 +88,11 @@ def _two_files(
         lance.write_dataset(pa.table({name: first[name]}), scratch, max_rows_per_group=4, **storage)
         lance.dataset(scratch).to_table()
 
-    kept = [name for name in first if notes.attempt(f"column {name}", alone, name)]
+    readable = [name for name in first if notes.attempt(f"column {name}", alone, name)]
     shutil.rmtree(scratch, ignore_errors=True)
-    together = pa.table({name: first[name] for name in kept})
-    lance.write_dataset(together, place, max_rows_per_group=4, **storage)
-    more = pa.table({name: second[name] for name in kept})
+    readable_columns = pa.table({name: first[name] for name in readable})
+    lance.write_dataset(readable_columns, place, max_rows_per_group=4, **storage)
+    more = pa.table({name: second[name] for name in readable})
     append = lambda: lance.write_dataset(more, place, mode="append", max_rows_per_group=4, **storage)  # noqa: E731
     notes.attempt("append", append)
 
@@ -117,14 +117,14 @@ def history(place: str, notes: Notes, storage: dict[str, Any]) -> None:
 
 
 def bitmap(place: str, notes: Notes, storage: dict[str, Any]) -> None:
-    """So many deleted rows that they are kept as a bitmap."""
+    """Many deleted rows, which the release stores as a bitmap."""
     lance.write_dataset(pa.table({"id": pa.array(range(6200), pa.int16())}), place, **storage)
     lance.dataset(place).delete("id >= 300 AND id < 6000")
     notes.attempt("a second deletion", lambda: lance.dataset(place).delete("id < 100"))
 
 
 def columns(place: str, notes: Notes, storage: dict[str, Any]) -> None:
-    """Columns merged in, added, renamed, cast and dropped: several files in a fragment."""
+    """Columns that are merged, added, renamed, cast and dropped, which gives several files per fragment."""
     nested = pa.array([{"a": n, "b": f"b{n}"} for n in range(6)], pa.struct([("a", pa.int32()), ("b", pa.string())]))
     data = people(0, 6).append_column("point", nested)
     lance.write_dataset(data, place, max_rows_per_file=4, max_rows_per_group=3, **storage)
@@ -177,14 +177,14 @@ def row_ids(place: str, notes: Notes, storage: dict[str, Any]) -> None:
 
 
 def deletions(place: str, notes: Notes, storage: dict[str, Any]) -> None:
-    """A table as it is handed over to a later release."""
+    """A table that later releases continue."""
     for first in (0, 4, 8):
         lance.write_dataset(people(first, 4), place, mode="append" if first else "create", **storage)
     lance.dataset(place).delete("id in (1, 2, 6)")
 
 
 def handed_over(place: str, notes: Notes, storage: dict[str, Any], *, oldest: Path) -> None:
-    """A table of the oldest release, gone on with by this one."""
+    """A table of the oldest release that this release continues."""
     shutil.copytree(oldest, place)
     rows = lance.dataset(place).to_table().slice(0, 2)
     notes.attempt("append", lambda: lance.write_dataset(rows, place, mode="append"))
@@ -193,7 +193,7 @@ def handed_over(place: str, notes: Notes, storage: dict[str, Any], *, oldest: Pa
 
 
 def reused_ids(place: str, notes: Notes, storage: dict[str, Any]) -> None:
-    """Columns dropped and added again at once: some releases gave out a field id twice."""
+    """Columns that are dropped and added again; some releases assigned a field id twice."""
     data = pa.table({"x": range(2)})
     lance.write_dataset(data, place, **storage)
     table = lambda: lance.dataset(place)  # noqa: E731
@@ -207,7 +207,7 @@ def reused_ids(place: str, notes: Notes, storage: dict[str, Any]) -> None:
 
 
 def facets(place: str, notes: Notes, storage: dict[str, Any]) -> None:
-    """No rows, metadata of schema and fields, both naming schemes, config."""
+    """An empty table with metadata of schema and fields, both naming schemes and config."""
     field = pa.field("id", pa.int64(), nullable=False, metadata={"unit": "pieces"})
     schema = pa.schema([field, pa.field("note", pa.string())], metadata={"owner": "warehouse"})
     empty = pa.RecordBatchReader.from_batches(schema, [])
@@ -234,9 +234,9 @@ def write_all(root: Path, oldest: Path | None) -> dict[str, Any]:
 
 
 def write(place: str, recipe: Recipe, storage: dict[str, Any]) -> dict[str, Any]:
-    """A table, and what the release itself reads from each of its versions: null where it cannot."""
+    """Write a table, and return what the release itself reads from each version: null where it cannot read it."""
     notes = Notes()
-    whole = notes.attempt("all of it", recipe, place, notes, storage)
+    whole = notes.attempt("whole recipe", recipe, place, notes, storage)
     if not whole or not Path(place).is_dir():
         shutil.rmtree(place, ignore_errors=True)
         return {"refused": notes.refused, "versions": {}}
@@ -254,10 +254,10 @@ def read_into(versions: dict[str, Any], place: str, version: int) -> None:
 
 
 if __name__ == "__main__":
-    root, *handed = map(Path, sys.argv[1:])
+    root, *oldest_tables = map(Path, sys.argv[1:])
     written = {
         "pylance": lance.__version__,
         "pyarrow": pa.__version__,
-        "tables": write_all(root, handed[0] if handed else None),
+        "tables": write_all(root, oldest_tables[0] if oldest_tables else None),
     }
     (root / "expected.json").write_text(json.dumps(written, sort_keys=True))

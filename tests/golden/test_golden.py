@@ -1,7 +1,8 @@
-"""Tables that old releases of pylance wrote: at every version we read what the very release read, or say why not.
+"""Golden tables: we read what each old release of pylance read from its own tables, at every version, or refuse with a
+reason.
 
-`make.py` wrote them, `tables/<release>.json` holds what the release read and could not do. Where a release could not
-read its own version, pylance of today is asked in its place. `REFUSED` and `READ_BETTER` are the whole list of
+`make.py` wrote the tables; `tables/<release>.json` records what the release read and what it could not do. Where a
+release could not read its own version, the current pylance is the reference. `REFUSED` and `READ_BETTER` list all
 exceptions.
 """
 
@@ -35,26 +36,26 @@ RELEASES = (
     "14.0.2",
 )
 
-# (release, table) -> versions, and what our refusal says of them.
+# (release, table) -> refused versions, and our message.
 REFUSED: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {
-    # An append after columns had been dropped, numbered anew: the release cannot read it itself.
-    ("0.10.0", "columns_legacy"): ((11,), "lack field 8, 'double'"),
-    ("0.10.5", "columns_legacy"): ((11,), "lack field 8, 'double'"),
-    # 2.0 was a draft in 0.12: the reader of whole tables in pylance of today knows it, its reader of files does not.
+    # An append after columns were dropped and renumbered; the release cannot read it itself.
+    ("0.10.0", "columns_legacy"): ((11,), "has no field 8, 'double'"),
+    ("0.10.5", "columns_legacy"): ((11,), "has no field 8, 'double'"),
+    # 2.0 was a draft in 0.12. The table reader of the current pylance reads it, its file reader does not.
     ("0.12.3", "types_2.0"): ((1, 2), "a draft of storage version 2.0"),
     ("0.12.3", "columns_2.0"): (tuple(range(1, 11)), "a draft of storage version 2.0"),
-    # 2.2 was a draft in 1.0. pylance of today refuses it as we do.
+    # 2.2 was a draft in 1.0. The current pylance refuses it as we do.
     ("1.0.0", "types_2.2"): ((1, 2), "a draft of its storage version"),
     ("1.0.0", "later_types_2.2"): ((1, 2), "a draft of its storage version"),
     ("1.0.0", "history_2.2"): (tuple(range(1, 12)), "a draft of its storage version"),
     ("1.0.0", "columns_2.2"): (tuple(range(1, 13)), "a draft of its storage version"),
 }
 
-# (release, table) -> version -> what we read instead, where the release was wrong about its own table.
+# (release, table) -> version -> our result, where the release misread its own table.
 READ_BETTER: dict[tuple[str, str], dict[int, dict[str, Any]]] = {
-    # Counted what was deleted before it twice.
+    # Subtracted earlier deletions twice.
     ("0.8.0", "handed_over"): {5: {"count": 11}, 6: {"count": 10}},
-    # Gave new columns the ids of dropped ones, and showed the dropped ones' values.
+    # Assigned ids of dropped columns to new ones, and returned values of the dropped ones.
     **{
         (release, "reused_ids"): {
             6: {"rows": {"x": [0, 1, 2, 3], "y": [0, 2, 4, 6], "b": [0, 4, 8, 12], "c": [0, 5, 10, 15]}}
@@ -65,13 +66,16 @@ READ_BETTER: dict[tuple[str, str], dict[int, dict[str, Any]]] = {
 
 
 @cache
-def notes(release: str) -> dict[str, Any]:
+def release_notes(release: str) -> dict[str, Any]:
     return dict(json.loads((TABLES / f"{release}.json").read_text()))
 
 
 def cases() -> list[tuple[str, str]]:
     return [
-        (release, name) for release in RELEASES for name, table in notes(release)["tables"].items() if table["versions"]
+        (release, name)
+        for release in RELEASES
+        for name, table in release_notes(release)["tables"].items()
+        if table["versions"]
     ]
 
 
@@ -93,22 +97,22 @@ def test_every_release_is_there() -> None:
 @pytest.mark.parametrize(("release", "name"), cases())
 def test_reads_what_the_release_read(unpacked: Path, release: str, name: str) -> None:
     place = str(unpacked / release / name)
-    expected = notes(release)["tables"][name]["versions"]
+    expected = release_notes(release)["tables"][name]["versions"]
     assert [info.version for info in Table.open(place).versions()] == sorted(map(int, expected))
     refused, why = REFUSED.get((release, name), ((), ""))
     better = READ_BETTER.get((release, name), {})
     for version in map(int, expected):
         if version in refused:
             with pytest.raises(Unsupported, match=why):
-                read(Table.open(place, version=version))
+                read_table(Table.open(place, version=version))
             continue
-        seen = expected[str(version)] or read_today(place, version)
-        assert read(Table.open(place, version=version)) == seen | better.get(version, {}), f"version {version}"
+        seen = expected[str(version)] or read_with_pylance(place, version)
+        assert read_table(Table.open(place, version=version)) == seen | better.get(version, {}), f"version {version}"
 
 
 @pytest.mark.parametrize(("release", "name"), cases())
 def test_reads_parts_of_the_newest(unpacked: Path, release: str, name: str) -> None:
-    """Columns one at a time, and rows from the middle, are those of the whole."""
+    """Single columns, and rows from the middle, equal those of the whole table."""
     table = Table.open(str(unpacked / release / name))
     if table.version in REFUSED.get((release, name), ((), ""))[0]:
         table = table.at(1)
@@ -120,25 +124,25 @@ def test_reads_parts_of_the_newest(unpacked: Path, release: str, name: str) -> N
     assert as_json(rows_of(table.to_table(limit=3, offset=2))) == as_json(rows_of(whole.slice(2, 3)))
 
 
-# What old manifests look like, by the releases that show it. Their rows are read by the tests above.
+# Old manifests, by the releases that show each property. The tests above read their rows.
 
 
-def raw(unpacked: Path, release: str, name: str, version: int) -> Manifest:
-    """As its file says it, before anything is counted."""
+def decode_manifest(unpacked: Path, release: str, name: str, version: int) -> Manifest:
+    """Return the manifest as stored, before missing counts are computed."""
     path = f"_versions/{version}.manifest"
     return Manifest.decode((unpacked / release / name / path).read_bytes(), path=path)
 
 
 def test_manifests_without_data_format(unpacked: Path) -> None:
     for release in ("0.5.0", "0.10.0", "0.15.0"):
-        manifest = raw(unpacked, release, "deletions", 4)
+        manifest = decode_manifest(unpacked, release, "deletions", 4)
         assert not manifest.message.HasField("data_format")
         assert str(manifest.storage_version) == "0.1"
-    assert str(raw(unpacked, "0.15.0", "history_2.0", 2).storage_version) == "2.0"
+    assert str(decode_manifest(unpacked, "0.15.0", "history_2.0", 2).storage_version) == "2.0"
 
 
 def test_manifests_without_writer_version_or_counts(unpacked: Path) -> None:
-    manifest = raw(unpacked, "0.5.0", "deletions", 4)
+    manifest = decode_manifest(unpacked, "0.5.0", "deletions", 4)
     assert not manifest.has_writer
     assert [fragment.physical_rows for fragment in manifest.fragments] == [0, 0, 0]
     deleted = [fragment.deletion_file for fragment in manifest.fragments]
@@ -151,8 +155,8 @@ def test_manifests_without_writer_version_or_counts(unpacked: Path) -> None:
 
 
 def test_manifests_with_wrong_counts(unpacked: Path) -> None:
-    """0.8.0 took the rows that 0.5.0 had left for all rows, and counted what was deleted from them once more."""
-    manifest = raw(unpacked, "0.8.0", "handed_over", 5)
+    """0.8.0 took the rows that 0.5.0 had left for all rows, and subtracted the deleted ones again."""
+    manifest = decode_manifest(unpacked, "0.8.0", "handed_over", 5)
     assert not manifest.has_writer
     assert [fragment.physical_rows for fragment in manifest.fragments] == [2, 3, 4, 2]
     assert manifest.row_count() == 8
@@ -160,20 +164,20 @@ def test_manifests_with_wrong_counts(unpacked: Path) -> None:
 
 
 def test_manifests_without_max_fragment_id(unpacked: Path) -> None:
-    manifest = raw(unpacked, "0.5.0", "deletions", 4)
+    manifest = decode_manifest(unpacked, "0.5.0", "deletions", 4)
     assert not manifest.message.max_fragment_id
-    assert Manifest.decode(without(manifest, "max_fragment_id"), path="x").max_fragment_id == 2
+    assert Manifest.decode(encode_without(manifest, "max_fragment_id"), path="x").max_fragment_id == 2
 
 
 def test_data_files_without_columns_version_or_size(unpacked: Path) -> None:
-    (fragment,) = raw(unpacked, "0.5.0", "reused_ids", 1).fragments
+    (fragment,) = decode_manifest(unpacked, "0.5.0", "reused_ids", 1).fragments
     (file,) = fragment.files
     assert (file.field_ids, file.column_indices, str(file.version), file.size) == ((0,), (), "0.1", None)
 
 
 def test_field_ids_given_out_twice(unpacked: Path) -> None:
-    """The last file that lists an id holds what it stands for."""
-    manifest = raw(unpacked, "0.10.5", "reused_ids", 6)
+    """The last file that lists an id holds its column."""
+    manifest = decode_manifest(unpacked, "0.10.5", "reused_ids", 6)
     listed = [[list(file.fields) for file in fragment.files] for fragment in manifest.message.fragments]
     assert listed == [[[0], [1, 2], [3], [2, 3]], [[0, 1, 2, 3], [2, 3]]]
     live = [[file.field_ids for file in fragment.files] for fragment in manifest.fragments]
@@ -181,7 +185,7 @@ def test_field_ids_given_out_twice(unpacked: Path) -> None:
 
 
 def test_writer_versions_are_not_parsed(unpacked: Path) -> None:
-    manifest = raw(unpacked, "0.10.0", "deletions", 4)
+    manifest = decode_manifest(unpacked, "0.10.0", "deletions", 4)
     for version in ("0.39.0-beta.2", "7.1.0-rc.1+build.5", "next", ""):
         message = manifest.copy_header()
         message.writer_version.version = version
@@ -198,18 +202,18 @@ def test_deletions_are_kept_both_ways(unpacked: Path) -> None:
         assert not any(file.is_bitmap for file in arrays if file)
 
 
-def without(manifest: Manifest, name: str) -> bytes:
+def encode_without(manifest: Manifest, name: str) -> bytes:
     message = manifest.copy_header()
     message.ClearField(name)
     return Manifest.from_header(message, index_section=None, transaction=None, path="x").encode()
 
 
-def read(table: Table) -> dict[str, Any]:
+def read_table(table: Table) -> dict[str, Any]:
     seen = table.to_table()
     return as_json({"schema": schema_of(seen.schema), "count": table.count_rows(), "rows": rows_of(seen)})
 
 
-def read_today(place: str, version: int) -> dict[str, Any]:
+def read_with_pylance(place: str, version: int) -> dict[str, Any]:
     table = lance.dataset(place, version=version)
     seen = table.to_table()
     return as_json({"schema": schema_of(seen.schema), "count": table.count_rows(), "rows": rows_of(seen)})

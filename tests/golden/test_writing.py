@@ -1,8 +1,8 @@
-"""Tables of old releases are gone on with: rows are appended, deleted and changed, columns come and go, files are
-compacted, and after each step pylance of today reads what we read, which is what it should be.
+"""Writing to tables of old releases: rows are appended, deleted and updated, columns are dropped, files are compacted,
+and after each step the current pylance reads what we read, which is the expected result.
 
-Of the oldest format no data file is written, and the step is refused; what takes none is done there too. `UNREAD` and
-`DAMAGED` are the whole list of exceptions.
+Data files of the oldest format are never written, so such a step is refused; steps that write no data file work there
+too. `UNREAD` and `DAMAGED` list all exceptions.
 """
 
 import shutil
@@ -16,22 +16,22 @@ import pytest
 
 from lance_core import Corrupt, Table, Unsupported
 from tests.golden.reading import rows_of
-from tests.golden.test_golden import READ_BETTER, REFUSED, as_json, cases, notes, unpacked
+from tests.golden.test_golden import READ_BETTER, REFUSED, as_json, cases, release_notes, unpacked
 
-__all__ = ["unpacked"]  # the fixture
+__all__ = ["unpacked"]  # pytest fixture
 
-# pylance of today cannot read what the release itself could, as it is, before anything is done.
+# The current pylance cannot read these unchanged tables, although the release itself could.
 UNREAD = {("0.5.0", "columns_legacy"), ("0.30.0", "later_types_2.0"), ("0.30.0", "later_types_legacy")}
-# An update that the release broke off left fewer row ids than rows; pylance says so as well.
+# An update that the release aborted left fewer row ids than rows; pylance reports it as well.
 DAMAGED = {("0.30.0", "row_ids")}
 
 Rows = dict[str, Any]
 Step = Callable[[Table], object]
 
 
-def chosen() -> list[tuple[str, str]]:
-    """Those whose newest version can be read."""
-    last = {case: max(map(int, notes(case[0])["tables"][case[1]]["versions"])) for case in cases()}
+def writable_cases() -> list[tuple[str, str]]:
+    """Return the cases with a readable newest version."""
+    last = {case: max(map(int, release_notes(case[0])["tables"][case[1]]["versions"])) for case in cases()}
     return [case for case in last if last[case] not in REFUSED.get(case, ((), ""))[0]]
 
 
@@ -71,10 +71,10 @@ STEPS: dict[str, tuple[Step, Callable[[pa.Table], pa.Table], bool]] = {
     ),
     "overwrite": (lambda table: table.overwrite(table.to_table().slice(0, 1)), lambda before: before.slice(0, 1), True),
 }
-"""What is done, what is there afterwards in any order, and whether a data file is written for it."""
+"""The operation, the rows afterwards in any order, and whether it writes a data file."""
 
 
-@pytest.mark.parametrize(("release", "name"), chosen())
+@pytest.mark.parametrize(("release", "name"), writable_cases())
 def test_written_upon(unpacked: Path, release: str, name: str, tmp_path: Path) -> None:
     place = str(tmp_path / name)
     shutil.copytree(unpacked / release / name, place)
@@ -88,25 +88,26 @@ def test_written_upon(unpacked: Path, release: str, name: str, tmp_path: Path) -
             with pytest.raises(Corrupt, match="9 row ids for 10 rows"):
                 do(table)
             continue
-        if refusal(do, table):
+        if refusal_of(do, table):
             assert Table.open(place).version == table.version
             continue
         assert not (writes and is_legacy) or Table.open(place).version == table.version
         found = Table.open(place).to_table()
         assert found.num_rows == after(before).num_rows
-        if (release, name) not in UNREAD:  # the text of its JSON is put in order where it is written again
+        if (release, name) not in UNREAD:  # JSON text is normalized when it is rewritten
             assert in_any_order(found) == in_any_order(after(before)), step
         check_with_pylance(place, release, name)
 
 
-def refusal(do: Step, table: Table) -> str:
-    """Of the oldest format, or where an index would lose its way; nothing else is refused."""
+def refusal_of(do: Step, table: Table) -> str:
+    """Return the message of an expected refusal: the oldest format, or an index that would lose its addresses. Other
+    errors propagate."""
     try:
         do(table)
     except Unsupported as error:
-        said = str(error)
-        if "storage version 0.1 are not written" in said or "stores the addresses of rows" in said:
-            return said
+        message = str(error)
+        if "storage version 0.1 cannot be written" in message or "stores the addresses of rows" in message:
+            return message
         raise
     return ""
 
@@ -116,7 +117,7 @@ def check_with_pylance(place: str, release: str, name: str) -> None:
         return
     theirs = lance.dataset(place)
     assert theirs.count_rows() == Table.open(place).count_rows()
-    if "rows" not in str(READ_BETTER.get((release, name), {})):  # where it shows other columns' values
+    if "rows" not in str(READ_BETTER.get((release, name), {})):  # pylance returns values of other columns there
         assert as_json(rows_of(theirs.to_table())) == rows(Table.open(place))
 
 
@@ -127,7 +128,7 @@ def in_any_order(table: pa.Table) -> list[str]:
 
 @pytest.mark.parametrize("release", ["0.5.0", "0.10.5", "0.20.0", "1.0.0", "14.0.2"])
 def test_values_of_dictionaries_go_from_manifest_to_manifest(unpacked: Path, release: str, tmp_path: Path) -> None:
-    """In the oldest format they lie in the file of each version, at places counted from its start."""
+    """In the oldest format, dictionary values lie in the manifest of each version, at offsets from its start."""
     place = str(tmp_path / "t")
     shutil.copytree(unpacked / release / "types_legacy", place)
     table = Table.open(place, durable=False)

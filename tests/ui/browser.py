@@ -1,4 +1,4 @@
-"""A headless Chromium that looks at Dagster's pages, and keeps what it saw as pictures."""
+"""Headless Chromium that opens Dagster's pages and saves screenshots."""
 
 import os
 import shutil
@@ -11,8 +11,8 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SIZE = {"width": 1400, "height": 900}
-PATIENCE_MS = 60_000
-"""For a page that shows what it is asked for; a busy machine is slow."""
+TIMEOUT_MS = 60_000
+"""Timeout for a page to show its content on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,36 +25,36 @@ class Browser:
         self.page.goto(f"{self.url}{path}")
         return self.page
 
-    def sees(self, *texts: str) -> None:
-        """All of these, wherever they are on the page."""
+    def expect_texts(self, *texts: str) -> None:
+        """Wait until all texts are visible anywhere on the page."""
         for text in texts:
-            expect(self.page.get_by_text(text).first).to_be_visible(timeout=PATIENCE_MS)
+            expect(self.page.get_by_text(text).first).to_be_visible(timeout=TIMEOUT_MS)
 
-    def keep(self, name: str) -> Path:
-        """What is on the page now, as a picture for people to look at."""
+    def save_picture(self, name: str) -> Path:
+        """Save a screenshot of the page."""
         path = self.pictures / f"{name}.png"
         self.page.screenshot(path=path)
         return path
 
 
-def executable() -> str:
+def find_executable() -> str:
     named = os.environ.get("CHROMIUM")
-    found = named or next(filter(None, map(shutil.which, NAMES)), None)
-    if not found:
+    path = named or next(filter(None, map(shutil.which, NAMES)), None)
+    if not path:
         raise FileNotFoundError(
-            f"no browser: the tests of the pages need one of {', '.join(NAMES)} on the path, or its path in CHROMIUM "
+            f"no browser found: the UI tests need one of {', '.join(NAMES)} on the path, or its path in CHROMIUM "
             "(on Debian: apt-get install chromium)"
         )
-    return found
+    return path
 
 
 @contextmanager
-def browser(url: str, pictures: Path) -> Iterator[Browser]:
+def open_browser(url: str, pictures: Path) -> Iterator[Browser]:
     pictures.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=executable(), args=["--no-sandbox", "--disable-gpu"])
+        chromium = playwright.chromium.launch(executable_path=find_executable(), args=["--no-sandbox", "--disable-gpu"])
         page = chromium.new_page(viewport=SIZE)  # type: ignore[arg-type]
-        page.set_default_timeout(PATIENCE_MS)
+        page.set_default_timeout(TIMEOUT_MS)
         try:
             yield Browser(page, url, pictures)
         finally:

@@ -1,4 +1,5 @@
-"""The demo as it is after a day's work, and Dagster's web server over it: started once, stopped by its process id."""
+"""Fixtures of the UI tests: the demo project after its runs, and Dagster's web server for it, started once and stopped
+by its process id."""
 
 import os
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lance_assets.demo.workspace import PROJECT, ROOT_VARIABLE, DemoWorkspace
-from tests.ui.browser import Browser, browser
+from tests.ui.browser import Browser, open_browser
 
 SECONDS_MAX = 120
 PICTURES = Path(os.environ.get("UI_PICTURES") or PROJECT / ".ui")
@@ -41,16 +42,16 @@ with dg.DagsterInstance.from_config(str(prepare_home(place()))) as instance:
 class Demo:
     root: Path
     runs: dict[str, str]
-    """Run ids by the last part of what was run."""
+    """Run ids by the last part of the asset key."""
 
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     root = tmp_path_factory.mktemp("demo")
     run([sys.executable, "-m", "lance_assets.demo"], root)
-    told = run([sys.executable, "-c", WORK], root)
+    output = run([sys.executable, "-c", WORK], root)
     runs = {}
-    for line in told.splitlines():
+    for line in output.splitlines():
         if "'" in line and line.count("-") >= 4:
             runs[line.split("'")[1]] = line.split()[-1]
     return Demo(root, runs)
@@ -79,7 +80,7 @@ def server(demo: Demo) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def pages(server: str) -> Iterator[Browser]:
-    with browser(server, PICTURES) as opened:
+    with open_browser(server, PICTURES) as opened:
         yield opened
 
 
@@ -101,10 +102,10 @@ def run(command: list[str], root: Path) -> str:
 def wait_for(url: str, process: "subprocess.Popen[bytes]") -> None:
     until = time.monotonic() + SECONDS_MAX
     while time.monotonic() < until:
-        assert process.poll() is None, "the web server ended by itself"
+        assert process.poll() is None, "the web server exited during its start"
         try:
             with urllib.request.urlopen(f"{url}/server_info", timeout=5):
                 return
         except (urllib.error.URLError, OSError):
-            time.sleep(0.2)  # it has no event that another process could wait for
+            time.sleep(0.2)  # the server offers no readiness event to other processes
     raise AssertionError(f"no answer from {url} within {SECONDS_MAX} s")
