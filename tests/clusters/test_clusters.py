@@ -107,7 +107,7 @@ def test_each_verb_does_what_one_process_does(
     driver, alone = places.driver(place), str(tmp_path / "alone")
     if store == "disk":
         uri = str(tmp_path / "table")
-        driver.run_scene(life.run_lifecycle, uri=uri, alone=alone)
+        driver.run_scene(life.run_lifecycle, uri=uri, reference_uri=alone)
         assert lance.dataset(uri).count_rows() == Table.open(uri).count_rows() > 0
         return
     with s3() as server, between(server.endpoint, of_a_store(faulty, SEED)) as chaos:
@@ -115,7 +115,7 @@ def test_each_verb_does_what_one_process_does(
         uri, quiet = f"{bucket.uri}/table", dict(bucket.options)
         options = {**quiet, "aws_endpoint": chaos.endpoint, "timeout": "2s", "client_max_retries": "20"}
         only = None if EVERYTHING else [step.__name__ for step in life.STEPS if step.__name__ not in SLOW]
-        driver.run_scene(life.run_lifecycle, uri=uri, alone=alone, options=options, only=only)
+        driver.run_scene(life.run_lifecycle, uri=uri, reference_uri=alone, options=options, only=only)
         rows = lance.dataset(uri, storage_options=quiet).count_rows()
         assert rows == Table.open(uri, storage_options=quiet).count_rows() > 0
         assert sum(fault is not None for _, _, fault in chaos.seen) >= 100 * faulty
@@ -136,7 +136,7 @@ def test_a_task_that_is_lost_costs_files_and_no_rows(
     uri, mark = str(tmp_path / "table"), str(tmp_path / "mark")
     leaves = None if verb in faults.TIDY else True
     places.driver("standalone").run_scene(
-        faults.run_verb_with_fault, uri=uri, verb=verb, how=how, mark=mark, leaves=leaves
+        faults.run_verb_with_fault, uri=uri, verb=verb, how=how, marker=mark, leaves=leaves
     )
 
 
@@ -144,7 +144,7 @@ def test_a_killed_driver_has_its_columns_finished_by_the_next(places: RunningDep
     uri, calls, mark = (str(tmp_path / name) for name in ("table", "calls", "mark"))
     place, fragment = "standalone" if EVERYTHING else "local", 5
     with places.own_driver(place) as driver, pytest.raises(DriverEnded):
-        driver.run_scene(killed.die_while_mapping, uri=uri, calls=calls, mark=mark, fragment=fragment)
+        driver.run_scene(killed.die_while_mapping, uri=uri, calls=calls, marker=mark, fragment=fragment)
     recorded = {int(path.stem.rpartition("-")[2]) for path in Path(uri, "_lance_assets/work").rglob("fragment-*")}
     assert fragment in recorded
     assert Table.open(uri).version == 1
