@@ -203,7 +203,7 @@ def test_what_we_create_has_an_identity_and_the_config_we_were_given(tmp_path: P
     transaction = lance.dataset(uri).read_transaction(1)
     assert transaction is not None
     assert transaction.uuid == table.id
-    assert transaction.transaction_properties == {"run": "7"}
+    assert transaction.transaction_properties == {"run": "7", "lance_assets.verb": "create"}
     theirs = str(tmp_path / "theirs")
     made = lance.write_dataset(numbers(0, 1), theirs).read_transaction(1)
     assert made is not None
