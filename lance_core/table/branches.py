@@ -32,7 +32,7 @@ from lance_core.storage.tree_operations import copy_file, remove_empty_directori
 from lance_core.transactions.apply import Fork
 from lance_core.versions.location import Location, check_manifest_store, manifest_store_config
 from lance_core.versions.refs import create_reference, read_branch, read_branches, read_tags, resolve_version
-from lance_core.versions.snapshot import Snapshot, table_exists, list_versions, load_at, load_latest, load_transaction
+from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction, table_exists
 from lance_core.versions.table_id import TABLE_ID
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ _BY_OPERATION: dict[str, str] = {
     op.Merge.name: "change schema",
     op.Overwrite.name: "overwrite",
     op.Project.name: "change schema",
-    op.ReserveFragments.name: "reserve fragment ids",
+    op.ReserveFragments.name: "reserve ids",
     op.Restore.name: "restore",
     op.Rewrite.name: "compact",
     op.Update.name: "update",

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lance_core.commit import write_protocol
 from lance_core.datafiles.fragment_reader import load_deletions
-from lance_core.dml.deletion_files import encode_offsets, add_deletions
+from lance_core.dml.deletion_files import add_deletions, encode_offsets
 from lance_core.dml.upsert import SourceKeySet
 from lance_core.dml.upsert_join import InMemorySource
 from lance_core.errors import InvalidInput

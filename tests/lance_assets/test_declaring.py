@@ -92,7 +92,10 @@ def test_writes_to_a_branch_are_declared_with_the_table() -> None:
         ({"op": "apend"}, r"op='apend' is not a write; choose one of append, .* \(did you mean 'append'\?\)"),
         ({"op": "delete", "predicate": "true"}, r"op='delete' calls no function.* add SparkDelete\(...\) to writes="),
         ({"op": "append", "fn": print}, "fn= is the decorated function; leave it out"),
-        ({"op": "append", "partition": DAYS}, r"no 'partition' \(did you mean 'partitions'\?\); its options are .*once_per"),
+        (
+            {"op": "append", "partition": DAYS},
+            r"no 'partition' \(did you mean 'partitions'\?\); its options are .*once_per",
+        ),
         ({"op": "upsert"}, r"SparkUpsert\('rows'\): on= is missing"),
         ({"op": "append", "once_per": "partition"}, "once_per='partition' needs partitions="),
         ({"op": "append", "name": "orders"}, "the table itself and a write are called 'orders'"),

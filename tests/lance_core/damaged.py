@@ -135,7 +135,9 @@ def transaction_of(uri: str) -> Path:
     data = path.read_bytes()
     message = table_pb2.Manifest.FromString(framing.extract_manifest_message(data, path=path.name))
     section = (
-        framing.read_section(data, message.index_section, path="m", field="i") if message.HasField("index_section") else None
+        framing.read_section(data, message.index_section, path="m", field="i")
+        if message.HasField("index_section")
+        else None
     )
     message.ClearField("transaction_section")
     if section is not None:

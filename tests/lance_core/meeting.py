@@ -231,7 +231,8 @@ def landed_together(
             continue
         ours = Transaction(begun.read_version, begun.uuid, Append(()), properties or {})
         me = PendingAppend(
-            table._location, ours, begun.base, begun.since, ATTEMPTS, SYSTEM_RUNTIME, begun.started_at, held, begun.record
+            table._location, ours, begun.base, begun.since, ATTEMPTS, SYSTEM_RUNTIME, begun.started_at, held,
+            begun.record,
         )  # fmt: skip
         waiting.append((begun, me))
     leader, company = (waiting[0][1] if waiting else None), list[PendingAppend]()

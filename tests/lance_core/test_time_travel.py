@@ -28,7 +28,9 @@ def stamped(table: Table, number: int, when: datetime) -> None:
     manifest = table.at(number).manifest
     message = manifest.copy_header()
     message.timestamp.seconds, message.timestamp.nanos = int(when.timestamp()), when.microsecond * 1000
-    made = Manifest.from_header(message, index_section=None, transaction=manifest.inline_transaction, path=manifest.path)
+    made = Manifest.from_header(
+        message, index_section=None, transaction=manifest.inline_transaction, path=manifest.path
+    )
     (Path(table.uri) / manifest.path).write_bytes(made.encode())
 
 

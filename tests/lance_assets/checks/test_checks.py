@@ -66,10 +66,13 @@ SCHEMAS: tuple[tuple[str, Callable[[Table], object], SchemaStable, bool, str], .
     ("rows", lambda t: t.append(PEOPLE), SchemaStable(), True, "the same columns as in version 1"),
     ("new", lambda t: t.add_columns({"twice": "age * 2"}), SchemaStable(), True, "as allowed: 'twice' of type int64"),
     ("new, refused", lambda t: t.add_columns({"twice": "age * 2"}), SchemaStable(allow=[]), False, "'twice' .* is new"),
-    ("dropped", lambda t: t.drop_columns(["age"]), SchemaStable(), False, r"'age' was dropped\. If readers .*restore\(1\)"),
-    ("dropped struct", lambda t: t.drop_columns(["address"]), SchemaStable(), False, "version 1: 'address' was dropped. "),
+    ("dropped", lambda t: t.drop_columns(["age"]), SchemaStable(), False,
+        r"'age' was dropped\. If readers .*restore\(1\)"),
+    ("dropped struct", lambda t: t.drop_columns(["address"]), SchemaStable(), False,
+        "version 1: 'address' was dropped. "),
     ("renamed", lambda t: t.alter_column("age", rename="years"), SchemaStable(), False, "'age' was renamed to 'years'"),
-    ("a name, allowed", lambda t: t.alter_column("age", rename="a"), SchemaStable(allow=["renames"]), True, "renamed to 'a'"),
+    ("a name, allowed", lambda t: t.alter_column("age", rename="a"), SchemaStable(allow=["renames"]), True,
+        "renamed to 'a'"),
     ("recast", lambda t: t.alter_column("age", type=pa.int64()), SchemaStable(), False, "'age' has type int64 instead"),
     (
         "other columns",
@@ -131,7 +134,9 @@ def test_freshness(people: Table) -> None:
         return CheckContext(people, None, is_head=is_head, now=made + age)
 
     check(fresh, at(timedelta(hours=23)), passes=True, said="it is 23 h old")
-    check(fresh, at(timedelta(hours=25, minutes=2)), passes=False, said="it is 1 day 1 h old, more than the allowed 1 day")
+    check(
+        fresh, at(timedelta(hours=25, minutes=2)), passes=False, said="it is 1 day 1 h old, more than the allowed 1 day"
+    )
     check(fresh, at(timedelta(days=9), is_head=False), passes=True, said="a newer version exists")
     check(fresh, at(timedelta(hours=-3)), passes=False, said="3 h in the future")
     check(fresh, at(timedelta(seconds=-3)), passes=True, said="0 s old")
@@ -142,7 +147,10 @@ def test_index_coverage(people: Table, tmp_path: Path) -> None:
     check(every, context_at(people), passes=True, said="^there is no index to evaluate$")
     table = people.create_index("id", "BTREE").table.append(PEOPLE).table.create_index("age", "ZONEMAP").table
     found = check(
-        every, context_at(table), passes=False, said="'id_idx' on id covers 50.00% of the rows, less than the required 90"
+        every,
+        context_at(table),
+        passes=False,
+        said="'id_idx' on id covers 50.00% of the rows, less than the required 90",
     )
     assert "4 rows in 1 fragment are scanned; run SparkBuildIndex" in found.description
     assert found.description.endswith("; 1 other is covered well")
@@ -214,7 +222,8 @@ def test_nulls(people: Table) -> None:
     seen = context_at(people)
     check(Nulls(columns=["id"]), seen, passes=True, said="no nulls in 4 rows")
     finding = check(Nulls(columns=["id", "age", "address.city"]), seen, passes=False,
-                    said=r"'age' has 1 null \(25.00%\); 'address.city' has 2 nulls \(50.00%\), and none may")  # fmt: skip
+                    said=r"'age' has 1 null \(25.00%\); 'address.city' has 2 nulls \(50.00%\), "
+                    "and none may")  # fmt: skip
     assert {name: value.value for name, value in finding.metadata.items()} == {
         "lance/nulls/id": 0,
         "lance/nulls/age": 1,
@@ -262,11 +271,7 @@ def test_keys(tmp_path: Path, keys: pa.Array, twice: str | None, held: int, monk
     """In memory, and with every fingerprint on disk."""
     monkeypatch.setattr(finding_duplicates, "_BUFFERED_MAX", held)
     table = Table.create(tmp_path / "t", pa.table({"k": keys}))
-    said = (
-        r"no duplicate key in \d+ rows"
-        if twice is None
-        else f"1 key occurs more than once in .* rows.*: {twice}"
-    )
+    said = r"no duplicate key in \d+ rows" if twice is None else f"1 key occurs more than once in .* rows.*: {twice}"
     finding = check(KeysUnique(columns=["k"]), context_at(table), passes=twice is None, said=said)
     assert (", 2 of them with a null" in finding.description) == (keys.null_count == 2)
 
@@ -328,7 +333,10 @@ def test_sql(people: Table) -> None:
         said="returned 4 row.*leave expect",
     )
     check(
-        SqlCheck("odd", "select nope from dataset"), seen, passes=False, said="could not be evaluated: .*'nope'.*id, age"
+        SqlCheck("odd", "select nope from dataset"),
+        seen,
+        passes=False,
+        said="could not be evaluated: .*'nope'.*id, age",
     )
     many = people.append(PEOPLE).table
     check(SqlCheck("all", "select id from dataset"), context_at(many), passes=False, said="more than 5 rows")
@@ -354,7 +362,9 @@ def test_functions(people: Table) -> None:
         nothing: dict[str, bool] = {}
         return nothing["nope"]
 
-    finding = check(FunctionCheck("broken", broken), seen, passes=False, said="could not be evaluated: KeyError: 'nope'")
+    finding = check(
+        FunctionCheck("broken", broken), seen, passes=False, said="could not be evaluated: KeyError: 'nope'"
+    )
     assert "in broken" in str(finding.metadata["lance/trace"].value)
     check(FunctionCheck("odd", lambda seen: "yes"), seen, passes=False, said="must return a CheckResult.*'yes'")  # type: ignore[arg-type, return-value]
 

@@ -69,6 +69,7 @@ def test_sizes(number: int | None, expected: str) -> None:
 
 
 def test_counts() -> None:
-    assert (format_count(1, "row"), format_count(0, "row"), format_count(12345, "row"), format_count(2, "index", "indices")) == (
+    counts = (format_count(1, "row"), format_count(0, "row"), format_count(12345, "row"))
+    assert (*counts, format_count(2, "index", "indices")) == (
         "1 row", "0 rows", "12,345 rows", "2 indices",
     )  # fmt: skip

@@ -250,7 +250,8 @@ def test_a_check_that_raises_and_a_store_that_fails(tmp_path: Path) -> None:
     with pytest.raises(ChecksFailed) as refused:
         audit(table, None)
     assert str(refused.value) == (
-        "check broken: the check could not be evaluated: KeyError: 'x'; check gone: the check could not be evaluated: the file is gone"
+        "check broken: the check could not be evaluated: KeyError: 'x'; "
+        "check gone: the check could not be evaluated: the file is gone"
     )
     assert list(audit.check_results) == ["broken", "gone", "warns"]
     assert audit.warnings()[-1] == "check warns: the check could not be evaluated: ValueError: y"

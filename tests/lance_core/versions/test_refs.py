@@ -127,7 +127,7 @@ def test_a_lost_answer_is_settled_by_looking() -> None:
         if there:
             assert create_reference(store, "_refs/tags/a.json", b"1")
         else:
-            with pytest.raises(StorageError, match="it is unknown whether .* was written; repeat"):
+            with pytest.raises(StorageError, match=r"it is unknown whether .* was written; repeat"):
                 create_reference(store, "_refs/tags/a.json", b"1")
 
 

@@ -137,7 +137,12 @@ def test_a_table_without_rows_gets_the_column(tmp_path: Path) -> None:
     [
         (too_few, DOUBLE, None, "fragment 3, rows 0 to 9: .* was given 10 rows and returned 9"),
         (other_type, DOUBLE, None, "fragment 0, rows 0 to 9: .*'twice' is stored as int64, but the data has double"),
-        (other_names, DOUBLE, None, "fragment 0, rows 0 to 9: .* returned the columns thrice; the expected columns are twice"),
+        (
+            other_names,
+            DOUBLE,
+            None,
+            "fragment 0, rows 0 to 9: .* returned the columns thrice; the expected columns are twice",
+        ),
         (twice, pa.schema([pa.field("x", pa.int64())]), None, "has a column 'x' already"),
         (twice, DOUBLE, ["nope"], "nope"),
         (twice, pa.schema([]), None, "no new column"),
