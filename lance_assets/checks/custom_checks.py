@@ -1,4 +1,4 @@
-"""Custom checks: a project writes its own as a query or a function."""
+"""Custom checks: rules that a project defines itself, as an SQL query or as a Python function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ CheckFunction = Callable[[CheckContext], "CheckResult | bool"]
 
 @dataclass(frozen=True, slots=True)
 class SqlCheck(Check):
-    """Query over the version, which it names `dataset`. The check passes if the query returns no rows: its rows are
-    the violations. With `expect="true"`, the query returns one boolean, and the check passes if that is true; null
-    fails.
+    """Check by an SQL query, in which the checked version of the table is called `dataset`. The check passes if the
+    query returns no rows: its rows are the violations. With `expect="true"`, the query returns one boolean, and the
+    check passes if that is true; it fails for null.
 
         SqlCheck("amounts", "select id from dataset where amount < 0")
         SqlCheck("one_each", "select id from dataset group by id having count(*) > 1")
@@ -75,8 +75,9 @@ class SqlCheck(Check):
 
 @dataclass(frozen=True, slots=True)
 class FunctionCheck(Check):
-    """Function of the version that returns a `CheckResult` or a boolean. With `reads_rows=False` the function
-    promises to read manifests only, so that the check is also evaluated when a sensor discovers a version.
+    """Check by a Python function, which receives the `CheckContext` of the version and returns a `CheckResult` or a
+    boolean. `reads_rows=False` declares that the function reads manifests only, so that the check is also evaluated
+    when a sensor discovers a version.
 
         FunctionCheck("has_index", lambda context: bool(context.table.indices), reads_rows=False)
     """
@@ -111,7 +112,7 @@ class FunctionCheck(Check):
 def lance_check(
     name: str | None = None, *, severity: Severity = Severity.ERROR, reads_rows: bool = True
 ) -> Callable[[CheckFunction], FunctionCheck]:
-    """Turn a function into a check with the name of the function.
+    """Return a decorator that turns a function into a check. The name of the check is `name`, or that of the function.
 
     @lance_check(severity=Severity.WARN)
     def has_index(context: CheckContext) -> bool: ...
@@ -127,7 +128,7 @@ def lance_check(
 
 
 def metadata_table(rows: pa.Table) -> dg.MetadataValue:
-    """Return rows as a Dagster table of shortened texts."""
+    """Return the rows as a Dagster table, with each value as text of limited length."""
     columns = [dg.TableColumn(name) for name in rows.column_names]
     records = [dg.TableRecord({name: _value_text(value) for name, value in row.items()}) for row in rows.to_pylist()]
     return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=columns))

@@ -1,4 +1,7 @@
-"""SQL literals: quotes values and names for Lance SQL, the only place where text becomes part of a condition."""
+"""SQL literals: quotes values and names for Lance SQL.
+
+All code of this package that inserts values into a condition uses these functions.
+"""
 
 from datetime import date, datetime
 from decimal import Decimal

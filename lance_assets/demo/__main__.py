@@ -1,4 +1,4 @@
-"""Command line of the demo. A failure on a new machine becomes one sentence and exit code 1."""
+"""Command line of the demo. An expected failure, such as a missing package, prints one sentence and exits with 1."""
 
 import argparse
 import sys

@@ -10,9 +10,9 @@ from lance_assets.lineage.model import AncestryKind, InputVersion, Origin, Versi
 from lance_assets.lineage.render import short_run_id, version_range, without_credentials
 
 _SOURCES_MAX = 6
-"""Limited by the size of an event and by readability."""
+"""Maximum number of drawn sources, so that the picture fits into an event and stays readable."""
 _LETTERS_MAX = 60
-"""Length of any line before it is cut to its box, since a table can have names of any length."""
+"""Maximum number of characters of a line before it is shortened to its box, since names can have any length."""
 _EDGE, _GAP = 10, 8
 _BOX_WIDTH, _BOX_HEIGHT = 220, 42
 _COLUMN_GAP = 70

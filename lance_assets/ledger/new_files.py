@@ -35,7 +35,7 @@ _NAMES_ALL_FILES = (Delete, Merge, Rewrite, Update)
 
 @dataclass(frozen=True, slots=True)
 class NewFiles:
-    """Number and size of the files that a version added; `None` if it is unknown."""
+    """Number and size of the data files that a version added, and number of its deletion files; `None` if unknown."""
 
     files: int | None = None
     bytes: int | None = None
@@ -64,7 +64,7 @@ def new_files_of(table: Table, transaction: Transaction | None) -> NewFiles:
 def _previous_version(table: Table) -> Table | None:
     """Return the table at the previous version; `None` if it cannot be read.
 
-    An unreadable version must not turn a successful commit into a failure, since it serves a statistic only.
+    An unreadable version must not turn a successful commit into a failure, since only a statistic needs it.
     """
     try:
         return table.at(table.version - 1) if table.version > 1 else None

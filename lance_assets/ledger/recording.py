@@ -35,7 +35,7 @@ class RecordingState(Enum):
 def recorded_data_versions(
     instance: dg.DagsterInstance, ledger: Ledger, partitions: Collection[str]
 ) -> Mapping[str, str]:
-    """Return the recorded ones of these partitions with the data version of their newest event."""
+    """Return the data version of the newest event of each of these partitions, unless it has none."""
     keys, data_versions = list(partitions), dict[str, str]()
     for start in range(0, len(keys), _PARTITIONS_PER_QUERY):
         data_versions |= _query_data_versions(instance, ledger, keys[start : start + _PARTITIONS_PER_QUERY])

@@ -1,8 +1,9 @@
-"""Maintenance asset of a table: compacts it, maintains its indices and cleans it up, where each is due.
+"""Maintenance asset of a table: compacts it and maintains its indices if due, and cleans it up if the policy says so.
 
-Compaction and index maintenance commit versions, through the step that all writes share. Index maintenance follows
-the compaction, which leaves moved rows uncovered, and is replanned then. A cleanup commits no version: it removes
-versions and retires their partitions in the same run. The metadata has numbers of each action that Dagster plots.
+Compaction and index maintenance commit versions, through the step that all writes share. A compaction may leave moved
+rows uncovered, so index maintenance runs after it and is planned again first. A cleanup commits no version: it removes
+expired versions and retires their partitions in the same run. The metadata has numbers of each action, which Dagster
+plots.
 """
 
 from collections.abc import Sequence

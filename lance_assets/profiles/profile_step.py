@@ -1,7 +1,8 @@
 """Profile asset `<table>_profile`: materializing a partition computes the statistics of its version.
 
-A backfill covers ranges of keys, in the order in which versions were recorded, with gaps left by cleanups. Each key
-is therefore looked up by itself, and one without a version does not prevent the others from being profiled.
+A backfill covers ranges of keys in the order in which versions were recorded, and a cleanup may have removed some of
+these versions. Each key is therefore looked up separately, and a key without a version does not prevent the others
+from being profiled.
 """
 
 import warnings

@@ -21,7 +21,7 @@ _VERSION_MAX = 2**64
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Versions of tables that were read to produce a version, as its property records them."""
+    """Versions of tables that were read to produce a version, as the property `INPUTS` of that version records them."""
 
     versions: tuple[tuple[str, int], ...] = ()
     """Pairs of table URI and version. A table appears several times if several of its versions were read."""

@@ -1,11 +1,11 @@
-"""Cancellation: interrupts the Spark jobs that a block of code started when that code is cancelled.
+"""Cancellation: when a block of code is cancelled, interrupts the Spark jobs that the block started.
 
     with cancel_with_caller(spark):
         append(...)
 
-Spark continues a job whose driver no longer waits for it; on a cluster and behind Spark Connect it runs to its end.
-`cancel_with_caller` tags every job of this thread and interrupts them by that tag. No function of this package does so
-by itself: a caller that can be cancelled wraps them.
+Spark continues a job for which its caller no longer waits; on a cluster and behind Spark Connect it runs to its end.
+`cancel_with_caller` tags every job of this thread and interrupts the jobs by that tag. The other functions of this
+package do not use it: a caller that can be cancelled wraps its calls in it.
 """
 
 import signal
@@ -30,7 +30,8 @@ _INTERRUPT_TIMEOUT_S = 10.0
 def cancel_with_caller(spark: SparkSession) -> Iterator[None]:
     """Interrupt the Spark jobs of the `with` block when it ends with an exception or the process gets a signal."""
     tag = f"lance-assets-{uuid.uuid4()}"
-    # The tags of a classic session are visible to the thread that added them only, and another thread interrupts.
+    # Another thread interrupts the jobs, and the tags of a classic session are visible only to the thread that added
+    # them. Cancellation by a tag of its context reaches the jobs of all threads.
     context = classic_context(spark)
     add, remove, interrupt = (
         (spark.addTag, spark.removeTag, spark.interruptTag)
@@ -59,7 +60,7 @@ def cancel_with_caller(spark: SparkSession) -> Iterator[None]:
 def _interrupt_on_signal(interrupt: Callable[[], object]) -> Iterator[list[BaseException]]:
     """Call `interrupt` from the handlers of SIGINT and SIGTERM; yield a list of the errors of the previous handlers.
 
-    The handler must do it: while the handler's exception propagates, PySpark waits for the job that it abandons.
+    The handler itself has to interrupt the jobs: while its exception propagates, PySpark waits for the abandoned job.
     """
     errors: list[BaseException] = []
     if threading.current_thread() is not threading.main_thread():
@@ -107,13 +108,13 @@ def keep_sigint_handler() -> Iterator[None]:
 def _close_connection(context: SparkContext | None) -> None:
     """Close this thread's connection to Java.
 
-    The thread may have stopped in the middle of an answer, whose rest must not be read as the answer to the next
-    request. Py4J closes the connection by itself for KeyboardInterrupt only.
+    The exception may have interrupted the thread while it read a response, and the rest of that response must not be
+    read as the response to the next request. Py4J closes the connection by itself for KeyboardInterrupt only.
     """
     if context is None or context._gateway is None:
         return
     client = context._gateway._gateway_client
-    # Without one connection per thread, this one is taken from a pool and is not used again.
+    # If Py4J has no connection per thread, the interrupted connection came from a pool and is not used again.
     connection = client.get_thread_connection() if hasattr(client, "get_thread_connection") else None
     if connection is not None:
         connection.close()
@@ -122,8 +123,8 @@ def _close_connection(context: SparkContext | None) -> None:
 def _reactivate_session(spark: SparkSession, context: SparkContext | None) -> None:
     """Make `spark` the active session of this thread again.
 
-    A new connection is a new thread in Java, which has no session. There Spark would know none of the data sources
-    that are written in Python, such as `format("lance")`.
+    A new thread in Java serves a new connection, and it has no active session. Without one, Spark knows no data source
+    that is written in Python, such as `format("lance")`.
     """
     if context is None:
         return
@@ -134,9 +135,9 @@ def _reactivate_session(spark: SparkSession, context: SparkContext | None) -> No
 
 
 def _interrupt_with_timeout(interrupt: Callable[[str], object], tag: str) -> bool:
-    """Interrupt the jobs with this tag from another thread; return whether Spark accepted it in time.
+    """Interrupt the jobs with this tag; return whether Spark accepted it in time.
 
-    The connection of the calling thread may be in use.
+    Another thread does it, since the connection of the calling thread may be in use.
     """
 
     def run() -> None:

@@ -57,7 +57,7 @@ class StartedWrite:
 
     @property
     def since(self) -> Version:
-        """Version after which an earlier commit of this write is searched for."""
+        """Version after which the search of the history for an earlier commit of this write begins."""
         return min(self.read_version, self.record.base) if self.record else self.read_version
 
 
@@ -71,7 +71,7 @@ class WriteResult:
     rebased_over: tuple[Version, ...]
     already_committed: bool
     uncovered: tuple[str, ...] = ()
-    """Names of the indices that cover less after the write."""
+    """Names of the indices that cover fewer rows after the write."""
 
 
 def begin(
@@ -99,7 +99,8 @@ def begin(
 
 
 def find_committed(started: StartedWrite) -> WriteResult | None:
-    """Find a commit of this write by another holder of its intent, in the history up to its base version."""
+    """Return the commit of this write by an earlier attempt or another holder of its intent; `None` if the history
+    after `record.base` contains none. Raise `CommitUndecided` if that history does not decide it."""
     location, record = started.location, started.record
     if record is None:
         return None
@@ -119,7 +120,7 @@ def find_committed(started: StartedWrite) -> WriteResult | None:
 
 
 def _find_committed_by_another_holder(started: StartedWrite) -> WriteResult | None:
-    """Find a commit of this write in the history up to the newest version."""
+    """Call `find_committed` with the newest version as the base. Return `None` if the table does not exist."""
     if started.record is None:
         return None
     try:
@@ -129,9 +130,10 @@ def _find_committed_by_another_holder(started: StartedWrite) -> WriteResult | No
 
 
 def _recorded_result(location: Location, record: IntentRecord, summary: CommitSummary) -> WriteResult:
-    """Return the commit that the record names, if its version is still that commit or was cleaned up since.
+    """Return the commit that the record names, if its version still contains this write or was cleaned up.
 
-    If the version contains another change, or the table ends before it, the table was reset to an earlier state."""
+    Raise `CommitUndecided` if the version contains another change, or if the table ends before it: the table was reset
+    to an earlier state then."""
     version = Version(summary.version)
     try:
         snapshot = load_at(location, version)  # by name, since a listing may be stale
@@ -299,7 +301,7 @@ def _summarize(committed: CommitResult, base: Manifest | None) -> CommitSummary:
 
 
 def _load_previous(snapshot: Snapshot) -> Manifest | None:
-    """Load the version before; None if it cannot be read, since a missing row count must not fail a commit."""
+    """Load the previous version; `None` if it cannot be read, since an unknown row count must not fail a commit."""
     if snapshot.version == 1:
         return None
     try:

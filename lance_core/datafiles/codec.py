@@ -1,6 +1,6 @@
 """Codec port: what the fragment code needs from a library that writes and reads files of Arrow columns.
 
-Two codecs implement it: `lance_codec.py` (production) and `ipc_codec.py` (commits under test, in memory).
+Two codecs implement it: `lance_codec.py` (production) and `ipc_codec.py` (Arrow IPC files, for tests of commits).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +53,8 @@ class FileReader(Protocol):
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
         """Read rows `start` to `start + count` of columns, in batches of at most `BATCH_ROWS`.
 
-        A name with dots is a path into structs; a codec that cannot read a part of a column reads the whole.
+        A name with dots is a path into structs; a codec that cannot read a part of a column reads the whole
+        column.
         """
 
     def with_descriptors(self) -> "FileReader":

@@ -31,7 +31,8 @@ ValueMismatch = tuple[str, pa.DataType, pa.DataType]
 
 
 def is_equivalent(source: pa.DataType, stored: pa.DataType) -> bool:
-    """Return whether two types differ only in spelling."""
+    """Return whether two types hold the same values and differ at most in their declaration: an extension type or its
+    storage type, a view or the plain type, other names of list items."""
     if source == stored:
         return True
     if isinstance(stored, pa.BaseExtensionType):
@@ -124,7 +125,8 @@ def may_round(source: pa.DataType, stored: pa.DataType) -> bool:
 
 
 def find_rounded_value(source: pa.Array, converted: pa.Array, path: str) -> ValueMismatch | None:
-    """Return where such a cast first changed a value; `None` if it changed none. NaN equals NaN."""
+    """Return the nested column in which the cast from `source` to `converted` first changed a number; `None` if it
+    changed none. NaN equals NaN."""
     source, converted = _plain_values(source), _plain_values(converted)
     if not may_round(source.type, converted.type):
         return None

@@ -1,4 +1,4 @@
-"""Transaction: the version that was read, the operation, free properties and, once committed, the hash of the parent.
+"""Transaction: the version that was read, the operation, free properties and, once applied, the parent's manifest hash.
 
 `uuid` identifies the intended change and is the same in every attempt of a commit. A writer that finds its uuid in
 the history knows that one of its earlier puts succeeded.
@@ -21,8 +21,8 @@ _DIGITS_MAX = 20
 INLINE_BYTES_MAX = 20 * 1024 * 1024
 """A larger transaction is stored only in its own file."""
 PLANNED_ON = "lance_assets.planned_on"
-"""The property that names the version on which a transaction was planned, if its `read_version` is another one. The
-format requires a changed `read_version` when deletion vectors were merged."""
+"""The property that records the version on which a transaction was planned, if its `read_version` is a newer one, as
+the format requires after a rebase has merged deletion vectors."""
 
 VERB = "lance_assets.verb"
 """The property that names the caller's action, such as "upsert", which the format's operation does not identify."""

@@ -44,7 +44,8 @@ class Pages:
     """Last key of each page that contains a value."""
 
     def pages_within(self, span: Span) -> tuple[int, int]:
-        """Return the first page of a span and the page after its last one."""
+        """Return the first page that may contain keys of the span, and the page after the last one. Both are equal if
+        there is no such page."""
         find_start = bisect_right if span.excludes_low else bisect_left
         find_end = bisect_left if span.excludes_high else bisect_right
         start = 0 if span.low is None else find_start(self.ends, span.low)
@@ -143,7 +144,7 @@ def examine_pages(segment: Segment, column: pa.Field) -> SegmentExamination:
 
 
 class _Problems:
-    """Problems found, at most a few of each sort."""
+    """Problems that the examination reports, at most `_PROBLEMS_PER_SORT_MAX` of each sort."""
 
     def __init__(self) -> None:
         self._by_sort: dict[str, list[str]] = {}

@@ -4,8 +4,8 @@ selects.
 Each value has a key that Python and numpy compare: an integer for every type of 64 bits or less (floats by their
 bits, so that -NaN < -inf < -0.0 < 0.0 < inf < NaN), bytes for text, and a decimal for decimals. The query engine uses
 the same order with one exception: for it -0.0 equals 0.0, in every comparison and in short IN lists, but not in long
-ones. Here a zero always selects both zeros; an IN list with a zero selects more than the engine does and is reported
-as a superset.
+ones. Here a zero always selects both zeros, so an IN list with a zero may select more rows than the engine does;
+`certainty_of` reports its result as a superset.
 
 NULL has no key; the index types handle it.
 """
@@ -50,8 +50,8 @@ class Ordering(Protocol):
         """Return the keys of values, none of which may be NULL."""
 
     def hashable(self, values: pa.Array) -> pa.Array:
-        """Return the values as a type in which Arrow considers them equal if their keys are equal; it can be viewed
-        as the original type again."""
+        """Return the values in a type in which Arrow considers two of them equal exactly if their keys are equal. The
+        result can be viewed as the original type again."""
 
     def argsort(self, values: pa.Array) -> Positions:
         """Return the positions of the values in ascending order; a stable sort. No value may be NULL."""
@@ -242,8 +242,8 @@ class _ArrowOrdering:
 
 
 def _mask_of_members(numbers: Numbers, keys: Numbers) -> Mask:
-    """Return which numbers are among the keys. Numbers are in order in nearly every page; then the keys are searched in
-    the numbers instead of each number in the keys."""
+    """Return which numbers are among the keys. Nearly every page has its numbers in ascending order; in such a page, a
+    binary search looks up each key among the numbers. Otherwise each number is looked up among the keys."""
     if not len(numbers) or (numbers[1:] < numbers[:-1]).any():
         return np.isin(numbers, keys)
     keys = keys[np.searchsorted(keys, numbers[0]) : np.searchsorted(keys, numbers[-1], "right")]
@@ -287,7 +287,7 @@ def argsort(numbers: Numbers) -> Positions:
 
 
 def _argsort_packed(packed: npt.NDArray[np.uint64], bits: int) -> Positions:
-    """Sort numbers whose lowest `bits` bits are free, and return their positions."""
+    """Sort numbers whose lowest `bits` bits are zero, and return their positions."""
     packed |= np.arange(len(packed), dtype=np.uint64)
     packed.sort()
     packed &= np.uint64((1 << bits) - 1)
@@ -300,8 +300,8 @@ def _argsort_with_arrow(values: pa.Array) -> Positions:
 
 
 def _argsort_bytes(values: pa.Array) -> Positions:
-    """Return the positions of byte strings in ascending order. The first eight bytes in which they differ are sorted
-    as numbers, and all bytes only where these are equal."""
+    """Return the positions of byte strings in ascending order. They are sorted as numbers by the eight bytes after
+    their common prefix; whole strings are compared only where these bytes are equal."""
     if len(values) < 2:
         return np.arange(len(values))
     prefixes, lengths = _prefixes(values)

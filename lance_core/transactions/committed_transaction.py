@@ -1,7 +1,7 @@
 """Committed transactions: what a later change has to know about a commit.
 
-A version holds more than its transaction: its writer and time, and where a compaction recorded the moves of its rows.
-`CommittedTransaction.of` combines them. This module does no I/O.
+Only the manifest of a version records its writer, its time, and the fragment reuse index, which says where a compaction
+moved rows. `CommittedTransaction.of` combines them with the transaction. This module does no I/O.
 """
 
 from dataclasses import dataclass, replace
@@ -53,8 +53,8 @@ class CommittedTransaction:
 
 
 def _with_reuse(operation: Rewrite, manifest: Manifest) -> Rewrite:
-    """Add the fragment reuse index to a Rewrite. The transaction does not carry it; the version does, if the
-    compaction wrote it."""
+    """Return the Rewrite with the fragment reuse index that the compaction wrote, or unchanged if it wrote none. Only
+    the manifest records that index; the transaction does not."""
     entry = reuse_entry(index_metadata.decode_section(manifest.index_section, path=manifest.path))
     covered = entry.covers if entry else None
     if entry is None or covered is None:

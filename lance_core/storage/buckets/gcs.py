@@ -1,7 +1,7 @@
 """Google Cloud Storage bucket: the JSON API through the HTTP session and the credentials of a gcsfs file system.
 
-The calls of gcsfs for small objects are not used: they retry a put whose answer was lost, and then report their own
-object as existing.
+The calls of gcsfs for small objects are not used: after a lost response, they repeat a conditional put, and then
+report the object that the first request created as an existing one.
 """
 
 import json

@@ -37,8 +37,8 @@ from lance_core.versions.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class ExistingSegments:
-    """Segments of the version that are merged into a new one. Their reader gets all fragments of the version, since
-    rows may be in any of them."""
+    """Existing segments that are merged into a new one. A task that merges them gets a snapshot with all fragments of
+    the version, since rows of the segments may be in any of them."""
 
     merged: frozenset[bytes] = frozenset()
     """Uuids of the segments."""
@@ -69,17 +69,18 @@ class SegmentBuild:
 
     spec: IndexSpec
     covers: bytes
-    """Serialized bitmap of fragment ids, as are those below."""
+    """Serialized bitmap: ids of the fragments that the segment covers."""
     existing: ExistingSegments
 
 
 @dataclass(frozen=True, slots=True)
 class BuildSegment:
-    """Builds several indices at once, each by one worker. The partition number is that of the index."""
+    """Builds segments of several indices in one job, each in one task. The partition number is the position of the
+    target in `targets`."""
 
     targets: tuple[SegmentBuild, ...]
     fragments_read: tuple[bytes, ...]
-    """Serialized bitmaps: the fragments of each partition whose rows are read."""
+    """Serialized bitmap for each target: ids of the fragments whose rows are read."""
 
     def __call__(self, partition: Snapshot, number: int) -> Iterator[bytes]:
         target, read_ids = self.targets[number], BitMap.deserialize(self.fragments_read[number])
@@ -96,6 +97,7 @@ class BuildSegment:
         except build.UNREADABLE_ERRORS:
             if not inputs:
                 raise
+            # An existing segment is unreadable: all covered rows are read from the table instead.
             segment = build.build_segment(
                 partition, target.spec, _fragments_with_ids(partition, covers), covers=covers, runtime=SYSTEM_RUNTIME
             )
@@ -157,7 +159,7 @@ class WriteValueRange:
 
 @dataclass(frozen=True, slots=True)
 class ConcatenateRanges:
-    """Writes one segment from ranges, one after the other, while they are read from the store."""
+    """Writes one segment from all ranges in their order, and streams each of them from the store."""
 
     target: SegmentBuild
     ranges: tuple[bytes, ...]
@@ -182,7 +184,8 @@ class ConcatenateRanges:
 
 @dataclass(frozen=True, slots=True)
 class MergePartialSegments:
-    """Merges segments by their index type. It gets all fragments of the version, which bound the number of rows."""
+    """Merges segments with the merge function of their index type. The snapshot has all fragments of the version, which
+    limit the number of rows."""
 
     target: SegmentBuild
     partial_segments: tuple[bytes, ...]

@@ -42,12 +42,13 @@ class StagedFiles:
     """Columns of the table that the source has."""
     on: tuple[str, ...]
     fragments: tuple[bytes, ...]
-    """Encoded fragments, numbered in this order."""
+    """Encoded fragments. The id of each is its position in this tuple."""
     chunk_rows: int
 
     @classmethod
     def of(cls, encoded: Sequence[bytes], schema: TableSchema, on: tuple[str, ...]) -> "StagedFiles":
-        """Number the fragments in this order. A source row is identified by its position in all of them."""
+        """Describe these fragments, with their positions as ids. A source row is identified by its position among the
+        rows of all fragments."""
         numbered = (Fragment.decode(fragment).with_id(number).encode() for number, fragment in enumerate(encoded))
         return cls(schema, on, tuple(numbered), KEY_CHUNK_ROWS)
 
@@ -190,8 +191,8 @@ class StagedRows:
 
 
 def cached_staged_rows(base: Snapshot, staged: StagedFiles) -> StagedRows:
-    """Return a reader of the staged rows that keeps what it has read, from a cache of one entry. A worker that joins
-    one partition after another reads the source once."""
+    """Return the reader of these staged rows, from a cache of one entry. The reader caches the keys and rows of a small
+    source, so that a worker that joins several partitions reads it once."""
     key = (base.location.uri, base.manifest.schema, staged)
     for cached_key, rows in _cache:
         if cached_key == key:
@@ -202,7 +203,8 @@ def cached_staged_rows(base: Snapshot, staged: StagedFiles) -> StagedRows:
 
 
 def evict_staged_rows(staged: StagedFiles) -> None:
-    """Remove the staged rows from the cache of the driver, whose process outlives the change."""
+    """Remove the staged rows from the cache of this process. The driver calls it, since its process outlives the
+    change."""
     _cache[:] = [entry for entry in _cache if entry[0][2] != staged]
 
 
