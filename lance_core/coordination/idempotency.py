@@ -21,7 +21,7 @@ from lance_core.storage.store import ObjectInfo, Put, Store, load_details, read_
 
 DIRECTORY = f"{naming.PROJECT_DIRECTORY}/intents"
 PERMANENT_PREFIX = "for good: "
-"""Prefix of intents whose records are kept as long as the table. Others are removed a month after their commit."""
+"""Prefix of intents whose records stay as long as the table. Cleanup removes others 30 days after their last change."""
 FOR_GOOD = PERMANENT_PREFIX
 """The name of `PERMANENT_PREFIX` before version 0.2.0. Deprecated; removed in 0.3.0."""
 _PERMANENT_SUFFIX = ".kept.json"
