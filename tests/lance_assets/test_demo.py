@@ -56,7 +56,7 @@ def test_once_and_again(root: Path, first: subprocess.CompletedProcess[str]) -> 
     for info in table.versions():
         told = [line for line in first.stdout.splitlines() if re.match(rf"\s+{info.version}  ", line)]
         run_id = runs[f"v{info.version:010d}"]
-        assert [line.split()[1:4] for line in told] == [[info.operation, f"{info.rows:,}", run_id]]
+        assert [line.split()[1:4] for line in told] == [[info.action, f"{info.rows:,}", run_id]]
         assert info.properties["dagster.code_location"] == "lance_assets_demo"
     assert "make ui" in first.stdout
 

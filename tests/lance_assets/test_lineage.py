@@ -61,7 +61,7 @@ def test_from_a_version_to_its_run_and_from_the_run_to_its_version(
     assert found is not None
     assert len(found[0]) <= PICTURE_BYTES_MAX
     svg = base64.b64decode(found[1]).decode()
-    told = ("raw.lance", "version 1", "features.lance", "version 2: Append", "lake/features_append", ended.run_id[:8])
+    told = ("raw.lance", "version 1", "features.lance", "version 2: append", "lake/features_append", ended.run_id[:8])
     assert all(each in svg for each in told)
 
     # From the table alone, by the function and by what a person types.
