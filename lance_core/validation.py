@@ -22,6 +22,7 @@ from lance_core.format.config_keys import RESERVED_KEYS
 from lance_core.format.hash_chain import PARENT
 from lance_core.format.ids import Version
 from lance_core.format.ingest_records import FOLLOWS, INGESTED
+from lance_core.format.transaction import VERB
 
 STABLE_ROW_IDS_ADVICE = (
     "the table has none: row ids are assigned from the first version on and cannot be turned on later. Create a new "
@@ -234,6 +235,8 @@ def check_stable_row_ids_unchanged(requested: bool | None, current: bool, *, tab
 def check_properties(value: Mapping[str, str] | None) -> dict[str, str]:
     """Return a copy of the transaction properties, without any that the library sets itself."""
     properties = check_text_mapping(value, "properties")
+    if VERB in properties:
+        raise InvalidInput(f"the property {VERB} is the verb of the write; only a commit sets it. Remove it")
     if PARENT in properties:
         raise InvalidInput(
             f"the property {PARENT} is the hash of the parent manifest; only a commit sets it. Remove it"

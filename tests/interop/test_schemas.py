@@ -216,7 +216,7 @@ def test_a_key_stays_without_nulls(tmp_path: Path) -> None:
 @pytest.mark.parametrize("noted", ["2147483646", "9999999999"])
 def test_ids_that_are_used_up_are_told(noted: str, tmp_path: Path) -> None:
     table = Table.open(_with_noted(noted, tmp_path / "t"), durable=False)
-    with pytest.raises(InvalidInput, match="'n' would need an id of more than 31 bits"):
+    with pytest.raises(InvalidInput, match="'n' cannot be added: the table has used all field ids"):
         table.add_columns(pa.field("n", pa.int8()))
     with pytest.raises(InvalidInput, match="'n' would need an id of more than 31 bits"):
         table.add_columns({"n": "a + 1"})

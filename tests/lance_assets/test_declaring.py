@@ -94,7 +94,7 @@ def test_writes_to_a_branch_are_declared_with_the_table() -> None:
         ({"op": "append", "fn": print}, "fn= is the decorated function; leave it out"),
         (
             {"op": "append", "partition": DAYS},
-            r"no 'partition' \(did you mean 'partitions'\?\); its options are .*once_per",
+            r"no option 'partition' \(did you mean 'partitions'\?\); its options are .*once_per",
         ),
         ({"op": "upsert"}, r"SparkUpsert\('rows'\): on= is missing"),
         ({"op": "append", "once_per": "partition"}, "once_per='partition' needs partitions="),

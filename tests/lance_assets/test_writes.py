@@ -19,6 +19,7 @@ from lance_assets import LanceTable, SparkAppend, SparkSessionResource, WriteCon
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.ledger import recording
 from lance_core import Table
+from lance_core.package_version import LIBRARY_VERSION
 from tests.lance_assets.instances import events, instance_in, partitions, run, shown, tags, tick
 
 CANARY = "canary-81c4"
@@ -107,6 +108,8 @@ def test_a_write_becomes_a_partition_linked_to_its_run(
     assert metadata.pop("lance/bytes_written") == sum(file.stat().st_size for file in newest_files(table))
     assert metadata == {
         "lance/version": 2,
+        "lance/action": "append",
+        "lance/engine": f"lance-assets {LIBRARY_VERSION}",
         "lance/operation": "Append",
         "lance/parent": 1,
         "lance/planned_on": 1,

@@ -149,7 +149,7 @@ WRITING: list[tuple[Asked, type[LanceError], str]] = [
     (lambda t: Table.create(t.uri, ROWS, stable_row_ids=True), LanceError, "a table already exists at"),
     (lambda t: Table.create(t.uri + "2", ROWS, storage_version="0.1"), Unsupported, "choose one of 2.0, 2.1, 2.2"),
     (lambda t: Table.create(t.uri + "2", ROWS, storage_version="3"), InvalidInput, "such as '2.2'"),
-    (lambda t: Table.create(t.uri + "2", ROWS, storage_version=None), InvalidInput, "a text"),  # type: ignore[arg-type]
+    (lambda t: Table.create(t.uri + "2", ROWS, storage_version=None), InvalidInput, "a string"),  # type: ignore[arg-type]
 ]
 
 # Each of no use to any table; of types that the signatures forbid, hence Any.

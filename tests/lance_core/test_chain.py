@@ -135,7 +135,7 @@ def test_nobody_sets_it_by_hand(tmp_path: Path) -> None:
         lambda: table.commit(Append(()), properties={PARENT: "1"}, detached=True),
         lambda: Table.create(str(tmp_path / "u"), rows(1), properties={PARENT: "1"}),
     ):
-        with pytest.raises(InvalidInput, match=r"the property lance_assets\.parent .* sets it itself"):
+        with pytest.raises(InvalidInput, match=r"the property lance_assets\.parent .*; only a commit sets it"):
             act()
     assert table.refresh().version == 4
 

@@ -86,6 +86,6 @@ def test_what_is_wrong_is_told_on_the_driver(spark: SparkSession, tmp_path: Path
         build_index(spark, uri, "id", "BTREE", audit=refuse)
     assert Table.open(uri).version == 1
     build_index(spark, uri, "id", "BTREE", zone_size=16)
-    with pytest.raises(InvalidInput, match="an index 'id_idx' already"):
+    with pytest.raises(InvalidInput, match="an index 'id_idx' exists already"):
         build_index(spark, uri, "id", "BTREE")
     assert build_index(spark, uri, "id", "BTREE", replace=True).version == 3
