@@ -23,8 +23,8 @@ PICTURES = Path(os.environ.get("UI_PICTURES") or PROJECT / ".ui")
 WORK = """
 import dagster as dg, sys
 from lance_assets.demo.definitions import cities, defs, orders
-from lance_assets.demo.workspace import place, prepare_home
-with dg.DagsterInstance.from_config(str(prepare_home(place()))) as instance:
+from lance_assets.demo.workspace import demo_workspace, prepare_home
+with dg.DagsterInstance.from_config(str(prepare_home(demo_workspace()))) as instance:
     def run(*keys, partition=None):
         assets = [defs.get_assets_def(key) for key in keys]
         spark = {"spark": (defs.resources or {})["spark"]}
