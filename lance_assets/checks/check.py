@@ -86,6 +86,8 @@ class Check(CheckSettings, ABC):
     @property
     def description(self) -> str:
         """Sentence for Dagster's pages that says what must hold."""
+        if type(self).says is not Check.says:  # a check that was written before 0.2.0
+            return self.says
         return f"{type(self).__name__}, evaluated on each version."
 
     @property
@@ -96,6 +98,10 @@ class Check(CheckSettings, ABC):
     @abstractmethod
     def judge(self, context: CheckContext) -> CheckResult:
         """Evaluate the check on one version."""
+
+    def wrong(self, reason: str) -> InvalidInput:
+        """The name of `declaration_error` before version 0.2.0. Deprecated; removed in 0.3.0."""
+        return self.declaration_error(reason)
 
     def declaration_error(self, reason: str) -> InvalidInput:
         """Return an error that names this check."""
