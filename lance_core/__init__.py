@@ -29,9 +29,8 @@ from lance_core.index.statistics import IndexStatistics, SegmentStatistics
 from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.maintenance.index_survey import IndexSurvey
 from lance_core.maintenance.survey import Survey
-from lance_core.table.committed import Committed
+from lance_core.table.base import Audit, Committed
 from lance_core.table.table import Table
-from lance_core.table.write_options import Audit
 from lance_core.versions.history import VersionInfo
 from lance_core.versions.table_listing import FoundTables, find_tables
 

@@ -19,9 +19,9 @@ import pyarrow as pa
 from lance_core.errors import InvalidInput
 from lance_core.format.base_path import BasePath
 from lance_core.format.config_keys import RESERVED_KEYS
-from lance_core.format.hash_chain import PARENT
 from lance_core.format.ids import Version
 from lance_core.format.ingest_records import FOLLOWS, INGESTED
+from lance_core.format.manifest import PARENT
 from lance_core.format.transaction import VERB
 
 STABLE_ROW_IDS_ADVICE = (

@@ -13,7 +13,7 @@ from benchmarks.appending import make_row
 from benchmarks.harness import Case, Entrant, Scale, Side, Stage
 from benchmarks.report import Facts
 from lance_assets import lance_table
-from lance_assets.ledger.incarnations import incarnation_of
+from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.recording import build_materialization, record_in_run
 from lance_assets.ledger.version_metadata import committed_facts

@@ -15,7 +15,7 @@ import dagster as dg
 
 from lance_assets.demo.definitions import LOCATION, days, defs, load_orders, orders, spark
 from lance_assets.demo.workspace import DemoWorkspace, exclusive_lock, prepare_home
-from lance_assets.ledger.incarnations import incarnation_of
+from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.partition_keys import partition_key
 from lance_assets.ledger.recording import recorded_data_versions
 from lance_assets.ledger.recording_claims import UNFINISHED_STATUSES

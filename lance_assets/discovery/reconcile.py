@@ -15,7 +15,7 @@ from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import context_at, evaluate_all, evaluation_event
 from lance_assets.discovery.leader import claim_tick, elect_leader, new_tick_claimant
 from lance_assets.discovery.pending_versions import TABLE_ERRORS, PendingVersions, TickBudget, Watermark, read_pending
-from lance_assets.ledger.incarnations import incarnation_of
+from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import is_version_key, partition_key, version_of
 from lance_assets.ledger.recording import add_partitions, recorded_data_versions

@@ -22,8 +22,7 @@ from lance_assets.fleet.report import FleetReport, TableOutcome
 from lance_assets.ledger.ledger import Ledger, check_name, check_uri, shown_uri
 from lance_assets.maintenance.maintenance_step import maintenance_key
 from lance_assets.maintenance.policy import Maintenance
-from lance_assets.provenance.run_intents import run_intent
-from lance_assets.provenance.run_properties import properties_of_run
+from lance_assets.provenance.run_provenance import properties_of_run, run_intent
 from lance_assets.resources.lance import Access, LanceResource
 from lance_assets.resources.spark import SPARK_RESOURCE_KEY, session_of
 from lance_assets.spark.jobs import SparkRunner

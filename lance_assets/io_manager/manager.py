@@ -6,7 +6,7 @@
 Frames of pyarrow, pandas and polars pass through this process, so they must fit into its memory; the rows of Spark
 DataFrames stay in Spark. Declare a table with several writers, or with data that does not fit into memory, with
 `lance_table` instead. `frames.py` converts the frames and `partition_predicates.py` maps partitions to rows. Each
-version records its run, asset, partition and inputs (`provenance/run_properties.py`).
+version records its run, asset, partition and inputs (`provenance/run_provenance.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,8 +31,7 @@ from lance_assets.io_manager.partition_predicates import PARTITION_EXPR, partiti
 from lance_assets.ledger.partition_keys import version_of
 from lance_assets.ledger.version_metadata import committed_facts, metadata_of, metadata_of_retired
 from lance_assets.lineage.render import without_credentials
-from lance_assets.provenance.run_intents import run_intent
-from lance_assets.provenance.run_properties import properties_of_run
+from lance_assets.provenance.run_provenance import properties_of_run, run_intent
 from lance_assets.resources.lance import Access, LanceResource
 from lance_assets.resources.spark import SparkSessionResource, session_of
 from lance_assets.spark import append, overwrite, read

@@ -1,17 +1,29 @@
-"""Dynamic partitions: adds keys to Dagster's dynamic partition sets, concurrently with writers that add the same keys.
+"""Dynamic partitions: adds keys to Dagster's partition sets, and numbers the incarnations of a table in one of them.
 
 Dagster reads the existing keys and inserts the others. On SQLite a concurrent insert between the two steps is a
-database error. The key exists then, so this module retries instead. It knows nothing about the meaning of a key.
+database error. The key exists then, so `register_partition_keys` retries.
+
+An incarnation is one of the tables that were created one after another at the same location; the first is number 1. The
+numbers are kept in a partition set of the ledger that no asset uses: it holds the identities of the tables in the order
+in which they were first seen. Runs, the sensor, and a sensor that lost its cursor therefore agree, and a table that is
+restored gets its old number. This module never opens a table. `001-one-event-per-version.md` gives the reasons.
 """
 
+import hashlib
+import re
 from collections.abc import Sequence
 
 import dagster as dg
 from sqlalchemy.exc import IntegrityError
 
+from lance_assets.ledger.ledger import Ledger
+
 _KEYS_PER_CALL = 500
 """Keys are parameters of a query, and some databases allow a thousand of them."""
 _ATTEMPTS_MAX = 5
+_UNKNOWN_TABLE = "unknown"
+"""Key of a table without an identity, which another library created and whose first version was removed unseen."""
+_PLAIN_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 def register_partition_keys(instance: dg.DagsterInstance, partition_set: str, keys: Sequence[str]) -> None:
@@ -28,3 +40,29 @@ def _add_with_retry(instance: dg.DagsterInstance, partition_set: str, keys: Sequ
         except IntegrityError:  # a concurrent writer added the key; the next attempt reads it
             if attempt == _ATTEMPTS_MAX:
                 raise
+
+
+def incarnation_of(instance: dg.DagsterInstance, ledger: Ledger, table_id: str | None) -> int:
+    """Return the incarnation of the table with this identity; register the identity if it is new.
+
+    A table without an identity counts as the table that was seen last: a table may lose its identity, but never gets
+    another one.
+    """
+    known = list(instance.get_dynamic_partitions(ledger.table_set))
+    if table_id is None and known:
+        return len(known)
+    name = _UNKNOWN_TABLE if table_id is None else _known_name(table_id)
+    if name not in known:
+        register_partition_keys(instance, ledger.table_set, [name])
+        known = list(instance.get_dynamic_partitions(ledger.table_set))  # a concurrent recorder may have been first
+    return known.index(name) + 1
+
+
+def _known_name(table_id: str) -> str:
+    """Return the partition key for an identity, hashed if it is no plain text.
+
+    An identity is usually a uuid, but it is read from the table, so any writer may have set it.
+    """
+    if _PLAIN_ID.fullmatch(table_id) and table_id != _UNKNOWN_TABLE:
+        return table_id
+    return hashlib.sha256(table_id.encode(errors="surrogatepass")).hexdigest()

@@ -68,7 +68,10 @@ class Ledger:
 
     @property
     def table_set(self) -> str:
-        """Partition set of `incarnations.py`. Table names never contain `#`, so no other ledger has this set."""
+        """Partition set with the identities of the tables (`dynamic_partitions.py`).
+
+        Table names never contain `#`, so no other ledger has this set.
+        """
         return f"{self.partition_set}#tables"
 
     @property

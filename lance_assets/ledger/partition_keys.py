@@ -2,8 +2,8 @@
 
 A table that is recreated at the same location begins a new incarnation, and its keys contain the number of the
 incarnation: `w02.v0000000001` sorts after every key of the first one. This module uses neither a table nor an instance;
-`incarnations.py` numbers the incarnations. A key that a user types may name a version that never existed: `version_of`
-refuses malformed keys only, and reading the table reveals the rest.
+`dynamic_partitions.py` numbers the incarnations. A key that a user types may name a version that never existed:
+`version_of` refuses malformed keys only, and reading the table reveals the rest.
 """
 
 import re

@@ -13,21 +13,55 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_assets.diagrams.lineage_diagram import draw_lineage
-from lance_assets.ledger.new_files import new_files_of
 from lance_assets.ledger.partition_keys import partition_key
 from lance_assets.lineage.model import InputVersion, Origin, VersionName, sources_of
 from lance_assets.lineage.render import as_markdown, without_credentials
 from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, group_inputs, parse_inputs
-from lance_core import Committed, Table, VersionInfo
-from lance_core.operations import Clone, action_of, parts_of
+from lance_core import Committed, LanceError, Table, VersionInfo
+from lance_core.operations import (
+    Append,
+    Clone,
+    CreateIndex,
+    DataReplacement,
+    Delete,
+    Merge,
+    Overwrite,
+    Project,
+    ReserveFragments,
+    Restore,
+    Rewrite,
+    Transaction,
+    Update,
+    UpdateBases,
+    UpdateConfig,
+    action_of,
+    deletion_files_written,
+    files_written,
+    parts_of,
+)
 
 _TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _COLUMNS_MAX = 500
 _REBASED_OVER_MAX = 100
 _FOLDED_MAX = 100
 _UNPARSED_CHARACTERS_MAX = 500
+_NO_DATA_FILES = (CreateIndex, Project, ReserveFragments, Restore, UpdateBases, UpdateConfig)
+"""Operations that add no data files."""
+_NAMES_NEW_FILES = (Append, DataReplacement, Overwrite)
+"""Operations that list new files only."""
+_NAMES_ALL_FILES = (Delete, Merge, Rewrite, Update)
+"""Operations that list existing files together with new ones."""
 
 Metadata = dict[str, dg.MetadataValue]
+
+
+@dataclass(frozen=True, slots=True)
+class NewFiles:
+    """Number and size of the data files that a version added, and number of its deletion files; `None` if unknown."""
+
+    files: int | None = None
+    bytes: int | None = None
+    deletion_files: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +70,7 @@ class VersionFacts:
 
     version: int
     incarnation: int
-    """Incarnation of the table: its number among the tables created at this location (`incarnations.py`)."""
+    """Incarnation of the table: its number among the tables created at this location (`dynamic_partitions.py`)."""
     uri: str
     schema: pa.Schema
     timestamp: datetime
@@ -283,3 +317,33 @@ def _int_metadata(number: int | None) -> dg.MetadataValue | None:
 
 def _text_metadata(text: str | None) -> dg.MetadataValue | None:
     return dg.MetadataValue.text(text) if text else None
+
+
+def new_files_of(table: Table, transaction: Transaction | None) -> NewFiles:
+    """Return the files that the version of `table` added with `transaction`.
+
+    Some operations also list existing files. The previous version is then read to subtract them.
+    """
+    operation = transaction.operation if transaction else None
+    if isinstance(operation, _NO_DATA_FILES):
+        return NewFiles(0, 0)
+    if not isinstance(operation, (*_NAMES_NEW_FILES, *_NAMES_ALL_FILES)):
+        return NewFiles()
+    previous_table = _previous_version(table) if isinstance(operation, _NAMES_ALL_FILES) else None
+    previous = previous_table.manifest if previous_table else None
+    deletion_files = deletion_files_written(operation, previous) if isinstance(operation, Delete | Update) else None
+    if previous is None and not isinstance(operation, _NAMES_NEW_FILES):
+        return NewFiles(deletion_files=deletion_files)
+    sizes = [file.size for file in files_written(operation, previous)]
+    return NewFiles(len(sizes), None if None in sizes else sum(filter(None, sizes)), deletion_files)
+
+
+def _previous_version(table: Table) -> Table | None:
+    """Return the table at the previous version; `None` if it cannot be read.
+
+    An unreadable version must not turn a successful commit into a failure, since only a statistic needs it.
+    """
+    try:
+        return table.at(table.version - 1) if table.version > 1 else None
+    except LanceError:
+        return None

@@ -7,7 +7,7 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import evaluate_in_run
-from lance_assets.ledger.incarnations import incarnation_of
+from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import is_version_key, partition_key
 from lance_assets.ledger.recording import record_in_run

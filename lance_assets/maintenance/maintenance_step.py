@@ -20,7 +20,7 @@ from lance_assets.maintenance.downstream_pins import pins_from_ledgers, pins_of_
 from lance_assets.maintenance.maintenance_actions import INDEX_INTENT_SUFFIX, clean_up, retire_partitions, survey_table
 from lance_assets.maintenance.plan import describe_shape, plan_maintenance
 from lance_assets.maintenance.policy import Maintenance
-from lance_assets.provenance.run_intents import logical_run_id
+from lance_assets.provenance.run_provenance import logical_run_id
 from lance_assets.resources.spark import SPARK_RESOURCE_KEY
 from lance_assets.writes import SparkCompact, SparkOptimizeIndices
 from lance_assets.writes.write_step import write_in_step

@@ -14,7 +14,7 @@ import dagster as dg
 from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import EvaluatedCheck, context_at, evaluate_all, evaluation_event
 from lance_assets.failures.error_translation import translate_errors
-from lance_assets.ledger.incarnations import incarnation_of
+from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.profiles.partition_lookup import VersionLookup
 from lance_assets.profiles.profile import Profile, profile_version

@@ -12,7 +12,7 @@ import dagster as dg
 from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import evaluate_in_run
 from lance_assets.failures.error_translation import translate_errors
-from lance_assets.ledger.incarnations import incarnation_of
+from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.recording import RecordingState, record_in_run
 from lance_assets.ledger.version_metadata import (
@@ -23,8 +23,7 @@ from lance_assets.ledger.version_metadata import (
     metadata_of_retired,
 )
 from lance_assets.provenance.properties import RUN_ID
-from lance_assets.provenance.run_intents import partition_intent, run_intent
-from lance_assets.provenance.run_properties import properties_of_run
+from lance_assets.provenance.run_provenance import partition_intent, properties_of_run, run_intent
 from lance_assets.resources.spark import SPARK_RESOURCE_KEY, session_of
 from lance_assets.spark.cancellation import cancel_with_caller
 from lance_assets.writes.audit import Audit, check_specs
@@ -168,7 +167,7 @@ class _Step:
         )
         run_is_known = facts.run_id is not None and context.instance.has_run(facts.run_id)
         state = record_in_run(context, ledger, facts)
-        if state is not RecordingState.TAKEN and self._should_evaluate_checks(facts, state):
+        if self.checks and state is not RecordingState.TAKEN and self._should_evaluate_checks(facts, state):
             evaluate_in_run(context, ledger, self.checks, committed.table, facts.partition)
         # If the partition key is taken by another version, this version has no partition.
         partition = {} if state is RecordingState.TAKEN else {"lance/partition": dg.MetadataValue.text(facts.partition)}

@@ -24,7 +24,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import Runtime
 from lance_core.transactions.apply import NewTable
-from lance_core.transactions.change_stats import files_written
+from lance_core.transactions.change_summary import files_written
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, load_at, load_transaction
 

@@ -24,17 +24,17 @@ from lance_core.coordination.leases import Lease, acquire, release
 from lance_core.datafiles.fragment_writer import BufferedRows
 from lance_core.errors import AuditFailed, CommitUndecided, InvalidInput, LanceError, NotFound, StorageError
 from lance_core.format import naming
+from lance_core.format.config_keys import TABLE_ID
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Append, Operation, Restore, Rewrite
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import Runtime
 from lance_core.transactions.apply import NewTable
-from lance_core.transactions.change_stats import RowsChanged, files_written, rows_changed, segments_written
+from lance_core.transactions.change_summary import RowsChanged, files_written, rows_changed, segments_written
 from lance_core.transactions.fold import part_with_uuid
 from lance_core.versions.location import Location, check_manifest_store, manifest_store_config
 from lance_core.versions.snapshot import Snapshot, load_at, load_latest, load_transaction, read_history
-from lance_core.versions.table_id import TABLE_ID
 
 
 @dataclass(frozen=True, slots=True)

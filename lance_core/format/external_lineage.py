@@ -2,7 +2,7 @@
 
 Hardly any table has such fragments, so opening a table should not pay for a check of each fragment. Instead, the
 whole list is parsed as if it were one fragment: a protobuf parser merges repeated occurrences, so the merged message
-has a field if any fragment has it. `datafiles/row_lineage.py` reads the external sequences.
+has a field if any fragment has it. `datafiles/manifest_completion.py` reads the external sequences.
 """
 
 from collections.abc import Mapping

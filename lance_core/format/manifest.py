@@ -6,9 +6,19 @@ from a copy of the header (`Manifest.copy_header`) and is assembled from it (`Ma
 `transactions/apply.py` decides what the next version contains.
 
 Opening checks what costs the same at any size: framing, version, flags. A fragment is checked when it is accessed.
+
+Parent hashes link the versions to a hash chain. The format has no checksum, and a manifest with one flipped bit may
+read like another table. So every version that this library writes records its parent and the SHA-256 of the parent's
+whole manifest file in the properties of its transaction:
+
+    lance_assets.parent = "41 sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0bb22cd15d6c15b0f00a08"
+
+Other engines carry the property along and ignore it. A value of another form is kept as a parent with version 0,
+which no version can match. `transactions/apply.py` sets the property, `fsck/hash_chain.py` verifies it.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -23,14 +33,37 @@ from lance_core.format import features, framing, manifest_header, size_guard
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import BasePath, decode_bases
 from lance_core.format.fragment import Fragment, StorageVersion, live_rows
-from lance_core.format.hash_chain import ParentHash
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import IndexMetadata, decode_section
 from lance_core.format.schema import TableSchema
 from lance_core.limits import FRAGMENTS
 
 FRAGMENT_ID_MAX = 2**32 - 1
+PARENT = "lance_assets.parent"
+"""The transaction property that holds the parent hash."""
+PARENT_BYTES_MAX = 256
+"""The maximum number of bytes that the property adds to a transaction."""
+_PATTERN = re.compile(r"([1-9][0-9]{0,18}) sha256:([0-9a-f]{64})")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class ParentHash:
+    version: Version
+    sha256: str
+
+    @classmethod
+    def of(cls, text: str) -> "ParentHash":
+        """Parse a property value. A value of another form gets version 0.
+
+        >>> ParentHash.of("written by another engine").version
+        0
+        """
+        matched = _PATTERN.fullmatch(text)
+        return cls(Version(int(matched[1])), matched[2]) if matched else cls(Version(0), text)
+
+    def __str__(self) -> str:
+        return f"{self.version} sha256:{self.sha256}" if self.version else self.sha256
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Transaction: the version that was read, the operation, free properties and, once applied, the parent's manifest hash.
+"""Transaction: the version that was read, the operation, free properties and, once applied, the parent's hash.
 
 `uuid` identifies the intended change and is the same in every attempt of a commit. A writer that finds its uuid in
 the history knows that one of its earlier puts succeeded.
@@ -12,8 +12,8 @@ from google.protobuf.message import DecodeError
 from lance_core.errors import Corrupt
 from lance_core.format import operation_codec, size_guard
 from lance_core.format._pb import transaction_pb2
-from lance_core.format.hash_chain import PARENT, ParentHash
 from lance_core.format.ids import Version
+from lance_core.format.manifest import PARENT, ParentHash
 from lance_core.format.operations import Operation
 from lance_core.limits import TRANSACTION_BYTES
 

@@ -1,6 +1,6 @@
 """Hash chain: checks that every manifest still has the bytes on which the next version was based.
 
-Versions of this library record the hash of their parent (`format/hash_chain.py`), so a change to a manifest is found
+Versions of this library record the hash of their parent (`format/manifest.py`), so a change to a manifest is found
 through the next version, whichever engine wrote the manifest; the newest version cannot be checked yet. Other engines
 record no parent, or copy the record from one of our transactions. Only a record in a manifest that our own writer
 signed is trusted; elsewhere the chain begins again. Start with `check_chain`.
@@ -14,8 +14,8 @@ from itertools import filterfalse
 
 from lance_core.errors import LanceError
 from lance_core.format import manifest_builder, naming
-from lance_core.format.hash_chain import ParentHash
 from lance_core.format.ids import Version
+from lance_core.format.manifest import ParentHash
 from lance_core.format.operations import Clone
 from lance_core.format.transaction import Transaction
 from lance_core.fsck.report import Chain, Finding, Severity

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from pyroaring import BitMap
 
-from lance_core.datafiles.row_lineage import OFFSET_MAX
+from lance_core.datafiles.manifest_completion import OFFSET_MAX
 from lance_core.errors import Corrupt, LanceError, Unsupported
 from lance_core.format import naming
 from lance_core.format.fragment_reuse import ExternalContent, FragmentReuse, content_of, reuse_entry

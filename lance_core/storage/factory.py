@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from lance_core.errors import InvalidInput, Unsupported
 from lance_core.storage.local import LocalStore
 from lance_core.storage.object_store import ObjectStore
-from lance_core.storage.object_uri import SCHEMES, ObjectUri, is_in_object_store
+from lance_core.storage.object_uri import SCHEMES, ObjectUri
 from lance_core.storage.optional_packages import import_package
 
 TableStore: TypeAlias = LocalStore | ObjectStore
@@ -45,6 +45,11 @@ def open_store(
     path = local_path(text)
     _check_directory(path)
     return LocalStore(path, durable=durable)
+
+
+def is_in_object_store(uri: str) -> bool:
+    scheme, separator, _ = uri.partition("://")
+    return bool(separator) and scheme.lower() in SCHEMES
 
 
 def local_path(uri: str | os.PathLike[str]) -> Path:

@@ -80,8 +80,3 @@ class ObjectUri:
         return (self.scheme, self.authority) == (other.scheme, other.authority) and (
             not other.prefix or f"{self.prefix}/".startswith(f"{other.prefix}/")
         )
-
-
-def is_in_object_store(uri: str) -> bool:
-    scheme, separator, _ = uri.partition("://")
-    return bool(separator) and scheme.lower() in SCHEMES

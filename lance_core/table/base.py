@@ -1,23 +1,113 @@
-"""Base of the parts of `Table`: the snapshot they read, and the one way in which they write.
+"""Base of the parts of `Table`: the snapshot they read, the options and the result of a write, and the function that
+writes.
 
 Each part is a mixin with one idea (reading, rows, schema, indices, upkeep, references). A part knows this base and the
-packages below, and no other part.
+packages below, and no other part. Public methods keep the options of a write as keywords in their signatures and pass
+them on as `WriteOptions`, so that a new option is added in one place.
 """
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self, cast
 
+from lance_core import validation
 from lance_core.commit.audit import AuditFunction
 from lance_core.commit.change import Change, Plan, commit_with_retry
+from lance_core.commit.loop import ATTEMPTS
+from lance_core.commit.write_protocol import WriteResult
 from lance_core.errors import InvalidInput
+from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.runtime import SYSTEM_RUNTIME, Runtime
-from lance_core.table.committed import Committed
-from lance_core.table.write_options import Audit, WriteOptions
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from lance_core.table.table import Table
+
+Audit = Callable[["Table", "Table | None"], object]
+"""Function that receives a change before any reader can see it: the table with the change, and the table it is based on
+(`None` for a first version). It refuses the change by raising; nothing is published then (`AuditFailed`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Options of one write, as the caller passed them."""
+
+    intent: str | None = None
+    """Idempotency key: all writes with the same intent commit at most one version."""
+    properties: Mapping[str, str] | None = None
+    """Properties of the transaction."""
+    retries: int = ATTEMPTS
+    """Number of times the write is planned or committed before it fails."""
+    audit: Audit | None = None
+    """Check of the change before it is published. Spark runs it on the driver."""
+
+    def check(self) -> Mapping[str, str]:
+        """Raise `InvalidInput` if an option is invalid. Return the properties."""
+        validation.check_intent_and_retries(intent=self.intent, retries=self.retries)
+        return validation.check_properties(self.properties)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Result of a write."""
+
+    version: Version
+    """The version that holds the write."""
+    table: "Table"
+    """The table at that version."""
+    operation: str
+    """Name of the format's operation, such as "Append"."""
+    rows_added: int
+    rows_removed: int
+    files: int
+    """Number of data and index files written. A file that several appends share counts once for each."""
+    bytes: int
+    """Size of the files written. The size of a shared file is divided in proportion to the rows."""
+    attempts: int
+    """Number of puts until one succeeded; 0 if no put was needed."""
+    rebased_over: tuple[Version, ...]
+    """Versions that other writers committed between planning and commit."""
+    already_committed: bool
+    """An earlier attempt with the same intent committed this version; this call wrote nothing."""
+    uncovered: tuple[str, ...] = ()
+    """Names of the indices that cover less after a compaction than before. Queries scan the rows that they lost."""
+
+    @property
+    def landed_before(self) -> bool:
+        """The name of `already_committed` before version 0.2.0. Deprecated; removed in 0.3.0."""
+        return self.already_committed
+
+    @classmethod
+    def of(cls, result: WriteResult, table: "Table") -> "Committed":
+        """Return the public form of the result of the write protocol; `table` is the table at its version."""
+        summary = result.summary
+        return cls(
+            version=Version(summary.version),
+            table=table,
+            operation=summary.operation,
+            rows_added=summary.rows_added,
+            rows_removed=summary.rows_removed,
+            files=summary.files,
+            bytes=summary.bytes,
+            attempts=result.attempts,
+            rebased_over=result.rebased_over,
+            already_committed=result.already_committed,
+            uncovered=result.uncovered,
+        )
+
+    def followed_by(self, other: "Committed") -> "Committed":
+        """Return this write and `other`, which the same call committed after it, as one result."""
+        return replace(
+            self,
+            version=other.version,
+            table=other.table,
+            files=self.files + other.files,
+            bytes=self.bytes + other.bytes,
+            attempts=self.attempts + other.attempts,
+            rebased_over=(*self.rebased_over, *other.rebased_over),
+        )
 
 
 class TableBase:

@@ -22,6 +22,7 @@ from lance_core.coordination.leases import Lease, acquire, check_not_being_swept
 from lance_core.errors import AlreadyExists, InvalidInput, NotFound, StorageError
 from lance_core.format import ingest_records, naming, refs
 from lance_core.format.base_path import BasePath, smallest_free_id
+from lance_core.format.config_keys import TABLE_ID
 from lance_core.format.ids import Version
 from lance_core.format.operations import Clone
 from lance_core.format.refs import Branch
@@ -32,8 +33,14 @@ from lance_core.storage.tree_operations import copy_file, remove_empty_directori
 from lance_core.transactions.apply import Fork
 from lance_core.versions.location import Location, check_manifest_store, manifest_store_config
 from lance_core.versions.refs import create_reference, read_branch, read_branches, read_tags, resolve_version
-from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction, table_exists
-from lance_core.versions.table_id import TABLE_ID
+from lance_core.versions.snapshot import (
+    Snapshot,
+    list_versions,
+    load_at,
+    load_latest,
+    load_transaction,
+    table_exists,
+)
 
 T = TypeVar("T")
 

@@ -13,9 +13,7 @@ from lance_core.errors import RetryableConflict
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex
 from lance_core.maintenance import index_maintenance
-from lance_core.table.base import TableBase
-from lance_core.table.committed import Committed
-from lance_core.table.write_options import WriteOptions
+from lance_core.table.base import Committed, TableBase, WriteOptions
 from lance_core.versions.snapshot import Snapshot
 
 

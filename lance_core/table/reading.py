@@ -34,8 +34,7 @@ from lance_core.table.base import TableBase
 from lance_core.versions.history import VersionInfo, version_info, version_infos
 from lance_core.versions.location import Location, locate
 from lance_core.versions.refs import resolve_version
-from lance_core.versions.snapshot import list_versions, load_at, load_latest, load_transaction, table_exists
-from lance_core.versions.table_id import table_id
+from lance_core.versions.snapshot import list_versions, load_at, load_latest, load_transaction, table_exists, table_id
 
 
 class TableReading(TableBase):

@@ -8,11 +8,9 @@ from lance_core import validation
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.format.base_path import BasePath
 from lance_core.format.operations import Restore, UpdateBases
-from lance_core.table.base import TableBase
+from lance_core.table.base import Audit, Committed, TableBase, WriteOptions
 from lance_core.table.branches import Branches, clone
-from lance_core.table.committed import Committed
 from lance_core.table.manifest_migration import migrate_manifest_names
-from lance_core.table.write_options import Audit, WriteOptions
 from lance_core.versions.refs import Tags
 from lance_core.versions.snapshot import load_at, load_latest
 

@@ -27,9 +27,7 @@ from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.operations import Append, Overwrite, Update
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import Runtime
-from lance_core.table.base import TableBase
-from lance_core.table.committed import Committed
-from lance_core.table.write_options import Audit, WriteOptions
+from lance_core.table.base import Audit, Committed, TableBase, WriteOptions
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 

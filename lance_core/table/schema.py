@@ -10,9 +10,7 @@ import pyarrow as pa
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.datafiles.inputs import Rows, as_input
 from lance_core.dml import new_columns, schema_evolution, settings
-from lance_core.table.base import TableBase
-from lance_core.table.committed import Committed
-from lance_core.table.write_options import Audit, WriteOptions
+from lance_core.table.base import Audit, Committed, TableBase, WriteOptions
 
 
 class SchemaWrites(TableBase):

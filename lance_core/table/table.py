@@ -22,14 +22,13 @@ from lance_core.errors import AlreadyExists, InvalidInput
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.operations import Operation, Overwrite, UpdateConfig
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.table.committed import Committed
+from lance_core.table.base import Audit, Committed, WriteOptions
 from lance_core.table.indices import IndexWrites
 from lance_core.table.reading import TableReading
 from lance_core.table.references import References
 from lance_core.table.rows import RowWrites, overwrite_operation
 from lance_core.table.schema import SchemaWrites
 from lance_core.table.upkeep import Upkeep
-from lance_core.table.write_options import Audit, WriteOptions
 from lance_core.transactions.apply import NewTable
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_at, table_exists

@@ -16,9 +16,7 @@ from lance_core.maintenance import cleanup, compaction, survey
 from lance_core.maintenance.cleanup import CleanupReport, Retention
 from lance_core.maintenance.compaction_indices import Remap
 from lance_core.maintenance.survey import Survey
-from lance_core.table.base import TableBase
-from lance_core.table.committed import Committed
-from lance_core.table.write_options import WriteOptions
+from lance_core.table.base import Committed, TableBase, WriteOptions
 
 
 class Upkeep(TableBase):

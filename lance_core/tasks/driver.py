@@ -15,9 +15,8 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Operation
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.table.committed import Committed
+from lance_core.table.base import Audit, Committed, WriteOptions
 from lance_core.table.table import audit_of, committed_of
-from lance_core.table.write_options import Audit, WriteOptions
 from lance_core.tasks.partitioning import (
     PartitionFunction,
     PartitionTask,

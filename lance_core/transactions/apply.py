@@ -14,15 +14,14 @@ from lance_core.format import base_path, ingest_records, key_metadata, mem_wal
 from lance_core.format import operations as op
 from lance_core.format.base_path import BasePath
 from lance_core.format.fragment import StorageVersion
-from lance_core.format.hash_chain import PARENT_BYTES_MAX
 from lance_core.format.ids import Version
-from lance_core.format.manifest import Manifest
+from lance_core.format.manifest import PARENT_BYTES_MAX, Manifest
 from lance_core.format.manifest_builder import ManifestBuilder
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import MapUpdate, Operation
 from lance_core.format.schema import Field, TableSchema
 from lance_core.format.transaction import INLINE_BYTES_MAX, Transaction
-from lance_core.transactions import apply_rows, fragment_checks, invariants
+from lance_core.transactions import apply_rows, invariants
 
 _OWN_KEY_PREFIX = "lance_assets."
 
@@ -80,7 +79,7 @@ def apply(
     if not isinstance(head, Fork):
         _check_added_fragments(before, ours.operation)
         if not builder.has_stable_row_ids:
-            fragment_checks.check_no_row_ids(op.new_fragments(ours.operation))
+            invariants.check_no_row_ids(op.new_fragments(ours.operation))
         _apply_operation(builder, ours, context)
         _record_ingested_files(builder, ours)
     record = _with_parent(ours, head).encode()
@@ -121,14 +120,14 @@ def _check_added_fragments(head: Manifest | None, operation: Operation) -> None:
     if isinstance(operation, op.Append):
         if head:
             head.check_last_fragment_id()
-        fragment_checks.check_fields(operation.fragments, head.schema if head else TableSchema((), {}))
-        fragment_checks.check_files_once(operation.fragments, head)
+        invariants.check_fields(operation.fragments, head.schema if head else TableSchema((), {}))
+        invariants.check_files_once(operation.fragments, head)
     elif isinstance(operation, op.Merge | op.Project):
         operation.schema.check_keys()
     elif isinstance(operation, op.Overwrite):
-        fragment_checks.check_schema(operation.schema)
-        fragment_checks.check_fields(operation.fragments, operation.schema)
-        fragment_checks.check_files_once(operation.fragments, None)
+        invariants.check_schema(operation.schema)
+        invariants.check_fields(operation.fragments, operation.schema)
+        invariants.check_files_once(operation.fragments, None)
 
 
 def _apply_operation(builder: ManifestBuilder, ours: Transaction, context: CommitContext) -> None:
@@ -173,6 +172,8 @@ def _apply_operation(builder: ManifestBuilder, ours: Transaction, context: Commi
 
 
 def _record_ingested_files(builder: ManifestBuilder, ours: Transaction) -> None:
+    if ingest_records.INGESTED not in ours.properties:
+        return
     name, version = ours.operation.name, builder.version - 1
     config = ingest_records.config_after(builder.config, ours.properties, ours=name, version=version)
     if config is not None:

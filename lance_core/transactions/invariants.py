@@ -1,15 +1,23 @@
 """Invariants: what must hold between any two consecutive versions, and for every fragment that a change adds.
 
-The commit loop checks them before each put, in production too: a violation is a bug of this library and must not
-reach the table.
+The commit loop checks them before each put, in production too. `InvariantViolation` is a bug of this library and must
+not reach the table. `InvalidInput` names a fragment or a schema of the caller that does not fit the table: it would
+fail to read, or be read twice. The existence of files is checked before a commit begins. This module does no I/O.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
-from lance_core.errors import InvalidInput
-from lance_core.format.fragment import Fragment
+from lance_core.errors import Corrupt, InvalidInput, Unsupported
+from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
+from lance_core.format.schema import TableSchema
+from lance_core.validation import STABLE_ROW_IDS_ADVICE
+
+_SEARCHES_MAX = 32
+"""Up to this number of files, searching the manifest's bytes for each name is cheaper than parsing all names in it."""
+_FileKey: TypeAlias = tuple[str, int | None]
 
 
 class InvariantViolation(AssertionError):
@@ -77,3 +85,80 @@ def _check_fragment(fragment: Fragment, after: Manifest) -> None:
             )
     if after.has_stable_row_ids and fragment.message.WhichOneof("row_id_sequence") is None:
         raise InvariantViolation(f"fragment {fragment.id} has no row ids, but the table has stable row ids")
+
+
+def check_schema(schema: TableSchema) -> None:
+    """Check that a schema can be read back and that its declared keys are valid."""
+    schema.check_keys()
+    try:
+        decoded = TableSchema.decode(schema.encode(), {})
+        decoded.arrow  # noqa: B018 - raises if the conversion fails
+    except (Corrupt, Unsupported) as error:
+        raise InvalidInput(f"this schema is not valid for a table: {error}") from error
+
+
+def check_no_row_ids(fragments: Iterable[Fragment]) -> None:
+    """Check fragments for a table without stable row ids. If one had row ids, the next writer would conclude that the
+    table has them, and all other fragments would lack theirs."""
+    for fragment in fragments:
+        if fragment.message.WhichOneof("row_id_sequence") is not None:
+            raise InvalidInput(f"{_describe_fragment(fragment)} has stable row ids, but {STABLE_ROW_IDS_ADVICE}")
+
+
+def check_fields(fragments: Sequence[Fragment], schema: TableSchema) -> None:
+    """Check that each fragment stores only fields of the table, and every column that is not nullable."""
+    known = {node.id for top in schema.fields for node in top.walk()}
+    required = {top.name: {node.id for node in top.walk()} for top in schema.fields if not top.nullable}
+    checked: set[tuple[tuple[int, ...], ...]] = set()
+    for fragment in fragments:
+        listed = tuple(file.field_ids for file in fragment.files)
+        if listed in checked:
+            continue  # thousands of fragments share one layout
+        checked.add(listed)
+        live = {field_id for ids in listed for field_id in ids if field_id >= 0}
+        if unknown := live - known:
+            raise InvalidInput(
+                f"{_describe_fragment(fragment)} stores field {min(unknown)}, which the table does not have; write "
+                "its files with the schema of the table"
+            )
+        for name, ids in required.items():
+            if not ids & live:
+                raise InvalidInput(
+                    f"{_describe_fragment(fragment)} does not store column {name!r}, which is not nullable; write it "
+                    "with that column"
+                )
+
+
+def check_files_once(fragments: Sequence[Fragment], head: Manifest | None) -> None:
+    """Check that no file is listed twice, here or in the version to which the fragments are added: its rows would be
+    doubled."""
+    added: set[_FileKey] = set()
+    for file in _file_keys(fragments):
+        if file in added:
+            raise InvalidInput(f"data file {file[0]} is listed twice in one change, so its rows would exist twice")
+        added.add(file)
+    if head is None or not _may_reference(head, added):
+        return
+    if known := added.intersection(_file_keys(head.fragments)):
+        raise InvalidInput(
+            f"data file {min(known)[0]} is already part of version {head.version}, so its rows would exist twice; "
+            "commit only newly written files"
+        )
+
+
+def _may_reference(head: Manifest, files: set[_FileKey]) -> bool:
+    """Return false only if the manifest references none of the files. Its inline transaction may contain their names
+    too, which doubles no rows."""
+    if len(files) > _SEARCHES_MAX:
+        return True
+    data = head.encode()
+    return any(path.encode() in data for path, _base in files)
+
+
+def _file_keys(fragments: Sequence[Fragment]) -> Iterator[_FileKey]:
+    return ((file.path, file.base_id) for fragment in fragments for file in fragment.files)
+
+
+def _describe_fragment(fragment: Fragment) -> str:
+    files: tuple[DataFile, ...] = fragment.files
+    return f"the fragment of {files[0].path}" if files else "a fragment without files"

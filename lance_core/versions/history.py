@@ -8,8 +8,7 @@ from lance_core.errors import Corrupt, NotFound, Unsupported
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
-from lance_core.transactions.actions import action_of
-from lance_core.transactions.change_stats import rows_changed
+from lance_core.transactions.change_summary import action_of, rows_changed
 from lance_core.transactions.fold import parts_of
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_transaction

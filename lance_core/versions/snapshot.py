@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lance_core.coordination.single_flight import SingleFlight
-from lance_core.datafiles.row_counts import with_counts
-from lance_core.datafiles.row_lineage import with_lineage
+from lance_core.datafiles.manifest_completion import with_counts, with_lineage
 from lance_core.errors import Corrupt, CorruptHead, NotFound, Unsupported
 from lance_core.format import naming
+from lance_core.format.config_keys import TABLE_ID
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
+from lance_core.format.operations import Clone
 from lance_core.format.transaction import Transaction
 from lance_core.limits import MANIFEST_BYTES, TRANSACTION_BYTES
 from lance_core.storage.store import read_whole
@@ -229,3 +230,25 @@ def format_ranges(numbers: Sequence[Version]) -> str:
             runs.append([number, number])
     texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
     return ", ".join(texts if len(texts) <= 8 else [*texts[:4], "…", *texts[-3:]])
+
+
+def table_id(snapshot: Snapshot) -> str | None:
+    """Return the identity of the table, which distinguishes tables created one after another at the same location.
+
+    The format defines none, so tables that this library creates store a uuid in their config. The identity of a table
+    of another writer is the uuid of the transaction that created or cloned it; `None` if that is missing or damaged.
+    """
+    if known := snapshot.manifest.config.get(TABLE_ID):
+        return known
+    location, branch = snapshot.location, snapshot.manifest.branch
+    try:
+        if branch is not None and location.main_branch_uri(branch) is not None:
+            location = location.locate_main_branch(branch)
+        numbers = list_versions(location).numbers
+        first = load_at(location, numbers[0] if numbers else snapshot.version)
+        transaction = load_transaction(first.location, first.manifest)
+    except (Corrupt, NotFound, Unsupported):
+        return None
+    if transaction is None or not (first.version == 1 or isinstance(transaction.operation, Clone)):
+        return None
+    return transaction.uuid

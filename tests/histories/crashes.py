@@ -17,9 +17,9 @@ import lance
 import pyarrow as pa
 
 from lance_core import Committed, CommitUndecided, LanceError, StorageError, Table
+from lance_core.format.config_keys import TABLE_ID
 from lance_core.operations import ReserveFragments
 from lance_core.transactions.fold import parts_of
-from lance_core.versions.table_id import TABLE_ID
 from tests.histories.baton import Killed
 from tests.histories.changes import WORK, begun
 from tests.histories.deeds import Deed, Scene

@@ -16,7 +16,7 @@ from typing import TypedDict
 import pyarrow as pa
 
 from lance_core import CommitUndecided, RetryableConflict, StorageError, Table
-from lance_core.table.committed import Committed
+from lance_core.table.base import Committed
 
 WORK = "hammer.work"
 """The property of a version that says which piece of work made it."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from lance_core import ConflictError, LanceError, Table
-from lance_core.versions.table_id import TABLE_ID
+from lance_core.format.config_keys import TABLE_ID
 from tests.histories.changes import CHANGES, FRAGMENTS, ROWS, Do, begun
 from tests.histories.places import InMemory, process
 

@@ -21,7 +21,7 @@ from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_writer import BufferedRows, FileLimits, buffer_rows
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
-from lance_core.transactions.change_stats import files_written
+from lance_core.transactions.change_summary import files_written
 from lance_core.transactions.fold import parts_of, uuids_of
 from lance_core.versions.snapshot import list_versions, load_latest, load_transaction
 from tests.histories.baton import Killed

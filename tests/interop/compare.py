@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lance_core import Table
 from lance_core.format._pb import table_pb2
-from lance_core.versions.table_id import TABLE_ID
+from lance_core.format.config_keys import TABLE_ID
 
 _TABLE_CONFIG = 8
 _FEW = 1000

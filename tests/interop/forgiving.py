@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from lance_core import Table
 from lance_core.format import field_ids
 from lance_core.format._pb import table_pb2
+from lance_core.format.config_keys import TABLE_ID
 from lance_core.format.operations import Operation, Overwrite, Restore, Update, UpdateMode
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
-from lance_core.versions.table_id import TABLE_ID
 from tests.interop.reading import Line, steps_of
 
 OUR_CONFIG = (TABLE_ID, field_ids.FIELD_ID_MAX_KEY)

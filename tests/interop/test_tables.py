@@ -13,9 +13,9 @@ import pytest
 from lance.fragment import write_fragments
 
 from lance_core import Corrupt, SchemaMismatch, Table, Unsupported
+from lance_core.format.config_keys import TABLE_ID
 from lance_core.format.framing import FOOTER
 from lance_core.operations import Append, DataFile, Fragment, StorageVersion
-from lance_core.versions.table_id import TABLE_ID
 from lance_core.versions.version_hint import HINT
 from tests.interop.compare import assert_same, by_pylance, by_us, comparable, history, history_by_pylance
 

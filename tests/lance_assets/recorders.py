@@ -10,7 +10,7 @@ from pathlib import Path
 import dagster as dg
 
 from lance_assets import lance_table
-from lance_assets.ledger.incarnations import incarnation_of
+from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.recording import record_in_run
 from lance_assets.ledger.version_metadata import VersionFacts, discovered_facts
 from lance_core import Table

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lance_assets import SparkAppend, SparkDelete, SparkSessionResource, WriteContext, lance_table
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_core import Table
-from lance_core.table.write_options import WriteOptions
+from lance_core.table.base import WriteOptions
 from lance_core.tasks.rows.write import PlannedWrite, StageFunction, WriteTask
 from tests.lance_assets.instances import events, instance_in, partitions, run, shown, tags, tick
 

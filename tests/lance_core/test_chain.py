@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from lance_core import InvalidInput, Table
 from lance_core.format import naming
-from lance_core.format.hash_chain import PARENT, ParentHash
 from lance_core.format.ids import Version
+from lance_core.format.manifest import PARENT, ParentHash
 from lance_core.format.operations import Append
 from lance_core.format.transaction import INLINE_BYTES_MAX, Transaction
 from lance_core.fsck import Severity

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
+from lance_core.format.config_keys import TABLE_ID
 from lance_core.operations import Overwrite, TableSchema
-from lance_core.versions.table_id import TABLE_ID
 
 ROW = pa.table({"id": [1]})
 SCHEMA = TableSchema.from_arrow(ROW.schema)

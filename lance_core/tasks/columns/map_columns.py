@@ -28,7 +28,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Merge
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.store import Store
-from lance_core.table.committed import Committed
+from lance_core.table.base import Committed
 from lance_core.tasks.columns.column_fill import plan_merge, still_matches, without_filled_file
 from lance_core.tasks.driver import TableRef, WriteOptions, run_change, run_over_partitions
 from lance_core.tasks.partitioning import Runner

@@ -27,7 +27,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Merge, Operation, UpdateMode
 from lance_core.scan.system_columns import ROW_ADDRESS
-from lance_core.table.committed import Committed
+from lance_core.table.base import Committed
 from lance_core.tasks.columns.broadcast_join import (
     BROADCAST_BYTES_MAX,
     BroadcastJoinTask,

@@ -21,7 +21,7 @@ from lance_core.maintenance.compaction_indices import Remap
 from lance_core.maintenance.compaction_plan import Group, mixes_coverage
 from lance_core.maintenance.compaction_write import write_group
 from lance_core.runtime import SYSTEM_RUNTIME
-from lance_core.table.committed import Committed
+from lance_core.table.base import Committed
 from lance_core.table.table import committed_of
 from lance_core.tasks.driver import TableRef, WriteOptions, run_change, run_over_partitions
 from lance_core.tasks.partitioning import Runner

@@ -27,7 +27,7 @@ from lance_core.maintenance import compaction
 from lance_core.maintenance.compaction_plan import Group
 from lance_core.maintenance.compaction_write import write_group
 from lance_core.runtime import SYSTEM_RUNTIME
-from lance_core.table.committed import Committed
+from lance_core.table.base import Committed
 from lance_core.table.table import committed_of
 from lance_core.tasks import remote_errors
 from lance_core.tasks.compaction.compact import VERB, CompactionRequest, GroupBatch, group_key

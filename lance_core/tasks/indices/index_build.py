@@ -36,7 +36,7 @@ from lance_core.maintenance import index_maintenance
 from lance_core.maintenance.index_maintenance import IndexWork, Merge
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage import tree_operations
-from lance_core.table.committed import Committed
+from lance_core.table.base import Committed
 from lance_core.tasks.driver import (
     TASKS_PER_SLOT,
     TableRef,

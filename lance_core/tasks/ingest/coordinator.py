@@ -41,7 +41,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.factory import without_secrets
 from lance_core.storage.options import options_for
-from lance_core.table.committed import Committed
+from lance_core.table.base import Committed
 from lance_core.table.table import STORAGE_VERSION, audit_of, committed_of
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.ingest import bad_records, ingest_log

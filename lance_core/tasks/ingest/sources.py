@@ -21,9 +21,8 @@ from pathlib import Path
 
 from lance_core import validation
 from lance_core.errors import InvalidInput, NotFound, StorageError
-from lance_core.storage.factory import local_path, open_store, without_secrets
+from lance_core.storage.factory import is_in_object_store, local_path, open_store, without_secrets
 from lance_core.storage.object_store import ObjectStore
-from lance_core.storage.object_uri import is_in_object_store
 from lance_core.storage.store import ObjectDetails, ObjectInfo
 
 _MAGIC = re.compile(r"[*?\[]")

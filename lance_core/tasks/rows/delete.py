@@ -11,7 +11,7 @@ from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete, Operation
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.column_resolution import filterable_schema
-from lance_core.table.committed import Committed
+from lance_core.table.base import Committed
 from lance_core.tasks import operation_merge
 from lance_core.tasks.driver import TableRef, WriteOptions, run_change, run_over_fragments
 from lance_core.tasks.partitioning import Runner

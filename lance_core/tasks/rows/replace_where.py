@@ -20,7 +20,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Delete, Update
 from lance_core.format.schema import TableSchema
 from lance_core.scan.column_resolution import filterable_schema
-from lance_core.table.committed import Committed
+from lance_core.table.base import Committed
 from lance_core.table.rows import REPLACE_WHERE_VERB
 from lance_core.tasks import operation_merge
 from lance_core.tasks.driver import TASKS_PER_SLOT, TableRef, WriteOptions, run_change

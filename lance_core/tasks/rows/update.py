@@ -21,7 +21,7 @@ from lance_core.expressions import Predicate
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.column_resolution import filterable_schema
-from lance_core.table.committed import Committed
+from lance_core.table.base import Committed
 from lance_core.tasks import operation_merge
 from lance_core.tasks.driver import TASKS_PER_SLOT, TableRef, WriteOptions, partition_count, run_change
 from lance_core.tasks.partial_results import PartialResults

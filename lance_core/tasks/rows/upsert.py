@@ -46,7 +46,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.plan import ScanTask
 from lance_core.scan.selection import Selection
-from lance_core.table.committed import Committed
+from lance_core.table.base import Committed
 from lance_core.tasks import operation_merge
 from lance_core.tasks.driver import TableRef, WriteOptions, run_change, run_over_partitions
 from lance_core.tasks.partial_results import PartialResults

@@ -32,10 +32,9 @@ from lance_core.format.operations import Append, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.table.committed import Committed
+from lance_core.table.base import Audit, Committed, WriteOptions
 from lance_core.table.rows import REPLACE_WHERE_VERB
 from lance_core.table.table import STORAGE_VERSION, audit_of, committed_of
-from lance_core.table.write_options import Audit, WriteOptions
 from lance_core.tasks import remote_errors
 from lance_core.tasks.driver import TableRef
 from lance_core.tasks.version_stamp import VersionStamp

@@ -22,7 +22,7 @@ from lance_core.coordination import idempotency
 from lance_core.errors import InvalidInput, NotFound, RetryableConflict, StorageError
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.table.committed import Committed
+from lance_core.table.base import Committed
 from lance_core.table.table import committed_of
 from lance_core.tasks.rows.write import FileLimits, PlannedWrite, begin_append, begin_overwrite, collect_fragments
 from lance_core.tasks.rows.write_handle import WriteHandle, combine_results

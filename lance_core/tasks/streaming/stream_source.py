@@ -32,8 +32,15 @@ from lance_core.tasks.streaming.stream_partitions import (
 )
 from lance_core.validation import check_timestamp
 from lance_core.versions import version_hint
-from lance_core.versions.snapshot import Snapshot, format_ranges, list_versions, load_at, load_latest, load_transaction
-from lance_core.versions.table_id import table_id
+from lance_core.versions.snapshot import (
+    Snapshot,
+    format_ranges,
+    list_versions,
+    load_at,
+    load_latest,
+    load_transaction,
+    table_id,
+)
 
 _VERSIONS_CACHED, _SNAPSHOTS_CACHED = 1024, 2
 _NO_END = 1 << 62

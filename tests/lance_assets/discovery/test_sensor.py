@@ -18,7 +18,7 @@ from lance_assets.discovery.leader import elect_leader
 from lance_assets.discovery.pending_versions import RUN_WAIT_MAX
 from lance_assets.discovery.reconcile import OpenedTable
 from lance_assets.discovery.sensor import Cursor, discovery_sensor
-from lance_assets.ledger.incarnations import incarnation_of
+from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.recording_claims import TICK_CLAIM_LIFETIME, claim_partitions
 from lance_core import Corrupt, InvalidInput, Table

@@ -5,7 +5,7 @@ from uuid import uuid4
 import dagster as dg
 import pytest
 
-from lance_assets.provenance.run_intents import logical_run_id, partition_intent, run_intent
+from lance_assets.provenance.run_provenance import logical_run_id, partition_intent, run_intent
 
 OK, FAILED, CANCELED = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED
 

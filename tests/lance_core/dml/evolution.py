@@ -13,7 +13,7 @@ import pyarrow as pa
 from lance_core import Table
 from lance_core.format import field_ids, index_metadata
 from lance_core.format._pb import table_pb2
-from lance_core.table.committed import Committed
+from lance_core.table.base import Committed
 
 LINEAGE = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
 POINT = pa.struct([("x", pa.int64()), ("y", pa.string())])

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
-from lance_core.table.committed import Committed
-from lance_core.versions.table_id import TABLE_ID
+from lance_core.format.config_keys import TABLE_ID
+from lance_core.table.base import Committed
 from tests.lance_core.dml.evolution import Pair, altered, pair
 
 

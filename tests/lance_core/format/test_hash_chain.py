@@ -2,10 +2,10 @@
 
 import pytest
 
-from lance_core.format import hash_chain
+from lance_core.format import manifest
 from lance_core.format._pb import transaction_pb2
-from lance_core.format.hash_chain import PARENT, PARENT_BYTES_MAX, ParentHash
 from lance_core.format.ids import Version
+from lance_core.format.manifest import PARENT, PARENT_BYTES_MAX, ParentHash
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
 
@@ -44,4 +44,4 @@ def test_it_is_as_small_as_it_says() -> None:
     longest = ParentHash(Version(2**63 - 1), DIGEST)
     told = Transaction(Version(1), "uuid", Append(()), {}, longest)
     assert len(told.encode()) - len(bare.encode()) < PARENT_BYTES_MAX
-    assert hash_chain.ParentHash.of(str(longest)) == longest
+    assert manifest.ParentHash.of(str(longest)) == longest

@@ -1,17 +1,26 @@
-"""Run intents: the idempotency key of a write, which stays the same across Dagster's retries.
+"""Run provenance: the intent and the transaction properties with which a Dagster run writes a version.
 
-The core commits at most one version per intent (`intent=`). This module decides which attempts share an intent. The
-retry of a step keeps its run. A retried or re-executed run is a new run that continues its parent and keeps the intent.
-To run again what succeeded is a new intent. The record of an intent is stored inside its table, so the location is not
-part of the intent: a table that is moved or copied keeps its records.
+Intents: the core commits at most one version per intent (`intent=`), the idempotency key of a write. This module
+decides which attempts share an intent. The retry of a step keeps its run. A retried or re-executed run is a new run
+that continues its parent and keeps the intent. To run again what succeeded is a new intent. The record of an intent is
+stored inside its table, so the location is not part of the intent: a table that is moved or copied keeps its records.
+
+Properties: they lead from a run to its versions, and from a version to its run, asset and inputs, also without access
+to Dagster.
 """
+
+import json
+from collections.abc import Iterable
 
 import dagster as dg
 
+from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, INPUTS, INTENT, PARTITION, RUN_ID, group_inputs
 from lance_core import PERMANENT_PREFIX
 
 _PARENTS_MAX = 1000
 _PARENT = "dagster/parent_run_id"
+_LOCATION_TAG = "dagster/code_location"
+"""Run tag that the webserver and the daemon set on the runs they launch."""
 
 
 def run_intent(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.AssetKey, partition: str | None) -> str:
@@ -48,3 +57,17 @@ def logical_run_id(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
 
 def _is_retry(run: dg.DagsterRun) -> bool:
     return run.tags.get("dagster/is_resume_retry") == "true" or "dagster/retry_number" in run.tags
+
+
+def properties_of_run(
+    run: dg.DagsterRun, key: dg.AssetKey, partition: str | None, intent: str, inputs: Iterable[tuple[str, int]]
+) -> dict[str, str]:
+    """Return the properties of a version that `run` writes for the asset `key` after reading `inputs`."""
+    properties = {RUN_ID: run.run_id, ASSET_KEY: key.to_user_string(), INTENT: intent}
+    if partition is not None:
+        properties[PARTITION] = partition
+    if location := run.tags.get(_LOCATION_TAG):
+        properties[CODE_LOCATION] = location
+    if by_table := group_inputs(inputs):
+        properties[INPUTS] = json.dumps(by_table, sort_keys=True)
+    return properties

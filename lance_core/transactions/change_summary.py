@@ -1,5 +1,8 @@
-"""Change statistics: how many rows a change added and removed, and which files it wrote. The numbers are for users
-and for the ledger; no commit decision uses them.
+"""Change summary: what a version did in the words of a user, how many rows it added and removed, which files it wrote.
+
+An action is a word such as "upsert" where the format's operation is Update: the writer's verb is recorded with the
+transaction, and the action of a version of another engine follows from the operation. The summary is for users and for
+the ledger; no commit decision uses it.
 """
 
 from collections.abc import Sequence
@@ -11,9 +14,31 @@ from lance_core.format.ids import FragmentId
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Operation
+from lance_core.format.transaction import Transaction
 
 _NO_ROWS = (op.CreateIndex, op.DataReplacement, op.Merge, op.Project, op.ReserveFragments, op.Rewrite, op.UpdateConfig)
 """Operations that move rows or touch none, so that they add and remove none."""
+
+UNKNOWN = "unknown"
+_BY_VERB = {
+    "overwrite of a slice": "replace where",
+    "set_config": "set config",
+}
+_BY_OPERATION: dict[str, str] = {
+    op.Append.name: "append",
+    op.DataReplacement.name: "replace columns",
+    op.Delete.name: "delete",
+    op.Merge.name: "change schema",
+    op.Overwrite.name: "overwrite",
+    op.Project.name: "change schema",
+    op.ReserveFragments.name: "reserve ids",
+    op.Restore.name: "restore",
+    op.Rewrite.name: "compact",
+    op.Update.name: "update",
+    op.UpdateBases.name: "add base paths",
+    op.UpdateConfig.name: "change settings",
+    op.UpdateMemWalState.name: "update MemWAL",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +121,28 @@ def _paths_of(fragments: Sequence[Fragment], base: Manifest | None) -> set[str]:
 
 def _live_rows(manifest: Manifest | None) -> dict[FragmentId, int]:
     return {} if manifest is None else {fragment.id: fragment.live_rows for fragment in manifest.fragments}
+
+
+def action_of(transaction: Transaction | None, *, is_first: bool) -> str:
+    """Return what the transaction did. `is_first` says that it committed the first version of a table.
+
+    >>> from lance_core.format.ids import Version
+    >>> action_of(Transaction(Version(0), "uuid", op.Append(())), is_first=True)
+    'create'
+    >>> action_of(Transaction(Version(3), "uuid", op.Update(), verb="upsert"), is_first=False)
+    'upsert'
+    """
+    if transaction is None:
+        return UNKNOWN
+    operation = transaction.operation
+    if isinstance(operation, op.Clone):
+        return "create branch" if operation.branch_name else "clone"
+    if is_first and isinstance(operation, op.Append | op.Overwrite):
+        return "create"
+    if isinstance(operation, op.ReserveFragments):  # a compaction commits it first, under its own verb
+        return _BY_OPERATION[operation.name]
+    if transaction.verb is not None and transaction.verb.isprintable() and not transaction.verb.startswith("commit "):
+        return _BY_VERB.get(transaction.verb, transaction.verb.replace("_", " "))
+    if isinstance(operation, op.CreateIndex):
+        return "create index" if operation.new else "drop index"
+    return _BY_OPERATION.get(operation.name, operation.name)

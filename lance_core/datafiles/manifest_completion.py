@@ -1,9 +1,17 @@
-"""Row lineage: moves row ids and row versions that a fragment stores in an external file into the manifest.
+"""Manifest completion: reads what a manifest leaves to its files, once, when a version is opened.
 
-The format defines external lineage, but no release of the reference implementation writes or reads it. This package
-resolves it once, when a version is opened; later commits store all of it in the manifest.
+All readers of the version use the completed manifest, and later commits store all of it.
+
+Row counts: releases before 0.8.x did not sign their manifests. The older ones counted neither rows nor deleted rows.
+The last of them, when they continued such a table, recorded the remaining rows as all rows, and so counted deletions
+twice. Every count of an unsigned manifest is therefore read from the files.
+
+Row lineage: the format lets a fragment store row ids and row versions in an external file, but no release of the
+reference implementation writes or reads that. They move into the manifest.
 """
 
+from lance_core.datafiles.codec import DataCodec
+from lance_core.datafiles.fragment_reader import count_file_rows, read_deletions
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format import framing, naming
 from lance_core.format.external_lineage import (
@@ -19,6 +27,30 @@ from lance_core.limits import LINEAGE_BYTES, LINEAGE_BYTES_TOGETHER
 from lance_core.storage.store import Store
 
 OFFSET_MAX = 2**48
+"""Largest offset of lineage in an external file."""
+
+
+def with_counts(store: Store, codec: DataCodec, manifest: Manifest) -> Manifest:
+    """Return the manifest with correct counts; unchanged if it is signed."""
+    if manifest.has_writer:
+        return manifest
+    return manifest.with_fragments(
+        fragment.with_counts(_physical_rows(store, codec, fragment, manifest.path), _deleted_rows(store, fragment))
+        for fragment in manifest.fragments
+    )
+
+
+def _physical_rows(store: Store, codec: DataCodec, fragment: Fragment, path: str) -> int:
+    if not fragment.files:
+        raise Corrupt(
+            f"fragment {fragment.id} has no files in which its rows could be counted", path=path, field="fragments"
+        )
+    return count_file_rows(store, codec, fragment.files[0])
+
+
+def _deleted_rows(store: Store, fragment: Fragment) -> int:
+    vector = read_deletions(store, fragment)
+    return len(vector) if vector else 0
 
 
 def with_lineage(store: Store, manifest: Manifest) -> Manifest:
@@ -37,9 +69,8 @@ def with_lineage(store: Store, manifest: Manifest) -> Manifest:
         )
     sizes = [file.size for fragment in manifest.fragments for file in lineage_files(fragment)]
     LINEAGE_BYTES.check(max(sizes, default=0), path=f"a fragment of {manifest.path}")
-    LINEAGE_BYTES_TOGETHER.check(
-        sum(sizes), path=manifest.path
-    )  # many fragments may reference one file, and each gets a copy
+    # Many fragments may reference one file, and each gets a copy.
+    LINEAGE_BYTES_TOGETHER.check(sum(sizes), path=manifest.path)
     return manifest.with_fragments(_inline_lineage(store, fragment, manifest.path) for fragment in manifest.fragments)
 
 
