@@ -19,6 +19,7 @@ from lance_core.errors import InvalidInput
 from lance_core.expressions import engine, engine_batches
 from lance_core.expressions.aggregation import FUNCTIONS, Aggregation, Measure
 from lance_core.expressions.compiled import Compiled, compile_expr
+from lance_core.expressions.cost_limits import check_text
 from lance_core.expressions.engine import EngineError
 from lance_core.expressions.error_messages import error_for, invalid_expression_error
 from lance_core.expressions.literal_coercion import InvalidExpression
@@ -63,6 +64,7 @@ class AggregateQuery:
         """
         if not isinstance(sql, str):
             raise InvalidInput(f"{_WHAT} is {sql!r}; write it as a SQL string: select count(*) from {TABLE_NAME}")
+        check_text(_WHAT, sql)
         aliases = engine_batches.find_case_aliases(sql, schema)
         try:
             plan, result_schema = engine.plan_query(sql, TABLE_NAME, engine_batches.engine_schema(schema, aliases))

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInput
 from lance_core.expressions import engine, engine_batches
+from lance_core.expressions.cost_limits import BATCH_BYTES_MAX, NOTHING, Size, check_cost, check_text
 from lance_core.expressions.engine import EngineError
 from lance_core.expressions.error_messages import error_for, evaluation_error, invalid_expression_error
 from lance_core.expressions.literal_coercion import InvalidExpression
@@ -20,9 +21,6 @@ from lance_core.expressions.resolve import check_supported, columns_in, is_simpl
 
 if TYPE_CHECKING:
     from datafusion import Expr
-
-MAX_SQL_LENGTH = 4_000_000
-MAX_OPERATORS = 2_000  # the engine recurses for each operator; 10,000 overflow the stack of the process
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +34,8 @@ class Compiled:
     type: pa.DataType
     relation: str | None = None
     """Name of the table in the expression, if it is part of a query."""
+    made: Size = NOTHING
+    """Bound for what the functions of the expression make, apart from small values."""
 
     @property
     def expr(self) -> "Expr":
@@ -53,16 +53,7 @@ def compile_sql(what: str, sql: str, schema: pa.Schema, *, cast_to: pa.DataType 
         raise InvalidInput(f"{what} is {sql!r}; write it as a SQL string: a number as '5', a string as \"'five'\"")
     if not sql.strip():
         raise InvalidInput(f"{what} is empty; write a condition over columns, or leave it out")
-    if len(sql) > MAX_SQL_LENGTH:
-        raise InvalidInput(
-            f"{what} has {len(sql):,} characters, and at most {MAX_SQL_LENGTH:,} are supported; join with a table "
-            "instead"
-        )
-    if (count := engine_batches.count_operators(sql)) > MAX_OPERATORS:
-        raise InvalidInput(
-            f"{what} has {count:,} operators (AND, OR, arithmetic), and at most {MAX_OPERATORS:,} are supported; write "
-            "long lists as `x IN (...)`"
-        )
+    check_text(what, sql)
     aliases = engine_batches.find_case_aliases(sql, schema)
     shown_schema = engine_batches.engine_schema(schema, aliases)
     try:
@@ -89,6 +80,7 @@ def compile_expr(
     """Compile a resolved expression: cast, simplify, check and serialize it. `relation` is its name for the table."""
     shown_schema = engine_batches.engine_schema(schema, aliases)
     try:
+        made = check_cost(expr)
         if (
             cast_to is not None
             and engine.type_of(expr, shown_schema, relation) != cast_to
@@ -102,7 +94,7 @@ def compile_expr(
         names = _column_names(expr, aliases)
         if expr.variant_name() == "Column":
             return Compiled(sql, engine.encode(expr), names, schema.field(names[0][1]).type, relation)
-        return Compiled(sql, engine.encode(expr), names, engine.type_of(expr, shown_schema, relation), relation)
+        return Compiled(sql, engine.encode(expr), names, engine.type_of(expr, shown_schema, relation), relation, made)
     except InvalidExpression as error:
         raise invalid_expression_error(what, sql, str(error)) from error
     except EngineError as error:
@@ -150,10 +142,22 @@ def _evaluate(what: str, compiled: Mapping[str, Compiled], batches: Sequence[pa.
     try:
         (relation,) = {expression.relation for expression in compiled.values()}
         exprs = {name: expression.expr for name, expression in compiled.items()}
-        return engine.evaluate(exprs, shown, relation)
+        slices = _slices(shown, sum((expression.made for expression in compiled.values()), NOTHING))
+        results = [engine.evaluate(exprs, part, relation) for part in slices]
     except EngineError as error:
         sql = ", ".join(expression.sql for expression in compiled.values())
         raise evaluation_error(what, sql, str(error)) from error
+    return results[0] if len(results) == 1 else tuple(map(pa.concat_arrays, zip(*results, strict=True)))
+
+
+def _slices(batches: Sequence[pa.RecordBatch], made: Size) -> list[Sequence[pa.RecordBatch]]:
+    """Divide batches so that what the functions make of each part stays below `BATCH_BYTES_MAX`, if a row allows it."""
+    rows = sum(batch.num_rows for batch in batches)
+    total = made.of_rows(rows, sum(batch.nbytes for batch in batches))
+    if total <= BATCH_BYTES_MAX:
+        return [batches]
+    step = max(1, int(rows * BATCH_BYTES_MAX / total))
+    return [[batch.slice(start, step)] for batch in batches for start in range(0, max(1, batch.num_rows), step)]
 
 
 def can_be_null(compiled: Compiled, schema: pa.Schema) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
+from lance_core.expressions.cost_limits import QUOTED
 from lance_core.expressions.engine import JSON_ENGINE_TYPE, JSON_FIELD_NAME
 from lance_core.format.logical_types import is_json
 
@@ -23,13 +24,11 @@ METADATA_COLUMNS = pa.schema(
         pa.field("_row_last_updated_at_version", pa.uint64()),
     ]
 )
-_QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`")
 _WORD = re.compile(r"\w+")
 _TIME_INDEPENDENT_WORDS = frozenset({"and", "or", "not", "in", "is", "null", "like", "between", "true", "false"})
 _CLOCK_FUNCTIONS = frozenset(
     {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp", "now", "today"}
 )
-_OPERATOR = re.compile(r"\b(?:and|or)\b|[\w)\]]\s*[-+*/%|&^]", re.IGNORECASE)
 
 
 def with_metadata_columns(schema: pa.Schema) -> pa.Schema:
@@ -41,17 +40,12 @@ def with_metadata_columns(schema: pa.Schema) -> pa.Schema:
 
 def find_case_aliases(sql: str, schema: pa.Schema) -> dict[str, str]:
     """Return the words of the SQL that name a column in another case, each with the first column that matches."""
-    return match_ignoring_case(set(_WORD.findall(_QUOTED.sub(" ", sql))) - set(schema.names), schema)
-
-
-def count_operators(sql: str) -> int:
-    """Return the number of operators in the SQL, an upper bound for the depth of its tree."""
-    return len(_OPERATOR.findall(_QUOTED.sub("x", sql)))
+    return match_ignoring_case(set(_WORD.findall(QUOTED.sub(" ", sql))) - set(schema.names), schema)
 
 
 def is_time_independent(sql: str, schema: pa.Schema) -> bool:
     """Return whether the SQL certainly means the same at any time: all its words are columns or plain operators."""
-    words = {word.lower() for word in _WORD.findall(_QUOTED.sub(" ", sql)) if not word.isdigit()}
+    words = {word.lower() for word in _WORD.findall(QUOTED.sub(" ", sql)) if not word.isdigit()}
     return words.isdisjoint(_CLOCK_FUNCTIONS) and words <= _TIME_INDEPENDENT_WORDS | {
         name.lower() for name in schema.names
     }

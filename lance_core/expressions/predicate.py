@@ -122,7 +122,10 @@ class Predicate:
         names = tuple(pair for pair in self.compiled.names if pair[0] in columns)
         fields = pa.schema([self.schema.field(name) for name, _ in names])
         return Predicate(
-            Compiled(display_text(expr), engine.encode(expr), names, pa.bool_(), self.compiled.relation), fields
+            Compiled(
+                display_text(expr), engine.encode(expr), names, pa.bool_(), self.compiled.relation, self.compiled.made
+            ),
+            fields,
         )
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lance_core.expressions import engine
+from lance_core.expressions.cost_limits import check_cost
 from lance_core.expressions.json_functions import FUNCTIONS, UnsupportedPath, parse_path
 from lance_core.expressions.literal_coercion import InvalidExpression, coerce_literal
 
@@ -90,7 +91,11 @@ def is_simplified(expr: "Expr", schema: pa.Schema) -> bool:
 
 
 def check_supported(expr: "Expr") -> None:
-    """Raise `InvalidExpression` for an expression that a predicate or a projection must not contain."""
+    """Raise `InvalidExpression` for an expression that a predicate or a projection must not contain.
+
+    The cost comes first: a walk over the operands of a CASE visits the tested expression once for each branch.
+    """
+    check_cost(expr)
     for part in walk_expr(expr):
         variant = part.variant_name()
         if description := _UNSUPPORTED.get(variant):

@@ -24,6 +24,7 @@ from lance_core.expressions.aggregate_queries import (
     unknown_table_error,
 )
 from lance_core.expressions.compiled import Compiled, compile_expr
+from lance_core.expressions.cost_limits import check_text
 from lance_core.expressions.engine import EngineError
 from lance_core.expressions.error_messages import error_for, invalid_expression_error
 from lance_core.expressions.literal_coercion import InvalidExpression
@@ -60,6 +61,7 @@ class RowQuery:
 
         Raise an `InvalidInput` that says what is wrong, or which part cannot be computed row by row.
         """
+        check_text(_WHAT, sql)
         aliases = engine_batches.find_case_aliases(sql, schema)
         try:
             plan, result = engine.plan_query(sql, TABLE_NAME, engine_batches.engine_schema(schema, aliases))
@@ -123,6 +125,7 @@ def _is_case_duplicate(projection: Compiled, name: str, sql: str, aliases: Mappi
 
 def is_aggregate_query(sql: str, schema: pa.Schema) -> bool:
     """Return whether the query has aggregates or DISTINCT, so that `AggregateQuery` handles it."""
+    check_text(_WHAT, sql)
     aliases = engine_batches.find_case_aliases(sql, schema)
     try:
         plan, _result = engine.plan_query(sql, TABLE_NAME, engine_batches.engine_schema(schema, aliases))
