@@ -30,7 +30,7 @@ AZURITE := .tools/azurite/node_modules/.bin/azurite-blob
 NODE := .tools/node
 INSTALL_LOG := .tools/install.log
 
-.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs damage golden interop check fmt bench protos lock wheel clean
+.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs damage golden interop check fmt bench bench-smoke protos lock wheel clean
 
 help: ## list the targets
 	@echo 'usage: make <target>'
@@ -85,6 +85,9 @@ interop: $(STAMP) ## run random table histories by pylance and by us (N=5000 SEE
 
 bench: $(STAMP) ## run the benchmarks against peers (ARGS="name" for one workload)
 	@$(PYTHON) -m benchmarks $(ARGS)
+
+bench-smoke: $(STAMP) ## run every benchmark workload at its smallest scale, and compare what the systems did (2 min)
+	@BENCHMARKS=all $(PYTHON) -m pytest tests/benchmarks $(ARGS)
 
 protos: $(STAMP) ## generate lance_core/format/_pb from protos/
 	$(PYTHON) tools/protos.py

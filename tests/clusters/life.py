@@ -312,17 +312,13 @@ STEPS: tuple[Step, ...] = (
 )
 
 
-def run_lifecycle(
-    spark: SparkSession, uri: str, reference_uri: str, options: Options = None, only: list[str] | None = None
-) -> dict[str, float]:
+def run_lifecycle(spark: SparkSession, uri: str, reference_uri: str, options: Options = None) -> dict[str, float]:
     """Run the steps and return the seconds that each step took."""
     stage = Stage(spark, uri, reference_uri, options)
     Table.create(uri, rows(0, 1000), max_rows_per_file=100, storage_options=options, durable=False)
     Table.create(reference_uri, rows(0, 1000), max_rows_per_file=100, durable=False)
     seconds = {}
     for step in STEPS:
-        if only is not None and step.__name__ not in only:
-            continue
         start = datetime.now(UTC)
         step(stage)
         seconds[step.__name__] = (datetime.now(UTC) - start).total_seconds()

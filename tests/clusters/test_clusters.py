@@ -1,7 +1,7 @@
 """Operations on real clusters: failing and killed executor processes, Spark Connect, killed drivers, and S3.
 
-`make test` runs a slice, `make clusters` everything. Each deployment is started for the tests of this module that need
-it, one at a time, since each takes gigabytes.
+`make test` kills one executor and one driver and interrupts one job, `make clusters` runs everything. Each deployment
+is started for the tests of this module that need it, one at a time, since each takes gigabytes.
 """
 
 import os
@@ -24,18 +24,11 @@ from tests.lance_core.storage.chaos import between
 from tests.lance_core.storage.servers import s3
 
 EVERYTHING = os.environ.get("CLUSTERS") == "all"
-LIFECYCLES = [("connect", "s3", 0.0)]
+LIFECYCLES = [(place, "disk", 0.0) for place in DEPLOYMENTS]
+LIFECYCLES += [("connect", "s3", 0.0), ("local", "s3", 0.05), ("local_cluster", "s3", 0.0), ("standalone", "s3", 0.05)]
+FAULTS = [("append", "kill")]
 if EVERYTHING:
-    LIFECYCLES += [(place, "disk", 0.0) for place in DEPLOYMENTS]
-    LIFECYCLES += [("local", "s3", 0.05), ("local_cluster", "s3", 0.0), ("standalone", "s3", 0.05)]
-SLICE = [
-    ("append", "kill"),
-    ("delete", "fail"),
-    ("map_columns", "straggle"),
-    ("stream", "kill"),
-    ("build_index", "kill"),
-]
-FAULTS = [(verb, how) for verb in faults.VERBS for how in ("fail", "kill", "straggle")] if EVERYTHING else SLICE
+    FAULTS = [(verb, how) for verb in faults.VERBS for how in ("fail", "kill", "straggle")]
 DRIVER_KILLS = [("local", "append", "after the version")]
 if EVERYTHING:
     DRIVER_KILLS = [
@@ -53,8 +46,6 @@ if EVERYTHING:
         )  # the data source is committed by a process of Spark's own
         for point in ("before the version", "after the version")
     ]
-SLOW = ("check_data_source", "check_stream", "check_stream_upsert")
-"""Spark starts processes for each step of a data source; other tests run these steps on fewer rows."""
 SEED = 7
 pytestmark = pytest.mark.timeout(600)
 
@@ -98,29 +89,6 @@ def places() -> Iterator[RunningDeployment]:
         found.stack.close()
 
 
-@pytest.mark.parametrize(("place", "store", "faulty"), LIFECYCLES)
-def test_each_verb_does_what_one_process_does(
-    places: RunningDeployment, place: str, store: str, faulty: float, tmp_path: Path
-) -> None:
-    """Compare the tables of Spark and of one process. `faulty` is the fraction of store requests with a fault. Only
-    the call passes credentials; no process has them in its environment."""
-    driver, alone = places.driver(place), str(tmp_path / "alone")
-    if store == "disk":
-        uri = str(tmp_path / "table")
-        driver.run_scene(life.run_lifecycle, uri=uri, reference_uri=alone)
-        assert lance.dataset(uri).count_rows() == Table.open(uri).count_rows() > 0
-        return
-    with s3() as server, between(server.endpoint, of_a_store(faulty, SEED)) as chaos:
-        bucket = server.bucket()
-        uri, quiet = f"{bucket.uri}/table", dict(bucket.options)
-        options = {**quiet, "aws_endpoint": chaos.endpoint, "timeout": "2s", "client_max_retries": "20"}
-        only = None if EVERYTHING else [step.__name__ for step in life.STEPS if step.__name__ not in SLOW]
-        driver.run_scene(life.run_lifecycle, uri=uri, reference_uri=alone, options=options, only=only)
-        rows = lance.dataset(uri, storage_options=quiet).count_rows()
-        assert rows == Table.open(uri, storage_options=quiet).count_rows() > 0
-        assert sum(fault is not None for _, _, fault in chaos.seen) >= 100 * faulty
-
-
 @pytest.mark.parametrize("place", ["connect", "local", "standalone"] if EVERYTHING else ["connect"])
 def test_a_driver_that_is_interrupted_ends_its_work(places: RunningDeployment, place: str, tmp_path: Path) -> None:
     assert (
@@ -138,24 +106,6 @@ def test_a_task_that_is_lost_costs_files_and_no_rows(
     places.driver("standalone").run_scene(
         faults.run_verb_with_fault, uri=uri, verb=verb, how=how, marker=mark, leaves=leaves
     )
-
-
-def test_a_killed_driver_has_its_columns_finished_by_the_next(places: RunningDeployment, tmp_path: Path) -> None:
-    uri, calls, mark = (str(tmp_path / name) for name in ("table", "calls", "mark"))
-    place, fragment = "standalone" if EVERYTHING else "local", 5
-    with places.own_driver(place) as driver, pytest.raises(DriverEnded):
-        driver.run_scene(killed.die_while_mapping, uri=uri, calls=calls, marker=mark, fragment=fragment)
-    recorded = {int(path.stem.rpartition("-")[2]) for path in Path(uri, "_lance_assets/work").rglob("fragment-*")}
-    assert fragment in recorded
-    assert Table.open(uri).version == 1
-    first = fragments_in(calls)
-    Path(calls).unlink()
-    with places.own_driver(place) as driver:
-        assert driver.run_scene(killed.resume_mapping, uri=uri, calls=calls) == 2
-    then = fragments_in(calls)
-    assert not then & recorded
-    assert first | then == set(range(10))
-    faults.check_table(uri, "map_columns", leaves=None)  # running tasks were killed, or had just written a file
 
 
 def fragments_in(calls: str) -> set[int]:
@@ -178,7 +128,47 @@ def test_a_killed_driver_and_the_same_again_are_one_version(
     faults.check_table(uri, verb, leaves=not committed or verb in faults.STAGED)
 
 
-if EVERYTHING:  # the slice of `make test` is tests/lance_core/tasks/test_many_fragments.py
+if EVERYTHING:
+
+    @pytest.mark.parametrize(("place", "store", "faulty"), LIFECYCLES)
+    def test_each_verb_does_what_one_process_does(
+        places: RunningDeployment, place: str, store: str, faulty: float, tmp_path: Path
+    ) -> None:
+        """Compare the tables of Spark and of one process. `faulty` is the fraction of store requests with a fault. Only
+        the call passes credentials; no process has them in its environment."""
+        driver, alone = places.driver(place), str(tmp_path / "alone")
+        if store == "disk":
+            uri = str(tmp_path / "table")
+            driver.run_scene(life.run_lifecycle, uri=uri, reference_uri=alone)
+            assert lance.dataset(uri).count_rows() == Table.open(uri).count_rows() > 0
+            return
+        with s3() as server, between(server.endpoint, of_a_store(faulty, SEED)) as chaos:
+            bucket = server.bucket()
+            uri, quiet = f"{bucket.uri}/table", dict(bucket.options)
+            options = {**quiet, "aws_endpoint": chaos.endpoint, "timeout": "2s", "client_max_retries": "20"}
+            driver.run_scene(life.run_lifecycle, uri=uri, reference_uri=alone, options=options)
+            rows = lance.dataset(uri, storage_options=quiet).count_rows()
+            assert rows == Table.open(uri, storage_options=quiet).count_rows() > 0
+            assert sum(fault is not None for _, _, fault in chaos.seen) >= 100 * faulty
+
+    def test_a_killed_driver_has_its_columns_finished_by_the_next(places: RunningDeployment, tmp_path: Path) -> None:
+        uri, calls, mark = (str(tmp_path / name) for name in ("table", "calls", "mark"))
+        place, fragment = "standalone", 5
+        with places.own_driver(place) as driver, pytest.raises(DriverEnded):
+            driver.run_scene(killed.die_while_mapping, uri=uri, calls=calls, marker=mark, fragment=fragment)
+        recorded = {int(path.stem.rpartition("-")[2]) for path in Path(uri, "_lance_assets/work").rglob("fragment-*")}
+        assert fragment in recorded
+        assert Table.open(uri).version == 1
+        first = fragments_in(calls)
+        Path(calls).unlink()
+        with places.own_driver(place) as driver:
+            assert driver.run_scene(killed.resume_mapping, uri=uri, calls=calls) == 2
+        then = fragments_in(calls)
+        assert not then & recorded
+        assert first | then == set(range(10))
+        faults.check_table(uri, "map_columns", leaves=None)  # running tasks were killed, or had just written a file
+
+    # `make test` plans for many fragments in tests/lance_core/tasks/test_many_fragments.py.
 
     def test_a_driver_of_little_memory_is_enough_for_many_fragments(tmp_path: Path) -> None:
         """Every operation but `map_columns` fits into a small driver. The memory of a task is not the driver's, so
