@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import dagster as dg
 import lance
@@ -228,7 +229,10 @@ def test_a_run_that_goes_on_for_one_that_failed_computes_what_is_left(
         (float("nan"), "cast('nan' as double)"),
         (date(2026, 1, 2), "date '2026-01-02'"),
         (datetime(2026, 1, 2, 3, 4, 5, 6), "timestamp '2026-01-02 03:04:05.000006'"),  # noqa: DTZ001 - one without a zone
-        (datetime(2026, 1, 2, 3, tzinfo=UTC), "timestamp '2026-01-02 03:00:00+00:00'"),
+        (
+            datetime(2026, 1, 2, 3, tzinfo=UTC),
+            "arrow_cast('2026-01-02T03:00:00Z', 'Timestamp(Microsecond, Some(\"UTC\"))')",
+        ),
         (None, "null"),
     ],
 )
@@ -238,6 +242,21 @@ def test_literals_are_read_as_what_they_were(tmp_path: Path, value: object, lite
         return
     table = Table.create(str(tmp_path / "t"), pa.table({"x": [value]}))
     assert table.count_rows(f"x = {literal}") == 1
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo", "-05:00"])
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_a_moment_is_the_same_in_the_zone_of_every_column(tmp_path: Path, unit: str, zone: str) -> None:
+    """In conditions and in values, for this evaluator and pylance's, in the hour that occurs twice."""
+    moment = datetime(2026, 11, 1, 1, 30, tzinfo=ZoneInfo("America/New_York"), fold=1)
+    column = pa.array([moment - timedelta(seconds=1), moment, moment + timedelta(hours=1)], pa.timestamp("us", "UTC"))
+    table = Table.create(str(tmp_path / "t"), pa.table({"n": range(3), "at": column.cast(pa.timestamp(unit, zone))}))
+    literal = sql_literal(moment, "at")
+    for condition, found in ((f"at = {literal}", [1]), (f"at >= {literal}", [1, 2]), (f"at < {literal}", [0])):
+        assert table.to_table(filter=condition)["n"].to_pylist() == found
+        assert lance.dataset(table.uri).to_table(filter=condition)["n"].to_pylist() == found
+    updated = table.update({"at": literal}, where="n = 2").table
+    assert updated.to_table(filter=f"at = {literal}")["n"].to_pylist() == [1, 2]
 
 
 BAD: list[tuple[str, Callable[[], object]]] = [
