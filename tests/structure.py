@@ -29,6 +29,8 @@ PURE_PACKAGES = (
     "lance_core.transactions",
     "lance_assets.common.text",
     "lance_assets.io_manager.partition_predicates",
+    "lance_assets.io_manager.partition_values",
+    "lance_assets.io_manager.window_bounds",
     "lance_assets.ledger.partition_keys",
     "lance_assets.ledger.version_budget",
     "lance_assets.lineage.graph",

@@ -27,7 +27,8 @@ from lance_assets.io_manager.frames import (
     is_spark_frame,
     is_spark_frame_type,
 )
-from lance_assets.io_manager.partition_predicates import PARTITION_EXPR, partition_predicate
+from lance_assets.io_manager.partition_predicates import NO_ROWS, PARTITION_EXPR, partition_predicate
+from lance_assets.io_manager.run_partitions import input_keys, output_keys
 from lance_assets.ledger.partition_keys import version_of
 from lance_assets.ledger.version_metadata import committed_facts, metadata_of, metadata_of_retired
 from lance_assets.lineage.render import without_credentials
@@ -130,12 +131,14 @@ class LanceIOManager(dg.ConfigurableIOManager):
                 "input may set columns, version, tag and filter"
             )
         version, tag, condition = metadata.get("version"), metadata.get("tag"), metadata.get("filter")
-        keys = list(context.asset_partition_keys) if context.has_asset_partitions else []
+        keys = input_keys(context) if context.has_asset_partitions else []
         if target.is_ledger and keys and version is None and tag is None:
             version = version_of(max(keys))
         table = Table.open(target.uri, version=version, tag=tag, **target.access)
         if context.has_asset_partitions and not target.is_ledger:
-            partition = _partition_predicate(target, context.asset_partitions_def, keys, table.schema)
+            partition = _partition_predicate(
+                target, context.asset_partitions_def, keys, table.schema, context.step_context.instance
+            )
             condition = partition if condition is None else f"({partition}) and ({condition})"
         columns = metadata.get("columns")
         return Scan(table, None if columns is None else list(columns), condition)
@@ -212,6 +215,12 @@ class _Output:
 
     def write(self, frame: object) -> Committed:
         """Commit the frame as a version of the target."""
+        step = self.context.step_context
+        if step.has_asset_partitions_for_output(self.context.name) and not self.context.has_asset_partitions:
+            raise InvalidInput(
+                f"the asset {self.target.label} has partitions, but this run names none, so its rows would replace "
+                "those of every partition; launch it for a partition with a key that is not empty. Nothing was written"
+            )
         if is_spark_frame(frame):
             return self._write_with_spark(frame)  # type: ignore[arg-type]
         frame_type = frame_type_of(frame)
@@ -256,9 +265,15 @@ class _Output:
             schema = Table.open(self.target.uri, **self.target.access).schema
         except NotFound:
             schema = incoming
-        return _partition_predicate(
-            self.target, self.context.asset_partitions_def, list(self.context.asset_partition_keys), schema
-        )
+        keys, instance = output_keys(self.context), self.context.step_context.instance
+        predicate = _partition_predicate(self.target, self.context.asset_partitions_def, keys, schema, instance)
+        if predicate == NO_ROWS:
+            raise InvalidInput(
+                f"the asset {self.target.label}: no row can be in the partition {self._partition()!r}, because all "
+                "local times of its window occurred before clocks were turned back, too, and belong to the partition "
+                "of that time; write the rows there, or use a column of timestamps with a zone. Nothing was written"
+            )
+        return predicate
 
     def _options(self) -> "_OutputOptions":
         step, key = self.context.step_context, self.target.key
@@ -272,7 +287,7 @@ class _Output:
     def _partition(self) -> str | None:
         if not self.context.has_asset_partitions:
             return None
-        keys = self.context.asset_partition_keys
+        keys = output_keys(self.context)
         return keys[0] if len(keys) == 1 else f"{keys[0]}...{keys[-1]}"
 
 
@@ -282,7 +297,11 @@ class _OutputOptions(TypedDict):
 
 
 def _partition_predicate(
-    target: Target, partitions: dg.PartitionsDefinition[str], keys: Sequence[str], schema: pa.Schema
+    target: Target,
+    partitions: dg.PartitionsDefinition[str],
+    keys: Sequence[str],
+    schema: pa.Schema,
+    instance: dg.DagsterInstance,
 ) -> str:
     if target.partition_columns is None:
         raise InvalidInput(
@@ -290,7 +309,14 @@ def _partition_predicate(
             f"metadata={{{PARTITION_EXPR!r}: 'column'}}, so that a partition replaces only its own rows, or use the "
             "mode 'append'"
         )
-    return partition_predicate(partitions, keys, target.partition_columns, schema, subject=f"the asset {target.label}")
+    return partition_predicate(
+        partitions,
+        keys,
+        target.partition_columns,
+        schema,
+        subject=f"the asset {target.label}",
+        list_keys=lambda definition: definition.get_partition_keys(dynamic_partitions_store=instance),
+    )
 
 
 def _check_mode(mode: str, subject: str) -> str:

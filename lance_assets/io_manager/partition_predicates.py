@@ -1,128 +1,172 @@
 """Partition predicates: the rows that belong to partitions of an asset, as a condition in Lance SQL. Pure.
 
 The asset names the column of its partitions, `metadata={"partition_expr": "day"}`, as other tables in Dagster do; an
-asset with several dimensions names one column for each. A time window becomes a range of dates or timestamps, or its
-partition key if the column is text. Any other partition key is parsed as the type of the column. Start with
-`partition_predicate`.
+asset with several dimensions names one column for each. A time window becomes a range of dates or timestamps
+(`window_bounds.py`), or its partition key if the column is text. Any other partition key is parsed as the type of the
+column (`partition_values.py`). A row belongs to at most one partition, and a null to none
+(`001-partition-is-a-set.md`). Start with `partition_predicate`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime, time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime
 from typing import TypeAlias
 
 import dagster as dg
 import pyarrow as pa
 
 from lance_assets.common.sql_literals import quote_identifier, sql_literal
+from lance_assets.io_manager.partition_values import is_text, partition_values
+from lance_assets.io_manager.window_bounds import bound_literal, bound_value
 from lance_core import InvalidInput
 
 PARTITION_EXPR = "partition_expr"
+NO_ROWS = "false"
+"""Condition for no rows: that of no partitions, and of a window without values of the column."""
 Columns: TypeAlias = str | Mapping[str, str]
+ListKeys: TypeAlias = Callable[[dg.PartitionsDefinition[str]], Iterable[str]]
+_Bound: TypeAlias = datetime | date
 
 
 def partition_predicate(
-    partitions: dg.PartitionsDefinition[str], keys: Sequence[str], columns: Columns, schema: pa.Schema, *, subject: str
+    partitions: dg.PartitionsDefinition[str],
+    keys: Sequence[str],
+    columns: Columns,
+    schema: pa.Schema,
+    *,
+    subject: str,
+    list_keys: ListKeys = lambda partitions: partitions.get_partition_keys(),
 ) -> str:
     """Return the condition for the rows of these partitions.
 
-    `columns` is the asset's `partition_expr`, and `subject` names the asset in messages.
+    `columns` is the asset's `partition_expr`, and `subject` names the asset in messages. `list_keys` returns the keys
+    that a definition has now; dynamic ones are in Dagster's instance. Raise `InvalidInput` if the rows of one of these
+    partitions would be those of another one, too.
     """
     if not keys:
-        return "false"
+        return NO_ROWS
     if not isinstance(partitions, dg.MultiPartitionsDefinition):
         if not isinstance(columns, str):
             raise InvalidInput(f"{subject} has partitions of one dimension, so its {PARTITION_EXPR} must be one column")
-        return _dimension_predicate(partitions, keys, _partition_field(columns, schema, subject), subject)
+        return _dimension_predicate(partitions, keys, _partition_field(columns, schema, subject), list_keys, subject)
     if not isinstance(columns, Mapping) or set(columns) != set(partitions.partition_dimension_names):
         names = dict.fromkeys(partitions.partition_dimension_names, "...")
         raise InvalidInput(
             f"{subject} has partitions of several dimensions, so its {PARTITION_EXPR} must name a column for each: "
             f"{names}"
         )
+    return _multi_predicate(partitions, keys, columns, schema, list_keys, subject)
+
+
+def _multi_predicate(
+    partitions: dg.MultiPartitionsDefinition,
+    keys: Sequence[str],
+    columns: Mapping[str, str],
+    schema: pa.Schema,
+    list_keys: ListKeys,
+    subject: str,
+) -> str:
     dimensions = {dimension.name: dimension.partitions_def for dimension in partitions.partitions_defs}
-    return " or ".join(
-        "("
-        + " and ".join(
-            _dimension_predicate(
-                dimensions[name], [dimension_key], _partition_field(columns[name], schema, subject), subject
-            )
-            for name, dimension_key in _keys_by_dimension(partitions, key).items()
-        )
-        + ")"
+    conditions: dict[tuple[str, str], str] = {}
+
+    def condition_of(name: str, key: str) -> str:
+        if (name, key) not in conditions:
+            field = _partition_field(columns[name], schema, subject)
+            conditions[name, key] = _dimension_predicate(dimensions[name], [key], field, list_keys, subject)
+        return conditions[name, key]
+
+    cells = [
+        [
+            condition_of(name, part)
+            for name, part in partitions.get_partition_key_from_str(key).keys_by_dimension.items()
+        ]
         for key in keys
-    )
-
-
-def _keys_by_dimension(partitions: dg.MultiPartitionsDefinition, key: str) -> Mapping[str, str]:
-    return partitions.get_partition_key_from_str(key).keys_by_dimension
+    ]
+    return " or ".join(f"({' and '.join(cell)})" for cell in cells if NO_ROWS not in cell) or NO_ROWS
 
 
 def _dimension_predicate(
-    partitions: dg.PartitionsDefinition[str], keys: Sequence[str], field: pa.Field, subject: str
+    partitions: dg.PartitionsDefinition[str],
+    keys: Sequence[str],
+    field: pa.Field,
+    list_keys: ListKeys,
+    subject: str,
 ) -> str:
     """Return the condition for partitions of one dimension."""
     name = quote_identifier(field.name)
-    if isinstance(partitions, dg.TimeWindowPartitionsDefinition) and not _is_text(field.type):
-        windows = [partitions.time_window_for_partition_key(key) for key in keys]
-        ranges = _merge_adjacent(sorted((window.start, window.end) for window in windows))
-        conditions = [
-            f"{name} >= {_window_bound(start, field, subject)} and {name} < {_window_bound(end, field, subject)}"
-            for start, end in ranges
-        ]
-        return conditions[0] if len(conditions) == 1 else " or ".join(f"({condition})" for condition in conditions)
-    values = ", ".join(sql_literal(_key_value(key, field, subject), field.name) for key in keys)
-    return f"{name} = {values}" if len(keys) == 1 else f"{name} in ({values})"
+    if isinstance(partitions, dg.TimeWindowPartitionsDefinition):
+        if not is_text(field.type):
+            return _window_predicate(partitions, keys, field, subject)
+        literals = [sql_literal(key, field.name) for key in keys]
+    else:
+        literals = partition_values(keys, field, lambda: list_keys(partitions), subject=subject)
+    return f"{name} = {literals[0]}" if len(literals) == 1 else f"{name} in ({', '.join(literals)})"
 
 
-def _merge_adjacent(windows: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
-    """Merge windows that follow each other without a gap."""
-    merged: list[tuple[datetime, datetime]] = []
-    for start, end in windows:
+def _window_predicate(
+    partitions: dg.TimeWindowPartitionsDefinition, keys: Sequence[str], field: pa.Field, subject: str
+) -> str:
+    if not (pa.types.is_timestamp(field.type) or pa.types.is_date(field.type)):
+        raise InvalidInput(
+            f"{subject}: the column {field.name!r} is {field.type}, but partitions by time need dates, timestamps or "
+            "text"
+        )
+    windows = [_own_window(partitions, key, subject) for key in keys]
+    ranges = [(_bound(window.start, field, subject), _bound(window.end, field, subject)) for window in windows]
+    name = quote_identifier(field.name)
+    conditions = [
+        f"{name} >= {bound_literal(start, field.type, field.name)} and {name} < "
+        f"{bound_literal(end, field.type, field.name)}"
+        for start, end in _merge_adjacent(sorted(each for each in ranges if each[0] < each[1]))
+    ]
+    if len(conditions) < 2:
+        return conditions[0] if conditions else NO_ROWS
+    return " or ".join(f"({condition})" for condition in conditions)
+
+
+def _own_window(partitions: dg.TimeWindowPartitionsDefinition, key: str, subject: str) -> dg.TimeWindow:
+    """Return the window of a partition. Raise `InvalidInput` if Dagster gives the window to another key, or another
+    window to this key, too."""
+    window = partitions.time_window_for_partition_key(key)
+    owner = partitions.get_partition_key_for_timestamp(window.start.timestamp())
+    if owner != key:
+        raise InvalidInput(
+            f"{subject}: the partitions {key!r} and {owner!r} have one time window, which begins at "
+            f"{window.start.isoformat()}, so each would replace the rows of the other; use {owner!r}"
+        )
+    if window.end.strftime(partitions.fmt) == key and _has_two_windows(partitions, key, window):
+        raise InvalidInput(
+            f"{subject}: the partition {key!r} has several time windows, because fmt={partitions.fmt!r} does not tell "
+            f"{window.start.isoformat()} from {window.end.isoformat()}; use a format with all parts of the time"
+        )
+    return window
+
+
+def _has_two_windows(partitions: dg.TimeWindowPartitionsDefinition, key: str, window: dg.TimeWindow) -> bool:
+    """Tell whether the next window has the same key. Its key differs from its formatted start if clocks were turned
+    back."""
+    following = partitions.get_next_partition_window(window.end, respect_bounds=False)
+    return following is not None and partitions.get_partition_key_for_timestamp(following.start.timestamp()) == key
+
+
+def _bound(bound: datetime, field: pa.Field, subject: str) -> _Bound:
+    value = bound_value(bound, field.type)
+    if value is None:
+        raise InvalidInput(
+            f"{subject}: a partition begins at {bound.isoformat()}, but the column {field.name!r} holds dates; use "
+            f"a column of timestamps as {PARTITION_EXPR}"
+        )
+    return value
+
+
+def _merge_adjacent(ranges: Iterable[tuple[_Bound, _Bound]]) -> list[tuple[_Bound, _Bound]]:
+    """Merge ranges that follow each other without a gap."""
+    merged: list[tuple[_Bound, _Bound]] = []
+    for start, end in ranges:
         if merged and merged[-1][1] == start:
             merged[-1] = merged[-1][0], end
         else:
             merged.append((start, end))
     return merged
-
-
-def _window_bound(bound: datetime, field: pa.Field, subject: str) -> date | str:
-    """Return the start or end of a time window as a literal of the column's type."""
-    if pa.types.is_date(field.type):
-        if bound.time() != time():
-            raise InvalidInput(
-                f"{subject}: a partition begins at {bound.isoformat()}, but the column {field.name!r} holds dates; use "
-                f"a column of timestamps as {PARTITION_EXPR}"
-            )
-        return sql_literal(bound.date(), field.name)
-    if not pa.types.is_timestamp(field.type):
-        raise InvalidInput(
-            f"{subject}: the column {field.name!r} is {field.type}, but partitions by time need dates, timestamps or "
-            "text"
-        )
-    # A column without a zone holds local times in the zone of the partitions.
-    return sql_literal(bound if field.type.tz else bound.replace(tzinfo=None), field.name)
-
-
-def _key_value(key: str, field: pa.Field, subject: str) -> str | int | bool | date:
-    """Parse a partition key as the type of its column."""
-    try:
-        if _is_text(field.type):
-            return key
-        if pa.types.is_integer(field.type):
-            return int(key)
-        if pa.types.is_boolean(field.type):
-            return {"true": True, "false": False}[key.lower()]
-        if pa.types.is_date(field.type):
-            return date.fromisoformat(key)
-    except (ValueError, KeyError):
-        raise InvalidInput(
-            f"{subject}: the partition {key!r} cannot be converted to {field.type}, the type of its column "
-            f"{field.name!r}"
-        ) from None
-    raise InvalidInput(
-        f"{subject}: the column {field.name!r} is {field.type}, but partition columns must be text, whole numbers, "
-        "booleans or dates"
-    )
 
 
 def _partition_field(name: str, schema: pa.Schema, subject: str) -> pa.Field:
@@ -132,9 +176,3 @@ def _partition_field(name: str, schema: pa.Schema, subject: str) -> pa.Field:
             f"column of its partitions in the asset's metadata as {PARTITION_EXPR}"
         )
     return schema.field(name)
-
-
-def _is_text(data_type: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(data_type) or pa.types.is_large_string(data_type) or pa.types.is_string_view(data_type)
-    )

@@ -86,7 +86,13 @@ def test_windows_in_a_row_are_one_range() -> None:
         (DAILY, "2026-03-01", "d", pa.float64(), "partitions by time need dates, timestamps or text"),
         (CITIES, "Oslo", "d", pa.int32(), "the partition 'Oslo' cannot be converted to int32"),
         (CITIES, "Oslo", "d", pa.bool_(), "the partition 'Oslo' cannot be converted to bool"),
-        (CITIES, "Oslo", "d", pa.float32(), "partition columns must be text, whole numbers, booleans or dates"),
+        (
+            CITIES,
+            "Oslo",
+            "d",
+            pa.float32(),
+            "partition columns must be text, whole numbers, booleans, dates or decimals",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(
