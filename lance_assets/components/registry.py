@@ -107,6 +107,7 @@ TYPES: Mapping[object, Form] = {
     str | Sequence[str]: TEXT_OR_TEXTS,
     Sequence[str]: TEXTS,
     Mapping[str, str]: TEXT_BY_NAME,
+    str | Mapping[str, str]: union_of("a text, or texts by name", (str, TEXT), (dict, TEXT_BY_NAME)),
     Mapping[str, object]: SCALARS,
     Parameters: PARAMETERS,
     Rows: FUNCTION,

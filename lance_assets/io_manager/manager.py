@@ -9,7 +9,7 @@ DataFrames stay in Spark. Declare a table with several writers, or with data tha
 version records its run, asset, partition and inputs (`provenance/run_provenance.py`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -27,7 +27,7 @@ from lance_assets.io_manager.frames import (
     is_spark_frame,
     is_spark_frame_type,
 )
-from lance_assets.io_manager.partition_predicates import NO_ROWS, PARTITION_EXPR, partition_predicate
+from lance_assets.io_manager.partition_predicates import PARTITION_EXPR, partition_predicate, replace_predicate
 from lance_assets.io_manager.run_partitions import input_keys, output_keys
 from lance_assets.ledger.partition_keys import version_of
 from lance_assets.ledger.version_metadata import committed_facts, metadata_of, metadata_of_retired
@@ -266,14 +266,9 @@ class _Output:
         except NotFound:
             schema = incoming
         keys, instance = output_keys(self.context), self.context.step_context.instance
-        predicate = _partition_predicate(self.target, self.context.asset_partitions_def, keys, schema, instance)
-        if predicate == NO_ROWS:
-            raise InvalidInput(
-                f"the asset {self.target.label}: no row can be in the partition {self._partition()!r}, because all "
-                "local times of its window occurred before clocks were turned back, too, and belong to the partition "
-                "of that time; write the rows there, or use a column of timestamps with a zone. Nothing was written"
-            )
-        return predicate
+        return _partition_predicate(
+            self.target, self.context.asset_partitions_def, keys, schema, instance, build=replace_predicate
+        )
 
     def _options(self) -> "_OutputOptions":
         step, key = self.context.step_context, self.target.key
@@ -302,6 +297,8 @@ def _partition_predicate(
     keys: Sequence[str],
     schema: pa.Schema,
     instance: dg.DagsterInstance,
+    *,
+    build: Callable[..., str] = partition_predicate,
 ) -> str:
     if target.partition_columns is None:
         raise InvalidInput(
@@ -309,7 +306,7 @@ def _partition_predicate(
             f"metadata={{{PARTITION_EXPR!r}: 'column'}}, so that a partition replaces only its own rows, or use the "
             "mode 'append'"
         )
-    return partition_predicate(
+    return build(
         partitions,
         keys,
         target.partition_columns,

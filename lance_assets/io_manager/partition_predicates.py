@@ -57,6 +57,27 @@ def partition_predicate(
     return _multi_predicate(partitions, keys, columns, schema, list_keys, subject)
 
 
+def replace_predicate(
+    partitions: dg.PartitionsDefinition[str],
+    keys: Sequence[str],
+    columns: Columns,
+    schema: pa.Schema,
+    *,
+    subject: str,
+    list_keys: ListKeys,
+) -> str:
+    """Return the condition for the rows that a write of these partitions replaces. Raise `InvalidInput` if no row can
+    be in them."""
+    predicate = partition_predicate(partitions, keys, columns, schema, subject=subject, list_keys=list_keys)
+    if predicate == NO_ROWS:
+        raise InvalidInput(
+            f"{subject}: no row can be in the partition {', '.join(keys)}, because all local times of its window "
+            "occurred before clocks were turned back, too, and belong to the partition of that time; write the rows "
+            "there, or use a column of timestamps with a zone. Nothing was written"
+        )
+    return predicate
+
+
 def _multi_predicate(
     partitions: dg.MultiPartitionsDefinition,
     keys: Sequence[str],

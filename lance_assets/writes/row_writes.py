@@ -5,13 +5,18 @@ themselves.
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from lance_assets.io_manager.partition_predicates import replace_predicate
 from lance_assets.resources.lance import resolve_env_var
 from lance_assets.spark import append, ingest, overwrite, upsert
+from lance_assets.spark.types import stored_schema
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import Parameters, Rows, SparkWriteOptions, Write, substitute_parameters
-from lance_core import Committed
+from lance_core import Committed, NotFound, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _FRAME = "(spark, ctx) -> Spark DataFrame"
@@ -34,38 +39,75 @@ class SparkAppend(Write):
 
 @dataclass(frozen=True, slots=True)
 class SparkOverwrite(Write):
-    """Replace all rows, or those that match `where`, by the rows that `fn` returns. All new rows must match `where`:
-    `SparkOverwrite("daily", fn, where="day = :partition_key", partitions=days)`."""
+    """Replace all rows, those of a partition, or those that match `where`, by the rows that `fn` returns.
+
+    `SparkOverwrite("daily", fn, partitions=days, partition_expr="day")` replaces the rows of a partition, as
+    `LanceIOManager` does; `partition_expr` is a column, or one for each dimension. `where="day = :partition_key"` is a
+    condition over the text of the key. All new rows must be among those that are replaced.
+    """
 
     fn: Rows
     where: str | None = None
     parameters: Parameters = field(default_factory=dict)
     replace_schema: bool = False
+    partition_expr: str | Mapping[str, str] | None = None
     summary: ClassVar[str] = "Overwrites rows of"
 
     def check(self) -> None:
         self.check_function(self.fn, signature=_FRAME)
         if self.where is not None and not self.where:
             raise self.declaration_error("where= is empty; give a condition, or leave it out to overwrite all rows")
-        if self.where and self.replace_schema:
+        if self.partition_expr is not None:
+            self._check_partition_expr()
+        if (self.where or self.partition_expr) and self.replace_schema:
             raise self.declaration_error(
-                "replace_schema=True needs an overwrite of all rows; with where= the schema cannot change"
-            )
-        if self.where is None and self.partitions is not None:
-            raise self.declaration_error(
-                "each partition would overwrite all others; select its rows, as in where='day = :partition_key'"
+                "replace_schema=True needs an overwrite of all rows; with where= or partition_expr= the schema cannot "
+                "change"
             )
         self.check_parameters(self.parameters, self.where)
-        if self.partitions is not None and not self.depends_on_partition(self.parameters, self.where):
+        if self.partitions is None or self.partition_expr is not None:
+            return
+        if self.where is None:
+            raise self.declaration_error(
+                "each partition would overwrite all others; name their column, as in partition_expr='day'"
+            )
+        if not self.depends_on_partition(self.parameters, self.where):
             raise self.declaration_error(
                 f"every partition would overwrite the same rows, those where {self.where}; select the rows of the "
                 "partition, as in where='day = :partition_key', or use a parameter that is a function of the context"
             )
 
+    def _check_partition_expr(self) -> None:
+        if self.partitions is None:
+            raise self.declaration_error("partition_expr= needs partitions=")
+        if self.where is not None:
+            raise self.declaration_error("partition_expr= selects the rows of a partition; leave out where=")
+
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
         where = None if self.where is None else substitute_parameters(self.where, self.parameters, ctx)
         rows = self.compute_rows(self.fn, ctx)
+        if self.partition_expr is not None:
+            where = self._partition_slice(ctx, rows)
         return overwrite(rows, ctx.table.uri, where=where, replace_schema=self.replace_schema, **make_options())
+
+    def _partition_slice(self, ctx: WriteContext, rows: "DataFrame") -> str:
+        """Return the condition for the rows of the partition, whose key is a value of the table's column, or of the
+        frame's if the table does not exist yet."""
+        assert self.partitions is not None
+        assert self.partition_expr is not None
+        assert ctx.partition_key is not None
+        try:
+            schema = Table.open(ctx.table.uri, **ctx.table.access()).schema
+        except NotFound:
+            schema = stored_schema(rows.schema)
+        return replace_predicate(
+            self.partitions,
+            [ctx.partition_key],
+            self.partition_expr,
+            schema,
+            subject=self.name,
+            list_keys=lambda each: each.get_partition_keys(dynamic_partitions_store=ctx.dagster.instance),
+        )
 
 
 @dataclass(frozen=True, slots=True)

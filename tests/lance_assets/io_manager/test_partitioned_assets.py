@@ -115,7 +115,7 @@ def test_the_hour_that_occurs_twice_is_stored_as_its_first_occurrence(
     table = Table.open(tmp_path / "events.lance")
     assert [at.hour for at in table.to_table()["at"].to_pylist()] == [0, 1, 2]
     reason = materialize(tmp_path, instance, [events], "2025-11-02-01:00-0500")
-    assert "no row can be in the partition '2025-11-02-01:00-0500'" in reason
+    assert "no row can be in the partition 2025-11-02-01:00-0500" in reason
     assert "a column of timestamps with a zone" in reason
 
 
