@@ -149,6 +149,32 @@ def test_hours_that_dagster_confuses_are_not_replaced(tmp_path: Path, instance: 
     assert (table.version, table.count_rows()) == (2, 2)
 
 
+def test_a_cell_of_two_dimensions(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    daily = dg.DailyPartitionsDefinition("2025-11-01", end_date="2025-11-04", timezone="America/New_York")
+    instance.add_dynamic_partitions("shops", ["7", "8"])
+    cells = dg.MultiPartitionsDefinition({"day": daily, "shop": dg.DynamicPartitionsDefinition(name="shops")})
+    moments = [daily.time_window_for_partition_key(day).start.astimezone(UTC) for day in daily.get_partition_keys()]
+    schema = pa.schema({"at": pa.timestamp("ms", "America/New_York"), "shop": pa.int8(), "new": pa.bool_()})
+    rows = [{"at": at, "shop": shop, "new": False} for at in moments for shop in (7, 8)]
+    Table.create(tmp_path / "orders.lance", pa.Table.from_pylist(rows, schema))
+    loaded: list[Any] = []
+
+    @dg.asset(partitions_def=cells, metadata={"partition_expr": {"day": "at", "shop": "shop"}})
+    def orders() -> pa.Table:
+        return pa.Table.from_pylist([{"at": moments[1], "shop": 8, "new": True}], schema)
+
+    @dg.asset(partitions_def=cells, metadata={"mode": "append"})
+    def copied(orders: pa.Table) -> pa.Table:
+        loaded.extend(orders.to_pylist())
+        return orders
+
+    assert materialize(tmp_path, instance, [orders, copied], "2025-11-02|8") == ""
+    stored = Table.open(tmp_path / "orders.lance").to_table().to_pylist()
+    assert [(row["at"].astimezone(UTC), row["shop"]) for row in stored if row["new"]] == [(moments[1], 8)]
+    assert len(stored) == len(rows)
+    assert [row["new"] for row in loaded] == [True]
+
+
 @pytest.mark.parametrize("are_dynamic", [False, True], ids=["static", "dynamic"])
 def test_keys_that_are_one_value_do_not_replace_each_other(
     tmp_path: Path, instance: dg.DagsterInstance, are_dynamic: bool
