@@ -168,7 +168,7 @@ if EVERYTHING:
         assert first | then == set(range(10))
         faults.check_table(uri, "map_columns", leaves=None)  # running tasks were killed, or had just written a file
 
-    # `make test` plans for many fragments in tests/lance_core/tasks/test_many_fragments.py.
+    # `make test` plans for many fragments in tests/lance_core/tasks/test_planning_footprint.py.
 
     def test_a_driver_of_little_memory_is_enough_for_many_fragments(tmp_path: Path) -> None:
         """Every operation but `map_columns` fits into a small driver. The memory of a task is not the driver's, so

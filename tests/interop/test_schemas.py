@@ -15,7 +15,7 @@ from lance_core import InvalidInput, Table
 from lance_core.format._pb import file_pb2
 from lance_core.format.field_ids import FIELD_ID_MAX_KEY
 from lance_core.format.schema import TableSchema
-from tests.lance_core.dml.evolution import altered
+from tests.lance_core.dml.schema_change_pair import altered
 
 KEY = "lance-schema:unenforced-primary-key"
 PLACE = KEY + ":position"

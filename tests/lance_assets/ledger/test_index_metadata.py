@@ -19,7 +19,7 @@ from lance_assets.profiles.profile import Profile, profile_version
 from lance_assets.profiles.profile_metadata import metadata_of
 from lance_core import InvalidInput, Table
 from tests.lance_assets.instances import events, partitions, run, shown, tags
-from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
+from tests.lance_core.index.index_differential import OF, check_answers, covers, is_used, rows
 
 
 @pytest.fixture

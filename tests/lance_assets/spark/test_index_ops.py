@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from lance_assets.spark import build_index, compact, optimize_indices, upsert
 from lance_core import AuditFailed, InvalidInput, Table
 from lance_core.tasks.indices import index_build
-from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
+from tests.lance_core.index.index_differential import OF, check_answers, covers, is_used, rows
 
 KINDS = [
     ("id", "BTREE"),

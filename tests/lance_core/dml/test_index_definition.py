@@ -16,7 +16,7 @@ from lance_core.maintenance.retention_guards import files_in_progress
 from lance_core.tasks.compaction import compact
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.partitioning import LocalRunner
-from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
+from tests.lance_core.index.index_differential import OF, check_answers, covers, is_used, rows
 
 KINDS = [("id", "BTREE"), ("word", "BITMAP"), ("at.x", "BTREE"), ("tags", "LABEL_LIST"), ("id", "ZONEMAP")]
 

@@ -12,7 +12,7 @@ from lance.file import LanceFileReader
 from lance_core import InvalidInput, SchemaMismatch, Table, Unsupported
 from lance_core.dml.integer_keys import IntegerKeys
 from lance_core.dml.key_join import SourceKeys
-from tests.lance_core.dml.evolution import Pair, pair, stored
+from tests.lance_core.dml.schema_change_pair import Pair, pair, stored
 
 
 @pytest.fixture(params=[False, True], ids=["addresses", "stable row ids"])

@@ -14,7 +14,7 @@ from lance_core.format import field_ids, naming
 from lance_core.format.fragment import TOMBSTONE
 from lance_core.format.operations import Merge
 from lance_core.format.transaction import Transaction
-from tests.lance_core.dml.evolution import ROWS, WITH_NULLS, Pair, altered, described, pair, stored
+from tests.lance_core.dml.schema_change_pair import ROWS, WITH_NULLS, Pair, altered, described, pair, stored
 
 ADDED_FIELD = pa.field("s", pa.struct([("z", pa.int64())]))
 LIST_OF_POINTS = pa.list_(pa.struct([("x", pa.int32()), ("y", pa.string())]))

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
-from lance_core.format.config_keys import TABLE_ID
 from lance_core.table.base import Committed
-from tests.lance_core.dml.evolution import Pair, altered, pair
+from lance_core.format.config_keys import TABLE_ID
+from tests.lance_core.dml.schema_change_pair import Pair, altered, pair
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from lance_core import InvalidInput, Table
 from lance_core.errors import SchemaMismatch
 from lance_core.format.operations import Update, UpdateMode
-from tests.lance_core.dml.twins import Twins, twins
+from tests.lance_core.dml.paired_tables import Twins, twins
 
 ROWS = pa.table({"id": range(10), "v": [10 * n for n in range(10)], "w": [f"w{n}" for n in range(9)] + [None]})
 MOVES, IN_PLACE = UpdateMode.REWRITE_ROWS, UpdateMode.REWRITE_COLUMNS

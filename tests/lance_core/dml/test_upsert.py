@@ -20,7 +20,7 @@ from lance_core.format.row_versions import RowVersions
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_latest
-from tests.lance_core.dml.twins import Twins, twins
+from tests.lance_core.dml.paired_tables import Twins, twins
 
 ROWS = pa.table({"id": range(10), "v": [10 * n for n in range(10)], "w": [f"w{n}" for n in range(9)] + [None]})
 WHOLE = pa.table({"w": ["n", "a", "b", None], "id": [19, 2, 5, 1], "v": [900, 200, 500, 100]})  # another order

@@ -9,7 +9,7 @@ import pytest
 from lance_core.errors import InvalidInput
 from lance_core.expressions import METADATA_COLUMNS, Predicate
 from tests.golden.predicates_table import table
-from tests.lance_core.expressions.differences import DIFFERENCES
+from tests.lance_core.expressions.known_differences import DIFFERENCES
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[2] / "golden" / "predicates.json").read_text(encoding="utf-8"))[
     "answers"

@@ -19,7 +19,7 @@ from lance_core.format.operations import CreateIndex
 from lance_core.fsck import Finding, Severity
 from lance_core.index import registry
 from lance_core.index.segment_files import read_all_rows
-from tests.lance_core.index.asking import FILTERS, check_answers, rows
+from tests.lance_core.index.index_differential import FILTERS, check_answers, rows
 
 COLUMNS = {"BTREE": "id", "BITMAP": "word", "ZONEMAP": "id", "BLOOMFILTER": "id", "LABEL_LIST": "tags", "NGRAM": "word"}
 KINDS = [kind.name for kind in registry.all_types() if kind.name in COLUMNS]

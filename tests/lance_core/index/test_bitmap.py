@@ -13,20 +13,20 @@ from lance_core.index import value_bitmaps
 from lance_core.index.bitmap import BITMAP
 from lance_core.index.index_type import VALUE, MergeInput
 from lance_core.limits import INDEX_KEYS
-from tests.lance_core.index import columns
-from tests.lance_core.index.segments import Moved, Unmoved, check, rows_of, write
+from tests.lance_core.index import ordered_columns
+from tests.lance_core.index.segment_search import Moved, Unmoved, check, rows_of, write
 
 _FEW = settings(max_examples=8, deadline=None)
 
 
-@pytest.mark.parametrize("arrow", columns.TYPES, ids=columns.name)
+@pytest.mark.parametrize("arrow", ordered_columns.TYPES, ids=ordered_columns.name)
 def test_finds_what_a_look_at_every_row_finds(arrow: pa.DataType) -> None:
     @_FEW
-    @given(columns.arrays(arrow), st.data())
+    @given(ordered_columns.arrays(arrow), st.data())
     def run(values: pa.Array, draw: st.DataObject) -> None:
         segment = write(None, BITMAP, pa.field(VALUE, arrow), rows_of(values, batch=16))
         searcher = BITMAP.open(segment, pa.field(VALUE, values.type))
-        for leaf in columns.leaves(arrow, draw):
+        for leaf in ordered_columns.leaves(arrow, draw):
             check(BITMAP, segment, values, leaf, searcher=searcher)
 
     run()
@@ -36,13 +36,13 @@ def test_finds_what_a_look_at_every_row_finds(arrow: pa.DataType) -> None:
 @pytest.mark.parametrize("ignore_case", [False, True])
 @pytest.mark.parametrize("arrow", [pa.string(), pa.large_string()])
 def test_any_pattern_is_tried_on_the_values(arrow: pa.DataType, pattern: str, ignore_case: bool) -> None:
-    values = pa.array([*columns.VALUES[arrow], None, "abc"], arrow)
+    values = pa.array([*ordered_columns.VALUES[arrow], None, "abc"], arrow)
     segment = write(None, BITMAP, pa.field(VALUE, arrow), rows_of(values))
     assert check(BITMAP, segment, values, Like((VALUE,), pattern, ignore_case))
 
 
 @_FEW
-@given(columns.arrays(pa.float32()), st.data())
+@given(ordered_columns.arrays(pa.float32()), st.data())
 def test_merging_leaves_out_what_is_gone(values: pa.Array, draw: st.DataObject) -> None:
     column = pa.field(VALUE, pa.float32())
     half = len(values) // 2
@@ -55,7 +55,7 @@ def test_merging_leaves_out_what_is_gone(values: pa.Array, draw: st.DataObject) 
     left = [values[row].as_py() for row in sorted(kept)]
     now = pa.array(left + values.slice(half).to_pylist() + [7], pa.float32())
     numbers = [row + (1 << 32) for row in sorted(kept)] + [*far, 9]
-    for leaf in columns.leaves(pa.float32(), draw):
+    for leaf in ordered_columns.leaves(pa.float32(), draw):
         assert check(BITMAP, merged, now, leaf, numbers)
     examined = BITMAP.examine(merged, column)
     assert set(examined.rows) == set(numbers)

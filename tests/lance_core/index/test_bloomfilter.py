@@ -19,8 +19,8 @@ from lance_core.index import bloomfilter, registry
 from lance_core.index.bloomfilter import BLOOMFILTER, BloomFilterOptions
 from lance_core.index.index_type import Certainty
 from lance_core.index.segment_files import read_all_rows
-from tests.lance_core.index.building import Built, Fragments, asked, built, check, leaf_of, live_rows, rewritten
-from tests.lance_core.index.values import HALF, POOLS, columns, deletions, leaves
+from tests.lance_core.index.segment_builder import Built, Fragments, asked, built, check, leaf_of, live_rows, rewritten
+from tests.lance_core.index.segment_strategies import HALF, POOLS, columns, deletions, leaves
 
 KIND = BLOOMFILTER
 FILE = "bloomfilter.lance"

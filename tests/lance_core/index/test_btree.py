@@ -7,29 +7,29 @@ from hypothesis import strategies as st
 
 from lance_core.index.btree import BTREE
 from lance_core.index.index_type import VALUE, MergeInput
-from tests.lance_core.index import columns
-from tests.lance_core.index.segments import Moved, Unmoved, check, rows_of, write
+from tests.lance_core.index import ordered_columns
+from tests.lance_core.index.segment_search import Moved, Unmoved, check, rows_of, write
 
 _FEW = settings(max_examples=8, deadline=None)
 
 
-@pytest.mark.parametrize("arrow", columns.TYPES, ids=columns.name)
+@pytest.mark.parametrize("arrow", ordered_columns.TYPES, ids=ordered_columns.name)
 def test_finds_what_a_look_at_every_row_finds(arrow: pa.DataType) -> None:
     @_FEW
-    @given(columns.arrays(arrow), st.integers(1, 7), st.data())
+    @given(ordered_columns.arrays(arrow), st.integers(1, 7), st.data())
     def run(values: pa.Array, zone_size: int, draw: st.DataObject) -> None:
         segment = write(
             None, BTREE, pa.field(VALUE, arrow), rows_of(values, batch=16), options={"zone_size": zone_size}
         )
         searcher = BTREE.open(segment, pa.field(VALUE, values.type))
-        for leaf in columns.leaves(arrow, draw):
+        for leaf in ordered_columns.leaves(arrow, draw):
             check(BTREE, segment, values, leaf, searcher=searcher)
 
     run()
 
 
 @_FEW
-@given(columns.arrays(pa.int32()), st.data())
+@given(ordered_columns.arrays(pa.int32()), st.data())
 def test_merging_leaves_out_what_is_gone(values: pa.Array, draw: st.DataObject) -> None:
     column = pa.field(VALUE, pa.int32())
     half = len(values) // 2
@@ -46,7 +46,7 @@ def test_merging_leaves_out_what_is_gone(values: pa.Array, draw: st.DataObject) 
     )
     now = pa.array([values[row].as_py() for row in sorted(kept)] + values.slice(half).to_pylist() + [7], pa.int32())
     numbers = [row + 500 for row in sorted(kept)] + [*range(1000, 1000 + len(values) - half), 9]
-    for leaf in columns.leaves(pa.int32(), draw):
+    for leaf in ordered_columns.leaves(pa.int32(), draw):
         assert check(BTREE, merged, now, leaf, numbers)
     examined = BTREE.examine(merged, column)
     assert set(examined.rows) == set(numbers)

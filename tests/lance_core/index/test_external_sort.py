@@ -16,8 +16,8 @@ from hypothesis.extra import numpy as draws
 from lance_core.index.external_sort import Sorter, choose_splitters, merge_runs
 from lance_core.index.index_type import ROW, VALUE
 from lance_core.index.ordering import Ordering, argsort, ordering
-from tests.lance_core.index import columns
-from tests.lance_core.index.segments import rows_of
+from tests.lance_core.index import ordered_columns
+from tests.lance_core.index.segment_search import rows_of
 
 _FEW = settings(max_examples=8, deadline=None)
 
@@ -32,12 +32,12 @@ def ranked(order: Ordering, batches: list[pa.RecordBatch]) -> list[tuple[object,
     return found
 
 
-@pytest.mark.parametrize("arrow", columns.TYPES, ids=columns.name)
+@pytest.mark.parametrize("arrow", ordered_columns.TYPES, ids=ordered_columns.name)
 def test_a_small_budget_gives_what_a_large_one_gives(arrow: pa.DataType) -> None:
     order = ordering(arrow)
 
     @_FEW
-    @given(columns.arrays(arrow), st.integers(1, 400))
+    @given(ordered_columns.arrays(arrow), st.integers(1, 400))
     def run(values: pa.Array, budget: int) -> None:
         by_budget = []
         for bytes_held in (1 << 30, budget):
@@ -58,7 +58,7 @@ def test_a_small_budget_gives_what_a_large_one_gives(arrow: pa.DataType) -> None
 
 
 def test_floats_are_ordered_by_their_bits() -> None:
-    nan, negative_nan = float("nan"), columns.NEGATIVE_NAN
+    nan, negative_nan = float("nan"), ordered_columns.NEGATIVE_NAN
     values = [nan, 1.0, float("-inf"), 0.0, -0.0, float("inf"), negative_nan, -1.0]
     for arrow in (pa.float16(), pa.float32(), pa.float64()):
         positions = ordering(arrow).argsort(pa.array(np.array(values, arrow.to_pandas_dtype())))
@@ -84,7 +84,7 @@ def test_numbers_that_begin_alike_are_sorted_by_their_ends(numbers: list[int]) -
     assert argsort(array).tolist() == np.argsort(array, kind="stable").tolist()
 
 
-@pytest.mark.parametrize("arrow", [pa.string(), pa.large_binary(), pa.binary(12)], ids=columns.name)
+@pytest.mark.parametrize("arrow", [pa.string(), pa.large_binary(), pa.binary(12)], ids=ordered_columns.name)
 def test_bytes_that_begin_alike_are_sorted_by_what_follows(arrow: pa.DataType) -> None:
     @settings(max_examples=40, deadline=None)
     @given(
@@ -126,12 +126,14 @@ def test_whoever_stops_early_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize("arrow", [pa.int32(), pa.string(), pa.float64(), pa.decimal128(10, 2)], ids=columns.name)
+@pytest.mark.parametrize(
+    "arrow", [pa.int32(), pa.string(), pa.float64(), pa.decimal128(10, 2)], ids=ordered_columns.name
+)
 def test_cuts_ascend_and_are_values(arrow: pa.DataType) -> None:
     order = ordering(arrow)
 
     @_FEW
-    @given(columns.arrays(arrow), st.integers(1, 6))
+    @given(ordered_columns.arrays(arrow), st.integers(1, 6))
     def run(values: pa.Array, parts: int) -> None:
         cuts = choose_splitters(order, values, parts)
         assert len(cuts) < parts

@@ -9,15 +9,15 @@ from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.tree import Call, IsNull, Not
 from lance_core.index.index_type import VALUE, Condition, MergeInput
 from lance_core.index.label_list import LABEL_LIST
-from tests.lance_core.index import columns
-from tests.lance_core.index.segments import Moved, Unmoved, check, matching, rows_of, write
+from tests.lance_core.index import ordered_columns
+from tests.lance_core.index.segment_search import Moved, Unmoved, check, matching, rows_of, write
 
 _FEW = settings(max_examples=8, deadline=None)
 _WHOLE = IsNull((VALUE,))
 
 
 def calls(arrow: pa.DataType, draw: st.DataObject) -> list[Condition]:
-    element = st.sampled_from(columns.VALUES[arrow])
+    element = st.sampled_from(ordered_columns.VALUES[arrow])
     some = st.lists(st.none() | element, max_size=4)
     return [
         _WHOLE,
@@ -29,13 +29,15 @@ def calls(arrow: pa.DataType, draw: st.DataObject) -> list[Condition]:
 
 
 def lists(arrow: pa.DataType) -> st.SearchStrategy[pa.Array]:
-    element = st.none() | st.sampled_from(columns.VALUES[arrow])
+    element = st.none() | st.sampled_from(ordered_columns.VALUES[arrow])
     return st.lists(st.none() | st.lists(element, max_size=4), max_size=30).map(
         lambda some: pa.array(some, pa.list_(arrow))
     )
 
 
-@pytest.mark.parametrize("arrow", [each for each in columns.TYPES if not pa.types.is_float16(each)], ids=columns.name)
+@pytest.mark.parametrize(
+    "arrow", [each for each in ordered_columns.TYPES if not pa.types.is_float16(each)], ids=ordered_columns.name
+)
 def test_finds_what_a_look_at_every_list_finds(arrow: pa.DataType) -> None:
     @_FEW
     @given(lists(arrow), st.booleans(), st.data())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lance_core import IndexIgnored, NotFound, Table
 from lance_core.index import lookup
-from tests.lance_core.index.tables import TABLES, predicates
+from tests.lance_core.index.indexed_tables import TABLES, predicates
 
 
 @pytest.fixture(scope="module", params=TABLES)

@@ -18,7 +18,7 @@ from lance_core.index.index_type import Certainty, Condition
 from lance_core.index.ngram import NGRAM
 from lance_core.index.segment_files import read_all_rows
 from lance_core.index.trigrams import required_tokens, token_text
-from tests.lance_core.index.building import Built, Fragments, asked, built, check, leaf_of, rewritten
+from tests.lance_core.index.segment_builder import Built, Fragments, asked, built, check, leaf_of, rewritten
 
 KIND = NGRAM
 FILE = "ngram_postings.lance"

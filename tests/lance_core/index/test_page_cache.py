@@ -12,7 +12,7 @@ from lance_core.index.bloomfilter import BLOOMFILTER
 from lance_core.index.index_type import IndexType, Leaf
 from lance_core.index.ngram import NGRAM
 from lance_core.index.page_cache import PageCache, SegmentPages
-from tests.lance_core.index.building import built
+from tests.lance_core.index.segment_builder import built
 
 
 def test_a_set_of_a_few_bytes_takes_more_than_those() -> None:

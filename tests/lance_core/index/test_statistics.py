@@ -10,7 +10,7 @@ from lance_core import Table
 from lance_core.format.fragment import Fragment
 from lance_core.index.statistics import index_statistics
 from lance_core.versions.snapshot import Snapshot
-from tests.lance_core.index.asking import rows
+from tests.lance_core.index.index_differential import rows
 
 
 def test_of_each_index(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from lance_core.index import registry, zonemap
 from lance_core.index.index_type import Certainty
 from lance_core.index.segment_files import read_all_rows
 from lance_core.index.zonemap import ZONEMAP
-from tests.lance_core.index.building import Built, Fragments, asked, built, check, leaf_of, live_rows, rewritten
-from tests.lance_core.index.values import HALF, POOLS, array_of, columns, deletions, leaves
+from tests.lance_core.index.segment_builder import Built, Fragments, asked, built, check, leaf_of, live_rows, rewritten
+from tests.lance_core.index.segment_strategies import HALF, POOLS, array_of, columns, deletions, leaves
 
 KIND = ZONEMAP
 FEW = 3

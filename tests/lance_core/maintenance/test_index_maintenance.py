@@ -15,7 +15,7 @@ from lance_core.maintenance import index_maintenance
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.transactions.conflicts import judge
 from lance_core.transactions.verdicts import Verdict
-from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
+from tests.lance_core.index.index_differential import OF, check_answers, covers, is_used, rows
 
 COLUMNS = {
     "BTREE": "at.x",

@@ -10,7 +10,7 @@ from pyroaring import BitMap
 from lance_core import Table
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex
-from tests.lance_core.index.asking import rows
+from tests.lance_core.index.index_differential import rows
 
 
 @pytest.mark.parametrize("remap", ["reuse", "none"])

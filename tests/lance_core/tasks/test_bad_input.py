@@ -26,7 +26,7 @@ from lance_core.tasks.version_stamp import VersionStamp
 from tests.lance_core.tasks.columns.test_map_columns import broken, other_names, other_type, too_few
 from tests.lance_core.tasks.columns.test_map_columns import run as map_columns
 from tests.lance_core.tasks.columns.test_merge_columns import InMemory, merge, more, with_addresses
-from tests.lance_core.tasks.loop import Loop
+from tests.lance_core.tasks.in_process_workers import Loop
 from tests.lance_core.tasks.rows.test_upsert import Rows
 
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "x": [None if n % 7 == 0 else n / 3 for n in range(100)]})

@@ -33,8 +33,8 @@ from lance_core.tasks.ingest.worker import (
 )
 from lance_core.tasks.partitioning import Task
 from lance_core.tasks.version_stamp import VersionStamp
-from tests.lance_core.tasks.ingesting import Landing
-from tests.lance_core.tasks.loop import Loop
+from tests.lance_core.tasks.in_process_workers import Loop
+from tests.lance_core.tasks.ingest_environment import Landing
 
 
 @pytest.fixture

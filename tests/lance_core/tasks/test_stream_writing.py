@@ -17,7 +17,7 @@ from lance_core.tasks.streaming.stream_source import ReadLimits
 from tests.histories.baton import Killed
 from tests.histories.places import PLACES, Place, process
 from tests.lance_core.storage.manifest_stores.stepping import Steps
-from tests.lance_core.tasks.queries import Checkpoint, brought, run, told
+from tests.lance_core.tasks.streaming_query import Checkpoint, brought, run, told
 from tests.lance_core.world import cleaned
 
 

@@ -18,7 +18,7 @@ from lance_core.coordination import progress as progress_module
 from lance_core.tasks.columns.map_columns import Computation, ProgressCallback, map_columns
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.partitioning import Task
-from tests.lance_core.tasks.loop import Loop
+from tests.lance_core.tasks.in_process_workers import Loop
 
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "x": [None if n % 7 == 0 else n / 3 for n in range(100)]})
 DOUBLE = pa.schema([pa.field("twice", pa.int64())])

@@ -12,7 +12,7 @@ from lance_core import Committed, InvalidInput, Table, Unsupported
 from lance_core.maintenance.compaction_plan import mixes_coverage
 from lance_core.tasks.compaction.compact import compact
 from lance_core.tasks.driver import TableRef, WriteOptions
-from tests.lance_core.tasks.loop import Loop
+from tests.lance_core.tasks.in_process_workers import Loop
 
 ROW_COLUMNS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
 BOTH = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])

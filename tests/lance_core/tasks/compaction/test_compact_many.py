@@ -11,7 +11,7 @@ import pytest
 from lance_core import Corrupt, NotFound, Table
 from lance_core.tasks.compaction.compact_many import CompactionOutcome, TableCompaction, compact_many, pack_into_bins
 from lance_core.tasks.driver import TableRef, WriteOptions
-from tests.lance_core.tasks.loop import Loop
+from tests.lance_core.tasks.in_process_workers import Loop
 
 
 class Jobs(Loop):

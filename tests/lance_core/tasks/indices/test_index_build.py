@@ -20,8 +20,8 @@ from lance_core.tasks.driver import TableRef, WriteOptions, run_change
 from lance_core.tasks.indices import index_build
 from lance_core.tasks.indices.index_build import build_index, optimize_indices
 from lance_core.tasks.partitioning import Task
-from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
-from tests.lance_core.tasks.loop import Loop
+from tests.lance_core.index.index_differential import OF, check_answers, covers, is_used, rows
+from tests.lance_core.tasks.in_process_workers import Loop
 
 KINDS: list[tuple[str, str, dict[str, Any]]] = [
     ("id", "BTREE", {"zone_size": 8}),

@@ -9,7 +9,7 @@ import pytest
 from lance_core import InvalidInput, Table
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.rows.delete import delete
-from tests.lance_core.tasks.loop import Loop
+from tests.lance_core.tasks.in_process_workers import Loop
 
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "x": [None if n % 7 == 0 else n / 3 for n in range(100)]})
 PREDICATES = ["id % 3 = 0", "x is null or id between 20 and 39", "id < 10", "true", "id = 1000"]

@@ -15,7 +15,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.rows.replace_where import overwrite_slice
 from lance_core.tasks.rows.write import WriteTask
-from tests.lance_core.tasks.loop import Loop
+from tests.lance_core.tasks.in_process_workers import Loop
 from tests.lance_core.tasks.rows.test_upsert import Rows
 
 ROWS = pa.table({"id": range(60), "day": [f"2026-01-0{n % 3 + 1}" for n in range(60)]})

@@ -13,8 +13,8 @@ from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.rows.update import update
-from tests.lance_core.dml.twins import LINEAGE, Twins, twins
-from tests.lance_core.tasks.loop import Loop
+from tests.lance_core.dml.paired_tables import LINEAGE, Twins, twins
+from tests.lance_core.tasks.in_process_workers import Loop
 
 ROWS = pa.table(
     {

@@ -25,8 +25,8 @@ from lance_core.tasks.rows import staged
 from lance_core.tasks.rows import upsert as upserting
 from lance_core.tasks.rows.upsert import upsert
 from lance_core.tasks.rows.write import WriteTask
-from tests.lance_core.dml.twins import LINEAGE, Twins, twins
-from tests.lance_core.tasks.loop import Loop
+from tests.lance_core.dml.paired_tables import LINEAGE, Twins, twins
+from tests.lance_core.tasks.in_process_workers import Loop
 
 ROWS = pa.table({"id": range(40), "v": [10 * n for n in range(40)], "w": [f"w{n}" for n in range(39)] + [None]})
 WHOLE = pa.table({"w": ["n", "a", "b", None, "q"], "id": [99, 2, 5, 1, 98], "v": [900, 200, 500, 100, None]})

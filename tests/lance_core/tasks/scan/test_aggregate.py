@@ -14,7 +14,7 @@ from lance_core import InvalidInput, Table
 from lance_core.tasks.scan import read as reading
 from lance_core.tasks.scan.aggregate import aggregate
 from lance_core.tasks.scan.read import VersionRef
-from tests.lance_core.tasks.loop import Loop
+from tests.lance_core.tasks.in_process_workers import Loop
 
 COUNT = 2000
 

@@ -17,7 +17,7 @@ from lance_core.tasks.scan import pushed_selection
 from lance_core.tasks.scan.aggregate import aggregate
 from lance_core.tasks.scan.pushed_selection import fragments_to_scan
 from lance_core.tasks.scan.read import ReadTask, VersionRef, count_rows, plan_read
-from tests.lance_core.tasks.loop import Loop
+from tests.lance_core.tasks.in_process_workers import Loop
 
 ROWS = pa.table({"id": range(500), "word": [f"w{n % 7}" for n in range(500)], "n": [n // 3 for n in range(500)]})
 FILTERS = [

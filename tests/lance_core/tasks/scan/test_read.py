@@ -19,7 +19,7 @@ from lance_core.tasks.scan.read import (
     partition_scan,
     plan_read,
 )
-from tests.lance_core.tasks.loop import Loop
+from tests.lance_core.tasks.in_process_workers import Loop
 
 ROWS = pa.table(
     {

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.spark_driver import build_table
-from tests.lance_core.tasks import many_fragments
+from tests.lance_core.tasks import planning_footprint
 
 PROJECT = Path(__file__).resolve().parents[3]
 FRAGMENTS = 10_000
@@ -19,7 +19,7 @@ PEAK_MAX = 400 * 1024**2
 def test_planning_takes_little_memory_and_its_tasks_are_small(tmp_path: Path) -> None:
     uri = build_table(tmp_path / "table", FRAGMENTS, rows_per_fragment=100)
     done = subprocess.run(
-        [sys.executable, "-m", many_fragments.__name__, uri],
+        [sys.executable, "-m", planning_footprint.__name__, uri],
         cwd=PROJECT,
         env={**os.environ, "PYTHONPATH": str(PROJECT)},
         capture_output=True,

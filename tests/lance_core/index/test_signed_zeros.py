@@ -9,8 +9,8 @@ from lance_core.expressions.tree import Comparison, In, Op
 from lance_core.index.bitmap import BITMAP
 from lance_core.index.btree import BTREE
 from lance_core.index.index_type import VALUE, Certainty, IndexType, RangeCondition
-from tests.lance_core.index.columns import NEGATIVE_NAN
-from tests.lance_core.index.segments import check, rows_of, write
+from tests.lance_core.index.ordered_columns import NEGATIVE_NAN
+from tests.lance_core.index.segment_search import check, rows_of, write
 
 _VALUES = [0.0, -0.0, None, 1.0, -1.0, math.nan, NEGATIVE_NAN, math.inf, -math.inf]
 _OTHERS = (1.0, 2.0, 3.0, 4.0)

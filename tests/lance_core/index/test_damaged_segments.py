@@ -19,7 +19,7 @@ from lance_core.index.index_type import VALUE, IndexType, Leaf, MergeInput, Segm
 from lance_core.index.label_list import LABEL_LIST
 from lance_core.index.segment_files import NewSegment
 from lance_core.versions.location import locate
-from tests.lance_core.index.segments import ROWS_UNDER, Unmoved, rows_of, write
+from tests.lance_core.index.segment_search import ROWS_UNDER, Unmoved, rows_of, write
 
 COLUMN = pa.field(VALUE, pa.int64())
 LISTS = pa.field(VALUE, pa.list_(pa.int64()))

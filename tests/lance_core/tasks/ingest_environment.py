@@ -1,4 +1,4 @@
-"""An ingest with workers that are plain calls (`loop.py`): what tests of it hand in."""
+"""An ingest with workers that are plain calls (`in_process_workers.py`): what tests of it hand in."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.ingest.coordinator import Changed, CsvFormat, Extra, IngestRequest, ReadOptions, ingest
 from lance_core.tasks.partitioning import Runner
-from tests.lance_core.tasks.loop import Loop
+from tests.lance_core.tasks.in_process_workers import Loop
 
 
 @dataclass

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_core import Table
-from tests.lance_core.index.tables import predicates, rows
+from tests.lance_core.index.indexed_tables import predicates, rows
 
 KEYS = st.lists(st.integers(-3, 300), min_size=1, max_size=4, unique=True)
 Change = Callable[[Table], Table]

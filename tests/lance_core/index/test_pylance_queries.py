@@ -6,7 +6,7 @@ import lance
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.lance_core.index.tables import TABLES, predicates
+from tests.lance_core.index.indexed_tables import TABLES, predicates
 
 _EXAMPLES = 200
 _BY_INDEX = 100

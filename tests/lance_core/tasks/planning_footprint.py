@@ -1,4 +1,4 @@
-"""What it takes a driver to plan ops on a table of many fragments. Not a test: `test_many_fragments.py` runs it.
+"""What it takes a driver to plan ops on a table of many fragments. Not a test: `test_planning_footprint.py` runs it.
 
 In a process of its own, whose peak of memory is that of the planning. Nobody runs the tasks: what is told is how large
 each is when it travels.

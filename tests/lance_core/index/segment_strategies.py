@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lance_core.expressions.tree import Comparison, In, IsNull, Op
 from lance_core.index.index_type import Condition
-from tests.lance_core.index.building import Fragments
+from tests.lance_core.index.segment_builder import Fragments
 
 NEGATIVE_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000000))[0]
 _FLOATS = [-math.inf, -1.5, -0.0, 0.0, 1.0, 2.5, math.inf, math.nan, NEGATIVE_NAN]
