@@ -29,6 +29,11 @@ class LruCache(Generic[Key, Value]):
         self._lock = threading.Lock()
 
     @property
+    def capacity(self) -> int:
+        """Total weight up to which values are cached."""
+        return self._capacity
+
+    @property
     def weight(self) -> int:
         """Total weight of the cached values, at most the capacity."""
         return self._weight
@@ -62,6 +67,15 @@ class LruCache(Generic[Key, Value]):
                 self._weight -= previous[1]
             self._entries[key] = value, weight
             self._weight += weight
-            while self._weight > self._capacity:
-                _, (_, evicted) = self._entries.popitem(last=False)
-                self._weight -= evicted
+            self._evict()
+
+    def resize(self, capacity: int) -> None:
+        """Change the capacity, and evict the least recently used values that exceed it."""
+        with self._lock:
+            self._capacity = capacity
+            self._evict()
+
+    def _evict(self) -> None:
+        while self._weight > self._capacity:
+            _, (_, evicted) = self._entries.popitem(last=False)
+            self._weight -= evicted

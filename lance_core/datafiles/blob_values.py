@@ -19,7 +19,7 @@ from lance_core.storage.store import Store
 CHUNK_BYTES = 64 * 1024**2
 _GAP_BYTES = 64 * 1024
 """Blobs that are no further apart are read in one call: another call costs more than reading the gap."""
-_READ_BYTES = 16 * 1024**2
+READ_BYTES_MAX = 16 * 1024**2
 
 Ints = npt.NDArray[np.int64]
 
@@ -140,7 +140,7 @@ def _read_runs(locations: BlobLocations, rows: Ints) -> Iterator[Ints]:
     begins, ends = locations.positions[rows], locations.positions[rows] + locations.sizes[rows]
     start, gaps = 0, begins[1:] - np.maximum.accumulate(ends)[:-1]
     for stop in (*(np.flatnonzero(gaps > _GAP_BYTES) + 1).tolist(), len(rows)):
-        for part in split_by_bytes(locations.sizes[rows[start:stop]], _READ_BYTES):
+        for part in split_by_bytes(locations.sizes[rows[start:stop]], READ_BYTES_MAX):
             yield rows[start + part.start : start + part.stop]
         start = stop
 

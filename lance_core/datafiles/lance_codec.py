@@ -121,7 +121,7 @@ class LanceFileReader:
     ) -> None:
         self._store = store
         self._path = path
-        self._full_path = str(store.resolve_path(path))
+        self.full_path = str(store.resolve_path(path))
         self._columns = columns or None
         self._reader = self._open(self._columns)
         self._describe = describe
@@ -131,7 +131,7 @@ class LanceFileReader:
         self._begin_lock = threading.Lock()
 
     def _open(self, columns: tuple[str, ...] | None) -> "lance.file.LanceFileReader":
-        with _translated_errors(self._store, self._full_path):
+        with _translated_errors(self._store, self.full_path):
             session = _session(self._store.codec_uri, self._store.codec_options)
             if columns is None:
                 return session.open_reader(self._path)
@@ -155,17 +155,17 @@ class LanceFileReader:
         return {key.decode(): value.decode() for key, value in (self.schema.metadata or {}).items()}
 
     def read_buffer(self, number: int) -> bytes:
-        with _translated_errors(self._store, self._full_path):
+        with _translated_errors(self._store, self.full_path):
             return bytes(self._reader.read_global_buffer(number))
 
     def _declared_schema(self) -> "_DeclaredSchema":
         """Return the schema of the file. Asking the codec takes several times as long as comparing the serialized
         schema with those of other files."""
         if self._declared is None:
-            key = file_footer.read_schema_bytes(self._full_path)
+            key = file_footer.read_schema_bytes(self.full_path)
             declared = None if key is None else _declared_schemas.get(key)
             if declared is None:
-                with _translated_errors(self._store, self._full_path):
+                with _translated_errors(self._store, self.full_path):
                     declared = _DeclaredSchema.of(self._reader.metadata().schema)
                 if key is not None and len(_declared_schemas) < _CACHED_SCHEMAS_MAX:
                     _declared_schemas[key] = declared
@@ -178,13 +178,13 @@ class LanceFileReader:
         return self._described
 
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        with _translated_errors(self._store, self._full_path):
+        with _translated_errors(self._store, self.full_path):
             with self._begin_lock:
                 result = self._reader_for(columns).read_range(start, count, batch_size=BATCH_ROWS)
             yield from _limit_batches(result.to_batches(), count)
 
     def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
-        with _translated_errors(self._store, self._full_path):
+        with _translated_errors(self._store, self.full_path):
             with self._begin_lock:
                 result = self._reader_for(columns).take_rows(rows.tolist(), batch_size=BATCH_ROWS)
             yield from _limit_batches(result.to_batches(), len(rows))

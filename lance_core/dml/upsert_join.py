@@ -32,7 +32,7 @@ from lance_core.versions.snapshot import Snapshot
 
 _ROWS_PER_GROUP = 1 << 20
 _LOOKUP_KEYS_MAX = 10_000
-_ROWS_PER_KEY = 50
+LOOKUP_ROWS_PER_KEY_MIN = 50
 """Minimum number of table rows per source key for an index lookup: from there on it is faster than a full read."""
 _SOURCE, _TARGET = "source", "target"
 
@@ -296,7 +296,7 @@ def find_candidates(base: Snapshot, source: SourceRows, rules: UpsertRules) -> S
 
     The selection is empty, and all rows are read, if there are too many keys, or if unmatched rows are deleted. Few
     keys may still select many rows."""
-    is_small = 0 < source.count <= min(_LOOKUP_KEYS_MAX, base.manifest.row_count() // _ROWS_PER_KEY)
+    is_small = 0 < source.count <= min(_LOOKUP_KEYS_MAX, base.manifest.row_count() // LOOKUP_ROWS_PER_KEY_MIN)
     if not is_small or rules.delete_unmatched is not False or lookup.selector_of(base) is None:
         return Selection()
     keys = source.take(np.arange(source.count), rules.on)

@@ -41,7 +41,7 @@ from lance_core.versions.snapshot import Snapshot
 _VERSIONS_CACHED_MAX = 16
 _SEGMENTS_CACHED_MAX = 128
 _WARNED_MAX = 10_000
-_FEW_ROWS = 4096
+CANDIDATES_READ_MAX = 4096
 """Checking this number of rows takes less time than searching an index for many others that do not match."""
 _UNREADABLE_ERRORS = (LanceError, pa.ArrowException, ValueError, LookupError, OverflowError, struct.error)
 """Errors that missing, truncated or mislabelled files raise."""
@@ -142,7 +142,7 @@ class _Search:
         return combined or _NOTHING, results
 
     def _can_skip(self, candidates: CandidateRows, step: Step) -> bool:
-        return len(candidates.rows) <= _FEW_ROWS and candidates.fragments.issuperset(
+        return len(candidates.rows) <= CANDIDATES_READ_MAX and candidates.fragments.issuperset(
             _covered_fragments(step, self._coverage.live_fragments)
         )
 

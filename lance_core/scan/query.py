@@ -20,9 +20,9 @@ from lance_core.scan.plan import plan_scan
 from lance_core.scan.selection import RowSelector
 from lance_core.versions.location import Location
 
-_GROUP_ROWS = 1_048_576
+GROUP_ROWS = 1_048_576
 _GROUP_BYTES = 64 * 1024**2
-_PARTIALS_MAX = 16
+PARTIALS_MAX = 16
 
 
 def run_query(
@@ -42,7 +42,7 @@ def aggregate_partials(batches: Iterable[pa.RecordBatch], aggregation: Aggregati
     partials: list[pa.Table] = []
     for group in _rebatch(batches):
         partials.append(aggregation.group_rows(group))
-        if len(partials) == _PARTIALS_MAX:
+        if len(partials) == PARTIALS_MAX:
             partials = [aggregation.merge_groups(partials)]
     if partials:
         yield aggregation.merge_groups(partials)
@@ -85,7 +85,7 @@ def _rebatch(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]
     for batch in batches:
         group.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
+        if rows >= GROUP_ROWS or size >= _GROUP_BYTES:
             yield group
             group, rows, size = [], 0, 0
     if group:

@@ -27,7 +27,7 @@ from lance_core.versions.location import Location
 
 DISTANCE = "_distance"
 _ADDRESS = "_rowaddr"
-_BLOCK_VALUES = 2**18
+BLOCK_VALUES = 2**18
 """Numbers that are processed at a time, so that they stay in the processor cache."""
 
 Floats = npt.NDArray[np.float64]
@@ -170,7 +170,7 @@ def _distances(metric: Metric, vectors: pa.FixedSizeListArray, query: Floats) ->
 
 def _blocks(vectors: pa.FixedSizeListArray, size: int) -> Iterator[Values]:
     """Yield vectors as blocks of rows. A null element of a vector counts as 0, as in Lance."""
-    step = max(1, _BLOCK_VALUES // max(1, size))
+    step = max(1, BLOCK_VALUES // max(1, size))
     for start in range(0, len(vectors), step):
         part = vectors.slice(start, step)
         values = part.flatten()

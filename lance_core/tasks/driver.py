@@ -30,7 +30,7 @@ from lance_core.versions.refs import resolve_version
 from lance_core.versions.snapshot import Snapshot, load_latest
 
 TASKS_PER_SLOT = 4
-_ROWS_WORTH_A_TASK = 1 << 22
+ROWS_PER_TASK_MIN = 1 << 22
 """Number of rows of which a few columns are read in about the time that a task takes to start."""
 
 
@@ -95,7 +95,7 @@ def run_over_fragments(
 def partition_count(fragments: Iterable[Fragment], slots: int) -> int:
     """Return the number of partitions: every slot gets at least one, and a few if there are enough rows."""
     rows = sum(fragment.physical_rows for fragment in fragments)
-    return max(slots, min(slots * TASKS_PER_SLOT, rows // _ROWS_WORTH_A_TASK))
+    return max(slots, min(slots * TASKS_PER_SLOT, rows // ROWS_PER_TASK_MIN))
 
 
 def run_over_partitions(

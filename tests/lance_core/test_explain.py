@@ -155,7 +155,7 @@ def test_no_other_columns_and_files_are_read_than_told(
 
     def note(reader: LanceFileReader, columns: Sequence[str]) -> None:
         read.update(name.partition(".")[0] for name in columns)
-        files.add(reader._full_path.rpartition("/")[2])
+        files.add(reader.full_path.rpartition("/")[2])
 
     def noted_range(self: LanceFileReader, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
         note(self, columns)

@@ -66,7 +66,7 @@ take to start and to finish."""
 RANGE_ROWS = 1 << 22
 DRIVER_MERGE_BYTES_MAX = 4 * 1024**2
 """Size of segments up to which the driver itself merges them, since a job would take longer."""
-_BOUNDARY_SAMPLES = 2048
+BOUNDARY_SAMPLES = 2048
 """Approximate number of sampled values from which the driver chooses range boundaries."""
 
 
@@ -280,7 +280,7 @@ class _IndexBuilder:
         name, fragments = work.spec.name, work.fragments
         task, cache = self._partial_segments.get(name, (None, PartialResults()))
         if task is None or task.spec != work.spec:
-            task = BuildPartialSegment(work.spec, max(1, rows // _BOUNDARY_SAMPLES))
+            task = BuildPartialSegment(work.spec, max(1, rows // BOUNDARY_SAMPLES))
         self._partial_segments[name] = task, cache
         return cache.over_fragments(base, fragments, partition_count(fragments, self._runner.slots), task, self._runner)
 

@@ -58,9 +58,11 @@ from lance_core.tasks.scan.pushed_selection import PushedSelection
 from lance_core.versions.snapshot import Snapshot
 
 _CHANGE_COUNTS = struct.Struct("<QQ?")
-_DRIVER_ROWS_MAX, _DRIVER_BYTES_MAX = 1 << 14, 1 << 24
-"""Rows of the table, and bytes of its files, up to which the driver itself joins. Reading and writing this much takes
-less time than starting a job, and any driver has the memory for it, however well the files are compressed."""
+DRIVER_ROWS_MAX = 1 << 14
+"""Rows of the table up to which the driver itself joins. Reading and writing this much takes less time than starting a
+job, and any driver has the memory for it, however well the files are compressed."""
+DRIVER_BYTES_MAX = 1 << 24
+"""Bytes of the data files up to which the driver itself joins."""
 
 
 def upsert(
@@ -244,7 +246,7 @@ def _is_small(base: Snapshot, tasks: Sequence[ScanTask]) -> bool:
     is_size_known = all(file.size for fragment in fragments for file in fragment.files) and not any(
         map(is_blob, base.manifest.schema.fields)
     )
-    return is_size_known and sum(rows) <= _DRIVER_ROWS_MAX and size <= _DRIVER_BYTES_MAX
+    return is_size_known and sum(rows) <= DRIVER_ROWS_MAX and size <= DRIVER_BYTES_MAX
 
 
 def _may_match(fragment: Fragment, selection: Selection) -> bool:

@@ -18,7 +18,7 @@ from lance_core.scan.plan import ScanTask, plan_scan
 from lance_core.scan.selection import FragmentSelection, Selection
 from lance_core.versions.snapshot import Snapshot
 
-_BYTES_MAX = 16 * 1024**2
+SELECTION_BYTES_MAX = 16 * 1024**2
 """Upper bound of the row bitmaps that travel with one scan."""
 
 
@@ -61,7 +61,7 @@ def fragments_to_scan(base: Snapshot, predicate: Predicate) -> tuple[Sequence[Fr
 def pack_rows(tasks: Iterable[ScanTask]) -> Sequence[PushedRows | None]:
     """Return the candidate rows of each task; `None` for a fragment that is scanned without a selection."""
     packed: list[PushedRows | None] = []
-    bytes_left = _BYTES_MAX
+    bytes_left = SELECTION_BYTES_MAX
     for task in tasks:
         selection, rows = task.selection, None
         if selection is not None and not selection.is_most_of(task.fragment.physical_rows):

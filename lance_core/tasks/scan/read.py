@@ -30,17 +30,17 @@ from lance_core.versions.refs import resolve_version
 from lance_core.versions.snapshot import Snapshot, load_at, load_latest
 
 _PARTITIONS_PER_SLOT = 4
-_PARTITION_ROWS_MIN = 65_536
+PARTITION_ROWS_MIN = 65_536
 _PARTITION_BYTES_MIN = 8 * 1024**2
-_REDUCED_PARTITION_ROWS_MIN = 4_194_304
+REDUCED_PARTITION_ROWS_MIN = 4_194_304
 _REDUCED_PARTITION_BYTES_MIN = 16 * 1024**2
 """Minimum size of a partition whose rows the worker reduces to a result. A task reads this much in about the time
 that it takes to start."""
-_PARTITION_BYTES_MAX = 256 * 1024**2
-_SIGNED_FRAGMENT_IDS = 1 << 31
-_LOOKUP_ROWS_MAX = 1024
-_LOOKUP_FRAGMENTS_MAX = 16
-_LOOKUP_BYTES_MAX = 4 * 1024**2
+PARTITION_BYTES_MAX = 256 * 1024**2
+SIGNED_FRAGMENT_IDS = 1 << 31
+LOOKUP_ROWS_MAX = 1024
+LOOKUP_FRAGMENTS_MAX = 16
+LOOKUP_BYTES_MAX = 4 * 1024**2
 """Rows, fragments and bytes up to which the driver itself reads rows that an index has found."""
 
 RowRanges = tuple[tuple[int, int | None, PushedRows | None], ...]
@@ -211,9 +211,9 @@ def _plan_scan(
         with_row_address=with_row_address,
         select=lookup.selector_of(base),
     )
-    if not all(column.is_stored for column in plan.output) and base.manifest.max_fragment_id >= _SIGNED_FRAGMENT_IDS:
+    if not all(column.is_stored for column in plan.output) and base.manifest.max_fragment_id >= SIGNED_FRAGMENT_IDS:
         raise Unsupported(
-            f"{base.location.uri} has fragment ids above {_SIGNED_FRAGMENT_IDS}, and a signed integer cannot hold the "
+            f"{base.location.uri} has fragment ids above {SIGNED_FRAGMENT_IDS}, and a signed integer cannot hold the "
             "addresses of their rows; read it without them"
         )
     return plan
@@ -234,13 +234,13 @@ def _output_schema(plan: ScanPlan) -> pa.Schema:
 
 def _is_small_lookup(plan: ScanPlan) -> bool:
     """Return whether indices know all candidate rows, and these are few."""
-    if len(plan.tasks) > _LOOKUP_FRAGMENTS_MAX or any(task.selection is None for task in plan.tasks):
+    if len(plan.tasks) > LOOKUP_FRAGMENTS_MAX or any(task.selection is None for task in plan.tasks):
         return False
     sizes = plan.morsel_sizes()
     rows = sum(task.candidate_rows for task in plan.tasks)
     return (
-        rows <= _LOOKUP_ROWS_MAX
-        and sum(task.candidate_rows * sizes.row_bytes(task.fragment) for task in plan.tasks) <= _LOOKUP_BYTES_MAX
+        rows <= LOOKUP_ROWS_MAX
+        and sum(task.candidate_rows * sizes.row_bytes(task.fragment) for task in plan.tasks) <= LOOKUP_BYTES_MAX
     )
 
 
@@ -250,9 +250,9 @@ def partition_scan(plan: ScanPlan, slots: int, *, returns_rows: bool = True) -> 
     should hold at once. `returns_rows` says that the rows leave the worker, which makes smaller partitions
     worthwhile."""
     rows_min, bytes_min = (
-        (_PARTITION_ROWS_MIN, _PARTITION_BYTES_MIN)
+        (PARTITION_ROWS_MIN, _PARTITION_BYTES_MIN)
         if returns_rows
-        else (_REDUCED_PARTITION_ROWS_MIN, _REDUCED_PARTITION_BYTES_MIN)
+        else (REDUCED_PARTITION_ROWS_MIN, _REDUCED_PARTITION_BYTES_MIN)
     )
     sizes = plan.morsel_sizes()
     pushed = pack_rows(plan.tasks)
@@ -266,8 +266,8 @@ def partition_scan(plan: ScanPlan, slots: int, *, returns_rows: bool = True) -> 
     rows_left = 0
     for task, pushed_rows, rows in zip(plan.tasks, pushed, row_counts, strict=True):
         row_bytes = max(1, sizes.row_bytes(task.fragment))
-        target_min = min(rows_min, max(1, bytes_min // row_bytes), max(fair, _PARTITION_ROWS_MIN))
-        target_max = max(1, _PARTITION_BYTES_MAX // row_bytes)
+        target_min = min(rows_min, max(1, bytes_min // row_bytes), max(fair, PARTITION_ROWS_MIN))
+        target_max = max(1, PARTITION_BYTES_MAX // row_bytes)
         target = min(target_max, max(target_min, spread))
         ranges = max(1, -(-rows // target)) if pushed_rows is None else 1
         if ranges > 1:

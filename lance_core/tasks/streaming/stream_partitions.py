@@ -28,7 +28,7 @@ _ADDRESS, _CREATED_AT = "_rowaddr", "_row_created_at_version"
 _OFFSET_MASK = np.uint64(0xFFFFFFFF)
 _PARTITIONS_PER_SLOT = 2
 _PARTITION_ROWS_MIN = 65_536
-_PARTITION_BYTES_MAX = 256 * 1024**2
+PARTITION_BYTES_MAX = 256 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class StreamedColumns:
             encoded = added.fragments[number]
             fragment = Fragment.decode(encoded)
             row_bytes = max(1, sizes.row_bytes(fragment))
-            step = max(1, _PARTITION_BYTES_MAX // row_bytes)
+            step = max(1, PARTITION_BYTES_MAX // row_bytes)
             row_offsets = added.row_offsets.get(fragment.id)
             for start in range(0, take, step):
                 rows = min(step, take - start)
@@ -165,7 +165,7 @@ def group_slices(slices: Sequence[StreamSlice], slots: int) -> list[StreamPartit
     partitions: list[list[StreamSlice]] = []
     rows, size = 0, 0
     for part in (part for whole in slices for part in _split_slice(whole, target)):
-        if not partitions or rows + part.take > target + target // 4 or size + part.size > _PARTITION_BYTES_MAX:
+        if not partitions or rows + part.take > target + target // 4 or size + part.size > PARTITION_BYTES_MAX:
             partitions.append([])
             rows, size = 0, 0
         partitions[-1].append(part)

@@ -19,7 +19,7 @@ from lance_assets.profiles.profile import Profile, profile_version
 from lance_assets.profiles.profile_metadata import metadata_of
 from lance_core import InvalidInput, Table
 from tests.lance_assets.instances import events, partitions, run, shown, tags
-from tests.lance_core.index.index_differential import OF, check_answers, covers, is_used, rows
+from tests.lance_core.index.index_differential import FILTER_BY_COLUMN, check_answers, covered_fragments, is_used, rows
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_an_index_is_built_and_kept_by_an_asset_that_runs_again(
         "landed_before": False,
     }  # fmt: skip
     assert {name: told[name] for name in figures} == figures
-    assert is_used(head, OF["id"])
+    assert is_used(head, FILTER_BY_COLUMN["id"])
     ((run_id, event),) = events(instance, table.key)
     assert (run_id, event.partition, tags(event)["lance/op"]) == (ran.run_id, "v0000000003", "CreateIndex")
     assert head.version_info().properties["dagster.run_id"] == ran.run_id
@@ -91,7 +91,7 @@ def test_an_index_is_built_and_kept_by_an_asset_that_runs_again(
     assert last(instance, table.write_key("zoned"))["index"] == "zones"
     run(table, "words_index_id", instance, resource)
     assert last(instance, key)["index_fragments_covered"] == 3
-    assert covers(Table.open(table.uri), "id_idx") == [[0, 1, 2]]
+    assert covered_fragments(Table.open(table.uri), "id_idx") == [[0, 1, 2]]
 
     # All of them.
     Table.open(table.uri).append(rows(100, 20))

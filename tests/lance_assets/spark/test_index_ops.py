@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from lance_assets.spark import build_index, compact, optimize_indices, upsert
 from lance_core import AuditFailed, InvalidInput, Table
 from lance_core.tasks.indices import index_build
-from tests.lance_core.index.index_differential import OF, check_answers, covers, is_used, rows
+from tests.lance_core.index.index_differential import FILTER_BY_COLUMN, check_answers, covered_fragments, is_used, rows
 
 KINDS = [
     ("id", "BTREE"),
@@ -32,15 +32,15 @@ def test_workers_build_what_pylance_uses(
     Table.create(uri, rows(0, 130), max_rows_per_file=30, stable_row_ids=stable, durable=False).delete("id % 10 = 4")
     for column, kind in KINDS:
         build_index(spark, uri, column, kind, name=f"{column} {kind}")
-        assert is_used(Table.open(uri), OF[column])
-        check_answers(Table.open(uri), [OF[column]])
+        assert is_used(Table.open(uri), FILTER_BY_COLUMN[column])
+        check_answers(Table.open(uri), [FILTER_BY_COLUMN[column]])
     table = Table.open(uri)
     check_answers(table)
     assert {each.name for each in lance.dataset(uri).describe_indices()} == {f"{c} {k}" for c, k in KINDS}
     assert {each.name for each in Path(uri, "_indices").iterdir()} == {str(each.uuid) for each in table.indices}
     table.append(rows(130, 20))
     more = build_index(spark, uri, "id", "BTREE", name="id BTREE", only="uncovered", intent="daily")
-    assert covers(more.table, "id BTREE") == [[0, 1, 2, 3, 4], [5]]
+    assert covered_fragments(more.table, "id BTREE") == [[0, 1, 2, 3, 4], [5]]
     assert build_index(spark, uri, "id", "BTREE", name="id BTREE", only="uncovered", intent="daily").already_committed
     compact(spark, uri, target_rows=60, remap=None if stable else "reuse")
     table = optimize_indices(spark, uri, merge="all", properties={"why": "tidy"}).table

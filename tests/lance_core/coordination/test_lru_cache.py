@@ -35,6 +35,16 @@ def test_a_value_heavier_than_the_capacity_is_not_cached() -> None:
     assert (cache.get("a"), cache.weight) == (None, 0)
 
 
+def test_a_smaller_capacity_evicts_the_values_that_exceed_it() -> None:
+    cache: LruCache[str, int] = LruCache(3)
+    for key in "abc":
+        cache.put(key, 1)
+    cache.resize(2)
+    assert ([cache.get(key) for key in "abc"], cache.capacity, cache.weight) == ([None, 1, 1], 2, 2)
+    cache.resize(0)
+    assert (cache.get("c"), cache.weight) == (None, 0)
+
+
 def test_a_value_is_created_once_while_it_is_valid() -> None:
     cache: LruCache[str, list[int]] = LruCache(2)
     first = cache.get_or_create("a", lambda: [1])

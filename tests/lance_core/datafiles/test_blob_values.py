@@ -1,4 +1,4 @@
-"""Blobs as values: whatever their order and however they are cut into pieces, and no more than that is read."""
+"""Blob values: any order and any chunk size give the right bytes, and only the requested ranges are read."""
 
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ from lance_core.storage.memory import MemoryStore
 FILE = DataFile.of(path="x.lance", field_ids=[1], column_indices=[0], version=StorageVersion(2, 2), size=1)
 STORED = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])
 BYTES = bytes(range(256)) * 1024
-"""Of the data file, and of each file beside it."""
+"""Content of the data file and of each blob file."""
 
 
 @dataclass
@@ -87,7 +87,7 @@ def test_neighbours_are_read_at_once_and_others_are_not() -> None:
 
 
 def test_one_call_reads_no_more_than_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blob_values, "_READ_BYTES", 100)
+    monkeypatch.setattr(blob_values, "READ_BYTES_MAX", 100)
     store = Counting()
     assert values(store, *((0, row * 40, 40, 0) for row in range(5))) == [BYTES[row * 40 :][:40] for row in range(5)]
     assert [read[1:] for read in store.reads] == [(0, 80), (80, 80), (160, 40)]

@@ -1,6 +1,7 @@
-"""Data files of format 0.1, as pylance still writes them when asked: every type, every range, and every way to break.
+"""Legacy codec: reads data files of format 0.1, which pylance still writes on request, in every type and range.
 
-What the format forgets is said here too: validity. Files of older releases are read in `tests/golden/`.
+The format does not store validity; a test states the consequences. Damaged files raise typed errors. Files of older
+releases are read in `tests/golden/`.
 """
 
 import random
@@ -32,7 +33,7 @@ RANGES = ((0, ROWS), (0, 1), (22, 1), (6, 2), (7, 7), (3, 15), (8, 5), (13, 9), 
 
 
 def write(place: Path, table: pa.Table, rows_per_batch: int = 1024) -> LegacyFileReader:
-    """A table of one file, opened below the table."""
+    """Write a table of one file and open that file with the codec."""
     lance.write_dataset(table, str(place), data_storage_version="legacy", max_rows_per_group=rows_per_batch)
     return opened(place)
 
@@ -65,16 +66,16 @@ def test_every_type_in_every_range(tmp_path: Path, name: str) -> None:
 
 
 def test_types_keep_their_values(tmp_path: Path) -> None:
-    """Against what was written, where the format can hold it: so that not both readers are wrong alike."""
+    """Values are compared with the written ones, because both readers could have the same bug."""
     kept = {name: column for name, column in COLUMNS.items() if not column.null_count and "" not in column.to_pylist()}
-    del kept["json"]  # is stored as what it means, not as it was spelt
+    del kept["json"]  # stored as a value, not as the original text
     assert len(kept) > 35
     write(tmp_path, pa.table(kept), ROWS_PER_BATCH)
     assert Table.open(str(tmp_path)).to_table().to_pylist() == pa.table(kept).to_pylist()
 
 
 def test_validity_is_not_kept(tmp_path: Path) -> None:
-    """Only an empty string or blob of a nullable column comes back as null, be it one or not."""
+    """In a nullable column every empty string or blob is read as null, and no other value is."""
     nullable = pa.table({
         "number": pa.array([1, None, 3], pa.int32()),
         "text": ["a", None, ""],
@@ -91,7 +92,7 @@ def test_validity_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_batches_are_as_long_as_the_other_codec_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of one fragment are read side by side, however their writers batched them."""
+    """Files of one fragment are read in step, whatever batch size their writers used."""
     monkeypatch.setattr(legacy_codec, "BATCH_ROWS", 10)
     reader = write(tmp_path, pa.table({"id": list(range(ROWS))}), ROWS_PER_BATCH)
     assert [batch.num_rows for batch in reader.read(["id"], 1, 22)] == [10, 10, 2]
@@ -140,7 +141,7 @@ def whole_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def damage(data: bytes) -> Iterator[bytes]:
-    """Every truncation, and every byte changed in two ways."""
+    """Yield every truncation of the data, and the data with each byte changed in two ways."""
     dice = random.Random(1)
     for length in range(len(data)):
         yield data[:length]
@@ -150,7 +151,7 @@ def damage(data: bytes) -> Iterator[bytes]:
 
 
 def test_damage_is_a_typed_error_or_other_values(tmp_path: Path, whole_file: bytes) -> None:
-    """Never another exception, a hang, or an allocation that the file could not fill."""
+    """Damage leads to no other exception, no endless loop and no allocation beyond the size of the file."""
     (tmp_path / "data").mkdir()
     file = tmp_path / "data" / "x.lance"
     refused = 0
@@ -183,7 +184,7 @@ def test_damaged_footer(tmp_path: Path, whole_file: bytes, change: object, compl
 
 
 def test_page_tables_begin_at_the_first_field_or_at_zero() -> None:
-    """Release 0.5 kept empty places for fields that the file does not have."""
+    """Release 0.5 reserved empty entries for fields that the file does not have."""
     schema = TableSchema.from_arrow(pa.schema([("s", pa.struct([("x", pa.int8())]))]), first_id=3)
     pages = {4: Page(16, 2)}
 

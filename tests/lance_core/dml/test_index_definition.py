@@ -1,4 +1,7 @@
-"""Creating and dropping indices, and what other verbs do to them. Pylance has to find the same by them as without."""
+"""Index definition: creating and dropping indices, and the effect of other operations on them.
+
+Pylance must find the same rows with the indices as without them.
+"""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -16,7 +19,7 @@ from lance_core.maintenance.retention_guards import files_in_progress
 from lance_core.tasks.compaction import compact
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.partitioning import LocalRunner
-from tests.lance_core.index.index_differential import OF, check_answers, covers, is_used, rows
+from tests.lance_core.index.index_differential import FILTER_BY_COLUMN, check_answers, covered_fragments, is_used, rows
 
 KINDS = [("id", "BTREE"), ("word", "BITMAP"), ("at.x", "BTREE"), ("tags", "LABEL_LIST"), ("id", "ZONEMAP")]
 
@@ -35,9 +38,9 @@ def test_an_index_is_created_and_found_by_both(tmp_path: Path, stable: bool) -> 
         assert (done.operation, done.rows_added, done.rows_removed) == ("CreateIndex", 0, 0)
         assert (done.files, done.bytes) == (len(index.files), sum(file.size for file in index.files))
         assert done.files >= 1
-        assert covers(table, index.name) == [[0, 1, 2, 3, 4]]
+        assert covered_fragments(table, index.name) == [[0, 1, 2, 3, 4]]
         assert index.dataset_version == done.version - 1
-        assert is_used(table, OF[column])
+        assert is_used(table, FILTER_BY_COLUMN[column])
     assert [index.name for index in table.indices] == ["id_idx", "word_idx", "at.x_idx", "tags_idx", "id_idx_2"]
     check_answers(table)
     described = {each.name: each.field_names for each in lance.dataset(table.uri).describe_indices()}
@@ -104,7 +107,7 @@ def test_a_name_that_is_taken(tmp_path: Path) -> None:
     table = table.create_index("id", "ZONEMAP", name="mine", replace=True).table
     assert [index.name for index in table.indices] == ["mine"]
     assert table.indices[0].uuid != before.uuid
-    assert covers(table, "mine") == [[0, 1, 2, 3, 4, 5]]
+    assert covered_fragments(table, "mine") == [[0, 1, 2, 3, 4, 5]]
     check_answers(table)
     table = table.create_index("id", "BTREE").table
     with pytest.raises(InvalidInput, match="'id_idx' exists already"):
@@ -113,7 +116,7 @@ def test_a_name_that_is_taken(tmp_path: Path) -> None:
 
 def test_an_index_of_some_fragments_leaves_the_others_to_scans(tmp_path: Path) -> None:
     table = made(tmp_path).create_index("id", "BTREE", fragments=[3, 1, 1]).table
-    assert covers(table, "id_idx") == [[1, 3]]
+    assert covered_fragments(table, "id_idx") == [[1, 3]]
     check_answers(table)
 
 
@@ -141,7 +144,7 @@ def test_a_table_without_rows_can_have_one(tmp_path: Path) -> None:
     check_answers(table)
 
 
-# Beside others
+# Concurrent changes
 
 
 def test_rows_that_come_meanwhile_are_not_covered(tmp_path: Path) -> None:
@@ -150,13 +153,13 @@ def test_rows_that_come_meanwhile_are_not_covered(tmp_path: Path) -> None:
     table.delete("id < 35")
     table.update({"word": "'new'"}, where="id = 77")
     done = table.create_index("id", "BTREE")
-    assert covers(done.table, "id_idx") == [[0, 1, 2, 3, 4]]
+    assert covered_fragments(done.table, "id_idx") == [[0, 1, 2, 3, 4]]
     assert len(done.rebased_over) == 3
     check_answers(done.table)
 
 
 def test_columns_rewritten_meanwhile_are_not_covered(tmp_path: Path) -> None:
-    """In place, by pylance: the index was built on what was there before."""
+    """Pylance rewrites the column in place while the index is built on the earlier values."""
     table = made(tmp_path).create_index("id", "BTREE").table
     dataset = lance.dataset(table.uri)
     change = dataset.to_table(columns=["id"], filter="id in (3, 4)").append_column("word", pa.array(["a", "b"]))
@@ -166,7 +169,7 @@ def test_columns_rewritten_meanwhile_are_not_covered(tmp_path: Path) -> None:
     assert isinstance(theirs.operation, Update)
     assert theirs.operation.fields_modified
     done = table.create_index("word", "BITMAP")
-    assert covers(done.table, "word_idx") == [[1, 2, 3, 4]]
+    assert covered_fragments(done.table, "word_idx") == [[1, 2, 3, 4]]
     check_answers(done.table, ["word = 'a'", "word = 'w3'", "word is null"])
 
 
@@ -175,7 +178,7 @@ def test_a_compaction_that_came_first_has_it_built_again(tmp_path: Path, remap: 
     table = made(tmp_path)
     table.compact(remap=remap)  # type: ignore[arg-type]
     done = table.create_index("id", "BTREE")
-    assert [len(each) for each in covers(done.table, "id_idx")] == [1]
+    assert [len(each) for each in covered_fragments(done.table, "id_idx")] == [1]
     assert done.attempts == 2
     check_answers(done.table)
 
@@ -185,7 +188,7 @@ def test_an_index_that_came_first_has_the_compaction_done_again(tmp_path: Path, 
     table = made(tmp_path, stable=stable)
     table.create_index("id", "BTREE").table.create_index("word", "BITMAP")
     done = table.compact()
-    assert [len(each) for name in ("id_idx", "word_idx") for each in covers(done.table, name)] == [1, 1]
+    assert [len(each) for name in ("id_idx", "word_idx") for each in covered_fragments(done.table, name)] == [1, 1]
     assert done.attempts == 2
     assert is_used(done.table, "id = 37")
     check_answers(done.table)
@@ -199,13 +202,13 @@ def test_two_of_one_name(tmp_path: Path) -> None:
     done = table.create_index("id", "BITMAP", name="it", replace=True)
     assert [index.kind for index in done.table.indices] == ["BitmapIndexDetails"]
     dropped = done.table.drop_index("it")
-    assert dropped.table.indices == done.table.drop_index("it").table.indices == (), "both wanted it"
+    assert dropped.table.indices == done.table.drop_index("it").table.indices == (), "both drops have removed the index"
     with pytest.raises(InvalidInput, match="no index 'it'"):
         dropped.table.drop_index("it")
 
 
 def test_what_was_dropped_is_gone_whoever_wrote_it_anew(tmp_path: Path) -> None:
-    """A compaction gives the segment another uuid, and the drop was planned before."""
+    """The drop was planned before a compaction gave the segment another uuid."""
     table = made(tmp_path).create_index("id", "BTREE").table
     table.compact()
     assert table.drop_index("id_idx").table.indices == ()
@@ -227,7 +230,7 @@ def test_an_intent_lands_once(tmp_path: Path) -> None:
     assert len(again.table.indices) == 1
 
 
-# What other verbs do to it
+# Other operations on an indexed table
 
 
 def test_a_rename_keeps_it_and_a_cast_is_refused(tmp_path: Path) -> None:
@@ -272,12 +275,14 @@ def test_rows_that_moved_are_found(tmp_path: Path, stable: bool, change: Callabl
     table = made(tmp_path, stable=stable)
     for column, kind in (("id", "BITMAP"), ("word", "BITMAP"), ("at.x", "BTREE"), ("tags", "LABEL_LIST")):
         table = table.create_index(column, kind).table
-    check_answers(change(change(table)), [*OF.values(), "word = 'new'", "word is null", "word != 'w1'", "id = 125"])
+    check_answers(
+        change(change(table)), [*FILTER_BY_COLUMN.values(), "word = 'new'", "word is null", "word != 'w1'", "id = 125"]
+    )
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
 def test_an_index_by_row_ids_follows_rows_that_keep_its_values(tmp_path: Path, stable: bool) -> None:
-    """As pylance does it: an update of another column, of rows that it all covered, and nothing else."""
+    """As in pylance, the index covers moved rows if it covered all of them before and its column did not change."""
     table = made(tmp_path, stable=stable)
     for column, kind in (("id", "BITMAP"), ("word", "BITMAP"), ("at.x", "BTREE"), ("id", "ZONEMAP")):
         table = table.create_index(column, kind).table
@@ -286,22 +291,24 @@ def test_an_index_by_row_ids_follows_rows_that_keep_its_values(tmp_path: Path, s
     lance.dataset(twin).update({"word": "'new'"}, where="id = 5")
     table = table.update({"word": "'new'"}, where="id = 5").table
     grown = [[0, 1, 2, 3, 4, 5]] if stable else [[0, 1, 2, 3, 4]]
-    assert covers(table, "id_idx") == grown
+    assert covered_fragments(table, "id_idx") == grown
     assert {index.name: index.covers for index in table.indices} == {
         index.name: index.covers for index in Table.open(twin).indices
     }
     assert is_used(table, "id = 5")
-    check_answers(table, [*OF.values(), "id = 5", "word = 'new'", "at.x = 5"])
+    check_answers(table, [*FILTER_BY_COLUMN.values(), "id = 5", "word = 'new'", "at.x = 5"])
     table = table.update({"id": "id + 1000"}, where="id in (5, 40)").table
-    assert covers(table, "id_idx") == grown
+    assert covered_fragments(table, "id_idx") == grown
     check_answers(table, ["id = 5", "id = 1005", "id = 1040", "id = 40", "word = 'new'"])
     table = table.update({"word": "'newer'"}, where="id in (1005, 70)").table
-    assert covers(table, "id_idx") == grown, "a part came from where it was not covered"
+    assert covered_fragments(table, "id_idx") == grown, (
+        "some of the rows come from a fragment that the index does not cover"
+    )
     check_answers(table, ["id = 1005", "id = 70", "word = 'newer'"])
 
 
 def test_values_changed_in_place_where_only_a_note_leads(tmp_path: Path) -> None:
-    """The segment names fragments that became the one which is changed; it must not be believed there any more."""
+    """The changed fragment replaced fragments that the segment covers, so the segment is no longer valid for it."""
     table = made(tmp_path).create_index("word", "BITMAP").table
     table = table.compact(remap="reuse").table
     dataset = lance.dataset(table.uri)
@@ -311,10 +318,10 @@ def test_values_changed_in_place_where_only_a_note_leads(tmp_path: Path) -> None
     table = table.update({"word": "'a'"}).table
     assert change.num_rows == 130
     check_answers(table, ["word = 'a'", "word = 'w3'"])
-    assert all(not each or each != [0, 1, 2, 3, 4] for each in covers(table, "word_idx"))
+    assert all(not each or each != [0, 1, 2, 3, 4] for each in covered_fragments(table, "word_idx"))
 
 
-# What a commit looks at
+# Checks by the commit
 
 
 def test_files_that_are_gone_or_cut_short_are_not_named(tmp_path: Path) -> None:
@@ -334,7 +341,7 @@ def test_files_that_are_gone_or_cut_short_are_not_named(tmp_path: Path) -> None:
 
 
 def test_the_files_of_an_intent_that_has_not_landed_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A build that died leaves a directory that cleanup knows to be somebody's; without an intent it is an orphan."""
+    """Cleanup keeps the files of a failed build if it has an intent; without an intent they are orphan files."""
     table = made(tmp_path)
 
     def dies(*_: object, **__: object) -> None:
@@ -357,7 +364,7 @@ def test_the_files_of_an_intent_that_has_not_landed_stay(tmp_path: Path, monkeyp
 
 
 def test_a_compaction_spread_over_workers_writes_indices_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the driver, for each batch; those that are too large for that are left out, unless it is asked for."""
+    """The driver remaps indices for each batch of groups; it skips large indices, unless `remap` requests them."""
     table = made(tmp_path)
     for column, kind in (("id", "BTREE"), ("word", "BITMAP")):
         table = table.create_index(column, kind).table
@@ -377,10 +384,14 @@ def test_a_compaction_spread_over_workers_writes_indices_anew(tmp_path: Path, mo
 
     done = compacted(None, 60)
     assert done.uncovered == ("id_idx",)
-    assert sum(map(len, covers(done.table, "word_idx"))) == len(done.table.fragments)
+    assert sum(map(len, covered_fragments(done.table, "word_idx"))) == len(done.table.fragments)
     check_answers(done.table)
     table = done.table.optimize_indices().table
     done = compacted("now", 1_000)
     assert done.uncovered == ()
-    assert covers(done.table, "id_idx") == covers(done.table, "word_idx") == [[done.table.fragments[0].id]]
+    assert (
+        covered_fragments(done.table, "id_idx")
+        == covered_fragments(done.table, "word_idx")
+        == [[done.table.fragments[0].id]]
+    )
     check_answers(done.table)

@@ -1,4 +1,4 @@
-"""Conditions that are not simplified, because that changes nothing."""
+"""Simplification: comparisons that are in their simplest form skip the optimizer."""
 
 import datetime
 import math
@@ -51,7 +51,7 @@ def test_what_is_settled_stays_as_it_is_when_simplified(
     "sql", ["flag = true", "id = NULL", "id = 1.5", "7 = id", "id = other", "s.x = 1", "id + 1 = 2", "id = 1 OR id = 2"]
 )
 def test_anything_else_is_simplified(sql: str) -> None:
-    """Some of these are settled once literals are in the column's type, and then come out the same."""
+    """Some of these would stay the same after their literals are cast to the type of the column."""
     schema = pa.schema(
         [("id", pa.int64()), ("other", pa.int64()), ("flag", pa.bool_()), ("s", pa.struct([("x", pa.int64())]))]
     )

@@ -1,4 +1,4 @@
-"""The same questions to both libraries, by index and by scan: whatever became of an index, the answers are the same."""
+"""Differential test of indices: both libraries find the rows of a scan, whatever happened to an index before."""
 
 from collections.abc import Iterable
 
@@ -23,9 +23,9 @@ def rows(first: int, count: int, *, group: int = 7) -> pa.Table:
     )
 
 
-OF = {"id": "id = 37", "word": "word = 'w3'", "tags": "array_has(tags, 't2')", "at.x": "at.x = 5"}
+FILTER_BY_COLUMN = {"id": "id = 37", "word": "word = 'w3'", "tags": "array_has(tags, 't2')", "at.x": "at.x = 5"}
 FILTERS = [
-    *OF.values(),
+    *FILTER_BY_COLUMN.values(),
     "id > 40 and id <= 90",
     "id in (0, 5, 99, 100, 131)",
     "word is null",
@@ -38,20 +38,20 @@ FILTERS = [
 def check_answers(table: Table, filters: Iterable[str] = FILTERS) -> None:
     dataset = lance.dataset(table.uri)
     for filter in filters:
-        expected = ids(dataset.to_table(filter=filter, columns=["id"], use_scalar_index=False))
-        assert ids(dataset.to_table(filter=filter, columns=["id"])) == expected, f"pylance by index: {filter}"
-        assert ids(table.to_table(filter=filter, columns=["id"])) == expected, f"ours: {filter}"
+        expected = sorted_ids(dataset.to_table(filter=filter, columns=["id"], use_scalar_index=False))
+        assert sorted_ids(dataset.to_table(filter=filter, columns=["id"])) == expected, f"pylance by index: {filter}"
+        assert sorted_ids(table.to_table(filter=filter, columns=["id"])) == expected, f"ours: {filter}"
 
 
 def is_used(table: Table, filter: str) -> bool:
-    """By pylance."""
+    """Return whether pylance plans an index lookup for the filter."""
     return "ScalarIndexQuery" in lance.dataset(table.uri).scanner(filter=filter).explain_plan()
 
 
-def covers(table: Table, name: str) -> list[list[int]]:
+def covered_fragments(table: Table, name: str) -> list[list[int]]:
     return [sorted(index.covers or ()) for index in table.indices if index.name == name]
 
 
-def ids(found: pa.Table) -> list[int]:
+def sorted_ids(found: pa.Table) -> list[int]:
     numbers: list[int] = sorted(found["id"].to_pylist())
     return numbers

@@ -1,6 +1,6 @@
-"""Tables with indices and a past, for tests of filters: each row of them has had something happen to it or beside it.
+"""Indexed tables: tables whose indices precede deletes, updates, upserts, appends and compactions.
 
-Start with `TABLES`, the ways in which one can be made, and `predicates`, filters over their columns in SQL.
+Start with `TABLES`, the factories by description, and `predicates`, a strategy for SQL filters over their columns.
 """
 
 import random
@@ -23,7 +23,7 @@ INDEXED: Mapping[str, str] = {
     "flag": "BITMAP",
     "d": "BTREE",
 }
-"""Others lie beside them: `word` is a BTREE and an NGRAM too, `f` a ZONEMAP, `plain` a BLOOMFILTER."""
+"""The first index of each column. `word` also has a BTREE and an NGRAM, `f` a ZONEMAP and `plain` a BLOOMFILTER."""
 _WORDS = ["", "a", "ab", "abc", "abcd", "b", "ba", "Ä", "z%", None]
 _FLOATS = [0.0, -0.0, 1.5, -2.5, 7.0, float("nan"), float("inf"), float("-inf"), None, 3.25]
 _TAGS = [[], None, ["a"], ["a", "b"], ["b", None], ["c", "a", "b"], [None]]
@@ -73,7 +73,7 @@ def _indexed(table: Table, by_pylance: bool) -> Table:
 
 
 def _changed(table: Table) -> Table:
-    """Some rows deleted, a fragment gone, columns changed in place, rows moved, and rows of which no index knows."""
+    """Delete rows and a whole fragment, rewrite columns in place, move rows, and append rows that no index covers."""
     table = table.delete("id % 11 = 3").table
     table = table.delete("id >= 0 and _rowaddr >= 4294967296 and _rowaddr < 8589934592").table
     keys = table.to_table(["id"], filter="_rowaddr >= 12884901888").column("id")
@@ -92,7 +92,7 @@ def _compacted(table: Table, remap: str | None) -> Table:
 
 
 def _again(table: Table) -> Table:
-    """Compacted twice, the second time over what the first one made, and brought up to date in part."""
+    """Compact twice, the second time over the result of the first, and extend only some of the indices."""
     table = _compacted(table, "reuse")
     table = table.compact(target_rows=1000, remap="reuse").table
     table = table.append(rows(280, 20)).table
@@ -122,8 +122,8 @@ TABLES: Mapping[str, Make] = dict(
         _way("changed", stable=True, by_pylance=False, past=_changed),
         _way("changed", stable=False, by_pylance=True, past=_changed),
         _way("changed", stable=True, by_pylance=True, past=_changed),
-        _way("noted", stable=False, by_pylance=False, past=lambda table: _compacted(table, "reuse")),
-        _way("noted by pylance", stable=False, by_pylance=True, past=_pylance_compacted),
+        _way("fragment reuse", stable=False, by_pylance=False, past=lambda table: _compacted(table, "reuse")),
+        _way("fragment reuse by pylance", stable=False, by_pylance=True, past=_pylance_compacted),
         _way("compacted", stable=True, by_pylance=False, past=lambda table: _compacted(table, None)),
         _way("compacted", stable=False, by_pylance=True, past=lambda table: _compacted(table, None)),
         _way("compacted again", stable=False, by_pylance=False, past=_again),

@@ -1,4 +1,7 @@
-"""Columns of every type that has an order, for hypothesis to draw: few values, so that they repeat, and edges."""
+"""Ordered columns: Hypothesis strategies for columns and conditions of every ordered type.
+
+The values are few, so that they repeat, and include the limits of each type.
+"""
 
 import datetime
 import math
@@ -62,12 +65,12 @@ TYPES = tuple(VALUES)
 _OPS = [op for op in Op if op is not Op.NE]
 
 
-def name(arrow: object) -> str:
+def type_name(arrow: object) -> str:
     return str(arrow).replace(" ", "")
 
 
 def arrays(arrow: pa.DataType, *, longest: int = 60) -> st.SearchStrategy[pa.Array]:
-    """NULL among them."""
+    """Draw columns of the type, some values of which are NULL."""
     values = st.lists(st.none() | st.sampled_from(VALUES[arrow]), max_size=longest)
     return values.map(lambda some: pa.array(some, arrow))
 

@@ -1,6 +1,7 @@
-"""Segments for tests of kinds: written into memory, opened again, and asked beside the evaluator of filters.
+"""Segment builder: writes a segment of given fragments into memory, opens it and compares its searches with the
+evaluator of predicates.
 
-Start with `built` and `asked`.
+Start with `build_segment` and `check_search`.
 """
 
 import itertools
@@ -26,13 +27,13 @@ from lance_core.storage.memory import MemoryStore
 from lance_core.versions.location import Location
 
 Fragments = Mapping[int, pa.Array]
-"""The values of each, by its id."""
+"""The values of each fragment, by fragment id."""
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True)
-class Staying:
-    """Rows of these fragments are where they were; the others are gone."""
+class KeepFragments:
+    """Row remap that keeps the rows of these fragments at their addresses and drops all others."""
 
     fragments: frozenset[int]
 
@@ -44,7 +45,7 @@ class Staying:
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltSegment:
     segment: Segment
     location: Location
     column: pa.Field
@@ -54,10 +55,10 @@ class Built:
     def path(self) -> str:
         return self.segment.metadata.qualified_path
 
-    def part(self, *staying: int) -> MergeInput:
-        return MergeInput(self.segment, Staying(frozenset(staying)))
+    def merge_input(self, *staying: int) -> MergeInput:
+        return MergeInput(self.segment, KeepFragments(frozenset(staying)))
 
-    def with_metadata(self, change: Callable[[table_pb2.IndexMetadata], None]) -> "Built":
+    def with_metadata(self, change: Callable[[table_pb2.IndexMetadata], None]) -> "BuiltSegment":
         message = table_pb2.IndexMetadata()
         message.CopyFrom(self.segment.metadata.message)
         change(message)
@@ -66,14 +67,14 @@ class Built:
         return replace(self, segment=replace(self.segment, metadata=metadata, files=files))
 
 
-def column_of(arrow: pa.DataType) -> pa.Field:
+def value_field(arrow: pa.DataType) -> pa.Field:
     return pa.field("v", arrow)
 
 
-def scanned(
+def scan_batches(
     fragments: Fragments, deleted: Mapping[int, Sequence[int]] | None = None, batch_rows: int = 7
 ) -> Iterator[pa.RecordBatch]:
-    """As a scan gives them, in batches that end anywhere."""
+    """Yield the live rows as a scan does, in batches that need not end with a fragment."""
     values: list[pa.Array] = []
     rows: list[int] = []
     for id, array in fragments.items():
@@ -85,60 +86,62 @@ def scanned(
         yield from table.combine_chunks().to_batches(max_chunksize=batch_rows)
 
 
-def built(
-    kind: IndexType,
+def build_segment(
+    index_type: IndexType,
     arrow: pa.DataType,
     fragments: Fragments,
     *,
     deleted: Mapping[int, Sequence[int]] | None = None,
-    parts: Sequence[MergeInput] = (),
-    also: Iterable[int] = (),
+    merge_inputs: Sequence[MergeInput] = (),
+    merged_ids: Iterable[int] = (),
     location: Location | None = None,
-    rows: Mapping[int, int] | None = None,
+    row_counts: Mapping[int, int] | None = None,
     batch_rows: int = 7,
     **options: object,
-) -> Built:
-    """A segment of these fragments, and of `also` those that come with its parts."""
+) -> BuiltSegment:
+    """Build a segment of these fragments; `merged_ids` are the fragments that its merge inputs contribute."""
     if location is None:
         store = MemoryStore()
         location = Location(uri="memory://table", store=store, codec=IpcCodec(store))
-    column = column_of(arrow)
-    # A fragment goes with the last of its rows.
+    column = value_field(arrow)
+    # A fragment without live rows is no longer in the table.
     alive = [id for id, array in fragments.items() if set(range(len(array))) - set((deleted or {}).get(id, ()))]
     new = NewSegment(location, uuid.UUID(int=next(_numbers) + 1))
-    details = kind.write(new, column, scanned(fragments, deleted, batch_rows), parts, kind.parse_options(options))
+    details = index_type.write(
+        new, column, scan_batches(fragments, deleted, batch_rows), merge_inputs, index_type.parse_options(options)
+    )
     message = table_pb2.IndexMetadata(
         uuid=table_pb2.UUID(uuid=new.segment_uuid.bytes),
         fields=[0],
         name="v_idx",
         dataset_version=1,
-        fragment_bitmap=BitMap([*alive, *also]).serialize(),
-        index_version=kind.written_version(stable_row_ids=False),
+        fragment_bitmap=BitMap([*alive, *merged_ids]).serialize(),
+        index_version=index_type.written_version(stable_row_ids=False),
         files=(table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in new.files),
     )
-    message.index_details.type_url = kind.type_url
+    message.index_details.type_url = index_type.type_url
     message.index_details.value = details
     metadata = IndexMetadata(message)
-    sizes = {id: len(array) for id, array in fragments.items()} | dict(rows or {})
+    sizes = {id: len(array) for id, array in fragments.items()} | dict(row_counts or {})
     segment = Segment(metadata, OpenSegment(location, metadata), lambda high: sizes.get(high, 0))
-    return Built(segment, location, column, deleted or {})
+    return BuiltSegment(segment, location, column, deleted or {})
 
 
-def leaf_of(sql: str, arrow: pa.DataType) -> Condition:
-    tree = Predicate.parse(sql, pa.schema([column_of(arrow)])).tree
+def parse_condition(sql: str, arrow: pa.DataType) -> Condition:
+    tree = Predicate.parse(sql, pa.schema([value_field(arrow)])).tree
     assert isinstance(tree, Comparison | In | IsNull | Like | Call), tree
     return tree
 
 
-def asked(kind: IndexType, it: Built, leaf: Condition) -> MatchedRows | None:
+def search_segment(kind: IndexType, it: BuiltSegment, leaf: Condition) -> MatchedRows | None:
     return kind.open(it.segment, it.column).search(leaf)
 
 
-def matching(
+def matching_rows(
     leaf: Condition, arrow: pa.DataType, fragments: Fragments, deleted: Mapping[int, Sequence[int]]
 ) -> set[int]:
-    """The live rows where the evaluator finds it true."""
-    schema = pa.schema([column_of(arrow)])
+    """Return the live rows for which the evaluator finds the condition true."""
+    schema = pa.schema([value_field(arrow)])
     predicate = Predicate.from_node(leaf, schema)
     found = set()
     for id, array in fragments.items():
@@ -148,20 +151,20 @@ def matching(
     return found
 
 
-def live_rows(it: Built, fragments: Fragments) -> set[int]:
-    """The rows it was built from."""
+def live_rows(it: BuiltSegment, fragments: Fragments) -> set[int]:
+    """Return the rows from which the segment was built."""
     gone = {id << 32 | place for id, places in it.deleted.items() for place in places}
     return {id << 32 | place for id, array in fragments.items() for place in range(len(array))} - gone
 
 
-def check(kind: IndexType, it: Built, fragments: Fragments, leaf: Condition) -> MatchedRows:
-    """What is answered holds all rows that match; exactly, these and no other live one."""
-    found = asked(kind, it, leaf)
+def check_search(kind: IndexType, it: BuiltSegment, fragments: Fragments, leaf: Condition) -> MatchedRows:
+    """Check that a search finds every match, and no other live row if it claims to be exact."""
+    found = search_segment(kind, it, leaf)
     assert found is not None, leaf
     expected = kind.answers(leaf, it.segment.metadata)
     assert expected is not None
     assert found.certainty is Certainty.EXACT or expected is Certainty.AT_MOST
-    truth = matching(leaf, it.column.type, fragments, it.deleted)
+    truth = matching_rows(leaf, it.column.type, fragments, it.deleted)
     gone = {id << 32 | place for id, places in it.deleted.items() for place in places}
     rows = set(found.rows) - gone
     assert truth <= rows, (leaf, sorted(truth - rows))
@@ -172,17 +175,17 @@ def check(kind: IndexType, it: Built, fragments: Fragments, leaf: Condition) -> 
     return found
 
 
-def rewritten(
-    it: Built, name: str, table: pa.Table, notes: Mapping[str, str] | None = None, attached: bytes | None = None
+def replace_file(
+    it: BuiltSegment, name: str, table: pa.Table, metadata: Mapping[str, str] | None = None, buffer: bytes | None = None
 ) -> None:
-    """One of its files, as somebody else has it."""
+    """Replace one file of the segment, as another writer or damage could."""
     path = f"{it.path}/{name}"
     it.location.store.delete(path)
     writer = it.location.codec.create(path, table.schema.remove_metadata(), StorageVersion(2, 2))
     for batch in table.to_batches():
         writer.write(batch)
-    if attached is not None:
-        writer.add_buffer(attached)
-    for key, value in (notes or {}).items():
+    if buffer is not None:
+        writer.add_buffer(buffer)
+    for key, value in (metadata or {}).items():
         writer.add_metadata(key, value)
     writer.finish()

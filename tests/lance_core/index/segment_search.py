@@ -1,6 +1,4 @@
-"""Segments of an index without a table: written by a kind into a directory, opened again, and asked everything that can
-be asked of rows which are known.
-"""
+"""Segment search: writes an index segment without a table, opens it and compares its searches with the evaluator."""
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,12 +30,14 @@ from lance_core.index.segment_files import NewSegment, OpenSegment
 from lance_core.storage.memory import MemoryStore
 from lance_core.versions.location import Location, locate
 
-ROWS_UNDER = 1 << 20
-"""How many rows each fragment may have."""
+ROWS_PER_FRAGMENT = 1 << 20
+"""Physical rows that each fragment is assumed to have."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unmoved:
+class IdentityRemap:
+    """Row remap that keeps every row at its address."""
+
     def remap(self, rows: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
         return rows, np.ones(len(rows), np.bool_)
 
@@ -46,26 +46,26 @@ class Unmoved:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """Rows that went to other numbers; those that are not told of are gone."""
+class DictionaryRemap:
+    """Row remap by a dictionary; a row without an entry is dropped."""
 
-    to: Mapping[int, int] = field(default_factory=dict)
+    new_rows: Mapping[int, int] = field(default_factory=dict)
 
     def remap(self, rows: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
-        there = np.array([int(row) in self.to for row in rows], np.bool_)
-        return np.array([self.to.get(int(row), 0) for row in rows], np.uint64), there
+        there = np.array([int(row) in self.new_rows for row in rows], np.bool_)
+        return np.array([self.new_rows.get(int(row), 0) for row in rows], np.uint64), there
 
     def remap_set(self, rows: RowSet) -> RowSet:
-        return RowSet.of(np.array([self.to[row] for row in rows if row in self.to], np.uint64))
+        return RowSet.of(np.array([self.new_rows[row] for row in rows if row in self.new_rows], np.uint64))
 
 
-def rows_of(values: pa.Array, rows: Sequence[int] | None = None, *, batch: int = 1000) -> list[pa.RecordBatch]:
+def row_batches(values: pa.Array, rows: Sequence[int] | None = None, *, batch: int = 1000) -> list[pa.RecordBatch]:
     numbers = pa.array(range(len(values)) if rows is None else rows, pa.uint64())
     table = pa.table({VALUE: values, ROW: numbers})
     return table.to_batches(max_chunksize=batch)
 
 
-def write(
+def write_segment(
     directory: Path | None,
     kind: IndexType,
     column: pa.Field,
@@ -75,7 +75,7 @@ def write(
     *,
     stable_row_ids: bool = False,
 ) -> Segment:
-    """In files of Lance, or in memory where there is no directory, which is faster."""
+    """Write a segment into Lance files, or into memory if no directory is given, which is faster."""
     if directory is None:
         store = MemoryStore()
         location = Location(uri="memory://table", store=store, codec=IpcCodec(store))
@@ -90,10 +90,10 @@ def write(
     message.index_details.value = details
     message.index_version = kind.written_version(stable_row_ids=stable_row_ids)
     metadata = IndexMetadata(message)
-    return Segment(metadata, OpenSegment(location, metadata), lambda high: ROWS_UNDER)
+    return Segment(metadata, OpenSegment(location, metadata), lambda high: ROWS_PER_FRAGMENT)
 
 
-def check(
+def check_search(
     kind: IndexType,
     segment: Segment,
     values: pa.Array,
@@ -102,13 +102,13 @@ def check(
     *,
     searcher: Searcher | None = None,
 ) -> bool:
-    """What is found is what the engine finds by looking at every value. Whether anything could be answered."""
-    expected = set(matching(values, leaf, rows))
+    """Check that a search finds the rows that the evaluator finds; return whether the index supports the condition."""
+    expected = set(matching_rows(values, leaf, rows))
     found = (searcher or kind.open(segment, pa.field(VALUE, values.type))).search(leaf)
     expecting = kind.answers(leaf, segment.metadata)
     if found is None:
         return False
-    assert expecting is not None, f"{leaf} is answered, against what was said"
+    assert expecting is not None, f"{leaf} is answered, although `answers` declares it unsupported"
     got = set(found.rows)
     if found.certainty is Certainty.EXACT:
         assert expecting is Certainty.EXACT
@@ -118,7 +118,7 @@ def check(
     return True
 
 
-def matching(values: pa.Array, leaf: Node | RangeCondition, rows: Sequence[int] | None = None) -> list[int]:
+def matching_rows(values: pa.Array, leaf: Node | RangeCondition, rows: Sequence[int] | None = None) -> list[int]:
     batch = pa.RecordBatch.from_arrays([values], names=[VALUE])
     node = And((leaf.low, leaf.high)) if isinstance(leaf, RangeCondition) else leaf
     mask = Predicate.from_node(node, batch.schema).mask(batch).to_pylist()

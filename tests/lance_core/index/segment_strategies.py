@@ -1,4 +1,4 @@
-"""Columns and conditions that hypothesis draws, for tests of kinds."""
+"""Segment strategies: Hypothesis strategies for the fragments of a column, deletions and conditions."""
 
 import datetime
 import decimal
@@ -56,7 +56,7 @@ def array_of(values: Sequence[object], arrow: pa.DataType) -> pa.Array:
 
 
 def columns(arrow: pa.DataType) -> st.SearchStrategy[Fragments]:
-    """Of a few fragments, most of them of values that repeat, some of NULL alone."""
+    """Draw a few fragments, most of which repeat values; some consist of NULLs alone."""
     values = st.lists(st.sampled_from([None, *POOLS[arrow]]), min_size=1, max_size=12)
     alone = st.lists(st.sampled_from([None, POOLS[arrow][-1]]), min_size=1, max_size=2).map(lambda some: some * 3)
     return st.dictionaries(

@@ -1,4 +1,4 @@
-"""BITMAP: what it finds is what a look at every row finds, whatever the type and the history of a segment."""
+"""BITMAP: a search finds the rows of a full scan for every type, also in segments that were merged."""
 
 from dataclasses import replace
 
@@ -14,20 +14,26 @@ from lance_core.index.bitmap import BITMAP
 from lance_core.index.index_type import VALUE, MergeInput
 from lance_core.limits import INDEX_KEYS
 from tests.lance_core.index import ordered_columns
-from tests.lance_core.index.segment_search import Moved, Unmoved, check, rows_of, write
+from tests.lance_core.index.segment_search import (
+    DictionaryRemap,
+    IdentityRemap,
+    check_search,
+    row_batches,
+    write_segment,
+)
 
 _FEW = settings(max_examples=8, deadline=None)
 
 
-@pytest.mark.parametrize("arrow", ordered_columns.TYPES, ids=ordered_columns.name)
+@pytest.mark.parametrize("arrow", ordered_columns.TYPES, ids=ordered_columns.type_name)
 def test_finds_what_a_look_at_every_row_finds(arrow: pa.DataType) -> None:
     @_FEW
     @given(ordered_columns.arrays(arrow), st.data())
     def run(values: pa.Array, draw: st.DataObject) -> None:
-        segment = write(None, BITMAP, pa.field(VALUE, arrow), rows_of(values, batch=16))
+        segment = write_segment(None, BITMAP, pa.field(VALUE, arrow), row_batches(values, batch=16))
         searcher = BITMAP.open(segment, pa.field(VALUE, values.type))
         for leaf in ordered_columns.leaves(arrow, draw):
-            check(BITMAP, segment, values, leaf, searcher=searcher)
+            check_search(BITMAP, segment, values, leaf, searcher=searcher)
 
     run()
 
@@ -37,8 +43,8 @@ def test_finds_what_a_look_at_every_row_finds(arrow: pa.DataType) -> None:
 @pytest.mark.parametrize("arrow", [pa.string(), pa.large_string()])
 def test_any_pattern_is_tried_on_the_values(arrow: pa.DataType, pattern: str, ignore_case: bool) -> None:
     values = pa.array([*ordered_columns.VALUES[arrow], None, "abc"], arrow)
-    segment = write(None, BITMAP, pa.field(VALUE, arrow), rows_of(values))
-    assert check(BITMAP, segment, values, Like((VALUE,), pattern, ignore_case))
+    segment = write_segment(None, BITMAP, pa.field(VALUE, arrow), row_batches(values))
+    assert check_search(BITMAP, segment, values, Like((VALUE,), pattern, ignore_case))
 
 
 @_FEW
@@ -47,16 +53,19 @@ def test_merging_leaves_out_what_is_gone(values: pa.Array, draw: st.DataObject) 
     column = pa.field(VALUE, pa.float32())
     half = len(values) // 2
     far = range(5 << 32, (5 << 32) + len(values) - half)
-    old = write(None, BITMAP, column, rows_of(values.slice(0, half)))
-    other = write(None, BITMAP, column, rows_of(values.slice(half), far))
+    old = write_segment(None, BITMAP, column, row_batches(values.slice(0, half)))
+    other = write_segment(None, BITMAP, column, row_batches(values.slice(half), far))
     kept = draw.draw(st.sets(st.sampled_from(range(half)))) if half else set()
-    parts = [MergeInput(old, Moved({row: row + (1 << 32) for row in kept})), MergeInput(other, Unmoved())]
-    merged = write(None, BITMAP, column, rows_of(pa.array([7], pa.float32()), [9]), parts)
+    parts = [
+        MergeInput(old, DictionaryRemap({row: row + (1 << 32) for row in kept})),
+        MergeInput(other, IdentityRemap()),
+    ]
+    merged = write_segment(None, BITMAP, column, row_batches(pa.array([7], pa.float32()), [9]), parts)
     left = [values[row].as_py() for row in sorted(kept)]
     now = pa.array(left + values.slice(half).to_pylist() + [7], pa.float32())
     numbers = [row + (1 << 32) for row in sorted(kept)] + [*far, 9]
     for leaf in ordered_columns.leaves(pa.float32(), draw):
-        assert check(BITMAP, merged, now, leaf, numbers)
+        assert check_search(BITMAP, merged, now, leaf, numbers)
     examined = BITMAP.examine(merged, column)
     assert set(examined.rows) == set(numbers)
     assert not examined.problems
@@ -65,7 +74,7 @@ def test_merging_leaves_out_what_is_gone(values: pa.Array, draw: st.DataObject) 
 def test_rows_in_any_order_and_of_many_fragments() -> None:
     values = pa.array([n % 3 for n in range(3000)], pa.int64())
     rows = [(n * 7 % 11 << 32) | n for n in range(3000)]
-    segment = write(None, BITMAP, pa.field(VALUE, pa.int64()), rows_of(values, rows, batch=700))
+    segment = write_segment(None, BITMAP, pa.field(VALUE, pa.int64()), row_batches(values, rows, batch=700))
     examined = BITMAP.examine(segment, pa.field(VALUE, pa.int64()))
     assert set(examined.rows) == set(rows)
     assert not examined.problems
@@ -75,10 +84,10 @@ def test_rows_in_any_order_and_of_many_fragments() -> None:
 def test_too_many_values_are_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
     values = pa.array(range(20))
     monkeypatch.setattr(value_bitmaps, "INDEX_KEYS", replace(INDEX_KEYS, maximum=20))
-    segment = write(None, BITMAP, pa.field(VALUE, values.type), rows_of(values, batch=batch))
+    segment = write_segment(None, BITMAP, pa.field(VALUE, values.type), row_batches(values, batch=batch))
     BITMAP.open(segment, pa.field(VALUE, values.type))
     monkeypatch.setattr(value_bitmaps, "INDEX_KEYS", replace(INDEX_KEYS, maximum=19))
     with pytest.raises(InvalidInput, match=r"more than 19 distinct values.* build a BTREE"):
-        write(None, BITMAP, pa.field(VALUE, values.type), rows_of(values, batch=batch))
+        write_segment(None, BITMAP, pa.field(VALUE, values.type), row_batches(values, batch=batch))
     with pytest.raises(Unsupported, match="LANCE_ASSETS_INDEX_KEYS_MAX"):
         BITMAP.open(segment, pa.field(VALUE, values.type))

@@ -1,4 +1,4 @@
-"""BTREE: what it finds is what a look at every row finds, whatever the type, the pages and the history of a segment."""
+"""BTREE: a search finds the rows of a full scan for every type and page size, also in segments that were merged."""
 
 import pyarrow as pa
 import pytest
@@ -8,22 +8,28 @@ from hypothesis import strategies as st
 from lance_core.index.btree import BTREE
 from lance_core.index.index_type import VALUE, MergeInput
 from tests.lance_core.index import ordered_columns
-from tests.lance_core.index.segment_search import Moved, Unmoved, check, rows_of, write
+from tests.lance_core.index.segment_search import (
+    DictionaryRemap,
+    IdentityRemap,
+    check_search,
+    row_batches,
+    write_segment,
+)
 
 _FEW = settings(max_examples=8, deadline=None)
 
 
-@pytest.mark.parametrize("arrow", ordered_columns.TYPES, ids=ordered_columns.name)
+@pytest.mark.parametrize("arrow", ordered_columns.TYPES, ids=ordered_columns.type_name)
 def test_finds_what_a_look_at_every_row_finds(arrow: pa.DataType) -> None:
     @_FEW
     @given(ordered_columns.arrays(arrow), st.integers(1, 7), st.data())
     def run(values: pa.Array, zone_size: int, draw: st.DataObject) -> None:
-        segment = write(
-            None, BTREE, pa.field(VALUE, arrow), rows_of(values, batch=16), options={"zone_size": zone_size}
+        segment = write_segment(
+            None, BTREE, pa.field(VALUE, arrow), row_batches(values, batch=16), options={"zone_size": zone_size}
         )
         searcher = BTREE.open(segment, pa.field(VALUE, values.type))
         for leaf in ordered_columns.leaves(arrow, draw):
-            check(BTREE, segment, values, leaf, searcher=searcher)
+            check_search(BTREE, segment, values, leaf, searcher=searcher)
 
     run()
 
@@ -33,21 +39,21 @@ def test_finds_what_a_look_at_every_row_finds(arrow: pa.DataType) -> None:
 def test_merging_leaves_out_what_is_gone(values: pa.Array, draw: st.DataObject) -> None:
     column = pa.field(VALUE, pa.int32())
     half = len(values) // 2
-    old = write(None, BTREE, column, rows_of(values.slice(0, half)), options={"zone_size": 3})
-    other = write(None, BTREE, column, rows_of(values.slice(half), range(1000, 1000 + len(values) - half)))
+    old = write_segment(None, BTREE, column, row_batches(values.slice(0, half)), options={"zone_size": 3})
+    other = write_segment(None, BTREE, column, row_batches(values.slice(half), range(1000, 1000 + len(values) - half)))
     kept = draw.draw(st.sets(st.sampled_from(range(half)))) if half else set()
-    moved = Moved({row: row + 500 for row in kept})
-    merged = write(
+    moved = DictionaryRemap({row: row + 500 for row in kept})
+    merged = write_segment(
         None,
         BTREE,
         column,
-        rows_of(pa.array([7], pa.int32()), [9]),
-        [MergeInput(old, moved), MergeInput(other, Unmoved())],
+        row_batches(pa.array([7], pa.int32()), [9]),
+        [MergeInput(old, moved), MergeInput(other, IdentityRemap())],
     )
     now = pa.array([values[row].as_py() for row in sorted(kept)] + values.slice(half).to_pylist() + [7], pa.int32())
     numbers = [row + 500 for row in sorted(kept)] + [*range(1000, 1000 + len(values) - half), 9]
     for leaf in ordered_columns.leaves(pa.int32(), draw):
-        assert check(BTREE, merged, now, leaf, numbers)
+        assert check_search(BTREE, merged, now, leaf, numbers)
     examined = BTREE.examine(merged, column)
     assert set(examined.rows) == set(numbers)
     assert not examined.problems

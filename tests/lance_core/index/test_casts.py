@@ -1,4 +1,4 @@
-"""Conditions in which a column, or the literal beside it, is cast: an index on the column answers what a scan does."""
+"""Conditions that cast a column or a literal: an index on the column gives the rows of a scan."""
 
 from pathlib import Path
 

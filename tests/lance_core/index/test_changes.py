@@ -1,4 +1,4 @@
-"""What verbs do to a table with indices is what they do to its twin without."""
+"""Changes give the same rows in a table with indices as in an equal table without."""
 
 import tempfile
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def test_twins(stable: bool) -> None:
                 indexed = indexed.create_index(column, kind).table
             for change in changes:
                 indexed, plain = change(indexed), change(plain)
-            # A column with an index is less often written anew in place, so rows may be elsewhere.
+            # Columns with an index are rewritten in place less often, so the order of rows may differ.
             assert _listed(indexed) == _listed(plain)
 
     run()

@@ -1,5 +1,7 @@
-"""Files of BTREE, BITMAP and LABEL_LIST that are missing, cut short, or say what cannot be: an error that says so, or
-rows that can be there; `examine` tells what a search has no cheap way to notice.
+"""Damaged segments: BTREE, BITMAP and LABEL_LIST files that are missing, truncated or contradictory.
+
+A search raises a typed error or returns only rows that can exist; `examine` reports the damage that a search cannot
+detect cheaply.
 """
 
 import shutil
@@ -19,7 +21,7 @@ from lance_core.index.index_type import VALUE, IndexType, Leaf, MergeInput, Segm
 from lance_core.index.label_list import LABEL_LIST
 from lance_core.index.segment_files import NewSegment
 from lance_core.versions.location import locate
-from tests.lance_core.index.segment_search import ROWS_UNDER, Unmoved, rows_of, write
+from tests.lance_core.index.segment_search import ROWS_PER_FRAGMENT, IdentityRemap, row_batches, write_segment
 
 COLUMN = pa.field(VALUE, pa.int64())
 LISTS = pa.field(VALUE, pa.list_(pa.int64()))
@@ -39,7 +41,7 @@ def equal(value: int) -> Leaf:
 def rewritten(
     segment: Segment, name: str, schema: pa.Schema, columns: Columns, notes: Mapping[str, str] | None = None
 ) -> Segment:
-    """One of its files, in other words."""
+    """Replace one file of the segment by these columns."""
     files = segment.files
     assert hasattr(files, "location")
     new = NewSegment(files.location, segment.metadata.uuid)
@@ -54,7 +56,7 @@ def rewritten(
 
 
 def tree(values: Sequence[int | None] = (1, 2, 3, 4, 5)) -> Segment:
-    return write(None, BTREE, COLUMN, rows_of(pa.array(values, pa.int64())), options={"zone_size": 2})
+    return write_segment(None, BTREE, COLUMN, row_batches(pa.array(values, pa.int64())), options={"zone_size": 2})
 
 
 def with_lookup(columns: Columns, notes: Mapping[str, str] | None = None, schema: pa.Schema = LOOKUP) -> Segment:
@@ -69,7 +71,7 @@ def set_of(*rows: int) -> bytes:
 
 
 def sets(columns: Columns, schema: pa.Schema = KEYS, notes: Mapping[str, str] | None = None) -> Segment:
-    segment = write(None, BITMAP, COLUMN, rows_of(pa.array([1, 2])))
+    segment = write_segment(None, BITMAP, COLUMN, row_batches(pa.array([1, 2])))
     return rewritten(segment, "bitmap_page_lookup.lance", schema, columns, notes)
 
 
@@ -128,8 +130,8 @@ def test_sets_that_are_none_are_refused(name: str) -> None:
 
 
 def test_rows_that_cannot_be_there_are_left_out() -> None:
-    beyond = [ROWS_UNDER, (7 << 32) | 3, (1 << 64) - 1]
-    segment = write(None, BTREE, COLUMN, rows_of(pa.array([1, 1, 1]), beyond))
+    beyond = [ROWS_PER_FRAGMENT, (7 << 32) | 3, (1 << 64) - 1]
+    segment = write_segment(None, BTREE, COLUMN, row_batches(pa.array([1, 1, 1]), beyond))
     found = BTREE.open(segment, COLUMN).search(equal(1))
     assert found is not None
     assert set(found.rows) == {beyond[1]}
@@ -146,7 +148,7 @@ def test_rows_that_cannot_be_there_are_left_out() -> None:
 def test_files_that_are_missing_or_cut_short(kind: IndexType, column: pa.Field, tmp_path: Path) -> None:
     values = pa.array([[n] for n in range(50_000)]) if column is LISTS else pa.array(range(50_000))
     leaf: Leaf = Call("array_has", ANY, (pa.scalar(7),)) if column is LISTS else In(ANY, (pa.scalar(7), pa.scalar(9)))
-    segment = write(tmp_path, kind, column, rows_of(values.slice(0, 3000)))
+    segment = write_segment(tmp_path, kind, column, row_batches(values.slice(0, 3000)))
     directory = tmp_path / "_indices" / str(segment.metadata.uuid)
     for path in sorted(directory.iterdir()):
         whole = path.read_bytes()
@@ -162,9 +164,9 @@ def test_files_that_are_missing_or_cut_short(kind: IndexType, column: pa.Field, 
 
 
 def test_any_byte_may_be_wrong(tmp_path: Path) -> None:
-    """Whatever is found then, nothing but the errors of this package comes out."""
+    """Any flipped byte leads to a result or to an error of this package, never to another exception."""
     for kind in (BTREE, BITMAP):
-        segment = write(tmp_path, kind, COLUMN, rows_of(pa.array([None, *range(40)])), options=_pages(kind))
+        segment = write_segment(tmp_path, kind, COLUMN, row_batches(pa.array([None, *range(40)])), options=_pages(kind))
         for path in sorted((tmp_path / "_indices" / str(segment.metadata.uuid)).iterdir()):
             whole = path.read_bytes()
             for at in range(0, len(whole), 101):
@@ -184,7 +186,7 @@ def _pages(kind: IndexType) -> dict[str, object]:
 
 
 def test_a_segment_that_was_moved_is_as_good(tmp_path: Path) -> None:
-    segment = write(tmp_path / "a", BTREE, COLUMN, rows_of(pa.array([1, 2, None])))
+    segment = write_segment(tmp_path / "a", BTREE, COLUMN, row_batches(pa.array([1, 2, None])))
     shutil.move(tmp_path / "a", tmp_path / "b")
     moved = Segment(segment.metadata, type(segment.files)(locate(tmp_path / "b"), segment.metadata), lambda high: 3)  # type: ignore[call-arg]
     found = BTREE.open(moved, COLUMN).search(IsNull(ANY))
@@ -239,14 +241,14 @@ def test_keys_in_any_order_are_found() -> None:
 
 @pytest.mark.parametrize("notes", [{"lance:label_list_nulls": "one"}, {"lance:label_list_nulls": "7"}])
 def test_lists_of_nulls_that_are_not_there(notes: Mapping[str, str]) -> None:
-    segment = write(None, LABEL_LIST, LISTS, rows_of(pa.array([[1], None], LISTS.type)))
+    segment = write_segment(None, LABEL_LIST, LISTS, row_batches(pa.array([[1], None], LISTS.type)))
     segment = rewritten(segment, "bitmap_page_lookup.lance", KEYS, {"keys": [1], "bitmaps": [set_of(0)]}, notes)
     with pytest.raises((Corrupt, StorageError)):
         LABEL_LIST.open(segment, LISTS).search(IsNull(ANY))
 
 
 def test_older_labels_do_not_know_which_lists_are_null() -> None:
-    segment = write(None, LABEL_LIST, LISTS, rows_of(pa.array([[1], None], LISTS.type)))
+    segment = write_segment(None, LABEL_LIST, LISTS, row_batches(pa.array([[1], None], LISTS.type)))
     segment = rewritten(segment, "bitmap_page_lookup.lance", KEYS, {"keys": [1], "bitmaps": [set_of(0)]})
     searcher = LABEL_LIST.open(segment, LISTS)
     assert searcher.search(IsNull(ANY)) is None
@@ -254,7 +256,9 @@ def test_older_labels_do_not_know_which_lists_are_null() -> None:
 
 
 def test_what_a_part_does_not_know_the_whole_does_not() -> None:
-    old = write(None, LABEL_LIST, LISTS, rows_of(pa.array([[1], None], LISTS.type)))
+    old = write_segment(None, LABEL_LIST, LISTS, row_batches(pa.array([[1], None], LISTS.type)))
     old = rewritten(old, "bitmap_page_lookup.lance", KEYS, {"keys": [1], "bitmaps": [set_of(0)]})
-    merged = write(None, LABEL_LIST, LISTS, rows_of(pa.array([None], LISTS.type), [9]), [MergeInput(old, Unmoved())])
+    merged = write_segment(
+        None, LABEL_LIST, LISTS, row_batches(pa.array([None], LISTS.type), [9]), [MergeInput(old, IdentityRemap())]
+    )
     assert LABEL_LIST.open(merged, LISTS).search(IsNull(ANY)) is None

@@ -1,4 +1,4 @@
-"""Rows in order: as Arrow's total order has it, in a budget that is too small for them, and cut into ranges."""
+"""External sort: rows in Arrow's total order with a memory budget that is too small for them, and range splitters."""
 
 import itertools
 import os
@@ -17,13 +17,13 @@ from lance_core.index.external_sort import Sorter, choose_splitters, merge_runs
 from lance_core.index.index_type import ROW, VALUE
 from lance_core.index.ordering import Ordering, argsort, ordering
 from tests.lance_core.index import ordered_columns
-from tests.lance_core.index.segment_search import rows_of
+from tests.lance_core.index.segment_search import row_batches
 
 _FEW = settings(max_examples=8, deadline=None)
 
 
 def ranked(order: Ordering, batches: list[pa.RecordBatch]) -> list[tuple[object, int]]:
-    """Keys with rows, in the order in which they come; None for NULL."""
+    """Return the sort key and the address of each row in the order of the batches; NULL has the key None."""
     found: list[tuple[object, int]] = []
     for batch in batches:
         for value, row in zip(batch.column(VALUE), batch.column(ROW).to_pylist(), strict=True):
@@ -32,7 +32,7 @@ def ranked(order: Ordering, batches: list[pa.RecordBatch]) -> list[tuple[object,
     return found
 
 
-@pytest.mark.parametrize("arrow", ordered_columns.TYPES, ids=ordered_columns.name)
+@pytest.mark.parametrize("arrow", ordered_columns.TYPES, ids=ordered_columns.type_name)
 def test_a_small_budget_gives_what_a_large_one_gives(arrow: pa.DataType) -> None:
     order = ordering(arrow)
 
@@ -42,7 +42,7 @@ def test_a_small_budget_gives_what_a_large_one_gives(arrow: pa.DataType) -> None
         by_budget = []
         for bytes_held in (1 << 30, budget):
             sorter = Sorter(order, bytes_held)
-            for batch in rows_of(values, batch=5):
+            for batch in row_batches(values, batch=5):
                 sorter.add(batch)
             by_budget.append(ranked(order, list(sorter.sorted_batches())))
         large, small = by_budget
@@ -79,12 +79,12 @@ def test_positions_are_those_of_a_stable_sort(numbers: npt.NDArray[np.int64]) ->
 
 @given(st.lists(st.sampled_from([0, 1, 2, 1 << 62, (1 << 62) + 1, -(1 << 63), -1]), max_size=300))
 def test_numbers_that_begin_alike_are_sorted_by_their_ends(numbers: list[int]) -> None:
-    """Far apart and close together at once: there is no room for both ends beside the positions."""
+    """The span of the numbers is so wide that a packed sort key has no room for their low bits."""
     array = np.array(numbers, np.int64)
     assert argsort(array).tolist() == np.argsort(array, kind="stable").tolist()
 
 
-@pytest.mark.parametrize("arrow", [pa.string(), pa.large_binary(), pa.binary(12)], ids=ordered_columns.name)
+@pytest.mark.parametrize("arrow", [pa.string(), pa.large_binary(), pa.binary(12)], ids=ordered_columns.type_name)
 def test_bytes_that_begin_alike_are_sorted_by_what_follows(arrow: pa.DataType) -> None:
     @settings(max_examples=40, deadline=None)
     @given(
@@ -106,7 +106,7 @@ def test_bytes_that_begin_alike_are_sorted_by_what_follows(arrow: pa.DataType) -
 def test_temporary_files_are_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     sorter = Sorter(ordering(pa.int64()), budget=1000)
-    for batch in rows_of(pa.array([*range(5000, 0, -1), None]), batch=100):
+    for batch in row_batches(pa.array([*range(5000, 0, -1), None]), batch=100):
         sorter.add(batch)
     assert os.listdir(tmp_path)
     rows = sorter.sorted_batches()
@@ -118,7 +118,7 @@ def test_temporary_files_are_gone_afterwards(tmp_path: Path, monkeypatch: pytest
 def test_whoever_stops_early_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     sorter = Sorter(ordering(pa.int64()), budget=1000)
-    for batch in rows_of(pa.array(range(5000)), batch=100):
+    for batch in row_batches(pa.array(range(5000)), batch=100):
         sorter.add(batch)
     rows = sorter.sorted_batches()
     next(rows)
@@ -127,7 +127,7 @@ def test_whoever_stops_early_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    "arrow", [pa.int32(), pa.string(), pa.float64(), pa.decimal128(10, 2)], ids=ordered_columns.name
+    "arrow", [pa.int32(), pa.string(), pa.float64(), pa.decimal128(10, 2)], ids=ordered_columns.type_name
 )
 def test_cuts_ascend_and_are_values(arrow: pa.DataType) -> None:
     order = ordering(arrow)
@@ -153,7 +153,7 @@ def test_parts_are_about_alike() -> None:
 
 def test_runs_that_are_there_are_merged() -> None:
     order = ordering(pa.string())
-    runs = [rows_of(pa.array(sorted(f"{n * step}" for n in range(100))), batch=7) for step in (1, 3, 1)]
+    runs = [row_batches(pa.array(sorted(f"{n * step}" for n in range(100))), batch=7) for step in (1, 3, 1)]
     found = [
         value for batch in merge_runs(order, [iter(run) for run in runs]) for value in batch.column(VALUE).to_pylist()
     ]

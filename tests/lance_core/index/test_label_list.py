@@ -1,4 +1,4 @@
-"""LABEL_LIST: what it finds is what a look at every list finds; also where nothing, or not everything, is in a list."""
+"""LABEL_LIST: a search finds the rows of a full scan, also for empty lists, NULL lists and NULL elements."""
 
 import pyarrow as pa
 import pytest
@@ -10,7 +10,14 @@ from lance_core.expressions.tree import Call, IsNull, Not
 from lance_core.index.index_type import VALUE, Condition, MergeInput
 from lance_core.index.label_list import LABEL_LIST
 from tests.lance_core.index import ordered_columns
-from tests.lance_core.index.segment_search import Moved, Unmoved, check, matching, rows_of, write
+from tests.lance_core.index.segment_search import (
+    DictionaryRemap,
+    IdentityRemap,
+    check_search,
+    matching_rows,
+    row_batches,
+    write_segment,
+)
 
 _FEW = settings(max_examples=8, deadline=None)
 _WHOLE = IsNull((VALUE,))
@@ -36,7 +43,7 @@ def lists(arrow: pa.DataType) -> st.SearchStrategy[pa.Array]:
 
 
 @pytest.mark.parametrize(
-    "arrow", [each for each in ordered_columns.TYPES if not pa.types.is_float16(each)], ids=ordered_columns.name
+    "arrow", [each for each in ordered_columns.TYPES if not pa.types.is_float16(each)], ids=ordered_columns.type_name
 )
 def test_finds_what_a_look_at_every_list_finds(arrow: pa.DataType) -> None:
     @_FEW
@@ -44,13 +51,15 @@ def test_finds_what_a_look_at_every_list_finds(arrow: pa.DataType) -> None:
     def run(values: pa.Array, large: bool, draw: st.DataObject) -> None:
         if large:
             values = values.cast(pa.large_list(arrow))
-        segment = write(None, LABEL_LIST, pa.field(VALUE, values.type), rows_of(values, batch=16))
-        everything, nulls = set(range(len(values))), set(matching(values, _WHOLE))
+        segment = write_segment(None, LABEL_LIST, pa.field(VALUE, values.type), row_batches(values, batch=16))
+        everything, nulls = set(range(len(values))), set(matching_rows(values, _WHOLE))
         searcher = LABEL_LIST.open(segment, pa.field(VALUE, values.type))
         for leaf in calls(arrow, draw):
-            if check(LABEL_LIST, segment, values, leaf, searcher=searcher) and leaf is not _WHOLE:
-                # What is not so is every row but these and those that are NULL: the planner counts on it.
-                assert set(matching(values, Not(leaf))) == everything - nulls - set(matching(values, leaf)), leaf
+            if check_search(LABEL_LIST, segment, values, leaf, searcher=searcher) and leaf is not _WHOLE:
+                # The negation matches every row except the matches and the NULLs: the planner relies on it.
+                assert set(matching_rows(values, Not(leaf))) == everything - nulls - set(matching_rows(values, leaf)), (
+                    leaf
+                )
 
     run()
 
@@ -76,7 +85,7 @@ def test_a_literal_is_wider_than_an_element(sql: str, answered: bool) -> None:
     schema = pa.schema([pa.field("v", values.type)])
     leaf = Predicate.parse(sql, schema).tree
     assert isinstance(leaf, Call)
-    segment = write(None, LABEL_LIST, pa.field(VALUE, values.type), rows_of(values))
+    segment = write_segment(None, LABEL_LIST, pa.field(VALUE, values.type), row_batches(values))
     found = LABEL_LIST.open(segment, pa.field(VALUE, values.type)).search(leaf)
     assert (found is not None) is answered
     mask = Predicate.parse(sql, schema).mask(pa.RecordBatch.from_arrays([values], schema=schema)).to_pylist()
@@ -86,15 +95,15 @@ def test_a_literal_is_wider_than_an_element(sql: str, answered: bool) -> None:
 def test_merging_keeps_what_is_under_no_key() -> None:
     values = pa.array([["a", "b"], None, [], [None], ["b"], None], pa.list_(pa.string()))
     column = pa.field(VALUE, values.type)
-    old = write(None, LABEL_LIST, column, rows_of(values.slice(0, 3)))
-    other = write(None, LABEL_LIST, column, rows_of(values.slice(3), range(3, 6)))
-    parts = [MergeInput(old, Moved({0: 10, 1: 11, 2: 12})), MergeInput(other, Unmoved())]
-    merged = write(None, LABEL_LIST, column, rows_of(pa.array([None, ["a"]], values.type), [7, 8]), parts)
+    old = write_segment(None, LABEL_LIST, column, row_batches(values.slice(0, 3)))
+    other = write_segment(None, LABEL_LIST, column, row_batches(values.slice(3), range(3, 6)))
+    parts = [MergeInput(old, DictionaryRemap({0: 10, 1: 11, 2: 12})), MergeInput(other, IdentityRemap())]
+    merged = write_segment(None, LABEL_LIST, column, row_batches(pa.array([None, ["a"]], values.type), [7, 8]), parts)
     now = pa.array([*values.to_pylist(), None, ["a"]], values.type)
     numbers = [10, 11, 12, 3, 4, 5, 7, 8]
     for name in ("array_has_any", "array_has_all"):
-        assert check(LABEL_LIST, merged, now, Call(name, (VALUE,), (pa.scalar(["a", "b"]),)), numbers)
-    assert check(LABEL_LIST, merged, now, _WHOLE, numbers)
+        assert check_search(LABEL_LIST, merged, now, Call(name, (VALUE,), (pa.scalar(["a", "b"]),)), numbers)
+    assert check_search(LABEL_LIST, merged, now, _WHOLE, numbers)
     examined = LABEL_LIST.examine(merged, column)
     assert set(examined.rows) == {10, 11, 3, 4, 5, 7, 8}
     assert not examined.lists_every_row
@@ -102,10 +111,10 @@ def test_merging_keeps_what_is_under_no_key() -> None:
 
 
 def test_what_lies_under_a_null_list_is_in_no_row() -> None:
-    """Arrow lets a list be NULL and yet have elements, as one does whose struct is NULL."""
+    """Arrow allows elements below a NULL list, for instance if the list is a child of a NULL struct."""
     lists = pa.array([["a"], ["b", "c"], ["d"], ["e"]], pa.list_(pa.string()))
     values = pa.ListArray.from_arrays(lists.offsets, lists.values, mask=pa.array([False, True, False, False]))
-    segment = write(None, LABEL_LIST, pa.field(VALUE, values.type), rows_of(values))
+    segment = write_segment(None, LABEL_LIST, pa.field(VALUE, values.type), row_batches(values))
     for element in "abcde":
-        assert check(LABEL_LIST, segment, values, Call("array_has", (VALUE,), (pa.scalar(element),)))
-    assert check(LABEL_LIST, segment, values, _WHOLE)
+        assert check_search(LABEL_LIST, segment, values, Call("array_has", (VALUE,), (pa.scalar(element),)))
+    assert check_search(LABEL_LIST, segment, values, _WHOLE)

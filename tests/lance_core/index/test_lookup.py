@@ -1,4 +1,4 @@
-"""What indices answer, beside a scan that uses none: the same rows, in the same order."""
+"""Index lookup compared with a scan without indices: the same rows in the same order."""
 
 import re
 import shutil
@@ -40,20 +40,20 @@ def check(table: Table, predicate: str, columns: Sequence[str] | None, limit: in
     columns=st.sampled_from([None, [], ["plain"], ["id", "s.x"], ["word", "_rowid"]]),
     limit=st.sampled_from([None, None, None, 0, 1, 7]),
     offset=st.sampled_from([None, None, 3]),
-    few=st.sampled_from([-1, lookup._FEW_ROWS]),
+    few=st.sampled_from([-1, lookup.CANDIDATES_READ_MAX]),
 )
 def test_a_filter_finds_what_a_scan_finds(
     table: Table, predicate: str, columns: Sequence[str] | None, limit: int | None, offset: int | None, few: int
 ) -> None:
-    """Whether or not few rows are looked at rather than large sets searched for."""
+    """The result does not depend on the threshold below which candidate rows are read instead of more indices."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(lookup, "_FEW_ROWS", few)
+        patched.setattr(lookup, "CANDIDATES_READ_MAX", few)
         check(table, predicate, columns, limit, offset)
 
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Table:
-    """Four fragments of a hundred rows, and an index on each column."""
+    """A table of four fragments with a hundred rows each, and an index on each column."""
     numbers = pa.table({"id": range(400), "word": [f"w{n % 7}" for n in range(400)], "n": [n // 3 for n in range(400)]})
     table = Table.create(str(tmp_path / "t"), numbers.slice(0, 100))
     for start in (100, 200, 300):
@@ -64,7 +64,7 @@ def plain(tmp_path: Path) -> Table:
 
 
 def same(table: Table, predicate: str) -> pa.Table:
-    """What is found, which is what a scan finds."""
+    """Return the rows that match, after a comparison with a scan."""
     found = table.to_table(filter=predicate)
     assert found.equals(table.to_table(filter=predicate, use_indices=False))
     assert table.count_rows(predicate) == found.num_rows
@@ -179,7 +179,7 @@ def test_what_is_asked_is_explained_and_nothing_is_searched(plain: Table) -> Non
 
 
 def test_verbs_find_rows_through_indices(plain: Table, tmp_path: Path) -> None:
-    """The data files of fragments that no row is in are away, and nobody misses them."""
+    """DML reads only the fragments in which an index finds rows: the data files of the others are absent."""
     data = Path(plain.uri.removeprefix("file://"), "data")
     paths = [fragment.files[0].path for fragment in plain.fragments]
     for path in paths[1:]:
@@ -210,5 +210,5 @@ def test_verbs_find_rows_through_indices(plain: Table, tmp_path: Path) -> None:
 def test_what_is_certain_of_parts_and_what_of_the_whole(
     plain: Table, predicate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup, "_FEW_ROWS", -1)
+    monkeypatch.setattr(lookup, "CANDIDATES_READ_MAX", -1)
     same(plain.append(pa.table({"id": [4, 77], "word": ["w1", "w6"], "n": [0, 1]})).table, predicate)

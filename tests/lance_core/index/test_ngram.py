@@ -1,4 +1,4 @@
-"""NGRAM beside the evaluator of filters: no row is left out that holds a text, in whatever script and case."""
+"""NGRAM compared with the evaluator of predicates: no row that contains a text is left out, in any script and case."""
 
 import time
 import unicodedata
@@ -18,7 +18,15 @@ from lance_core.index.index_type import Certainty, Condition
 from lance_core.index.ngram import NGRAM
 from lance_core.index.segment_files import read_all_rows
 from lance_core.index.trigrams import required_tokens, token_text
-from tests.lance_core.index.segment_builder import Built, Fragments, asked, built, check, leaf_of, rewritten
+from tests.lance_core.index.segment_builder import (
+    BuiltSegment,
+    Fragments,
+    build_segment,
+    check_search,
+    parse_condition,
+    replace_file,
+    search_segment,
+)
 
 KIND = NGRAM
 FILE = "ngram_postings.lance"
@@ -34,7 +42,7 @@ def flipped(text: str, flips: int) -> str:
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Fragments, Condition]:
-    """A condition that has much to do with one of the texts, which is in another form perhaps."""
+    """Draw texts and a condition on a substring of one of them, possibly with the case of some letters changed."""
     texts = draw(st.lists(st.one_of(st.none(), TEXTS), min_size=1, max_size=8))
     text = draw(st.sampled_from([text or "abc" for text in texts]))
     start = draw(st.integers(0, len(text)))
@@ -61,11 +69,11 @@ def cases(draw: st.DrawFn) -> tuple[Fragments, Condition]:
 def test_it_leaves_out_nothing_that_matches(case: tuple[Fragments, Condition]) -> None:
     fragments, leaf = case
     arrow = fragments[3].type
-    it = built(KIND, arrow, fragments)
+    it = build_segment(KIND, arrow, fragments)
     if KIND.answers(leaf, it.segment.metadata) is None:
-        assert asked(KIND, it, leaf) is None
+        assert search_segment(KIND, it, leaf) is None
     else:
-        check(KIND, it, fragments, leaf)
+        check_search(KIND, it, fragments, leaf)
 
 
 EQUAL_WITHOUT_CASE = [
@@ -77,20 +85,20 @@ EQUAL_WITHOUT_CASE = [
 
 @pytest.mark.parametrize("ignore_case", [False, True])
 def test_letters_that_are_one_without_case(ignore_case: bool) -> None:
-    """Each text is looked for by each letter that the evaluator may take for its own."""
+    """Each letter finds all texts that the evaluator considers equal to it."""
     texts = {0: pa.array([f"x{other}y" for _, other in EQUAL_WITHOUT_CASE])}
-    it = built(KIND, pa.string(), texts)
+    it = build_segment(KIND, pa.string(), texts)
     for letter in sorted({one for one, _ in EQUAL_WITHOUT_CASE}):
-        check(KIND, it, texts, Like(("v",), f"%x{letter}Y%" if ignore_case else f"%x{letter}y%", ignore_case))
+        check_search(KIND, it, texts, Like(("v",), f"%x{letter}Y%" if ignore_case else f"%x{letter}y%", ignore_case))
 
 
 def test_every_letter_that_the_engine_takes_for_another_without_case() -> None:
-    """Not a list of ours: whatever Unicode has, put to the engine."""
+    """The letters are taken from the whole of Unicode instead of from a list of known folds."""
     every = [chr(code) for code in range(0x80, 0x20000) if unicodedata.category(chr(code))[0] in "LNSM"]
     texts = {0: pa.array([f"q{letter}7" for letter in every])}
-    it = built(KIND, pa.string(), texts, batch_rows=50_000)
+    it = build_segment(KIND, pa.string(), texts, batch_rows=50_000)
     found = {
-        letter: len(check(KIND, it, texts, Like(("v",), f"%q{letter}7%", ignore_case=True)).rows)
+        letter: len(check_search(KIND, it, texts, Like(("v",), f"%q{letter}7%", ignore_case=True)).rows)
         for letter in "abcdefghijklmnopqrstuvwxyz"
     }
     assert found["k"] >= 1
@@ -98,7 +106,7 @@ def test_every_letter_that_the_engine_takes_for_another_without_case() -> None:
 
 
 def test_what_is_found() -> None:
-    it = built(KIND, pa.string(), WORDS)
+    it = build_segment(KIND, pa.string(), WORDS)
     for sql, expected in {
         "v LIKE '%berry%'": {0, 3},
         "v LIKE '%raw%'": {0, 2, 2 << 32 | 1},
@@ -110,7 +118,7 @@ def test_what_is_found() -> None:
         "starts_with(v, 'Straw')": {0, 2},
         "ends_with(v, 'berry')": {0, 3},
     }.items():
-        found = asked(KIND, it, leaf_of(sql, pa.string()))
+        found = search_segment(KIND, it, parse_condition(sql, pa.string()))
         assert found is not None
         assert (set(found.rows), found.certainty) == (expected, Certainty.AT_MOST), sql
 
@@ -119,25 +127,25 @@ def test_what_is_found() -> None:
     "sql", ["v LIKE '%be%'", "v LIKE '%b_r_y%'", "contains(v, 'é')", "v IS NULL", "v > 'abc'", "v LIKE '%a b%'"]
 )
 def test_what_is_not_asked_of_it(sql: str) -> None:
-    it = built(KIND, pa.string(), WORDS)
-    leaf = leaf_of(sql, pa.string())
-    assert asked(KIND, it, leaf) is None is KIND.answers(leaf, it.segment.metadata)
+    it = build_segment(KIND, pa.string(), WORDS)
+    leaf = parse_condition(sql, pa.string())
+    assert search_segment(KIND, it, leaf) is None is KIND.answers(leaf, it.segment.metadata)
 
 
 def test_a_null_argument_is_not_asked_of_it() -> None:
-    it = built(KIND, pa.string(), WORDS)
+    it = build_segment(KIND, pa.string(), WORDS)
     leaf = Call("contains", ("v",), (pa.scalar(None, pa.string()),))
-    assert asked(KIND, it, leaf) is None is KIND.answers(leaf, it.segment.metadata)
+    assert search_segment(KIND, it, leaf) is None is KIND.answers(leaf, it.segment.metadata)
 
 
-def lists(it: Built) -> dict[int, set[int]]:
+def lists(it: BuiltSegment) -> dict[int, set[int]]:
     table = read_all_rows(it.segment.files.open(FILE))
     rows = (set(treemap.decode(data, lambda _high: 1 << 32, path="x")) for data in table["posting_list"].to_pylist())
     return dict(zip(table["tokens"].to_pylist(), rows, strict=True))
 
 
 def test_what_is_in_the_file() -> None:
-    it = built(KIND, pa.string(), {1: pa.array(["Abc", "xABCD", None, "é12", "a-b-c"])})
+    it = build_segment(KIND, pa.string(), {1: pa.array(["Abc", "xABCD", None, "é12", "a-b-c"])})
     named = {token_text(token) if token else "": rows for token, rows in lists(it).items()}
     first = 1 << 32
     assert named == {
@@ -155,14 +163,22 @@ def test_what_is_in_the_file() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=6), st.lists(TEXTS, max_size=6), st.sets(st.sampled_from([0, 1])))
 def test_a_segment_of_segments_and_rows(first: list[str], second: list[str], staying: set[int]) -> None:
-    """It is the segment that all the rows would have made."""
+    """A merged segment equals the segment built from all rows at once."""
     rows = dict.fromkeys(range(4), 10)
     old = {0: pa.array(first), 1: pa.array(first[::-1])}
     new = {2: pa.array(second, pa.string())}
-    one = built(KIND, pa.string(), old, rows=rows)
-    both = built(KIND, pa.string(), new, parts=[one.part(*staying)], also=staying, location=one.location, rows=rows)
+    one = build_segment(KIND, pa.string(), old, row_counts=rows)
+    both = build_segment(
+        KIND,
+        pa.string(),
+        new,
+        merge_inputs=[one.merge_input(*staying)],
+        merged_ids=staying,
+        location=one.location,
+        row_counts=rows,
+    )
     kept = {id: old[id] for id in sorted(staying)} | dict(new)
-    assert lists(both) == lists(built(KIND, pa.string(), kept, rows=rows))
+    assert lists(both) == lists(build_segment(KIND, pa.string(), kept, row_counts=rows))
 
 
 def test_rows_that_a_compaction_moved_are_named_anew() -> None:
@@ -170,44 +186,46 @@ def test_rows_that_a_compaction_moved_are_named_anew() -> None:
         def remap(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return rows + np.uint64(7 << 32), rows != np.uint64(2)
 
-    it = built(KIND, pa.string(), WORDS)
-    part = it.part()
+    it = build_segment(KIND, pa.string(), WORDS)
+    part = it.merge_input()
     moved = type(part)(part.segment, Shifted())  # type: ignore[arg-type]
-    anew = built(KIND, pa.string(), {}, parts=[moved], also=[7, 9], location=it.location, rows={7: 9, 9: 9})
-    found = asked(KIND, anew, leaf_of("v LIKE '%raw%'", pa.string()))
+    anew = build_segment(
+        KIND, pa.string(), {}, merge_inputs=[moved], merged_ids=[7, 9], location=it.location, row_counts={7: 9, 9: 9}
+    )
+    found = search_segment(KIND, anew, parse_condition("v LIKE '%raw%'", pa.string()))
     assert found is not None
     assert set(found.rows) == {7 << 32, 9 << 32 | 1}
 
 
-def changed(it: Built, tokens: list[int | None], data: list[bytes | None]) -> None:
-    rewritten(
+def changed(it: BuiltSegment, tokens: list[int | None], data: list[bytes | None]) -> None:
+    replace_file(
         it, FILE, pa.table({"tokens": pa.array(tokens, pa.uint32()), "posting_list": pa.array(data, pa.binary())})
     )
 
 
 SOME = required_tokens("straw")
-DAMAGE: Mapping[str, tuple[Callable[[Built], None], str]] = {
+DAMAGE: Mapping[str, tuple[Callable[[BuiltSegment], None], str]] = {
     "gone": (lambda it: it.location.store.delete(f"{it.path}/{FILE}"), "does not exist|no such|not found"),
     "no tokens": (lambda it: changed(it, [None], [b""]), "a value is missing"),
     "twice": (lambda it: changed(it, [*SOME, *SOME], [b""] * 6), "a token occurs twice"),
     "no list": (lambda it: changed(it, list(SOME), [None] * 3), "is not a set of rows"),
     "cut short": (lambda it: changed(it, list(SOME), [b"\x01\x00"] * 3), "is not a set of rows"),
-    "no column": (lambda it: rewritten(it, FILE, pa.table({"tokens": pa.array([1], pa.uint32())})), "is missing"),
-    "numbers": (lambda it: rewritten(it, FILE, pa.table({"tokens": [1], "posting_list": [b""]})), "has type int64"),
+    "no column": (lambda it: replace_file(it, FILE, pa.table({"tokens": pa.array([1], pa.uint32())})), "is missing"),
+    "numbers": (lambda it: replace_file(it, FILE, pa.table({"tokens": [1], "posting_list": [b""]})), "has type int64"),
 }
 
 
 @pytest.mark.parametrize("what", DAMAGE)
 def test_files_that_nobody_should_trust(what: str) -> None:
-    it = built(KIND, pa.string(), WORDS)
+    it = build_segment(KIND, pa.string(), WORDS)
     damage, said = DAMAGE[what]
     damage(it)
     with pytest.raises(LanceError, match=said):
-        asked(KIND, it, leaf_of("v LIKE '%straw%'", pa.string()))
+        search_segment(KIND, it, parse_condition("v LIKE '%straw%'", pa.string()))
 
 
 def test_what_contradicts_itself_is_told() -> None:
-    it = built(KIND, pa.string(), WORDS)
+    it = build_segment(KIND, pa.string(), WORDS)
     examined = KIND.examine(it.segment, it.column)
     assert set(examined.rows) == {0, 1, 2, 3, *(2 << 32 | row for row in (0, 1, 3))}
     assert (examined.lists_every_row, examined.problems) == (False, ())
@@ -219,10 +237,10 @@ def test_what_contradicts_itself_is_told() -> None:
 
 
 def test_tokens_in_no_order_are_found() -> None:
-    it = built(KIND, pa.string(), WORDS)
+    it = build_segment(KIND, pa.string(), WORDS)
     table = read_all_rows(it.segment.files.open(FILE)).take(list(range(len(lists(it))))[::-1])
-    rewritten(it, FILE, table)
-    check(KIND, it, WORDS, leaf_of("v LIKE '%berry%'", pa.string()))
+    replace_file(it, FILE, table)
+    check_search(KIND, it, WORDS, parse_condition("v LIKE '%berry%'", pa.string()))
 
 
 def test_options_and_types() -> None:
@@ -236,9 +254,9 @@ def test_options_and_types() -> None:
 
 def test_a_search_that_is_repeated_is_quick() -> None:
     texts = {0: pa.array([f"row number {number}" for number in range(20_000)])}
-    it = built(KIND, pa.string(), texts, batch_rows=20_000)
+    it = build_segment(KIND, pa.string(), texts, batch_rows=20_000)
     searcher = KIND.open(it.segment, it.column)
-    leaf = leaf_of("v LIKE '%number 12345%'", pa.string())
+    leaf = parse_condition("v LIKE '%number 12345%'", pa.string())
     assert searcher.search(leaf) is not None
     took = []
     for _ in range(20):

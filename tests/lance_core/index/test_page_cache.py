@@ -1,18 +1,27 @@
-"""What open segments keep in memory, all of them together."""
+"""Page cache: the memory limit that all open segments share."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lance_core.expressions.tree import Call, Comparison, Op
-from lance_core.index import page_cache
 from lance_core.index.bloomfilter import BLOOMFILTER
 from lance_core.index.index_type import IndexType, Leaf
 from lance_core.index.ngram import NGRAM
-from lance_core.index.page_cache import PageCache, SegmentPages
-from tests.lance_core.index.segment_builder import built
+from lance_core.index.page_cache import PAGE_CACHE, PageCache, SegmentPages
+from tests.lance_core.index.segment_builder import build_segment
+
+
+@pytest.fixture
+def small_cache() -> Iterator[PageCache]:
+    """The empty page cache of the process with a capacity of 3,000 bytes."""
+    capacity = PAGE_CACHE.capacity
+    PAGE_CACHE.resize(0)
+    PAGE_CACHE.resize(3000)
+    yield PAGE_CACHE
+    PAGE_CACHE.resize(capacity)
 
 
 def test_a_set_of_a_few_bytes_takes_more_than_those() -> None:
@@ -32,15 +41,12 @@ def test_a_set_of_a_few_bytes_takes_more_than_those() -> None:
     ],
 )
 def test_segments_share_what_they_may_keep(
-    kind: IndexType, values: pa.Array, leaf: Leaf, options: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+    kind: IndexType, values: pa.Array, leaf: Leaf, options: Mapping[str, Any], small_cache: PageCache
 ) -> None:
-    it = built(kind, values.type, {0: values}, **options)
+    it = build_segment(kind, values.type, {0: values}, **options)
     searchers = [kind.open(it.segment, it.column) for _ in range(5)]
-    monkeypatch.setattr(page_cache.PAGE_CACHE, "_entries", type(page_cache.PAGE_CACHE._entries)())
-    monkeypatch.setattr(page_cache.PAGE_CACHE, "_weight", 0)
-    monkeypatch.setattr(page_cache.PAGE_CACHE, "_capacity", 3000)
     for searcher in searchers:
         first, again = searcher.search(leaf), searcher.search(leaf)
         assert first is not None
         assert first == again
-        assert 0 < page_cache.PAGE_CACHE.weight <= 3000
+        assert 0 < small_cache.weight <= 3000

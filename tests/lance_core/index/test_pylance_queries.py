@@ -1,4 +1,4 @@
-"""What pylance finds through indices, beside what it finds without: of tables that we built or changed them in."""
+"""Pylance queries: pylance finds the same rows with and without the indices that lance_core built or maintained."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.lance_core.index.indexed_tables import TABLES, predicates
 
 _EXAMPLES = 200
 _BY_INDEX = 100
-"""So many of them at least; of the others it says that they have nothing to ask an index for."""
+"""Fewest examples for which pylance plans an index lookup; without this minimum the comparison could prove nothing."""
 
 
 @pytest.mark.parametrize("name", TABLES)

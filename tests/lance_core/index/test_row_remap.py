@@ -1,4 +1,4 @@
-"""Rows that moved, beside a dictionary that says where each of them went."""
+"""Row remap compared with a dictionary of the new address of each row."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def address(number: int, offset: int) -> int:
 
 
 class History:
-    """Fragments that are compacted, and where each row of the first ones is."""
+    """Model of a table that is compacted: its fragments, and the current address of each original row."""
 
     def __init__(self, sizes: list[int]) -> None:
         self.alive = dict(enumerate(sizes))
@@ -43,7 +43,7 @@ class History:
         self.version, self.last = 1, len(sizes) - 1
 
     def compact(self, groups: list[tuple[list[int], set[int]]], most: int) -> None:
-        """Each group: fragments, and addresses that do not survive."""
+        """Compact groups; each has its fragments and the addresses that do not survive."""
         done: list[FragmentRewrite] = []
         for old, dead in groups:
             rows = [

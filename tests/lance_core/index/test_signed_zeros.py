@@ -1,4 +1,6 @@
-"""The engine takes -0.0 for 0.0 in comparisons and in short lists, and not in long ones: no index may know better."""
+"""Signed zeros: the engine treats -0.0 and 0.0 as equal in comparisons and short lists but not in long ones, and
+indices follow it.
+"""
 
 import math
 
@@ -10,7 +12,7 @@ from lance_core.index.bitmap import BITMAP
 from lance_core.index.btree import BTREE
 from lance_core.index.index_type import VALUE, Certainty, IndexType, RangeCondition
 from tests.lance_core.index.ordered_columns import NEGATIVE_NAN
-from tests.lance_core.index.segment_search import check, rows_of, write
+from tests.lance_core.index.segment_search import check_search, row_batches, write_segment
 
 _VALUES = [0.0, -0.0, None, 1.0, -1.0, math.nan, NEGATIVE_NAN, math.inf, -math.inf]
 _OTHERS = (1.0, 2.0, 3.0, 4.0)
@@ -20,23 +22,23 @@ _OTHERS = (1.0, 2.0, 3.0, 4.0)
 @pytest.mark.parametrize("kind", [BTREE, BITMAP], ids=lambda kind: kind.name)
 def test_both_zeros_are_found_where_the_engine_finds_them(kind: IndexType, arrow: pa.DataType) -> None:
     values = pa.array(_VALUES, arrow)
-    segment = write(None, kind, pa.field(VALUE, arrow), rows_of(values))
+    segment = write_segment(None, kind, pa.field(VALUE, arrow), row_batches(values))
     for value in values.drop_null():
         for op in (Op.EQ, Op.LT, Op.LE, Op.GT, Op.GE):
-            assert check(kind, segment, values, Comparison((VALUE,), op, value))
+            assert check_search(kind, segment, values, Comparison((VALUE,), op, value))
         for other in values.drop_null():
             low, high = Comparison((VALUE,), Op.GE, value), Comparison((VALUE,), Op.LE, other)
-            assert check(kind, segment, values, RangeCondition(low, high))
+            assert check_search(kind, segment, values, RangeCondition(low, high))
 
 
 @pytest.mark.parametrize("kind", [BTREE, BITMAP], ids=lambda kind: kind.name)
 def test_a_list_with_a_zero_is_looked_at_again(kind: IndexType) -> None:
     values = pa.array(_VALUES, pa.float64())
-    segment = write(None, kind, pa.field(VALUE, pa.float64()), rows_of(values))
+    segment = write_segment(None, kind, pa.field(VALUE, pa.float64()), row_batches(values))
     for others in (_OTHERS[:1], _OTHERS):
         for zero in (0.0, -0.0):
             leaf = In((VALUE,), tuple(pa.scalar(each) for each in (zero, *others)))
-            assert check(kind, segment, values, leaf)
+            assert check_search(kind, segment, values, leaf)
             assert kind.answers(leaf, segment.metadata) is Certainty.AT_MOST
         leaf = In((VALUE,), tuple(map(pa.scalar, others)))
         assert kind.answers(leaf, segment.metadata) is Certainty.EXACT

@@ -1,4 +1,4 @@
-"""What is said of indices from metadata alone."""
+"""Index statistics: computed from metadata alone."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

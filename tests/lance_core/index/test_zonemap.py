@@ -1,4 +1,4 @@
-"""ZONEMAP beside the evaluator of filters: what it leaves out cannot match."""
+"""ZONEMAP compared with the evaluator of predicates: no zone with a match is left out."""
 
 import math
 import time
@@ -19,7 +19,16 @@ from lance_core.index import registry, zonemap
 from lance_core.index.index_type import Certainty
 from lance_core.index.segment_files import read_all_rows
 from lance_core.index.zonemap import ZONEMAP
-from tests.lance_core.index.segment_builder import Built, Fragments, asked, built, check, leaf_of, live_rows, rewritten
+from tests.lance_core.index.segment_builder import (
+    BuiltSegment,
+    Fragments,
+    build_segment,
+    check_search,
+    live_rows,
+    parse_condition,
+    replace_file,
+    search_segment,
+)
 from tests.lance_core.index.segment_strategies import HALF, POOLS, array_of, columns, deletions, leaves
 
 KIND = ZONEMAP
@@ -27,7 +36,7 @@ FEW = 3
 INTS = {0: pa.array([1, 2, 3, 4, 5, 6, None]), 2: pa.array([7, None, 9])}
 
 
-def zones(it: Built) -> list[dict[str, object]]:
+def zones(it: BuiltSegment) -> list[dict[str, object]]:
     found: list[dict[str, object]] = read_all_rows(it.segment.files.open("zonemap.lance")).to_pylist()
     return found
 
@@ -38,9 +47,9 @@ def zones(it: Built) -> list[dict[str, object]]:
 def test_it_leaves_out_nothing_that_matches(arrow: pa.DataType, data: st.DataObject) -> None:
     fragments = data.draw(columns(arrow))
     deleted = data.draw(deletions())
-    it = built(KIND, arrow, fragments, deleted=deleted, rows_per_zone=FEW)
+    it = build_segment(KIND, arrow, fragments, deleted=deleted, rows_per_zone=FEW)
     for leaf in data.draw(st.lists(leaves(arrow), min_size=1, max_size=8)):
-        check(KIND, it, fragments, leaf)
+        check_search(KIND, it, fragments, leaf)
     examined = KIND.examine(it.segment, it.column)
     assert live_rows(it, fragments) <= set(examined.rows)
     assert (examined.lists_every_row, examined.problems) == (True, ())
@@ -49,23 +58,23 @@ def test_it_leaves_out_nothing_that_matches(arrow: pa.DataType, data: st.DataObj
 @settings(max_examples=40, deadline=None)
 @given(columns(pa.string()), st.sampled_from(["a%", "ab%", "é%", "z%", "a_%", "%", "%b", "\U0010ffff%", "a\\%%"]))
 def test_beginnings_of_text(fragments: Fragments, pattern: str) -> None:
-    it = built(KIND, pa.string(), fragments, rows_per_zone=FEW)
+    it = build_segment(KIND, pa.string(), fragments, rows_per_zone=FEW)
     leaf = Like(("v",), pattern)
     if leaf.prefix:
-        check(KIND, it, fragments, leaf)
+        check_search(KIND, it, fragments, leaf)
     else:
-        assert asked(KIND, it, leaf) is None is KIND.answers(leaf, it.segment.metadata)
+        assert search_segment(KIND, it, leaf) is None is KIND.answers(leaf, it.segment.metadata)
 
 
 @settings(max_examples=40, deadline=None)
 @given(columns(pa.float64()), deletions())
 def test_nan_is_looked_for(fragments: Fragments, deleted: Mapping[int, Sequence[int]]) -> None:
-    it = built(KIND, pa.float64(), fragments, deleted=deleted, rows_per_zone=FEW)
-    check(KIND, it, fragments, Call("isnan", ("v",), ()))
+    it = build_segment(KIND, pa.float64(), fragments, deleted=deleted, rows_per_zone=FEW)
+    check_search(KIND, it, fragments, Call("isnan", ("v",), ()))
 
 
 def test_zones_end_with_their_fragment_and_count_live_rows() -> None:
-    it = built(KIND, pa.int64(), INTS, deleted={0: [0, 2]}, rows_per_zone=FEW)
+    it = build_segment(KIND, pa.int64(), INTS, deleted={0: [0, 2]}, rows_per_zone=FEW)
     assert [tuple(zone.values()) for zone in zones(it)] == [
         (2, 5, 0, 0, 0, 1, 4),
         (6, 6, 1, 0, 0, 5, 2),
@@ -77,7 +86,7 @@ def test_zones_end_with_their_fragment_and_count_live_rows() -> None:
 
 
 def test_what_it_says_of_itself() -> None:
-    it = built(KIND, pa.int64(), INTS, rows_per_zone=FEW)
+    it = build_segment(KIND, pa.int64(), INTS, rows_per_zone=FEW)
     details = table_pb2.ZoneMapIndexDetails.FromString(it.segment.details)
     assert (details.rows_per_zone, details.HasField("use_seeds"), details.use_seeds) == (FEW, True, False)
     assert details.has_null_bitmap
@@ -87,7 +96,7 @@ def test_what_it_says_of_itself() -> None:
 
 
 def test_zones_that_cannot_match_are_left_out() -> None:
-    it = built(KIND, pa.int64(), INTS, rows_per_zone=FEW)
+    it = build_segment(KIND, pa.int64(), INTS, rows_per_zone=FEW)
     for sql, expected in {
         "v = 5": {3, 4, 5},
         "v > 6": {2 << 32, 2 << 32 | 1, 2 << 32 | 2},
@@ -95,16 +104,16 @@ def test_zones_that_cannot_match_are_left_out() -> None:
         "v IN (2, 8)": {0, 1, 2, 2 << 32, 2 << 32 | 1, 2 << 32 | 2},
         "v IS NULL": {6, 2 << 32 | 1},
     }.items():
-        found = asked(KIND, it, leaf_of(sql, pa.int64()))
+        found = search_segment(KIND, it, parse_condition(sql, pa.int64()))
         assert found is not None
         assert set(found.rows) == expected, sql
         assert (found.certainty is Certainty.EXACT) is (sql == "v IS NULL")
 
 
 def test_bounds_of_floats() -> None:
-    """NaN as the greatest, whatever its sign; zeros as wide as the reference writer may tell them apart."""
+    """NaN of either sign is the maximum, and bounds of zero include both signs, which some writers distinguish."""
     floats = pa.array([1.0, math.nan, None, math.nan, None, None, 0.0, 0.0, 0.0, -0.0, -0.0, -2.0])
-    found = zones(built(KIND, pa.float64(), {0: floats}, rows_per_zone=FEW))
+    found = zones(build_segment(KIND, pa.float64(), {0: floats}, rows_per_zone=FEW))
     assert [str((zone["min"], zone["max"], zone["null_count"], zone["nan_count"])) for zone in found] == [
         "(1.0, nan, 1, 1)",
         "(nan, nan, 2, 1)",
@@ -114,60 +123,78 @@ def test_bounds_of_floats() -> None:
 
 
 def test_half_floats_are_described() -> None:
-    found = zones(built(KIND, HALF, {0: array_of([1.0, None, math.nan, 2.0], HALF)}, rows_per_zone=FEW))
+    found = zones(build_segment(KIND, HALF, {0: array_of([1.0, None, math.nan, 2.0], HALF)}, rows_per_zone=FEW))
     assert [str((zone["min"], zone["max"])) for zone in found] == ["(1.0, nan)", "(2.0, 2.0)"]
 
 
 def test_not_equal_is_not_its_business() -> None:
-    it = built(KIND, pa.int64(), INTS)
-    assert asked(KIND, it, Comparison(("v",), Op.NE, pa.scalar(1))) is None
+    it = build_segment(KIND, pa.int64(), INTS)
+    assert search_segment(KIND, it, Comparison(("v",), Op.NE, pa.scalar(1))) is None
 
 
 @settings(max_examples=40, deadline=None)
 @given(columns(pa.int64()), columns(pa.int64()), st.data())
 def test_a_segment_of_segments_and_rows(first: Fragments, second: Fragments, data: st.DataObject) -> None:
-    """Zones stay where their fragments do; the rows of the others come anew, as a compaction has put them."""
+    """A merge keeps the zones of surviving fragments and adds the rows of new fragments, as after a compaction."""
     second = {id + 1: values for id, values in second.items()}
     staying = data.draw(st.sets(st.sampled_from(sorted(first))))
     rows = {id: len(array) for id, array in {**first, **second}.items()}
-    one = built(KIND, pa.int64(), first, rows_per_zone=FEW, rows=rows)
-    parts = [one.part(*staying)]
-    both = built(KIND, pa.int64(), second, parts=parts, also=staying, location=one.location, rows=rows, rows_per_zone=5)
+    one = build_segment(KIND, pa.int64(), first, rows_per_zone=FEW, row_counts=rows)
+    parts = [one.merge_input(*staying)]
+    both = build_segment(
+        KIND,
+        pa.int64(),
+        second,
+        merge_inputs=parts,
+        merged_ids=staying,
+        location=one.location,
+        row_counts=rows,
+        rows_per_zone=5,
+    )
     kept = {id: first[id] for id in staying} | dict(second)
     for leaf in data.draw(st.lists(leaves(pa.int64()), min_size=1, max_size=8)):
-        found = check(KIND, both, kept, leaf)
-        assert found.certainty is Certainty.AT_MOST or leaf == leaf_of("v IS NULL", pa.int64())
+        found = check_search(KIND, both, kept, leaf)
+        assert found.certainty is Certainty.AT_MOST or leaf == parse_condition("v IS NULL", pa.int64())
 
 
 def test_who_does_not_know_its_nulls_makes_nobody_sure() -> None:
-    it = built(KIND, pa.int64(), INTS, rows_per_zone=FEW)
+    it = build_segment(KIND, pa.int64(), INTS, rows_per_zone=FEW)
     older = without_nulls(it)
-    assert KIND.answers(leaf_of("v IS NULL", pa.int64()), older.segment.metadata) is Certainty.AT_MOST
-    found = asked(KIND, older, leaf_of("v IS NULL", pa.int64()))
+    assert KIND.answers(parse_condition("v IS NULL", pa.int64()), older.segment.metadata) is Certainty.AT_MOST
+    found = search_segment(KIND, older, parse_condition("v IS NULL", pa.int64()))
     assert found is not None
     assert (set(found.rows), found.certainty) == ({6, 2 << 32, 2 << 32 | 1, 2 << 32 | 2}, Certainty.AT_MOST)
-    merged = built(KIND, pa.int64(), {}, parts=[older.part(0, 2)], also=[0, 2], location=it.location)
+    merged = build_segment(
+        KIND, pa.int64(), {}, merge_inputs=[older.merge_input(0, 2)], merged_ids=[0, 2], location=it.location
+    )
     assert not table_pb2.ZoneMapIndexDetails.FromString(merged.segment.details).has_null_bitmap
-    without_any = built(KIND, pa.int64(), {0: pa.array([1, 2])}, location=it.location)
-    merged = built(KIND, pa.int64(), {}, parts=[without_nulls(without_any).part(0)], also=[0], location=it.location)
+    without_any = build_segment(KIND, pa.int64(), {0: pa.array([1, 2])}, location=it.location)
+    merged = build_segment(
+        KIND,
+        pa.int64(),
+        {},
+        merge_inputs=[without_nulls(without_any).merge_input(0)],
+        merged_ids=[0],
+        location=it.location,
+    )
     assert table_pb2.ZoneMapIndexDetails.FromString(merged.segment.details).has_null_bitmap
 
 
-def without_nulls(it: Built) -> Built:
-    """As older writers have it."""
+def without_nulls(it: BuiltSegment) -> BuiltSegment:
+    """Rewrite the segment as older writers do, without its bitmap of NULLs."""
 
     def change(message: table_pb2.IndexMetadata) -> None:
         message.index_details.value = b""
 
-    rewritten(it, "zonemap.lance", read_all_rows(it.segment.files.open("zonemap.lance")), {})
+    replace_file(it, "zonemap.lance", read_all_rows(it.segment.files.open("zonemap.lance")), {})
     return it.with_metadata(change)
 
 
 def test_a_fragment_without_zones_is_looked_at() -> None:
-    """Some writers let the coverage of an index grow with rows that they believe it to know."""
-    it = built(KIND, pa.int64(), INTS, also=[9], rows={0: 7, 2: 3, 9: 2}, rows_per_zone=FEW)
+    """Some writers extend the coverage of an index over fragments that its file has no zones for."""
+    it = build_segment(KIND, pa.int64(), INTS, merged_ids=[9], row_counts={0: 7, 2: 3, 9: 2}, rows_per_zone=FEW)
     for sql in ("v = 100", "v IS NULL"):
-        found = asked(KIND, it, leaf_of(sql, pa.int64()))
+        found = search_segment(KIND, it, parse_condition(sql, pa.int64()))
         assert found is not None
         assert {9 << 32, 9 << 32 | 1} <= set(found.rows)
         assert found.certainty is Certainty.AT_MOST
@@ -176,7 +203,7 @@ def test_a_fragment_without_zones_is_looked_at() -> None:
 @pytest.mark.parametrize("arrow", [pa.binary(3), pa.dictionary(pa.int32(), pa.string())], ids=str)
 def test_bounds_that_the_reference_writer_leaves_out_are_no_absence(arrow: pa.DataType) -> None:
     value = pa.scalar("abc") if pa.types.is_dictionary(arrow) else pa.scalar(b"abc", arrow)
-    it = built(KIND, pa.binary(3), {0: pa.array([b"abc", None], pa.binary(3))})
+    it = build_segment(KIND, pa.binary(3), {0: pa.array([b"abc", None], pa.binary(3))})
     blank = {"min": pa.nulls(2, arrow), "max": pa.nulls(2, arrow)} | {
         "null_count": pa.array([1, 2], pa.uint32()),
         "nan_count": pa.array([0, 0], pa.uint32()),
@@ -184,7 +211,7 @@ def test_bounds_that_the_reference_writer_leaves_out_are_no_absence(arrow: pa.Da
         "zone_start": pa.array([0, 0], pa.uint64()),
         "zone_length": pa.array([2, 2], pa.uint64()),
     }
-    rewritten(it, "zonemap.lance", pa.table(blank), {})
+    replace_file(it, "zonemap.lance", pa.table(blank), {})
     found = KIND.open(it.segment, pa.field("v", arrow)).search(Comparison(("v",), Op.EQ, value))
     assert found is not None
     assert set(found.rows) == {0, 1}
@@ -206,7 +233,7 @@ def test_bounds_that_the_reference_writer_leaves_out_are_no_absence(arrow: pa.Da
     ],
 )
 def test_files_that_nobody_should_trust(what: str, said: str) -> None:
-    it = built(KIND, pa.int64(), INTS, rows_per_zone=FEW)
+    it = build_segment(KIND, pa.int64(), INTS, rows_per_zone=FEW)
     table = read_all_rows(it.segment.files.open("zonemap.lance"))
     column = it.column
     match what:
@@ -215,37 +242,37 @@ def test_files_that_nobody_should_trust(what: str, said: str) -> None:
         case "another type":
             column = pa.field("v", pa.int32())
         case "no lengths":
-            rewritten(it, "zonemap.lance", table.drop_columns(["zone_length"]), {})
+            replace_file(it, "zonemap.lance", table.drop_columns(["zone_length"]), {})
         case "short lengths":
             at = table.schema.names.index("zone_length")
-            rewritten(
+            replace_file(
                 it, "zonemap.lance", table.set_column(at, "zone_length", table["zone_length"].cast(pa.uint32())), {}
             )
         case "no buffer":
-            rewritten(it, "zonemap.lance", table, {"null_bitmap": "7"})
+            replace_file(it, "zonemap.lance", table, {"null_bitmap": "7"})
         case "the schema's buffer":
-            rewritten(it, "zonemap.lance", table, {"null_bitmap": "0"})
+            replace_file(it, "zonemap.lance", table, {"null_bitmap": "0"})
         case "a word":
-            rewritten(it, "zonemap.lance", table, {"null_bitmap": "¹"})
+            replace_file(it, "zonemap.lance", table, {"null_bitmap": "¹"})
         case "no set":
-            rewritten(it, "zonemap.lance", table, {"null_bitmap": "1"}, b"\x09\x00\x00\x00")
+            replace_file(it, "zonemap.lance", table, {"null_bitmap": "1"}, b"\x09\x00\x00\x00")
         case "no details":
             it = it.with_metadata(lambda message: setattr(message.index_details, "value", b"\xff"))
         case "missing number":
             at = table.schema.names.index("zone_start")
             holes = pa.field("zone_start", pa.uint64())
-            rewritten(it, "zonemap.lance", table.set_column(at, holes, pa.nulls(len(table), pa.uint64())), {})
+            replace_file(it, "zonemap.lance", table.set_column(at, holes, pa.nulls(len(table), pa.uint64())), {})
     with pytest.raises(LanceError, match=said):
         looked_at(it, column)
 
 
-def looked_at(it: Built, column: pa.Field) -> None:
-    KIND.answers(leaf_of("v IS NULL", pa.int64()), it.segment.metadata)
-    KIND.open(it.segment, column).search(leaf_of("v = 3", pa.int64()))
+def looked_at(it: BuiltSegment, column: pa.Field) -> None:
+    KIND.answers(parse_condition("v IS NULL", pa.int64()), it.segment.metadata)
+    KIND.open(it.segment, column).search(parse_condition("v = 3", pa.int64()))
 
 
 def test_zones_where_no_rows_are() -> None:
-    it = built(KIND, pa.int64(), INTS, rows_per_zone=FEW)
+    it = build_segment(KIND, pa.int64(), INTS, rows_per_zone=FEW)
     most = 2**64 - 1
     table = pa.table(
         {
@@ -258,12 +285,12 @@ def test_zones_where_no_rows_are() -> None:
             "zone_length": pa.array([most, most, most, most], pa.uint64()),
         }
     )
-    rewritten(it, "zonemap.lance", table, {})
-    found = asked(KIND, it, leaf_of("v = 3", pa.int64()))
+    replace_file(it, "zonemap.lance", table, {})
+    found = search_segment(KIND, it, parse_condition("v = 3", pa.int64()))
     assert found is not None
     assert set(found.rows) == {5, 6}
     with pytest.raises(Corrupt, match="begins at an address that no row can have"):
-        built(KIND, pa.int64(), {}, parts=[it.part(0)], location=it.location)
+        build_segment(KIND, pa.int64(), {}, merge_inputs=[it.merge_input(0)], location=it.location)
     examined = KIND.examine(it.segment, it.column)
     assert not examined.rows.parts
     assert [problem.partition(" rows ")[0] for problem in examined.problems] == [
@@ -272,7 +299,7 @@ def test_zones_where_no_rows_are() -> None:
 
 
 def test_what_contradicts_itself_is_told() -> None:
-    it = built(KIND, pa.int64(), INTS, rows_per_zone=FEW)
+    it = build_segment(KIND, pa.int64(), INTS, rows_per_zone=FEW)
     table = pa.table(
         {
             "min": [9, 3],
@@ -284,7 +311,7 @@ def test_what_contradicts_itself_is_told() -> None:
             "zone_length": pa.array([3, 4], pa.uint64()),
         }
     )
-    rewritten(it, "zonemap.lance", table, {"null_bitmap": "1"}, RowSet({0: BitMap([1, 2])}).encode())
+    replace_file(it, "zonemap.lance", table, {"null_bitmap": "1"}, RowSet({0: BitMap([1, 2])}).encode())
     examined = KIND.examine(it.segment, it.column)
     assert set(examined.rows) == set(range(6))
     assert examined.problems == (
@@ -293,7 +320,7 @@ def test_what_contradicts_itself_is_told() -> None:
         "zone 1 has more NULLs and NaNs than rows",
         "zone 0 has a maximum below its minimum",
     )
-    rewritten(it, "zonemap.lance", table, {"null_bitmap": "1"}, RowSet({5: BitMap([9])}).encode())
+    replace_file(it, "zonemap.lance", table, {"null_bitmap": "1"}, RowSet({5: BitMap([9])}).encode())
     assert "row 9 of fragment 5 is NULL and in no zone" in KIND.examine(it.segment, it.column).problems
 
 
@@ -319,12 +346,12 @@ def test_what_it_fits() -> None:
 
 
 def test_many_zones_are_searched_in_less_than_a_millisecond() -> None:
-    """Those of ten million rows, shuffled and in order."""
+    """The number of zones is that of ten million rows; the values are ordered or shuffled."""
     ordered = np.arange(1_221 * 8, dtype=np.int64)
     for values in (ordered, np.random.default_rng(7).permutation(ordered)):
-        it = built(KIND, pa.int64(), {0: pa.array(values)}, rows_per_zone=8)
+        it = build_segment(KIND, pa.int64(), {0: pa.array(values)}, rows_per_zone=8)
         searcher = KIND.open(it.segment, it.column)
-        leaf = leaf_of("v = 5000", pa.int64())
+        leaf = parse_condition("v = 5000", pa.int64())
         searcher.search(leaf)
         took = []
         for _ in range(20):

@@ -15,7 +15,7 @@ from lance_core.maintenance import index_maintenance
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.transactions.conflicts import judge
 from lance_core.transactions.verdicts import Verdict
-from tests.lance_core.index.index_differential import OF, check_answers, covers, is_used, rows
+from tests.lance_core.index.index_differential import FILTER_BY_COLUMN, check_answers, covered_fragments, is_used, rows
 
 COLUMNS = {
     "BTREE": "at.x",
@@ -54,7 +54,7 @@ def notes(table: Table) -> int:
 
 
 FILTERS = [
-    *OF.values(),
+    *FILTER_BY_COLUMN.values(),
     "word = 'a'",
     "word = 'new'",
     "word is null",
@@ -75,15 +75,17 @@ def test_what_is_not_covered_is_covered(tmp_path: Path, stable: bool, merge: Lit
     assert done.operation == "CreateIndex"
     for each in table.index_statistics():
         assert (each.uncovered_fragments, each.uncovered_rows) == (0, 0)
-        assert {number for of in covers(table, each.name) for number in of} >= live
-        assert sum(map(len, covers(table, each.name))) == len({n for of in covers(table, each.name) for n in of})
+        assert {number for of in covered_fragments(table, each.name) for number in of} >= live
+        assert sum(map(len, covered_fragments(table, each.name))) == len(
+            {n for of in covered_fragments(table, each.name) for n in of}
+        )
         if merge != "none":
             assert len(each.segments) == 1
     assert (done.files, done.bytes) == (
         sum(len(index.files) for index in table.indices if index.dataset_version == done.version - 1),
         sum(file.size for index in table.indices if index.dataset_version == done.version - 1 for file in index.files),
     )
-    assert all(is_used(table, OF[COLUMNS[kind]]) for kind in KINDS)
+    assert all(is_used(table, FILTER_BY_COLUMN[COLUMNS[kind]]) for kind in KINDS)
     check_answers(table, FILTERS)
     again = table.optimize_indices(merge=merge)
     assert (again.version, again.attempts) == (done.version, 0)
@@ -120,12 +122,12 @@ def test_segments_grow_like_the_table(tmp_path: Path, monkeypatch: pytest.Monkey
 @STABLE
 def test_segments_of_no_use_go(tmp_path: Path, stable: bool) -> None:
     table = made(tmp_path, stable=stable).append(rows(120, 20)).table.optimize_indices(merge="none").table
-    assert len(covers(table, "BTREE")) == 2
+    assert len(covered_fragments(table, "BTREE")) == 2
     table = table.delete("id >= 120").table
-    assert len(covers(table, "BTREE")) == 1, "deleting does it"
+    assert len(covered_fragments(table, "BTREE")) == 1, "deleting does it"
     table = table.delete("id >= 0").table
     table = table.append(rows(0, 10)).table.optimize_indices().table
-    assert [len(covers(table, kind)) for kind in KINDS] == [1] * len(KINDS)
+    assert [len(covered_fragments(table, kind)) for kind in KINDS] == [1] * len(KINDS)
     check_answers(table)
     emptied = table.delete("id >= 0").table
     assert emptied.optimize_indices().version == emptied.version, "one stays, so that the index does not vanish"
@@ -268,6 +270,6 @@ def test_what_cannot_be_read_is_built_from_the_rows(tmp_path: Path, kind: str, v
         file.write_bytes(file.read_bytes()[:-7])
     after = (table.compact() if verb == "compact" else table.optimize_indices()).table
     assert after.fsck("head").is_sound
-    assert len(covers(after, after.indices[0].name)) == 1
-    assert kind == "NGRAM" or is_used(after, OF[COLUMNS[kind]])
+    assert len(covered_fragments(after, after.indices[0].name)) == 1
+    assert kind == "NGRAM" or is_used(after, FILTER_BY_COLUMN[COLUMNS[kind]])
     check_answers(after)

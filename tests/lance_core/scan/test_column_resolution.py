@@ -1,4 +1,4 @@
-"""Which columns come back: paths into structs, and the columns that every table has, against pylance."""
+"""Column resolution compared with pylance: paths into structs, and the system columns of every table."""
 
 from pathlib import Path
 from typing import Literal
@@ -95,8 +95,8 @@ def test_only_the_children_on_the_way_are_read(uri: str, monkeypatch: pytest.Mon
 
 
 def test_children_with_dots_in_their_names(tmp_path: Path) -> None:
-    """As pylance takes them: without back-ticks a dot parts two names. Where that leads nowhere, and the name of one
-    child does, it is meant."""
+    """As in pylance, a dot outside back-ticks separates two names. If no field has that path, a child whose name
+    contains the dot is meant."""
     rows = pa.table({"s": pa.array([{"a.b": 1, "a": {"b": 2, "c.d": 3, "e.f.g": 4}, "x.y": {"z": 5}}]), "t u": [6]})
     table = Table.create(str(tmp_path / "t"), rows)
     theirs = lance.dataset(table.uri)
@@ -117,7 +117,7 @@ def test_names_that_could_be_several_are_refused(tmp_path: Path) -> None:
 
 
 def test_paths_after_renaming(tmp_path: Path) -> None:
-    """The file keeps the names that it was written with; swapped ones are told apart by their ids."""
+    """The file keeps the names with which it was written; swapped columns are distinguished by their field ids."""
     rows = pa.table({"s": pa.array([{"x": 1, "y": 2}]), "a": [3], "b": [4]})
     table = Table.create(str(tmp_path / "t"), rows)
     table = table.alter_column("a", rename="c").table.alter_column("b", rename="a").table

@@ -1,8 +1,8 @@
-"""Random tables read in random ways: every row that comes back, and its order, beside plain Arrow and pylance.
+"""Random reads: random scans and takes of random tables, compared row by row with Arrow and pylance.
 
-The tables have several fragments, several files in a fragment, deleted rows, nulls in structs, with and without stable
-row ids. What Arrow makes of pylance's whole table is what each read must give. `LARGE` is one table of more rows than a
-batch has.
+The tables have several fragments, several files in a fragment, deleted rows and nulls in structs, with and without
+stable row ids. Each read must equal the same operation of Arrow on the whole table as pylance reads it. The table of
+`LARGE` rows has more rows than a batch.
 """
 
 import tempfile
@@ -142,7 +142,7 @@ def _rows(made: Made) -> pa.Table:
 
 
 def _make(made: Made, place: str) -> tuple[Table, pa.Table]:
-    """The table, and all of its rows with their ids and addresses, as pylance reads them."""
+    """Create a table; return it and all of its rows with their ids and addresses, as pylance reads them."""
     rows = _rows(made)
     table = Table.create(
         place,
@@ -196,13 +196,13 @@ def check(table: Table, everything: pa.Table, read: Read) -> None:
 
 
 WAYS = [(plan.SMALL_FRAGMENT_BYTES, 50), (0, 50), (0, 2)]
-"""Up to which size a fragment is small, and of how many rows one may match for those to be picked."""
+"""The size below which a fragment is small, and the ratio of rows to matches from which matches are picked singly."""
 
 
 @settings(max_examples=25, deadline=None)
 @given(TABLES, st.lists(READS, min_size=4, max_size=8), st.sampled_from(WAYS))
 def test_scans(made: Made, reads: list[Read], way: tuple[int, int]) -> None:
-    """Each way of reading what a condition leaves: at once, late in one go, late and picked."""
+    """Each strategy reads the same rows: all columns at once, late columns as a whole, and late columns row by row."""
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patched:
         patched.setattr(plan, "SMALL_FRAGMENT_BYTES", way[0])
         patched.setattr(row_reader, "PICK_ONE_IN", way[1])
@@ -267,7 +267,7 @@ LARGE_FILTERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @pytest.fixture(scope="module", params=[False, True], ids=["nothing deleted", "deleted here and there"])
 def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Table, np.ndarray]:
-    """Two fragments of several batches, a third of one."""
+    """A table with two fragments of several batches and one fragment of a single batch."""
     place = str(tmp_path_factory.mktemp("large") / "t")
     k = np.arange(LARGE)
     rows = pa.table({"k": k, "text": pa.array(k % 1000).cast(pa.string()), "half": k / 2})
@@ -280,7 +280,7 @@ def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("filter", LARGE_FILTERS)
 def test_more_rows_than_a_batch(large: tuple[Table, np.ndarray], filter: str) -> None:
-    """Few and many matches, near each other and scattered, across the borders of batches."""
+    """The matches are few or many, adjacent or scattered, and cross the boundaries of batches."""
     table, k = large
     expected = k[LARGE_FILTERS[filter](k)]
     found = table.to_table(["half", "k", "_rowaddr", "text"], filter)

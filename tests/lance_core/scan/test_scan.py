@@ -1,4 +1,4 @@
-"""Windows over fragments with deleted rows, and columns in any order: every window against slicing the whole."""
+"""Scans: limits and offsets over fragments with deleted rows equal slices of the whole; columns come in any order."""
 
 import itertools
 import shutil
@@ -24,7 +24,7 @@ from lance_core.scan.selection import FragmentSelection, Selection
 
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Three fragments of four rows: some deleted in the first, all but one in the second, none in the third."""
+    """A table with three fragments of four rows, of which two, three and none are deleted."""
     place = str(tmp_path_factory.mktemp("scan") / "t")
     table = pa.table({"a": range(12), "b": [str(value) for value in range(12)]})
     lance.write_dataset(table, place, max_rows_per_file=4)
@@ -98,7 +98,7 @@ def test_damaged_data_files_are_named(tmp_path: Path) -> None:
 
 
 def test_a_file_of_other_rows_is_corrupt(tmp_path: Path) -> None:
-    """Swapped by hand, or by a restore gone wrong."""
+    """A data file was swapped by hand or by a failed restore from a backup."""
     short = Table.create(str(tmp_path / "short"), pa.table({"a": range(2)}))
     table = Table.create(str(tmp_path / "t"), pa.table({"a": range(6)}))
     (source,) = (tmp_path / "short" / "data").iterdir()
@@ -111,7 +111,7 @@ def test_a_file_of_other_rows_is_corrupt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "other count"])
 def test_damaged_deletions_are_named(damage: str, tmp_path: Path) -> None:
-    """Rows that were deleted do not come back because their list is gone."""
+    """Deleted rows do not reappear because their deletion file is missing or damaged."""
     uri = str(tmp_path / "t")
     for place, where in ((uri, "a < 3"), (str(tmp_path / "other"), "a < 2")):
         lance.write_dataset(pa.table({"a": range(6)}), place)
@@ -159,7 +159,7 @@ FRAGMENTS = 200
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Table:
-    """Fragments of which only a few are a turn of work."""
+    """A table whose fragments are so small that a few of them make up one morsel."""
     place = str(tmp_path_factory.mktemp("many") / "t")
     rows = pa.table({"a": range(FRAGMENTS * 3)})
     return Table.create(place, rows, max_rows_per_file=3, durable=False)
@@ -173,13 +173,13 @@ def _reading_threads() -> list[str]:
 def test_who_is_slow_holds_little_and_who_stops_leaves_nothing(
     many: Table, filter: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No more is read ahead than a few turns of work, however long the consumer takes for one batch. Once it closes the
-    scan, or forgets it, no thread is left and nothing more is read."""
+    """A scan reads only a few morsels ahead of a slow consumer. After the consumer closes or drops the scan, no thread
+    remains and nothing more is read."""
     opened: set[str] = set()
     read = LanceFileReader.read
 
     def noting(self: LanceFileReader, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        opened.add(self._full_path)
+        opened.add(self.full_path)
         return read(self, columns, start, count)
 
     monkeypatch.setattr(LanceFileReader, "read", noting)
@@ -199,7 +199,7 @@ def test_who_is_slow_holds_little_and_who_stops_leaves_nothing(
 
 
 def test_the_error_of_a_thread_comes_to_the_reader(many: Table, tmp_path: Path) -> None:
-    """After the rows before it, and once."""
+    """The consumer gets the rows before the failure and then the error, once."""
     copy = str(shutil.copytree(many.uri, tmp_path / "t"))
     table = Table.open(copy)
     lost = table.fragments[150].files[0].path
@@ -238,12 +238,12 @@ def test_a_table_is_read_in_its_order(many: Table) -> None:
 
 
 def test_few_matches_are_found_without_reading_all(many: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A window over matching rows ends the scan when it is full, and nobody has read ahead."""
+    """A scan with a limit ends with its last row and has not read further files ahead."""
     opened: list[str] = []
     read = LanceFileReader.read
 
     def noting(self: LanceFileReader, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        opened.append(self._full_path)
+        opened.append(self.full_path)
         return read(self, columns, start, count)
 
     monkeypatch.setattr(LanceFileReader, "read", noting)
@@ -252,7 +252,7 @@ def test_few_matches_are_found_without_reading_all(many: Table, monkeypatch: pyt
 
 
 def test_wide_rows_are_read_a_few_at_a_time(tmp_path: Path) -> None:
-    """However few rows a fragment has: what counts is their size."""
+    """The size of the rows limits a morsel, even if a fragment has few rows."""
     random = np.random.default_rng(1)
     wide = pa.array([random.bytes(2**19) for _ in range(40)], pa.large_binary())
     rows = pa.table({"a": range(40), "wide": wide})
@@ -272,7 +272,7 @@ def _selected(selection: Selection, predicate: Predicate) -> Selection:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_chosen_rows_of_fragments_that_are_listed_in_another_order(tmp_path: Path, order: Sequence[int]) -> None:
-    """As old writers listed them after a compaction. Each is looked at once."""
+    """Old writers list fragments in any order after a compaction; each fragment is scanned once."""
     lance.write_dataset(pa.table({"a": range(4)}), tmp_path / "t", max_rows_per_file=1)
     manifest = Table.open(str(tmp_path / "t")).manifest
     mixed = manifest.with_fragments([manifest.fragments[number] for number in order])

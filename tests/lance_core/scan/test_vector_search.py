@@ -1,4 +1,4 @@
-"""The nearest rows against pylance's own exact search, and what has no distance; what cannot be searched is refused."""
+"""Vector search compared with the exact search of pylance: nearest rows, rows without a distance, and errors."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.f
 
 
 def vectors(kind: pa.DataType) -> pa.Array:
-    """With rows that are equal, null, not a number, infinite, of length zero and with a null in them."""
+    """Return vectors some of which are equal, null, NaN, infinite, zero or contain a null."""
     found: list[Any] = RNG.normal(size=(ROWS, SIZE)).round(2).astype(FLOATS[kind]).tolist()
     for row in range(20, ROWS, 20):
         found[row] = found[20]
@@ -30,7 +30,7 @@ def vectors(kind: pa.DataType) -> pa.Array:
 
 
 def written(place: Path, data: pa.Table) -> str:
-    """In several fragments, with rows deleted in two of them."""
+    """Write the rows in several fragments and delete some rows of two of them."""
     lance.write_dataset(data, str(place), max_rows_per_file=150).delete("id in (40, 60, 33, 200)")
     return str(place)
 
@@ -44,7 +44,7 @@ def floats(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def check(uri: str, vector: Any, k: int, *, column: str = "v", **options: Any) -> pa.Table:
-    """Ours are theirs: the same rows, their distances within what four bytes can tell."""
+    """Check that both libraries find the same rows with the same distances, within the precision of float32."""
     nearest = {"column": column, "q": np.asarray(vector), "k": k, "use_index": False}
     if options.get("metric"):
         nearest["metric"] = options["metric"]
@@ -54,7 +54,7 @@ def check(uri: str, vector: Any, k: int, *, column: str = "v", **options: Any) -
     assert ours.schema.equals(theirs.schema)
     np.testing.assert_allclose(ours["_distance"].to_numpy(), theirs["_distance"].to_numpy(), rtol=2e-3, atol=2e-3)
     if "id" in ours.column_names:
-        # Rows that are as near as the last digit tells may change places.
+        # Rows whose distances differ in the last digit may change places.
         apart = ours["id"].to_numpy() != theirs["id"].to_numpy()
         near = ours["_distance"].to_numpy()[apart]
         assert set(ours["id"].to_pylist()) == set(theirs["id"].to_pylist()) or len(ours) == k
@@ -108,7 +108,7 @@ def test_few_are_kept_of_many_blocks(floats: tuple[str, pa.DataType], monkeypatc
     uri, _ = floats
     vector = RNG.normal(size=SIZE)
     whole = Table.open(uri).search("v", vector, 25, columns=["id"])
-    monkeypatch.setattr(module, "_BLOCK_VALUES", 2 * SIZE)
+    monkeypatch.setattr(module, "BLOCK_VALUES", 2 * SIZE)
     assert Table.open(uri).search("v", vector, 25, columns=["id"]).equals(whole)
 
 

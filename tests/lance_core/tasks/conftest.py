@@ -1,4 +1,4 @@
-"""Tables of these tests are small: their work is spread all the same."""
+"""Configuration of the task tests: work is distributed although the tables are small."""
 
 import pytest
 
@@ -7,4 +7,4 @@ from lance_core.tasks import driver
 
 @pytest.fixture(autouse=True)
 def few_rows_are_worth_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "_ROWS_WORTH_A_TASK", 1)
+    monkeypatch.setattr(driver, "ROWS_PER_TASK_MIN", 1)

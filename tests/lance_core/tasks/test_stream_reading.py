@@ -1,4 +1,4 @@
-"""A table followed version by version: every row that was added is sent once, whatever becomes of it later."""
+"""Stream reading: a stream follows a table version by version and sends each added row once, whatever happens later."""
 
 import json
 import pickle
@@ -18,11 +18,13 @@ from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
 from lance_core.operations import Update
 from lance_core.runtime import SYSTEM_RUNTIME
+from lance_core.storage.store import Store
 from lance_core.tasks.scan.read import VersionRef
 from lance_core.tasks.streaming import stream_partitions as stream_parts
 from lance_core.tasks.streaming.change_feed import OnChange
 from lance_core.tasks.streaming.offsets import Offset, StreamStart
 from lance_core.tasks.streaming.stream_source import ReadLimits, Stream
+from lance_core.versions import version_hint
 from tests.lance_core.storage.servers import Bucket, s3
 
 Told = Mapping[str, object]
@@ -55,7 +57,7 @@ def stream(
 
 
 def sent(source: Stream, start: Told, end: Told, *, slots: int = 2) -> pa.Table:
-    """As workers do it, from pickles."""
+    """Return the rows between two offsets, read by workers from pickled partitions."""
     parts = pickle.loads(pickle.dumps(source.plan_partitions(start, end, slots=slots)))
     schema = source.arrow.remove_metadata()
     return pa.Table.from_batches((batch for part in parts for batch in part.read(schema)), schema)
@@ -66,7 +68,7 @@ def ids(table: pa.Table) -> list[int]:
 
 
 def batches(source: Stream, at: Told | None = None) -> Iterator[tuple[Told, pa.Table]]:
-    """To the end, offsets as a checkpoint keeps them."""
+    """Yield each batch up to the newest version with its end offset, after a round trip through JSON."""
     at = source.initial_offset() if at is None else at
     while True:
         end = json.loads(json.dumps(source.latest_offset(at, limited=True)))
@@ -88,7 +90,7 @@ def bucket() -> Iterator[Bucket]:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """Versions 1 to 3 add 30 rows, in six fragments."""
+    """A table whose versions 1 to 3 add 30 rows in six fragments."""
     table = Table.create(str(tmp_path / "t"), rows(0, 10), max_rows_per_file=5, durable=False)
     table.append(rows(10, 20), max_rows_per_file=5)
     table.append(rows(20, 30), max_rows_per_file=5)
@@ -136,7 +138,7 @@ def test_after_a_time(table: Table) -> None:
 
 @pytest.mark.parametrize("start", [StreamStart(), StreamStart(latest=True), StreamStart(timestamp=datetime.now(UTC))])
 def test_a_first_batch_that_is_repeated_begins_where_it_began(table: Table, start: StreamStart) -> None:
-    """Spark keeps where it ended, and asks anew where it begins."""
+    """Spark records the end offset of a first batch, and asks the source again for its initial offset."""
     source = stream(table.uri, start=start)
     end = source.latest_offset(source.initial_offset())
     first = ids(sent(source, source.initial_offset(), end))
@@ -201,46 +203,63 @@ def test_columns_and_filter(table: Table) -> None:
         stream(table.uri, filter="id = = 3")
 
 
-def test_a_store_is_asked_no_more_often_than_is_worth_it(table: Table) -> None:
-    """A trigger without an interval asks a hundred times a second, and of a bucket each look is paid for."""
-    seconds, looks = 0.0, 0
+def count_polls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record the store of each request for the newest version in the returned list."""
+    polls: list[str] = []
+    find_newest = version_hint.find_newest
+
+    def counted(store: Store) -> tuple[Version, NamingScheme] | None:
+        polls.append(repr(store))
+        return find_newest(store)
+
+    monkeypatch.setattr(version_hint, "find_newest", counted)
+    return polls
+
+
+def test_the_store_is_polled_once_per_interval(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trigger without an interval asks a hundred times a second, and a bucket charges for each request."""
+    seconds = 0.0
     runtime = replace(SYSTEM_RUNTIME, elapsed_ns=lambda: int(seconds * 1e9))
     source = Stream(VersionRef(table.uri), transport=lambda schema: schema, poll_seconds=0.5, runtime=runtime)
-    newest = source._poll_newest
-
-    def looked() -> int:
-        nonlocal looks
-        looks += 1
-        return newest()
-
-    source._poll_newest = looked  # type: ignore[method-assign]
     end = source.latest_offset(source.initial_offset())
     table.append(rows(30, 40))
+    polls = count_polls(monkeypatch)
     for _ in range(48):
         seconds += 0.01
         assert source.latest_offset(end) == end
-    assert looks == 0, "it had looked when it was made"
+    assert not polls, "the stream polled when it was created"
     seconds += 0.02
     then = source.latest_offset(end)
     assert ids(sent(source, end, then)) == list(range(30, 40))
     table.append(rows(40, 41))
     source.stop_at_newest()
-    assert ids(sent(source, then, source.latest_offset(then))) == [40], "what there is now was asked for"
+    assert ids(sent(source, then, source.latest_offset(then))) == [40], "`stop_at_newest` polls at once"
 
 
-def test_of_a_disk_each_trigger_asks_and_of_a_bucket_each_second(table: Table, bucket: Bucket) -> None:
+def test_a_disk_is_polled_at_each_trigger_and_a_bucket_each_second(
+    table: Table, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     far = Table.create(f"{bucket.uri}/t", rows(0, 5), storage_options=bucket.options)
-    for found, options, poll_ns in ((table, None, 0), (far, bucket.options, 1_000_000_000)):
-        source = Stream(VersionRef(found.uri, storage_options=options), transport=lambda schema: schema)
-        assert source._poll_ns == poll_ns
-        (_end, first), *rest = batches(source)
+    polls = count_polls(monkeypatch)
+    for found, options, polls_per_second in ((table, None, 4), (far, bucket.options, 1)):
+        seconds = 0.0
+        runtime = replace(SYSTEM_RUNTIME, elapsed_ns=lambda: int(seconds * 1e9))  # noqa: B023
+        version = VersionRef(found.uri, storage_options=options)
+        source = Stream(version, transport=lambda schema: schema, runtime=runtime)
+        (end, first), *rest = batches(source)
         assert (len(first), rest) == (found.count_rows(), [])
+        source = Stream(version, transport=lambda schema: schema, runtime=runtime)
+        polls.clear()
+        for _ in range(4):
+            seconds += 0.25
+            assert source.latest_offset(end) == end
+        assert len(polls) == polls_per_second
     with pytest.raises(InvalidInput, match="poll_seconds=-1"):
         Stream(VersionRef(table.uri), transport=lambda schema: schema, poll_seconds=-1)
 
 
 def quietly(table: Table) -> None:
-    """Everything that adds no row and changes none that was sent."""
+    """Apply every change that neither adds rows nor changes rows that were sent."""
     table.compact(target_rows=100)
     table.refresh().set_config({"a": "b"})
     table.refresh().tags.create("t", 1)
@@ -302,14 +321,14 @@ def test_what_changes_rows_stops_it_unless_told_otherwise(table: Table, name: st
 
 @pytest.mark.parametrize("stable_row_ids", [False, True])
 def test_a_column_changed_in_place(tmp_path: Path, stable_row_ids: bool) -> None:
-    """Which rows those were is noted where rows have ids; elsewhere it could be all of their fragments."""
+    """With stable row ids the changed rows are recorded; without them all rows of the fragments count as changed."""
     uri = str(tmp_path / "t")
     table = Table.create(uri, rows(0, 30), stable_row_ids=stable_row_ids, max_rows_per_file=5, durable=False)
     table.update({"x": "x + 1"}, "id % 5 < 4 and id < 20")
     transaction = table.at(2).transaction()
     assert transaction is not None
     assert isinstance(transaction.operation, Update)
-    assert transaction.operation.fields_modified, "it is rewritten in place"
+    assert transaction.operation.fields_modified, "the update rewrites the column in place"
     since = StreamStart(version=2)
     sent_again = sorted(all_ids(stream(uri, on_change="rewritten", start=since, limits=ReadLimits(rows=7))))
     assert sent_again == [n for n in range(20) if n % 5 < 4 or not stable_row_ids]
@@ -498,7 +517,7 @@ def test_large_fragments_are_cut_and_small_ones_put_together(tmp_path: Path) -> 
 
 
 def test_wide_rows_are_few_in_a_part(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_parts, "_PARTITION_BYTES_MAX", 300)
+    monkeypatch.setattr(stream_parts, "PARTITION_BYTES_MAX", 300)
     source = stream(table.uri, start=StreamStart(version=1))
     end = source.latest_offset(source.initial_offset())
     parts = source.plan_partitions(source.initial_offset(), end, slots=1)

@@ -1,4 +1,4 @@
-"""How much a worker is given to hold, and what it holds it for."""
+"""Broadcast join: the size of a source that each worker loads completely, and the fragments it is joined with."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,10 +40,10 @@ def test_sizes_of_rows(kind: pa.DataType, size: int) -> None:
     ("told", "bound", "staged", "held"),
     [
         (16_000, 16_000, 1, True),
-        (64_000, 16_000, 1, True),  # what is told may be too much
+        (64_000, 16_000, 1, True),  # an estimate may be too high
         (64_001, 16_000, 0, False),
         (None, 16_000, 0, False),
-        (1, 15_999, 1, False),  # and too little: the files say how much it is
+        (1, 15_999, 1, False),  # or too low: the staged files have the real size
     ],
 )
 def test_by_key_as_much_as_a_worker_can_hold(
@@ -65,7 +65,7 @@ def test_by_key_as_much_as_a_worker_can_hold(
     assert table.to_table()["score"] == ROWS["id"]
     assert (source.staged, not joined) == (staged, held)
     left = {path.name for path in Path(uri, "data").iterdir()}
-    assert left == {file.path for fragment in table.fragments for file in fragment.files}, "nothing stays put aside"
+    assert left == {file.path for fragment in table.fragments for file in fragment.files}, "no staged file remains"
 
 
 @pytest.mark.parametrize(("bound", "staged"), [(16_000, 1), (15_999, 0)])
@@ -97,5 +97,5 @@ def test_addresses_are_put_in_order(ids: list[int]) -> None:
     order = _address_order(shuffled, fragments)
     assert order is not None
     assert (shuffled[order] == np.sort(addresses)).all()
-    assert _address_order(np.append(shuffled, shuffled[0]), fragments) is None, "one is there twice"
-    assert _address_order(np.append(shuffled, ids[-1] << 32 | 4), fragments) is None, "one is of no row"
+    assert _address_order(np.append(shuffled, shuffled[0]), fragments) is None, "a duplicate address"
+    assert _address_order(np.append(shuffled, ids[-1] << 32 | 4), fragments) is None, "an address beyond the fragment"

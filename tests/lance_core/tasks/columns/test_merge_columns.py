@@ -1,4 +1,4 @@
-"""Columns merged by workers, by address and by key: the columns of one process, of pylance, or a clear refusal."""
+"""Merge columns: workers merge by address or by key as one process and pylance do, or raise a clear error."""
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ Meddle = Callable[[], object]
 
 @dataclass
 class InMemory:
-    """Rows as Spark would sort, join and spread them: two fragments to a task, in batches of a few rows."""
+    """Source that sorts, joins and distributes its rows as Spark does: two fragments to a task, in small batches."""
 
     rows: pa.Table
     meddle: Meddle = field(default=lambda: None)
@@ -34,7 +34,7 @@ class InMemory:
     tasks: int = 0
     slots: int = 2
     told: int | None = 0
-    """How much it is said to be."""
+    """Estimated size of the source in bytes."""
     staged: int = 0
 
     @property
@@ -97,7 +97,7 @@ class InMemory:
 
 @pytest.fixture(params=["held", "shuffled"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Few rows are held by every worker, many are sorted and joined by whoever has them: the same comes of it."""
+    """Run each test with a broadcast join and with a shuffle, which give the same result."""
     if request.param == "shuffled":
         monkeypatch.setattr(merging, "BROADCAST_BYTES_MAX", -1)
     return str(request.param)
@@ -116,7 +116,7 @@ def made(place: Path, *, stable: bool = False, deleted: str | None = "id % 5 = 2
 
 
 def with_addresses(uri: str) -> pa.Table:
-    """What a DataFrame would have: some value for each row, in any order."""
+    """Return a value for each row of the table by its address, in random order."""
     rows = Table.open(uri).to_table(columns=["id"], with_row_address=True)
     rows = rows.append_column("score", pc.multiply(rows["id"], 10)).drop_columns(["id"])
     return rows.take(np.random.default_rng(1).permutation(rows.num_rows))
@@ -252,7 +252,7 @@ def test_addresses_that_are_wrong_are_told(
 def test_rows_out_of_order_are_never_written(tmp_path: Path, way: str) -> None:
     uri = made(tmp_path / "t")
     if way == "held":
-        merge(uri, InMemory(with_addresses(uri), shuffled=True))  # the workers sort them
+        merge(uri, InMemory(with_addresses(uri), shuffled=True))  # the workers sort the rows
         return
     with pytest.raises(StorageError, match="not sorted by their address"):
         merge(uri, InMemory(with_addresses(uri), shuffled=True))
@@ -399,7 +399,7 @@ def test_others_at_work_beside_a_merge_by_key(
     source = InMemory(rows, meddle=changing(uri, change))
     table = merge(uri, source, ["id"])
     assert source.tasks == 5 + tasks
-    assert source.staged == (way == "held"), "they are computed once"
+    assert source.staged == (way == "held"), "the source is computed once"
     found = table.to_table()
     assert found["score"] == pc.multiply(found["id"], 10)
     assert lance.dataset(uri).count_rows() == table.count_rows()

@@ -1,4 +1,4 @@
-"""Indices over parts of a table are those of one process. Workers are a loop that loses some of its tasks."""
+"""Index build: workers that lose some of their tasks build the same indices as one process."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from lance_core.tasks.driver import TableRef, WriteOptions, run_change
 from lance_core.tasks.indices import index_build
 from lance_core.tasks.indices.index_build import build_index, optimize_indices
 from lance_core.tasks.partitioning import Task
-from tests.lance_core.index.index_differential import OF, check_answers, covers, is_used, rows
+from tests.lance_core.index.index_differential import FILTER_BY_COLUMN, check_answers, covered_fragments, is_used, rows
 from tests.lance_core.tasks.in_process_workers import Loop
 
 KINDS: list[tuple[str, str, dict[str, Any]]] = [
@@ -37,12 +37,12 @@ KINDS: list[tuple[str, str, dict[str, Any]]] = [
 
 @dataclass
 class Counting(Loop):
-    """Counts what comes back to the driver."""
+    """Workers that count the bytes returned to the driver and run actions of concurrent writers between jobs."""
 
     came_back: int = 0
     jobs: int = 0
     after_job: dict[int, Callable[[], object]] = field(default_factory=dict)
-    """What somebody else does in the meantime."""
+    """Action of a concurrent writer by the number of the job after which it runs."""
 
     def run(self, task: Task, parts: int) -> pa.Table:
         answers = super().run(task, parts)
@@ -93,7 +93,7 @@ def uuids(table: Table) -> set[str]:
 def test_an_index_is_that_of_one_process(tmp_path: Path, stable: bool) -> None:
     table = made(tmp_path, stable=stable).delete("id % 10 = 4").table
     if stable:
-        table = table.update({"word": "'w9'"}, "id in (3, 77)").table  # ids and addresses part
+        table = table.update({"word": "'w9'"}, "id in (3, 77)").table  # ids and addresses differ from here on
     for column, kind, params in KINDS:
         runner = Counting(slots=2, lost=frozenset({1}))
         done = built(table, column, kind, runner, params=params)
@@ -107,7 +107,7 @@ def test_an_index_is_that_of_one_process(tmp_path: Path, stable: bool) -> None:
         alone = Table.open(table.uri, version=done.version - 1, durable=False)
         _check_same(index, alone.create_index(column, kind, name="alone", **params).table)
         table = table.refresh().drop_index("alone").table
-        assert is_used(table, OF[column])
+        assert is_used(table, FILTER_BY_COLUMN[column])
     check_answers(table)
     assert table.fsck().is_sound
 
@@ -157,7 +157,9 @@ def test_few_rows_are_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     runner = Counting()
     table = optimize_indices(where(table), None, "small", options=WriteOptions(), runner=runner).table
     assert (runner.jobs, len(runner.ran)) == (1, len(KINDS))
-    assert {tuple(map(tuple, covers(table, index.name))) for index in table.indices} == {((0, 1, 2, 3, 4, 5, 6),)}
+    assert {tuple(map(tuple, covered_fragments(table, index.name))) for index in table.indices} == {
+        ((0, 1, 2, 3, 4, 5, 6),)
+    }
     check_answers(table)
 
 
@@ -192,17 +194,17 @@ def test_what_is_not_covered_becomes_a_segment(tmp_path: Path, stable: bool) -> 
         done = built(table, column, kind, Loop(lost=frozenset({0})), "uncovered", params)
         table = done.table
         assert before < uuids(table)
-        assert covers(table, table.indices[-1].name) == [[0, 1, 2, 3, 4], [5, 6, 7]]
+        assert covered_fragments(table, table.indices[-1].name) == [[0, 1, 2, 3, 4], [5, 6, 7]]
         again = built(table, column, kind, runner := Loop(), "uncovered")
         assert (again.version, runner.ran) == (done.version, [])
     check_answers(table)
     table = optimize_indices(
         where(table), ["id_idx"], "all", options=WriteOptions(), runner=Loop(lost=frozenset({0}))
     ).table
-    assert [len(covers(table, name)) for name in ("id_idx", "word_idx")] == [1, 2]
+    assert [len(covered_fragments(table, name)) for name in ("id_idx", "word_idx")] == [1, 2]
     check_answers(table)
     table = optimize_indices(where(table), None, "small", options=WriteOptions(), runner=Loop()).table
-    assert {len(covers(table, index.name)) for index in table.indices} == {1}
+    assert {len(covered_fragments(table, index.name)) for index in table.indices} == {1}
     assert optimize_indices(where(table), None, "small", options=WriteOptions(), runner=Loop()).version == table.version
     check_answers(table)
     assert table.fsck().is_sound
@@ -222,7 +224,7 @@ def test_a_segment_that_cannot_be_read_is_built_again(
         file.unlink() if damage == "missing" else file.write_bytes(file.read_bytes()[:-30])
     table = table.append(rows(130, 60), max_rows_per_file=20).table
     table = optimize_indices(where(table), None, "small", options=WriteOptions(), runner=Loop()).table
-    assert [covers(table, name) for name in ("id_idx", "word_idx")] == [[[*range(8)]], [[*range(8)]]]
+    assert [covered_fragments(table, name) for name in ("id_idx", "word_idx")] == [[[*range(8)]], [[*range(8)]]]
     check_answers(table)
 
 
@@ -251,7 +253,7 @@ def test_others_may_append_and_delete_meanwhile(tmp_path: Path) -> None:
     )
     done = built(table, "id", "BTREE", runner)
     assert (runner.jobs, done.attempts, len(done.rebased_over)) == (3, 1, 2)
-    assert covers(done.table, "id_idx") == [[0, 1, 2, 3, 4]]
+    assert covered_fragments(done.table, "id_idx") == [[0, 1, 2, 3, 4]]
     check_answers(done.table)
 
 
@@ -259,8 +261,8 @@ def test_others_may_append_and_delete_meanwhile(tmp_path: Path) -> None:
 def test_what_a_compaction_moved_is_built_again(
     tmp_path: Path, column: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the rest is not."""
-    monkeypatch.setattr(index_build, "_BOUNDARY_SAMPLES", 32)
+    """Only the fragments that a compaction moved are built again."""
+    monkeypatch.setattr(index_build, "BOUNDARY_SAMPLES", 32)
     table = made(tmp_path, count=240)
 
     def compacted() -> None:
@@ -272,11 +274,11 @@ def test_what_a_compaction_moved_is_built_again(
     runner = Counting(slots=8, after_job={jobs: compacted})
     done = built(table, column, kind, runner)
     assert (done.attempts, runner.jobs) == (2, 2 * jobs)
-    assert covers(done.table, f"{column}_idx") == [sorted(each.id for each in done.table.fragments)]
+    assert covered_fragments(done.table, f"{column}_idx") == [sorted(each.id for each in done.table.fragments)]
     assert [each.id for each in done.table.fragments][:2] != [0, 1]
     first = runner.ran[:8]
     then = runner.ran[len(first) + (jobs == 3) * 8 + 1 :]
-    assert (sorted(first), then[0]) == (list(range(8)), 0), "one piece of what moved"
+    assert (sorted(first), then[0]) == (list(range(8)), 0), "one partition of the moved rows"
     check_answers(done.table)
     assert done.table.fsck().is_sound
 
@@ -323,23 +325,23 @@ def test_what_makes_no_sense_runs_no_task(
 
 
 def test_an_index_that_is_said_again_and_again(tmp_path: Path) -> None:
-    """What is not covered is read, small segments become one, and another kind, or other params, is built anew."""
+    """`needed` reads uncovered fragments, merges small segments, and rebuilds for another type or other parameters."""
     table = made(tmp_path, count=60)
 
     def said(kind: str = "BTREE", **params: object) -> Committed:
         asked = IndexRequest("id", kind, name="by_id", params=params)
         return build_index(where(table), asked, "needed", options=WriteOptions(), runner=Loop())
 
-    assert covers(said().table, "by_id") == [[0, 1]]
+    assert covered_fragments(said().table, "by_id") == [[0, 1]]
     assert not said().attempts
     table = table.refresh().append(rows(60, 20)).table
-    assert covers(said().table, "by_id") == [[0, 1, 2]]
+    assert covered_fragments(said().table, "by_id") == [[0, 1, 2]]
     assert not said().attempts
     table = table.refresh().append(rows(80, 20)).table
     done = said("BTREE", zone_size=8)
-    assert covers(done.table, "by_id") == [[0, 1, 2, 3]]
+    assert covered_fragments(done.table, "by_id") == [[0, 1, 2, 3]]
     assert not said("BTREE", zone_size=8).attempts
-    assert not said().attempts  # what is not said stays as it is
+    assert not said().attempts  # a parameter that is not given keeps its value
     assert said("BTREE", zone_size=16).attempts
     done = said("BITMAP")
     assert [(each.kind, each.coverage) for each in done.table.index_statistics()] == [("BITMAP", 1.0)]
@@ -358,11 +360,11 @@ def test_an_index_whose_files_are_gone_is_built_anew_where_it_is_said_again(tmp_
         each.unlink()
     done = build_index(where(table), asked, "needed", options=WriteOptions(), runner=Loop())
     assert done.attempts
-    check_answers(done.table, [OF["id"]])
+    check_answers(done.table, [FILTER_BY_COLUMN["id"]])
 
 
 def test_an_upkeep_is_told_as_its_own_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the two changes that it is, the second has nothing to do when another writer came in between."""
+    """The maintenance consists of two changes; an append in between leaves the second without work."""
     table = built(made(tmp_path, count=60), "id", "BTREE", Loop()).table
     table = table.append(rows(60, 20)).table
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""An upsert by workers is that of one process, and pylance's merge_insert."""
+"""Upsert by workers equals the upsert of one process and pylance's merge_insert."""
 
 import pickle
 import shutil
@@ -40,7 +40,7 @@ Options = Mapping[str, Any]
 
 @dataclass
 class Rows:
-    """Rows that come in portions, each written by a task of its own, some of them twice."""
+    """Source whose rows are staged in portions by a task each; each task runs twice, as after a lost attempt."""
 
     table: pa.Table
     portion: int = 3
@@ -113,7 +113,7 @@ def by_pylance(dataset: lance.LanceDataset, data: pa.Table, on: str | list[str],
 
 
 def check(place: Path, pair: Twins, data: pa.Table, options: Options, *, portion: int = 3, stable: bool) -> Update:
-    """Beside one process; beside pylance if it does the same."""
+    """Check an upsert by workers against the same upsert by one process."""
     alone = str(place / "alone")
     shutil.rmtree(alone, ignore_errors=True)
     shutil.copytree(pair.ours, alone)
@@ -184,7 +184,7 @@ def test_it_is_what_one_process_and_pylance_do(
     pair = twins(tmp_path, ROWS, stable=stable, indexed=indexed, deleted="id in (5, 30, 31, 32, 33)")
     check(tmp_path, pair, data, options, stable=stable)
     if indexed and data is NO_KEY:
-        return  # with an index on the key, pylance loses rows that come without one
+        return  # with an index on the key, pylance loses source rows whose key is null
     by_pylance(pair.dataset, data, "id", options)
     expected = pair.sorted(lance.dataset(pair.theirs).to_table())
     assert pair.sorted(lance.dataset(pair.ours).to_table()) == expected
@@ -197,11 +197,11 @@ def test_it_is_what_one_process_and_pylance_do(
 def test_random_tables(
     tmp_path: Path, seed: int, stable: bool, kind: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upsert_join, "_ROWS_PER_KEY", 1)
+    monkeypatch.setattr(upsert_join, "LOOKUP_ROWS_PER_KEY_MIN", 1)
     random = np.random.default_rng(seed)
     monkeypatch.setattr(staged, "KEY_CHUNK_ROWS", int(random.integers(1, 40)))
     if seed % 2:
-        monkeypatch.setattr(staged, "CACHED_ROWS_MAX", 0)  # workers write the new rows too
+        monkeypatch.setattr(staged, "CACHED_ROWS_MAX", 0)  # the workers also write the new rows
     pair = twins(tmp_path, ROWS, stable=stable)
     if kind:
         Table.open(pair.ours, durable=False).create_index("id", kind)
@@ -322,7 +322,7 @@ def test_nothing_of_the_staged_rows_is_left(tmp_path: Path) -> None:
 
 
 class Late(Loop):
-    """Somebody else is faster, once."""
+    """Workers during one of whose jobs another writer changes the table."""
 
     def __init__(self, theirs: Callable[[], object], job: int = 1) -> None:
         super().__init__(slots=5)
@@ -390,7 +390,7 @@ def test_large_rows_are_read_by_their_number(tmp_path: Path, monkeypatch: pytest
 
 
 def indexed(place: Path, stable: bool, *, uncovered: int = 0) -> str:
-    """Four fragments of 500 rows that an index on the key covers, some rows deleted, and perhaps another one."""
+    """Create a table with an index on its key, a deleted row, and optionally rows that the index does not cover."""
     uri = str(place / "indexed")
     numbers = pa.table({"id": range(2000), "v": range(2000), "w": [f"w{n}" for n in range(2000)]})
     table = Table.create(uri, numbers, max_rows_per_file=500, stable_row_ids=stable, durable=False)
@@ -411,7 +411,7 @@ LOOKED_UP = pa.table({"id": [5, 7, 1999, 9999], "v": [50, 70, 5, 99], "w": ["a",
     ids=str,
 )
 def test_few_keys_are_looked_up_in_an_index(tmp_path: Path, stable: bool, options: Options, data: pa.Table) -> None:
-    """By the driver, and the files of fragments that have none of them are away."""
+    """The driver looks the keys up, and the data files of the other fragments are absent."""
     uri = indexed(tmp_path, stable)
     shutil.copytree(uri, tmp_path / "alone")
     away = [Path(uri, fragment.files[0].qualified_path) for fragment in Table.open(uri).fragments[1:3]]
@@ -432,16 +432,16 @@ def test_few_keys_are_looked_up_in_an_index(tmp_path: Path, stable: bool, option
 
 
 def test_rows_that_no_index_knows_are_looked_at_by_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upserting, "_DRIVER_ROWS_MAX", 50)
+    monkeypatch.setattr(upserting, "DRIVER_ROWS_MAX", 50)
     uri = indexed(tmp_path, stable=False, uncovered=100)
     loop = Loop(slots=2)
     data = pa.table({"id": [5, 2003], "v": [-1, -1], "w": ["x", "y"]})
     table = run(uri, Rows(data), {}, loop=loop).table
     assert table.to_table(["w"], filter="id in (5, 2003)")["w"].to_pylist() == ["x", "y"]
-    assert loop.ran, "rows of the last fragment had to be read"
+    assert loop.ran, "workers read the rows of the last fragment"
     loop = Loop(slots=2)
     assert run(uri, Rows(data), {"delete_unmatched": "id < 100"}, loop=loop).rows_removed == 98
-    assert loop.ran, "what nothing came for is told by no index"
+    assert loop.ran, "no index finds the rows without a source row"
 
 
 def test_a_key_that_comes_twice_is_named_where_no_row_has_it(tmp_path: Path) -> None:
@@ -453,7 +453,7 @@ def test_a_key_that_comes_twice_is_named_where_no_row_has_it(tmp_path: Path) -> 
 
 
 def test_who_was_in_the_way_is_looked_up_again(tmp_path: Path) -> None:
-    """A row that another moved meanwhile is found where it is now."""
+    """A row that another writer moved meanwhile is found at its new address."""
     uri = indexed(tmp_path, stable=True)
     others = iter([lambda: Table.open(uri).update({"v": "-5"}, where="id = 5")])
 
@@ -471,7 +471,7 @@ def test_who_was_in_the_way_is_looked_up_again(tmp_path: Path) -> None:
 
 
 def test_many_small_upserts_stay_with_the_driver(tmp_path: Path) -> None:
-    """Each moves its row into a fragment that no index covers."""
+    """Each upsert moves its row into a fragment that no index covers."""
     uri = indexed(tmp_path, stable=False)
     for turn in range(3):
         loop = Loop(slots=2)
@@ -482,7 +482,7 @@ def test_many_small_upserts_stay_with_the_driver(tmp_path: Path) -> None:
 @pytest.mark.parametrize("of", ["unknown", "large"])
 def test_files_that_may_be_large_are_left_to_workers(tmp_path: Path, of: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if of == "large":
-        monkeypatch.setattr(upserting, "_DRIVER_BYTES_MAX", 10)
+        monkeypatch.setattr(upserting, "DRIVER_BYTES_MAX", 10)
     else:
         monkeypatch.setattr(DataFile, "size", None)
     loop = Loop(slots=2)
@@ -491,7 +491,7 @@ def test_files_that_may_be_large_are_left_to_workers(tmp_path: Path, of: str, mo
 
 
 def test_a_key_of_many_rows_is_left_to_workers(tmp_path: Path) -> None:
-    uri, count = str(tmp_path / "t"), upserting._DRIVER_ROWS_MAX + 1
+    uri, count = str(tmp_path / "t"), upserting.DRIVER_ROWS_MAX + 1
     table = Table.create(uri, pa.table({"day": [0] * count + [1] * count, "v": [0] * 2 * count}), durable=False)
     table.create_index("day", "BITMAP")
     loop = Loop(slots=2)
@@ -503,8 +503,8 @@ def test_a_key_of_many_rows_is_left_to_workers(tmp_path: Path) -> None:
 def test_parts_that_nobody_touched_stand_though_an_index_tells_others_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fragment goes in which a key was, so that less is known of the others."""
-    monkeypatch.setattr(upserting, "_DRIVER_ROWS_MAX", 50)
+    """A concurrent delete removes a fragment that contains a key, so the index finds fewer keys for the second plan."""
+    monkeypatch.setattr(upserting, "DRIVER_ROWS_MAX", 50)
     uri = indexed(tmp_path, stable=False, uncovered=400)
     for _ in range(3):
         Table.open(uri).append(pa.table({"id": range(5000, 5400), "v": range(400), "w": ["u"] * 400}))
@@ -521,5 +521,5 @@ def test_parts_that_nobody_touched_stand_though_an_index_tells_others_now(
     made = run(uri, Rows(pa.table({"id": [5, 700, 1999], "v": [1, 2, 3], "w": ["", "", ""]})), {}, loop=Between(4))
     assert made.attempts == 2
     assert jobs[0] > 2
-    assert jobs[1:] == [1], "of the second plan only the part that the fragment was in"
+    assert jobs[1:] == [1], "the second plan repeats only the partition of that fragment"
     assert made.table.to_table(["v"], filter="id in (5, 700, 1999)").sort_by("v")["v"].to_pylist() == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Aggregates made in parts are those of one pass, as pylance makes them."""
+"""Aggregate: partial results of workers combine to the result of one pass by pylance."""
 
 import datetime as dt
 import math
@@ -48,11 +48,11 @@ def rows(seed: int) -> pa.Table:
 
 @pytest.fixture(params=[1, 2])
 def uri(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Many parts, and of each many bunches of rows, which are put together again and again."""
-    monkeypatch.setattr(reading, "_PARTITION_ROWS_MIN", 50)
-    monkeypatch.setattr(reading, "_REDUCED_PARTITION_ROWS_MIN", 50)
-    monkeypatch.setattr("lance_core.scan.query._GROUP_ROWS", 1)
-    monkeypatch.setattr("lance_core.scan.query._PARTIALS_MAX", 2)
+    """A table that is aggregated in many partitions of many groups of rows, with repeated merges of partial results."""
+    monkeypatch.setattr(reading, "PARTITION_ROWS_MIN", 50)
+    monkeypatch.setattr(reading, "REDUCED_PARTITION_ROWS_MIN", 50)
+    monkeypatch.setattr("lance_core.scan.query.GROUP_ROWS", 1)
+    monkeypatch.setattr("lance_core.scan.query.PARTIALS_MAX", 2)
     uri = str(tmp_path / "t")
     table = Table.create(uri, rows(request.param), max_rows_per_file=300, durable=False)
     table.delete("id % 11 = 3")
@@ -98,7 +98,7 @@ def test_sums_of_floats_are_those_of_one_pass_but_for_their_last_digits(uri: str
 
 
 def test_a_condition_is_read_as_lance_reads_one(uri: str) -> None:
-    """Not as the engine would: a literal takes the type of its column, names are found in any case."""
+    """Lance rules apply instead of the engine's: a literal takes the type of its column, and names ignore case."""
     base = VersionRef(uri).snapshot()
     found = aggregate(base, "select count(*) as n from dataset where F = 0.625 and _rowaddr < 4294967296", runner=Loop)
     assert found["n"].to_pylist() == [Table.open(uri).count_rows("f = 0.625 and _rowaddr < 4294967296")]

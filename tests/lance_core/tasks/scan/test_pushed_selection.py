@@ -1,4 +1,4 @@
-"""Workers look at the rows that indices leave, and at nothing else."""
+"""Pushed selection: workers read only the candidate rows of an index lookup on the driver."""
 
 import pickle
 from pathlib import Path
@@ -30,7 +30,7 @@ FILTERS = [
 
 
 def made(place: Path, *, indexed: bool = True) -> Table:
-    """Four fragments that are covered, one that is not, and rows deleted in both."""
+    """Create a table of four covered fragments and an uncovered one, with deleted rows in both kinds."""
     table = Table.create(str(place), ROWS.slice(0, 400), max_rows_per_file=100, durable=False)
     for column, kind in {"id": "BTREE", "word": "BITMAP", "n": "ZONEMAP"}.items() if indexed else ():
         table = table.create_index(column, kind).table
@@ -45,10 +45,10 @@ def read(table: Table, predicate: str, slots: int = 2) -> pa.Table:
     return pa.Table.from_batches(task([numbers]), plan.work.transport)
 
 
-@pytest.mark.parametrize("bytes_max", [pushed_selection._BYTES_MAX, 30, 0])
+@pytest.mark.parametrize("bytes_max", [pushed_selection.SELECTION_BYTES_MAX, 30, 0])
 @pytest.mark.parametrize("predicate", FILTERS)
 def test_rows_and_their_number(tmp_path: Path, predicate: str, bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pushed_selection, "_BYTES_MAX", bytes_max)
+    monkeypatch.setattr(pushed_selection, "SELECTION_BYTES_MAX", bytes_max)
     table = made(tmp_path / "t")
     expected = table.to_table(filter=predicate, use_indices=False)
     assert read(table, predicate).equals(expected)

@@ -1,4 +1,4 @@
-"""A scan in workers: pinned to a version, in parts, in the types that travel."""
+"""Read: a scan by workers is pinned to a version, split into partitions and sent in the transport types."""
 
 import pickle
 from pathlib import Path
@@ -42,13 +42,13 @@ def work(plan: ReadPlan) -> pa.Table:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_PARTITION_ROWS_MIN", 10)
-    monkeypatch.setattr(reading, "_REDUCED_PARTITION_ROWS_MIN", 10)
+    monkeypatch.setattr(reading, "PARTITION_ROWS_MIN", 10)
+    monkeypatch.setattr(reading, "REDUCED_PARTITION_ROWS_MIN", 10)
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """Fragments of 100 rows, one of 600, some of their rows deleted."""
+    """A table with fragments of 100 rows and one of 600, some of whose rows are deleted."""
     uri = str(tmp_path / "t")
     table = Table.create(uri, ROWS.slice(0, 400), max_rows_per_file=100, durable=False)
     table = table.append(ROWS.slice(400), max_rows_per_file=600).table
@@ -56,9 +56,9 @@ def table(tmp_path: Path) -> Table:
 
 
 def test_addresses_that_no_signed_number_holds_are_refused(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To Spark an address is signed: of a fragment from 2**31 on it would be below zero."""
+    """An address is signed in Spark: in a fragment with an id of 2**31 or more it would be negative."""
     base = VersionRef(table.uri).snapshot()
-    monkeypatch.setattr(reading, "_SIGNED_FRAGMENT_IDS", base.manifest.max_fragment_id)
+    monkeypatch.setattr(reading, "SIGNED_FRAGMENT_IDS", base.manifest.max_fragment_id)
     for by_id in (False, True):
         with pytest.raises(Unsupported, match="read it without them"):
             plan_read(base, transport=as_stored, slots=1, with_row_id=by_id, with_row_address=not by_id)
@@ -88,7 +88,7 @@ def test_few_rows_are_one_task(table: Table) -> None:
 
 
 def test_rows_that_stay_with_the_workers_are_cut_into_fewer_parts(tmp_path: Path) -> None:
-    """But every slot has one, as soon as a task is worth its start."""
+    """Each slot gets a partition once the rows justify the start of a task."""
     rows = pa.table({"n": pa.array(range(400_000), pa.int64())})
     table = Table.create(str(tmp_path / "t"), rows, max_rows_per_file=50_000, durable=False)
     plan = plan_scan(table.manifest, columns=["n"])
@@ -100,7 +100,7 @@ def test_rows_that_stay_with_the_workers_are_cut_into_fewer_parts(tmp_path: Path
 
 
 def test_no_part_is_larger_than_a_worker_should_hold(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_PARTITION_BYTES_MAX", 2_000)
+    monkeypatch.setattr(reading, "PARTITION_BYTES_MAX", 2_000)
     plan = plan_scan(table.manifest, columns=None)
     assert all(len(part.fragments) == 1 for part in partition_scan(plan, 1))
     assert len(partition_scan(plan, 1)) > 10
@@ -197,7 +197,7 @@ def test_batches_travel_in_the_types_of_the_other_side(tmp_path: Path) -> None:
 
 def test_few_rows_that_an_index_knows_are_read_at_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(filter: str) -> int | None:
-        """None where it is a plan."""
+        """Return the number of rows fetched on the driver, or None if the read is planned for workers."""
         answer = fetch_or_plan(
             VersionRef(table.uri).snapshot(), transport=as_stored, slots=1, columns=["s", "n"], filter=filter
         )
@@ -209,14 +209,14 @@ def test_few_rows_that_an_index_knows_are_read_at_once(table: Table, monkeypatch
     assert found("n = 18") is None, "without an index"
     table = table.create_index("n", "BTREE").table
     assert [found(f"n = {n}") for n in (18, 17, 5000)] == [1, 0, 0]
-    assert found("n in (18, 450, 999) and s like 'r4%'") == 1, "what is left of the condition is looked at"
+    assert found("n in (18, 450, 999) and s like 'r4%'") == 1, "the rest of the condition is evaluated"
     assert found("s = 'r18'") is None
-    monkeypatch.setattr(reading, "_LOOKUP_ROWS_MAX", 2)
+    monkeypatch.setattr(reading, "LOOKUP_ROWS_MAX", 2)
     assert (found("n in (18, 450)"), found("n in (18, 450, 999)")) == (2, None)
-    monkeypatch.setattr(reading, "_LOOKUP_FRAGMENTS_MAX", 1)
+    monkeypatch.setattr(reading, "LOOKUP_FRAGMENTS_MAX", 1)
     assert (found("n in (18, 20)"), found("n in (18, 450)")) == (2, None)
-    monkeypatch.setattr(reading, "_LOOKUP_BYTES_MAX", 10)
+    monkeypatch.setattr(reading, "LOOKUP_BYTES_MAX", 10)
     assert found("n in (18, 20)") is None
     monkeypatch.undo()
     table = table.append(ROWS.slice(0, 50)).table
-    assert found("n = 18") is None, "nobody knows what is in the new fragment"
+    assert found("n = 18") is None, "no index covers the new fragment"
