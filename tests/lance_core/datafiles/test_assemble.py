@@ -1,4 +1,4 @@
-"""Columns put together from parts, by id at every depth."""
+"""Assembling columns: parts of a column from several files are matched by field id at every depth."""
 
 import pyarrow as pa
 import pytest
@@ -9,7 +9,7 @@ from lance_core.format.schema import Field, TableSchema
 
 
 def field(arrow: pa.DataType) -> Field:
-    """Ids from 0, parents before children."""
+    """Return a field whose ids count from 0, parents before children."""
     return TableSchema.from_arrow(pa.schema([pa.field("c", arrow)])).fields[0]
 
 

@@ -1,4 +1,4 @@
-"""A store with bases keeps the contract of stores for what is its own, and reads, never writes, what is not."""
+"""Base paths: a store with bases fulfils the store contract for its own files and only reads those of the bases."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Where blobs are said to be: what is believed, and what is not."""
+"""Blob locations: the locations that a descriptor may declare, and those that are rejected."""
 
 import pyarrow as pa
 import pytest

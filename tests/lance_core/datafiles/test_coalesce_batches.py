@@ -1,4 +1,4 @@
-"""Small batches before they are written."""
+"""Coalescing batches: small batches are combined before they are written."""
 
 import pyarrow as pa
 
@@ -27,7 +27,7 @@ def test_what_is_large_is_not_copied() -> None:
 
 
 def test_dictionaries_stay_apart() -> None:
-    """Arrow cannot put together those that hold a null."""
+    """Arrow cannot concatenate dictionaries that contain a null."""
     one = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(["a", None]))
     other = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([None, "b"]))
     structs = [pa.StructArray.from_arrays([each], names=["d"]) for each in (one, other)]

@@ -1,4 +1,4 @@
-"""Which field is in which column: the rules of each storage version, and the way back to names."""
+"""Column layout: the columns that store each field in each storage version, and the names of stored columns."""
 
 import pyarrow as pa
 import pytest
@@ -12,7 +12,7 @@ V20, V21, V22, V23 = (StorageVersion(2, minor) for minor in range(4))
 XY = pa.struct([("x", pa.int8()), ("y", pa.int8())])
 PACKED = {"lance-encoding:packed": "true"}
 
-# as tables that pylance wrote have them: ids in 2.0, ids since 2.1
+# Stored field ids in tables written by pylance: in storage version 2.0, and since 2.1.
 LAYOUTS = {
     "primitive": (pa.field("v", pa.int8()), [0], [0]),
     "struct": (pa.field("v", XY), [0, 1, 2], [1, 2]),
@@ -47,7 +47,7 @@ def file(ids: list[int], columns: list[int], version: StorageVersion = V22) -> D
 
 
 def test_names_are_found_by_position() -> None:
-    """The file says `v`, whatever the table calls it now; dead and unplaced fields are nowhere."""
+    """A file keeps the name `v` if the table renames the column; tombstones and unplaced fields have no path."""
     schema = schema_of(pa.field("a", pa.int8()), pa.field("v", XY))
     assert paths_of(file([9, 7, 4], [0, 1, 2]), schema) == {9: ("a",), 7: ("v", "x"), 4: ("v", "y")}
     assert paths_of(file([4, -2, 7], [2, 0, -1]), schema) == {4: ("v", "y")}

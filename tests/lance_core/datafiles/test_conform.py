@@ -1,4 +1,4 @@
-"""Batches brought into the stored types: what passes as it is, what converts, and who is named where nothing fits."""
+"""Conforming batches to the stored types: equal types pass, others are cast, and errors name the column."""
 
 import datetime
 import decimal
@@ -152,7 +152,7 @@ def test_values_that_differ_in_type_only_are_compared_by_name() -> None:
 
 @pytest.mark.parametrize("rows", [[None, None], [[None], None], [[], []]])
 def test_vectors_of_which_there_is_none_that_came_through_a_pipe(rows: list[object]) -> None:
-    """What came by Arrow IPC has no memory where there are no items, which ends a process that casts it as it is."""
+    """After Arrow IPC an array without items has no buffer, and an unguarded cast of it crashes the process."""
     sink = pa.BufferOutputStream()
     batch = pa.record_batch({"v": pa.array(rows, pa.list_(pa.list_(pa.float32())))})
     with pa.ipc.new_stream(sink, batch.schema) as stream:
@@ -162,7 +162,7 @@ def test_vectors_of_which_there_is_none_that_came_through_a_pipe(rows: list[obje
 
 
 def test_an_instant_stays_an_instant() -> None:
-    """A zone names how to show it."""
+    """A time zone affects the display of an instant only."""
     given = pa.array([datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)], pa.timestamp("us", "UTC"))
     assert brought(given, pa.timestamp("us", "+05:30"), CAST).cast(pa.int64()) == given.cast(pa.int64())
 
@@ -226,7 +226,7 @@ def test_no_columns_are_refused() -> None:
 
 
 def test_a_copy_has_the_rows_of_the_slice() -> None:
-    """Where `take` gives others: slices of fixed-size lists inside each other."""
+    """Slices of nested fixed-size lists are copied correctly; `take` returns the wrong rows for them."""
     whole = pa.array([[[row] * 2] * 2 for row in range(6)], pa.list_(pa.list_(pa.int8(), 2), 2))
     for array in (whole.slice(2), pa.StructArray.from_arrays([whole.slice(1)], ["f"]).slice(1)):
         copy = copy_array(array)

@@ -1,4 +1,4 @@
-"""Nulls of dictionary columns, wherever a file keeps them."""
+"""Dictionary columns: a null is read as such, whether a file stores it in the indices or in the dictionary."""
 
 from pathlib import Path
 

@@ -1,5 +1,6 @@
-"""A fragment's rows under the table's schema: columns found by id, whatever the files call them, and what no file
-stores is null.
+"""Fragment reader: returns the rows of a fragment under the schema of the table.
+
+Columns are found by field id, not by their names in the files, and a field that no file stores is null.
 """
 
 import numpy as np
@@ -52,7 +53,7 @@ A_AND_B = pa.table({"a": [1, 2], "b": [3, 4]})
 
 
 def test_columns_are_found_by_id(store: MemoryStore) -> None:
-    """Renamed, reordered, one dead, one of a later file, one of none."""
+    """Columns are renamed or reordered; one is a tombstone, one is in a later file and one in no file."""
     first = file(store, "1.lance", A_AND_B, [7, -2])
     second = file(store, "2.lance", pa.table({"z": [5, 6], "b": [7, 8]}), [4, 9], [1, 0])
     stored = schema(leaf(9, "nine"), leaf(7, "seven"), leaf(2, "none"), leaf(4, "four"))
@@ -74,7 +75,7 @@ def test_only_files_that_are_needed_are_opened(store: MemoryStore) -> None:
 
 
 def test_children_of_structs_are_found_by_id_too(store: MemoryStore) -> None:
-    """One renamed, one dropped, one added since."""
+    """One child is renamed, one is dropped and one was added later."""
     values = pa.array([{"x": 1, "y": 2}, None], pa.struct([("x", pa.int64()), ("y", pa.int64())]))
     part = file(store, "1.lance", pa.table({"s": values}), [1, 2])
     stored = schema(Field(0, "s", "struct", True, {}, (leaf(5, "new"), leaf(2, "why"))))

@@ -1,4 +1,4 @@
-"""Batches into files: where one file ends and the next begins, and that nothing is written of what does not fit."""
+"""Fragment writer: splits batches into files at the limits, and writes nothing if the rows do not fit the schema."""
 
 import uuid
 from collections.abc import Iterator

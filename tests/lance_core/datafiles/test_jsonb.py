@@ -1,4 +1,4 @@
-"""JSON columns: what the codec stores for a text is decoded to the same value; damage has a name."""
+"""JSONB: a stored JSON text is decoded to the same value, and damaged bytes raise a typed error."""
 
 import json
 import struct
@@ -21,7 +21,7 @@ TEXTS = [
 
 
 def test_values_are_those_that_were_written(tmp_path: Path) -> None:
-    """As pylance reads them too, value by value."""
+    """Pylance reads the same values."""
     uri = str(tmp_path / "t")
     column = pa.ExtensionArray.from_storage(pa.json_(pa.string()), pa.array([*TEXTS, None]))
     Table.create(uri, pa.table({"j": column}))

@@ -1,5 +1,6 @@
-"""Row ids and row versions in files of their own, as the format allows and nobody writes: read where they are, kept by
-what comes after, and never fetched from elsewhere.
+"""Row lineage in external files: the format allows it, although no known writer uses it.
+
+The sequences are read, later versions keep them, and no path outside the table is opened.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ def rows(*ids: int) -> pa.Table:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """Two fragments of some history."""
+    """A table of fragments with updated and deleted rows."""
     table = Table.create(tmp_path / "t", rows(1, 2, 3, 4), stable_row_ids=True, max_rows_per_file=2, durable=False)
     return table.update({"s": "'new'"}, where="id = 2").table.delete("id = 3").table
 
@@ -41,7 +42,7 @@ def edited(table: Table, change: Change) -> Table:
 
 
 def moved_out(table: Table) -> Table:
-    """All sequences of all fragments, one after another in one file."""
+    """Move all sequences of all fragments into one external file."""
     data = bytearray(b"before")
 
     def change(message: table_pb2.Manifest) -> None:
@@ -79,7 +80,7 @@ def test_they_are_read_where_they_are(table: Table) -> None:
 
 @pytest.mark.parametrize("verb", ["append", "delete", "update", "compact", "add_columns", "restore"])
 def test_what_comes_after_has_them_in_the_manifest(verb: str, table: Table, tmp_path: Path) -> None:
-    """Whatever is done, the rest is as before, and pylance can go on with it."""
+    """Each operation keeps the lineage of the other rows, and pylance can read the result."""
     before = {row["id"]: row for row in facts(table)}
     changes: dict[str, Callable[[Table], object]] = {
         "append": lambda t: t.append(rows(9)),
@@ -147,7 +148,7 @@ def test_a_file_that_is_gone_is_named(table: Table) -> None:
 
 @pytest.mark.parametrize("field", IN_COLUMNS)
 def test_hidden_columns_are_refused(field: str, table: Table) -> None:
-    """Not taken for absent: that would make every row one of version 1."""
+    """A hidden column is not treated as absent, which would date every row back to version 1."""
 
     def change(message: table_pb2.Manifest) -> None:
         getattr(message.fragments[1], field).SetInParent()

@@ -1,4 +1,4 @@
-"""A table twice: pylance changes one, we the other, and what can be compared is."""
+"""Paired tables: two copies of a table, one changed by pylance and one by lance_core, to be compared afterwards."""
 
 import shutil
 from dataclasses import dataclass
@@ -28,8 +28,11 @@ class Twins:
         return lance.dataset(self.theirs)
 
     def check(self) -> None:
-        """The same rows under the same fields, read by both libraries; the same row ids and versions of each row, where
-        ids are stable; and queries through every index answer as a scan does."""
+        """Check that both tables have the same rows, ids and row versions, and that indices find the rows of a scan.
+
+        Both libraries read the rows of the table that lance_core changed. Row ids and versions are compared if the ids
+        are stable.
+        """
         expected = self.sorted(lance.dataset(self.theirs).to_table())
         ours = lance.dataset(self.ours)
         ours.validate()
@@ -61,7 +64,7 @@ class Twins:
 def twins(
     place: Path, rows: pa.Table, *, stable: bool, key: str = "id", indexed: tuple[str, ...] = (), deleted: str = ""
 ) -> Twins:
-    """Four rows a fragment."""
+    """Create two equal tables with four rows per fragment."""
     theirs = str(place / "theirs")
     lance.write_dataset(rows, theirs, max_rows_per_file=4, enable_stable_row_ids=stable)
     for column in indexed:

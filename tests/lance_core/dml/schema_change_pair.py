@@ -1,5 +1,8 @@
-"""One table twice, its schema changed once by pylance and once by us: what the manifests say of fields, files, lineage
-and indices is the same, and so are the rows, whoever reads them."""
+"""Schema change pair: two copies of a table, one changed by pylance and one by lance_core.
+
+After each change the manifests agree about fields, files, lineage and indices, and both libraries read the same rows
+from both tables.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -68,7 +71,7 @@ def pair(
     deleted: str = "",
     indexed: str = "",
 ) -> Pair:
-    """Five rows a fragment."""
+    """Create two equal tables with five rows per fragment."""
     theirs = str(place / "theirs")
     options: Any = {"data_storage_version": version, "enable_stable_row_ids": stable}
     dataset = lance.write_dataset(rows, theirs, max_rows_per_file=5, **options)
@@ -86,7 +89,7 @@ def altered(dataset: lance.LanceDataset, path: str, **change: object) -> None:
 
 
 def described(uri: str) -> dict[str, object]:
-    """What a version says, without names of files, sizes, times and positions, and what only we note."""
+    """Return the content of a version without file names, sizes, times and the entries that only lance_core writes."""
     table = Table.open(uri)
     manifest = table.manifest
     message = table_pb2.Manifest()
@@ -113,6 +116,6 @@ def described(uri: str) -> dict[str, object]:
 
 
 def stored(uri: str) -> list[list[tuple[list[int], list[int]]]]:
-    """For each fragment its files: their fields and columns."""
+    """Return the field ids and column indices of each file of each fragment."""
     fragments = Table.open(uri).manifest.message.fragments
     return [[(list(file.fields), list(file.column_indices)) for file in each.files] for each in fragments]

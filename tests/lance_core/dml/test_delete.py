@@ -1,4 +1,4 @@
-"""Rows deleted by predicate, beside pylance doing the same: rows, counts, files and flags."""
+"""Delete compared with pylance: rows, counts and deletion files."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     "predicate",
     [
         "id = 5",
-        "id % 2 = 0",  # many: a bitmap in each fragment
+        "id % 2 = 0",  # many rows: a bitmap in each fragment
         "id < 6000",  # a whole fragment
         "word is null and id > 6000",
         "id < 0",  # nothing

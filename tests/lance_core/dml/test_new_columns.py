@@ -1,4 +1,4 @@
-"""Columns added beside pylance adding the same: fields, ids, files, lineage and rows; and what is refused."""
+"""New columns compared with pylance: fields, field ids, files, lineage and rows; and the errors."""
 
 import itertools
 from pathlib import Path
@@ -28,7 +28,7 @@ def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
     "expressions",
     [
         {"b": "id * 2", "c": "nullif(id, 3)"},
-        {"one": "1", "word": "'x'", "yes": "true"},  # of constants: not nullable
+        {"one": "1", "word": "'x'", "yes": "true"},  # constants are not nullable
         {"copy": "id", "both": "s", "x": "s.x + 1"},
         {"b": "a + id"},
     ],
@@ -96,7 +96,7 @@ def test_a_table_without_rows(tmp_path: Path) -> None:
 
 
 def test_deleted_rows_have_a_place_in_the_file(twins: Pair) -> None:
-    """Null where that can be, else the value of a row nearby: the count has to be the fragment's."""
+    """A file has a value for each deleted row: NULL, or that of a neighbour if the column is not nullable."""
     table = twins.table.add_columns({"b": "id", "one": "id * 0 + 1", "k": "7"}).table
     for fragment in table.fragments:
         read = LanceFileReader(f"{table.uri}/data/{fragment.files[-1].path}").read_all().to_table()
@@ -166,7 +166,7 @@ def test_what_the_storage_version_cannot_hold(tmp_path: Path) -> None:
         pair(tmp_path, version="2.1").table.add_columns(pa.field("m", pa.map_(pa.string(), pa.int64())))
 
 
-# Joined by key
+# Merge by key
 
 
 def test_merge(twins: Pair) -> None:
@@ -180,7 +180,7 @@ def test_merge(twins: Pair) -> None:
 @pytest.mark.parametrize(
     ("keys", "on"),
     [
-        ({"id": pa.array([4, 1], pa.int16())}, "id"),  # of a narrower type
+        ({"id": pa.array([4, 1], pa.int16())}, "id"),  # a narrower type
         ({"id": pa.array([4 << 40, 4, 1])}, "id"),  # far apart
         ({"a": pa.array([None, 4, 1], pa.int32())}, "a"),  # a null equals nothing
         ({"id": [4, 1], "a": pa.array([4, 1], pa.int32())}, ["a", "id"]),
@@ -247,7 +247,7 @@ def in_pieces(random: np.random.Generator, column: pa.Array) -> pa.ChunkedArray:
 @pytest.mark.parametrize("kind", [pa.int64(), pa.int16(), pa.timestamp("us", "UTC")], ids=str)
 @pytest.mark.parametrize("seed", range(40))
 def test_keys_are_found_in_a_table_however_it_is_ordered(seed: int, kind: pa.DataType) -> None:
-    """Ascending or not, with gaps, doubles and nulls, in any pieces; few keys or many: by the general way, of texts."""
+    """The column is sorted or not, has gaps, duplicates and nulls, and any chunks; the reference joins texts."""
     random = np.random.default_rng(seed)
     span = int(random.choice([30, 3000, 30_000]))
     table = random.integers(-span, span, int(random.choice([1, 50, 2000])))
@@ -293,11 +293,11 @@ def test_whole_numbers_that_are_there_twice_are_left_to_who_names_them(far: int)
     assert extremes.find_rows(pa.chunked_array([[0, -(2**63), None, 2**63 - 1]])).tolist() == [-1, 1, -1, 0]
 
 
-# What the encoder is told
+# Encodings
 
 
 def test_encodings_asked_for_in_metadata_take_effect(tmp_path: Path) -> None:
-    """Noise that compresses, of a table's own column and of one that is added."""
+    """The requested compression applies to a column of the table and to an added one."""
     words = pa.array(["the same words again and again " * 20 + str(n) for n in range(5000)])
 
     def sizes(compression: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Overwriting a slice: what goes, what comes, who may write beside it, and what is refused."""
+"""Replace where: the rows removed and added, concurrent writers, and the errors."""
 
 import datetime as dt
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def test_of_an_empty_slice_and_with_no_rows(table: Table) -> None:
     assert (ids(emptied.table), emptied.rows_removed) == ([1, 2, 7, 9], 4)
     unchanged = emptied.table.overwrite(
         rows("b").schema, where=DAY_B
-    )  # it says what the slice is, and that is a version
+    )  # an overwrite declares the content of the slice, which is a version even if no row changes
     assert (ids(unchanged.table), unchanged.version) == ([1, 2, 7, 9], 4)
 
 
@@ -136,7 +136,7 @@ def test_of_many_types(tmp_path: Path, kind: str) -> None:
         return pa.table({"id": numbers, "k": pa.array([values[which]] * len(numbers), arrow)})
 
     table = Table.create(str(tmp_path / "t"), pa.concat_tables([made([1], 0), made([2, 3], 1)]), durable=False)
-    table.append(made([4], 1))  # seen by planning again
+    table.append(made([4], 1))  # a second plan finds this row
     table.append(made([5], 0))
     done = table.overwrite(made([9], 1), where=where)
     assert (sorted(done.table.to_table()["id"].to_pylist()), done.attempts) == ([1, 5, 9], 2)
@@ -187,7 +187,9 @@ def test_who_writes_into_the_slice_is_met(table: Table, what: str) -> None:
     done = table.overwrite(rows("b", 30), where=DAY_B)
     assert ids(done.table) == expected
     assert done.attempts >= 2
-    assert len([*Path(table.uri, "data").iterdir()]) == len(data) + 2, "the rows of one overwrite were written twice"
+    assert len([*Path(table.uri, "data").iterdir()]) == len(data) + 2, (
+        "the new rows of one overwrite are written once, although it was planned twice"
+    )
 
 
 def test_two_first_fills_of_a_slice_leave_it_filled_once(table: Table) -> None:
@@ -208,7 +210,7 @@ def test_values_changed_in_place_are_looked_at(tmp_path: Path) -> None:
 
 
 def test_who_is_planned_before_and_lands_after(table: Table) -> None:
-    """Appended rows stay; whoever changed a row of it is planned again."""
+    """An append to the slice keeps its rows; an update of replaced rows is planned again."""
     table.overwrite(rows("b", 30), where=DAY_B)
     table.append(rows("b", 8))
     assert ids(table.refresh()) == [1, 2, 7, 8, 30]
@@ -223,7 +225,7 @@ def test_columns_that_changed_meanwhile(table: Table) -> None:
         table.refresh().drop_columns(["id"])
 
     reader = pa.RecordBatchReader.from_batches(rows("b").schema, from_beside())
-    table.append(rows("b", 8))  # so that it is planned again
+    table.append(rows("b", 8))  # forces a second plan
     with pytest.raises(
         IncompatibleConflict, match=r"up to version 3, while a stream of rows.*for the columns of version 1"
     ):
@@ -241,7 +243,7 @@ def test_rows_in_memory_are_written_again_for_columns_that_changed(table: Table)
     assert (ids(done.table), done.attempts) == ([1, 2, 30], 2)
     with pytest.raises(SchemaMismatch, match="'day'"):
         base.overwrite(pa.concat_tables([rows("b", 30), rows(None, 31)]), where="day = 'b' or day is null")
-    # What a column is noted to be for changes nothing that was written.
+    # Field metadata does not affect data files that are written already.
     done.table.set_field_metadata({"day": {"note": "x"}}).table.append(rows("b", 8).cast(done.table.schema))
     stream = pa.RecordBatchReader.from_batches(done.table.schema, rows("b", 40).cast(done.table.schema).to_batches())
     again = done.table.overwrite(stream, where=DAY_B)

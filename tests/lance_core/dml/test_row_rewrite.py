@@ -1,4 +1,4 @@
-"""Both ways of changing rows, over every type: the column that changes, and the one that only moves along."""
+"""Row rewrite: both strategies for changed rows, for every type of the changed column and of an unchanged one."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ LIMITS = FileLimits(1000, 1 << 30)
 
 
 def table_of(case: TypeCase, times: int = 3) -> pa.Table:
-    """Several times the values, numbered."""
+    """Return the values of the case several times, with a key."""
     once = case.table()
     values = pa.concat_arrays([once["v"].combine_chunks()] * times)
     keys = pa.array(range(len(values)), pa.int64())
@@ -35,7 +35,7 @@ def table_of(case: TypeCase, times: int = 3) -> pa.Table:
 
 
 def changes(uri: str, columns: tuple[str, ...], new: pa.Table, which: list[int]) -> RowRewrite:
-    """The rows of a table of one fragment at these places, with the rows of `new`, in order."""
+    """Plan to replace the rows at these offsets of a table with one fragment by the rows of `new`, in order."""
     base = load_latest(Table.open(uri, durable=False)._location)
     (batch,) = new.combine_chunks().to_batches()
 
@@ -82,7 +82,7 @@ def test_every_type(case: TypeCase, version: StorageName, in_place: bool, column
 
 
 def named(table: pa.Table) -> list[dict]:
-    """Row by row, each value as Python spells it, the key as it is."""
+    """Return the rows as dictionaries with the representation of each value; the key stays an integer."""
     spelt = rows(table)
     keys = [int(key) for key in spelt.get("k", [])]
     listed = [dict(zip(spelt, each, strict=True)) for each in zip(*spelt.values(), strict=True)]

@@ -1,5 +1,6 @@
-"""Columns dropped, renamed, reordered and recast beside pylance doing the same; what is refused; and the traps of the
-format that a changing schema sets."""
+"""Schema evolution compared with pylance: columns dropped, renamed, reordered and cast, the errors, and the traps of
+the format.
+"""
 
 import shutil
 import uuid
@@ -42,7 +43,7 @@ def test_drop_a_field_of_a_struct_in_older_storage_versions(tmp_path: Path, vers
 
 @pytest.mark.parametrize("version", ["2.0", "2.1"])
 def test_drop_a_field_in_lists_in_older_storage_versions(tmp_path: Path, version: str) -> None:
-    """pylance drops the whole column there, without a word; we drop what was said, and it reads the rest."""
+    """Pylance silently drops the whole column there; lance_core drops the field alone, and pylance reads the rest."""
     twins = pair(tmp_path, version=version)
     twins.dataset.drop_columns(["l.item.x"])
     assert "l" not in twins.dataset.schema.names
@@ -69,7 +70,7 @@ def test_rename(twins: Pair, name: str, rename: str) -> None:
 
 
 def test_names_that_change_places(twins: Pair) -> None:
-    """Of equal types: the names in the files then say the wrong thing."""
+    """The fields have equal types, so the names in the data files are misleading afterwards."""
     for name, rename in (("s.x", "tmp"), ("s.y", "x"), ("s.tmp", "y")):
         twins.change(
             lambda table: table.alter_column(name, rename=rename),  # noqa: B023
@@ -121,7 +122,7 @@ def test_fields_that_are_spread_are_read_one_by_one(twins: Pair) -> None:
 
 
 def test_cast_with_a_new_name_and_again(twins: Pair) -> None:
-    """The file of the first cast holds nothing any more, and goes."""
+    """The file of the first cast stores no live column any more and is removed from the fragment."""
     for name, rename, to in (("id", "ident", pa.int32()), ("ident", "id", pa.int16()), ("s.x", "z", pa.int8())):
         twins.change(
             lambda table: table.alter_column(name, rename=rename, type=to, nullable=True),  # noqa: B023
@@ -142,7 +143,7 @@ def test_cast_whole_structs_and_lists(twins: Pair) -> None:
 
 
 def test_cast_within_a_struct_of_20_takes_the_struct_along(tmp_path: Path) -> None:
-    """There a parent is a column too. pylance moves it alone, and can then no longer read the table."""
+    """In 2.0 a struct is a column too. Pylance moves the child alone and can then no longer read the table."""
     twins = pair(tmp_path, version="2.0")
     altered(twins.dataset, "s.x", data_type=pa.int32())
     assert stored(twins.theirs)[0] == [([0, 1, -2, 3, 4, *range(5, 9)], [*range(9)]), ([2, 9], [0, 1])]
@@ -160,7 +161,7 @@ def test_nullability(twins: Pair) -> None:
             lambda table: table.alter_column(name, nullable=nullable),  # noqa: B023
             lambda dataset: altered(dataset, name, nullable=nullable),  # noqa: B023
         )
-    for name in ("a", "s", "s.x"):  # a null struct is a null in what is in it
+    for name in ("a", "s", "s.x"):  # the children of a null struct are null
         with pytest.raises(InvalidInput, match=f"column '{name}' contains nulls"):
             twins.table.alter_column(name, nullable=False)
         with pytest.raises(OSError, match="contains NULL values"):
@@ -177,7 +178,7 @@ def test_nulls_of_deleted_rows_are_in_nobodys_way(twins: Pair) -> None:
 
 
 def test_tightened_and_cast_at_once(tmp_path: Path) -> None:
-    """pylance wants two steps; rows that were looked at are the ones that are cast."""
+    """Pylance needs two steps; here the rows that are checked for nulls are the ones that are cast."""
     table = pair(tmp_path).table.alter_column("id", type=pa.int32(), nullable=False).table
     assert table.schema.field("id") == lance.dataset(table.uri).schema.field("id") == pa.field("id", pa.int32(), False)
     assert lance.dataset(table.uri).to_table() == table.to_table()
@@ -258,8 +259,8 @@ def test_trap_8_files_list_fields_in_their_own_order_and_dropped_ones_too(tmp_pa
 
 
 def test_trap_9_an_id_is_given_out_once(tmp_path: Path) -> None:
-    """A dropped column that was alone in its file leaves no trace, and its id is free for the next. An append of
-    pylance's that was prepared before would bring its values as those of the other column."""
+    """If a dropped column was alone in its file, the manifest no longer has its id, and pylance assigns it again. An
+    append that pylance prepared before the drop then fills the new column with the old values."""
     twins = pair(tmp_path)
     for uri in (twins.ours, twins.theirs):
         lance.dataset(uri).add_columns({"b": "id"})
@@ -291,7 +292,7 @@ def test_trap_9_the_note_outlasts_other_writers_and_replaced_config(tmp_path: Pa
 
 
 def test_trap_9_our_own_stale_append_leaves_out_what_was_dropped(tmp_path: Path) -> None:
-    """Its values of the dropped column are dead at once, so no later column can be mistaken for it."""
+    """The append tombstones the dropped column, so that no later column can take its values."""
     table = pair(tmp_path).table.add_columns({"b": "id"}).table
     table.drop_columns(["b"])
     after = table.append(ROWS.append_column("b", ROWS["id"])).table
@@ -303,7 +304,7 @@ def test_trap_9_our_own_stale_append_leaves_out_what_was_dropped(tmp_path: Path)
 
 
 def test_trap_9_our_own_stale_append_looks_again_where_the_number_was_used_again(tmp_path: Path) -> None:
-    """pylance gives the dropped column's number to the next one."""
+    """Pylance assigns the id of the dropped column to the next one."""
     table = pair(tmp_path).table.add_columns({"b": "id"}).table
     dataset = lance.dataset(table.uri)
     dataset.drop_columns(["b"])
@@ -332,7 +333,7 @@ def test_trap_20_new_values_change_every_row_and_new_nulls_none(tmp_path: Path) 
 
 
 def test_trap_23_appends_stand_beside_what_keeps_nullability(tmp_path: Path) -> None:
-    """pylance appends on the version before ours: that stands beside a nullable column, not beside a mandatory one."""
+    """Pylance commits an append that it planned before the new column, which is compatible only with a nullable one."""
     for name, sql, stands in (("nullable", "nullif(id, 3)", True), ("mandatory", "1", False)):
         twins = pair(tmp_path / name)
         stale = lance.fragment.write_fragments(ROWS, twins.ours)
@@ -347,7 +348,7 @@ def test_trap_23_appends_stand_beside_what_keeps_nullability(tmp_path: Path) -> 
 
 
 def test_trap_32_what_is_zero_is_not_on_the_wire(tmp_path: Path) -> None:
-    """Fragment 0, field 0: a Merge lists them, and they are found."""
+    """A Merge lists fragment 0 and field 0, and both are decoded although protobuf omits zeros."""
     twins = pair(tmp_path)
     merge = twins.table.add_columns({"b": "id"}).table.transaction()
     assert merge is not None
@@ -380,7 +381,7 @@ def test_trap_35_names_of_files_half_written_are_not_versions(tmp_path: Path) ->
 
 
 def test_trap_36_an_index_on_a_column_that_is_gone(tmp_path: Path) -> None:
-    """It landed after the drop. Its field is unknown; the next change of the schema takes it away."""
+    """The index was committed after the drop. Its field does not exist; the next schema change removes the index."""
     twins = pair(tmp_path)
     for uri in (twins.ours, twins.theirs):
         before, after = lance.dataset(uri), lance.dataset(uri)

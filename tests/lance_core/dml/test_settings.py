@@ -1,4 +1,4 @@
-"""Config and metadata set beside pylance setting the same."""
+"""Settings: table config, table metadata, schema metadata and field metadata compared with pylance."""
 
 from collections.abc import Callable
 from pathlib import Path

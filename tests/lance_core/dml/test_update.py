@@ -1,4 +1,4 @@
-"""Rows updated by SQL, beside pylance doing the same on a twin."""
+"""Update compared with pylance on an equal table."""
 
 from pathlib import Path
 
@@ -40,9 +40,9 @@ def check(pair: Twins, values: dict[str, str], where: str | None) -> Update:
         ({"w": "'x'"}, "id = 4"),
         ({"w": "NULL", "v": "7"}, "w is not null"),
         ({"id": "id + 100", "v": "0", "w": "upper(w)"}, "id % 2 = 0"),
-        ({"v": "'7'"}, None),  # cast to what is stored
+        ({"v": "'7'"}, None),  # cast to the stored type
         ({"v": "1.9"}, "id = 1"),
-        ({"v": "0"}, "id > 99"),  # nothing: a version all the same
+        ({"v": "0"}, "id > 99"),  # no match, yet a version
     ],
 )
 @pytest.mark.parametrize("indexed", [(), ("v", "w", "id")], ids=["plain", "indexed"])
@@ -96,7 +96,7 @@ def test_columns_rewritten_where_they_are(tmp_path: Path, stable: bool) -> None:
 
 
 def test_expressions_see_the_row_as_it_was(tmp_path: Path) -> None:
-    """pylance computes one column after the other, in an order that differs from run to run: no twin here."""
+    """Pylance computes the columns one after the other in an order that varies, so there is no comparison here."""
     table = Table.create(str(tmp_path / "t"), ROWS, durable=False)
     after = table.update({"v": "id", "id": "v"}, "id in (3, 4)").table
     assert after.to_table(["id", "v"], "v < 5 and id > 0").to_pylist() == [{"id": 30, "v": 3}, {"id": 40, "v": 4}]

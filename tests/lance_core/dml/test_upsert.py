@@ -1,4 +1,4 @@
-"""Rows brought by key, beside pylance's merge_insert of the same on a twin."""
+"""Upsert compared with pylance's merge_insert on an equal table."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,7 +83,7 @@ def check(pair: Twins, data: pa.Table, options: Options, on: str | list[str] = "
         (WHOLE, {"delete_unmatched": True}),
         (WHOLE, {"delete_unmatched": "v >= 60"}),
         (WHOLE, {"matched_if": "target.v >= 20 and source.w <> 'q'"}),
-        (WHOLE, {"matched_if": "target.v >= 20", "delete_unmatched": True}),  # one that comes in vain stays
+        (WHOLE, {"matched_if": "target.v >= 20", "delete_unmatched": True}),  # a match that `matched_if` rejects stays
         (WHOLE.slice(0, 1), {"matched": "fail"}),
         (WHOLE.slice(0, 0), UPDATE_AND_INSERT),
         (WHOLE.slice(0, 0), {"delete_unmatched": True}),
@@ -137,7 +137,7 @@ def test_moved_rows_as_pylance_writes_them(tmp_path: Path, stable: bool) -> None
 
 @BOTH
 def test_columns_rewritten_as_pylance_writes_them(tmp_path: Path, stable: bool) -> None:
-    """With an index on the key pylance rewrites columns in place, as we do wherever it costs less."""
+    """With an index on the key pylance rewrites columns in place, as lance_core does whenever that costs less."""
     pair = twins(tmp_path, ROWS, stable=stable, indexed=("id",))
     ours = operation_of(check(pair, PARTIAL, UPDATE_AND_INSERT))
     made_by = Table.open(pair.theirs).transaction()
@@ -181,14 +181,14 @@ def offsets(operation: Update) -> dict[int, list[int]]:
     ids=str,
 )
 def test_what_counts_as_the_same_key(tmp_path: Path, arrow: pa.DataType, table: list, data: list) -> None:
-    """A null is nobody's key, a NaN is one key, and so is each zero."""
+    """A null matches no key, all NaNs are one key, and so are both zeros."""
     rows = pa.table({"k": pa.array(table, arrow), "id": range(len(table))})
     brought = pa.table({"k": pa.array(data, arrow), "id": range(100, 100 + len(data))})
     check(twins(tmp_path, rows, stable=False), brought, UPDATE_AND_INSERT, "k")
 
 
 def test_more_types_of_keys(tmp_path: Path) -> None:
-    """Ones that pylance joins by in some plans only."""
+    """Pylance supports these key types in some plans only."""
     for number, arrow in enumerate([pa.float16(), pa.dictionary(pa.int8(), pa.string()), pa.uuid()]):
         values = {0: np.array([1.5, 2.5], np.float16), 1: ["a", "b"], 2: [b"a" * 16, b"b" * 16]}[number]
         storage = pa.array(values, arrow.storage_type if number == 2 else arrow)
@@ -270,7 +270,7 @@ def test_inserted_keys_are_told_as_pylance_tells_them(
 
 
 def test_other_keys_are_told_too(tmp_path: Path) -> None:
-    """Any key that is named tells rows apart, declared or not: pylance is silent there, and inserts a key twice."""
+    """Undeclared keys are recorded too; pylance records only a declared primary key and can insert others twice."""
     table = Table.create(str(tmp_path / "t"), ROWS, durable=False)
     assert operation_of(table.upsert(WHOLE, "id")).inserted_keys is not None
     assert operation_of(table.refresh().upsert(WHOLE, "id", insert=False)).inserted_keys is None
@@ -282,7 +282,7 @@ def test_other_keys_are_told_too(tmp_path: Path) -> None:
 
 
 def test_a_condition_reads_columns_that_do_not_come(tmp_path: Path) -> None:
-    """pylance can where it moves rows; where it rewrites columns it does not find them."""
+    """Pylance supports this if it moves rows; if it rewrites columns, it does not find them."""
     table = Table.create(str(tmp_path / "t"), ROWS, durable=False)
     after = table.upsert(PARTIAL, "id", matched_if="target.w in ('w1', 'w5') and source.v > 100").table
     assert after.to_table(["v"], "id in (1, 2, 5)")["v"].to_pylist() == [10, 20, 500]
@@ -372,7 +372,7 @@ def test_an_upsert_that_changes_nothing_makes_no_version(tmp_path: Path, options
 
 
 def test_a_plan_made_again_reads_only_what_came_since(tmp_path: Path) -> None:
-    """The first file is away when it is planned again, and nobody asks for it; what it said still counts."""
+    """The first data file is absent during the second plan, which uses the cached matches of that file."""
     seen, limits = JoinCache(), FileLimits()
     rules = UpsertRules.of("id", matched="update", matched_if=None, insert=True, delete_unmatched=False)
     brought = pa.table({"id": [3, 11, 12], "v": [1, 2, 3], "w": ["a", "b", "c"]})
@@ -415,7 +415,7 @@ def test_a_plan_made_again_reads_what_changed_since(tmp_path: Path) -> None:
 
 
 def test_two_that_remove_what_they_have_no_match_for_are_one_after_the_other(tmp_path: Path) -> None:
-    """Neither has seen the rows of the other, so the second one plans again and removes them."""
+    """Neither was planned with the rows of the other, so the second is planned again and removes them."""
     table = Table.create(str(tmp_path / "t"), pa.table({"id": [1, 2], "v": [1, 2]}), durable=False)
     table.upsert(pa.table({"id": [2, 3], "v": [0, 0]}), on="id", delete_unmatched=True)
     landed = table.upsert(pa.table({"id": [4], "v": [0]}), on="id", delete_unmatched=True)

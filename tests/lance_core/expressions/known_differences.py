@@ -1,12 +1,12 @@
-"""Where our answers to the golden predicates differ from pylance's, on purpose: why, and what we answer.
+"""Known differences: golden predicates for which lance_core deliberately differs from pylance, with the reason.
 
-`None` stands for a refusal. A predicate that is not listed must answer as `predicates.json` says, and a listed one
-that no longer differs is an error too. Nothing here runs anything.
+`None` stands for an error. A predicate that is not listed must give the result in `predicates.json`, and a listed one
+that no longer differs fails a test too.
 """
 
 Answer = list[int] | None
 
-# The reference takes what it can parse and drops the rest of the text; a half-read predicate is refused.
+# The reference parses a prefix and ignores the rest of the text; lance_core rejects such a predicate.
 _LEFTOVERS: dict[str, Answer] = {
     "id = 1_000": None,
     "id = 1 LIMIT 1": None,
@@ -16,18 +16,18 @@ _LEFTOVERS: dict[str, Answer] = {
     "id = 1; drop table t": None,
 }
 
-# Two looks at the same rows would differ, and a delete looks more than once.
+# Two evaluations over the same rows would differ, and a delete evaluates its predicate more than once.
 _VOLATILE: dict[str, Answer] = {
     "random() < 2": None,
     "uuid() IS NOT NULL": None,
 }
 
-# json_get answers in the binary form that files hold; json_extract and json_exists ask the same.
+# json_get returns the stored binary form; json_extract and json_exists cover the same queries.
 _JSON: dict[str, Answer] = {
     "json_get(js, 'b') IS NOT NULL": None,
 }
 
-# DataFusion's parser, planner or kernels refuse it where the reference has its own.
+# DataFusion's parser, planner or kernels reject these; the reference has its own.
 _NOT_THERE: dict[str, Answer] = {
     "id << 1 = 4": None,
     "sqrt(f64) > 1": None,
@@ -43,14 +43,14 @@ _NOT_THERE: dict[str, Answer] = {
     "CAST(str AS binary) = X'6170706c65'": None,
 }
 
-# The reference narrows a literal to a float column only at the top level; NOT p and fields follow the same rule here.
+# The reference narrows a literal to a float column only at the top level; here NOT and fields follow the same rule.
 _NARROWED: dict[str, Answer] = {
     "NOT f32 = 0.1": [0, 1, 3, 4, 5, 6],
     "s.f IN (0.1)": [1],
     "NOT (f32 = 0.1)": [0, 1, 3, 4, 5, 6],
 }
 
-# A decimal literal is exact: nothing to guess.
+# A decimal literal is exact.
 _DECIMALS: dict[str, Answer] = {
     "dec < 1.505": [0, 1, 3, 5, 7],
     "dec < 100000000000": [0, 1, 3, 4, 5, 6, 7],
@@ -74,7 +74,7 @@ _DECIMALS: dict[str, Answer] = {
     "dec256 IN (1.5)": [1, 7],
 }
 
-# A date or time in quotes has one reading against a column of dates or times.
+# A quoted date or time has one interpretation in a comparison with a column of dates or times.
 _DATES: dict[str, Answer] = {
     "d32 < '1970-01-01'": [3],
     "d32 = '2020-01-01'": [0, 5],
@@ -100,7 +100,7 @@ _DATES: dict[str, Answer] = {
     "ts_utc = '2020-01-01T12:30:00Z'": [1],
 }
 
-# A number outside the column's range compares as numbers do.
+# A number outside the range of the column is compared as a number.
 _BEYOND: dict[str, Answer] = {
     "i64 < 9223372036854775808": [0, 1, 3, 4, 5, 6, 7],
     "i64 = -9223372036854775808": [3],
@@ -116,14 +116,14 @@ _BEYOND: dict[str, Answer] = {
     "u8 > -1": [0, 1, 3, 4, 5, 6, 7],
 }
 
-# Names inside functions are found like names outside.
+# Column names within functions are resolved like all others.
 _SPELLING: dict[str, Answer] = {
     "ABS(ID) = 3": [3],
     "abs(mixed) = 3": [3],
     "lower(STR) = 'apple'": [1, 3],
 }
 
-# SQL that the reference does not parse, and DataFusion does.
+# SQL that DataFusion parses and the reference does not.
 _SYNTAX: dict[str, Answer] = {
     "i32 <=> 1": [1],
     "i32 <=> NULL": [2],

@@ -1,4 +1,4 @@
-"""The golden predicates: what pylance answers over a table of every type, we answer, but for listed differences."""
+"""Golden predicates: over a table of every type, results equal those of pylance, except for known differences."""
 
 import json
 import pathlib
@@ -17,7 +17,7 @@ GOLDEN = json.loads((pathlib.Path(__file__).parents[2] / "golden" / "predicates.
 
 
 def batch() -> pa.RecordBatch:
-    """The golden table as it is stored the first time: one fragment, version 1."""
+    """Return the golden table with the system columns that it has as one fragment in version 1."""
     rows = table()
     counted = pa.array(range(rows.num_rows), pa.uint64())
     first = pa.array([1] * rows.num_rows, pa.uint64())

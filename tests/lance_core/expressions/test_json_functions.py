@@ -1,4 +1,4 @@
-"""JSON functions over one document at a time, as pylance answers; and paths that are refused."""
+"""JSON functions: results for single documents equal those of pylance, and unsupported paths are rejected."""
 
 import json
 import math
@@ -24,7 +24,7 @@ def batch(*documents: str | None) -> pa.RecordBatch:
 
 
 def answers(sql: str) -> list[Answer]:
-    """One for each document; `refused` where it does not convert, or the path is none."""
+    """Return the result for each document; `refused` stands for a failed conversion or an invalid path."""
     try:
         asked = Projection.parse({"found": sql}, SCHEMA)
     except InvalidInput:

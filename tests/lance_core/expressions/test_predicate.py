@@ -1,4 +1,4 @@
-"""Predicates: names, refusals, parts, masks, and what workers get."""
+"""Predicates: column names, errors, conjuncts, masks and pickles."""
 
 import concurrent.futures
 import json
@@ -164,7 +164,7 @@ def test_now_is_the_moment_of_the_parse() -> None:
     predicate = Predicate.parse("at < now()", schema)
     assert "now" not in str(predicate.tree)
     assert pickle.loads(pickle.dumps(predicate)).tree == predicate.tree
-    assert str(Predicate.parse("at < now()", schema).tree) != str(predicate.tree), "a clock that stands still"
+    assert str(Predicate.parse("at < now()", schema).tree) != str(predicate.tree), "each parse takes the current time"
 
 
 def test_threads_share_a_predicate() -> None:

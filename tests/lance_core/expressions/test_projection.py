@@ -1,4 +1,4 @@
-"""Computed columns: types up front, casts, and values that do not fit."""
+"""Projections: computed columns with types that are known in advance, casts, and values that do not fit."""
 
 import datetime
 import decimal

@@ -1,4 +1,4 @@
-"""What planners read of a predicate, and predicates built without text."""
+"""Predicate trees: the tree that a planner reads from a predicate, and predicates built from trees."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""Widening compared with the exact ranges of the types."""
+"""Type widening compared with the exact ranges of the types."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Order, bounds and errors of work done ahead."""
+"""Parallel map: the order, the bound and the errors of work that runs ahead of its consumer."""
 
 import threading
 
@@ -31,7 +31,7 @@ def test_no_more_is_begun_than_a_window() -> None:
 
 
 def test_threads_are_at_work_together() -> None:
-    """Each waits for the other."""
+    """Each of the two calls waits for the other."""
     both = threading.Barrier(2, timeout=10)
     assert sorted(map_in_order(lambda item: both.wait() * 0 + item, [1, 2], threads=2)) == [1, 2]
 

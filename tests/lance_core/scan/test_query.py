@@ -1,4 +1,4 @@
-"""Queries over a version in one process: rows as they are, groups of them, and what is refused, by name."""
+"""SQL queries over a version in one process: rows, groups, and the errors for unsupported queries."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ REFUSED = (
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """In two fragments, one row deleted."""
+    """A table of two fragments, after a third was deleted."""
     table = Table.create(tmp_path / "t", ROWS.slice(0, 3)).append(pa.table({"id": [99], "Amount": [9.0]})).table
     return table.append(ROWS.slice(3)).table.delete("id = 99").table
 
@@ -65,7 +65,7 @@ def test_what_is_refused(table: Table, sql: str, said: str) -> None:
 
 
 def test_no_more_is_read_than_is_wanted(table: Table, tmp_path: Path) -> None:
-    """The files of the later fragments are gone, and nobody notices."""
+    """The query succeeds although the data files of the later fragments are absent."""
     for each in list(table.fragments)[1:]:
         for file in each.files:
             (tmp_path / "t" / file.qualified_path).unlink()

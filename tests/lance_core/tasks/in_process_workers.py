@@ -1,4 +1,4 @@
-"""Workers without Spark: each part in its turn, with the task as a pickle, and some of them twice."""
+"""In-process workers: run the partitions of a task in turn from its pickle, without Spark."""
 
 import pickle
 from dataclasses import dataclass, field
@@ -10,7 +10,9 @@ from lance_core.tasks.partitioning import RESULT, Task
 
 @dataclass
 class Loop:
-    """As Spark does it: an attempt that is lost has written its files, and its answer counts for nothing."""
+    """Task runner that repeats the partitions in `lost`; as in Spark, a lost attempt has written its files, and its
+    result is ignored.
+    """
 
     slots: int = 2
     lost: frozenset[int] = frozenset()

@@ -1,4 +1,4 @@
-"""An ingest with workers that are plain calls (`in_process_workers.py`): what tests of it hand in."""
+"""Ingest environment: a source directory, a target table and in-process workers for tests of the ingest."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from tests.lance_core.tasks.in_process_workers import Loop
 
 @dataclass
 class Landing:
-    """A directory where files land, and the table that they go into."""
+    """Source directory of an ingest, its target table and its table of bad records."""
 
     place: Path
     runner: Runner = field(default_factory=Loop)

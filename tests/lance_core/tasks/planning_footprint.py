@@ -1,7 +1,7 @@
-"""What it takes a driver to plan ops on a table of many fragments. Not a test: `test_planning_footprint.py` runs it.
+"""Planning footprint: measures the memory and the task sizes of a driver that plans operations on many fragments.
 
-In a process of its own, whose peak of memory is that of the planning. Nobody runs the tasks: what is told is how large
-each is when it travels.
+The test `test_planning_footprint.py` runs this program in a process of its own, so that the peak of its memory is that
+of the planning. The tasks are pickled and measured but not run.
 """
 
 import json
@@ -27,7 +27,7 @@ SLOTS = 64
 
 
 class Planned(Exception):
-    """Instead of the answers of workers."""
+    """Raised instead of running a task; carries the size of its pickle."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -82,7 +82,7 @@ def sizes(uri: str) -> dict[str, int]:
 
 if __name__ == "__main__":
     told = sizes(sys.argv[1])
-    # Of the memory of this program alone; what `getrusage` tells begins with that of the process it was forked from.
+    # VmHWM is the peak of this program alone; the peak in `getrusage` includes the process that forked it.
     status = Path("/proc/self/status").read_text().splitlines()
     peak = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
     print(json.dumps({"sizes": told, "peak": peak}))

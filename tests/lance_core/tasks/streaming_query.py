@@ -1,7 +1,7 @@
-"""A streaming query without Spark: from one table to another, with a checkpoint as Spark keeps it.
+"""Streaming query: reads one table and writes another without Spark, with a checkpoint as Spark keeps it.
 
-Where a batch ends is written down before it is run, and that it was run when it was committed. Whoever starts the query
-again repeats the batch that was not, and asks the source anew where a first batch begins.
+The checkpoint records the end offset of a batch before the batch runs, and its completion after the commit. A restarted
+query repeats the batch that is not complete, and asks the source again for the initial offset of a first batch.
 """
 
 import json
@@ -22,7 +22,7 @@ from lance_core.tasks.streaming.stream_source import ReadLimits, Stream
 
 @dataclass
 class Checkpoint:
-    """What outlives the process."""
+    """State of the query that outlives its process: the end offsets and the number of completed batches."""
 
     query: str = "q"
     ends: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ def told(
     branch: str | None = None,
     manifests: ManifestStore | None = None,
 ) -> list[SinkMessage]:
-    """A task for each piece; what crosses over to somebody else is a pickle."""
+    """Write each piece in a task of its own; plans and messages are pickled as between processes."""
     write = StreamedWrite.begin(
         uri,
         schema,
@@ -65,7 +65,7 @@ def brought(
     replaces: bool = False,
     manifests: ManifestStore | None = None,
 ) -> Committed | None:
-    """Two tasks and one that has nothing to do."""
+    """Write a batch with two tasks and a third one without rows, and commit it."""
     half = len(rows) // 2
     pieces = [rows.slice(0, half).to_batches(), rows.slice(half).to_batches(), []]
     answers = told(
@@ -84,7 +84,7 @@ def run(
     manifests: ManifestStore | None = None,
     killed: Callable[[str], None] = lambda where: None,
 ) -> Iterator[int]:
-    """All that there is, batch by batch; yields the numbers of batches that were run."""
+    """Run the query up to the newest version; yield the number of each completed batch."""
     which = VersionRef(source, manifest_store=manifests)
     stream = Stream(which, transport=lambda schema: schema, limits=limits, start=start)
     stream.stop_at_newest()

@@ -1,4 +1,4 @@
-"""What a caller can get wrong, verb by verb: a typed error on the driver, nothing committed, nothing but orphans."""
+"""Bad input: each operation raises a typed error on the driver, commits nothing and leaves only orphan files."""
 
 import pickle
 from collections.abc import Callable
@@ -82,7 +82,7 @@ def appended(rows: pa.Table, spoilt: Callable[[WriteTask], WriteTask] = lambda t
 
 
 def of_other_rows(rows: pa.Table) -> pa.Table:
-    """As they were before somebody compacted the table: rows of other fragments."""
+    """Return the rows with the addresses of other fragments, as from before a compaction."""
     return rows.set_column(0, "_rowaddr", pc.add(rows["_rowaddr"], pa.scalar(100 << 32, pa.uint64())))
 
 
@@ -202,7 +202,7 @@ def test_what_a_function_raises_is_raised(tmp_path: Path) -> None:
     assert Table.open(uri).version == 2
 
 
-# Workers that run something else
+# Workers with other package versions
 
 
 OTHERS = [
@@ -213,7 +213,7 @@ OTHERS = [
 
 
 def other(what: str, name: str, told: object) -> VersionStamp:
-    """Of a driver that has another version of one thing."""
+    """Return the stamp of a driver with another version of one component."""
     here = VersionStamp.of_this_process()
     if what == "packages":
         told = tuple(
@@ -224,7 +224,7 @@ def other(what: str, name: str, told: object) -> VersionStamp:
 
 @dataclass
 class Elsewhere(Loop):
-    """Workers whose driver is another one."""
+    """Workers whose tasks carry the stamp of another driver."""
 
     stamp: VersionStamp = field(default_factory=VersionStamp.of_this_process)
 

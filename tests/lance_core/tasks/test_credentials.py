@@ -1,4 +1,4 @@
-"""Storage options among the options of a data source, which others may read."""
+"""Credentials: storage options among the options of a data source, which Spark may display."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which files a table has: taken once, with the version, whatever happens beside or after."""
+"""Ingest: each file is ingested exactly once, despite concurrent writers, failures and later versions."""
 
 import os
 from collections.abc import Callable
@@ -173,7 +173,7 @@ def test_a_changed_file_is_told_and_the_caller_decides(landing: Landing) -> None
 
 @dataclass
 class Meanwhile(Loop):
-    """Something else happens while the workers are at work, once."""
+    """Workers during whose first job a concurrent change takes place."""
 
     does: Callable[[], object] | None = None
 

@@ -1,4 +1,4 @@
-"""What files hold, as rows of the table: every format, cut anywhere, and records that do not fit."""
+"""Ingest formats: files of every format become rows, wherever they are split, and bad records are reported."""
 
 import bz2
 import gzip
@@ -141,7 +141,7 @@ def test_large_files_are_cut_and_small_ones_put_together(landing: Landing) -> No
 
     assert [len(share) for share in shares(".parquet", [1000] * 100)] == [100]
     assert [len(share) for share in shares(".parquet", [100 * mib])] == [1, 1, 1, 1]
-    assert len(shares(".csv", [100 * mib])) == 1, "a line break may be inside of a value"
+    assert len(shares(".csv", [100 * mib])) == 1, "a value may contain a line break"
     assert len(shares(".csv", [100 * mib], CsvFormat(newlines_in_values=False))) == 4
     assert len(shares(".jsonl.gz", [100 * mib])) == 1
     assert len(shares(".jsonl", [100 * mib])) == 4
@@ -401,7 +401,7 @@ def test_columns_of_another_kind_are_a_matter_of_the_file(landing: Landing) -> N
         landing.ingest(on_bad_record=landing.side)
 
 
-# Which files
+# File selection
 
 
 def test_globs_directories_and_lists(landing: Landing) -> None:
@@ -415,7 +415,7 @@ def test_globs_directories_and_lists(landing: Landing) -> None:
     assert found("a/*.csv") == ["a/1.csv", "a/2.csv", "a/x[1].csv"]
     assert found("**/*.csv") == ["a/1.csv", "a/2.csv", "a/b/3.csv", "a/x[1].csv"]
     assert found("a/[!1x]*.csv", "a/1.csv", "a/1.csv") == ["a/1.csv", "a/2.csv"]
-    assert found("a/x[1].csv") == ["a/x[1].csv"], "a name that is there means itself"
+    assert found("a/x[1].csv") == ["a/x[1].csv"], "the name of an existing file is not a pattern"
     assert found("*/_tmp/*", "a/.*.csv") == ["a/.5.csv", "a/_tmp/4.csv"]
     assert found("a/?.csv") == ["a/1.csv", "a/2.csv"]
     assert found("") == ["a/1.csv", "a/2.csv", "a/b/3.csv", "a/x[1].csv", "c.txt"]

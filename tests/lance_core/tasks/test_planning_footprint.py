@@ -1,4 +1,4 @@
-"""A driver holds the metadata of fragments and nothing else, and sends little of it."""
+"""Planning footprint: a driver keeps only the metadata of fragments in memory, and its tasks are small."""
 
 import json
 import os

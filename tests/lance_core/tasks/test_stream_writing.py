@@ -1,4 +1,4 @@
-"""A batch of a stream is one version, however often it is brought, and wherever somebody is stopped."""
+"""Stream writing: a batch commits exactly one version, however often it is repeated and wherever a process dies."""
 
 import pickle
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def test_batches_are_versions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("replaces", [False, True])
 def test_the_same_batch_again(tmp_path: Path, replaces: bool) -> None:
-    """With other rows even: what was asked for first is what landed."""
+    """A repetition with other rows changes nothing: the rows that were committed first remain."""
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 5), durable=False)
     first = brought(uri, rows(10, 20), 0, replaces=replaces)
@@ -55,7 +55,7 @@ def test_the_same_batch_again(tmp_path: Path, replaces: bool) -> None:
     assert first is not None
     assert again is not None
     assert (again.version, again.already_committed, Table.open(uri).version) == (first.version, True, 3)
-    assert sum(1 for _ in (tmp_path / "t" / "data").iterdir()) == before, "nothing is written for it"
+    assert sum(1 for _ in (tmp_path / "t" / "data").iterdir()) == before, "the repetition writes no data file"
     assert ids(uri) == [*([] if replaces else range(5)), *range(10, 20), 50]
 
 
@@ -71,7 +71,7 @@ def test_after_its_version_was_cleaned_up(tmp_path: Path) -> None:
 
 
 def test_two_queries_write_one_table(tmp_path: Path) -> None:
-    """They begin at the same moment, when there is no table yet."""
+    """Both queries begin before the table exists."""
     uri = str(tmp_path / "t")
     answers = [
         told(uri, [rows(10 * n, 10 * n + 5).to_batches()], MicroBatch(f"q{n}", 0), schema=rows(0, 1).schema)
@@ -95,7 +95,7 @@ def test_on_a_branch(tmp_path: Path) -> None:
 
 
 def test_two_drivers_that_hold_the_same_batch(tmp_path: Path) -> None:
-    """Spark started the query anew, and the driver that was thought dead goes on: both have written their files."""
+    """Spark restarts the query while the driver that it considers dead continues: both have written their files."""
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 1), durable=False)
     schema = rows(0, 1).schema
@@ -198,7 +198,7 @@ def points(calls: list[str]) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize("where", ["memory", "bucket with manifest store", "disk"])
 @pytest.mark.parametrize("replaces", [False, True])
 def test_stopped_at_any_call(where: str, replaces: bool) -> None:
-    """And the batch brought again by somebody who knows nothing of it, twice."""
+    """Two processes repeat the batch after the crash."""
     place = PLACES[where]()
     with process(place) as manifests:
         Table.create(place.uri, rows(0, 5), manifest_store=manifests, durable=False)
@@ -237,7 +237,7 @@ def filled(place: Place) -> None:
 
 @pytest.mark.parametrize("where", ["memory", "disk", "bucket with manifest store"])
 def test_from_table_to_table_stopped_at_any_call(where: str) -> None:
-    """Every row is there once, wherever the query stopped, and the sink has a version for each batch."""
+    """The sink has each row once and one version for each batch, at whatever call the query dies."""
     place = PLACES[where]()
     filled(place)
     back = place.kept()
@@ -293,7 +293,7 @@ def test_a_driver_that_dies_between_steps(tmp_path: Path, moment: str, number: i
         list(run(source, sink, checkpoint, limits=ReadLimits(rows=6), killed=die))
     Table.open(source).append(rows(20, 25))
     Table.open(source).delete("id = 3") if number else None
-    with suppress(InvalidInput):  # the delete ends the query, after all that came before it
+    with suppress(InvalidInput):  # the delete ends the query after the batches before it
         list(run(source, sink, checkpoint, limits=ReadLimits(rows=6)))
     assert ids(sink) == list(range(25))
     assert list((tmp_path / "to" / naming.VERSIONS).glob("*.manifest"))

@@ -1,4 +1,4 @@
-"""Columns computed by workers are the columns of one process; what was done before is not done again."""
+"""Map columns: workers compute the columns of one process, and a resumed job does not repeat completed fragments."""
 
 import os
 import time
@@ -62,7 +62,7 @@ def changed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @dataclass
 class Meddled(Loop):
-    """While the tasks run the first time, somebody is at work on the table too."""
+    """Workers during whose first job another writer changes the table."""
 
     uri: str = ""
     meddle: Meddle = field(default=lambda table: None)
@@ -77,7 +77,7 @@ class Meddled(Loop):
 
 @dataclass
 class Killed(Loop):
-    """The driver dies when some of the tasks are done."""
+    """Workers whose driver dies after some of the tasks are complete."""
 
     after: int = 0
 
@@ -324,7 +324,7 @@ def test_it_works_on_a_branch(tmp_path: Path) -> None:
 
 
 def test_a_cleanup_spares_work_that_may_be_gone_on_with(tmp_path: Path) -> None:
-    """Its files are as old as those of an abandoned write, but somebody was heard of."""
+    """The files are as old as those of an abandoned write, but the job has recorded progress since."""
     uri = made(tmp_path / "t")
     with pytest.raises(KeyboardInterrupt):
         run(uri, key="k", runner=Killed(after=9))

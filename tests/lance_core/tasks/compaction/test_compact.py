@@ -1,4 +1,4 @@
-"""A compaction by workers is that of one process, and what it has done stays done."""
+"""Compact: workers compact a table as one process does, and committed groups survive a failure."""
 
 import shutil
 from pathlib import Path
@@ -24,7 +24,7 @@ def rows(first: int, count: int) -> pa.Table:
 
 
 def made(place: Path, *, stable: bool = False, indexed: tuple[str, ...] = ()) -> str:
-    """Fourteen fragments, some with deleted rows, one with nothing else."""
+    """Create a table of fourteen fragments, some with deleted rows, one with all rows deleted."""
     uri = str(place / "ours")
     dataset = lance.write_dataset(rows(0, 1000), uri, max_rows_per_file=100, enable_stable_row_ids=stable)
     if "id" in indexed:
@@ -100,8 +100,8 @@ def test_every_batch_is_a_commit_and_the_whole_is_told(tmp_path: Path, stable: b
     before = Table.open(uri)
     ours = run(uri, Loop(), batch=2)
     theirs = Table.open(alone, durable=False).compact(target_rows=250)
-    assert ours.version - before.version == 2 * 2  # ids are reserved for each
-    anew = 0 if stable else 1  # the index is written anew with each batch
+    assert ours.version - before.version == 2 * 2  # each batch also reserves fragment ids
+    anew = 0 if stable else 1  # each batch rewrites the index
     assert (ours.files, ours.attempts) == (theirs.files + anew, 2)
     assert theirs.uncovered == ours.uncovered == ()
     assert ours.table.to_table() == theirs.table.to_table()
@@ -111,7 +111,7 @@ def test_every_batch_is_a_commit_and_the_whole_is_told(tmp_path: Path, stable: b
 
 
 class Late(Loop):
-    """Somebody else is faster, at one of the jobs."""
+    """Workers during one of whose jobs another writer changes the table."""
 
     def __init__(self, uri: str, job: int = 1) -> None:
         super().__init__(slots=2)

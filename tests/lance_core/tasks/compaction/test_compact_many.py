@@ -1,4 +1,4 @@
-"""One job for many tables: each is compacted as it would be alone, whatever happens to the others."""
+"""Compact many tables in one job: each is compacted as it would be alone, whatever happens to the others."""
 
 import shutil
 from collections.abc import Callable
@@ -77,11 +77,11 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert landed(outcomes[0]).fsck().is_sound
     assert outcomes[1].committed is None
     assert str(no_data) in str(outcomes[1].error)
-    assert ".lance" in str(outcomes[1].error)  # which file it was
+    assert ".lance" in str(outcomes[1].error)  # names the file
     assert first.path in str(outcomes[2].error)
     assert isinstance(outcomes[3].error, Corrupt)
     assert isinstance(outcomes[4].error, NotFound)
-    # Of a table of which one group cannot be read, the others are done.
+    # If one group of a table cannot be read, the other groups are compacted.
     assert outcomes[2].error is not None
     assert outcomes[2].committed is not None
     assert len(outcomes[2].committed.table.fragments) < len(Table.open(cut, version=2).fragments)
@@ -125,7 +125,7 @@ def test_what_others_change_meanwhile_is_left_for_the_next_time(tmp_path: Path) 
     first = landed(outcomes[0])
     assert first.count_rows() == 799
     assert first.count_rows("id = 11") == 0
-    assert len(first.fragments) == 4 + 4  # one group stays as it was, of five fragments less the one that is gone
+    assert len(first.fragments) == 4 + 4  # one group is unchanged: five fragments, one of which has been removed
     assert landed(outcomes[1]).count_rows() == 801
     assert landed(outcomes[1]).version == 5
     assert sorted(landed(outcomes[2]).schema.names) == ["id", "text"]

@@ -1,4 +1,4 @@
-"""A delete over parts of a table is the delete of one process."""
+"""Delete by workers equals the delete of one process."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def test_a_condition_that_makes_no_sense_runs_no_task(tmp_path: Path) -> None:
 
 
 def test_somebody_in_the_way_has_it_planned_again(tmp_path: Path) -> None:
-    """The same row is deleted by another while the tasks run."""
+    """Another writer deletes one of the rows while the tasks run."""
     uri = made(tmp_path / "t")
 
     class Late(Loop):

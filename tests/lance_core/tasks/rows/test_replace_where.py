@@ -1,4 +1,4 @@
-"""The overwrite of a slice by workers is that of one process."""
+"""Replace where by workers equals that of one process."""
 
 import pickle
 import shutil

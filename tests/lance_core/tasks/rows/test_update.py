@@ -1,4 +1,4 @@
-"""An update over parts of a table is the update of one process."""
+"""Update by workers equals the update of one process."""
 
 import shutil
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ IN_PLACE = ({"x": "x + 3"}, "id % 8 != 3")
 EVERYWHERE = ({"x": "x * 2"}, None)
 NOWHERE = ({"x": "1.0"}, "id > 1000")
 UNEVEN = ({"x": "1.0"}, "id < 4 or id = 39")
-"""By itself, the first fragment would rewrite its column, the last one move its row."""
+"""Judged alone, the first fragment would rewrite its column and the last one would move its row."""
 Asked = tuple[Mapping[str, str], str | None]
 
 
@@ -120,7 +120,7 @@ def test_what_a_worker_refuses_is_told_as_what_it_is(tmp_path: Path) -> None:
 
 
 class Late(Loop):
-    """Somebody else is faster, once."""
+    """Workers during whose second job another writer changes the table."""
 
     def __init__(self, pair: Twins, theirs: str) -> None:
         super().__init__(slots=5)

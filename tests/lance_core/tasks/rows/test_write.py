@@ -1,4 +1,4 @@
-"""The driver's begin and finish, with workers played by plain function calls: pickled plans, fragments as bytes."""
+"""Write: the driver begins and finishes a write; function calls with pickled plans stand for the workers."""
 
 import pickle
 from pathlib import Path
@@ -26,7 +26,7 @@ def planned(uri: str, *, intent: str | None = None, create: bool = True, rows: p
 
 
 def work(plan: PlannedWrite, *parts: pa.Table) -> pa.Table:
-    """Workers in other processes, one a part: each gets the task as a pickle, and gives back bytes."""
+    """Run the task for each part as a worker does, from a pickle; return the encoded fragments."""
     task: WriteTask = pickle.loads(pickle.dumps(WriteTask(plan.plan)))
     return pa.Table.from_batches([batch for part in parts or (ROWS,) for batch in task(part.to_batches())], RESULT)
 
@@ -43,7 +43,7 @@ def test_two_workers_become_one_version(tmp_path: Path) -> None:
 
 
 def test_small_batches_are_joined_before_they_are_looked_at(tmp_path: Path) -> None:
-    """Spark hands over a thousand rows at a time, where there is text. Some may have another type than those before."""
+    """Spark passes text in batches of a thousand rows, and a later batch may have another type."""
     rows = pa.table({"id": pa.array(range(40_000), pa.int64()), "name": ["x"] * 40_000})
     narrow = rows.set_column(0, "id", rows["id"].cast(pa.int32()))
     parts = [*rows.to_batches(max_chunksize=1000), *narrow.to_batches(max_chunksize=1000)]
@@ -54,7 +54,7 @@ def test_small_batches_are_joined_before_they_are_looked_at(tmp_path: Path) -> N
 
 def test_files_of_a_lost_attempt_are_nobodys_rows(tmp_path: Path) -> None:
     plan = planned(str(tmp_path / "t"))
-    work(plan)  # an attempt whose answer never reached the driver
+    work(plan)  # an attempt whose result never reaches the driver
     committed = plan.finish(work(plan))
     assert committed.table.count_rows() == 3
     assert len(list((tmp_path / "t" / "data").iterdir())) == 2
@@ -73,11 +73,11 @@ def test_an_intent_left_behind_goes_on_under_its_uuid(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, ROWS)
     first = planned(uri, intent="k")
-    work(first)  # and the driver dies
-    Table.open(uri).append(ROWS)  # somebody else goes on
+    work(first)  # then the driver dies
+    Table.open(uri).append(ROWS)  # by another writer
     second = planned(uri, intent="k")
     landed = second.finish(work(second))
-    late = first.finish(work(first))  # the first driver was only asleep
+    late = first.finish(work(first))  # the first driver was only suspended
     assert landed.version == late.version == 3
     assert late.already_committed
     assert Table.open(uri).count_rows() == 9

@@ -1,4 +1,4 @@
-"""A write begun here and finished elsewhere is one write."""
+"""Write handle: a write that begins in one process and finishes in another is one write."""
 
 import pickle
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_a_table_is_begun_and_grows(tmp_path: Path) -> None:
 
 
 def test_finished_twice_it_is_one_version(tmp_path: Path) -> None:
-    """A commit whose answer was lost, and that is made again."""
+    """A commit is repeated because its response was lost."""
     uri = str(tmp_path / "t")
     Table.create(uri, ROWS)
     write = handed(uri)
@@ -48,7 +48,7 @@ def test_finished_twice_it_is_one_version(tmp_path: Path) -> None:
 
 
 def test_it_is_judged_by_what_happened_since_it_was_begun(tmp_path: Path) -> None:
-    """Not since it was finished: the rows were written for a schema that is gone."""
+    """The rows were written for the schema at the begin of the write, which another writer has replaced since."""
     uri = str(tmp_path / "t")
     table = Table.create(uri, ROWS)
     write = handed(uri)
