@@ -15,7 +15,7 @@ from lance_core import InvalidInput, Table
 from lance_core.format._pb import file_pb2
 from lance_core.format.field_ids import FIELD_ID_MAX_KEY
 from lance_core.format.schema import TableSchema
-from tests.lance_core.dml.schema_change_pair import altered
+from tests.lance_core.dml.schema_change_pair import alter_column
 
 KEY = "lance-schema:unenforced-primary-key"
 PLACE = KEY + ":position"
@@ -87,7 +87,7 @@ def ours_grown(uri: str, more: pa.Schema) -> None:
 def theirs_grown(uri: str, more: pa.Schema) -> None:
     dataset = lance.dataset(uri)
     dataset.add_columns(more)
-    altered(dataset, "a", name="b")
+    alter_column(dataset, "a", name="b")
 
 
 def test_metadata_of_all_three_kinds_changes_alike(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_key_stays_without_nulls(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="'k' is declared as primary key, but it or a parent of it is nullable"):
         Table.open(ours, durable=False).alter_column("k", nullable=True)
     with pytest.raises(OSError, match="must not be nullable"):
-        altered(lance.dataset(theirs), "k", nullable=True)
+        alter_column(lance.dataset(theirs), "k", nullable=True)
     added = pa.field("n", pa.int8(), metadata={KEY: "true"})
     with pytest.raises(InvalidInput, match="'n' is declared as primary key"):
         Table.open(ours, durable=False).add_columns(added)

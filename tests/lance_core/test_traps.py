@@ -30,19 +30,19 @@ from lance_core.operations import Overwrite as OverwriteOperation
 TRAPS = 38
 TESTS = Path(__file__).parent
 ELSEWHERE: dict[int, tuple[str, ...]] = {
-    7: ("dml/test_schema_evolution.py::test_trap_7_parents_are_in_files_of_20_alone",),
-    8: ("dml/test_schema_evolution.py::test_trap_8_files_list_fields_in_their_own_order_and_dropped_ones_too",),
+    7: ("dml/test_schema_evolution.py::test_trap_7_only_files_of_2_0_store_parents",),
+    8: ("dml/test_schema_evolution.py::test_trap_8_files_list_fields_in_their_own_order_with_dropped_ones",),
     9: (
-        "dml/test_schema_evolution.py::test_trap_9_an_id_is_given_out_once",
-        "dml/test_schema_evolution.py::test_trap_9_the_note_outlasts_other_writers_and_replaced_config",
-        "dml/test_schema_evolution.py::test_trap_9_our_own_stale_append_leaves_out_what_was_dropped",
-        "dml/test_schema_evolution.py::test_trap_9_our_own_stale_append_looks_again_where_the_number_was_used_again",
+        "dml/test_schema_evolution.py::test_trap_9_a_field_id_is_assigned_once",
+        "dml/test_schema_evolution.py::test_trap_9_the_highest_field_id_survives_other_writers",
+        "dml/test_schema_evolution.py::test_trap_9_a_stale_append_tombstones_dropped_columns",
+        "dml/test_schema_evolution.py::test_trap_9_a_stale_append_conflicts_with_a_reused_field_id",
     ),
     15: ("maintenance/test_compaction.py::test_reuse_notes_where_rows_went_as_pylance_does",),
     17: ("maintenance/test_compaction.py::test_it_is_two_commits_and_the_rewrite_is_planned_before_the_first",),
-    19: ("dml/test_schema_evolution.py::test_trap_19_no_versions_noted_means_version_1",),
+    19: ("dml/test_schema_evolution.py::test_trap_19_missing_row_versions_mean_version_1",),
     20: ("dml/test_schema_evolution.py::test_trap_20_new_values_change_every_row_and_new_nulls_none",),
-    23: ("dml/test_schema_evolution.py::test_trap_23_appends_stand_beside_what_keeps_nullability",),
+    23: ("dml/test_schema_evolution.py::test_trap_23_appends_are_compatible_with_new_nullable_columns",),
     25: (
         "commit/test_loop.py::test_an_answer_that_never_came_is_found_by_the_next_look",
         "commit/test_loop.py::test_a_put_that_lands_late_loses_against_its_own_repetition",
@@ -55,12 +55,12 @@ ELSEWHERE: dict[int, tuple[str, ...]] = {
         "test_clone.py::test_files_that_pylance_put_into_a_base_are_read",
     ),
     33: ("test_time_travel.py::test_trap_33_clocks_may_run_backwards",),
-    34: ("dml/test_schema_evolution.py::test_trap_34_schema_metadata_outlasts_a_merge_that_does_not_carry_it",),
+    34: ("dml/test_schema_evolution.py::test_trap_34_schema_metadata_survives_a_merge_without_it",),
     35: (
         "test_discovery.py::test_trap_35_leftovers_of_writers_are_no_versions",
-        "dml/test_schema_evolution.py::test_trap_35_names_of_files_half_written_are_not_versions",
+        "dml/test_schema_evolution.py::test_trap_35_partial_files_are_not_versions",
     ),
-    36: ("dml/test_schema_evolution.py::test_trap_36_an_index_on_a_column_that_is_gone",),
+    36: ("dml/test_schema_evolution.py::test_trap_36_an_index_on_a_dropped_column",),
     37: (
         "test_clone.py::test_trap_37_a_source_knows_the_clones_we_make",
         "maintenance/test_cleanup.py::test_a_branch_keeps_what_it_began_with_and_reads",

@@ -24,12 +24,12 @@ def check(arrow: pa.DataType, expected: list[object], *parts: tuple[pa.Array, di
 XY = pa.struct([("x", pa.int64()), ("y", pa.int64())])
 
 
-def test_children_of_equal_types_that_changed_places() -> None:
+def test_swapped_children_of_equal_types() -> None:
     stored = pa.array([{"x": 1, "y": 2}, None], XY)
     check(XY, [{"x": 2, "y": 1}, None], (stored, {2: ("c", "x"), 1: ("c", "y")}))
 
 
-def test_what_no_part_holds_is_null() -> None:
+def test_fields_in_no_part_are_null() -> None:
     check(XY, [None, None])
     check(XY, [{"x": 1, "y": None}], (pa.array([{"x": 1, "y": 2}], XY), {1: ("c", "x")}))
 
@@ -37,7 +37,7 @@ def test_what_no_part_holds_is_null() -> None:
 @pytest.mark.parametrize(
     "make", [pa.list_, pa.large_list, lambda item: pa.list_(item, 1)], ids=["list", "large", "fixed"]
 )
-def test_items_that_are_spread(make: object) -> None:
+def test_list_items_in_two_files(make: object) -> None:
     whole, x, y = (make(pa.struct([(name, pa.int64()) for name in names])) for names in ("xy", "x", "y"))  # type: ignore[operator]
     one = pa.array([[{"x": 0}], [{"x": 1}], None, [{"x": 3}]], x).slice(1)
     two = pa.array([[{"y": 0}], [{"y": 4}], None, [{"y": 5}]], y).slice(1)
@@ -45,7 +45,7 @@ def test_items_that_are_spread(make: object) -> None:
     check(whole, expected, (one, {2: ("c", "item", "x")}), (two, {3: ("c", "item", "y")}))
 
 
-def test_values_of_maps_that_are_spread() -> None:
+def test_map_values_in_two_files() -> None:
     def of(*names: str) -> pa.DataType:
         return pa.map_(pa.string(), pa.struct([(name, pa.int64()) for name in names]))
 

@@ -21,7 +21,7 @@ def places(*rows: dict[str, object] | None, arrow: pa.DataType = DESCRIPTOR_V2) 
     return BlobLocations.of(pa.array(rows, arrow), column="film", file=FILE)
 
 
-def test_kinds() -> None:
+def test_kinds_of_blobs() -> None:
     found = places(v2(0, 5, 6), None, v2(1, 7, 8, 1), v2(2, 0, 9, 2), v2(3, uri="file:///a"), v2(3, 1, 2, 4, "b c/d"))
     assert [found.location_of(row) for row in range(len(found))] == [
         BlobRange("data/x.lance", 5, 6),
@@ -42,7 +42,7 @@ def test_kinds() -> None:
     }
 
 
-def test_rows_of_one_file_come_in_the_order_of_their_bytes() -> None:
+def test_rows_of_a_file_are_ordered_by_position() -> None:
     found = places(v2(1, 9, 1, 1), v2(0, 3, 1), v2(1, 2, 1, 1), v2(0, 1, 1), v2(1, 0, 0, 1))
     assert [(path, rows.tolist()) for path, rows in found.rows_by_path()] == [
         ("data/x.lance", [3, 1]),
@@ -64,18 +64,18 @@ def test_nulls_of_the_first_generation() -> None:
 
 
 @pytest.mark.parametrize("uri", ["../x", "a/../../x", "/etc/passwd", "a//b", "./a", "", "a/", "a\0b", "a\\..\\b"])
-def test_what_leads_out_of_a_base_path(uri: str) -> None:
+def test_a_path_outside_its_base_is_rejected(uri: str) -> None:
     with pytest.raises(Corrupt, match="is outside its base path"):
         places(v2(3, blob_id=1, uri=uri)).location_of(0)
 
 
 @pytest.mark.parametrize("uri", ["@1/a", "@", ""])
-def test_what_only_looks_like_a_base_path(uri: str) -> None:
+def test_a_malformed_base_reference_is_rejected(uri: str) -> None:
     with pytest.raises(Corrupt, match="which is not a URI"):
         places(v2(3, uri=uri)).location_of(0)
 
 
-def test_kinds_that_nobody_knows_here() -> None:
+def test_unknown_kinds_are_rejected() -> None:
     with pytest.raises(Unsupported, match=r"x\.lance: column 'film' has a blob that is managed by the table"):
         places(v2(0), v2(4))
     with pytest.raises(Unsupported, match="of the unknown kind 9"):

@@ -56,7 +56,7 @@ A_ROW = st.one_of(
 
 @settings(deadline=None)
 @given(st.lists(A_ROW, max_size=30), st.integers(1, 40_000))
-def test_any_rows_in_any_pieces(rows: list[tuple[int, int, int, int] | None], piece: int) -> None:
+def test_any_rows_in_any_chunks(rows: list[tuple[int, int, int, int] | None], piece: int) -> None:
     expected = [None if row is None else BYTES[row[1] : row[1] + row[2]] for row in rows]
     batch = pa.record_batch([described(*rows), pa.array(range(len(rows)))], names=["film", "id"])
     arrow = pa.schema([("film", STORED), ("id", pa.int64())])
@@ -69,7 +69,7 @@ def test_any_rows_in_any_pieces(rows: list[tuple[int, int, int, int] | None], pi
         assert size <= piece or found.num_rows == 1
 
 
-def test_neighbours_are_read_at_once_and_others_are_not() -> None:
+def test_adjacent_blobs_are_read_in_one_request() -> None:
     store = Counting()
     assert values(store, (0, 200_000, 10, 0), (0, 20, 5, 0), (1, 0, 4, 1), (0, 64, 6, 0), (0, 0, 0, 0), None) == [
         BYTES[200_000:200_010],
@@ -86,14 +86,14 @@ def test_neighbours_are_read_at_once_and_others_are_not() -> None:
     ]
 
 
-def test_one_call_reads_no_more_than_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_request_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blob_values, "READ_BYTES_MAX", 100)
     store = Counting()
     assert values(store, *((0, row * 40, 40, 0) for row in range(5))) == [BYTES[row * 40 :][:40] for row in range(5)]
     assert [read[1:] for read in store.reads] == [(0, 80), (80, 80), (160, 40)]
 
 
-def test_no_memory_for_what_is_not_there() -> None:
+def test_blobs_beyond_their_file_are_rejected_before_allocation() -> None:
     for rows, message in (([(0, 0, 2**60, 0)], "before its blobs do"), ([(1, 2**61, 2**61, 1)], "before its blobs do")):
         batch = pa.record_batch([described(*rows)], names=["film"])
         with pytest.raises(Corrupt, match=message):
@@ -103,7 +103,7 @@ def test_no_memory_for_what_is_not_there() -> None:
         list(BlobValues(Counting(), pa.schema([("film", STORED)]), {"film": FILE}).load_chunks(gone))
 
 
-def test_references_go_with_their_rows() -> None:
+def test_external_references_are_kept() -> None:
     row: dict[str, object] = {"kind": 3, "position": 0, "size": 0, "blob_id": 2, "blob_uri": "a b"}
     places = BlobLocations.of(pa.array([row, None], DESCRIPTOR_V2), column="film", file=FILE)
     assert read_values(Counting(), places, STORED).to_pylist() == [{"data": None, "uri": "@2/a b"}, None]
@@ -116,7 +116,7 @@ def test_references_go_with_their_rows() -> None:
         read_values(Counting(), part, STORED)
 
 
-def test_cuts() -> None:
+def test_values_are_split_by_bytes() -> None:
     def cuts(widths: list[int]) -> list[tuple[int, int]]:
         return [(part.start, part.stop) for part in split_by_bytes(np.array(widths, dtype=np.int64), 10)]
 

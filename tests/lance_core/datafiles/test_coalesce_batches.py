@@ -5,7 +5,7 @@ import pyarrow as pa
 from lance_core.datafiles.coalesce_batches import coalesce
 
 
-def test_rows_stay_in_order_and_a_type_of_its_own_is_a_batch_of_its_own() -> None:
+def test_rows_stay_in_order_and_types_are_not_mixed() -> None:
     rows = pa.table({"id": pa.array(range(40_000), pa.int64()), "name": ["x"] * 40_000})
     narrow = rows.set_column(0, "id", rows["id"].cast(pa.int32()))
     parts = [*rows.to_batches(max_chunksize=1000), *narrow.to_batches(max_chunksize=1000)]
@@ -15,7 +15,7 @@ def test_rows_stay_in_order_and_a_type_of_its_own_is_a_batch_of_its_own() -> Non
     assert pa.Table.from_batches(found[3:]).combine_chunks() == narrow.combine_chunks()
 
 
-def test_what_is_large_is_not_copied() -> None:
+def test_large_batches_are_not_copied() -> None:
     large = pa.table({"name": ["y" * (5 << 20)] * 3}).to_batches(max_chunksize=1)
     assert [batch.num_rows for batch in coalesce(large)] == [2, 1]
     assert list(coalesce(large[:1])) == large[:1]

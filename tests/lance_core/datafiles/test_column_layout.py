@@ -54,7 +54,7 @@ def test_names_are_found_by_position() -> None:
     assert paths_of(file([1, 2, 3, 4], [0, 1, 2, 3], V20), schema)[2] == ("v",)
 
 
-def test_a_column_that_is_not_there_is_corrupt() -> None:
+def test_a_missing_column_is_corrupt() -> None:
     with pytest.raises(Corrupt, match=r"f\.lance: has no column 5"):
         paths_of(file([1], [5]), schema_of(pa.field("a", pa.int8())))
 

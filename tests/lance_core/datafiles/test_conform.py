@@ -66,7 +66,7 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("given", "stored"), DIFFERENT, ids=spelt)
-def test_another_type_is_refused_by_name_or_cast(given: pa.Array, stored: pa.DataType) -> None:
+def test_another_type_is_rejected_or_cast(given: pa.Array, stored: pa.DataType) -> None:
     with pytest.raises(SchemaMismatch, match=r"orders: column 'v' is stored as .*; cast it before writing") as caught:
         brought(given, stored, EXACT)
     assert (caught.value.column, caught.value.expected, caught.value.got) == ("v", str(stored), str(given.type))
@@ -119,7 +119,7 @@ def test_a_cast_loses_nothing(given: pa.Array, stored: pa.DataType) -> None:
     ],
     ids=spelt,
 )
-def test_types_that_do_not_belong_are_refused_whatever_the_values(given: pa.Array, stored: pa.DataType) -> None:
+def test_incompatible_types_are_rejected_for_any_values(given: pa.Array, stored: pa.DataType) -> None:
     with pytest.raises(SchemaMismatch, match=r"column 'v") as caught:
         brought(given, stored, CAST)
     assert caught.value.column == "v"
@@ -135,7 +135,7 @@ def test_types_that_do_not_belong_are_refused_whatever_the_values(given: pa.Arra
     ],
     ids=spelt,
 )
-def test_what_does_not_fit_is_named_where_it_is(
+def test_a_failed_cast_names_the_nested_field(
     given: pa.Array, stored: pa.DataType, path: str, types: tuple[str, ...]
 ) -> None:
     with pytest.raises(SchemaMismatch, match=f"column '{path}'") as caught:
@@ -151,7 +151,7 @@ def test_values_that_differ_in_type_only_are_compared_by_name() -> None:
 
 
 @pytest.mark.parametrize("rows", [[None, None], [[None], None], [[], []]])
-def test_vectors_of_which_there_is_none_that_came_through_a_pipe(rows: list[object]) -> None:
+def test_empty_vectors_from_ipc_are_cast(rows: list[object]) -> None:
     """After Arrow IPC an array without items has no buffer, and an unguarded cast of it crashes the process."""
     sink = pa.BufferOutputStream()
     batch = pa.record_batch({"v": pa.array(rows, pa.list_(pa.list_(pa.float32())))})
@@ -181,13 +181,13 @@ def test_an_instant_stays_an_instant() -> None:
     ],
     ids=spelt,
 )
-def test_nulls_where_there_may_be_none(given: pa.Array, stored: pa.DataType, path: str) -> None:
+def test_nulls_in_mandatory_fields_are_rejected(given: pa.Array, stored: pa.DataType, path: str) -> None:
     with pytest.raises(SchemaMismatch, match="is not nullable, but the data has") as caught:
         brought(given, stored, EXACT, nullable=False)
     assert caught.value.column == path
 
 
-def test_nulls_below_a_null_are_no_nulls_of_its_children() -> None:
+def test_children_of_a_null_struct_do_not_count_as_null() -> None:
     assert brought(pa.array([None, {"x": 1, "y": None}], POINT), STRICT_POINT, EXACT).null_count == 1
 
 
@@ -214,7 +214,7 @@ def test_columns_are_checked_by_name(schema: pa.Schema, column: str, message: st
     assert caught.value.column == column
 
 
-def test_absent_columns_stay_absent_and_order_is_the_tables() -> None:
+def test_absent_columns_stay_absent_and_the_table_defines_the_order() -> None:
     given = pa.schema([("n", pa.int8()), ("id", pa.int64())])
     assert columns_to_write(given, TABLE, conversion=EXACT, what="orders").arrow.names == ["id", "n"]
 
@@ -246,7 +246,7 @@ _X = pa.struct([("x", pa.int64())])
         (pa.array([[[None]]], pa.large_list(pa.list_(_X))), r"c\.item\.item"),
     ],
 )
-def test_null_structs_are_refused_where_they_have_no_place(column: pa.Array, path: str, tmp_path: Path) -> None:
+def test_null_structs_are_rejected_in_version_2_0(column: pa.Array, path: str, tmp_path: Path) -> None:
     data = pa.table({"c": column})
     message = f"column '{path}' has a null struct, which storage version 2.0 cannot store; 2.1 can"
     with pytest.raises(InvalidInput, match=message):
@@ -258,14 +258,14 @@ def test_null_structs_are_refused_where_they_have_no_place(column: pa.Array, pat
     assert Table.create(str(tmp_path / "new"), data, storage_version="2.1", durable=False).to_table() == data
 
 
-def test_null_structs_that_an_expression_makes_are_refused_too(tmp_path: Path) -> None:
+def test_null_structs_of_an_expression_are_rejected_too(tmp_path: Path) -> None:
     data = pa.table({"k": [1], "c": pa.array([{"x": 1}], _X)})
     table = Table.create(str(tmp_path / "t"), data, storage_version="2.0", durable=False)
     with pytest.raises(InvalidInput, match="column 'c' has a null struct"):
         table.update({"c": "NULL"})
 
 
-def test_null_lists_and_null_fields_of_structs_have_a_place(tmp_path: Path) -> None:
+def test_null_lists_and_null_fields_of_structs_are_stored(tmp_path: Path) -> None:
     lists = pa.array([[{"x": None}], None], pa.list_(_X))
     data = pa.table({"c": pa.array([{"x": 1}, {"x": None}], _X), "l": lists})
     assert Table.create(str(tmp_path / "t"), data, storage_version="2.0", durable=False).to_table() == data

@@ -31,7 +31,7 @@ def test_a_null_is_a_missing_index(values: list, indices: list) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_several_files_are_combined_and_picked_from(version: str, tmp_path: Path) -> None:
+def test_dictionaries_of_several_files_are_combined(version: str, tmp_path: Path) -> None:
     values = ["a", None, "b", "a", "c", None, None, "b"]
     data = pa.table({"d": pa.array(values).dictionary_encode(), "k": range(len(values))})
     table = Table.create(str(tmp_path / "t"), data, storage_version=version, max_rows_per_file=2, durable=False)

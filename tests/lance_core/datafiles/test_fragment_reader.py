@@ -109,7 +109,7 @@ def test_lists_in_two_files_are_put_together(store: MemoryStore) -> None:
     ]
 
 
-def test_lists_that_do_not_match_are_damage_unless_their_row_is_deleted(store: MemoryStore) -> None:
+def test_lists_of_different_lengths_are_corrupt_unless_deleted(store: MemoryStore) -> None:
     one = file(store, "1.lance", pa.table({"l": [[{"x": 1}, {"x": 2}], [{"x": 3}]]}), [2])
     two = file(store, "2.lance", pa.table({"l": [[{"y": 4}], [{"y": 5}]]}), [3])
     fragment = Fragment.of(files=[one, two], physical_rows=2)
@@ -132,7 +132,7 @@ def test_rows_are_counted(store: MemoryStore) -> None:
         read(store, Fragment.of(files=[part], physical_rows=3), schema(leaf(0, "a")))
 
 
-def test_another_type_than_the_tables_is_not_guessed(store: MemoryStore) -> None:
+def test_a_stored_type_that_differs_is_rejected(store: MemoryStore) -> None:
     part = file(store, "1.lance", pa.table({"a": ["x"]}), [0])
     with pytest.raises(Unsupported, match=r"1\.lance: column 'a' is stored as string, but the table declares int64"):
         read(store, Fragment.of(files=[part], physical_rows=1), schema(leaf(0, "a")))

@@ -94,7 +94,7 @@ def test_limits_are_positive(limits: dict[str, int]) -> None:
         FileLimits(**limits)
 
 
-def test_a_batch_of_another_shape_is_refused() -> None:
+def test_a_batch_with_other_columns_is_rejected() -> None:
     with pytest.raises(InvalidInput, match="must have the same columns"):
         written(MemoryStore(), [batch(0, 1), batch(1, 2).select(["a"])])
     with pytest.raises(SchemaMismatch, match="'a' is stored as int64, but the data has string"):
@@ -106,7 +106,7 @@ def test_batches_may_have_their_columns_in_any_order() -> None:
     assert [part.physical_rows for part in written(MemoryStore(), [batch(0, 1), other])] == [2]
 
 
-def test_what_cannot_be_stored_is_refused_before_the_first_file() -> None:
+def test_unsupported_versions_are_rejected_before_the_first_file() -> None:
     store = MemoryStore()
     with pytest.raises(Unsupported, match="storage version"):
         written(store, [batch(0, 1)], version=StorageVersion(0, 1))
@@ -126,7 +126,7 @@ def held(*columns: str, version: StorageVersion = V22, **limits: int) -> Buffere
     return rows
 
 
-def test_rows_that_are_held_are_written_as_others_are() -> None:
+def test_buffered_rows_are_written_like_others() -> None:
     store, ids = MemoryStore(), iter(range(1000))
     made = held("a", "b", rows_max=4).write(IpcCodec(store), lambda: uuid.UUID(int=next(ids)))
     assert [part.physical_rows for part in made] == [4, 1]

@@ -20,7 +20,7 @@ TEXTS = [
 ]  # fmt: skip
 
 
-def test_values_are_those_that_were_written(tmp_path: Path) -> None:
+def test_json_values_survive_a_round_trip(tmp_path: Path) -> None:
     """Pylance reads the same values."""
     uri = str(tmp_path / "t")
     column = pa.ExtensionArray.from_storage(pa.json_(pa.string()), pa.array([*TEXTS, None]))

@@ -91,7 +91,7 @@ def test_validity_is_not_kept(tmp_path: Path) -> None:
     assert read(write(tmp_path / "strict", pa.table({"text": ["a", ""]}, schema)))["text"].to_pylist() == ["a", ""]
 
 
-def test_batches_are_as_long_as_the_other_codec_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_have_the_length_of_the_other_codec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of one fragment are read in step, whatever batch size their writers used."""
     monkeypatch.setattr(legacy_codec, "BATCH_ROWS", 10)
     reader = write(tmp_path, pa.table({"id": list(range(ROWS))}), ROWS_PER_BATCH)

@@ -67,7 +67,7 @@ def facts(table: Table) -> list[dict]:
     return sorted(table.to_table(["id", "s", *LINEAGE], with_row_id=True).to_pylist(), key=lambda row: row["id"])
 
 
-def test_they_are_read_where_they_are(table: Table) -> None:
+def test_external_lineage_is_read(table: Table) -> None:
     before = facts(table)
     outside = moved_out(table)
     assert external_lineage_fields(
@@ -79,7 +79,7 @@ def test_they_are_read_where_they_are(table: Table) -> None:
 
 
 @pytest.mark.parametrize("verb", ["append", "delete", "update", "compact", "add_columns", "restore"])
-def test_what_comes_after_has_them_in_the_manifest(verb: str, table: Table, tmp_path: Path) -> None:
+def test_later_versions_store_the_lineage_inline(verb: str, table: Table, tmp_path: Path) -> None:
     """Each operation keeps the lineage of the other rows, and pylance can read the result."""
     before = {row["id"]: row for row in facts(table)}
     changes: dict[str, Callable[[Table], object]] = {
@@ -105,7 +105,7 @@ def test_what_comes_after_has_them_in_the_manifest(verb: str, table: Table, tmp_
 
 
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "%2e%2e/secret", "..\\secret", "a\0b", "@0/x", ""])
-def test_a_name_that_leaves_the_table_opens_nothing(path: str, table: Table) -> None:
+def test_a_path_outside_the_table_is_rejected(path: str, table: Table) -> None:
     Path(table.uri).with_name("secret").write_bytes(b"\x0a\x04\x0a\x02\x10\x02")
 
     def change(message: table_pb2.Manifest) -> None:
@@ -126,7 +126,7 @@ def test_a_name_that_leaves_the_table_opens_nothing(path: str, table: Table) -> 
         (0, LINEAGE_BYTES.maximum + 1, Unsupported, "LANCE_ASSETS_LINEAGE_BYTES_MAX"),
     ],
 )
-def test_a_file_that_is_shorter_or_promises_too_much(
+def test_a_short_file_or_an_excessive_size_is_rejected(
     offset: int, size: int, error: type[LanceError], message: str, table: Table
 ) -> None:
     Path(table.uri, "short.bin").write_bytes(b"\x0a\x04\x0a\x02")
@@ -139,7 +139,7 @@ def test_a_file_that_is_shorter_or_promises_too_much(
         edited(table, change)
 
 
-def test_a_file_that_is_gone_is_named(table: Table) -> None:
+def test_a_missing_file_is_named(table: Table) -> None:
     outside = moved_out(table)
     Path(table.uri, FILE).unlink()
     with pytest.raises(LanceError, match=FILE):

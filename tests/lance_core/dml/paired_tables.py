@@ -13,7 +13,7 @@ LINEAGE = ["_row_created_at_version", "_row_last_updated_at_version"]
 
 
 @dataclass(frozen=True)
-class Twins:
+class PairedTables:
     ours: str
     theirs: str
     key: str
@@ -33,18 +33,18 @@ class Twins:
         Both libraries read the rows of the table that lance_core changed. Row ids and versions are compared if the ids
         are stable.
         """
-        expected = self.sorted(lance.dataset(self.theirs).to_table())
+        expected = self.sorted_rows(lance.dataset(self.theirs).to_table())
         ours = lance.dataset(self.ours)
         ours.validate()
-        assert self.sorted(ours.to_table()) == expected
-        assert self.sorted(self.table.to_table()) == expected
+        assert self.sorted_rows(ours.to_table()) == expected
+        assert self.sorted_rows(self.table.to_table()) == expected
         assert ours.count_rows() == self.table.count_rows() == len(expected)
         assert self.table.manifest.schema == Table.open(self.theirs).manifest.schema
         if self.stable:
             columns = [self.key, "_rowid", *LINEAGE]
-            facts = self.sorted(Table.open(self.theirs).to_table(columns))
-            assert self.sorted(self.table.to_table(columns)) == facts
-            assert self.sorted(ours.to_table(columns)) == facts
+            facts = self.sorted_rows(Table.open(self.theirs).to_table(columns))
+            assert self.sorted_rows(self.table.to_table(columns)) == facts
+            assert self.sorted_rows(ours.to_table(columns)) == facts
         self.check_indices(ours)
 
     def check_indices(self, ours: lance.LanceDataset) -> None:
@@ -54,22 +54,22 @@ class Twins:
                 literal = f"'{value}'" if isinstance(value, str) else value
                 query = f"{column} = {literal}"
                 by_scan = ours.scanner(filter=query, use_scalar_index=False).to_table()
-                assert self.sorted(ours.to_table(filter=query)) == self.sorted(by_scan)
+                assert self.sorted_rows(ours.to_table(filter=query)) == self.sorted_rows(by_scan)
                 assert ours.count_rows(filter=query) == by_scan.num_rows
 
-    def sorted(self, rows: pa.Table) -> list[str]:
+    def sorted_rows(self, rows: pa.Table) -> list[str]:
         return sorted(repr(row) for row in rows.to_pylist())
 
 
-def twins(
-    place: Path, rows: pa.Table, *, stable: bool, key: str = "id", indexed: tuple[str, ...] = (), deleted: str = ""
-) -> Twins:
+def create_paired_tables(
+    directory: Path, rows: pa.Table, *, stable: bool, key: str = "id", indexed: tuple[str, ...] = (), deleted: str = ""
+) -> PairedTables:
     """Create two equal tables with four rows per fragment."""
-    theirs = str(place / "theirs")
+    theirs = str(directory / "theirs")
     lance.write_dataset(rows, theirs, max_rows_per_file=4, enable_stable_row_ids=stable)
     for column in indexed:
         lance.dataset(theirs).create_scalar_index(column, "BTREE")
     if deleted:
         lance.dataset(theirs).delete(deleted)
-    shutil.copytree(theirs, place / "ours")
-    return Twins(str(place / "ours"), theirs, key, stable)
+    shutil.copytree(theirs, directory / "ours")
+    return PairedTables(str(directory / "ours"), theirs, key, stable)

@@ -32,7 +32,7 @@ WITH_NULLS = ROWS.set_column(2, "s", pa.array([{"x": n, "y": None} if n % 4 else
 
 
 @dataclass(frozen=True)
-class Pair:
+class SchemaChangePair:
     ours: str
     theirs: str
 
@@ -50,7 +50,7 @@ class Pair:
         self.check()
 
     def check(self) -> None:
-        assert described(self.ours) == described(self.theirs)
+        assert describe_version(self.ours) == describe_version(self.theirs)
         expected = self.dataset.to_table()
         ours = lance.dataset(self.ours)
         ours.validate()
@@ -62,33 +62,33 @@ class Pair:
             assert ours.to_table(LINEAGE) == self.dataset.to_table(LINEAGE) == self.table.to_table(LINEAGE)
 
 
-def pair(
-    place: Path,
+def create_pair(
+    directory: Path,
     rows: pa.Table = ROWS,
     *,
     version: str = "2.2",
     stable: bool = False,
     deleted: str = "",
     indexed: str = "",
-) -> Pair:
+) -> SchemaChangePair:
     """Create two equal tables with five rows per fragment."""
-    theirs = str(place / "theirs")
+    theirs = str(directory / "theirs")
     options: Any = {"data_storage_version": version, "enable_stable_row_ids": stable}
     dataset = lance.write_dataset(rows, theirs, max_rows_per_file=5, **options)
     if indexed:
         dataset.create_scalar_index(indexed, "BTREE")
     if deleted:
         dataset.delete(deleted)
-    shutil.copytree(theirs, place / "ours")
-    return Pair(str(place / "ours"), theirs)
+    shutil.copytree(theirs, directory / "ours")
+    return SchemaChangePair(str(directory / "ours"), theirs)
 
 
-def altered(dataset: lance.LanceDataset, path: str, **change: object) -> None:
+def alter_column(dataset: lance.LanceDataset, path: str, **change: object) -> None:
     alteration: Any = {"path": path, **change}
     dataset.alter_columns(alteration)
 
 
-def described(uri: str) -> dict[str, object]:
+def describe_version(uri: str) -> dict[str, object]:
     """Return the content of a version without file names, sizes, times and the entries that only lance_core writes."""
     table = Table.open(uri)
     manifest = table.manifest
@@ -115,7 +115,7 @@ def described(uri: str) -> dict[str, object]:
     }
 
 
-def stored(uri: str) -> list[list[tuple[list[int], list[int]]]]:
+def file_layouts(uri: str) -> list[list[tuple[list[int], list[int]]]]:
     """Return the field ids and column indices of each file of each fragment."""
     fragments = Table.open(uri).manifest.message.fragments
     return [[(list(file.fields), list(file.column_indices)) for file in each.files] for each in fragments]

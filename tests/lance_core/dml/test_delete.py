@@ -56,7 +56,7 @@ def test_deleting_twice_keeps_what_was_deleted(uri: str) -> None:
     assert table.refresh().to_table(["id"], limit=1)["id"].to_pylist() == [6]
 
 
-def test_a_predicate_that_makes_no_sense_changes_nothing(uri: str) -> None:
+def test_an_invalid_predicate_changes_nothing(uri: str) -> None:
     with pytest.raises(InvalidInput, match="there is no column 'ident'"):
         Table.open(uri).delete("ident = 5")
     assert Table.open(uri).version == 1

@@ -29,7 +29,7 @@ def made(place: Path, *, stable: bool = False, count: int = 130) -> Table:
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
-def test_an_index_is_created_and_found_by_both(tmp_path: Path, stable: bool) -> None:
+def test_both_libraries_use_a_created_index(tmp_path: Path, stable: bool) -> None:
     table = made(tmp_path, stable=stable).delete("id % 10 = 4").table
     for column, kind in KINDS:
         done = table.create_index(column, kind.lower() if kind == "BITMAP" else kind)
@@ -47,7 +47,7 @@ def test_an_index_is_created_and_found_by_both(tmp_path: Path, stable: bool) -> 
     assert described["at.x_idx"] == ["at.x"]
 
 
-def test_what_others_build_is_named_alike(tmp_path: Path) -> None:
+def test_default_index_names_follow_pylance(tmp_path: Path) -> None:
     table = made(tmp_path)
     dataset = lance.dataset(table.uri)
     dataset.create_scalar_index("id", "BTREE")
@@ -68,7 +68,7 @@ def test_what_others_build_is_named_alike(tmp_path: Path) -> None:
         (("word", "LABEL_LIST"), "index types for this column are BTREE"),
     ],
 )
-def test_what_makes_no_sense_is_refused(tmp_path: Path, arguments: tuple[str, str], message: str) -> None:
+def test_invalid_columns_and_types_are_rejected(tmp_path: Path, arguments: tuple[str, str], message: str) -> None:
     table = made(tmp_path)
     with pytest.raises(InvalidInput, match=message):
         table.create_index(*arguments)
@@ -76,7 +76,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, arguments: tuple[str, st
     assert not (Path(table.uri) / "_indices").exists()
 
 
-def test_other_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+def test_other_invalid_arguments_are_rejected(tmp_path: Path) -> None:
     table = made(tmp_path)
     for arguments, message in (
         ({"name": ""}, "the name of an index is not empty"),
@@ -96,7 +96,7 @@ def test_other_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         table.drop_index("id_ix")
 
 
-def test_a_name_that_is_taken(tmp_path: Path) -> None:
+def test_a_duplicate_index_name_is_rejected(tmp_path: Path) -> None:
     table = made(tmp_path).create_index("id", "BTREE", name="mine").table
     with pytest.raises(InvalidInput, match=r"an index 'mine' exists already, a BTREE on column 'id'.*replace=True"):
         table.create_index("id", "BTREE", name="mine")
@@ -114,7 +114,7 @@ def test_a_name_that_is_taken(tmp_path: Path) -> None:
         table.create_index("id", "BTREE")
 
 
-def test_an_index_of_some_fragments_leaves_the_others_to_scans(tmp_path: Path) -> None:
+def test_uncovered_fragments_are_scanned(tmp_path: Path) -> None:
     table = made(tmp_path).create_index("id", "BTREE", fragments=[3, 1, 1]).table
     assert covered_fragments(table, "id_idx") == [[1, 3]]
     check_answers(table)
@@ -131,7 +131,7 @@ def test_an_index_is_dropped(tmp_path: Path) -> None:
     check_answers(after.restore(table.version).table)
 
 
-def test_a_table_without_rows_can_have_one(tmp_path: Path) -> None:
+def test_an_empty_table_can_have_an_index(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", rows(0, 1).schema, durable=False)
     for column, kind in KINDS:
         table = table.create_index(column, kind).table
@@ -147,7 +147,7 @@ def test_a_table_without_rows_can_have_one(tmp_path: Path) -> None:
 # Concurrent changes
 
 
-def test_rows_that_come_meanwhile_are_not_covered(tmp_path: Path) -> None:
+def test_rows_added_concurrently_are_not_covered(tmp_path: Path) -> None:
     table = made(tmp_path)
     table.append(rows(130, 10))
     table.delete("id < 35")
@@ -158,7 +158,7 @@ def test_rows_that_come_meanwhile_are_not_covered(tmp_path: Path) -> None:
     check_answers(done.table)
 
 
-def test_columns_rewritten_meanwhile_are_not_covered(tmp_path: Path) -> None:
+def test_columns_rewritten_concurrently_are_not_covered(tmp_path: Path) -> None:
     """Pylance rewrites the column in place while the index is built on the earlier values."""
     table = made(tmp_path).create_index("id", "BTREE").table
     dataset = lance.dataset(table.uri)
@@ -174,7 +174,7 @@ def test_columns_rewritten_meanwhile_are_not_covered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("remap", ["now", "reuse", "none"])
-def test_a_compaction_that_came_first_has_it_built_again(tmp_path: Path, remap: str) -> None:
+def test_a_concurrent_compaction_causes_a_second_build(tmp_path: Path, remap: str) -> None:
     table = made(tmp_path)
     table.compact(remap=remap)  # type: ignore[arg-type]
     done = table.create_index("id", "BTREE")
@@ -184,7 +184,7 @@ def test_a_compaction_that_came_first_has_it_built_again(tmp_path: Path, remap: 
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
-def test_an_index_that_came_first_has_the_compaction_done_again(tmp_path: Path, stable: bool) -> None:
+def test_a_concurrent_index_causes_a_second_compaction(tmp_path: Path, stable: bool) -> None:
     table = made(tmp_path, stable=stable)
     table.create_index("id", "BTREE").table.create_index("word", "BITMAP")
     done = table.compact()
@@ -194,7 +194,7 @@ def test_an_index_that_came_first_has_the_compaction_done_again(tmp_path: Path, 
     check_answers(done.table)
 
 
-def test_two_of_one_name(tmp_path: Path) -> None:
+def test_two_indices_of_one_name(tmp_path: Path) -> None:
     table = made(tmp_path)
     table.create_index("id", "BTREE", name="it")
     with pytest.raises(InvalidInput, match="an index 'it' exists already"):
@@ -207,21 +207,21 @@ def test_two_of_one_name(tmp_path: Path) -> None:
         dropped.table.drop_index("it")
 
 
-def test_what_was_dropped_is_gone_whoever_wrote_it_anew(tmp_path: Path) -> None:
+def test_a_drop_removes_an_index_that_was_rewritten_concurrently(tmp_path: Path) -> None:
     """The drop was planned before a compaction gave the segment another uuid."""
     table = made(tmp_path).create_index("id", "BTREE").table
     table.compact()
     assert table.drop_index("id_idx").table.indices == ()
 
 
-def test_an_overwrite_meanwhile_ends_it(tmp_path: Path) -> None:
+def test_a_concurrent_overwrite_is_a_conflict(tmp_path: Path) -> None:
     table = made(tmp_path)
     table.overwrite(rows(0, 5))
     with pytest.raises(IncompatibleConflict):
         table.create_index("id", "BTREE")
 
 
-def test_an_intent_lands_once(tmp_path: Path) -> None:
+def test_an_intent_commits_once(tmp_path: Path) -> None:
     table = made(tmp_path)
     done = table.create_index("id", "BTREE", intent="index of id")
     again = table.create_index("id", "BTREE", intent="index of id")
@@ -233,7 +233,7 @@ def test_an_intent_lands_once(tmp_path: Path) -> None:
 # Other operations on an indexed table
 
 
-def test_a_rename_keeps_it_and_a_cast_is_refused(tmp_path: Path) -> None:
+def test_a_rename_keeps_the_index_and_a_cast_is_rejected(tmp_path: Path) -> None:
     table = made(tmp_path).create_index("id", "BTREE").table.create_index("tags", "LABEL_LIST").table
     for column, type in (("id", pa.int32()), ("tags.item", pa.large_string())):
         with pytest.raises(InvalidInput, match="cannot be cast while it has an index"):
@@ -245,7 +245,7 @@ def test_a_rename_keeps_it_and_a_cast_is_refused(tmp_path: Path) -> None:
     assert table.overwrite(rows(0, 5)).table.indices == ()
 
 
-def test_a_clone_reads_it_where_it_is(tmp_path: Path) -> None:
+def test_a_clone_reads_the_index_of_its_source(tmp_path: Path) -> None:
     table = made(tmp_path).create_index("id", "BTREE").table
     clone = table.clone(tmp_path / "clone")
     assert clone.indices[0].base_id is not None
@@ -271,7 +271,7 @@ def overwrite_a_slice(table: Table) -> Table:
 
 @pytest.mark.parametrize("change", [change_word, upsert_some, overwrite_a_slice])
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
-def test_rows_that_moved_are_found(tmp_path: Path, stable: bool, change: Callable[[Table], Table]) -> None:
+def test_moved_rows_are_found(tmp_path: Path, stable: bool, change: Callable[[Table], Table]) -> None:
     table = made(tmp_path, stable=stable)
     for column, kind in (("id", "BITMAP"), ("word", "BITMAP"), ("at.x", "BTREE"), ("tags", "LABEL_LIST")):
         table = table.create_index(column, kind).table
@@ -281,7 +281,7 @@ def test_rows_that_moved_are_found(tmp_path: Path, stable: bool, change: Callabl
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
-def test_an_index_by_row_ids_follows_rows_that_keep_its_values(tmp_path: Path, stable: bool) -> None:
+def test_an_index_by_row_ids_covers_moved_rows_with_unchanged_values(tmp_path: Path, stable: bool) -> None:
     """As in pylance, the index covers moved rows if it covered all of them before and its column did not change."""
     table = made(tmp_path, stable=stable)
     for column, kind in (("id", "BITMAP"), ("word", "BITMAP"), ("at.x", "BTREE"), ("id", "ZONEMAP")):
@@ -307,7 +307,7 @@ def test_an_index_by_row_ids_follows_rows_that_keep_its_values(tmp_path: Path, s
     check_answers(table, ["id = 1005", "id = 70", "word = 'newer'"])
 
 
-def test_values_changed_in_place_where_only_a_note_leads(tmp_path: Path) -> None:
+def test_values_changed_in_place_after_a_deferred_remap(tmp_path: Path) -> None:
     """The changed fragment replaced fragments that the segment covers, so the segment is no longer valid for it."""
     table = made(tmp_path).create_index("word", "BITMAP").table
     table = table.compact(remap="reuse").table
@@ -324,7 +324,7 @@ def test_values_changed_in_place_where_only_a_note_leads(tmp_path: Path) -> None
 # Checks by the commit
 
 
-def test_files_that_are_gone_or_cut_short_are_not_named(tmp_path: Path) -> None:
+def test_missing_or_truncated_index_files_are_not_committed(tmp_path: Path) -> None:
     table = made(tmp_path).create_index("id", "BTREE").table
     index = table.indices[0]
     table = table.drop_index("id_idx").table
@@ -340,7 +340,7 @@ def test_files_that_are_gone_or_cut_short_are_not_named(tmp_path: Path) -> None:
     check_answers(table.commit(CreateIndex((index,))).table)
 
 
-def test_the_files_of_an_intent_that_has_not_landed_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_an_uncommitted_intent_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cleanup keeps the files of a failed build if it has an intent; without an intent they are orphan files."""
     table = made(tmp_path)
 
@@ -363,7 +363,7 @@ def test_the_files_of_an_intent_that_has_not_landed_stay(tmp_path: Path, monkeyp
     check_answers(done.table)
 
 
-def test_a_compaction_spread_over_workers_writes_indices_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_distributed_compaction_remaps_indices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver remaps indices for each batch of groups; it skips large indices, unless `remap` requests them."""
     table = made(tmp_path)
     for column, kind in (("id", "BTREE"), ("word", "BITMAP")):

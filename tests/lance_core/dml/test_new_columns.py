@@ -12,12 +12,12 @@ from lance.file import LanceFileReader
 from lance_core import InvalidInput, SchemaMismatch, Table, Unsupported
 from lance_core.dml.integer_keys import IntegerKeys
 from lance_core.dml.key_join import SourceKeys
-from tests.lance_core.dml.schema_change_pair import Pair, pair, stored
+from tests.lance_core.dml.schema_change_pair import SchemaChangePair, create_pair, file_layouts
 
 
 @pytest.fixture(params=[False, True], ids=["addresses", "stable row ids"])
-def twins(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
-    return pair(tmp_path, stable=request.param, deleted="id in (0, 2, 7, 8, 9)", indexed="a")
+def twins(request: pytest.FixtureRequest, tmp_path: Path) -> SchemaChangePair:
+    return create_pair(tmp_path, stable=request.param, deleted="id in (0, 2, 7, 8, 9)", indexed="a")
 
 
 def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -34,13 +34,13 @@ def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
     ],
     ids=str,
 )
-def test_sql(twins: Pair, expressions: dict[str, str]) -> None:
+def test_sql_expressions(twins: SchemaChangePair, expressions: dict[str, str]) -> None:
     twins.change(lambda table: table.add_columns(expressions), lambda dataset: dataset.add_columns(expressions))
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_sql_in_every_storage_version(tmp_path: Path, version: str) -> None:
-    twins = pair(tmp_path, version=version)
+def test_sql_expressions_in_every_storage_version(tmp_path: Path, version: str) -> None:
+    twins = create_pair(tmp_path, version=version)
     twins.change(
         lambda table: table.add_columns({"t": "s", "n": "id"}), lambda it: it.add_columns({"t": "s", "n": "id"})
     )
@@ -57,20 +57,20 @@ def test_sql_in_every_storage_version(tmp_path: Path, version: str) -> None:
     ],
     ids=["field", "fields", "schema", "child", "child in a list"],
 )
-def test_all_null_columns_take_no_file(twins: Pair, fields: pa.Field | list[pa.Field] | pa.Schema) -> None:
-    before = stored(twins.ours)
+def test_all_null_columns_take_no_file(twins: SchemaChangePair, fields: pa.Field | list[pa.Field] | pa.Schema) -> None:
+    before = file_layouts(twins.ours)
     twins.change(lambda table: table.add_columns(fields), lambda dataset: dataset.add_columns(fields))
-    assert stored(twins.ours) == before
+    assert file_layouts(twins.ours) == before
 
 
-def test_a_function_from_batches_to_batches(twins: Pair) -> None:
+def test_a_function_from_batches_to_batches(twins: SchemaChangePair) -> None:
     twins.change(
         lambda table: table.add_columns(doubled, read_columns=["id"]),
         lambda dataset: dataset.add_columns(doubled, read_columns=["id"]),
     )
 
 
-def test_a_function_sees_what_it_asks_for_and_says_its_types_first(twins: Pair) -> None:
+def test_a_function_gets_its_columns_and_declares_its_types(twins: SchemaChangePair) -> None:
     seen: list[pa.RecordBatch] = []
 
     def at_once(batch: pa.RecordBatch) -> pa.Table:
@@ -95,7 +95,7 @@ def test_a_table_without_rows(tmp_path: Path) -> None:
     )
 
 
-def test_deleted_rows_have_a_place_in_the_file(twins: Pair) -> None:
+def test_new_files_have_values_for_deleted_rows(twins: SchemaChangePair) -> None:
     """A file has a value for each deleted row: NULL, or that of a neighbour if the column is not nullable."""
     table = twins.table.add_columns({"b": "id", "one": "id * 0 + 1", "k": "7"}).table
     for fragment in table.fragments:
@@ -105,7 +105,7 @@ def test_deleted_rows_have_a_place_in_the_file(twins: Pair) -> None:
     assert read["b"].to_pylist() == [5, 6, None, None, None]
 
 
-def test_one_version_one_intent(twins: Pair) -> None:
+def test_an_intent_adds_columns_once(twins: SchemaChangePair) -> None:
     first = twins.table.add_columns({"b": "id"}, intent="b", properties={"why": "asked"})
     again = twins.table.add_columns({"b": "id"}, intent="b")
     assert (again.version, again.already_committed, first.rows_added, first.rows_removed, first.files) == (
@@ -133,8 +133,8 @@ def test_one_version_one_intent(twins: Pair) -> None:
         (lambda batch: batch, r"has a column 'id' already"),
     ],
 )
-def test_refused(tmp_path: Path, columns: object, message: str) -> None:
-    table = pair(tmp_path, deleted="id in (0, 2, 7, 8, 9)").table
+def test_invalid_arguments_are_rejected(tmp_path: Path, columns: object, message: str) -> None:
+    table = create_pair(tmp_path, deleted="id in (0, 2, 7, 8, 9)").table
     with pytest.raises(InvalidInput, match=message):
         table.add_columns(columns)
     assert table.refresh().version == table.version
@@ -151,25 +151,25 @@ def test_refused(tmp_path: Path, columns: object, message: str) -> None:
         (lambda batch: pa.record_batch([pa.nulls(len(batch), pa.int64())], names=["u"]), "'u' is not nullable"),
     ],
 )
-def test_results_that_are_not_of_the_types_that_were_said(tmp_path: Path, result: object, message: str) -> None:
+def test_results_of_other_types_than_declared_are_rejected(tmp_path: Path, result: object, message: str) -> None:
     with pytest.raises(SchemaMismatch, match=message):
-        pair(tmp_path).table.add_columns(result, schema=pa.schema([pa.field("u", pa.int64(), False)]))
+        create_pair(tmp_path).table.add_columns(result, schema=pa.schema([pa.field("u", pa.int64(), False)]))
 
 
-def test_children_are_added_from_22_on(tmp_path: Path) -> None:
+def test_children_are_added_since_storage_version_2_2(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"needs storage version 2\.2 or newer; this table has 2\.1"):
-        pair(tmp_path, version="2.1").table.add_columns(pa.field("s", pa.struct([("z", pa.int64())])))
+        create_pair(tmp_path, version="2.1").table.add_columns(pa.field("s", pa.struct([("z", pa.int64())])))
 
 
-def test_what_the_storage_version_cannot_hold(tmp_path: Path) -> None:
+def test_types_beyond_the_storage_version_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=r"a map that storage version 2\.1 cannot store"):
-        pair(tmp_path, version="2.1").table.add_columns(pa.field("m", pa.map_(pa.string(), pa.int64())))
+        create_pair(tmp_path, version="2.1").table.add_columns(pa.field("m", pa.map_(pa.string(), pa.int64())))
 
 
 # Merge by key
 
 
-def test_merge(twins: Pair) -> None:
+def test_a_merge_equals_that_of_pylance(twins: SchemaChangePair) -> None:
     rows = pa.table(
         {"id": pa.array([6, 5, 1, 100, 0], pa.int64()), "z": list("efthx"), "y": pa.array([{"k": n} for n in range(5)])}
     )
@@ -188,7 +188,7 @@ def test_merge(twins: Pair) -> None:
     ],
     ids=["narrow", "far apart", "a null", "two", "doubles"],
 )
-def test_keys(twins: Pair, keys: dict[str, pa.Array], on: str | list[str]) -> None:
+def test_merge_keys(twins: SchemaChangePair, keys: dict[str, pa.Array], on: str | list[str]) -> None:
     rows = pa.table(keys)
     rows = rows.append_column("w", pa.array([f"w{n}" for n in range(rows.num_rows)]))
     found = twins.table.merge_columns(rows, on).table.to_table(["id", "w"]).to_pylist()
@@ -210,14 +210,16 @@ def test_keys(twins: Pair, keys: dict[str, pa.Array], on: str | list[str]) -> No
         ({"s": [{"x": 1, "y": ""}], "w": [1]}, "s", InvalidInput, "cannot be matched by column 's'"),
     ],
 )
-def test_merges_refused(tmp_path: Path, rows: dict[str, list[object]], on: str, error: type, message: str) -> None:
+def test_invalid_merges_are_rejected(
+    tmp_path: Path, rows: dict[str, list[object]], on: str, error: type, message: str
+) -> None:
     with pytest.raises(error, match=message):
-        pair(tmp_path).table.merge_columns(pa.table(rows), on)
+        create_pair(tmp_path).table.merge_columns(pa.table(rows), on)
 
 
-def test_a_mandatory_column_needs_a_partner_for_every_row(tmp_path: Path) -> None:
+def test_a_merge_of_a_mandatory_column_needs_a_value_for_every_row(tmp_path: Path) -> None:
     types = pa.schema([("id", pa.int64()), pa.field("w", pa.int64(), False)])
-    table = pair(tmp_path).table
+    table = create_pair(tmp_path).table
     with pytest.raises(SchemaMismatch, match="'w' is not nullable, but the data has 5 nulls"):
         table.merge_columns(pa.table({"id": range(5), "w": range(5)}, types), "id")
     after = table.merge_columns(pa.table({"id": range(10), "w": range(10)}, types), "id").table
@@ -225,7 +227,7 @@ def test_a_mandatory_column_needs_a_partner_for_every_row(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("spread", [1, 1000, 10**9], ids=["close", "apart", "far apart"])
-def test_both_ways_to_join_agree(spread: int) -> None:
+def test_both_join_strategies_agree(spread: int) -> None:
     random = np.random.default_rng(7)
     keys = random.permutation(5000)[:2000] * spread
     sought = pa.chunked_array([pa.array(random.integers(-100, 5100, 3000) * spread, mask=random.random(3000) < 0.1)])
@@ -246,7 +248,7 @@ def in_pieces(random: np.random.Generator, column: pa.Array) -> pa.ChunkedArray:
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.int16(), pa.timestamp("us", "UTC")], ids=str)
 @pytest.mark.parametrize("seed", range(40))
-def test_keys_are_found_in_a_table_however_it_is_ordered(seed: int, kind: pa.DataType) -> None:
+def test_keys_are_found_in_any_order_of_the_table(seed: int, kind: pa.DataType) -> None:
     """The column is sorted or not, has gaps, duplicates and nulls, and any chunks; the reference joins texts."""
     random = np.random.default_rng(seed)
     span = int(random.choice([30, 3000, 30_000]))
@@ -275,7 +277,7 @@ def test_keys_are_found_in_a_table_however_it_is_ordered(seed: int, kind: pa.Dat
     ]
 
 
-def test_the_largest_and_the_smallest_numbers_are_keys_like_others() -> None:
+def test_extreme_integers_are_valid_keys() -> None:
     extremes = IntegerKeys.of(pa.chunked_array([[2**63 - 1, -(2**63), None]]))
     assert extremes is not None
     ascending = pa.chunked_array([[-(2**63), *range(20), 2**63 - 1], [None], [2**63 - 1], []], pa.int64())
@@ -283,7 +285,7 @@ def test_the_largest_and_the_smallest_numbers_are_keys_like_others() -> None:
 
 
 @pytest.mark.parametrize("far", [7, 10**12], ids=["close", "far apart"])
-def test_whole_numbers_that_are_there_twice_are_left_to_who_names_them(far: int) -> None:
+def test_duplicate_integer_keys_are_reported(far: int) -> None:
     twice = pa.chunked_array([[5, far], [None, 5]])
     assert IntegerKeys.of(twice) is None
     with pytest.raises(InvalidInput, match=r"more than once \(1 of them\): k = 5"):
@@ -296,7 +298,7 @@ def test_whole_numbers_that_are_there_twice_are_left_to_who_names_them(far: int)
 # Encodings
 
 
-def test_encodings_asked_for_in_metadata_take_effect(tmp_path: Path) -> None:
+def test_encodings_in_field_metadata_take_effect(tmp_path: Path) -> None:
     """The requested compression applies to a column of the table and to an added one."""
     words = pa.array(["the same words again and again " * 20 + str(n) for n in range(5000)])
 
@@ -313,7 +315,7 @@ def test_encodings_asked_for_in_metadata_take_effect(tmp_path: Path) -> None:
     assert all(small * 4 < large for small, large in zip(packed, plain, strict=True))
 
 
-def test_encodings_set_later_take_effect_in_files_written_later(tmp_path: Path) -> None:
+def test_changed_encodings_apply_to_later_files(tmp_path: Path) -> None:
     rows = pa.table({"w": ["the same words again and again " * 20 + str(n) for n in range(5000)]})
     table = Table.create(str(tmp_path / "t"), rows, durable=False)
     table = table.set_field_metadata({"w": {"lance-encoding:compression": "none"}}).table.append(rows).table
@@ -322,7 +324,7 @@ def test_encodings_set_later_take_effect_in_files_written_later(tmp_path: Path) 
     assert packed * 4 < plain
 
 
-def test_what_a_function_raises_says_where(tmp_path: Path) -> None:
+def test_an_exception_in_a_function_names_its_fragment(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.table({"id": [1, 2]}), durable=False)
     table = table.append(pa.table({"id": [3, 0]})).table
 

@@ -37,7 +37,7 @@ def ids(table: Table) -> list[int]:
     return [number for number, _ in content(table)]
 
 
-def test_the_rows_that_match_go_and_the_others_come(table: Table) -> None:
+def test_an_overwrite_replaces_the_matching_rows(table: Table) -> None:
     done = table.overwrite(rows("b", 30, 40, 50), where=DAY_B)
     assert content(done.table) == [(1, "a"), (2, "a"), (7, None), (30, "b"), (40, "b"), (50, "b")]
     assert (done.version, done.operation, done.attempts) == (2, "Update", 1)
@@ -48,7 +48,7 @@ def test_the_rows_that_match_go_and_the_others_come(table: Table) -> None:
     assert isinstance(made_by.operation, Update)
 
 
-def test_of_an_empty_slice_and_with_no_rows(table: Table) -> None:
+def test_an_empty_slice_and_empty_rows(table: Table) -> None:
     filled = table.overwrite(rows("c", 9), where="day = 'c'").table
     assert ids(filled) == [1, 2, 3, 4, 5, 6, 7, 9]
     emptied = filled.overwrite(rows("b"), where=DAY_B)
@@ -59,7 +59,7 @@ def test_of_an_empty_slice_and_with_no_rows(table: Table) -> None:
     assert (ids(unchanged.table), unchanged.version) == ([1, 2, 7, 9], 4)
 
 
-def test_rows_come_as_a_stream_and_columns_by_name(table: Table) -> None:
+def test_a_stream_of_rows_is_matched_by_column_name(table: Table) -> None:
     table = table.add_columns(pa.field("note", pa.string())).table
     batches = (batch.select(["day", "id"]) for batch in rows("b", *range(100, 110)).to_batches(max_chunksize=3))
     done = table.overwrite(batches, where=DAY_B, max_rows_per_file=4)
@@ -68,7 +68,7 @@ def test_rows_come_as_a_stream_and_columns_by_name(table: Table) -> None:
     assert done.table.to_table()["note"].null_count == done.table.count_rows()
 
 
-def test_what_indices_and_pylance_make_of_it(table: Table) -> None:
+def test_indices_and_pylance_see_the_overwrite(table: Table) -> None:
     dataset = lance.dataset(table.uri)
     dataset.create_scalar_index("id", "BTREE")
     done = table.refresh().overwrite(rows("b", 3, 40), where=DAY_B).table
@@ -96,14 +96,14 @@ REFUSED: list[tuple[pa.Table, str, str]] = [
 
 
 @pytest.mark.parametrize(("data", "where", "message"), REFUSED, ids=[each[2][:25] for each in REFUSED])
-def test_what_is_refused(table: Table, data: pa.Table, where: str, message: str) -> None:
+def test_unsupported_input_is_rejected(table: Table, data: pa.Table, where: str, message: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         table.overwrite(data, where=where)
     assert message in str(refused.value)
     assert table.refresh().version == 1
 
 
-def test_what_else_is_refused(table: Table) -> None:
+def test_other_invalid_overwrites_are_rejected(table: Table) -> None:
     with pytest.raises(SchemaMismatch, match="other"):
         table.overwrite(pa.table({"day": ["b"], "other": [1]}), where=DAY_B)
     with pytest.raises(InvalidInput, match="call set_config"):
@@ -128,7 +128,7 @@ KINDS: dict[str, tuple[pa.DataType, Any, Any, str]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_many_types(tmp_path: Path, kind: str) -> None:
+def test_slices_by_columns_of_many_types(tmp_path: Path, kind: str) -> None:
     arrow, stays, goes, where = KINDS[kind]
     values = [__import__("decimal").Decimal(each) if kind == "decimal" else each for each in (stays, goes)]
 
@@ -168,7 +168,7 @@ MET: dict[str, tuple[Beside, list[int]]] = {
 
 
 @pytest.mark.parametrize("what", FOLLOWED)
-def test_who_writes_elsewhere_is_followed(table: Table, what: str) -> None:
+def test_writes_outside_the_slice_are_rebased_over(table: Table, what: str) -> None:
     FOLLOWED[what](table)
     done = table.overwrite(rows("b", 30), where=DAY_B, retries=1)
     assert (done.attempts, done.rebased_over) == (1, (2,))
@@ -177,7 +177,7 @@ def test_who_writes_elsewhere_is_followed(table: Table, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", MET)
-def test_who_writes_into_the_slice_is_met(table: Table, what: str) -> None:
+def test_writes_into_the_slice_are_conflicts(table: Table, what: str) -> None:
     beside, expected = MET[what]
     beside(table)
     data = [*Path(table.uri, "data").iterdir()]
@@ -192,14 +192,14 @@ def test_who_writes_into_the_slice_is_met(table: Table, what: str) -> None:
     )
 
 
-def test_two_first_fills_of_a_slice_leave_it_filled_once(table: Table) -> None:
+def test_two_concurrent_first_fills_of_a_slice_fill_it_once(table: Table) -> None:
     table.overwrite(rows("c", 8, 9), where="day = 'c'")
     done = table.overwrite(rows("c", 8, 9), where="day = 'c'")
     assert ids(done.table) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert done.rows_removed == 2
 
 
-def test_values_changed_in_place_are_looked_at(tmp_path: Path) -> None:
+def test_values_changed_in_place_are_replaced_too(tmp_path: Path) -> None:
     """An update that rewrites a column brings rows into the slice without moving any."""
     wide = pa.table({"id": range(50), "day": ["a"] * 50, "text": ["x" * 200] * 50})
     table = Table.create(str(tmp_path / "t"), wide, durable=False)
@@ -209,7 +209,7 @@ def test_values_changed_in_place_are_looked_at(tmp_path: Path) -> None:
     assert (done.table.to_table()["id"].to_pylist(), done.attempts) == ([99], 2)
 
 
-def test_who_is_planned_before_and_lands_after(table: Table) -> None:
+def test_changes_planned_before_the_overwrite(table: Table) -> None:
     """An append to the slice keeps its rows; an update of replaced rows is planned again."""
     table.overwrite(rows("b", 30), where=DAY_B)
     table.append(rows("b", 8))
@@ -219,7 +219,7 @@ def test_who_is_planned_before_and_lands_after(table: Table) -> None:
     assert done.attempts == 2
 
 
-def test_columns_that_changed_meanwhile(table: Table) -> None:
+def test_concurrently_changed_columns_are_a_conflict_for_a_stream(table: Table) -> None:
     def from_beside() -> Any:
         yield rows("b", 30).to_batches()[0]
         table.refresh().drop_columns(["id"])
@@ -233,7 +233,7 @@ def test_columns_that_changed_meanwhile(table: Table) -> None:
     assert table.refresh().count_rows(DAY_B) == 5
 
 
-def test_rows_in_memory_are_written_again_for_columns_that_changed(table: Table) -> None:
+def test_rows_in_memory_are_written_again_after_a_schema_change(table: Table) -> None:
     table.alter_column("id", rename="number")
     followed = table.overwrite(rows("b", 20), where=DAY_B)  # files know no names
     assert (followed.attempts, followed.table.count_rows("number = 20")) == (1, 1)
@@ -250,7 +250,7 @@ def test_rows_in_memory_are_written_again_for_columns_that_changed(table: Table)
     assert (ids(again.table), again.attempts) == ([1, 2, 40], 2)
 
 
-def test_an_intent_lands_once(table: Table) -> None:
+def test_an_intent_commits_once(table: Table) -> None:
     def do(**options: Any) -> Committed:
         return table.refresh().overwrite(rows("b", 30), where=DAY_B, intent="fill b", **options)
 

@@ -15,15 +15,23 @@ from lance_core.format import field_ids, naming
 from lance_core.format.fragment import TOMBSTONE
 from lance_core.format.operations import Merge
 from lance_core.format.transaction import Transaction
-from tests.lance_core.dml.schema_change_pair import ROWS, WITH_NULLS, Pair, altered, described, pair, stored
+from tests.lance_core.dml.schema_change_pair import (
+    ROWS,
+    WITH_NULLS,
+    SchemaChangePair,
+    alter_column,
+    create_pair,
+    describe_version,
+    file_layouts,
+)
 
 ADDED_FIELD = pa.field("s", pa.struct([("z", pa.int64())]))
 LIST_OF_POINTS = pa.list_(pa.struct([("x", pa.int32()), ("y", pa.string())]))
 
 
 @pytest.fixture(params=[False, True], ids=["addresses", "stable row ids"])
-def twins(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
-    return pair(tmp_path, WITH_NULLS, stable=request.param, deleted="id in (2, 7, 8, 9)", indexed="a")
+def twins(request: pytest.FixtureRequest, tmp_path: Path) -> SchemaChangePair:
+    return create_pair(tmp_path, WITH_NULLS, stable=request.param, deleted="id in (2, 7, 8, 9)", indexed="a")
 
 
 @pytest.mark.parametrize(
@@ -31,20 +39,20 @@ def twins(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
     [["id"], ["a"], ["s"], ["s.x"], ["s.x", "s.y"], ["s.x", "l.item.y"], ["l"], ["id", "id"], ["id", "s", "l"]],
     ids=",".join,
 )
-def test_drop(twins: Pair, columns: list[str]) -> None:
+def test_drop(twins: SchemaChangePair, columns: list[str]) -> None:
     twins.change(lambda table: table.drop_columns(columns), lambda dataset: dataset.drop_columns(columns))
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1"])
 def test_drop_a_field_of_a_struct_in_older_storage_versions(tmp_path: Path, version: str) -> None:
-    twins = pair(tmp_path, version=version)
+    twins = create_pair(tmp_path, version=version)
     twins.change(lambda table: table.drop_columns(["s.x"]), lambda dataset: dataset.drop_columns(["s.x"]))
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1"])
 def test_drop_a_field_in_lists_in_older_storage_versions(tmp_path: Path, version: str) -> None:
     """Pylance silently drops the whole column there; lance_core drops the field alone, and pylance reads the rest."""
-    twins = pair(tmp_path, version=version)
+    twins = create_pair(tmp_path, version=version)
     twins.dataset.drop_columns(["l.item.x"])
     assert "l" not in twins.dataset.schema.names
     after = twins.table.drop_columns(["l.item.x"]).table.to_table()
@@ -52,35 +60,35 @@ def test_drop_a_field_in_lists_in_older_storage_versions(tmp_path: Path, version
     assert lance.dataset(twins.ours).to_table() == after
 
 
-def test_files_that_hold_nothing_else_go_with_their_columns(twins: Pair) -> None:
+def test_files_without_live_columns_are_removed(twins: SchemaChangePair) -> None:
     for change in ({"b": "id"}, {"c": "id"}):
         twins.change(lambda table: table.add_columns(change), lambda dataset: dataset.add_columns(change))  # noqa: B023
     twins.change(lambda table: table.drop_columns(["b"]), lambda dataset: dataset.drop_columns(["b"]))
-    assert [len(files) for files in stored(twins.ours)] == [2, 2]
+    assert [len(files) for files in file_layouts(twins.ours)] == [2, 2]
 
 
 @pytest.mark.parametrize(
     ("name", "rename"), [("id", "ident"), ("a", "A"), ("s", "t"), ("s.x", "x.2"), ("l.item.x", "y2"), ("l", "x")]
 )
-def test_rename(twins: Pair, name: str, rename: str) -> None:
+def test_rename(twins: SchemaChangePair, name: str, rename: str) -> None:
     twins.change(
         lambda table: table.alter_column(name, rename=rename),
-        lambda dataset: altered(dataset, name, name=rename),
+        lambda dataset: alter_column(dataset, name, name=rename),
     )
 
 
-def test_names_that_change_places(twins: Pair) -> None:
+def test_swapped_names(twins: SchemaChangePair) -> None:
     """The fields have equal types, so the names in the data files are misleading afterwards."""
     for name, rename in (("s.x", "tmp"), ("s.y", "x"), ("s.tmp", "y")):
         twins.change(
             lambda table: table.alter_column(name, rename=rename),  # noqa: B023
-            lambda dataset: altered(dataset, name, name=rename),  # noqa: B023
+            lambda dataset: alter_column(dataset, name, name=rename),  # noqa: B023
         )
     assert twins.table.to_table(["s"])["s"].to_pylist()[1] == {"y": 1, "x": None}
 
 
-def test_a_field_added_again_under_its_old_name_is_another_field(tmp_path: Path) -> None:
-    twins = pair(tmp_path)
+def test_a_field_added_again_has_a_new_identity(tmp_path: Path) -> None:
+    twins = create_pair(tmp_path)
     again = pa.field("s", pa.struct([("x", pa.int64())]))
     twins.change(lambda table: table.drop_columns(["s.x"]), lambda dataset: dataset.drop_columns(["s.x"]))
     twins.change(lambda table: table.add_columns(again), lambda dataset: dataset.add_columns(again))
@@ -99,20 +107,25 @@ def test_a_field_added_again_under_its_old_name_is_another_field(tmp_path: Path)
 )
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
 def test_cast(tmp_path: Path, version: str, name: str, to: pa.DataType) -> None:
-    twins = pair(tmp_path, WITH_NULLS, version=version, deleted="id in (2, 7, 8, 9)", stable=version == "2.2")
+    twins = create_pair(tmp_path, WITH_NULLS, version=version, deleted="id in (2, 7, 8, 9)", stable=version == "2.2")
     twins.change(
         lambda table: table.alter_column(name, type=to),
-        lambda dataset: altered(dataset, name, data_type=to),
+        lambda dataset: alter_column(dataset, name, data_type=to),
     )
 
 
 def test_casts_that_pylance_does_not_offer(tmp_path: Path) -> None:
-    table = pair(tmp_path).table.alter_column("id", type=pa.string()).table.alter_column("a", type=pa.float64()).table
+    table = (
+        create_pair(tmp_path)
+        .table.alter_column("id", type=pa.string())
+        .table.alter_column("a", type=pa.float64())
+        .table
+    )
     assert table.to_table(["id", "a"]).to_pylist()[:2] == [{"id": "0", "a": None}, {"id": "1", "a": 1.0}]
     assert lance.dataset(table.uri).to_table() == table.to_table()
 
 
-def test_fields_that_are_spread_are_read_one_by_one(twins: Pair) -> None:
+def test_fields_of_a_struct_in_several_files_are_read_singly(twins: SchemaChangePair) -> None:
     table = twins.table.alter_column("s.x", type=pa.int32()).table.add_columns(ADDED_FIELD).table
     theirs = lance.dataset(table.uri)
     for columns in (["s.x"], ["s.y", "id"], ["s.z"], ["s"]):
@@ -121,17 +134,17 @@ def test_fields_that_are_spread_are_read_one_by_one(twins: Pair) -> None:
     assert table.to_table(filter="s.x > 3 and s.z is null") == theirs.to_table(filter="s.x > 3 and s.z is null")
 
 
-def test_cast_with_a_new_name_and_again(twins: Pair) -> None:
+def test_repeated_casts_with_renames(twins: SchemaChangePair) -> None:
     """The file of the first cast stores no live column any more and is removed from the fragment."""
     for name, rename, to in (("id", "ident", pa.int32()), ("ident", "id", pa.int16()), ("s.x", "z", pa.int8())):
         twins.change(
             lambda table: table.alter_column(name, rename=rename, type=to, nullable=True),  # noqa: B023
-            lambda dataset: altered(dataset, name, name=rename, data_type=to, nullable=True),  # noqa: B023
+            lambda dataset: alter_column(dataset, name, name=rename, data_type=to, nullable=True),  # noqa: B023
         )
-    assert [len(files) for files in stored(twins.ours)] == [3, 3]
+    assert [len(files) for files in file_layouts(twins.ours)] == [3, 3]
 
 
-def test_cast_whole_structs_and_lists(twins: Pair) -> None:
+def test_structs_and_lists_are_cast_as_a_whole(twins: SchemaChangePair) -> None:
     table = twins.table.alter_column("l", type=LIST_OF_POINTS).table
     table = table.alter_column("s", rename="t", type=LIST_OF_POINTS.value_type).table
     expected = WITH_NULLS.filter(pa.compute.invert(pa.compute.is_in(WITH_NULLS["id"], pa.array([2, 7, 8, 9]))))
@@ -142,49 +155,49 @@ def test_cast_whole_structs_and_lists(twins: Pair) -> None:
     assert lance.dataset(table.uri).to_table() == table.to_table()
 
 
-def test_cast_within_a_struct_of_20_takes_the_struct_along(tmp_path: Path) -> None:
+def test_a_cast_within_a_struct_of_version_2_0_rewrites_the_struct(tmp_path: Path) -> None:
     """In 2.0 a struct is a column too. Pylance moves the child alone and can then no longer read the table."""
-    twins = pair(tmp_path, version="2.0")
-    altered(twins.dataset, "s.x", data_type=pa.int32())
-    assert stored(twins.theirs)[0] == [([0, 1, -2, 3, 4, *range(5, 9)], [*range(9)]), ([2, 9], [0, 1])]
+    twins = create_pair(tmp_path, version="2.0")
+    alter_column(twins.dataset, "s.x", data_type=pa.int32())
+    assert file_layouts(twins.theirs)[0] == [([0, 1, -2, 3, 4, *range(5, 9)], [*range(9)]), ([2, 9], [0, 1])]
     with pytest.raises(pa.ArrowInvalid, match="projection supplied fewer column indices"):
         lance.dataset(twins.theirs).to_table()
     table = twins.table.alter_column("s.x", type=pa.int32()).table
-    assert stored(twins.ours)[0] == [([0, 1, -2, 3, -2, *range(5, 9)], [*range(9)]), ([2, 9, 4], [0, 1, 2])]
+    assert file_layouts(twins.ours)[0] == [([0, 1, -2, 3, -2, *range(5, 9)], [*range(9)]), ([2, 9, 4], [0, 1, 2])]
     assert lance.dataset(table.uri).to_table() == table.to_table() == Table.open(twins.theirs).to_table()
     assert table.to_table(["s"])["s"].to_pylist() == ROWS["s"].to_pylist()
 
 
-def test_nullability(twins: Pair) -> None:
+def test_nullability(twins: SchemaChangePair) -> None:
     for name, nullable in (("id", False), ("id", True)):
         twins.change(
             lambda table: table.alter_column(name, nullable=nullable),  # noqa: B023
-            lambda dataset: altered(dataset, name, nullable=nullable),  # noqa: B023
+            lambda dataset: alter_column(dataset, name, nullable=nullable),  # noqa: B023
         )
     for name in ("a", "s", "s.x"):  # the children of a null struct are null
         with pytest.raises(InvalidInput, match=f"column '{name}' contains nulls"):
             twins.table.alter_column(name, nullable=False)
         with pytest.raises(OSError, match="contains NULL values"):
-            altered(twins.dataset, name, nullable=False)
+            alter_column(twins.dataset, name, nullable=False)
 
 
-def test_nulls_of_deleted_rows_are_in_nobodys_way(twins: Pair) -> None:
+def test_nulls_of_deleted_rows_do_not_prevent_a_mandatory_column(twins: SchemaChangePair) -> None:
     for uri in (twins.ours, twins.theirs):
         lance.dataset(uri).delete("a is null")
     twins.change(
         lambda table: table.alter_column("a", nullable=False),
-        lambda dataset: altered(dataset, "a", nullable=False),
+        lambda dataset: alter_column(dataset, "a", nullable=False),
     )
 
 
-def test_tightened_and_cast_at_once(tmp_path: Path) -> None:
+def test_a_column_is_cast_and_made_mandatory_at_once(tmp_path: Path) -> None:
     """Pylance needs two steps; here the rows that are checked for nulls are the ones that are cast."""
-    table = pair(tmp_path).table.alter_column("id", type=pa.int32(), nullable=False).table
+    table = create_pair(tmp_path).table.alter_column("id", type=pa.int32(), nullable=False).table
     assert table.schema.field("id") == lance.dataset(table.uri).schema.field("id") == pa.field("id", pa.int32(), False)
     assert lance.dataset(table.uri).to_table() == table.to_table()
 
 
-def test_reorder(twins: Pair) -> None:
+def test_reorder(twins: SchemaChangePair) -> None:
     table = twins.table.reorder_columns(["l", "s", "a", "id"]).table
     assert table.to_table() == lance.dataset(table.uri).to_table()
     assert table.to_table() == twins.dataset.to_table(columns=["l", "s", "a", "id"])
@@ -216,21 +229,21 @@ def test_reorder(twins: Pair) -> None:
         (lambda t: t.alter_column("id", type=pa.map_(pa.int8(), pa.int8(), True)), r"a map with sorted keys"),
     ],
 )
-def test_refused(tmp_path: Path, verb: object, message: str) -> None:
-    table = pair(tmp_path, indexed="a").table
+def test_invalid_arguments_are_rejected(tmp_path: Path, verb: object, message: str) -> None:
+    table = create_pair(tmp_path, indexed="a").table
     with pytest.raises(InvalidInput, match=message):
         verb(table)  # type: ignore[operator]
     assert table.refresh().version == table.version
 
 
 def test_a_cast_loses_nothing(tmp_path: Path) -> None:
-    table = pair(tmp_path).table.add_columns({"big": "id + 1000"}).table
+    table = create_pair(tmp_path).table.add_columns({"big": "id + 1000"}).table
     with pytest.raises(SchemaMismatch, match=r"column 'big' cannot become int8.*1000"):
         table.alter_column("big", type=pa.int8())
 
 
 @pytest.mark.parametrize("whole", ["m", "p", "f"])
-def test_parts_of_what_is_stored_as_one_stay(tmp_path: Path, whole: str) -> None:
+def test_parts_of_maps_packed_structs_and_fixed_lists_cannot_change(tmp_path: Path, whole: str) -> None:
     packed = pa.field("p", pa.struct([("x", pa.int64())]), metadata={"lance-encoding:packed": "true"})
     kinds = {"m": pa.field("m", pa.map_(pa.string(), pa.int64())), "p": packed}
     kinds["f"] = pa.field("f", pa.list_(pa.struct([("x", pa.int64())]), 2))
@@ -244,24 +257,27 @@ def test_parts_of_what_is_stored_as_one_stay(tmp_path: Path, whole: str) -> None
 # Traps (the numbers are those of the format notes)
 
 
-def test_trap_7_parents_are_in_files_of_20_alone(tmp_path: Path) -> None:
-    fields = {version: stored(pair(tmp_path / version, version=version).ours)[0][0][0] for version in ("2.0", "2.2")}
+def test_trap_7_only_files_of_2_0_store_parents(tmp_path: Path) -> None:
+    fields = {
+        version: file_layouts(create_pair(tmp_path / version, version=version).ours)[0][0][0]
+        for version in ("2.0", "2.2")
+    }
     assert fields == {"2.0": [*range(9)], "2.2": [0, 1, 3, 4, 7, 8]}
 
 
-def test_trap_8_files_list_fields_in_their_own_order_and_dropped_ones_too(tmp_path: Path) -> None:
-    twins = pair(tmp_path)
+def test_trap_8_files_list_fields_in_their_own_order_with_dropped_ones(tmp_path: Path) -> None:
+    twins = create_pair(tmp_path)
     rows = ROWS.select(["l", "id"])
     for uri in (twins.ours, twins.theirs):
         lance.write_dataset(rows, uri, mode="append")
     twins.change(lambda table: table.drop_columns(["l.item.y"]), lambda dataset: dataset.drop_columns(["l.item.y"]))
-    assert stored(twins.ours)[-1] == [([7, 8, 0], [0, 1, 2])]
+    assert file_layouts(twins.ours)[-1] == [([7, 8, 0], [0, 1, 2])]
 
 
-def test_trap_9_an_id_is_given_out_once(tmp_path: Path) -> None:
+def test_trap_9_a_field_id_is_assigned_once(tmp_path: Path) -> None:
     """If a dropped column was alone in its file, the manifest no longer has its id, and pylance assigns it again. An
     append that pylance prepared before the drop then fills the new column with the old values."""
-    twins = pair(tmp_path)
+    twins = create_pair(tmp_path)
     for uri in (twins.ours, twins.theirs):
         lance.dataset(uri).add_columns({"b": "id"})
     stale = lance.fragment.write_fragments(
@@ -282,8 +298,8 @@ def test_trap_9_an_id_is_given_out_once(tmp_path: Path) -> None:
     assert Table.open(twins.ours).config[field_ids.FIELD_ID_MAX_KEY] == "9"
 
 
-def test_trap_9_the_note_outlasts_other_writers_and_replaced_config(tmp_path: Path) -> None:
-    table = pair(tmp_path).table.add_columns({"b": "id"}).table.drop_columns(["b"]).table
+def test_trap_9_the_highest_field_id_survives_other_writers(tmp_path: Path) -> None:
+    table = create_pair(tmp_path).table.add_columns({"b": "id"}).table.drop_columns(["b"]).table
     lance.dataset(table.uri).update_config({"x": "y"})
     lance.dataset(table.uri).optimize.compact_files()
     table = table.refresh().set_config({"z": "1"}, replace=True).table
@@ -291,9 +307,9 @@ def test_trap_9_the_note_outlasts_other_writers_and_replaced_config(tmp_path: Pa
     assert table.add_columns(pa.field("c", pa.int8())).table.manifest.schema.field("c").id == 10
 
 
-def test_trap_9_our_own_stale_append_leaves_out_what_was_dropped(tmp_path: Path) -> None:
+def test_trap_9_a_stale_append_tombstones_dropped_columns(tmp_path: Path) -> None:
     """The append tombstones the dropped column, so that no later column can take its values."""
-    table = pair(tmp_path).table.add_columns({"b": "id"}).table
+    table = create_pair(tmp_path).table.add_columns({"b": "id"}).table
     table.drop_columns(["b"])
     after = table.append(ROWS.append_column("b", ROWS["id"])).table
     assert after.fragments[-1].files[0].field_ids[-1] == TOMBSTONE
@@ -303,9 +319,9 @@ def test_trap_9_our_own_stale_append_leaves_out_what_was_dropped(tmp_path: Path)
     assert Table.open(after.uri).to_table(["c"])["c"].null_count == 20
 
 
-def test_trap_9_our_own_stale_append_looks_again_where_the_number_was_used_again(tmp_path: Path) -> None:
+def test_trap_9_a_stale_append_conflicts_with_a_reused_field_id(tmp_path: Path) -> None:
     """Pylance assigns the id of the dropped column to the next one."""
-    table = pair(tmp_path).table.add_columns({"b": "id"}).table
+    table = create_pair(tmp_path).table.add_columns({"b": "id"}).table
     dataset = lance.dataset(table.uri)
     dataset.drop_columns(["b"])
     dataset.add_columns({"c": "-id"})
@@ -314,15 +330,15 @@ def test_trap_9_our_own_stale_append_looks_again_where_the_number_was_used_again
         table.append(ROWS.append_column("b", ROWS["id"]))
 
 
-def test_trap_19_no_versions_noted_means_version_1(tmp_path: Path) -> None:
-    twins = pair(tmp_path, stable=True)
+def test_trap_19_missing_row_versions_mean_version_1(tmp_path: Path) -> None:
+    twins = create_pair(tmp_path, stable=True)
     twins.change(lambda table: table.add_columns({"b": "1"}), lambda dataset: dataset.add_columns({"b": "1"}))
     lineage = ["_row_created_at_version", "_row_last_updated_at_version"]
     assert twins.table.at(1).to_table(lineage).to_pylist() == [dict.fromkeys(lineage, 1)] * 10
 
 
 def test_trap_20_new_values_change_every_row_and_new_nulls_none(tmp_path: Path) -> None:
-    twins = pair(tmp_path, stable=True)
+    twins = create_pair(tmp_path, stable=True)
     for columns, version in ((pa.field("n", pa.int8()), 1), ({"b": "id"}, 3)):
         twins.change(
             lambda table: table.add_columns(columns),  # noqa: B023
@@ -332,10 +348,10 @@ def test_trap_20_new_values_change_every_row_and_new_nulls_none(tmp_path: Path) 
         assert [set(column.to_pylist()) for column in changed.columns] == [{1}, {version}]
 
 
-def test_trap_23_appends_stand_beside_what_keeps_nullability(tmp_path: Path) -> None:
+def test_trap_23_appends_are_compatible_with_new_nullable_columns(tmp_path: Path) -> None:
     """Pylance commits an append that it planned before the new column, which is compatible only with a nullable one."""
     for name, sql, stands in (("nullable", "nullif(id, 3)", True), ("mandatory", "1", False)):
-        twins = pair(tmp_path / name)
+        twins = create_pair(tmp_path / name)
         stale = lance.fragment.write_fragments(ROWS, twins.ours)
         version = lance.dataset(twins.ours).version
         table = twins.table.add_columns({"b": sql}).table
@@ -347,9 +363,9 @@ def test_trap_23_appends_stand_beside_what_keeps_nullability(tmp_path: Path) -> 
                 lance.LanceDataset.commit(table.uri, lance.LanceOperation.Append(stale), read_version=version)
 
 
-def test_trap_32_what_is_zero_is_not_on_the_wire(tmp_path: Path) -> None:
+def test_trap_32_zeros_are_omitted_in_protobuf(tmp_path: Path) -> None:
     """A Merge lists fragment 0 and field 0, and both are decoded although protobuf omits zeros."""
-    twins = pair(tmp_path)
+    twins = create_pair(tmp_path)
     merge = twins.table.add_columns({"b": "id"}).table.transaction()
     assert merge is not None
     decoded = Transaction.decode(merge.encode(), path="t")
@@ -358,8 +374,8 @@ def test_trap_32_what_is_zero_is_not_on_the_wire(tmp_path: Path) -> None:
     assert [field.id for field in decoded.operation.schema.fields] == [0, 1, 2, 5, 9]
 
 
-def test_trap_34_schema_metadata_outlasts_a_merge_that_does_not_carry_it(tmp_path: Path) -> None:
-    twins = pair(tmp_path, ROWS.replace_schema_metadata({"about": "this"}))
+def test_trap_34_schema_metadata_survives_a_merge_without_it(tmp_path: Path) -> None:
+    twins = create_pair(tmp_path, ROWS.replace_schema_metadata({"about": "this"}))
     twins.change(lambda table: table.add_columns({"b": "id"}), lambda dataset: dataset.add_columns({"b": "id"}))
     theirs = Table.open(twins.theirs)
     transaction = theirs.transaction()
@@ -369,8 +385,8 @@ def test_trap_34_schema_metadata_outlasts_a_merge_that_does_not_carry_it(tmp_pat
     assert theirs.schema.metadata == twins.table.schema.metadata == {b"about": b"this"}
 
 
-def test_trap_35_names_of_files_half_written_are_not_versions(tmp_path: Path) -> None:
-    twins = pair(tmp_path)
+def test_trap_35_partial_files_are_not_versions(tmp_path: Path) -> None:
+    twins = create_pair(tmp_path)
     place = Path(twins.ours, "_versions")
     manifest = next(place.glob("*.manifest"))
     for name in (f"{manifest.name}#1", ".tmpAbCdEf", f"{manifest.name}-{uuid.uuid4()}", "1.manifest.tmp"):
@@ -380,14 +396,14 @@ def test_trap_35_names_of_files_half_written_are_not_versions(tmp_path: Path) ->
     twins.change(lambda table: table.add_columns({"b": "id"}), lambda dataset: dataset.add_columns({"b": "id"}))
 
 
-def test_trap_36_an_index_on_a_column_that_is_gone(tmp_path: Path) -> None:
+def test_trap_36_an_index_on_a_dropped_column(tmp_path: Path) -> None:
     """The index was committed after the drop. Its field does not exist; the next schema change removes the index."""
-    twins = pair(tmp_path)
+    twins = create_pair(tmp_path)
     for uri in (twins.ours, twins.theirs):
         before, after = lance.dataset(uri), lance.dataset(uri)
         after.drop_columns(["a"])
         before.create_scalar_index("a", "BTREE")
-    assert described(twins.ours)["indices"] == described(twins.theirs)["indices"] != []
+    assert describe_version(twins.ours)["indices"] == describe_version(twins.theirs)["indices"] != []
     assert Table.open(twins.ours).to_table(filter="id > 3").num_rows == 6
     twins.change(lambda table: table.add_columns({"b": "id"}), lambda dataset: dataset.add_columns({"b": "id"}))
-    assert described(twins.ours)["indices"] == []
+    assert describe_version(twins.ours)["indices"] == []

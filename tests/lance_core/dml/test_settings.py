@@ -10,12 +10,12 @@ import pytest
 from lance_core import InvalidInput, Table
 from lance_core.table.base import Committed
 from lance_core.format.config_keys import TABLE_ID
-from tests.lance_core.dml.schema_change_pair import Pair, altered, pair
+from tests.lance_core.dml.schema_change_pair import SchemaChangePair, alter_column, create_pair
 
 
 @pytest.fixture
-def twins(tmp_path: Path) -> Pair:
-    return pair(tmp_path, indexed="a", deleted="id = 3")
+def twins(tmp_path: Path) -> SchemaChangePair:
+    return create_pair(tmp_path, indexed="a", deleted="id = 3")
 
 
 STEPS: list[tuple[dict[str, str | None], bool]] = [
@@ -35,7 +35,7 @@ STEPS: list[tuple[dict[str, str | None], bool]] = [
     ],
     ids=["config", "table", "schema"],
 )
-def test_maps(twins: Pair, ours: Callable[..., Committed], theirs: Callable[..., object]) -> None:
+def test_metadata_maps(twins: SchemaChangePair, ours: Callable[..., Committed], theirs: Callable[..., object]) -> None:
     for values, replace in STEPS:
         twins.change(
             lambda table: ours(table, values, replace=replace),  # noqa: B023
@@ -45,7 +45,7 @@ def test_maps(twins: Pair, ours: Callable[..., Committed], theirs: Callable[...,
     assert not twins.table.metadata
 
 
-def test_fields(twins: Pair) -> None:
+def test_fields(twins: SchemaChangePair) -> None:
     for values, replace in STEPS:
         columns: dict[str, dict[str, str | None]] = {"id": values, "s.x": values, "l.item.y": {"only": "this"}}
         twins.change(
@@ -54,7 +54,7 @@ def test_fields(twins: Pair) -> None:
         )
 
 
-def test_what_the_library_needs_outlasts_a_replacement(tmp_path: Path) -> None:
+def test_reserved_config_survives_a_replacement(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.schema([("id", pa.int64())]), config={"a": "1"}, durable=False)
     after = table.set_config({"b": "2"}, replace=True, properties={"why": "asked"}).table
     assert dict(after.config) == {"b": "2", TABLE_ID: table.id}
@@ -73,17 +73,17 @@ def test_what_the_library_needs_outlasts_a_replacement(tmp_path: Path) -> None:
         (lambda t: t.set_field_metadata({"s.xx": {"a": "b"}}), r"there is no column 's\.xx'; did you mean 's\.x'"),
     ],
 )
-def test_refused(twins: Pair, verb: Callable[[Table], object], message: str) -> None:
+def test_invalid_arguments_are_rejected(twins: SchemaChangePair, verb: Callable[[Table], object], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         verb(twins.table)
     assert twins.table.version == twins.dataset.version
 
 
-def test_a_primary_key_is_set_once(twins: Pair) -> None:
+def test_a_primary_key_is_set_once(twins: SchemaChangePair) -> None:
     key = "lance-schema:unenforced-primary-key"
     twins.change(
         lambda table: table.alter_column("id", nullable=False),
-        lambda dataset: altered(dataset, "id", nullable=False),
+        lambda dataset: alter_column(dataset, "id", nullable=False),
     )
     twins.change(
         lambda table: table.set_field_metadata({"id": {key: "true"}}),

@@ -9,7 +9,7 @@ import pytest
 from lance_core import InvalidInput, Table
 from lance_core.errors import SchemaMismatch
 from lance_core.format.operations import Update, UpdateMode
-from tests.lance_core.dml.paired_tables import Twins, twins
+from tests.lance_core.dml.paired_tables import PairedTables, create_paired_tables
 
 ROWS = pa.table({"id": range(10), "v": [10 * n for n in range(10)], "w": [f"w{n}" for n in range(9)] + [None]})
 MOVES, IN_PLACE = UpdateMode.REWRITE_ROWS, UpdateMode.REWRITE_COLUMNS
@@ -23,7 +23,7 @@ def operation_of(table: Table) -> Update:
     return made_by.operation
 
 
-def check(pair: Twins, values: dict[str, str], where: str | None) -> Update:
+def check(pair: PairedTables, values: dict[str, str], where: str | None) -> Update:
     pair.dataset.update(values, where=where)
     committed = pair.table.update(values, where)
     assert (committed.rows_added, committed.rows_removed) == (0, 0)
@@ -50,14 +50,14 @@ def check(pair: Twins, values: dict[str, str], where: str | None) -> Update:
 def test_the_same_rows_as_pylance(
     tmp_path: Path, stable: bool, values: dict[str, str], where: str | None, indexed: tuple[str, ...], deleted: str
 ) -> None:
-    pair = twins(tmp_path, ROWS, stable=stable, indexed=indexed, deleted=deleted)
+    pair = create_paired_tables(tmp_path, ROWS, stable=stable, indexed=indexed, deleted=deleted)
     check(pair, values, where)
     assert pair.table.version == pair.dataset.version
 
 
 @BOTH
 def test_updates_follow_updates_of_both_writers(tmp_path: Path, stable: bool) -> None:
-    pair = twins(tmp_path, ROWS, stable=stable, indexed=("v", "w"))
+    pair = create_paired_tables(tmp_path, ROWS, stable=stable, indexed=("v", "w"))
     for where in ("id in (1, 5)", None, "id = 1", "v > 30"):
         check(pair, {"v": "v + 1"}, where)
         check(pair, {"w": "concat(w, 'x')"}, where)
@@ -67,8 +67,8 @@ def test_updates_follow_updates_of_both_writers(tmp_path: Path, stable: bool) ->
 
 
 @BOTH
-def test_moved_rows_as_pylance_writes_them(tmp_path: Path, stable: bool) -> None:
-    pair = twins(tmp_path, ROWS, stable=stable, indexed=("w",))
+def test_moved_rows_equal_those_of_pylance(tmp_path: Path, stable: bool) -> None:
+    pair = create_paired_tables(tmp_path, ROWS, stable=stable, indexed=("w",))
     ours = check(pair, {"w": "'x'"}, "id in (1, 5, 8, 9)")
     theirs = operation_of(Table.open(pair.theirs))
     assert ours.mode is theirs.mode is MOVES
@@ -82,8 +82,8 @@ def test_moved_rows_as_pylance_writes_them(tmp_path: Path, stable: bool) -> None
 
 
 @BOTH
-def test_columns_rewritten_where_they_are(tmp_path: Path, stable: bool) -> None:
-    pair = twins(tmp_path, ROWS, stable=stable, deleted="id = 0")
+def test_columns_are_rewritten_in_place(tmp_path: Path, stable: bool) -> None:
+    pair = create_paired_tables(tmp_path, ROWS, stable=stable, deleted="id = 0")
     addresses = pair.table.to_table(["id", "_rowaddr"])
     ours = check(pair, {"v": "-v"}, "id < 9")
     assert ours.mode is IN_PLACE
@@ -95,22 +95,22 @@ def test_columns_rewritten_where_they_are(tmp_path: Path, stable: bool) -> None:
     assert [[file.field_ids for file in each.files] for each in again.updated] == [[(0, -2, 2), (1,)]] * 3
 
 
-def test_expressions_see_the_row_as_it_was(tmp_path: Path) -> None:
+def test_expressions_read_the_old_values(tmp_path: Path) -> None:
     """Pylance computes the columns one after the other in an order that varies, so there is no comparison here."""
     table = Table.create(str(tmp_path / "t"), ROWS, durable=False)
     after = table.update({"v": "id", "id": "v"}, "id in (3, 4)").table
     assert after.to_table(["id", "v"], "v < 5 and id > 0").to_pylist() == [{"id": 30, "v": 3}, {"id": 40, "v": 4}]
 
 
-def test_with_few_rows_of_many_they_move(tmp_path: Path) -> None:
+def test_few_changed_rows_are_moved(tmp_path: Path) -> None:
     Table.create(str(tmp_path / "t"), pa.table({"id": range(1000), "v": range(1000)}), durable=False)
     table = Table.open(str(tmp_path / "t"), durable=False)
     assert operation_of(table.update({"v": "0"}, "id < 400").table).mode is MOVES
     assert operation_of(table.refresh().update({"v": "0"}, "id >= 400").table).mode is IN_PLACE
 
 
-def test_limits_split_what_moves(tmp_path: Path) -> None:
-    pair = twins(tmp_path, ROWS, stable=True, indexed=("w",))
+def test_file_limits_split_moved_rows(tmp_path: Path) -> None:
+    pair = create_paired_tables(tmp_path, ROWS, stable=True, indexed=("w",))
     pair.dataset.update({"w": "'x'"}, where="id in (1, 5, 9)")
     after = pair.table.update({"w": "'x'"}, "id in (1, 5, 9)", max_rows_per_file=2)
     assert [each.physical_rows for each in operation_of(after.table).new] == [2, 1]
@@ -130,7 +130,7 @@ def test_limits_split_what_moves(tmp_path: Path) -> None:
         ({"v": "[1]"}, None, "the SQL of column 'v'"),
     ],
 )
-def test_what_makes_no_sense_changes_nothing(
+def test_invalid_arguments_change_nothing(
     tmp_path: Path, values: dict[str, str], where: str | None, message: str
 ) -> None:
     schema = pa.schema(
@@ -148,7 +148,7 @@ def test_what_makes_no_sense_changes_nothing(
     assert table.refresh().version == 1
 
 
-def test_a_null_where_none_may_be_is_named(tmp_path: Path) -> None:
+def test_a_null_in_a_mandatory_column_is_reported(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), False)])
     table = Table.create(str(tmp_path / "t"), pa.table({"id": [1, 2]}, schema=schema), durable=False)
     with pytest.raises(SchemaMismatch) as caught:

@@ -20,7 +20,7 @@ from lance_core.format.row_versions import RowVersions
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_latest
-from tests.lance_core.dml.paired_tables import Twins, twins
+from tests.lance_core.dml.paired_tables import PairedTables, create_paired_tables
 
 ROWS = pa.table({"id": range(10), "v": [10 * n for n in range(10)], "w": [f"w{n}" for n in range(9)] + [None]})
 WHOLE = pa.table({"w": ["n", "a", "b", None], "id": [19, 2, 5, 1], "v": [900, 200, 500, 100]})  # another order
@@ -58,7 +58,7 @@ def operation_of(committed: Committed) -> Update:
     return made_by.operation
 
 
-def check(pair: Twins, data: pa.Table, options: Options, on: str | list[str] = "id") -> Committed:
+def check(pair: PairedTables, data: pa.Table, options: Options, on: str | list[str] = "id") -> Committed:
     before = pair.table.count_rows()
     counts = by_pylance(pair.dataset, data, on, options)
     committed = pair.table.upsert(data, on, **options)
@@ -103,12 +103,12 @@ def check(pair: Twins, data: pa.Table, options: Options, on: str | list[str] = "
 def test_the_same_rows_as_pylance(
     tmp_path: Path, stable: bool, indexed: tuple[str, ...], deleted: str, data: pa.Table, options: Options
 ) -> None:
-    check(twins(tmp_path, ROWS, stable=stable, indexed=indexed, deleted=deleted), data, options)
+    check(create_paired_tables(tmp_path, ROWS, stable=stable, indexed=indexed, deleted=deleted), data, options)
 
 
 @BOTH
 def test_upserts_follow_upserts_of_both_writers(tmp_path: Path, stable: bool) -> None:
-    pair = twins(tmp_path, ROWS, stable=stable, indexed=("id", "v"))
+    pair = create_paired_tables(tmp_path, ROWS, stable=stable, indexed=("id", "v"))
     for turn in range(3):
         check(pair, PARTIAL, UPDATE_AND_INSERT)
         check(pair, pa.table({"id": [3, 30 + turn], "v": [turn, turn], "w": ["t", "t"]}), UPDATE_AND_INSERT)
@@ -119,8 +119,8 @@ def test_upserts_follow_upserts_of_both_writers(tmp_path: Path, stable: bool) ->
 
 
 @BOTH
-def test_moved_rows_as_pylance_writes_them(tmp_path: Path, stable: bool) -> None:
-    pair = twins(tmp_path, ROWS, stable=stable)
+def test_moved_rows_equal_those_of_pylance(tmp_path: Path, stable: bool) -> None:
+    pair = create_paired_tables(tmp_path, ROWS, stable=stable)
     ours = operation_of(check(pair, WHOLE, UPDATE_AND_INSERT))
     made_by = Table.open(pair.theirs).transaction()
     assert made_by is not None
@@ -136,9 +136,9 @@ def test_moved_rows_as_pylance_writes_them(tmp_path: Path, stable: bool) -> None
 
 
 @BOTH
-def test_columns_rewritten_as_pylance_writes_them(tmp_path: Path, stable: bool) -> None:
+def test_rewritten_columns_equal_those_of_pylance(tmp_path: Path, stable: bool) -> None:
     """With an index on the key pylance rewrites columns in place, as lance_core does whenever that costs less."""
-    pair = twins(tmp_path, ROWS, stable=stable, indexed=("id",))
+    pair = create_paired_tables(tmp_path, ROWS, stable=stable, indexed=("id",))
     ours = operation_of(check(pair, PARTIAL, UPDATE_AND_INSERT))
     made_by = Table.open(pair.theirs).transaction()
     assert made_by is not None
@@ -180,11 +180,11 @@ def offsets(operation: Update) -> dict[int, list[int]]:
     ],
     ids=str,
 )
-def test_what_counts_as_the_same_key(tmp_path: Path, arrow: pa.DataType, table: list, data: list) -> None:
+def test_equality_of_keys(tmp_path: Path, arrow: pa.DataType, table: list, data: list) -> None:
     """A null matches no key, all NaNs are one key, and so are both zeros."""
     rows = pa.table({"k": pa.array(table, arrow), "id": range(len(table))})
     brought = pa.table({"k": pa.array(data, arrow), "id": range(100, 100 + len(data))})
-    check(twins(tmp_path, rows, stable=False), brought, UPDATE_AND_INSERT, "k")
+    check(create_paired_tables(tmp_path, rows, stable=False), brought, UPDATE_AND_INSERT, "k")
 
 
 def test_more_types_of_keys(tmp_path: Path) -> None:
@@ -211,12 +211,12 @@ def test_several_key_columns(tmp_path: Path, on: list[str]) -> None:
             "id": range(10, 17),
         }
     )
-    check(twins(tmp_path, rows, stable=True), data, UPDATE_AND_INSERT, on)
+    check(create_paired_tables(tmp_path, rows, stable=True), data, UPDATE_AND_INSERT, on)
 
 
-def test_one_row_for_several_of_the_table(tmp_path: Path) -> None:
+def test_a_source_row_updates_several_table_rows(tmp_path: Path) -> None:
     rows = pa.table({"k": [1, 1, 2, 1, 1], "id": range(5), "v": range(5)})
-    check(twins(tmp_path, rows, stable=True), pa.table({"k": [1, 3], "v": [9, 9]}), UPDATE, "k")
+    check(create_paired_tables(tmp_path, rows, stable=True), pa.table({"k": [1, 3], "v": [9, 9]}), UPDATE, "k")
 
 
 def test_many_fragments_and_a_large_source(tmp_path: Path) -> None:
@@ -253,13 +253,13 @@ KEYED: list[tuple[list[pa.Field], list[str], list[dict]]] = [
 
 
 @pytest.mark.parametrize(("fields", "on", "data"), KEYED)
-def test_inserted_keys_are_told_as_pylance_tells_them(
+def test_inserted_keys_are_recorded_as_by_pylance(
     tmp_path: Path, fields: list[pa.Field], on: list[str], data: list[dict]
 ) -> None:
     schema = pa.schema([*fields, ("v", pa.int64())])
     rows = pa.Table.from_pylist([{**data[0], "v": 1}], schema)
     brought = pa.Table.from_pylist([{**each, "v": 2} for each in data], schema)
-    pair = twins(tmp_path, rows, stable=False)
+    pair = create_paired_tables(tmp_path, rows, stable=False)
     for options in (INSERT, UPDATE_AND_INSERT):
         ours = operation_of(check(pair, brought, options, on)).inserted_keys
         made_by = Table.open(pair.theirs).transaction()
@@ -269,7 +269,7 @@ def test_inserted_keys_are_told_as_pylance_tells_them(
         assert ours is not None
 
 
-def test_other_keys_are_told_too(tmp_path: Path) -> None:
+def test_undeclared_keys_are_recorded_too(tmp_path: Path) -> None:
     """Undeclared keys are recorded too; pylance records only a declared primary key and can insert others twice."""
     table = Table.create(str(tmp_path / "t"), ROWS, durable=False)
     assert operation_of(table.upsert(WHOLE, "id")).inserted_keys is not None
@@ -281,7 +281,7 @@ def test_other_keys_are_told_too(tmp_path: Path) -> None:
         assert operation_of(committed).inserted_keys is not None
 
 
-def test_a_condition_reads_columns_that_do_not_come(tmp_path: Path) -> None:
+def test_matched_if_reads_columns_that_the_source_lacks(tmp_path: Path) -> None:
     """Pylance supports this if it moves rows; if it rewrites columns, it does not find them."""
     table = Table.create(str(tmp_path / "t"), ROWS, durable=False)
     after = table.upsert(PARTIAL, "id", matched_if="target.w in ('w1', 'w5') and source.v > 100").table
@@ -327,7 +327,7 @@ def test_keys_alone_update_nothing(tmp_path: Path) -> None:
         ([1, 2], {}, "rows must be a pyarrow Table"),
     ],
 )
-def test_what_makes_no_sense_changes_nothing(tmp_path: Path, data: Any, options: Options, message: str) -> None:
+def test_invalid_arguments_change_nothing(tmp_path: Path, data: Any, options: Options, message: str) -> None:
     rows = ROWS.append_column("s", pa.array([{"x": n} for n in range(10)]))
     table = Table.create(str(tmp_path / "t"), rows, durable=False)
     if data is WHOLE:
@@ -337,7 +337,7 @@ def test_what_makes_no_sense_changes_nothing(tmp_path: Path, data: Any, options:
     assert table.refresh().version == 1
 
 
-def test_columns_that_cannot_be_null_have_to_come_with_new_rows(tmp_path: Path) -> None:
+def test_new_rows_need_all_mandatory_columns(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), pa.field("v", pa.int64(), False)])
     table = Table.create(str(tmp_path / "t"), pa.table({"id": [1, 2], "v": [1, 2]}, schema=schema), durable=False)
     with pytest.raises(SchemaMismatch, match="column 'v' is not nullable, but the data does not contain it"):
@@ -355,7 +355,7 @@ def test_an_intent_upserts_once(tmp_path: Path) -> None:
     assert (later.version, later.already_committed, later.rows_added) == (first.version, True, 1)
 
 
-def test_nothing_is_deleted_that_nobody_asked_to(tmp_path: Path) -> None:
+def test_delete_unmatched_none_deletes_nothing(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.table({"a": [1, 2], "b": ["x", "y"]}), durable=False)
     after = table.upsert(pa.table({"a": [1], "b": ["q"]}), "a", delete_unmatched=None).table
     assert sorted(after.to_table().to_pylist(), key=lambda row: row["a"]) == [{"a": 1, "b": "q"}, {"a": 2, "b": "y"}]
@@ -371,7 +371,7 @@ def test_an_upsert_that_changes_nothing_makes_no_version(tmp_path: Path, options
     assert table.refresh().version == 1
 
 
-def test_a_plan_made_again_reads_only_what_came_since(tmp_path: Path) -> None:
+def test_a_second_plan_reads_only_new_fragments(tmp_path: Path) -> None:
     """The first data file is absent during the second plan, which uses the cached matches of that file."""
     seen, limits = JoinCache(), FileLimits()
     rules = UpsertRules.of("id", matched="update", matched_if=None, insert=True, delete_unmatched=False)
@@ -396,7 +396,7 @@ def test_a_plan_made_again_reads_only_what_came_since(tmp_path: Path) -> None:
     assert sum(each.physical_rows for each in again.new) == 3
 
 
-def test_a_plan_made_again_reads_what_changed_since(tmp_path: Path) -> None:
+def test_a_second_plan_reads_changed_fragments(tmp_path: Path) -> None:
     seen = JoinCache()
     rules = UpsertRules.of("id", matched="update", matched_if=None, insert=True, delete_unmatched=False)
     table = Table.create(tmp_path / "t", ROWS)
@@ -414,7 +414,7 @@ def test_a_plan_made_again_reads_what_changed_since(tmp_path: Path) -> None:
     assert rows_that_change() == 6
 
 
-def test_two_that_remove_what_they_have_no_match_for_are_one_after_the_other(tmp_path: Path) -> None:
+def test_concurrent_delete_unmatched_upserts_are_serialized(tmp_path: Path) -> None:
     """Neither was planned with the rows of the other, so the second is planned again and removes them."""
     table = Table.create(str(tmp_path / "t"), pa.table({"id": [1, 2], "v": [1, 2]}), durable=False)
     table.upsert(pa.table({"id": [2, 3], "v": [0, 0]}), on="id", delete_unmatched=True)

@@ -41,7 +41,7 @@ def answer_or_refusal(sql: str) -> list[int] | None:
 
 
 @pytest.mark.parametrize("group", GOLDEN)
-def test_we_answer_as_pylance_does(group: str) -> None:
+def test_results_equal_those_of_pylance(group: str) -> None:
     asked = [sql for sql in GOLDEN[group] if sql not in DIFFERENCES]
     theirs = {sql: None if isinstance(GOLDEN[group][sql], str) else GOLDEN[group][sql] for sql in asked}
     assert {sql: answer_or_refusal(sql) for sql in asked} == theirs
@@ -51,7 +51,7 @@ def test_differences_are_as_listed() -> None:
     assert {sql: answer_or_refusal(sql) for sql in DIFFERENCES} == DIFFERENCES
 
 
-def test_what_is_listed_as_a_difference_is_one() -> None:
+def test_listed_differences_differ() -> None:
     theirs = {sql: answered for group in GOLDEN.values() for sql, answered in group.items()}
     same = [sql for sql, ours in DIFFERENCES.items() if ours == (None if isinstance(theirs[sql], str) else theirs[sql])]
     assert same == []
@@ -67,7 +67,7 @@ def test_a_predicate_built_from_its_tree_answers_the_same(group: str) -> None:
 
 
 @pytest.mark.parametrize("group", GOLDEN)
-def test_conjuncts_together_are_the_predicate(group: str) -> None:
+def test_the_conjuncts_are_equivalent_to_the_predicate(group: str) -> None:
     for sql in GOLDEN[group]:
         if answer_or_refusal(sql) is None:
             continue

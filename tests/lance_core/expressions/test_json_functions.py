@@ -43,12 +43,12 @@ def comparable(values: list[Answer]) -> list[Answer]:
 
 
 @pytest.mark.parametrize("sql", GOLDEN["answers"])
-def test_we_answer_as_pylance_does(sql: str) -> None:
+def test_results_equal_those_of_pylance(sql: str) -> None:
     assert comparable(answers(sql)) == comparable(GOLDEN["answers"][sql])
 
 
 @pytest.mark.parametrize("text", ["$.a[*]", "$.*", "$.a[last]", "$..a", "$.a[-1]", "$.a[0,1]", "$.a ? (@ > 1)", "$x"])
-def test_other_paths_are_refused_before_the_first_row(text: str) -> None:
+def test_unsupported_paths_are_rejected_before_the_first_row(text: str) -> None:
     with pytest.raises(UnsupportedPath, match="is not supported; write names and positions"):
         parse_path(text)
     with pytest.raises(InvalidInput, match="is not supported; write names and positions"):
@@ -67,7 +67,7 @@ def test_a_value_that_does_not_convert_is_named() -> None:
         Predicate.parse("json_get_int(js, 'a') = 1", SCHEMA).mask(batch('{"a": "x"}'))
 
 
-def test_what_travels_is_the_name_of_the_function() -> None:
+def test_a_pickle_contains_the_function_by_name() -> None:
     predicate = Predicate.parse("json_get_int(js, 'a') = 1", SCHEMA)
     assert b"json_get_int" in predicate.compiled.encoded
     assert b"cloudpickle" not in predicate.compiled.encoded

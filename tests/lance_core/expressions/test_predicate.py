@@ -47,7 +47,7 @@ def matches(sql: str, batch: pa.RecordBatch) -> list[bool]:
         ("id = 1 OR true", ()),
     ],
 )
-def test_columns_are_the_top_level_ones_in_the_tables_spelling(sql: str, columns: tuple[str, ...]) -> None:
+def test_columns_are_top_level_names_as_spelled_in_the_table(sql: str, columns: tuple[str, ...]) -> None:
     assert Predicate.parse(sql, SCHEMA).columns == columns
 
 
@@ -80,13 +80,13 @@ def test_columns_are_the_top_level_ones_in_the_tables_spelling(sql: str, columns
         ("_rowid = 3", "there is no column '_rowid'"),
     ],
 )
-def test_refusals_say_what_is_wrong_and_where(sql: str, says: str) -> None:
+def test_errors_state_the_reason_and_the_position(sql: str, says: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         Predicate.parse(sql, SCHEMA)
     assert says in str(refused.value)
 
 
-def test_metadata_columns_are_there_when_they_are_given() -> None:
+def test_system_columns_are_optional() -> None:
     assert Predicate.parse("_rowid = 3 AND id > 0", with_metadata_columns(SCHEMA)).columns == ("_rowid", "id")
 
 
@@ -159,7 +159,7 @@ def test_a_pickled_predicate_is_small_and_the_same() -> None:
     assert pickle.loads(sent).tree == predicate.tree
 
 
-def test_now_is_the_moment_of_the_parse() -> None:
+def test_now_is_the_time_of_the_parse() -> None:
     schema = pa.schema([("at", pa.timestamp("us", "UTC"))])
     predicate = Predicate.parse("at < now()", schema)
     assert "now" not in str(predicate.tree)
@@ -180,7 +180,7 @@ def test_long_lists_of_values() -> None:
     assert matches(sql, rows({"id": -5_000}, {"id": 4_999}, {"id": 5_000})) == [True, True, False]
 
 
-def test_the_room_loads_without_datafusion() -> None:
+def test_the_package_loads_without_datafusion() -> None:
     script = "import sys, lance_core.expressions; print('datafusion' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

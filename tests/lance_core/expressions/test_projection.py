@@ -56,7 +56,7 @@ def test_types_are_known_before_the_first_batch(sql: str, arrow: pa.DataType, va
         ("'2020-01-31'", pa.date32(), [datetime.date(2020, 1, 31)] * 2),
     ],
 )
-def test_values_take_the_type_asked_for(sql: str, arrow: pa.DataType, values: list[object]) -> None:
+def test_values_are_cast_to_the_requested_type(sql: str, arrow: pa.DataType, values: list[object]) -> None:
     check(sql, arrow, values, cast=arrow)
 
 
@@ -79,7 +79,7 @@ def test_several_columns_at_once() -> None:
         ("random()", "random() is not deterministic"),
     ],
 )
-def test_refusals_name_the_column(sql: str, says: str) -> None:
+def test_errors_name_the_column(sql: str, says: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         Projection.parse({"new": sql}, SCHEMA)
     assert says in str(refused.value)

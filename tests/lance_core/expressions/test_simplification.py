@@ -35,7 +35,7 @@ _VALUES: tuple[tuple[pa.DataType, tuple[object, ...]], ...] = (
 @pytest.mark.parametrize(
     ("arrow", "values"), _VALUES, ids=lambda given: str(given) if isinstance(given, pa.DataType) else ""
 )
-def test_what_is_settled_stays_as_it_is_when_simplified(
+def test_simplification_keeps_simple_comparisons(
     arrow: pa.DataType, values: tuple[object, ...], operation: str, nullable: bool
 ) -> None:
     schema = pa.schema([pa.field("a.B c", arrow, nullable=nullable)])
@@ -50,7 +50,7 @@ def test_what_is_settled_stays_as_it_is_when_simplified(
 @pytest.mark.parametrize(
     "sql", ["flag = true", "id = NULL", "id = 1.5", "7 = id", "id = other", "s.x = 1", "id + 1 = 2", "id = 1 OR id = 2"]
 )
-def test_anything_else_is_simplified(sql: str) -> None:
+def test_other_conditions_are_simplified(sql: str) -> None:
     """Some of these would stay the same after their literals are cast to the type of the column."""
     schema = pa.schema(
         [("id", pa.int64()), ("other", pa.int64()), ("flag", pa.bool_()), ("s", pa.struct([("x", pa.int64())]))]

@@ -78,12 +78,12 @@ ID3 = Comparison(("id",), Op.EQ, scalar(3, "id"))
         ("1 = 2", Constant(False)),
     ],
 )
-def test_what_a_planner_reads(sql: str, tree: Node) -> None:
+def test_trees_of_predicates(sql: str, tree: Node) -> None:
     assert Predicate.parse(sql, SCHEMA).tree == tree
 
 
 @pytest.mark.parametrize("sql", ["id + 1 = 3", "small = 300", "id % 2 = 0", "b IS NOT TRUE", "id = small"])
-def test_what_is_not_understood_is_other(sql: str) -> None:
+def test_unsupported_expressions_are_other_nodes(sql: str) -> None:
     tree = Predicate.parse(sql, SCHEMA).tree
     assert isinstance(tree, Other)
     assert tree.columns <= {"id", "small", "b"}
@@ -108,7 +108,7 @@ def test_prefixes_of_patterns(pattern: str, prefix: str, is_prefix: bool) -> Non
     assert Like(("name",), pattern, ignore_case=True).prefix == ""
 
 
-def test_predicates_are_built_without_text() -> None:
+def test_predicates_are_built_from_trees() -> None:
     quote = "it's \"`\\ a name"
     node = And((In(("name",), (scalar(quote, "name"),)), Not(IsNull(("s", "x"))), Or(())))
     built = Predicate.from_node(And((*node.operands[:2],)), SCHEMA)

@@ -26,7 +26,7 @@ _FEW = settings(max_examples=8, deadline=None)
 
 
 @pytest.mark.parametrize("arrow", ordered_columns.TYPES, ids=ordered_columns.type_name)
-def test_finds_what_a_look_at_every_row_finds(arrow: pa.DataType) -> None:
+def test_a_search_finds_the_rows_of_a_scan(arrow: pa.DataType) -> None:
     @_FEW
     @given(ordered_columns.arrays(arrow), st.data())
     def run(values: pa.Array, draw: st.DataObject) -> None:
@@ -41,7 +41,7 @@ def test_finds_what_a_look_at_every_row_finds(arrow: pa.DataType) -> None:
 @pytest.mark.parametrize("pattern", ["%b%", "_b", "A%", "%", "", "ab\\%", "a%c"])
 @pytest.mark.parametrize("ignore_case", [False, True])
 @pytest.mark.parametrize("arrow", [pa.string(), pa.large_string()])
-def test_any_pattern_is_tried_on_the_values(arrow: pa.DataType, pattern: str, ignore_case: bool) -> None:
+def test_every_pattern_is_matched_with_the_values(arrow: pa.DataType, pattern: str, ignore_case: bool) -> None:
     values = pa.array([*ordered_columns.VALUES[arrow], None, "abc"], arrow)
     segment = write_segment(None, BITMAP, pa.field(VALUE, arrow), row_batches(values))
     assert check_search(BITMAP, segment, values, Like((VALUE,), pattern, ignore_case))
@@ -49,7 +49,7 @@ def test_any_pattern_is_tried_on_the_values(arrow: pa.DataType, pattern: str, ig
 
 @_FEW
 @given(ordered_columns.arrays(pa.float32()), st.data())
-def test_merging_leaves_out_what_is_gone(values: pa.Array, draw: st.DataObject) -> None:
+def test_a_merge_drops_rows_that_are_gone(values: pa.Array, draw: st.DataObject) -> None:
     column = pa.field(VALUE, pa.float32())
     half = len(values) // 2
     far = range(5 << 32, (5 << 32) + len(values) - half)
@@ -81,7 +81,7 @@ def test_rows_in_any_order_and_of_many_fragments() -> None:
 
 
 @pytest.mark.parametrize("batch", [3, 1000])
-def test_too_many_values_are_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+def test_too_many_distinct_values_are_rejected_with_advice(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
     values = pa.array(range(20))
     monkeypatch.setattr(value_bitmaps, "INDEX_KEYS", replace(INDEX_KEYS, maximum=20))
     segment = write_segment(None, BITMAP, pa.field(VALUE, values.type), row_batches(values, batch=batch))

@@ -53,7 +53,7 @@ def changed(it: BuiltSegment, name: str, column: pa.Array) -> None:
 @pytest.mark.parametrize("arrow", FITTING, ids=str)
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_it_leaves_out_nothing_that_matches(arrow: pa.DataType, data: st.DataObject) -> None:
+def test_a_search_includes_every_match(arrow: pa.DataType, data: st.DataObject) -> None:
     fragments = data.draw(columns(arrow))
     deleted = data.draw(deletions())
     it = build_segment(KIND, arrow, fragments, deleted=deleted, number_of_items=FEW)
@@ -66,7 +66,9 @@ def test_it_leaves_out_nothing_that_matches(arrow: pa.DataType, data: st.DataObj
 
 @settings(max_examples=40, deadline=None)
 @given(columns(pa.string()), columns(pa.string()), st.data())
-def test_a_segment_of_segments_and_rows(first: Fragments, second: Fragments, data: st.DataObject) -> None:
+def test_a_merged_segment_covers_its_inputs_and_new_rows(
+    first: Fragments, second: Fragments, data: st.DataObject
+) -> None:
     """A merge keeps the zones of surviving fragments, with filters of the size that they have."""
     second = {id + 1: values for id, values in second.items()}
     staying = data.draw(st.sets(st.sampled_from(sorted(first))))
@@ -87,7 +89,7 @@ def test_a_segment_of_segments_and_rows(first: Fragments, second: Fragments, dat
         check_search(KIND, both, kept, leaf)
 
 
-def test_zones_that_cannot_match_are_left_out() -> None:
+def test_zones_without_a_match_are_excluded() -> None:
     it = build_segment(KIND, pa.int64(), INTS, number_of_items=FEW)
     for sql, expected in {
         "v = 5": {3, 4, 5},
@@ -104,7 +106,7 @@ def test_zones_that_cannot_match_are_left_out() -> None:
         assert search_segment(KIND, it, leaf) is None is KIND.answers(leaf, it.segment.metadata)
 
 
-def test_few_zones_are_looked_at_in_vain() -> None:
+def test_the_false_positive_rate_is_as_configured() -> None:
     values = np.random.default_rng(7).permutation(200_000)
     it = build_segment(KIND, pa.int64(), {0: pa.array(values)}, batch_rows=65_536)
     searcher = KIND.open(it.segment, it.column)
@@ -116,7 +118,7 @@ def test_few_zones_are_looked_at_in_vain() -> None:
     assert zones / (25 * 1_000) < 0.00057
 
 
-def test_many_values_are_for_a_scan() -> None:
+def test_long_value_lists_are_unsupported() -> None:
     it = build_segment(KIND, pa.int64(), {0: pa.array(range(100))})
     searcher = KIND.open(it.segment, it.column)
     for count, answers in ((1000, True), (1001, False)):
@@ -125,7 +127,7 @@ def test_many_values_are_for_a_scan() -> None:
         assert (searcher.search(leaf) is not None) is answers
 
 
-def test_what_it_says_of_itself() -> None:
+def test_options_and_details_are_recorded() -> None:
     it = build_segment(KIND, pa.int64(), INTS, number_of_items=FEW, probability=0.25)
     assert it.segment.details == b""
     assert KIND.options_of(it.segment) == BloomFilterOptions(FEW, 0.25)
@@ -143,7 +145,7 @@ def test_filters_are_as_large_as_those_of_the_reference_writer(items: int, proba
     assert BloomFilterOptions(items, probability).block_count * 32 == size
 
 
-def test_zero_is_found_with_either_sign() -> None:
+def test_zeros_of_both_signs_are_found() -> None:
     for arrow in (pa.float32(), pa.float64()):
         it = build_segment(KIND, arrow, {0: pa.array([1.0, -0.0], arrow), 1: pa.array([0.0], arrow)})
         for zero in (0.0, -0.0):
@@ -155,7 +157,7 @@ def test_zero_is_found_with_either_sign() -> None:
         assert len(found.rows) == 3
 
 
-def test_filters_that_are_too_many_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_beyond_the_cache_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bloomfilter, "CACHE_BYTES_MAX", 100)
     it = build_segment(KIND, pa.int64(), INTS, number_of_items=1)
     searcher = KIND.open(it.segment, it.column)
@@ -165,7 +167,7 @@ def test_filters_that_are_too_many_are_read_again(monkeypatch: pytest.MonkeyPatc
         assert set(found.rows) == {4, 2 << 32 | 2}
 
 
-def test_who_does_not_know_its_nulls_makes_nobody_sure() -> None:
+def test_is_null_is_inexact_without_a_null_bitmap() -> None:
     it = build_segment(KIND, pa.int64(), INTS, number_of_items=FEW)
     replace_file(it, FILE, table_of(it))
     found = search_segment(KIND, it, parse_condition("v IS NULL", pa.int64()))
@@ -185,7 +187,7 @@ def test_who_does_not_know_its_nulls_makes_nobody_sure() -> None:
     assert found.certainty is Certainty.AT_MOST
 
 
-def test_a_fragment_without_zones_is_looked_at() -> None:
+def test_all_rows_of_a_fragment_without_zones_are_candidates() -> None:
     it = build_segment(KIND, pa.int64(), INTS, merged_ids=[9], row_counts={0: 7, 2: 3, 9: 2}, number_of_items=FEW)
     for sql in ("v = 100", "v IS NULL"):
         found = search_segment(KIND, it, parse_condition(sql, pa.int64()))
@@ -221,7 +223,7 @@ DAMAGE: dict[str, tuple[Callable[[BuiltSegment], None], str]] = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_files_that_nobody_should_trust(what: str) -> None:
+def test_damaged_files_raise_typed_errors(what: str) -> None:
     it = build_segment(KIND, pa.int64(), INTS, number_of_items=FEW)
     damage, said = DAMAGE[what]
     damage(it)
@@ -239,7 +241,7 @@ def test_filters_of_another_size_are_read() -> None:
     assert set(found.rows) == {0, 1, 2, 3, 4, 5, 6}
 
 
-def test_what_contradicts_itself_is_told() -> None:
+def test_examine_reports_contradictions() -> None:
     it = build_segment(KIND, pa.int64(), INTS, number_of_items=FEW)
     odd(it)
     assert "zone 1 has 33 bytes" in KIND.examine(it.segment, it.column).problems[0]
@@ -271,7 +273,7 @@ def test_options(given: dict[str, object], said: str) -> None:
         KIND.parse_options(given)
 
 
-def test_what_it_fits() -> None:
+def test_supported_types() -> None:
     for arrow in (pa.bool_(), HALF, pa.decimal128(5, 2), pa.binary(3), pa.duration("s"), pa.list_(pa.int64())):
         assert not KIND.supports(pa.field("v", arrow))
     assert pa.string() in FITTING
@@ -292,7 +294,7 @@ def test_many_zones_are_searched_in_less_than_a_millisecond() -> None:
     assert min(took) < 0.001
 
 
-def test_details_say_nothing() -> None:
+def test_details_are_ignored() -> None:
     """The details message has no fields, so that a reader ignores bytes that another writer stores there."""
     it = build_segment(KIND, pa.int64(), INTS, number_of_items=FEW)
 

@@ -20,7 +20,7 @@ _FEW = settings(max_examples=8, deadline=None)
 
 
 @pytest.mark.parametrize("arrow", ordered_columns.TYPES, ids=ordered_columns.type_name)
-def test_finds_what_a_look_at_every_row_finds(arrow: pa.DataType) -> None:
+def test_a_search_finds_the_rows_of_a_scan(arrow: pa.DataType) -> None:
     @_FEW
     @given(ordered_columns.arrays(arrow), st.integers(1, 7), st.data())
     def run(values: pa.Array, zone_size: int, draw: st.DataObject) -> None:
@@ -36,7 +36,7 @@ def test_finds_what_a_look_at_every_row_finds(arrow: pa.DataType) -> None:
 
 @_FEW
 @given(ordered_columns.arrays(pa.int32()), st.data())
-def test_merging_leaves_out_what_is_gone(values: pa.Array, draw: st.DataObject) -> None:
+def test_a_merge_drops_rows_that_are_gone(values: pa.Array, draw: st.DataObject) -> None:
     column = pa.field(VALUE, pa.int32())
     half = len(values) // 2
     old = write_segment(None, BTREE, column, row_batches(values.slice(0, half)), options={"zone_size": 3})

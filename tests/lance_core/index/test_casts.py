@@ -52,14 +52,14 @@ def lists(tmp_path_factory: pytest.TempPathFactory) -> Table:
 
 
 @pytest.mark.parametrize("condition", [*_ANSWERED, *_SCANNED])
-def test_an_index_on_lists_answers_what_a_scan_does(lists: Table, condition: str) -> None:
+def test_an_index_on_lists_finds_the_rows_of_a_scan(lists: Table, condition: str) -> None:
     expected = lists.to_table(["id"], filter=condition, use_indices=False)
     assert lists.to_table(["id"], filter=condition).equals(expected)
     used = "(LABEL_LIST) answers" in str(lists.explain(filter=condition))
     assert used is (condition in _ANSWERED)
 
 
-def test_a_text_that_is_cast_may_be_no_number(tmp_path: Path) -> None:
+def test_text_cast_to_a_number_may_be_nan(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.table({"id": range(3), "s": ["1", "NaN", None]}))
     table.create_index("s", "ZONEMAP")
     found = Table.open(table.uri).to_table(["id"], filter="isnan(CAST(s AS DOUBLE))")

@@ -39,7 +39,7 @@ CHANGES: st.SearchStrategy[Change] = st.one_of(
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
-def test_twins(stable: bool) -> None:
+def test_changes_with_and_without_indices_agree(stable: bool) -> None:
     @settings(max_examples=15, deadline=None)
     @given(st.lists(CHANGES, min_size=1, max_size=4))
     def run(changes: list[Change]) -> None:

@@ -116,20 +116,20 @@ BAD_SETS: Mapping[str, Callable[[], Segment]] = {
 
 
 @pytest.mark.parametrize("name", BAD_TREES)
-def test_a_tree_that_contradicts_itself_is_refused(name: str) -> None:
+def test_a_contradictory_tree_is_rejected(name: str) -> None:
     segment = BAD_TREES[name]()
     with pytest.raises(Corrupt, match=str(segment.metadata.uuid)):
         BTREE.open(segment, COLUMN).search(equal(1))
 
 
 @pytest.mark.parametrize("name", BAD_SETS)
-def test_sets_that_are_none_are_refused(name: str) -> None:
+def test_invalid_bitmaps_are_rejected(name: str) -> None:
     segment = BAD_SETS[name]()
     with pytest.raises(Corrupt, match=str(segment.metadata.uuid)):
         BITMAP.open(segment, COLUMN).search(equal(1))
 
 
-def test_rows_that_cannot_be_there_are_left_out() -> None:
+def test_addresses_beyond_a_fragment_are_excluded() -> None:
     beyond = [ROWS_PER_FRAGMENT, (7 << 32) | 3, (1 << 64) - 1]
     segment = write_segment(None, BTREE, COLUMN, row_batches(pa.array([1, 1, 1]), beyond))
     found = BTREE.open(segment, COLUMN).search(equal(1))
@@ -145,7 +145,7 @@ def test_rows_that_cannot_be_there_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(("kind", "column"), [(BTREE, COLUMN), (BITMAP, COLUMN), (LABEL_LIST, LISTS)])
-def test_files_that_are_missing_or_cut_short(kind: IndexType, column: pa.Field, tmp_path: Path) -> None:
+def test_missing_and_truncated_files_are_rejected(kind: IndexType, column: pa.Field, tmp_path: Path) -> None:
     values = pa.array([[n] for n in range(50_000)]) if column is LISTS else pa.array(range(50_000))
     leaf: Leaf = Call("array_has", ANY, (pa.scalar(7),)) if column is LISTS else In(ANY, (pa.scalar(7), pa.scalar(9)))
     segment = write_segment(tmp_path, kind, column, row_batches(values.slice(0, 3000)))
@@ -163,7 +163,7 @@ def test_files_that_are_missing_or_cut_short(kind: IndexType, column: pa.Field, 
     assert kind.open(segment, column).search(leaf) is not None
 
 
-def test_any_byte_may_be_wrong(tmp_path: Path) -> None:
+def test_a_flipped_byte_raises_only_typed_errors(tmp_path: Path) -> None:
     """Any flipped byte leads to a result or to an error of this package, never to another exception."""
     for kind in (BTREE, BITMAP):
         segment = write_segment(tmp_path, kind, COLUMN, row_batches(pa.array([None, *range(40)])), options=_pages(kind))
@@ -185,7 +185,7 @@ def _pages(kind: IndexType) -> dict[str, object]:
     return {"zone_size": 8} if kind is BTREE else {}
 
 
-def test_a_segment_that_was_moved_is_as_good(tmp_path: Path) -> None:
+def test_a_segment_is_readable_after_a_move(tmp_path: Path) -> None:
     segment = write_segment(tmp_path / "a", BTREE, COLUMN, row_batches(pa.array([1, 2, None])))
     shutil.move(tmp_path / "a", tmp_path / "b")
     moved = Segment(segment.metadata, type(segment.files)(locate(tmp_path / "b"), segment.metadata), lambda high: 3)  # type: ignore[call-arg]
@@ -211,19 +211,19 @@ def test_a_segment_that_was_moved_is_as_good(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_tree_is_told(segment: Callable[[], Segment], problem: str) -> None:
+def test_examine_reports_contradictory_pages(segment: Callable[[], Segment], problem: str) -> None:
     problems = BTREE.examine(segment(), COLUMN).problems
     assert any(problem in each for each in problems), problems
 
 
-def test_what_is_wrong_with_sets_is_told() -> None:
+def test_examine_reports_contradictory_bitmaps() -> None:
     twice = sets({"keys": [1, 1], "bitmaps": [set_of(1), set_of(2)]})
     assert "1 keys more than once" in BITMAP.examine(twice, COLUMN).problems[0]
     shared = sets({"keys": [1, 2], "bitmaps": [set_of(1, 5), set_of(5)]})
     assert "1 rows under more than one key" in BITMAP.examine(shared, COLUMN).problems[0]
 
 
-def test_a_good_one_has_no_problems() -> None:
+def test_examine_accepts_sound_segments() -> None:
     assert not BTREE.examine(with_lookup(GOOD), COLUMN).problems
     assert not BITMAP.examine(
         sets({"keys": [2, None, 1], "bitmaps": [set_of(1), set_of(2), set_of(3)]}), COLUMN
@@ -240,14 +240,14 @@ def test_keys_in_any_order_are_found() -> None:
 
 
 @pytest.mark.parametrize("notes", [{"lance:label_list_nulls": "one"}, {"lance:label_list_nulls": "7"}])
-def test_lists_of_nulls_that_are_not_there(notes: Mapping[str, str]) -> None:
+def test_an_invalid_buffer_of_null_lists_is_rejected(notes: Mapping[str, str]) -> None:
     segment = write_segment(None, LABEL_LIST, LISTS, row_batches(pa.array([[1], None], LISTS.type)))
     segment = rewritten(segment, "bitmap_page_lookup.lance", KEYS, {"keys": [1], "bitmaps": [set_of(0)]}, notes)
     with pytest.raises((Corrupt, StorageError)):
         LABEL_LIST.open(segment, LISTS).search(IsNull(ANY))
 
 
-def test_older_labels_do_not_know_which_lists_are_null() -> None:
+def test_older_segments_cannot_search_null_lists() -> None:
     segment = write_segment(None, LABEL_LIST, LISTS, row_batches(pa.array([[1], None], LISTS.type)))
     segment = rewritten(segment, "bitmap_page_lookup.lance", KEYS, {"keys": [1], "bitmaps": [set_of(0)]})
     searcher = LABEL_LIST.open(segment, LISTS)
@@ -255,7 +255,7 @@ def test_older_labels_do_not_know_which_lists_are_null() -> None:
     assert searcher.search(Call("array_has", ANY, (pa.scalar(1),))) is not None
 
 
-def test_what_a_part_does_not_know_the_whole_does_not() -> None:
+def test_a_merge_with_a_segment_without_null_lists_has_none() -> None:
     old = write_segment(None, LABEL_LIST, LISTS, row_batches(pa.array([[1], None], LISTS.type)))
     old = rewritten(old, "bitmap_page_lookup.lance", KEYS, {"keys": [1], "bitmaps": [set_of(0)]})
     merged = write_segment(

@@ -33,7 +33,7 @@ def ranked(order: Ordering, batches: list[pa.RecordBatch]) -> list[tuple[object,
 
 
 @pytest.mark.parametrize("arrow", ordered_columns.TYPES, ids=ordered_columns.type_name)
-def test_a_small_budget_gives_what_a_large_one_gives(arrow: pa.DataType) -> None:
+def test_the_order_does_not_depend_on_the_memory_budget(arrow: pa.DataType) -> None:
     order = ordering(arrow)
 
     @_FEW
@@ -78,14 +78,14 @@ def test_positions_are_those_of_a_stable_sort(numbers: npt.NDArray[np.int64]) ->
 
 
 @given(st.lists(st.sampled_from([0, 1, 2, 1 << 62, (1 << 62) + 1, -(1 << 63), -1]), max_size=300))
-def test_numbers_that_begin_alike_are_sorted_by_their_ends(numbers: list[int]) -> None:
+def test_integers_with_equal_high_bits_are_sorted_by_their_low_bits(numbers: list[int]) -> None:
     """The span of the numbers is so wide that a packed sort key has no room for their low bits."""
     array = np.array(numbers, np.int64)
     assert argsort(array).tolist() == np.argsort(array, kind="stable").tolist()
 
 
 @pytest.mark.parametrize("arrow", [pa.string(), pa.large_binary(), pa.binary(12)], ids=ordered_columns.type_name)
-def test_bytes_that_begin_alike_are_sorted_by_what_follows(arrow: pa.DataType) -> None:
+def test_bytes_with_a_common_prefix_are_sorted_by_the_rest(arrow: pa.DataType) -> None:
     @settings(max_examples=40, deadline=None)
     @given(
         st.sampled_from([b"", b"https://", b"a"]),
@@ -115,7 +115,7 @@ def test_temporary_files_are_gone_afterwards(tmp_path: Path, monkeypatch: pytest
     assert not os.listdir(tmp_path)
 
 
-def test_whoever_stops_early_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_the_iterator_removes_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     sorter = Sorter(ordering(pa.int64()), budget=1000)
     for batch in row_batches(pa.array(range(5000)), batch=100):
@@ -129,7 +129,7 @@ def test_whoever_stops_early_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     "arrow", [pa.int32(), pa.string(), pa.float64(), pa.decimal128(10, 2)], ids=ordered_columns.type_name
 )
-def test_cuts_ascend_and_are_values(arrow: pa.DataType) -> None:
+def test_splitters_ascend_and_are_values(arrow: pa.DataType) -> None:
     order = ordering(arrow)
 
     @_FEW
@@ -144,14 +144,14 @@ def test_cuts_ascend_and_are_values(arrow: pa.DataType) -> None:
     run()
 
 
-def test_parts_are_about_alike() -> None:
+def test_ranges_have_similar_sizes() -> None:
     values = np.random.default_rng(5).permutation(10_000)
     cuts = choose_splitters(ordering(pa.int64()), pa.array(values[:1000]), 4)
     sizes = np.bincount(np.searchsorted(cuts.to_numpy(), values, side="right"))
     assert sizes.min() > 2000
 
 
-def test_runs_that_are_there_are_merged() -> None:
+def test_sorted_runs_are_merged() -> None:
     order = ordering(pa.string())
     runs = [row_batches(pa.array(sorted(f"{n * step}" for n in range(100))), batch=7) for step in (1, 3, 1)]
     found = [

@@ -45,7 +45,7 @@ def lists(arrow: pa.DataType) -> st.SearchStrategy[pa.Array]:
 @pytest.mark.parametrize(
     "arrow", [each for each in ordered_columns.TYPES if not pa.types.is_float16(each)], ids=ordered_columns.type_name
 )
-def test_finds_what_a_look_at_every_list_finds(arrow: pa.DataType) -> None:
+def test_a_search_finds_the_rows_of_a_scan(arrow: pa.DataType) -> None:
     @_FEW
     @given(lists(arrow), st.booleans(), st.data())
     def run(values: pa.Array, large: bool, draw: st.DataObject) -> None:
@@ -80,7 +80,7 @@ def test_finds_what_a_look_at_every_list_finds(arrow: pa.DataType) -> None:
         ("array_has(v, NULL)", False),
     ],
 )
-def test_a_literal_is_wider_than_an_element(sql: str, answered: bool) -> None:
+def test_a_literal_may_be_wider_than_the_elements(sql: str, answered: bool) -> None:
     values = pa.array([[1, 2], [1], [], None, [None], [2]], pa.list_(pa.int16()))
     schema = pa.schema([pa.field("v", values.type)])
     leaf = Predicate.parse(sql, schema).tree
@@ -92,7 +92,7 @@ def test_a_literal_is_wider_than_an_element(sql: str, answered: bool) -> None:
     assert found is None or set(found.rows) == {row for row, matches in enumerate(mask) if matches}
 
 
-def test_merging_keeps_what_is_under_no_key() -> None:
+def test_a_merge_keeps_rows_without_a_label() -> None:
     values = pa.array([["a", "b"], None, [], [None], ["b"], None], pa.list_(pa.string()))
     column = pa.field(VALUE, values.type)
     old = write_segment(None, LABEL_LIST, column, row_batches(values.slice(0, 3)))
@@ -110,7 +110,7 @@ def test_merging_keeps_what_is_under_no_key() -> None:
     assert not examined.problems
 
 
-def test_what_lies_under_a_null_list_is_in_no_row() -> None:
+def test_elements_of_a_null_list_are_ignored() -> None:
     """Arrow allows elements below a NULL list, for instance if the list is a child of a NULL struct."""
     lists = pa.array([["a"], ["b", "c"], ["d"], ["e"]], pa.list_(pa.string()))
     values = pa.ListArray.from_arrays(lists.offsets, lists.values, mask=pa.array([False, True, False, False]))

@@ -42,7 +42,7 @@ def check(table: Table, predicate: str, columns: Sequence[str] | None, limit: in
     offset=st.sampled_from([None, None, 3]),
     few=st.sampled_from([-1, lookup.CANDIDATES_READ_MAX]),
 )
-def test_a_filter_finds_what_a_scan_finds(
+def test_a_filter_finds_the_rows_of_a_scan(
     table: Table, predicate: str, columns: Sequence[str] | None, limit: int | None, offset: int | None, few: int
 ) -> None:
     """The result does not depend on the threshold below which candidate rows are read instead of more indices."""
@@ -91,7 +91,7 @@ def _garbled(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "predicate"), [("id_idx", "id IN (5, 250)"), ("word_idx", "word != 'w3'"), ("n_idx", "n BETWEEN 3 AND 5")]
 )
-def test_an_index_that_cannot_be_read_is_told_once_and_scanned(
+def test_an_unreadable_index_warns_once_and_falls_back_to_a_scan(
     plain: Table, name: str, predicate: str, damage: Callable[[Path], None]
 ) -> None:
     damaged(plain, name, damage)
@@ -110,20 +110,20 @@ def test_an_index_that_cannot_be_read_is_told_once_and_scanned(
         assert same(plain.refresh(), f"{predicate} AND id < 300").num_rows
 
 
-def test_rows_that_an_index_names_and_that_are_deleted(plain: Table) -> None:
+def test_deleted_rows_of_an_index_are_excluded(plain: Table) -> None:
     table = plain.delete("id IN (5, 6, 250)").table
     assert same(table, "id IN (4, 5, 6, 250, 251)")["id"].to_pylist() == [4, 251]
     assert same(table, "id != 7").num_rows == 396
 
 
-def test_a_fragment_that_an_index_covers_and_that_is_gone(plain: Table) -> None:
+def test_a_covered_fragment_that_was_removed_is_ignored(plain: Table) -> None:
     table = plain.delete("id >= 100 AND id < 200").table
     assert [fragment.id for fragment in table.fragments] == [0, 2, 3]
     assert same(table, "id IN (99, 100, 150, 200)")["id"].to_pylist() == [99, 200]
     assert same(table, "word = 'w1'").num_rows == sum(n % 7 == 1 for n in range(400) if not 100 <= n < 200)
 
 
-def test_a_column_that_was_changed_in_place(plain: Table) -> None:
+def test_a_column_rewritten_in_place_loses_coverage(plain: Table) -> None:
     changed = pa.table({"id": range(100, 200), "word": ["new"] * 100})
     table = plain.upsert(changed, on=["id"]).table
     assert [fragment.id for fragment in table.fragments] == [0, 1, 2, 3]
@@ -133,7 +133,7 @@ def test_a_column_that_was_changed_in_place(plain: Table) -> None:
     assert "id_idx (BTREE) answers id = 5: exact, in 4 of 4 fragments" in table.explain("id = 5")
 
 
-def test_an_answer_that_is_exact_is_counted_without_the_rows(plain: Table) -> None:
+def test_an_exact_result_is_counted_without_reading_rows(plain: Table) -> None:
     table = plain.delete("id = 5").table
     Path(table.uri.removeprefix("file://"), "data").rename(Path(table.uri.removeprefix("file://"), "away"))
     assert table.count_rows("id < 10 OR id = 300") == 10
@@ -143,7 +143,7 @@ def test_an_answer_that_is_exact_is_counted_without_the_rows(plain: Table) -> No
         table.count_rows("id < 10 AND n + 1 = 2")
 
 
-def test_a_branch_and_a_clone_are_asked_like_the_table(plain: Table, tmp_path: Path) -> None:
+def test_a_branch_and_a_clone_use_the_indices_of_the_table(plain: Table, tmp_path: Path) -> None:
     plain.branches.create("b")
     at_branch = Table.open(plain.uri, branch="b").append(pa.table({"id": [5], "word": ["w5"], "n": [9]})).table
     assert same(at_branch, "id = 5").num_rows == 2
@@ -154,7 +154,7 @@ def test_a_branch_and_a_clone_are_asked_like_the_table(plain: Table, tmp_path: P
     assert "exact, in 4 of 4 fragments" in opened.explain("id = 5")
 
 
-def test_what_is_asked_is_explained_and_nothing_is_searched(plain: Table) -> None:
+def test_explain_lists_index_probes_without_a_search(plain: Table) -> None:
     table = plain.append(pa.table({"id": [400], "word": ["x"], "n": [1]})).table
     for directory in Path(table.uri.removeprefix("file://"), "_indices").iterdir():
         shutil.rmtree(directory)
@@ -178,7 +178,7 @@ def test_what_is_asked_is_explained_and_nothing_is_searched(plain: Table) -> Non
     assert "id_idx (BTREE): covers no fragment of this version" in compacted.explain("id = 5")
 
 
-def test_verbs_find_rows_through_indices(plain: Table, tmp_path: Path) -> None:
+def test_dml_reads_only_fragments_that_an_index_selects(plain: Table, tmp_path: Path) -> None:
     """DML reads only the fragments in which an index finds rows: the data files of the others are absent."""
     data = Path(plain.uri.removeprefix("file://"), "data")
     paths = [fragment.files[0].path for fragment in plain.fragments]
@@ -207,7 +207,7 @@ def test_verbs_find_rows_through_indices(plain: Table, tmp_path: Path) -> None:
         "id >= 5 AND id > 7 AND id < 300 AND id <= 20",
     ],
 )
-def test_what_is_certain_of_parts_and_what_of_the_whole(
+def test_combined_conditions_find_the_rows_of_a_scan(
     plain: Table, predicate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookup, "CANDIDATES_READ_MAX", -1)

@@ -66,7 +66,7 @@ def cases(draw: st.DrawFn) -> tuple[Fragments, Condition]:
 
 @settings(max_examples=400, deadline=None)
 @given(cases())
-def test_it_leaves_out_nothing_that_matches(case: tuple[Fragments, Condition]) -> None:
+def test_a_search_includes_every_match(case: tuple[Fragments, Condition]) -> None:
     fragments, leaf = case
     arrow = fragments[3].type
     it = build_segment(KIND, arrow, fragments)
@@ -84,7 +84,7 @@ EQUAL_WITHOUT_CASE = [
 
 
 @pytest.mark.parametrize("ignore_case", [False, True])
-def test_letters_that_are_one_without_case(ignore_case: bool) -> None:
+def test_equal_letters_without_case_are_found(ignore_case: bool) -> None:
     """Each letter finds all texts that the evaluator considers equal to it."""
     texts = {0: pa.array([f"x{other}y" for _, other in EQUAL_WITHOUT_CASE])}
     it = build_segment(KIND, pa.string(), texts)
@@ -92,7 +92,7 @@ def test_letters_that_are_one_without_case(ignore_case: bool) -> None:
         check_search(KIND, it, texts, Like(("v",), f"%x{letter}Y%" if ignore_case else f"%x{letter}y%", ignore_case))
 
 
-def test_every_letter_that_the_engine_takes_for_another_without_case() -> None:
+def test_every_case_fold_of_unicode_is_found() -> None:
     """The letters are taken from the whole of Unicode instead of from a list of known folds."""
     every = [chr(code) for code in range(0x80, 0x20000) if unicodedata.category(chr(code))[0] in "LNSM"]
     texts = {0: pa.array([f"q{letter}7" for letter in every])}
@@ -105,7 +105,7 @@ def test_every_letter_that_the_engine_takes_for_another_without_case() -> None:
     assert found["s"] >= 1
 
 
-def test_what_is_found() -> None:
+def test_a_search_finds_candidates() -> None:
     it = build_segment(KIND, pa.string(), WORDS)
     for sql, expected in {
         "v LIKE '%berry%'": {0, 3},
@@ -126,13 +126,13 @@ def test_what_is_found() -> None:
 @pytest.mark.parametrize(
     "sql", ["v LIKE '%be%'", "v LIKE '%b_r_y%'", "contains(v, 'é')", "v IS NULL", "v > 'abc'", "v LIKE '%a b%'"]
 )
-def test_what_is_not_asked_of_it(sql: str) -> None:
+def test_unsupported_conditions(sql: str) -> None:
     it = build_segment(KIND, pa.string(), WORDS)
     leaf = parse_condition(sql, pa.string())
     assert search_segment(KIND, it, leaf) is None is KIND.answers(leaf, it.segment.metadata)
 
 
-def test_a_null_argument_is_not_asked_of_it() -> None:
+def test_a_null_argument_is_unsupported() -> None:
     it = build_segment(KIND, pa.string(), WORDS)
     leaf = Call("contains", ("v",), (pa.scalar(None, pa.string()),))
     assert search_segment(KIND, it, leaf) is None is KIND.answers(leaf, it.segment.metadata)
@@ -144,7 +144,7 @@ def lists(it: BuiltSegment) -> dict[int, set[int]]:
     return dict(zip(table["tokens"].to_pylist(), rows, strict=True))
 
 
-def test_what_is_in_the_file() -> None:
+def test_posting_lists_of_a_file() -> None:
     it = build_segment(KIND, pa.string(), {1: pa.array(["Abc", "xABCD", None, "é12", "a-b-c"])})
     named = {token_text(token) if token else "": rows for token, rows in lists(it).items()}
     first = 1 << 32
@@ -162,7 +162,9 @@ def test_what_is_in_the_file() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=6), st.lists(TEXTS, max_size=6), st.sets(st.sampled_from([0, 1])))
-def test_a_segment_of_segments_and_rows(first: list[str], second: list[str], staying: set[int]) -> None:
+def test_a_merged_segment_covers_its_inputs_and_new_rows(
+    first: list[str], second: list[str], staying: set[int]
+) -> None:
     """A merged segment equals the segment built from all rows at once."""
     rows = dict.fromkeys(range(4), 10)
     old = {0: pa.array(first), 1: pa.array(first[::-1])}
@@ -181,7 +183,7 @@ def test_a_segment_of_segments_and_rows(first: list[str], second: list[str], sta
     assert lists(both) == lists(build_segment(KIND, pa.string(), kept, row_counts=rows))
 
 
-def test_rows_that_a_compaction_moved_are_named_anew() -> None:
+def test_a_merge_remaps_rows_that_a_compaction_moved() -> None:
     class Shifted:
         def remap(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return rows + np.uint64(7 << 32), rows != np.uint64(2)
@@ -216,7 +218,7 @@ DAMAGE: Mapping[str, tuple[Callable[[BuiltSegment], None], str]] = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_files_that_nobody_should_trust(what: str) -> None:
+def test_damaged_files_raise_typed_errors(what: str) -> None:
     it = build_segment(KIND, pa.string(), WORDS)
     damage, said = DAMAGE[what]
     damage(it)
@@ -224,7 +226,7 @@ def test_files_that_nobody_should_trust(what: str) -> None:
         search_segment(KIND, it, parse_condition("v LIKE '%straw%'", pa.string()))
 
 
-def test_what_contradicts_itself_is_told() -> None:
+def test_examine_reports_contradictions() -> None:
     it = build_segment(KIND, pa.string(), WORDS)
     examined = KIND.examine(it.segment, it.column)
     assert set(examined.rows) == {0, 1, 2, 3, *(2 << 32 | row for row in (0, 1, 3))}
@@ -236,7 +238,7 @@ def test_what_contradicts_itself_is_told() -> None:
     assert "is not a set of rows" in problems
 
 
-def test_tokens_in_no_order_are_found() -> None:
+def test_unsorted_tokens_are_found() -> None:
     it = build_segment(KIND, pa.string(), WORDS)
     table = read_all_rows(it.segment.files.open(FILE)).take(list(range(len(lists(it))))[::-1])
     replace_file(it, FILE, table)
@@ -252,7 +254,7 @@ def test_options_and_types() -> None:
     ]  # fmt: skip
 
 
-def test_a_search_that_is_repeated_is_quick() -> None:
+def test_a_repeated_search_is_fast() -> None:
     texts = {0: pa.array([f"row number {number}" for number in range(20_000)])}
     it = build_segment(KIND, pa.string(), texts, batch_rows=20_000)
     searcher = KIND.open(it.segment, it.column)

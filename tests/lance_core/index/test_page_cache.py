@@ -24,7 +24,7 @@ def small_cache() -> Iterator[PageCache]:
     PAGE_CACHE.resize(capacity)
 
 
-def test_a_set_of_a_few_bytes_takes_more_than_those() -> None:
+def test_a_small_value_counts_with_its_overhead() -> None:
     rows: SegmentPages[int] = SegmentPages(PageCache(1 << 20))
     for number in range(10_000):
         rows.put(number, number, 20)
@@ -40,7 +40,7 @@ def test_a_set_of_a_few_bytes_takes_more_than_those() -> None:
         (NGRAM, pa.array(["abcd", "bcde"]), Call("contains", ("v",), (pa.scalar("bcd"),)), {}),
     ],
 )
-def test_segments_share_what_they_may_keep(
+def test_segments_share_the_cache_capacity(
     kind: IndexType, values: pa.Array, leaf: Leaf, options: Mapping[str, Any], small_cache: PageCache
 ) -> None:
     it = build_segment(kind, values.type, {0: values}, **options)

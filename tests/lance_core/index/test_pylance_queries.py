@@ -14,7 +14,7 @@ _BY_INDEX = 100
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_filter_finds_what_a_scan_of_pylance_finds(name: str, tmp_path: Path) -> None:
+def test_a_filter_finds_the_rows_of_a_pylance_scan(name: str, tmp_path: Path) -> None:
     dataset = lance.dataset(TABLES[name](tmp_path).uri)
     by_index = 0
 

@@ -101,7 +101,7 @@ def test_rows_are_followed_through_compactions(history: History, data: st.DataOb
     assert list(moves.remap_set(every)) == sorted(known.values())
 
 
-def test_rows_that_stay() -> None:
+def test_same_addresses_keep_rows_of_live_fragments() -> None:
     rows = np.array([address(0, 1), address(2, 5), address(3, 0)], dtype=np.uint64)
     moves = SameAddresses(BitMap([0, 3]))
     assert moves.remap(rows)[1].tolist() == [True, False, True]
@@ -109,7 +109,7 @@ def test_rows_that_stay() -> None:
     assert not mask_within(rows, BitMap()).any()
 
 
-def test_ids_are_located_and_kept() -> None:
+def test_row_ids_are_resolved_or_kept() -> None:
     old = FragmentRowIds(FragmentId(3), RowIdSequence.of([10, 11, 12]), np.array([1], dtype=np.uint32))
     new = FragmentRowIds(FragmentId(4), RowIdSequence.of([11, 20]))
     located = ResolveRowIds(RowIdIndex([old, new], path="m"), BitMap([3]))
@@ -123,7 +123,7 @@ def test_ids_are_located_and_kept() -> None:
 
 
 @pytest.mark.parametrize("surviving", [b"nonsense", bytes(BitMap64([0, 1]).serialize())])
-def test_a_note_that_contradicts_itself_is_named(surviving: bytes) -> None:
+def test_a_contradictory_reuse_record_is_rejected(surviving: bytes) -> None:
     content = table_pb2.FragmentReuseIndexDetails.InlineContent()
     group = content.versions.add(dataset_version=1).groups.add(changed_row_addrs=surviving)
     group.old_fragments.add(id=0, physical_rows=3)
@@ -134,7 +134,7 @@ def test_a_note_that_contradicts_itself_is_named(surviving: bytes) -> None:
     assert raised.value.field == "changed_row_addrs"
 
 
-def test_what_came_out_of_a_compaction_later() -> None:
+def test_fragments_created_since_a_version() -> None:
     history = History([2, 2, 2])
     history.compact([([0], set())], 10)
     history.compact([([1], set())], 10)

@@ -20,7 +20,7 @@ _OTHERS = (1.0, 2.0, 3.0, 4.0)
 
 @pytest.mark.parametrize("arrow", [pa.float32(), pa.float64()], ids=str)
 @pytest.mark.parametrize("kind", [BTREE, BITMAP], ids=lambda kind: kind.name)
-def test_both_zeros_are_found_where_the_engine_finds_them(kind: IndexType, arrow: pa.DataType) -> None:
+def test_both_zeros_are_found_as_by_the_engine(kind: IndexType, arrow: pa.DataType) -> None:
     values = pa.array(_VALUES, arrow)
     segment = write_segment(None, kind, pa.field(VALUE, arrow), row_batches(values))
     for value in values.drop_null():
@@ -32,7 +32,7 @@ def test_both_zeros_are_found_where_the_engine_finds_them(kind: IndexType, arrow
 
 
 @pytest.mark.parametrize("kind", [BTREE, BITMAP], ids=lambda kind: kind.name)
-def test_a_list_with_a_zero_is_looked_at_again(kind: IndexType) -> None:
+def test_a_list_with_a_zero_is_inexact(kind: IndexType) -> None:
     values = pa.array(_VALUES, pa.float64())
     segment = write_segment(None, kind, pa.field(VALUE, pa.float64()), row_batches(values))
     for others in (_OTHERS[:1], _OTHERS):

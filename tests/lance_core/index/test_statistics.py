@@ -13,7 +13,7 @@ from lance_core.versions.snapshot import Snapshot
 from tests.lance_core.index.index_differential import rows
 
 
-def test_of_each_index(tmp_path: Path) -> None:
+def test_statistics_of_each_index(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", rows(0, 100), max_rows_per_file=20, durable=False)
     table = table.create_index("at.x", "BTREE").table.create_index("id", "ZONEMAP", name="zones").table
     table = table.append(rows(100, 30)).table.delete("id < 5").table
@@ -36,7 +36,7 @@ def test_of_each_index(tmp_path: Path) -> None:
     assert {each.name: each.notes_behind for each in table.index_statistics()} == {"zones": 0, "at.x_idx": 1}
 
 
-def test_of_what_nobody_here_can_use(tmp_path: Path) -> None:
+def test_an_unknown_index_type_is_unused(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", rows(0, 20), durable=False)
     lance.dataset(table.uri).create_scalar_index("word", "INVERTED")
     (text,) = table.refresh().index_statistics()
@@ -45,7 +45,7 @@ def test_of_what_nobody_here_can_use(tmp_path: Path) -> None:
     assert text.segments[0].unused == text.why_unused
 
 
-def test_of_many_fragments_at_once(tmp_path: Path) -> None:
+def test_statistics_of_many_fragments_are_fast(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", rows(0, 20), durable=False)
     for number in range(5):
         table = table.create_index("id", "BTREE", name=f"index {number}").table

@@ -44,7 +44,7 @@ def zones(it: BuiltSegment) -> list[dict[str, object]]:
 @pytest.mark.parametrize("arrow", POOLS, ids=str)
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_it_leaves_out_nothing_that_matches(arrow: pa.DataType, data: st.DataObject) -> None:
+def test_a_search_includes_every_match(arrow: pa.DataType, data: st.DataObject) -> None:
     fragments = data.draw(columns(arrow))
     deleted = data.draw(deletions())
     it = build_segment(KIND, arrow, fragments, deleted=deleted, rows_per_zone=FEW)
@@ -57,7 +57,7 @@ def test_it_leaves_out_nothing_that_matches(arrow: pa.DataType, data: st.DataObj
 
 @settings(max_examples=40, deadline=None)
 @given(columns(pa.string()), st.sampled_from(["a%", "ab%", "é%", "z%", "a_%", "%", "%b", "\U0010ffff%", "a\\%%"]))
-def test_beginnings_of_text(fragments: Fragments, pattern: str) -> None:
+def test_prefixes_of_text(fragments: Fragments, pattern: str) -> None:
     it = build_segment(KIND, pa.string(), fragments, rows_per_zone=FEW)
     leaf = Like(("v",), pattern)
     if leaf.prefix:
@@ -68,7 +68,7 @@ def test_beginnings_of_text(fragments: Fragments, pattern: str) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(columns(pa.float64()), deletions())
-def test_nan_is_looked_for(fragments: Fragments, deleted: Mapping[int, Sequence[int]]) -> None:
+def test_nan_is_found(fragments: Fragments, deleted: Mapping[int, Sequence[int]]) -> None:
     it = build_segment(KIND, pa.float64(), fragments, deleted=deleted, rows_per_zone=FEW)
     check_search(KIND, it, fragments, Call("isnan", ("v",), ()))
 
@@ -85,7 +85,7 @@ def test_zones_end_with_their_fragment_and_count_live_rows() -> None:
     }  # fmt: skip
 
 
-def test_what_it_says_of_itself() -> None:
+def test_options_and_details_are_recorded() -> None:
     it = build_segment(KIND, pa.int64(), INTS, rows_per_zone=FEW)
     details = table_pb2.ZoneMapIndexDetails.FromString(it.segment.details)
     assert (details.rows_per_zone, details.HasField("use_seeds"), details.use_seeds) == (FEW, True, False)
@@ -95,7 +95,7 @@ def test_what_it_says_of_itself() -> None:
     assert registry.by_type_url(it.segment.metadata).name == "ZONEMAP"  # type: ignore[union-attr]
 
 
-def test_zones_that_cannot_match_are_left_out() -> None:
+def test_zones_without_a_match_are_excluded() -> None:
     it = build_segment(KIND, pa.int64(), INTS, rows_per_zone=FEW)
     for sql, expected in {
         "v = 5": {3, 4, 5},
@@ -110,7 +110,7 @@ def test_zones_that_cannot_match_are_left_out() -> None:
         assert (found.certainty is Certainty.EXACT) is (sql == "v IS NULL")
 
 
-def test_bounds_of_floats() -> None:
+def test_bounds_of_floats_include_nan_and_both_zeros() -> None:
     """NaN of either sign is the maximum, and bounds of zero include both signs, which some writers distinguish."""
     floats = pa.array([1.0, math.nan, None, math.nan, None, None, 0.0, 0.0, 0.0, -0.0, -0.0, -2.0])
     found = zones(build_segment(KIND, pa.float64(), {0: floats}, rows_per_zone=FEW))
@@ -127,14 +127,16 @@ def test_half_floats_are_described() -> None:
     assert [str((zone["min"], zone["max"])) for zone in found] == ["(1.0, nan)", "(2.0, 2.0)"]
 
 
-def test_not_equal_is_not_its_business() -> None:
+def test_not_equal_is_unsupported() -> None:
     it = build_segment(KIND, pa.int64(), INTS)
     assert search_segment(KIND, it, Comparison(("v",), Op.NE, pa.scalar(1))) is None
 
 
 @settings(max_examples=40, deadline=None)
 @given(columns(pa.int64()), columns(pa.int64()), st.data())
-def test_a_segment_of_segments_and_rows(first: Fragments, second: Fragments, data: st.DataObject) -> None:
+def test_a_merged_segment_covers_its_inputs_and_new_rows(
+    first: Fragments, second: Fragments, data: st.DataObject
+) -> None:
     """A merge keeps the zones of surviving fragments and adds the rows of new fragments, as after a compaction."""
     second = {id + 1: values for id, values in second.items()}
     staying = data.draw(st.sets(st.sampled_from(sorted(first))))
@@ -157,7 +159,7 @@ def test_a_segment_of_segments_and_rows(first: Fragments, second: Fragments, dat
         assert found.certainty is Certainty.AT_MOST or leaf == parse_condition("v IS NULL", pa.int64())
 
 
-def test_who_does_not_know_its_nulls_makes_nobody_sure() -> None:
+def test_is_null_is_inexact_without_a_null_bitmap() -> None:
     it = build_segment(KIND, pa.int64(), INTS, rows_per_zone=FEW)
     older = without_nulls(it)
     assert KIND.answers(parse_condition("v IS NULL", pa.int64()), older.segment.metadata) is Certainty.AT_MOST
@@ -190,7 +192,7 @@ def without_nulls(it: BuiltSegment) -> BuiltSegment:
     return it.with_metadata(change)
 
 
-def test_a_fragment_without_zones_is_looked_at() -> None:
+def test_all_rows_of_a_fragment_without_zones_are_candidates() -> None:
     """Some writers extend the coverage of an index over fragments that its file has no zones for."""
     it = build_segment(KIND, pa.int64(), INTS, merged_ids=[9], row_counts={0: 7, 2: 3, 9: 2}, rows_per_zone=FEW)
     for sql in ("v = 100", "v IS NULL"):
@@ -201,7 +203,7 @@ def test_a_fragment_without_zones_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("arrow", [pa.binary(3), pa.dictionary(pa.int32(), pa.string())], ids=str)
-def test_bounds_that_the_reference_writer_leaves_out_are_no_absence(arrow: pa.DataType) -> None:
+def test_zones_without_bounds_match_every_value(arrow: pa.DataType) -> None:
     value = pa.scalar("abc") if pa.types.is_dictionary(arrow) else pa.scalar(b"abc", arrow)
     it = build_segment(KIND, pa.binary(3), {0: pa.array([b"abc", None], pa.binary(3))})
     blank = {"min": pa.nulls(2, arrow), "max": pa.nulls(2, arrow)} | {
@@ -232,7 +234,7 @@ def test_bounds_that_the_reference_writer_leaves_out_are_no_absence(arrow: pa.Da
         ("missing number", "a value is missing"),
     ],
 )
-def test_files_that_nobody_should_trust(what: str, said: str) -> None:
+def test_damaged_files_raise_typed_errors(what: str, said: str) -> None:
     it = build_segment(KIND, pa.int64(), INTS, rows_per_zone=FEW)
     table = read_all_rows(it.segment.files.open("zonemap.lance"))
     column = it.column
@@ -271,7 +273,7 @@ def looked_at(it: BuiltSegment, column: pa.Field) -> None:
     KIND.open(it.segment, column).search(parse_condition("v = 3", pa.int64()))
 
 
-def test_zones_where_no_rows_are() -> None:
+def test_zones_beyond_their_fragment_are_rejected() -> None:
     it = build_segment(KIND, pa.int64(), INTS, rows_per_zone=FEW)
     most = 2**64 - 1
     table = pa.table(
@@ -298,7 +300,7 @@ def test_zones_where_no_rows_are() -> None:
     ]
 
 
-def test_what_contradicts_itself_is_told() -> None:
+def test_examine_reports_contradictions() -> None:
     it = build_segment(KIND, pa.int64(), INTS, rows_per_zone=FEW)
     table = pa.table(
         {
@@ -338,7 +340,7 @@ def test_options(given: dict[str, object], said: str) -> None:
         KIND.parse_options(given)
 
 
-def test_what_it_fits() -> None:
+def test_supported_types() -> None:
     assert all(KIND.supports(pa.field("v", arrow)) for arrow in (*POOLS, HALF))
     for arrow in (pa.list_(pa.int64()), pa.struct([("x", pa.int64())]), pa.dictionary(pa.int32(), pa.string())):
         assert not KIND.supports(pa.field("v", arrow))
@@ -361,7 +363,7 @@ def test_many_zones_are_searched_in_less_than_a_millisecond() -> None:
         assert min(took) < 0.001
 
 
-def test_a_zone_whose_greatest_value_nobody_told_may_have_any_text() -> None:
+def test_a_zone_without_a_maximum_matches_any_prefix_above_its_minimum() -> None:
     told = {"min": ["a", "a", "c"], "max": [None, "abc", None], "null_count": [0, 0, 0], "nan_count": [0, 0, 0]}
     bounds = zonemap._Bounds.of(pa.table({**told, "zone_length": [9, 9, 9]}))
     assert bounds.contains_prefix("b").tolist() == [True, False, False]

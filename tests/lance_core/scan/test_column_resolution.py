@@ -45,7 +45,7 @@ def uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     ids=str,
 )
 @pytest.mark.parametrize("filter", [None, "id > 1", "s.x = 4", "s.y.z = 'a'"])
-def test_paths_as_pylance_gives_them(uri: str, columns: list[str], filter: str | None) -> None:
+def test_paths_equal_those_of_pylance(uri: str, columns: list[str], filter: str | None) -> None:
     theirs = lance.dataset(uri).to_table(columns=columns, filter=filter)
     ours = Table.open(uri).to_table(columns, filter)
     assert ours.equals(theirs)
@@ -53,7 +53,7 @@ def test_paths_as_pylance_gives_them(uri: str, columns: list[str], filter: str |
 
 
 @pytest.mark.parametrize("filter", [None, "id % 2 = 0"])
-def test_row_columns_come_last(uri: str, filter: str | None) -> None:
+def test_system_columns_come_last(uri: str, filter: str | None) -> None:
     ours = Table.open(uri).to_table(["id"], filter, with_row_id=True, with_row_address=True)
     theirs = lance.dataset(uri).to_table(["id"], filter, with_row_id=True, with_row_address=True)
     assert ours.equals(theirs)
@@ -76,12 +76,12 @@ def test_row_columns_come_last(uri: str, filter: str | None) -> None:
     ],
     ids=str,
 )
-def test_paths_that_lead_nowhere(uri: str, columns: list[str], message: str) -> None:
+def test_unknown_paths_are_rejected(uri: str, columns: list[str], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         Table.open(uri).to_table(columns)
 
 
-def test_only_the_children_on_the_way_are_read(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_requested_children_are_read(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     read = LanceFileReader.read
 
@@ -108,7 +108,7 @@ def test_children_with_dots_in_their_names(tmp_path: Path) -> None:
     assert table.to_table(["s.x.y.z"]).to_pylist() == [{"s.x.y.z": 5}]
 
 
-def test_names_that_could_be_several_are_refused(tmp_path: Path) -> None:
+def test_ambiguous_names_are_rejected(tmp_path: Path) -> None:
     rows = pa.table({"s": pa.array([{"a.b": {"c": 1}, "a": {"b.c": 2}}])})
     table = Table.create(str(tmp_path / "t"), rows)
     with pytest.raises(InvalidInput, match=r"is ambiguous; write 's.`a.b`.c' or 's.a.`b.c`'"):

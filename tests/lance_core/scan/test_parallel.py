@@ -15,7 +15,7 @@ def test_results_come_in_order(threads: int, count: int) -> None:
     ]
 
 
-def test_no_more_is_begun_than_a_window() -> None:
+def test_work_starts_only_within_the_window() -> None:
     begun: list[int] = []
 
     def work(item: int) -> int:
@@ -30,14 +30,14 @@ def test_no_more_is_begun_than_a_window() -> None:
     assert len(begun) <= 5
 
 
-def test_threads_are_at_work_together() -> None:
+def test_threads_run_concurrently() -> None:
     """Each of the two calls waits for the other."""
     both = threading.Barrier(2, timeout=10)
     assert sorted(map_in_order(lambda item: both.wait() * 0 + item, [1, 2], threads=2)) == [1, 2]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_the_first_error_ends_it(threads: int) -> None:
+def test_the_first_error_ends_the_iteration(threads: int) -> None:
     def work(item: int) -> int:
         if item == 3:
             raise KeyError(item)

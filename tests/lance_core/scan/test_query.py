@@ -51,7 +51,7 @@ def table(tmp_path: Path) -> Table:
 
 
 @pytest.mark.parametrize(("sql", "answer"), ANSWERS, ids=[sql for sql, _ in ANSWERS])
-def test_an_answer(table: Table, sql: str, answer: list[dict[str, object]]) -> None:
+def test_a_query_returns_the_expected_rows(table: Table, sql: str, answer: list[dict[str, object]]) -> None:
     if "_rowaddr" in sql:
         answer = table.to_table([], "id = 3", with_row_address=True).rename_columns(["a"]).to_pylist()
     assert table.query(sql).to_pylist() == answer
@@ -64,7 +64,7 @@ def test_what_is_refused(table: Table, sql: str, said: str) -> None:
         table.query(sql)
 
 
-def test_no_more_is_read_than_is_wanted(table: Table, tmp_path: Path) -> None:
+def test_a_limit_reads_only_the_needed_fragments(table: Table, tmp_path: Path) -> None:
     """The query succeeds although the data files of the later fragments are absent."""
     for each in list(table.fragments)[1:]:
         for file in each.files:

@@ -201,7 +201,7 @@ WAYS = [(plan.SMALL_FRAGMENT_BYTES, 50), (0, 50), (0, 2)]
 
 @settings(max_examples=25, deadline=None)
 @given(TABLES, st.lists(READS, min_size=4, max_size=8), st.sampled_from(WAYS))
-def test_scans(made: Made, reads: list[Read], way: tuple[int, int]) -> None:
+def test_random_scans(made: Made, reads: list[Read], way: tuple[int, int]) -> None:
     """Each strategy reads the same rows: all columns at once, late columns as a whole, and late columns row by row."""
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patched:
         patched.setattr(plan, "SMALL_FRAGMENT_BYTES", way[0])
@@ -219,7 +219,7 @@ def test_scans(made: Made, reads: list[Read], way: tuple[int, int]) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(TABLES, st.data())
-def test_takes(made: Made, data: st.DataObject) -> None:
+def test_random_takes(made: Made, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as place:
         table, everything = _make(made, f"{place}/t")
         for _ in range(4):
@@ -279,7 +279,7 @@ def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("filter", LARGE_FILTERS)
-def test_more_rows_than_a_batch(large: tuple[Table, np.ndarray], filter: str) -> None:
+def test_filters_across_batches(large: tuple[Table, np.ndarray], filter: str) -> None:
     """The matches are few or many, adjacent or scattered, and cross the boundaries of batches."""
     table, k = large
     expected = k[LARGE_FILTERS[filter](k)]
@@ -303,7 +303,7 @@ def test_windows_over_batches(large: tuple[Table, np.ndarray], limit: int | None
     assert np.array_equal(np.asarray(table.to_table(["k"], limit=limit, offset=offset)["k"]), expected)
 
 
-def test_rows_of_many_batches_are_taken(large: tuple[Table, np.ndarray]) -> None:
+def test_a_take_spans_many_batches(large: tuple[Table, np.ndarray]) -> None:
     table, k = large
     places = np.random.default_rng(3).integers(0, len(k), 150_000)
     found = table.take(places, ["text", "k"])

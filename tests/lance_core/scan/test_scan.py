@@ -52,13 +52,13 @@ def test_fragments_outside_the_window_are_not_opened(uri: str) -> None:
     assert [task.fragment.id for task in plan_scan(manifest, columns=None, offset=3).tasks] == [2]
 
 
-def test_columns_come_as_they_are_asked_for(uri: str) -> None:
+def test_columns_come_in_the_requested_order(uri: str) -> None:
     table = Table.open(uri)
     assert table.to_table(columns=["b", "a"]).column_names == ["b", "a"]
     assert table.to_table(columns=["b"])["b"].to_pylist() == [str(value) for value in LIVE]
 
 
-def test_no_columns_still_have_rows(uri: str) -> None:
+def test_a_projection_without_columns_has_rows(uri: str) -> None:
     assert Table.open(uri).to_table(columns=[]).num_rows == len(LIVE)
     assert Table.open(uri).to_table(columns=[], limit=3, offset=1).num_rows == 3
 
@@ -67,18 +67,18 @@ def test_no_columns_still_have_rows(uri: str) -> None:
     ("columns", "message"),
     [(["A"], "no column 'A'; "), (["bb"], "no column 'bb'; did you mean 'b'"), (["a", "a"], "names a column twice")],
 )
-def test_columns_that_are_not_there(uri: str, columns: list[str], message: str) -> None:
+def test_unknown_columns_are_rejected(uri: str, columns: list[str], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         Table.open(uri).to_table(columns=columns)
 
 
 @pytest.mark.parametrize(("limit", "offset"), [(-1, None), (None, -1)])
-def test_windows_count_from_the_start(uri: str, limit: int | None, offset: int | None) -> None:
+def test_negative_windows_are_rejected(uri: str, limit: int | None, offset: int | None) -> None:
     with pytest.raises(InvalidInput, match="must not be negative"):
         Table.open(uri).to_table(limit=limit, offset=offset)
 
 
-def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_scan_reads_lazily(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.table({"a": range(6)}), max_rows_per_file=2)
     batches = table.to_batches()
     for path in (tmp_path / "t" / "data").iterdir():
@@ -130,7 +130,7 @@ def test_damaged_deletions_are_named(damage: str, tmp_path: Path) -> None:
     ("filter", "expected"),
     [("a % 2 = 0", [6, 8, 10]), ("b >= '9'", [9]), ("a = 0", []), ("A > 9 and b != '11'", [10]), ("b = '4'", [])],
 )
-def test_rows_that_match(uri: str, filter: str, expected: list[int]) -> None:
+def test_a_filter_returns_the_matching_rows(uri: str, filter: str, expected: list[int]) -> None:
     table = Table.open(uri)
     assert table.to_table(filter=filter)["a"].to_pylist() == expected
     assert table.to_table(["a"], filter)["a"].to_pylist() == expected
@@ -142,14 +142,14 @@ def test_rows_that_match(uri: str, filter: str, expected: list[int]) -> None:
 
 @pytest.mark.parametrize("offset", [None, 0, 1, 3, 9])
 @pytest.mark.parametrize("limit", [None, 0, 1, 3, 9])
-def test_windows_count_the_rows_that_match(uri: str, limit: int | None, offset: int | None) -> None:
+def test_windows_count_matching_rows(uri: str, limit: int | None, offset: int | None) -> None:
     matching = [value for value in LIVE if value % 2]
     start = offset or 0
     found = Table.open(uri).to_table(["b"], "a % 2 = 1", limit=limit, offset=offset)["b"].to_pylist()
     assert found == [str(value) for value in matching[start : None if limit is None else start + limit]]
 
 
-def test_a_condition_that_makes_no_sense(uri: str) -> None:
+def test_a_filter_on_an_unknown_column_is_rejected(uri: str) -> None:
     with pytest.raises(InvalidInput, match="there is no column 'bb' at character 1; did you mean 'b'"):
         Table.open(uri).to_table(filter="bb = 1")
 
@@ -170,7 +170,7 @@ def _reading_threads() -> list[str]:
 
 
 @pytest.mark.parametrize("filter", [None, "a % 2 = 0"])
-def test_who_is_slow_holds_little_and_who_stops_leaves_nothing(
+def test_read_ahead_is_bounded_and_ends_with_the_scan(
     many: Table, filter: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A scan reads only a few morsels ahead of a slow consumer. After the consumer closes or drops the scan, no thread
@@ -198,7 +198,7 @@ def test_who_is_slow_holds_little_and_who_stops_leaves_nothing(
     assert ahead < FRAGMENTS or THREADS > 9
 
 
-def test_the_error_of_a_thread_comes_to_the_reader(many: Table, tmp_path: Path) -> None:
+def test_a_reader_thread_raises_its_error_in_the_consumer(many: Table, tmp_path: Path) -> None:
     """The consumer gets the rows before the failure and then the error, once."""
     copy = str(shutil.copytree(many.uri, tmp_path / "t"))
     table = Table.open(copy)
@@ -231,13 +231,13 @@ def test_one_table_serves_several_threads(many: Table) -> None:
         assert all(pool.map(work, range(18)))
 
 
-def test_a_table_is_read_in_its_order(many: Table) -> None:
+def test_rows_come_in_table_order(many: Table) -> None:
     assert many.to_table()["a"].to_pylist() == list(range(FRAGMENTS * 3))
     addresses = many.to_table(["_rowaddr"], "a % 5 != 0")["_rowaddr"].to_pylist()
     assert addresses == sorted(addresses)
 
 
-def test_few_matches_are_found_without_reading_all(many: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_ends_the_scan_early(many: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan with a limit ends with its last row and has not read further files ahead."""
     opened: list[str] = []
     read = LanceFileReader.read
@@ -251,7 +251,7 @@ def test_few_matches_are_found_without_reading_all(many: Table, monkeypatch: pyt
     assert len(opened) <= 3
 
 
-def test_wide_rows_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+def test_wide_rows_are_read_in_small_batches(tmp_path: Path) -> None:
     """The size of the rows limits a morsel, even if a fragment has few rows."""
     random = np.random.default_rng(1)
     wide = pa.array([random.bytes(2**19) for _ in range(40)], pa.large_binary())
@@ -271,7 +271,7 @@ def _selected(selection: Selection, predicate: Predicate) -> Selection:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
-def test_chosen_rows_of_fragments_that_are_listed_in_another_order(tmp_path: Path, order: Sequence[int]) -> None:
+def test_fragments_listed_in_any_order_are_scanned_once(tmp_path: Path, order: Sequence[int]) -> None:
     """Old writers list fragments in any order after a compaction; each fragment is scanned once."""
     lance.write_dataset(pa.table({"a": range(4)}), tmp_path / "t", max_rows_per_file=1)
     manifest = Table.open(str(tmp_path / "t")).manifest

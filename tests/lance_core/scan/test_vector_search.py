@@ -65,7 +65,7 @@ def check(uri: str, vector: Any, k: int, *, column: str = "v", **options: Any) -
 
 @pytest.mark.parametrize("metric", [None, "l2", "cosine", "dot"])
 @pytest.mark.parametrize("k", [1, 9, 10_000])
-def test_nearest_as_pylance_finds_them(floats: tuple[str, pa.DataType], metric: str | None, k: int) -> None:
+def test_nearest_rows_equal_those_of_pylance(floats: tuple[str, pa.DataType], metric: str | None, k: int) -> None:
     uri, kind = floats
     vector = RNG.normal(size=SIZE).astype(FLOATS[kind])
     check(uri, vector, k, metric=metric)
@@ -86,7 +86,7 @@ def test_equal_rows_come_in_their_order(floats: tuple[str, pa.DataType], metric:
         assert found["id"].to_pylist() == alike[:k]
 
 
-def test_what_has_no_distance_is_left_out(floats: tuple[str, pa.DataType]) -> None:
+def test_rows_without_a_distance_are_excluded(floats: tuple[str, pa.DataType]) -> None:
     uri, _ = floats
     table = Table.open(uri)
     dead = {40, 60, 33, 200}
@@ -97,14 +97,16 @@ def test_what_has_no_distance_is_left_out(floats: tuple[str, pa.DataType]) -> No
     assert not len(table.search("v", [0.0] * SIZE, ROWS, metric="cosine"))
 
 
-def test_a_number_that_is_null_in_a_vector_counts_as_0(tmp_path: Path) -> None:
+def test_a_null_element_of_a_vector_counts_as_zero(tmp_path: Path) -> None:
     data = pa.table({"id": [0, 1], "v": pa.array([[1.0, None], [1.0, 1.0]], pa.list_(pa.float32(), 2))})
     place = str(tmp_path / "t")
     lance.write_dataset(data, place)
     assert check(place, [1.0, 0.0], 2)["_distance"].to_pylist() == [0.0, 1.0]
 
 
-def test_few_are_kept_of_many_blocks(floats: tuple[str, pa.DataType], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_does_not_depend_on_the_block_size(
+    floats: tuple[str, pa.DataType], monkeypatch: pytest.MonkeyPatch
+) -> None:
     uri, _ = floats
     vector = RNG.normal(size=SIZE)
     whole = Table.open(uri).search("v", vector, 25, columns=["id"])
@@ -125,7 +127,7 @@ def test_bytes_are_compared_bit_by_bit(tmp_path: Path) -> None:
         assert ours["id"].to_pylist() == live[np.argsort(apart, kind="stable")].tolist()
 
 
-def test_an_older_version_and_columns_that_every_table_has(floats: tuple[str, pa.DataType]) -> None:
+def test_an_older_version_and_system_columns(floats: tuple[str, pa.DataType]) -> None:
     uri, _ = floats
     before = Table.open(uri, version=1)
     vector = before.to_table(["v"], "id = 200")["v"][0].as_py()
@@ -155,14 +157,14 @@ def test_an_older_version_and_columns_that_every_table_has(floats: tuple[str, pa
     ],
     ids=str,
 )
-def test_what_cannot_be_searched_is_said(
+def test_invalid_searches_are_rejected(
     floats: tuple[str, pa.DataType], column: str, vector: Any, k: Any, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInput, match=message.replace("(", r"\(")):
         Table.open(floats[0]).search(column, vector, k, **options)
 
 
-def test_columns_and_bytes_that_would_be_mistaken(tmp_path: Path) -> None:
+def test_ambiguous_columns_and_byte_vectors_are_rejected(tmp_path: Path) -> None:
     taken = pa.table({"_distance": [1], "v": pa.array([[1]], pa.list_(pa.uint8(), 1))})
     table = Table.create(tmp_path / "t", taken)
     with pytest.raises(InvalidInput, match="the table has a column '_distance'"):

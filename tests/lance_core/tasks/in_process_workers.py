@@ -9,22 +9,24 @@ from lance_core.tasks.partitioning import RESULT, Task
 
 
 @dataclass
-class Loop:
-    """Task runner that repeats the partitions in `lost`; as in Spark, a lost attempt has written its files, and its
-    result is ignored.
+class InProcessWorkers:
+    """Task runner that repeats the partitions in `lost_partitions`.
+
+    As in Spark, a lost attempt has written its files, and its result is ignored. `attempts` lists the partition of each
+    attempt.
     """
 
     slots: int = 2
-    lost: frozenset[int] = frozenset()
-    ran: list[int] = field(default_factory=list)
+    lost_partitions: frozenset[int] = frozenset()
+    attempts: list[int] = field(default_factory=list)
 
     def run(self, task: Task, parts: int) -> pa.Table:
         shipped = pickle.dumps(task)
         batches: list[pa.RecordBatch] = []
         for number in reversed(range(parts)):
-            for _attempt in range(2 if number in self.lost else 1):
+            for _attempt in range(2 if number in self.lost_partitions else 1):
                 worker: Task = pickle.loads(shipped)
                 answer = list(worker([pa.record_batch({"id": pa.array([number], pa.int64())})]))
-                self.ran.append(number)
+                self.attempts.append(number)
             batches += answer
         return pa.Table.from_batches(batches, RESULT)

@@ -11,30 +11,30 @@ from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.ingest.coordinator import Changed, CsvFormat, Extra, IngestRequest, ReadOptions, ingest
 from lance_core.tasks.partitioning import Runner
-from tests.lance_core.tasks.in_process_workers import Loop
+from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
 
 @dataclass
-class Landing:
+class IngestEnvironment:
     """Source directory of an ingest, its target table and its table of bad records."""
 
-    place: Path
-    runner: Runner = field(default_factory=Loop)
+    directory: Path
+    runner: Runner = field(default_factory=InProcessWorkers)
 
     @property
-    def files(self) -> str:
-        return str(self.place / "landing")
+    def source_uri(self) -> str:
+        return str(self.directory / "landing")
 
     @property
     def uri(self) -> str:
-        return str(self.place / "table")
+        return str(self.directory / "table")
 
     @property
-    def side(self) -> str:
-        return str(self.place / "side")
+    def bad_records_uri(self) -> str:
+        return str(self.directory / "side")
 
-    def put(self, name: str, data: bytes | str) -> str:
-        path = self.place / "landing" / name
+    def write_file(self, name: str, data: bytes | str) -> str:
+        path = self.directory / "landing" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data if isinstance(data, bytes) else data.encode())
         return str(path)
@@ -59,7 +59,7 @@ class Landing:
         reading = ReadOptions.of(format=format, csv=csv, mapping=mapping, extra=extra)
         limits = FileLimits()
         what = IngestRequest(
-            self.files if files is None else files, reading, schema, on_bad_record, changed, limits, source_options
+            self.source_uri if files is None else files, reading, schema, on_bad_record, changed, limits, source_options
         )
         return ingest(
             TableRef(uri or self.uri, branch, options), what, options=how or WriteOptions(), runner=self.runner

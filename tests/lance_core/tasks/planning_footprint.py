@@ -26,7 +26,7 @@ from lance_core.tasks.scan.read import ReadTask, VersionRef, count_rows, plan_re
 SLOTS = 64
 
 
-class Planned(Exception):
+class TaskMeasured(Exception):
     """Raised instead of running a task; carries the size of its pickle."""
 
     def __init__(self, size: int) -> None:
@@ -35,21 +35,21 @@ class Planned(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Nobody:
+class MeasuringRunner:
     slots: int = SLOTS
 
     def run(self, task: Task, parts: int) -> pa.Table:
-        raise Planned(len(pickle.dumps(task)))
+        raise TaskMeasured(len(pickle.dumps(task)))
 
 
-def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+def return_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def sizes(uri: str) -> dict[str, int]:
-    where, how, runner = TableRef(uri, durable=False), WriteOptions(), Nobody()
+def measure_task_sizes(uri: str) -> dict[str, int]:
+    where, how, runner = TableRef(uri, durable=False), WriteOptions(), MeasuringRunner()
     limits = FileLimits(ROWS_PER_FILE_MAX, 2**30)
-    shape = Computation(same, ["id"], pa.schema([pa.field("other", pa.int64())]))
+    shape = Computation(return_batch, ["id"], pa.schema([pa.field("other", pa.int64())]))
     ops: dict[str, Callable[[], object]] = {
         "delete": lambda: delete(where, "k = 3", options=how, runner=runner),
         "update": lambda: update(where, {"k": "k + 1"}, "k = 3", limits=limits, options=how, runner=runner),
@@ -70,7 +70,7 @@ def sizes(uri: str) -> dict[str, int]:
     for name, op in ops.items():
         try:
             op()
-        except Planned as planned:
+        except TaskMeasured as planned:
             found[name] = planned.size
     plan = plan_read(VersionRef(uri).snapshot(), transport=lambda schema: schema, slots=SLOTS)
     found["read"] = len(pickle.dumps(ReadTask(plan)))
@@ -81,7 +81,7 @@ def sizes(uri: str) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    told = sizes(sys.argv[1])
+    told = measure_task_sizes(sys.argv[1])
     # VmHWM is the peak of this program alone; the peak in `getrusage` includes the process that forked it.
     status = Path("/proc/self/status").read_text().splitlines()
     peak = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))

@@ -29,7 +29,7 @@ class Checkpoint:
     committed: int = 0
 
 
-def told(
+def write_pieces(
     uri: str,
     pieces: list[list[pa.RecordBatch]],
     batch: MicroBatch | None,
@@ -56,7 +56,7 @@ def told(
     return answers
 
 
-def brought(
+def write_batch(
     uri: str,
     rows: pa.Table,
     number: int,
@@ -68,13 +68,13 @@ def brought(
     """Write a batch with two tasks and a third one without rows, and commit it."""
     half = len(rows) // 2
     pieces = [rows.slice(0, half).to_batches(), rows.slice(half).to_batches(), []]
-    answers = told(
+    answers = write_pieces(
         uri, pieces, MicroBatch(query, number, "run"), schema=rows.schema, replaces=replaces, manifests=manifests
     )
     return commit_batch(answers, number, manifest_store=manifests)
 
 
-def run(
+def run_query(
     source: str,
     sink: str,
     checkpoint: Checkpoint,
@@ -82,7 +82,7 @@ def run(
     limits: ReadLimits | None = None,
     start: StreamStart | None = None,
     manifests: ManifestStore | None = None,
-    killed: Callable[[str], None] = lambda where: None,
+    on_step: Callable[[str], None] = lambda where: None,
 ) -> Iterator[int]:
     """Run the query up to the newest version; yield the number of each completed batch."""
     which = VersionRef(source, manifest_store=manifests)
@@ -95,16 +95,18 @@ def run(
             end = json.dumps(stream.latest_offset(begin, limited=True))
             if json.loads(end) == begin:
                 return
-            killed("before its end is written down")
+            on_step("before its end is written down")
             checkpoint.ends.append(end)
         begin = begin if number else stream.initial_offset()
         parts = stream.plan_partitions(begin, json.loads(checkpoint.ends[number]), slots=2)
         schema = stream.arrow.remove_metadata()
-        killed("before its rows are written")
+        on_step("before its rows are written")
         pieces = [list(part.read(schema)) for part in parts]
-        answers = told(sink, pieces or [[]], MicroBatch(checkpoint.query, number), schema=schema, manifests=manifests)
-        killed("before it is committed")
+        answers = write_pieces(
+            sink, pieces or [[]], MicroBatch(checkpoint.query, number), schema=schema, manifests=manifests
+        )
+        on_step("before it is committed")
         commit_batch(answers, number, manifest_store=manifests)
-        killed("before that is written down")
+        on_step("before that is written down")
         checkpoint.committed = number + 1
         yield number

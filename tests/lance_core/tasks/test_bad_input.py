@@ -23,11 +23,21 @@ from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, beg
 from lance_core.tasks.scan.aggregate import aggregate
 from lance_core.tasks.scan.read import ReadTask, VersionRef, plan_read
 from lance_core.tasks.version_stamp import VersionStamp
-from tests.lance_core.tasks.columns.test_map_columns import broken, other_names, other_type, too_few
-from tests.lance_core.tasks.columns.test_map_columns import run as map_columns
-from tests.lance_core.tasks.columns.test_merge_columns import InMemory, merge, more, with_addresses
-from tests.lance_core.tasks.in_process_workers import Loop
-from tests.lance_core.tasks.rows.test_upsert import Rows
+from tests.lance_core.tasks.columns.test_map_columns import (
+    raise_error,
+    return_other_names,
+    return_other_type,
+    return_too_few_rows,
+)
+from tests.lance_core.tasks.columns.test_map_columns import run_map_columns as map_columns
+from tests.lance_core.tasks.columns.test_merge_columns import (
+    InMemorySource,
+    merge,
+    values_by_address,
+    with_extra_address,
+)
+from tests.lance_core.tasks.in_process_workers import InProcessWorkers
+from tests.lance_core.tasks.rows.test_upsert import StagedSource
 
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "x": [None if n % 7 == 0 else n / 3 for n in range(100)]})
 SMALL = FileLimits()
@@ -45,11 +55,13 @@ def where(uri: str) -> TableRef:
 
 
 def deleted(predicate: str) -> Act:
-    return lambda uri: delete(where(uri), predicate, options=WriteOptions(), runner=Loop())
+    return lambda uri: delete(where(uri), predicate, options=WriteOptions(), runner=InProcessWorkers())
 
 
 def updated(values: dict[str, str], condition: str | None = None) -> Act:
-    return lambda uri: update(where(uri), values, condition, limits=SMALL, options=WriteOptions(), runner=Loop())
+    return lambda uri: update(
+        where(uri), values, condition, limits=SMALL, options=WriteOptions(), runner=InProcessWorkers()
+    )
 
 
 def upserted(rows: pa.Table, on: str = "id", **options: object) -> Act:
@@ -57,14 +69,20 @@ def upserted(rows: pa.Table, on: str = "id", **options: object) -> Act:
         asked = {"matched": "update", "matched_if": None, "insert": True, "delete_unmatched": False, **options}
         rules = UpsertRules.of(on, **asked)  # type: ignore[arg-type]
         return upsert(
-            where(uri), rows.schema, Rows(rows).stage, rules, limits=SMALL, options=WriteOptions(), runner=Loop()
+            where(uri),
+            rows.schema,
+            StagedSource(rows).stage,
+            rules,
+            limits=SMALL,
+            options=WriteOptions(),
+            runner=InProcessWorkers(),
         )
 
     return act
 
 
 def merged(spoilt: Callable[[pa.Table], pa.Table], on: object = "_rowaddr", version: int | None = None) -> Act:
-    return lambda uri: merge(uri, spoilt(with_addresses(uri)), on, version=version)
+    return lambda uri: merge(uri, spoilt(values_by_address(uri)), on, version=version)
 
 
 def mapped(fn: object) -> Act:
@@ -101,8 +119,16 @@ BAD: dict[str, tuple[Act, type[LanceError], str]] = {
         InvalidInput,
         "a row whose _rowaddr is null",
     ),
-    "an address is there twice": (merged(lambda rows: more(rows, 4 << 32 | 3)), InvalidInput, "row 3 of fragment 4"),
-    "an address of a deleted row": (merged(lambda rows: more(rows, 1 << 32 | 3)), InvalidInput, "the row is deleted"),
+    "an address is there twice": (
+        merged(lambda rows: with_extra_address(rows, 4 << 32 | 3)),
+        InvalidInput,
+        "row 3 of fragment 4",
+    ),
+    "an address of a deleted row": (
+        merged(lambda rows: with_extra_address(rows, 1 << 32 | 3)),
+        InvalidInput,
+        "the row is deleted",
+    ),
     "addresses of another version": (
         merged(of_other_rows),
         InvalidInput,
@@ -136,13 +162,13 @@ BAD: dict[str, tuple[Act, type[LanceError], str]] = {
         InvalidInput,
         "sorce",
     ),
-    "too few rows of a function": (mapped(too_few), InvalidInput, r"fragment 3, rows 0 to 9"),
+    "too few rows of a function": (mapped(return_too_few_rows), InvalidInput, r"fragment 3, rows 0 to 9"),
     "another type of a function": (
-        mapped(other_type),
+        mapped(return_other_type),
         SchemaMismatch,
         r"fragment \d, rows .*'twice' is stored as int64",
     ),
-    "other names of a function": (mapped(other_names), InvalidInput, "fragment .*thrice"),
+    "other names of a function": (mapped(return_other_names), InvalidInput, "fragment .*thrice"),
     "no predicate": (deleted("id = = 3"), InvalidInput, "does not parse: .* Line: 1, Column: 6"),
     "a predicate of no column": (deleted("idd = 3"), InvalidInput, "did you mean|has no column 'idd'|idd"),
     "a predicate that is none": (deleted("id + 1"), InvalidInput, "id"),
@@ -158,18 +184,18 @@ BAD: dict[str, tuple[Act, type[LanceError], str]] = {
             remap=None,
             batch=1,
             options=WriteOptions(),
-            runner=Loop(),
+            runner=InProcessWorkers(),
         ),
         InvalidInput,
         "target_rows=0",
     ),
     "a query that is none": (
-        lambda uri: aggregate(VersionRef(uri).snapshot(), "select cuont(id) from dataset", runner=Loop),
+        lambda uri: aggregate(VersionRef(uri).snapshot(), "select cuont(id) from dataset", runner=InProcessWorkers),
         InvalidInput,
         "cuont",
     ),
     "retries that are none": (
-        lambda uri: delete(where(uri), "id = 1", options=WriteOptions(retries=-1), runner=Loop()),
+        lambda uri: delete(where(uri), "id = 1", options=WriteOptions(retries=-1), runner=InProcessWorkers()),
         InvalidInput,
         "retries=-1",
     ),
@@ -183,7 +209,7 @@ BAD: dict[str, tuple[Act, type[LanceError], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_wrong_is_told_before_anything_is_committed(tmp_path: Path, name: str) -> None:
+def test_errors_are_raised_before_a_commit(tmp_path: Path, name: str) -> None:
     act, kind, words = BAD[name]
     uri = made(tmp_path)
     before = Table.open(uri)
@@ -195,10 +221,10 @@ def test_what_is_wrong_is_told_before_anything_is_committed(tmp_path: Path, name
     assert after.fsck().is_sound
 
 
-def test_what_a_function_raises_is_raised(tmp_path: Path) -> None:
+def test_an_exception_of_a_function_is_raised(tmp_path: Path) -> None:
     uri = made(tmp_path)
     with pytest.raises(ArithmeticError):
-        map_columns(uri, broken)
+        map_columns(uri, raise_error)
     assert Table.open(uri).version == 2
 
 
@@ -223,7 +249,7 @@ def other(what: str, name: str, told: object) -> VersionStamp:
 
 
 @dataclass
-class Elsewhere(Loop):
+class Elsewhere(InProcessWorkers):
     """Workers whose tasks carry the stamp of another driver."""
 
     stamp: VersionStamp = field(default_factory=VersionStamp.of_this_process)
@@ -243,9 +269,9 @@ def test_workers_with_other_packages_refuse(tmp_path: Path, what: str, name: str
     with pytest.raises(InvalidInput, match=words):
         appended(ROWS, lambda task: replace(task, plan=replace(task.plan, stamp=stamp)))(uri)
     with pytest.raises(InvalidInput, match=words):
-        merge(uri, ElsewhereInMemory(with_addresses(uri), stamp=stamp))
+        merge(uri, ElsewhereInMemory(values_by_address(uri), stamp=stamp))
     with pytest.raises(InvalidInput, match=words):
-        merge(uri, ElsewhereInMemory(keyed(5, 6), stamp=stamp, told=None), "id")
+        merge(uri, ElsewhereInMemory(keyed(5, 6), stamp=stamp, size_estimate=None), "id")
     plan = plan_read(VersionRef(uri).snapshot(), transport=lambda schema: schema, slots=1)
     work = replace(plan.work, header=replace(plan.work.header, stamp=stamp))
     with pytest.raises(InvalidInput, match=words):
@@ -254,7 +280,7 @@ def test_workers_with_other_packages_refuse(tmp_path: Path, what: str, name: str
 
 
 @dataclass
-class ElsewhereInMemory(InMemory):
+class ElsewhereInMemory(InMemorySource):
     stamp: VersionStamp = field(default_factory=VersionStamp.of_this_process)
 
     def run(self, task: Task, parts: int) -> pa.Table:
@@ -277,13 +303,13 @@ class ElsewhereInMemory(InMemory):
     ],
     ids=["a later pyarrow", "a later pyspark", "no pandas"],
 )
-def test_versions_that_do_not_count(packages: Callable[[dict[str, str]], dict[str, str]]) -> None:
+def test_compatible_package_versions(packages: Callable[[dict[str, str]], dict[str, str]]) -> None:
     here = VersionStamp.of_this_process()
     replace(here, packages=tuple(packages(dict(here.packages)).items())).check()
 
 
 @pytest.mark.parametrize("error", [InvalidInput("a\nb"), SchemaMismatch("m", column="c", expected="e", got="g")])
-def test_a_refusal_arrives_as_what_it_was(error: InvalidInput) -> None:
+def test_an_error_keeps_its_type_in_transport(error: InvalidInput) -> None:
     back = remote_errors.decode_error(remote_errors.encode_error(error))
     assert type(back) is type(error)
     assert (str(back), vars(back)) == (str(error), vars(error))

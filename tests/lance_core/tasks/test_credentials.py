@@ -33,7 +33,7 @@ def test_options_for_the_store(given: dict[str, str], found: dict[str, str]) -> 
         ({"manifeststore": "postgresql://host/db?password=CANARY"}, "manifest_store has a password in it"),
     ],
 )
-def test_a_secret_that_would_be_shown_is_refused(given: dict[str, str], words: str) -> None:
+def test_an_exposed_secret_is_rejected(given: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidInput, match=words) as caught:
         parse_storage_options(given)
     assert "CANARY" not in str(caught.value)

@@ -33,13 +33,13 @@ from lance_core.tasks.ingest.worker import (
 )
 from lance_core.tasks.partitioning import Task
 from lance_core.tasks.version_stamp import VersionStamp
-from tests.lance_core.tasks.in_process_workers import Loop
-from tests.lance_core.tasks.ingest_environment import Landing
+from tests.lance_core.tasks.in_process_workers import InProcessWorkers
+from tests.lance_core.tasks.ingest_environment import IngestEnvironment
 
 
 @pytest.fixture
-def landing(tmp_path: Path) -> Landing:
-    return Landing(tmp_path)
+def landing(tmp_path: Path) -> IngestEnvironment:
+    return IngestEnvironment(tmp_path)
 
 
 def ids(uri: str) -> list[int]:
@@ -50,12 +50,12 @@ def ids_of(table: Table) -> list[int]:
     return sorted(table.to_table()["id"].to_pylist())
 
 
-def put(landing: Landing, *numbers: int) -> None:
+def put(landing: IngestEnvironment, *numbers: int) -> None:
     for number in numbers:
-        landing.put(f"{number}.csv", f"id\n{number}\n")
+        landing.write_file(f"{number}.csv", f"id\n{number}\n")
 
 
-def test_a_repetition_takes_what_is_new(landing: Landing) -> None:
+def test_a_repeated_ingest_adds_new_files_only(landing: IngestEnvironment) -> None:
     put(landing, 1, 2)
     first = landing.ingest()
     assert (first.version, first.rows_added, first.files, first.operation) == (1, 2, 1, "Overwrite")
@@ -70,7 +70,7 @@ def test_a_repetition_takes_what_is_new(landing: Landing) -> None:
     assert second.table.fsck().is_sound
 
 
-def test_pylance_reads_and_writes_beside_it(landing: Landing) -> None:
+def test_pylance_reads_and_writes_concurrently(landing: IngestEnvironment) -> None:
     put(landing, 1)
     landing.ingest()
     theirs = lance.dataset(landing.uri)
@@ -87,7 +87,7 @@ def test_pylance_reads_and_writes_beside_it(landing: Landing) -> None:
     assert ids(landing.uri) == [3, 20]
 
 
-def test_what_a_restore_takes_back_is_new_again(landing: Landing) -> None:
+def test_files_of_versions_after_a_restore_are_new_again(landing: IngestEnvironment) -> None:
     put(landing, 1)
     landing.ingest()
     put(landing, 2)
@@ -100,7 +100,7 @@ def test_what_a_restore_takes_back_is_new_again(landing: Landing) -> None:
     assert ids(landing.uri) == [1, 2]
 
 
-def test_an_overwrite_takes_nothing_back(landing: Landing) -> None:
+def test_an_overwrite_keeps_the_ingest_log(landing: IngestEnvironment) -> None:
     put(landing, 1)
     landing.ingest()
     Table.open(landing.uri).overwrite(pa.table({"id": pa.array([7], pa.int64())}))
@@ -110,11 +110,11 @@ def test_an_overwrite_takes_nothing_back(landing: Landing) -> None:
     assert ids(landing.uri) == [1, 7]
 
 
-def test_a_cleanup_leaves_the_record(landing: Landing) -> None:
+def test_a_cleanup_keeps_the_ingest_log(landing: IngestEnvironment) -> None:
     for number in range(6):
         put(landing, number)
         landing.ingest()
-    segments = landing.place / "table" / DIRECTORY
+    segments = landing.directory / "table" / DIRECTORY
     for path in segments.iterdir():
         os.utime(path, (0, 0))
     before = len(list(segments.iterdir()))
@@ -125,7 +125,7 @@ def test_a_cleanup_leaves_the_record(landing: Landing) -> None:
     assert Table.open(landing.uri).fsck().is_sound
 
 
-def test_a_branch_goes_on_with_what_its_parent_had(landing: Landing) -> None:
+def test_a_branch_inherits_the_ingest_log_of_its_parent(landing: IngestEnvironment) -> None:
     put(landing, 1)
     main = landing.ingest().table
     main.branches.create("trial")
@@ -139,30 +139,30 @@ def test_a_branch_goes_on_with_what_its_parent_had(landing: Landing) -> None:
     assert Table.open(landing.uri).fsck().is_sound
 
 
-def test_a_cleanup_of_the_main_line_leaves_the_record_of_a_branch(landing: Landing) -> None:
+def test_a_cleanup_of_main_keeps_the_ingest_log_of_a_branch(landing: IngestEnvironment) -> None:
     put(landing, 1)
     landing.ingest().table.branches.create("trial")
     put(landing, 2)
     landing.ingest(branch="trial")
-    for path in (landing.place / "table" / DIRECTORY).iterdir():
+    for path in (landing.directory / "table" / DIRECTORY).iterdir():
         os.utime(path, (0, 0))
     Table.open(landing.uri).cleanup(older_than=timedelta(0), keep=1, force=True)
     assert landing.ingest(branch="trial").files == 0
 
 
 @pytest.mark.parametrize("shallow", [True, False])
-def test_a_clone_has_what_its_source_had(landing: Landing, shallow: bool) -> None:
+def test_a_clone_inherits_the_ingest_log(landing: IngestEnvironment, shallow: bool) -> None:
     put(landing, 1)
-    clone = landing.ingest().table.clone(str(landing.place / "clone"), shallow=shallow)
+    clone = landing.ingest().table.clone(str(landing.directory / "clone"), shallow=shallow)
     put(landing, 2)
     assert landing.ingest(uri=clone.uri).rows_added == 1
     assert landing.ingest().rows_added == 1
 
 
-def test_a_changed_file_is_told_and_the_caller_decides(landing: Landing) -> None:
+def test_a_changed_file_is_reported_and_the_caller_decides(landing: IngestEnvironment) -> None:
     put(landing, 1)
     landing.ingest()
-    landing.put("1.csv", "id\n100\n")
+    landing.write_file("1.csv", "id\n100\n")
     with pytest.raises(InvalidInput, match=r"1 of the files were ingested before and have changed.*1\.csv"):
         landing.ingest()
     assert landing.ingest(changed="skip").files == 0
@@ -172,7 +172,7 @@ def test_a_changed_file_is_told_and_the_caller_decides(landing: Landing) -> None
 
 
 @dataclass
-class Meanwhile(Loop):
+class Meanwhile(InProcessWorkers):
     """Workers during whose first job a concurrent change takes place."""
 
     does: Callable[[], object] | None = None
@@ -185,59 +185,59 @@ class Meanwhile(Loop):
         return done
 
 
-def test_two_at_once_take_each_file_once(landing: Landing) -> None:
+def test_two_concurrent_ingests_add_each_file_once(landing: IngestEnvironment) -> None:
     put(landing, 0)
     landing.ingest()
     put(landing, *range(1, 9))
-    other = Landing(landing.place)
-    some = [f"{landing.files}/{number}.csv" for number in (2, 3)]
+    other = IngestEnvironment(landing.directory)
+    some = [f"{landing.source_uri}/{number}.csv" for number in (2, 3)]
     runner = Meanwhile(does=lambda: other.ingest(some))
-    committed = Landing(landing.place, runner).ingest()
+    committed = IngestEnvironment(landing.directory, runner).ingest()
     assert ids(landing.uri) == list(range(9))
     assert (committed.rows_added, committed.version) == (6, 3)
     assert committed.table.versions()[-1].properties[FILES_PROPERTY] == "6"
 
 
-def test_what_was_read_is_not_read_again_for_others_files(landing: Landing) -> None:
+def test_files_are_read_once_despite_concurrent_ingests(landing: IngestEnvironment) -> None:
     put(landing, 0)
     landing.ingest()
     put(landing, *range(1, 5))
-    mine = [f"{landing.files}/{number}.csv" for number in (1, 2)]
-    others = [f"{landing.files}/{number}.csv" for number in (3, 4)]
-    runner = Meanwhile(does=lambda: Landing(landing.place).ingest(others))
-    Landing(landing.place, runner).ingest(mine)
-    assert len(runner.ran) == 1
+    mine = [f"{landing.source_uri}/{number}.csv" for number in (1, 2)]
+    others = [f"{landing.source_uri}/{number}.csv" for number in (3, 4)]
+    runner = Meanwhile(does=lambda: IngestEnvironment(landing.directory).ingest(others))
+    IngestEnvironment(landing.directory, runner).ingest(mine)
+    assert len(runner.attempts) == 1
     assert ids(landing.uri) == [0, 1, 2, 3, 4]
 
 
-def test_two_that_create_the_table(landing: Landing) -> None:
+def test_two_concurrent_ingests_create_the_table_once(landing: IngestEnvironment) -> None:
     put(landing, 1, 2)
-    runner = Meanwhile(does=lambda: Landing(landing.place).ingest([f"{landing.files}/1.csv"]))
-    Landing(landing.place, runner).ingest()
+    runner = Meanwhile(does=lambda: IngestEnvironment(landing.directory).ingest([f"{landing.source_uri}/1.csv"]))
+    IngestEnvironment(landing.directory, runner).ingest()
     assert ids(landing.uri) == [1, 2]
 
 
-def test_with_one_attempt_the_second_is_refused(landing: Landing) -> None:
+def test_a_conflict_without_retries_is_raised(landing: IngestEnvironment) -> None:
     put(landing, 0)
     landing.ingest()
     put(landing, 1)
-    runner = Meanwhile(does=lambda: Landing(landing.place).ingest())
+    runner = Meanwhile(does=lambda: IngestEnvironment(landing.directory).ingest())
     with pytest.raises(RetryableConflict, match="were ingested up to version 2") as raised:
-        Landing(landing.place, runner).ingest(how=WriteOptions(retries=1))
+        IngestEnvironment(landing.directory, runner).ingest(how=WriteOptions(retries=1))
     assert raised.value.rule == "ingested_meanwhile"
     assert ids(landing.uri) == [0, 1]
 
 
-def test_an_append_beside_it_is_no_matter(landing: Landing) -> None:
+def test_a_concurrent_append_is_rebased_over(landing: IngestEnvironment) -> None:
     put(landing, 0)
     table = landing.ingest().table
     put(landing, 1)
     runner = Meanwhile(does=lambda: table.append(pa.table({"id": pa.array([5], pa.int64())})))
-    assert Landing(landing.place, runner).ingest().rebased_over == (2,)
+    assert IngestEnvironment(landing.directory, runner).ingest().rebased_over == (2,)
     assert ids(landing.uri) == [0, 1, 5]
 
 
-def test_an_intent_lands_once(landing: Landing) -> None:
+def test_an_intent_lands_once(landing: IngestEnvironment) -> None:
     put(landing, 1)
     first = landing.ingest(how=WriteOptions("monday"))
     put(landing, 2)
@@ -248,23 +248,23 @@ def test_an_intent_lands_once(landing: Landing) -> None:
     assert ids(landing.uri) == [1, 2]
 
 
-def test_a_file_that_changes_while_it_is_read_is_refused(landing: Landing) -> None:
+def test_a_file_that_changes_while_it_is_read_is_refused(landing: IngestEnvironment) -> None:
     put(landing, 1)
-    path = Path(landing.files) / "1.csv"
+    path = Path(landing.source_uri) / "1.csv"
 
     @dataclass
-    class Written(Loop):
+    class Written(InProcessWorkers):
         def run(self, task: Task, parts: int) -> pa.Table:
             path.write_text("id\n1\n2\n")
             return super().run(task, parts)
 
     with pytest.raises(InvalidInput, match="changed while it was ingested"):
-        Landing(landing.place, Written()).ingest(schema=pa.schema([("id", pa.int64())]))
+        IngestEnvironment(landing.directory, Written()).ingest(schema=pa.schema([("id", pa.int64())]))
     assert not Table.exists(landing.uri)
 
 
-def test_a_file_that_changes_after_its_first_rows_is_refused(landing: Landing) -> None:
-    path = Path(landing.put("1.csv", "id\n" + "1\n" * 5000))
+def test_a_file_that_changes_after_its_first_rows_is_refused(landing: IngestEnvironment) -> None:
+    path = Path(landing.write_file("1.csv", "id\n" + "1\n" * 5000))
     (file,) = list_files(str(path), {})
     schema = TableSchema.from_arrow(pa.schema([("id", pa.int64())]))
     target = IngestTarget(landing.uri, schema, StorageVersion(2, 2), FileLimits(), False)
@@ -277,10 +277,10 @@ def test_a_file_that_changes_after_its_first_rows_is_refused(landing: Landing) -
         list(rows)
 
 
-def test_a_crash_before_the_bad_records_landed_is_mended_by_whoever_comes(
-    landing: Landing, monkeypatch: pytest.MonkeyPatch
+def test_the_next_ingest_commits_bad_records_after_a_crash(
+    landing: IngestEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    landing.put("1.csv", "id\n1\nx\n")
+    landing.write_file("1.csv", "id\n1\nx\n")
     schema = pa.schema([("id", pa.int64())])
 
     def dies(*_given: object) -> None:
@@ -289,60 +289,60 @@ def test_a_crash_before_the_bad_records_landed_is_mended_by_whoever_comes(
     with monkeypatch.context() as broken:
         broken.setattr(bad_records, "commit_pending", dies)
         with pytest.raises(StorageError, match=r"committed as version 1.*the next ingest"):
-            landing.ingest(schema=schema, on_bad_record=landing.side, how=WriteOptions("k"))
-    assert not Table.exists(landing.side)
+            landing.ingest(schema=schema, on_bad_record=landing.bad_records_uri, how=WriteOptions("k"))
+    assert not Table.exists(landing.bad_records_uri)
     assert landing.ingest(how=WriteOptions("k")).already_committed
     for how in (WriteOptions("k"), WriteOptions()):
         landing.ingest(how=how)
-    rows = Table.open(landing.side).to_table().to_pylist()
+    rows = Table.open(landing.bad_records_uri).to_table().to_pylist()
     assert [(row["row"], row["line"], row["column"], row["ingest"]) for row in rows] == [(2, 3, "id", "k")]
-    assert not list((landing.place / "table" / DIRECTORY / "pending").glob("*"))
+    assert not list((landing.directory / "table" / DIRECTORY / "pending").glob("*"))
 
 
-def test_bad_records_of_an_attempt_that_did_not_land_go_nowhere(landing: Landing) -> None:
+def test_bad_records_of_an_uncommitted_attempt_are_discarded(landing: IngestEnvironment) -> None:
     put(landing, 0)
     landing.ingest()
-    landing.put("1.csv", "id\n1\nx\n")
-    runner = Meanwhile(does=lambda: Landing(landing.place).ingest(on_bad_record=landing.side))
-    Landing(landing.place, runner).ingest(on_bad_record=landing.side)
-    assert Table.open(landing.side).count_rows() == 1
-    assert not list((landing.place / "table" / DIRECTORY / "pending").glob("*"))
+    landing.write_file("1.csv", "id\n1\nx\n")
+    runner = Meanwhile(does=lambda: IngestEnvironment(landing.directory).ingest(on_bad_record=landing.bad_records_uri))
+    IngestEnvironment(landing.directory, runner).ingest(on_bad_record=landing.bad_records_uri)
+    assert Table.open(landing.bad_records_uri).count_rows() == 1
+    assert not list((landing.directory / "table" / DIRECTORY / "pending").glob("*"))
     assert ids(landing.uri) == [0, 1]
 
 
-def test_bad_records_of_what_an_audit_refused_wait_for_who_publishes_it(landing: Landing) -> None:
+def test_bad_records_of_a_rejected_audit_wait_for_the_publication(landing: IngestEnvironment) -> None:
     put(landing, 0)
     landing.ingest()
-    landing.put("1.csv", "id\n1\nx\n")
+    landing.write_file("1.csv", "id\n1\nx\n")
 
     def refuses(table: Table, base: Table | None) -> None:
         assert (ids_of(table), base and ids_of(base)) == ([0, 1], [0])
         raise ValueError("no")
 
     with pytest.raises(AuditFailed) as refused:
-        landing.ingest(on_bad_record=landing.side, how=WriteOptions("k", audit=refuses))
-    landing.ingest(files=landing.put("0.csv", "id\n0\n"), changed="skip")
-    assert not Table.exists(landing.side)
+        landing.ingest(on_bad_record=landing.bad_records_uri, how=WriteOptions("k", audit=refuses))
+    landing.ingest(files=landing.write_file("0.csv", "id\n0\n"), changed="skip")
+    assert not Table.exists(landing.bad_records_uri)
     assert ids(landing.uri) == [0]
     Table.open(landing.uri).publish(refused.value.detached_version)
-    assert landing.ingest(on_bad_record=landing.side, how=WriteOptions("k", audit=refuses)).already_committed
+    assert landing.ingest(on_bad_record=landing.bad_records_uri, how=WriteOptions("k", audit=refuses)).already_committed
     assert ids(landing.uri) == [0, 1]
-    assert Table.open(landing.side).count_rows() == 1
+    assert Table.open(landing.bad_records_uri).count_rows() == 1
 
 
-def test_files_of_which_nothing_is_left_are_taken_too(landing: Landing) -> None:
+def test_files_without_valid_rows_are_recorded_too(landing: IngestEnvironment) -> None:
     put(landing, 1)
     landing.ingest()
-    landing.put("2.parquet", "no parquet")
-    landing.put("3.csv", "")
-    committed = landing.ingest(on_bad_record=landing.side)
+    landing.write_file("2.parquet", "no parquet")
+    landing.write_file("3.csv", "")
+    committed = landing.ingest(on_bad_record=landing.bad_records_uri)
     assert (committed.version, committed.rows_added, committed.files) == (2, 0, 0)
-    assert Table.open(landing.side).to_table()["row"].to_pylist() == [None]
+    assert Table.open(landing.bad_records_uri).to_table()["row"].to_pylist() == [None]
     assert landing.ingest().version == 2
     assert lance.dataset(landing.uri).count_rows() == 1
 
 
-def test_a_record_stays_in_few_segments(landing: Landing) -> None:
+def test_an_ingest_log_has_few_segments(landing: IngestEnvironment) -> None:
     schema = pa.schema([("id", pa.int64())])
     Table.create(landing.uri, schema)
     for number in range(20):
@@ -353,23 +353,23 @@ def test_a_record_stays_in_few_segments(landing: Landing) -> None:
     assert landing.ingest().files == 0
 
 
-def test_a_record_that_is_missing_is_told(landing: Landing) -> None:
+def test_a_missing_ingest_log_is_reported(landing: IngestEnvironment) -> None:
     put(landing, 1)
     landing.ingest()
-    for path in (landing.place / "table" / DIRECTORY).glob("*.arrow"):
+    for path in (landing.directory / "table" / DIRECTORY).glob("*.arrow"):
         path.unlink()
     with pytest.raises(NotFound, match=r"is not there.*set_config"):
         landing.ingest()
 
 
-def test_the_properties_are_nobodys_to_set(landing: Landing) -> None:
+def test_reserved_properties_are_rejected(landing: IngestEnvironment) -> None:
     put(landing, 1)
     table = landing.ingest().table
     with pytest.raises(InvalidInput, match="only an ingest sets it"):
         table.append(pa.table({"id": pa.array([5], pa.int64())}), properties={INGESTED: ""})
 
 
-def test_a_hundred_thousand_files_are_told_apart_in_little_memory(landing: Landing) -> None:
+def test_a_hundred_thousand_files_need_little_memory(landing: IngestEnvironment) -> None:
     put(landing, 1)
     base = landing.ingest().table
     files = [
@@ -393,19 +393,19 @@ def test_a_hundred_thousand_files_are_told_apart_in_little_memory(landing: Landi
     ("files", "told"),
     [("nowhere", "there is no file or directory"), ("*.csv", "no file matches"), ([], "no file matches an empty list")],
 )
-def test_no_files_and_no_table(landing: Landing, files: str | list[str], told: str) -> None:
+def test_no_files_and_no_table(landing: IngestEnvironment, files: str | list[str], told: str) -> None:
     with pytest.raises(NotFound, match=told):
-        landing.ingest(f"{landing.place}/{files}" if isinstance(files, str) else files)
+        landing.ingest(f"{landing.directory}/{files}" if isinstance(files, str) else files)
 
 
-def test_files_are_named_by_texts_and_paths(landing: Landing) -> None:
+def test_files_are_strings_and_paths(landing: IngestEnvironment) -> None:
     put(landing, 1, 2)
-    assert landing.ingest([Path(landing.files) / "1.csv", f"{landing.files}/2.csv"]).rows_added == 2
+    assert landing.ingest([Path(landing.source_uri) / "1.csv", f"{landing.source_uri}/2.csv"]).rows_added == 2
     for odd in (7, [7], b"x", [""]):
         with pytest.raises(InvalidInput, match="files"):
             landing.ingest(odd)  # type: ignore[arg-type]
 
 
-def test_no_files_yet_are_nothing_new(landing: Landing) -> None:
+def test_no_files_and_an_existing_table(landing: IngestEnvironment) -> None:
     Table.create(landing.uri, pa.schema([("id", pa.int64())]))
-    assert landing.ingest(f"{landing.place}/landing/*.csv").version == 1
+    assert landing.ingest(f"{landing.directory}/landing/*.csv").version == 1

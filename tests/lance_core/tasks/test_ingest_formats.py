@@ -23,14 +23,14 @@ from lance_core.tasks.ingest.row_conversion import read_rows
 from lance_core.tasks.ingest.sources import SourceReader, list_files
 from lance_core.tasks.ingest.worker import partition_files
 from tests.lance_core.storage.servers import s3
-from tests.lance_core.tasks.ingest_environment import Landing
+from tests.lance_core.tasks.ingest_environment import IngestEnvironment
 
 ROWS = pa.table({"id": pa.array(range(1000), pa.int64()), "name": [f"n{n}" for n in range(1000)]})
 
 
 @pytest.fixture
-def landing(tmp_path: Path) -> Landing:
-    return Landing(tmp_path)
+def landing(tmp_path: Path) -> IngestEnvironment:
+    return IngestEnvironment(tmp_path)
 
 
 def arrow_file(table: pa.Table, rows: int = 100) -> bytes:
@@ -85,8 +85,8 @@ FILES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_format_is_read(landing: Landing, name: str) -> None:
-    landing.put(name, FILES[name])
+def test_every_format_is_read(landing: IngestEnvironment, name: str) -> None:
+    landing.write_file(name, FILES[name])
     committed = landing.ingest()
     assert committed.table.schema.names == ["id", "name"]
     assert committed.table.to_table() == ROWS
@@ -108,21 +108,21 @@ def parts(path: str, schema: pa.Schema, count: int, csv: CsvFormat) -> tuple[lis
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv", "a.jsonl"])
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 64, 700])
-def test_wherever_a_file_is_cut_each_row_is_there_once(landing: Landing, name: str, count: int) -> None:
+def test_each_row_is_read_once_in_any_split(landing: IngestEnvironment, name: str, count: int) -> None:
     few = ROWS.slice(0, 300)
     data = {"a.parquet": parquet(few, 7), "a.arrow": arrow_file(few, 7), "a.csv": csv(few), "a.jsonl": jsonl(few)}[name]
-    path = landing.put(name, data)
+    path = landing.write_file(name, data)
     rows, bad = parts(path, ROWS.schema, count, CsvFormat(newlines_in_values=False))
     assert (rows, bad) == (few.to_pylist(), [])
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_a_bad_record_has_its_place_in_the_file_wherever_that_is_cut(landing: Landing, kind: str, end: str) -> None:
+def test_bad_records_have_their_position_in_any_split(landing: IngestEnvironment, kind: str, end: str) -> None:
     odd = (3, 50, 51, 99)
     values = ["x" if number in odd else str(number) for number in range(100)]
     lines = ["id", *values] if kind == "csv" else [f'{{"id": {value}}}' for value in values]
-    path = landing.put(f"a.{kind}", end.join(lines))
+    path = landing.write_file(f"a.{kind}", end.join(lines))
     first = 1 if kind == "jsonl" else 2
     for count in (1, 2, 5, 33):
         rows, bad = parts(path, pa.schema([("id", pa.int64())]), count, CsvFormat(newlines_in_values=False))
@@ -130,9 +130,9 @@ def test_a_bad_record_has_its_place_in_the_file_wherever_that_is_cut(landing: La
         assert [(each.row, each.line) for each in bad] == [(number + 1, number + first) for number in odd]
 
 
-def test_large_files_are_cut_and_small_ones_put_together(landing: Landing) -> None:
+def test_large_files_are_split_and_small_ones_grouped(landing: IngestEnvironment) -> None:
     mib = 1024 * 1024
-    (file,) = list_files(landing.put("a.parquet", b"x"), {})
+    (file,) = list_files(landing.write_file("a.parquet", b"x"), {})
 
     def shares(name: str, sizes: list[int], csv: CsvFormat | None = None) -> list[list[tuple[str, int, int]]]:
         files = [type(file)(f"/{number}{name}", size, "") for number, size in enumerate(sizes)]
@@ -169,9 +169,9 @@ TYPES = pa.schema(
 )
 
 
-def test_text_becomes_the_tables_types(landing: Landing) -> None:
+def test_text_is_parsed_into_the_types_of_the_table(landing: IngestEnvironment) -> None:
     Table.create(landing.uri, TYPES)
-    landing.put(
+    landing.write_file(
         "a.csv",
         f"{','.join(TYPES.names)}\n"
         '7, 1.5,2.25,true,2024-01-01T00:00:00Z,2024-01-01 10:00:00,2024-02-29,09:30:00.5,"a\nb",abc,k\n'
@@ -209,9 +209,11 @@ def test_text_becomes_the_tables_types(landing: Landing) -> None:
         ("x", "abcd", "widths must match"),
     ],
 )
-def test_a_value_that_cannot_be_is_told_with_its_place(landing: Landing, column: str, value: str, reason: str) -> None:
+def test_an_invalid_value_is_reported_with_its_position(
+    landing: IngestEnvironment, column: str, value: str, reason: str
+) -> None:
     Table.create(landing.uri, pa.schema([TYPES.field(column)]))
-    path = landing.put("a.csv", f"{column}\n\n{value}\n")
+    path = landing.write_file("a.csv", f"{column}\n\n{value}\n")
     with pytest.raises(SchemaMismatch, match=rf"a\.csv, row 1 \(line 3\), column '{column}'") as raised:
         landing.ingest()
     assert reason in str(raised.value)
@@ -220,9 +222,9 @@ def test_a_value_that_cannot_be_is_told_with_its_place(landing: Landing, column:
     assert Table.open(landing.uri).version == 1
 
 
-def test_csv_as_it_is_written_elsewhere(landing: Landing) -> None:
+def test_csv_dialects(landing: IngestEnvironment) -> None:
     Table.create(landing.uri, pa.schema([("id", pa.int64()), ("v", pa.float64()), ("on", pa.timestamp("s"))]))
-    landing.put("a.csv", "made by x\nwho knows\n1;1,5;31/12/2024\n-;2,5;2024-12-30\n")
+    landing.write_file("a.csv", "made by x\nwho knows\n1;1,5;31/12/2024\n-;2,5;2024-12-30\n")
     csv = CsvFormat(
         delimiter=";",
         skip_rows=2,
@@ -238,29 +240,29 @@ def test_csv_as_it_is_written_elsewhere(landing: Landing) -> None:
     ]
 
 
-def test_nulls_and_empty_texts_by_pyarrows_rules(landing: Landing) -> None:
+def test_nulls_and_empty_texts_by_pyarrows_rules(landing: IngestEnvironment) -> None:
     Table.create(landing.uri, pa.schema([("a", pa.string()), ("b", pa.string())]))
-    landing.put("1.csv", 'a,b\n,""\n')
+    landing.write_file("1.csv", 'a,b\n,""\n')
     assert landing.ingest().table.to_table().to_pylist() == [{"a": "", "b": ""}]
-    landing.put("2.csv", 'a,b\n,""\n')
+    landing.write_file("2.csv", 'a,b\n,""\n')
     nulls = CsvFormat(strings_can_be_null=True, quoted_strings_can_be_null=False)
     assert landing.ingest(csv=nulls).table.to_table().to_pylist()[1] == {"a": None, "b": ""}
 
 
-def test_bytes_that_are_no_text_are_a_bad_record(landing: Landing) -> None:
+def test_invalid_utf8_is_a_bad_record(landing: IngestEnvironment) -> None:
     Table.create(landing.uri, pa.schema([("a", pa.string())]))
-    landing.put("1.csv", b"a\nx\n\xff\xfe\ny\n")
-    committed = landing.ingest(on_bad_record=landing.side)
+    landing.write_file("1.csv", b"a\nx\n\xff\xfe\ny\n")
+    committed = landing.ingest(on_bad_record=landing.bad_records_uri)
     assert committed.table.to_table()["a"].to_pylist() == ["x", "y"]
-    assert [row["row"] for row in Table.open(landing.side).to_table().to_pylist()] == [2]
+    assert [row["row"] for row in Table.open(landing.bad_records_uri).to_table().to_pylist()] == [2]
 
 
-def test_a_record_that_spans_lines_counts_once_and_lines_go_on(landing: Landing) -> None:
+def test_a_multi_line_record_counts_once(landing: IngestEnvironment) -> None:
     Table.create(landing.uri, pa.schema([("a", pa.string()), ("b", pa.int64())]))
-    landing.put("1.csv", 'a,b\n"1\n2\n3",1\n\n"x\ny",bad\nq\n"z\n",2\nw,bad\n')
-    committed = landing.ingest(on_bad_record=landing.side)
+    landing.write_file("1.csv", 'a,b\n"1\n2\n3",1\n\n"x\ny",bad\nq\n"z\n",2\nw,bad\n')
+    committed = landing.ingest(on_bad_record=landing.bad_records_uri)
     assert committed.table.to_table()["b"].to_pylist() == [1, 2]
-    told = sorted(Table.open(landing.side).to_table().to_pylist(), key=lambda row: row["row"])
+    told = sorted(Table.open(landing.bad_records_uri).to_table().to_pylist(), key=lambda row: row["row"])
     assert [(row["row"], row["line"], row["column"]) for row in told] == [(2, 6, "b"), (3, 8, None), (5, 11, "b")]
     assert json.loads(told[0]["record"]) == {"a": "x\ny", "b": "bad"}
     assert told[1]["record"] == "q"
@@ -269,38 +271,38 @@ def test_a_record_that_spans_lines_counts_once_and_lines_go_on(landing: Landing)
 # Bad records of typed files
 
 
-def test_rows_that_do_not_fit_leave_a_typed_file(landing: Landing) -> None:
+def test_invalid_rows_of_a_typed_file_are_bad_records(landing: IngestEnvironment) -> None:
     Table.create(landing.uri, pa.schema([pa.field("id", pa.uint8(), nullable=False), ("v", pa.list_(pa.float32(), 2))]))
     vectors = [[1.0, 2.0] if n != 70 else [1.0] for n in range(300)]
     given = pa.table({"id": pa.array([None if n == 5 else n for n in range(300)], pa.int64()), "v": vectors})
-    landing.put("a.parquet", parquet(given, 64))
-    committed = landing.ingest(on_bad_record=landing.side)
+    landing.write_file("a.parquet", parquet(given, 64))
+    committed = landing.ingest(on_bad_record=landing.bad_records_uri)
     assert committed.table.to_table()["id"].to_pylist() == [n for n in range(256) if n not in (5, 70)]
-    bad = sorted(Table.open(landing.side).to_table().to_pylist(), key=lambda row: row["row"])
+    bad = sorted(Table.open(landing.bad_records_uri).to_table().to_pylist(), key=lambda row: row["row"])
     assert [row["row"] for row in bad] == [6, 71, *range(257, 301)]
     assert bad[0]["reason"] == "'id' is not nullable, and the record has no value"
     assert json.loads(bad[1]["record"]) == {"id": 70, "v": [1.0]}
     assert bad[1]["column"] == "v"
 
 
-def test_rows_of_a_large_group_are_counted_on(landing: Landing) -> None:
+def test_row_numbers_continue_within_a_large_group(landing: IngestEnvironment) -> None:
     Table.create(landing.uri, pa.schema([("id", pa.int64())]))
-    landing.put("a.parquet", parquet(pa.table({"id": pa.array(np.arange(70_000), pa.uint64())}), 70_000))
+    landing.write_file("a.parquet", parquet(pa.table({"id": pa.array(np.arange(70_000), pa.uint64())}), 70_000))
     odd = pa.array([2**63 if n == 69_000 else n for n in range(70_000)], pa.uint64())
-    landing.put("b.parquet", parquet(pa.table({"id": odd}), 70_000))
+    landing.write_file("b.parquet", parquet(pa.table({"id": odd}), 70_000))
     with pytest.raises(SchemaMismatch, match=r"b\.parquet, row 69,001, column 'id'"):
         landing.ingest()
 
 
-def test_damaged_files_are_one_bad_record_each(landing: Landing) -> None:
+def test_damaged_files_are_one_bad_record_each(landing: IngestEnvironment) -> None:
     Table.create(landing.uri, ROWS.schema)
     for name in ("a.parquet", "a.arrow", "a.csv.gz", "a.json.bz2", "a.ndjson.zst"):
-        landing.put(name, FILES[name][: len(FILES[name]) // 2])
-    landing.put("b.parquet", FILES["a.parquet"])
+        landing.write_file(name, FILES[name][: len(FILES[name]) // 2])
+    landing.write_file("b.parquet", FILES["a.parquet"])
     with pytest.raises(InvalidInput, match=r"the file cannot be read"):
         landing.ingest()
-    committed = landing.ingest(on_bad_record=landing.side)
-    bad = Table.open(landing.side).to_table().to_pylist()
+    committed = landing.ingest(on_bad_record=landing.bad_records_uri)
+    bad = Table.open(landing.bad_records_uri).to_table().to_pylist()
     assert sorted(row["file"].rpartition("/")[2] for row in bad if row["row"] is None) == [
         "a.arrow",
         "a.csv.gz",
@@ -312,26 +314,26 @@ def test_damaged_files_are_one_bad_record_each(landing: Landing) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.arrows"])
-def test_bytes_that_were_changed_never_bring_the_process_down(landing: Landing, name: str) -> None:
+def test_changed_bytes_never_crash_the_process(landing: IngestEnvironment, name: str) -> None:
     Table.create(landing.uri, ROWS.schema)
     random = np.random.default_rng(1)
     for number in range(40):
         data = bytearray(FILES[name])
         for at in random.integers(0, len(data), 20):
             data[at] = random.integers(0, 256)
-        landing.put(f"{number}{name[1:]}", bytes(data))
-    committed = landing.ingest(on_bad_record=landing.side, extra="drop")
+        landing.write_file(f"{number}{name[1:]}", bytes(data))
+    committed = landing.ingest(on_bad_record=landing.bad_records_uri, extra="drop")
     assert committed.table.fsck().is_sound
 
 
 # Columns
 
 
-def test_columns_go_by_name_and_what_is_missing_is_null(landing: Landing) -> None:
+def test_columns_are_matched_by_name_and_missing_ones_are_null(landing: IngestEnvironment) -> None:
     Table.create(landing.uri, pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.list_(pa.float32(), 2))]))
-    landing.put("1.jsonl", '{"b": "x", "a": 1}\n{"c": [1, 2]}\n')
-    landing.put("2.csv", "b\ny\n")
-    landing.put("3.parquet", parquet(pa.table({"a": pa.array([3], pa.int8())})))
+    landing.write_file("1.jsonl", '{"b": "x", "a": 1}\n{"c": [1, 2]}\n')
+    landing.write_file("2.csv", "b\ny\n")
+    landing.write_file("3.parquet", parquet(pa.table({"a": pa.array([3], pa.int8())})))
     rows = landing.ingest().table.to_table().to_pylist()
     assert [list(row.values()) for row in rows] == [
         [1, "x", None],
@@ -342,75 +344,77 @@ def test_columns_go_by_name_and_what_is_missing_is_null(landing: Landing) -> Non
 
 
 @pytest.mark.parametrize("make", [parquet, arrow_file, csv, jsonl], ids=["parquet", "arrow", "csv", "jsonl"])
-def test_columns_that_the_table_lacks_are_refused_or_dropped(landing: Landing, make: Callable[..., bytes]) -> None:
+def test_columns_that_the_table_lacks_are_refused_or_dropped(
+    landing: IngestEnvironment, make: Callable[..., bytes]
+) -> None:
     Table.create(landing.uri, ROWS.schema)
     name = {"parquet": "a.parquet", "arrow_file": "a.arrow", "csv": "a.csv", "jsonl": "a.jsonl"}[make.__name__]
-    landing.put(name, make(ROWS.append_column("new", [["x"] * 1000])))
+    landing.write_file(name, make(ROWS.append_column("new", [["x"] * 1000])))
     with pytest.raises(SchemaMismatch, match=r"has columns that the table does not have: 'new'.*extra='drop'"):
-        landing.ingest(on_bad_record=landing.side)
+        landing.ingest(on_bad_record=landing.bad_records_uri)
     assert landing.ingest(extra="drop").table.to_table() == ROWS
 
 
-def test_names_are_mapped_in_and_out_of_structs(landing: Landing) -> None:
+def test_names_are_mapped_in_and_out_of_structs(landing: IngestEnvironment) -> None:
     person = pa.struct([("name", pa.string()), ("age", pa.int64())])
     Table.create(landing.uri, pa.schema([("id", pa.int64()), ("city", pa.string()), ("person", person)]))
     source = {"ident": 1, "address": {"town": "x"}, "person": {"nm": "n", "age": 5}}
     mapping = {"id": "ident", "city": "address.town", "person.name": "person.nm"}
-    landing.put("a.jsonl", json.dumps(source))
-    landing.put("b.parquet", parquet(pa.Table.from_pylist([source, {**source, "person": None}])))
+    landing.write_file("a.jsonl", json.dumps(source))
+    landing.write_file("b.parquet", parquet(pa.Table.from_pylist([source, {**source, "person": None}])))
     rows = landing.ingest(mapping=mapping).table.to_table().to_pylist()
     full = {"id": 1, "city": "x", "person": {"name": "n", "age": 5}}
     assert rows == [full, full, {**full, "person": None}]
-    landing.put("c.parquet", parquet(pa.table({"id": [1]})))
+    landing.write_file("c.parquet", parquet(pa.table({"id": [1]})))
     with pytest.raises(SchemaMismatch, match=r"c\.parquet has no column 'ident', from which mapping= takes 'id'"):
         landing.ingest(mapping=mapping)
     with pytest.raises(InvalidInput, match=r"mapping= names a source for 'person\.nme', but .* has no such column"):
         landing.ingest(mapping={"person.nme": "x"})
 
 
-def test_nested_fields_that_the_table_lacks(landing: Landing) -> None:
+def test_nested_fields_that_the_table_lacks(landing: IngestEnvironment) -> None:
     Table.create(landing.uri, pa.schema([("p", pa.struct([("a", pa.int64())]))]))
-    landing.put("a.parquet", parquet(pa.Table.from_pylist([{"p": {"a": 1, "b": 2}}])))
+    landing.write_file("a.parquet", parquet(pa.Table.from_pylist([{"p": {"a": 1, "b": 2}}])))
     with pytest.raises(SchemaMismatch, match="'b'"):
         landing.ingest()
     assert landing.ingest(extra="drop").table.to_table().to_pylist() == [{"p": {"a": 1}}]
 
 
-def test_a_new_table_has_what_all_files_have(landing: Landing) -> None:
-    landing.put("1.csv", "a,b\n1,x\n")
-    landing.put("2.parquet", parquet(pa.table({"a": [1.5], "c": pa.array([[1]], pa.list_(pa.int8()))})))
+def test_a_new_table_has_the_columns_of_all_files(landing: IngestEnvironment) -> None:
+    landing.write_file("1.csv", "a,b\n1,x\n")
+    landing.write_file("2.parquet", parquet(pa.table({"a": [1.5], "c": pa.array([[1]], pa.list_(pa.int8()))})))
     schema = landing.ingest().table.schema
     assert schema.equals(pa.schema([("a", pa.float64()), ("b", pa.string()), ("c", pa.list_(pa.int8()))]))
 
 
-def test_files_that_differ_are_told_apart(landing: Landing) -> None:
-    landing.put("1.csv", "a\n1\n")
-    landing.put("2.jsonl", '{"a": "x"}\n')
+def test_conflicting_types_of_files_are_reported(landing: IngestEnvironment) -> None:
+    landing.write_file("1.csv", "a\n1\n")
+    landing.write_file("2.jsonl", '{"a": "x"}\n')
     with pytest.raises(SchemaMismatch, match=r"column 'a' is int64 in .*1\.csv, and string in .*2\.jsonl.*schema="):
         landing.ingest()
     assert not Table.exists(landing.uri)
-    landing.put("2.jsonl", '{"a": "7"}\n')
-    committed = landing.ingest([f"{landing.files}/1.csv"], schema=pa.schema([("a", pa.uint16())]))
+    landing.write_file("2.jsonl", '{"a": "7"}\n')
+    committed = landing.ingest([f"{landing.source_uri}/1.csv"], schema=pa.schema([("a", pa.uint16())]))
     assert committed.table.schema.field("a").type == pa.uint16()
 
 
-def test_columns_of_another_kind_are_a_matter_of_the_file(landing: Landing) -> None:
+def test_a_column_of_another_type_is_an_error_of_the_file(landing: IngestEnvironment) -> None:
     Table.create(landing.uri, pa.schema([("a", pa.int64())]))
-    landing.put("1.parquet", parquet(pa.table({"a": ["x"]})))
+    landing.write_file("1.parquet", parquet(pa.table({"a": ["x"]})))
     with pytest.raises(SchemaMismatch, match=r"1\.parquet: column 'a' is stored as int64, but the data has string"):
-        landing.ingest(on_bad_record=landing.side)
+        landing.ingest(on_bad_record=landing.bad_records_uri)
 
 
 # File selection
 
 
-def test_globs_directories_and_lists(landing: Landing) -> None:
+def test_globs_directories_and_lists(landing: IngestEnvironment) -> None:
     for name in ("a/1.csv", "a/2.csv", "a/b/3.csv", "a/_tmp/4.csv", "a/.5.csv", "_SUCCESS", "c.txt", "a/x[1].csv"):
-        landing.put(name, "id\n1\n")
+        landing.write_file(name, "id\n1\n")
 
     def found(*files: str) -> list[str]:
-        asked = [f"{landing.files}/{each}" for each in files]
-        return [file.uri.removeprefix(f"{landing.files}/") for file in list_files(asked, {})]
+        asked = [f"{landing.source_uri}/{each}" for each in files]
+        return [file.uri.removeprefix(f"{landing.source_uri}/") for file in list_files(asked, {})]
 
     assert found("a/*.csv") == ["a/1.csv", "a/2.csv", "a/x[1].csv"]
     assert found("**/*.csv") == ["a/1.csv", "a/2.csv", "a/b/3.csv", "a/x[1].csv"]
@@ -421,8 +425,8 @@ def test_globs_directories_and_lists(landing: Landing) -> None:
     assert found("") == ["a/1.csv", "a/2.csv", "a/b/3.csv", "a/x[1].csv", "c.txt"]
 
 
-def test_what_a_file_holds_has_to_be_told(landing: Landing) -> None:
-    landing.put("a.txt", "id\n1\n")
+def test_an_unknown_format_must_be_given(landing: IngestEnvironment) -> None:
+    landing.write_file("a.txt", "id\n1\n")
     with pytest.raises(InvalidInput, match=r"the format of .*a\.txt is unknown from its name; give format="):
         landing.ingest()
     with pytest.raises(InvalidInput, match=r"format='xml': it must be one of"):
@@ -430,10 +434,10 @@ def test_what_a_file_holds_has_to_be_told(landing: Landing) -> None:
     assert landing.ingest(format=Format.CSV.value).rows_added == 1
 
 
-def test_files_in_a_store_beside_a_table_on_disk(landing: Landing) -> None:
+def test_files_in_a_bucket_and_a_table_on_disk(landing: IngestEnvironment) -> None:
     with s3() as server:
         bucket = server.bucket()
-        there = Landing(landing.place / "copy")
+        there = IngestEnvironment(landing.directory / "copy")
         store = open_store(f"{bucket.uri}/in", storage_options=bucket.options)
         store.put("x/1.parquet", FILES["a.parquet"])
         store.put("x/2 2.csv.gz", FILES["a.csv.gz"])
@@ -451,7 +455,7 @@ def test_files_in_a_store_beside_a_table_on_disk(landing: Landing) -> None:
             there.ingest([files], uri=f"{bucket.uri}/table", options=bucket.options)
 
 
-def test_lines_are_cut_at_every_byte(tmp_path: Path) -> None:
+def test_lines_survive_a_split_at_any_byte(tmp_path: Path) -> None:
     data = b"a\n\nbb\r\nccc\nd"
     (tmp_path / "f").write_bytes(data)
     for count in range(1, len(data) + 2):

@@ -97,7 +97,7 @@ def table(tmp_path: Path) -> Table:
     return table.refresh()
 
 
-def test_all_rows_first_then_what_is_added(table: Table) -> None:
+def test_all_rows_come_first_then_the_added_ones(table: Table) -> None:
     source = stream(table.uri)
     (end, first), *rest = batches(source)
     assert (ids(first), rest) == (list(range(30)), [])
@@ -118,7 +118,7 @@ def test_all_rows_first_then_what_is_added(table: Table) -> None:
         (StreamStart(timestamp=datetime.now(UTC) + timedelta(days=9)), range(0)),
     ],
 )
-def test_it_begins_where_it_is_told(table: Table, start: StreamStart, expected: range) -> None:
+def test_a_stream_begins_at_its_start(table: Table, start: StreamStart, expected: range) -> None:
     source = stream(table.uri, start=start)
     found = list(batches(source))
     assert [n for _, sent in found for n in ids(sent)] == list(expected)
@@ -126,7 +126,7 @@ def test_it_begins_where_it_is_told(table: Table, start: StreamStart, expected: 
     assert all_ids(source, found[-1][0]) == [90, 91]
 
 
-def test_after_a_time(table: Table) -> None:
+def test_a_stream_starts_after_a_timestamp(table: Table) -> None:
     made = table.at(2).timestamp
     assert all_ids(stream(table.uri, start=StreamStart(timestamp=made))) == list(range(20, 30))
     assert all_ids(stream(table.uri, start=StreamStart(timestamp=made - timedelta(microseconds=1)))) == list(
@@ -137,7 +137,7 @@ def test_after_a_time(table: Table) -> None:
 
 
 @pytest.mark.parametrize("start", [StreamStart(), StreamStart(latest=True), StreamStart(timestamp=datetime.now(UTC))])
-def test_a_first_batch_that_is_repeated_begins_where_it_began(table: Table, start: StreamStart) -> None:
+def test_a_repeated_first_batch_has_the_same_begin(table: Table, start: StreamStart) -> None:
     """Spark records the end offset of a first batch, and asks the source again for its initial offset."""
     source = stream(table.uri, start=start)
     end = source.latest_offset(source.initial_offset())
@@ -161,7 +161,7 @@ def test_a_first_batch_that_is_repeated_begins_where_it_began(table: Table, star
         (ReadLimits(), [30]),
     ],
 )
-def test_so_much_at_once(table: Table, limits: ReadLimits, sizes: list[int]) -> None:
+def test_limits_of_a_batch(table: Table, limits: ReadLimits, sizes: list[int]) -> None:
     found = [sent for _, sent in batches(stream(table.uri, limits=limits))]
     assert [len(sent) for sent in found] == sizes
     assert [n for sent in found for n in ids(sent)] == list(range(30))
@@ -183,7 +183,7 @@ def test_limits_over_versions(table: Table) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"rows": 0}, {"files": -1}, {"versions": 0}])
-def test_limits_that_would_send_nothing(wrong: dict[str, int]) -> None:
+def test_limits_must_be_positive(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidInput, match="a limit is at least 1"):
         ReadLimits(**wrong)
 
@@ -268,7 +268,7 @@ def quietly(table: Table) -> None:
     table.refresh().drop_columns(["y"])
 
 
-def test_upkeep_is_passed_over(table: Table) -> None:
+def test_maintenance_is_skipped(table: Table) -> None:
     source = stream(table.uri, columns=["id", "s"], limits=ReadLimits(rows=12))
     first, *_ = batches(source)
     quietly(table)
@@ -299,7 +299,7 @@ CHANGES: dict[str, tuple[Callable[[Table], object], list[int]]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_changes_rows_stops_it_unless_told_otherwise(table: Table, name: str) -> None:
+def test_changed_rows_end_the_stream_unless_configured(table: Table, name: str) -> None:
     change, again = CHANGES[name]
     end = stream(table.uri).latest_offset(stream(table.uri).initial_offset())
     table.append(rows(40, 42))
@@ -347,7 +347,7 @@ def test_an_upsert_that_only_inserts_adds_rows(table: Table) -> None:
 
 
 @pytest.mark.parametrize("by_pylance", [False, True])
-def test_inserted_rows_are_told_from_updated_ones_where_rows_have_ids(tmp_path: Path, by_pylance: bool) -> None:
+def test_stable_row_ids_distinguish_inserts_from_updates(tmp_path: Path, by_pylance: bool) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 10), stable_row_ids=True, durable=False)
     if by_pylance:
@@ -359,7 +359,7 @@ def test_inserted_rows_are_told_from_updated_ones_where_rows_have_ids(tmp_path: 
     assert sorted(all_ids(stream(uri, on_change="rewritten", start=StreamStart(version=2)))) == [8, 9, 10, 11, 12]
 
 
-def test_versions_of_pylance(tmp_path: Path) -> None:
+def test_versions_by_pylance_are_streamed(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     lance.write_dataset(rows(0, 10), uri, max_rows_per_file=3)
     lance.write_dataset(rows(10, 20), uri, mode="append", max_rows_per_file=3)
@@ -371,7 +371,7 @@ def test_versions_of_pylance(tmp_path: Path) -> None:
         list(batches(stream(uri, start=StreamStart(version=1))))
 
 
-def test_only_what_there_was_when_it_was_held(table: Table) -> None:
+def test_stop_at_newest_excludes_later_versions(table: Table) -> None:
     source = stream(table.uri, limits=ReadLimits(rows=8))
     source.stop_at_newest()
     table.append(rows(30, 40))
@@ -379,7 +379,7 @@ def test_only_what_there_was_when_it_was_held(table: Table) -> None:
     assert all_ids(stream(table.uri)) == list(range(40))
 
 
-def test_an_idle_look_reads_no_version(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_poll_reads_no_version(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     source = stream(table.uri)
     end = source.latest_offset(source.initial_offset())
     monkeypatch.setattr("lance_core.tasks.streaming.stream_source.load_at", None)
@@ -388,7 +388,7 @@ def test_an_idle_look_reads_no_version(table: Table, monkeypatch: pytest.MonkeyP
     assert source.newest_offset()["version"] == 4
 
 
-def test_a_version_that_was_cleaned_up(table: Table) -> None:
+def test_a_cleaned_up_version_is_reported(table: Table) -> None:
     end = stream(table.uri, start=StreamStart(version=1), limits=ReadLimits(versions=1)).latest_offset(
         Stream.initial_offset(), limited=True
     )
@@ -405,7 +405,7 @@ def test_a_version_that_was_cleaned_up(table: Table) -> None:
         list(batches(stream(table.uri, start=StreamStart(timestamp=datetime(2000, 1, 1, tzinfo=UTC)))))
 
 
-def test_another_table_at_the_same_place(tmp_path: Path) -> None:
+def test_another_table_at_the_same_location_is_detected(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 10), durable=False)
     end = stream(uri).latest_offset(Stream.initial_offset())
@@ -421,7 +421,7 @@ def test_another_table_at_the_same_place(tmp_path: Path) -> None:
         stream(uri).latest_offset({"version": 3})
 
 
-def test_it_is_noticed_while_a_query_runs(tmp_path: Path) -> None:
+def test_a_replaced_table_is_detected_by_a_running_query(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 10), durable=False)
     source = stream(uri)
@@ -434,7 +434,7 @@ def test_it_is_noticed_while_a_query_runs(tmp_path: Path) -> None:
         source.latest_offset(end)
 
 
-def test_a_table_put_back_to_an_earlier_state(table: Table, tmp_path: Path) -> None:
+def test_a_table_restored_from_a_backup_is_detected(table: Table, tmp_path: Path) -> None:
     shutil.copytree(table.uri, tmp_path / "copy")
     table.append(rows(30, 40))
     end = stream(table.uri).latest_offset(Stream.initial_offset())
@@ -457,7 +457,7 @@ def test_branches(table: Table) -> None:
         stream(table.uri).latest_offset(end)
 
 
-def test_a_branch_begins_with_all_that_it_took_over(table: Table) -> None:
+def test_a_branch_begins_with_the_rows_of_its_parent(table: Table) -> None:
     branch = table.branches.create("b")
     branch.append(rows(70, 75))
     first = branch.version_numbers()[0]
@@ -465,7 +465,7 @@ def test_a_branch_begins_with_all_that_it_took_over(table: Table) -> None:
     assert found == [*range(30), *range(70, 75)]
 
 
-def test_what_comes_before_a_change_is_sent_first(table: Table) -> None:
+def test_versions_before_a_change_are_sent_first(table: Table) -> None:
     table.delete("id = 1")
     found = batches(stream(table.uri, start=StreamStart(version=2)))
     assert ids(next(found)[1]) == list(range(10, 30))
@@ -473,7 +473,7 @@ def test_what_comes_before_a_change_is_sent_first(table: Table) -> None:
         next(found)
 
 
-def test_a_column_that_came_later_is_null_before(table: Table) -> None:
+def test_an_added_column_is_null_in_earlier_versions(table: Table) -> None:
     table.add_columns(pa.field("y", pa.int32()))
     table.refresh().append(rows(30, 32).append_column("y", pa.array([1, 2], pa.int32())))
     source = stream(table.uri, columns=["y", "id"], start=StreamStart(version=2))
@@ -486,7 +486,7 @@ def test_a_column_that_came_later_is_null_before(table: Table) -> None:
 
 
 @pytest.mark.parametrize("how", ["drop", "rename"])
-def test_a_column_that_went_is_not_read_as_null(table: Table, how: str) -> None:
+def test_a_removed_column_is_not_read_as_null(table: Table, how: str) -> None:
     source = stream(table.uri, limits=ReadLimits(rows=20))
     (end, _), *_ = batches(source)
     if how == "drop":
@@ -499,7 +499,7 @@ def test_a_column_that_went_is_not_read_as_null(table: Table, how: str) -> None:
         source.plan_partitions(end, last, slots=1)
 
 
-def test_large_fragments_are_cut_and_small_ones_put_together(tmp_path: Path) -> None:
+def test_large_fragments_are_split_and_small_ones_grouped(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     n = 300_000
     Table.create(uri, pa.table({"id": pa.array(range(n), pa.int64())}), durable=False)
@@ -516,7 +516,7 @@ def test_large_fragments_are_cut_and_small_ones_put_together(tmp_path: Path) -> 
     assert source.plan_partitions(end, end, slots=2) == []
 
 
-def test_wide_rows_are_few_in_a_part(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_rows_make_small_partitions(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_parts, "PARTITION_BYTES_MAX", 300)
     source = stream(table.uri, start=StreamStart(version=1))
     end = source.latest_offset(source.initial_offset())
@@ -526,7 +526,7 @@ def test_wide_rows_are_few_in_a_part(table: Table, monkeypatch: pytest.MonkeyPat
     assert ids(sent(source, source.initial_offset(), end)) == list(range(30))
 
 
-def test_a_worker_with_other_code_reads_nothing(table: Table) -> None:
+def test_a_worker_with_other_packages_is_rejected(table: Table) -> None:
     source = stream(table.uri)
     (part,) = source.plan_partitions(source.initial_offset(), source.latest_offset(source.initial_offset()), slots=1)
     whole = replace(part.slices[0].header, stamp=replace(part.slices[0].header.stamp, lance_assets="0.0"))
@@ -534,14 +534,14 @@ def test_a_worker_with_other_code_reads_nothing(table: Table) -> None:
         list(replace(part.slices[0], header=whole).read(source.arrow))
 
 
-def test_all_of_a_version_is_not_what_it_added(table: Table) -> None:
+def test_an_offset_distinguishes_a_version_from_its_additions(table: Table) -> None:
     source = stream(table.uri)
     assert ids(sent(source, source.initial_offset(), source.latest_offset(source.initial_offset()))) == list(range(30))
     added = Offset(table.id, None, 3, False, 3).to_json()
     assert ids(sent(source, added, source.latest_offset(added))) == list(range(20, 30))
 
 
-def test_offsets_are_read_carefully() -> None:
+def test_offsets_are_validated() -> None:
     offset = Offset("t", None, 2, True, 5, 7)
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
     for wrong in ({"row": -1}, {"version": True}, {"begins": 9}, {"table": 1}, {"whole": 1}, {"lance_stream": 2}):

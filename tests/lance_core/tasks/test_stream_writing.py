@@ -17,7 +17,7 @@ from lance_core.tasks.streaming.stream_source import ReadLimits
 from tests.histories.baton import Killed
 from tests.histories.places import PLACES, Place, process
 from tests.lance_core.storage.manifest_stores.stepping import Steps
-from tests.lance_core.tasks.streaming_query import Checkpoint, brought, run, told
+from tests.lance_core.tasks.streaming_query import Checkpoint, run_query, write_batch, write_pieces
 from tests.lance_core.world import cleaned
 
 
@@ -32,7 +32,7 @@ def ids(uri: str) -> list[int]:
 def test_batches_are_versions(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     for number in range(3):
-        done = brought(uri, rows(number * 10, number * 10 + 10), number)
+        done = write_batch(uri, rows(number * 10, number * 10 + 10), number)
         assert done is not None
         assert done.version == number + 1
     table = Table.open(uri)
@@ -44,14 +44,14 @@ def test_batches_are_versions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("replaces", [False, True])
-def test_the_same_batch_again(tmp_path: Path, replaces: bool) -> None:
+def test_a_repeated_batch_commits_nothing(tmp_path: Path, replaces: bool) -> None:
     """A repetition with other rows changes nothing: the rows that were committed first remain."""
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 5), durable=False)
-    first = brought(uri, rows(10, 20), 0, replaces=replaces)
+    first = write_batch(uri, rows(10, 20), 0, replaces=replaces)
     Table.open(uri).append(rows(50, 51))
     before = sum(1 for _ in (tmp_path / "t" / "data").iterdir())
-    again = brought(uri, rows(10, 22), 0, replaces=replaces)
+    again = write_batch(uri, rows(10, 22), 0, replaces=replaces)
     assert first is not None
     assert again is not None
     assert (again.version, again.already_committed, Table.open(uri).version) == (first.version, True, 3)
@@ -59,12 +59,12 @@ def test_the_same_batch_again(tmp_path: Path, replaces: bool) -> None:
     assert ids(uri) == [*([] if replaces else range(5)), *range(10, 20), 50]
 
 
-def test_after_its_version_was_cleaned_up(tmp_path: Path) -> None:
+def test_a_batch_is_recognized_after_a_cleanup_of_its_version(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     for number in range(4):
-        brought(uri, rows(number, number + 1), number)
+        write_batch(uri, rows(number, number + 1), number)
     assert cleaned(Table.open(uri)).versions
-    again = brought(uri, rows(1, 2), 1)
+    again = write_batch(uri, rows(1, 2), 1)
     assert again is not None
     assert again.already_committed
     assert ids(uri) == [0, 1, 2, 3]
@@ -74,7 +74,7 @@ def test_two_queries_write_one_table(tmp_path: Path) -> None:
     """Both queries begin before the table exists."""
     uri = str(tmp_path / "t")
     answers = [
-        told(uri, [rows(10 * n, 10 * n + 5).to_batches()], MicroBatch(f"q{n}", 0), schema=rows(0, 1).schema)
+        write_pieces(uri, [rows(10 * n, 10 * n + 5).to_batches()], MicroBatch(f"q{n}", 0), schema=rows(0, 1).schema)
         for n in range(2)
     ]
     done = [commit_batch(each, 0) for each in answers]
@@ -83,23 +83,27 @@ def test_two_queries_write_one_table(tmp_path: Path) -> None:
     assert ids(uri) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
 
 
-def test_on_a_branch(tmp_path: Path) -> None:
+def test_a_batch_is_written_to_a_branch(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 5), durable=False).branches.create("b")
     schema = rows(0, 1).schema
     for _ in range(2):
-        done = commit_batch(told(uri, [rows(5, 7).to_batches()], MicroBatch("q", 0), schema=schema, branch="b"), 0)
+        done = commit_batch(
+            write_pieces(uri, [rows(5, 7).to_batches()], MicroBatch("q", 0), schema=schema, branch="b"), 0
+        )
         assert done is not None
     assert sorted(Table.open(uri, branch="b").to_table()["id"].to_pylist()) == list(range(7))
     assert ids(uri) == list(range(5))
 
 
-def test_two_drivers_that_hold_the_same_batch(tmp_path: Path) -> None:
+def test_two_drivers_of_one_batch_commit_once(tmp_path: Path) -> None:
     """Spark restarts the query while the driver that it considers dead continues: both have written their files."""
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 1), durable=False)
     schema = rows(0, 1).schema
-    answers = [told(uri, [rows(1, 5).to_batches()], MicroBatch("q", 0, run), schema=schema) for run in ("one", "two")]
+    answers = [
+        write_pieces(uri, [rows(1, 5).to_batches()], MicroBatch("q", 0, run), schema=schema) for run in ("one", "two")
+    ]
     with ThreadPoolExecutor(2) as threads:
         done = list(threads.map(lambda each: commit_batch(each, 0), answers))
     assert {each.version for each in done if each} == {2}
@@ -107,42 +111,42 @@ def test_two_drivers_that_hold_the_same_batch(tmp_path: Path) -> None:
     assert Table.open(uri).fsck().is_sound
 
 
-def test_a_table_of_another_shape_created_meanwhile(tmp_path: Path) -> None:
+def test_a_concurrently_created_table_with_another_schema(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
-    answers = told(uri, [rows(0, 5).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
+    answers = write_pieces(uri, [rows(0, 5).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
     Table.create(uri, pa.table({"s": ["x"], "id": [1]}), durable=False)
     with pytest.raises(RetryableConflict, match="created meanwhile"):
         commit_batch(answers, 0)
-    brought(uri, rows(7, 9), 0)
+    write_batch(uri, rows(7, 9), 0)
     assert ids(uri) == [1, 7, 8]
 
 
-def test_nothing_to_write_is_no_version(tmp_path: Path) -> None:
+def test_an_empty_batch_makes_no_version(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
-    assert brought(uri, rows(0, 0), 0) is None
+    assert write_batch(uri, rows(0, 0), 0) is None
     assert not Table.exists(uri)
-    brought(uri, rows(0, 3), 1)
-    assert brought(uri, rows(0, 0), 2) is None
+    write_batch(uri, rows(0, 3), 1)
+    assert write_batch(uri, rows(0, 0), 2) is None
     assert commit_batch([], 3) is None
     assert Table.open(uri).version == 1
     assert len(list((tmp_path / "t" / "_lance_assets" / "intents").iterdir())) == 1
-    emptied = brought(uri, rows(0, 0), 4, replaces=True)
+    emptied = write_batch(uri, rows(0, 0), 4, replaces=True)
     assert emptied is not None
     assert (emptied.version, ids(uri)) == (2, [])
 
 
-def test_who_cannot_tell_which_batch_it_is_is_refused(tmp_path: Path) -> None:
+def test_a_batch_without_identity_is_rejected(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 1), durable=False)
     schema = rows(0, 1).schema
-    unknown = told(uri, [rows(1, 2).to_batches()], None, schema=schema)
+    unknown = write_pieces(uri, [rows(1, 2).to_batches()], None, schema=schema)
     with pytest.raises(InvalidInput, match="foreachBatch"):
         commit_batch(unknown, 0)
-    late = told(uri, [rows(1, 2).to_batches()], MicroBatch("q", 3), schema=schema)
+    late = write_pieces(uri, [rows(1, 2).to_batches()], MicroBatch("q", 3), schema=schema)
     with pytest.raises(InvalidInput, match="continuous"):
         commit_batch(late, 4)
     with pytest.raises(InvalidInput, match="continuous"):
-        commit_batch([*late, *told(uri, [[]], MicroBatch("p", 3), schema=schema)], 3)
+        commit_batch([*late, *write_pieces(uri, [[]], MicroBatch("p", 3), schema=schema)], 3)
     assert Table.open(uri).version == 1
 
 
@@ -150,22 +154,22 @@ def test_a_value_that_does_not_fit(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, pa.table({"id": pa.array([1], pa.int8()), "s": ["x"]}), durable=False)
     with pytest.raises(SchemaMismatch, match="id"):
-        brought(uri, rows(0, 500), 0)
+        write_batch(uri, rows(0, 500), 0)
     assert Table.open(uri).version == 1
-    brought(uri, rows(0, 5), 0)
+    write_batch(uri, rows(0, 5), 0)
     assert ids(uri) == [0, 1, 1, 2, 3, 4]
 
 
-def test_it_is_judged_by_what_happened_since_the_batch_began(tmp_path: Path) -> None:
+def test_a_batch_conflicts_with_changes_since_its_begin(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     table = Table.create(uri, rows(0, 1), durable=False)
-    answers = told(uri, [rows(1, 2).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
+    answers = write_pieces(uri, [rows(1, 2).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
     table.overwrite(pa.table({"other": ["x"]}))
     with pytest.raises(ConflictError):
         commit_batch(answers, 0)
 
 
-def test_what_travels_has_no_secret(tmp_path: Path) -> None:
+def test_messages_contain_no_secret(tmp_path: Path) -> None:
     options = {"aws_secret_access_key": "hush"}
     write = StreamedWrite.begin(
         str(tmp_path / "t"), rows(0, 1).schema, replaces=False, limits=FileLimits(), storage_options=options
@@ -178,10 +182,10 @@ def test_what_travels_has_no_secret(tmp_path: Path) -> None:
     assert done.rows_added == 3
 
 
-def test_who_was_found_and_is_gone_is_not_written_by_half(tmp_path: Path) -> None:
+def test_a_lost_idempotency_record_ends_the_commit(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
-    brought(uri, rows(0, 3), 0)
-    answers = told(uri, [rows(0, 3).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
+    write_batch(uri, rows(0, 3), 0)
+    answers = write_pieces(uri, [rows(0, 3).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
     assert all(each.already_committed for each in answers)
     for record in (tmp_path / "t" / "_lance_assets" / "intents").iterdir():
         record.unlink()
@@ -197,7 +201,7 @@ def points(calls: list[str]) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("where", ["memory", "bucket with manifest store", "disk"])
 @pytest.mark.parametrize("replaces", [False, True])
-def test_stopped_at_any_call(where: str, replaces: bool) -> None:
+def test_a_batch_that_dies_at_any_call_is_exactly_once(where: str, replaces: bool) -> None:
     """Two processes repeat the batch after the crash."""
     place = PLACES[where]()
     with process(place) as manifests:
@@ -206,7 +210,7 @@ def test_stopped_at_any_call(where: str, replaces: bool) -> None:
 
     def act(steps: Steps) -> None:
         with process(place, steps) as manifests:
-            brought(place.uri, rows(5, 9), 0, replaces=replaces, manifests=manifests)
+            write_batch(place.uri, rows(5, 9), 0, replaces=replaces, manifests=manifests)
 
     complete = Steps()
     act(complete)
@@ -236,7 +240,7 @@ def filled(place: Place) -> None:
 
 
 @pytest.mark.parametrize("where", ["memory", "disk", "bucket with manifest store"])
-def test_from_table_to_table_stopped_at_any_call(where: str) -> None:
+def test_a_query_that_dies_at_any_call_is_exactly_once(where: str) -> None:
     """The sink has each row once and one version for each batch, at whatever call the query dies."""
     place = PLACES[where]()
     filled(place)
@@ -245,7 +249,7 @@ def test_from_table_to_table_stopped_at_any_call(where: str) -> None:
 
     def act(checkpoint: Checkpoint, steps: Steps) -> None:
         with process(place, steps) as manifests:
-            list(run(source, place.uri, checkpoint, limits=limits, manifests=manifests))
+            list(run_query(source, place.uri, checkpoint, limits=limits, manifests=manifests))
 
     complete = Steps()
     act(Checkpoint(), complete)
@@ -290,10 +294,10 @@ def test_a_driver_that_dies_between_steps(tmp_path: Path, moment: str, number: i
             raise Killed(where)
 
     with pytest.raises(Killed):
-        list(run(source, sink, checkpoint, limits=ReadLimits(rows=6), killed=die))
+        list(run_query(source, sink, checkpoint, limits=ReadLimits(rows=6), on_step=die))
     Table.open(source).append(rows(20, 25))
     Table.open(source).delete("id = 3") if number else None
     with suppress(InvalidInput):  # the delete ends the query after the batches before it
-        list(run(source, sink, checkpoint, limits=ReadLimits(rows=6)))
+        list(run_query(source, sink, checkpoint, limits=ReadLimits(rows=6)))
     assert ids(sink) == list(range(25))
     assert list((tmp_path / "to" / naming.VERSIONS).glob("*.manifest"))

@@ -13,7 +13,7 @@ from lance_core.tasks.columns import broadcast_join as holding
 from lance_core.tasks.columns import merge_columns as merging
 from lance_core.tasks.columns.broadcast_join import _address_order, estimate_row_bytes
 from lance_core.tasks.columns.fill_by_address import FillTask, KeysTask
-from tests.lance_core.tasks.columns.test_merge_columns import InMemory, merge, with_addresses
+from tests.lance_core.tasks.columns.test_merge_columns import InMemorySource, merge, values_by_address
 
 ROWS = pa.table({"id": pa.array(range(1000), pa.int64())})
 
@@ -46,51 +46,51 @@ def test_sizes_of_rows(kind: pa.DataType, size: int) -> None:
         (1, 15_999, 1, False),  # or too low: the staged files have the real size
     ],
 )
-def test_by_key_as_much_as_a_worker_can_hold(
+def test_a_merge_by_key_broadcasts_small_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: int | None, bound: int, staged: int, held: bool
 ) -> None:
     for module in (merging, holding):
         monkeypatch.setattr(module, "BROADCAST_BYTES_MAX", bound)
     uri = str(tmp_path / "t")
     Table.create(uri, ROWS, durable=False)
-    source = InMemory(pa.table({"id": ROWS["id"], "score": ROWS["id"]}), told=told)
+    source = InMemorySource(pa.table({"id": ROWS["id"], "score": ROWS["id"]}), size_estimate=told)
     joined = []
 
     def by_key(keys: Sequence[str], values: Sequence[str], there: KeysTask, task: FillTask) -> pa.Table:
         joined.append(keys)
-        return InMemory.fill_by_key(source, keys, values, there, task)
+        return InMemorySource.fill_by_key(source, keys, values, there, task)
 
     source.fill_by_key = by_key  # type: ignore[method-assign]
     table = merge(uri, source, ["id"])
     assert table.to_table()["score"] == ROWS["id"]
-    assert (source.staged, not joined) == (staged, held)
+    assert (source.stage_count, not joined) == (staged, held)
     left = {path.name for path in Path(uri, "data").iterdir()}
     assert left == {file.path for fragment in table.fragments for file in fragment.files}, "no staged file remains"
 
 
 @pytest.mark.parametrize(("bound", "staged"), [(16_000, 1), (15_999, 0)])
-def test_by_address_there_is_one_for_each_row(
+def test_a_merge_by_address_has_one_row_for_each_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: int, staged: int
 ) -> None:
     monkeypatch.setattr(merging, "BROADCAST_BYTES_MAX", bound)
     uri = str(tmp_path / "t")
     Table.create(uri, ROWS, durable=False)
-    source = InMemory(with_addresses(uri), told=None)
+    source = InMemorySource(values_by_address(uri), size_estimate=None)
     found = merge(uri, source).to_table()
     assert found["score"].to_pylist() == [10 * each for each in range(1000)]
-    assert source.staged == staged
+    assert source.stage_count == staged
 
 
-def test_a_fragment_that_nothing_is_for_gets_no_file(tmp_path: Path) -> None:
+def test_a_fragment_without_values_gets_no_file(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, ROWS, max_rows_per_file=100, durable=False)
-    table = merge(uri, InMemory(pa.table({"id": [250, 5000], "score": [1, 2]})), ["id"])
+    table = merge(uri, InMemorySource(pa.table({"id": [250, 5000], "score": [1, 2]})), ["id"])
     assert [len(fragment.files) for fragment in table.fragments] == [1, 1, 2, 1, 1, 1, 1, 1, 1, 1]
     assert table.to_table(filter="score is not null").to_pylist() == [{"id": 250, "score": 1}]
 
 
 @pytest.mark.parametrize("ids", [[3, 7], [0, 1, 2]], ids=["apart", "in a row"])
-def test_addresses_are_put_in_order(ids: list[int]) -> None:
+def test_addresses_are_sorted(ids: list[int]) -> None:
     fragments = [Fragment.of(files=[], physical_rows=4).with_id(number) for number in ids]
     addresses = np.array([number << 32 | offset for number in ids for offset in (2, 0, 3)], dtype=np.int64)
     shuffled = addresses[np.random.default_rng(3).permutation(len(addresses))]

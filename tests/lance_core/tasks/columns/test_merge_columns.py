@@ -21,21 +21,21 @@ from lance_core.tasks.rows.write import RESULT as WRITTEN
 from lance_core.tasks.rows.write import WriteTask
 
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "x": [None if n % 7 == 0 else n / 3 for n in range(100)]})
-Meddle = Callable[[], object]
+ConcurrentChange = Callable[[], object]
 
 
 @dataclass
-class InMemory:
+class InMemorySource:
     """Source that sorts, joins and distributes its rows as Spark does: two fragments to a task, in small batches."""
 
     rows: pa.Table
-    meddle: Meddle = field(default=lambda: None)
+    concurrent_change: ConcurrentChange = field(default=lambda: None)
     shuffled: bool = False
-    tasks: int = 0
+    task_count: int = 0
     slots: int = 2
-    told: int | None = 0
+    size_estimate: int | None = 0
     """Estimated size of the source in bytes."""
-    staged: int = 0
+    stage_count: int = 0
 
     @property
     def schema(self) -> pa.Schema:
@@ -45,22 +45,22 @@ class InMemory:
         return schema
 
     def run(self, task: Task, parts: int) -> pa.Table:
-        first, self.meddle = self.meddle, lambda: None
+        first, self.concurrent_change = self.concurrent_change, lambda: None
         shipped = pickle.dumps(task)
         answers = [
             answer
             for number in range(parts)
             for answer in pickle.loads(shipped)([pa.record_batch({"id": pa.array([number], pa.int64())})])
         ]
-        self.tasks += parts
+        self.task_count += parts
         first()
         return pa.Table.from_batches(answers, RESULT)
 
     def estimated_bytes(self) -> int | None:
-        return self.told
+        return self.size_estimate
 
     def stage(self, keys: Sequence[str], values: Sequence[str], task: WriteTask) -> pa.Table:
-        self.staged += 1
+        self.stage_count += 1
         rows = self.rows.select([*keys, *values]).rename_columns(task.plan.schema.arrow.names)
         worker = pickle.loads(pickle.dumps(task))
         halves = rows.num_rows // 2
@@ -82,15 +82,15 @@ class InMemory:
         return self._run(joined.select(["_rowaddr", *values]), task)
 
     def _run(self, rows: pa.Table, task: FillTask) -> pa.Table:
-        first, self.meddle = self.meddle, lambda: None
+        first, self.concurrent_change = self.concurrent_change, lambda: None
         rows = rows.set_column(0, "_rowaddr", rows["_rowaddr"].cast(pa.int64()))
         rows = rows if self.shuffled else rows.sort_by("_rowaddr")
         numbers = pc.shift_right(rows["_rowaddr"].fill_null(0), 33).to_numpy()
         answers: list[pa.RecordBatch] = []
         for number in np.unique(numbers):
-            self.tasks += 1
+            self.task_count += 1
             worker: FillTask = pickle.loads(pickle.dumps(task))
-            answers += worker(_pieces(rows.filter(pa.array(numbers == number))))
+            answers += worker(_small_batches(rows.filter(pa.array(numbers == number))))
         first()
         return pa.Table.from_batches(answers, RESULT)
 
@@ -103,11 +103,13 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def _pieces(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+def _small_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
     yield from rows.combine_chunks().to_batches(max_chunksize=7)
 
 
-def made(place: Path, *, stable: bool = False, deleted: str | None = "id % 5 = 2 or id between 20 and 29") -> str:
+def create_table(
+    place: Path, *, stable: bool = False, deleted: str | None = "id % 5 = 2 or id between 20 and 29"
+) -> str:
     uri = str(place)
     table = Table.create(uri, ROWS, max_rows_per_file=10, stable_row_ids=stable, durable=False)
     if deleted:
@@ -115,7 +117,7 @@ def made(place: Path, *, stable: bool = False, deleted: str | None = "id % 5 = 2
     return uri
 
 
-def with_addresses(uri: str) -> pa.Table:
+def values_by_address(uri: str) -> pa.Table:
     """Return a value for each row of the table by its address, in random order."""
     rows = Table.open(uri).to_table(columns=["id"], with_row_address=True)
     rows = rows.append_column("score", pc.multiply(rows["id"], 10)).drop_columns(["id"])
@@ -124,7 +126,7 @@ def with_addresses(uri: str) -> pa.Table:
 
 def merge(
     uri: str,
-    rows: pa.Table | InMemory,
+    rows: pa.Table | InMemorySource,
     on: object = "_rowaddr",
     *,
     schema: pa.Schema | None = None,
@@ -132,16 +134,16 @@ def merge(
     version: int | None = None,
     how: WriteOptions | None = None,
 ) -> Table:
-    source = rows if isinstance(rows, InMemory) else InMemory(rows)
+    source = rows if isinstance(rows, InMemorySource) else InMemorySource(rows)
     wanted = MergeRequest.of(on, schema, missing, version)
     return merge_columns(TableRef(uri, durable=False), source, wanted, options=how or WriteOptions()).table
 
 
 @pytest.mark.parametrize("stable", [False, True])
 def test_rows_by_address_get_their_values(tmp_path: Path, stable: bool) -> None:
-    uri = made(tmp_path / "t", stable=stable)
+    uri = create_table(tmp_path / "t", stable=stable)
     files = [[file.path for file in part.files] for part in Table.open(uri).fragments]
-    table = merge(uri, with_addresses(uri))
+    table = merge(uri, values_by_address(uri))
     found = table.to_table()
     assert found["score"] == pc.multiply(found["id"], 10)
     assert lance.dataset(uri).to_table()["score"] == found["score"]
@@ -151,8 +153,8 @@ def test_rows_by_address_get_their_values(tmp_path: Path, stable: bool) -> None:
 
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize("keep", [range(100), range(0, 100, 3), range(40, 60), range(0)])
-def test_rows_by_key_get_what_one_process_gives_them(tmp_path: Path, keep: range, stable: bool) -> None:
-    spread, alone, theirs = (made(tmp_path / name, stable=stable) for name in ("spread", "alone", "theirs"))
+def test_a_merge_by_key_equals_that_of_one_process(tmp_path: Path, keep: range, stable: bool) -> None:
+    spread, alone, theirs = (create_table(tmp_path / name, stable=stable) for name in ("spread", "alone", "theirs"))
     source = pa.table({"id": pa.array([*keep, 1000], pa.int64()), "score": pa.array([n * 10 for n in [*keep, 1]])})
     ours = merge(spread, source, ["id"])
     assert ours.to_table() == Table.open(alone, durable=False).merge_columns(source, "id").table.to_table()
@@ -175,8 +177,8 @@ def test_several_keys_and_nulls_in_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_vectors_come_as_lists_or_as_bytes(tmp_path: Path, packed: bool) -> None:
-    uri = made(tmp_path / "t")
-    rows = with_addresses(uri).drop_columns(["score"])
+    uri = create_table(tmp_path / "t")
+    rows = values_by_address(uri).drop_columns(["score"])
     numbers = np.random.default_rng(2).standard_normal((rows.num_rows, 4), dtype=np.float32)
     values: list[object] = [None if place % 9 == 4 else each for place, each in enumerate(numbers)]
     column = (
@@ -195,9 +197,9 @@ def test_vectors_come_as_lists_or_as_bytes(tmp_path: Path, packed: bool) -> None
 
 
 @pytest.mark.parametrize(("size", "kind"), [(3, pa.binary()), (3, pa.list_(pa.float32()))])
-def test_vectors_of_another_length_are_told(tmp_path: Path, size: int, kind: pa.DataType) -> None:
-    uri = made(tmp_path / "t")
-    rows = with_addresses(uri).drop_columns(["score"])
+def test_vectors_of_another_length_are_rejected(tmp_path: Path, size: int, kind: pa.DataType) -> None:
+    uri = create_table(tmp_path / "t")
+    rows = values_by_address(uri).drop_columns(["score"])
     value: object = b"\0" * 4 * size if kind == pa.binary() else [0.0] * size
     rows = rows.append_column("vector", pa.array([value] * rows.num_rows, kind))
     with pytest.raises(SchemaMismatch, match="vector"):
@@ -209,17 +211,17 @@ def named(rows: pa.Table, address: int) -> pa.Table:
     return rows.filter(pc.equal(rows["_rowaddr"], pa.scalar(address, pa.uint64())))
 
 
-def more(rows: pa.Table, address: int) -> pa.Table:
+def with_extra_address(rows: pa.Table, address: int) -> pa.Table:
     extra = pa.table({"_rowaddr": pa.array([address], pa.uint64()), "score": pa.array([1], pa.int64())})
     return pa.concat_tables([rows, extra])
 
 
 BAD: list[tuple[Callable[[pa.Table], pa.Table], str]] = [
-    (lambda rows: more(rows, 4 << 32 | 3), "row 3 of fragment 4 .* more than once"),
-    (lambda rows: more(rows, 0 << 32 | 2), "row 2 of fragment 0 .*, but the row is deleted"),
-    (lambda rows: more(rows, 5 << 32 | 10), "row 10 of fragment 5 .*, but the fragment has 10 rows"),
-    (lambda rows: more(rows, 77 << 32), "fragment 77, which does not exist"),
-    (lambda rows: more(rows, 2 << 32), "fragment 2, which does not exist"),
+    (lambda rows: with_extra_address(rows, 4 << 32 | 3), "row 3 of fragment 4 .* more than once"),
+    (lambda rows: with_extra_address(rows, 0 << 32 | 2), "row 2 of fragment 0 .*, but the row is deleted"),
+    (lambda rows: with_extra_address(rows, 5 << 32 | 10), "row 10 of fragment 5 .*, but the fragment has 10 rows"),
+    (lambda rows: with_extra_address(rows, 77 << 32), "fragment 77, which does not exist"),
+    (lambda rows: with_extra_address(rows, 2 << 32), "fragment 2, which does not exist"),
     (lambda rows: rows.filter(pc.not_equal(rows["score"], 310)), "no value for row 1 of fragment 3 "),
     (lambda rows: rows.filter(pc.not_equal(rows["score"], 990)), "no value for row 9 of fragment 9 "),
     (lambda rows: rows.filter(pc.greater(rows["score"], 90)), "no value for row 0 of fragment 0 "),
@@ -240,28 +242,26 @@ BAD: list[tuple[Callable[[pa.Table], pa.Table], str]] = [
 
 
 @pytest.mark.parametrize(("spoiled", "message"), BAD)
-def test_addresses_that_are_wrong_are_told(
-    tmp_path: Path, spoiled: Callable[[pa.Table], pa.Table], message: str
-) -> None:
-    uri = made(tmp_path / "t")
+def test_invalid_addresses_are_reported(tmp_path: Path, spoiled: Callable[[pa.Table], pa.Table], message: str) -> None:
+    uri = create_table(tmp_path / "t")
     with pytest.raises(InvalidInput, match=message):
-        merge(uri, spoiled(with_addresses(uri)))
+        merge(uri, spoiled(values_by_address(uri)))
     assert Table.open(uri).version == 2
 
 
 def test_rows_out_of_order_are_never_written(tmp_path: Path, way: str) -> None:
-    uri = made(tmp_path / "t")
+    uri = create_table(tmp_path / "t")
     if way == "held":
-        merge(uri, InMemory(with_addresses(uri), shuffled=True))  # the workers sort the rows
+        merge(uri, InMemorySource(values_by_address(uri), shuffled=True))  # the workers sort the rows
         return
     with pytest.raises(StorageError, match="not sorted by their address"):
-        merge(uri, InMemory(with_addresses(uri), shuffled=True))
+        merge(uri, InMemorySource(values_by_address(uri), shuffled=True))
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.struct([("a", pa.int64())]), pa.list_(pa.float32(), 2)])
-def test_rows_without_a_value_are_null_where_that_is_asked_for(tmp_path: Path, kind: pa.DataType) -> None:
-    uri = made(tmp_path / "t")
-    rows = with_addresses(uri)
+def test_rows_without_a_value_are_null_on_request(tmp_path: Path, kind: pa.DataType) -> None:
+    uri = create_table(tmp_path / "t")
+    rows = values_by_address(uri)
     value: object = 7 if kind == pa.int64() else {"a": 7} if pa.types.is_struct(kind) else [7.0, 7.0]
     rows = rows.select(["_rowaddr"]).append_column("v", pa.array([value] * rows.num_rows, kind))
     given = {address % 2**32 for address in rows["_rowaddr"].to_pylist()}
@@ -276,18 +276,18 @@ def test_rows_without_a_value_are_null_where_that_is_asked_for(tmp_path: Path, k
     assert lance.dataset(uri).to_table()["v"].to_pylist() == expected
 
 
-def test_no_nulls_in_a_column_that_has_none(tmp_path: Path) -> None:
-    uri = made(tmp_path / "t")
+def test_a_mandatory_column_gets_no_nulls(tmp_path: Path) -> None:
+    uri = create_table(tmp_path / "t")
     schema = pa.schema([pa.field("score", pa.int64(), nullable=False)])
-    rows = with_addresses(uri)
+    rows = values_by_address(uri)
     for some in (rows.filter(pc.less(rows["score"], 100)), rows.filter(pc.not_equal(rows["score"], 310))):
         with pytest.raises(InvalidInput, match="not nullable"):
             merge(uri, some, schema=schema, missing="null")
     assert merge(uri, rows, schema=schema).to_table()["score"].null_count == 0
 
 
-def test_a_key_that_is_there_twice_is_named(tmp_path: Path) -> None:
-    uri = made(tmp_path / "t")
+def test_a_duplicate_key_is_reported(tmp_path: Path) -> None:
+    uri = create_table(tmp_path / "t")
     source = pa.table({"id": [1, 35, 35], "score": [1, 2, 3]})
     with pytest.raises(InvalidInput, match=r"(key id = 35 more than once|more than once \(1 of them\): id = 35)"):
         merge(uri, source, "id")
@@ -304,22 +304,22 @@ def test_a_key_that_is_there_twice_is_named(tmp_path: Path) -> None:
         (["id"], {"schema": pa.schema([("other", pa.int64())])}, "schema= has the columns other"),
     ],
 )
-def test_what_cannot_be_asked_for(tmp_path: Path, on: object, options: dict[str, object], message: str) -> None:
-    uri = made(tmp_path / "t")
+def test_invalid_arguments_are_rejected(tmp_path: Path, on: object, options: dict[str, object], message: str) -> None:
+    uri = create_table(tmp_path / "t")
     source = pa.table({"id": [1], "_rowaddr": [1], "score": [1]})
     with pytest.raises(InvalidInput, match=message):
         merge(uri, source, on, **options)  # type: ignore[arg-type]
 
 
-def test_keys_of_another_type_are_told(tmp_path: Path) -> None:
-    uri = made(tmp_path / "t")
+def test_keys_of_another_type_are_reported(tmp_path: Path) -> None:
+    uri = create_table(tmp_path / "t")
     with pytest.raises(SchemaMismatch, match="the key 'id' has type int64 in the table and string in the data"):
         merge(uri, pa.table({"id": ["1"], "score": [1]}), ["id"])
 
 
-def test_addresses_of_an_older_version_are_good_while_rows_stay(tmp_path: Path) -> None:
-    uri = made(tmp_path / "t")
-    rows = with_addresses(uri)
+def test_addresses_of_an_older_version_are_valid_unless_rows_moved(tmp_path: Path) -> None:
+    uri = create_table(tmp_path / "t")
+    rows = values_by_address(uri)
     table = Table.open(uri, durable=False)
     table.delete("id = 31")
     with pytest.raises(InvalidInput, match="the row is deleted"):
@@ -330,8 +330,8 @@ def test_addresses_of_an_older_version_are_good_while_rows_stay(tmp_path: Path) 
 
 
 def test_addresses_from_before_a_compaction_are_refused(tmp_path: Path) -> None:
-    uri = made(tmp_path / "t")
-    rows = with_addresses(uri)
+    uri = create_table(tmp_path / "t")
+    rows = values_by_address(uri)
     Table.open(uri, durable=False).compact()
     with pytest.raises(InvalidInput, match="which does not exist"):
         merge(uri, rows)
@@ -339,11 +339,11 @@ def test_addresses_from_before_a_compaction_are_refused(tmp_path: Path) -> None:
         merge(uri, rows, version=2)
 
 
-def changing(uri: str, change: Callable[[Table], object]) -> Meddle:
+def change_of(uri: str, change: Callable[[Table], object]) -> ConcurrentChange:
     return lambda: change(Table.open(uri, durable=False))
 
 
-BESIDE: list[tuple[Callable[[Table], object], str | None]] = [
+CONCURRENT_CHANGES: list[tuple[Callable[[Table], object], str | None]] = [
     (lambda table: table.delete("id % 10 = 3"), None),
     (lambda table: table.delete("id < 10"), None),
     (lambda table: table.add_columns({"other": "id"}), None),
@@ -355,26 +355,28 @@ BESIDE: list[tuple[Callable[[Table], object], str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "refusal"), BESIDE)
-def test_others_at_work_beside_a_merge_by_address(
+@pytest.mark.parametrize(("change", "refusal"), CONCURRENT_CHANGES)
+def test_concurrent_changes_of_a_merge_by_address(
     tmp_path: Path, change: Callable[[Table], object], refusal: str | None
 ) -> None:
-    uri = made(tmp_path / "t")
-    source = InMemory(with_addresses(uri), meddle=changing(uri, change))
+    uri = create_table(tmp_path / "t")
+    source = InMemorySource(values_by_address(uri), concurrent_change=change_of(uri, change))
     if refusal is not None:
         with pytest.raises(IncompatibleConflict, match=refusal):
             merge(uri, source)
         return
     table = merge(uri, source)
-    assert source.tasks == 5
+    assert source.task_count == 5
     found = table.to_table()
     assert found["score"] == pc.multiply(found["id"], 10)
     assert Table.open(uri).fsck().is_sound
 
 
-def test_rows_that_were_added_meanwhile_are_null_where_that_is_asked_for(tmp_path: Path) -> None:
-    uri = made(tmp_path / "t")
-    source = InMemory(with_addresses(uri), meddle=changing(uri, lambda table: table.append(ROWS.slice(0, 3))))
+def test_concurrently_added_rows_are_null_on_request(tmp_path: Path) -> None:
+    uri = create_table(tmp_path / "t")
+    source = InMemorySource(
+        values_by_address(uri), concurrent_change=change_of(uri, lambda table: table.append(ROWS.slice(0, 3)))
+    )
     found = merge(uri, source, missing="null").to_table()
     assert found["score"].to_pylist()[-3:] == [None] * 3
     assert found["score"].null_count == 3
@@ -391,15 +393,15 @@ def test_rows_that_were_added_meanwhile_are_null_where_that_is_asked_for(tmp_pat
         (lambda table: table.add_columns({"other": "id"}), 0),
     ],
 )
-def test_others_at_work_beside_a_merge_by_key(
+def test_concurrent_changes_of_a_merge_by_key(
     tmp_path: Path, way: str, change: Callable[[Table], object], tasks: int
 ) -> None:
-    uri = made(tmp_path / "t")
+    uri = create_table(tmp_path / "t")
     rows = pa.table({"id": pa.array(range(2000), pa.int64()), "score": pa.array(range(0, 20_000, 10), pa.int64())})
-    source = InMemory(rows, meddle=changing(uri, change))
+    source = InMemorySource(rows, concurrent_change=change_of(uri, change))
     table = merge(uri, source, ["id"])
-    assert source.tasks == 5 + tasks
-    assert source.staged == (way == "held"), "the source is computed once"
+    assert source.task_count == 5 + tasks
+    assert source.stage_count == (way == "held"), "the source is computed once"
     found = table.to_table()
     assert found["score"] == pc.multiply(found["id"], 10)
     assert lance.dataset(uri).count_rows() == table.count_rows()
@@ -407,11 +409,11 @@ def test_others_at_work_beside_a_merge_by_key(
 
 
 def test_an_intent_runs_once(tmp_path: Path) -> None:
-    uri = made(tmp_path / "t")
-    first = merge(uri, with_addresses(uri), how=WriteOptions(intent="x"))
-    source = InMemory(with_addresses(uri))
+    uri = create_table(tmp_path / "t")
+    first = merge(uri, values_by_address(uri), how=WriteOptions(intent="x"))
+    source = InMemorySource(values_by_address(uri))
     assert merge(uri, source, how=WriteOptions(intent="x")).version == first.version
-    assert source.tasks == 0
+    assert source.task_count == 0
 
 
 def test_a_table_without_rows_gets_the_columns(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from lance_core import Committed, InvalidInput, Table, Unsupported
 from lance_core.maintenance.compaction_plan import mixes_coverage
 from lance_core.tasks.compaction.compact import compact
 from lance_core.tasks.driver import TableRef, WriteOptions
-from tests.lance_core.tasks.in_process_workers import Loop
+from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
 ROW_COLUMNS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
 BOTH = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
@@ -39,7 +39,7 @@ def made(place: Path, *, stable: bool = False, indexed: tuple[str, ...] = ()) ->
 
 def run(
     uri: str,
-    loop: Loop,
+    loop: InProcessWorkers,
     *,
     target_rows: int = 250,
     batch: int = 64,
@@ -65,13 +65,13 @@ def shapes(table: Table) -> list[tuple[int, int, int]]:
 @BOTH
 @pytest.mark.parametrize("indexed", [(), ("id", "word")], ids=["plain", "indexed"])
 @pytest.mark.parametrize(("target_rows", "remap"), [(50, None), (250, None), (1_048_576, None), (250, "none")])
-def test_it_is_what_one_process_does(
+def test_a_compaction_equals_that_of_one_process(
     tmp_path: Path, target_rows: int, indexed: tuple[str, ...], stable: bool, remap: str | None
 ) -> None:
     uri, alone = made(tmp_path, stable=stable, indexed=indexed), str(tmp_path / "alone")
     shutil.copytree(uri, alone)
     before = Table.open(uri).to_table()
-    ours = run(uri, Loop(lost=frozenset({0})), target_rows=target_rows, remap=remap)
+    ours = run(uri, InProcessWorkers(lost_partitions=frozenset({0})), target_rows=target_rows, remap=remap)
     theirs = Table.open(alone, durable=False).compact(target_rows=target_rows, remap=remap)  # type: ignore[arg-type]
     assert (ours.version, ours.operation, ours.uncovered, ours.files) == (
         theirs.version,
@@ -90,15 +90,15 @@ def test_it_is_what_one_process_does(
         assert dataset.to_table(filter=condition).sort_by("id") == by_scan.sort_by("id")
     assert ours.table.fsck().is_sound
     if not indexed:
-        assert run(uri, Loop(), target_rows=target_rows).version == ours.version
+        assert run(uri, InProcessWorkers(), target_rows=target_rows).version == ours.version
 
 
 @BOTH
-def test_every_batch_is_a_commit_and_the_whole_is_told(tmp_path: Path, stable: bool) -> None:
+def test_every_batch_is_a_commit_and_the_result_covers_all(tmp_path: Path, stable: bool) -> None:
     uri, alone = made(tmp_path, stable=stable, indexed=("word",)), str(tmp_path / "alone")
     shutil.copytree(uri, alone)
     before = Table.open(uri)
-    ours = run(uri, Loop(), batch=2)
+    ours = run(uri, InProcessWorkers(), batch=2)
     theirs = Table.open(alone, durable=False).compact(target_rows=250)
     assert ours.version - before.version == 2 * 2  # each batch also reserves fragment ids
     anew = 0 if stable else 1  # each batch rewrites the index
@@ -110,7 +110,7 @@ def test_every_batch_is_a_commit_and_the_whole_is_told(tmp_path: Path, stable: b
     assert ours.table.fsck().is_sound
 
 
-class Late(Loop):
+class Late(InProcessWorkers):
     """Workers during one of whose jobs another writer changes the table."""
 
     def __init__(self, uri: str, job: int = 1) -> None:
@@ -129,7 +129,7 @@ class Late(Loop):
 
 
 @BOTH
-def test_a_conflict_costs_the_groups_that_it_hits(tmp_path: Path, stable: bool) -> None:
+def test_a_conflict_repeats_only_its_groups(tmp_path: Path, stable: bool) -> None:
     uri = made(tmp_path, stable=stable)
     loop = Late(uri)
     done = run(uri, loop)
@@ -140,7 +140,7 @@ def test_a_conflict_costs_the_groups_that_it_hits(tmp_path: Path, stable: bool) 
     assert done.table.fsck().is_sound
 
 
-def test_what_was_committed_stays_when_a_later_batch_fails(tmp_path: Path) -> None:
+def test_committed_batches_survive_a_later_failure(tmp_path: Path) -> None:
     uri = made(tmp_path)
 
     class Lost(Late):
@@ -159,17 +159,17 @@ def test_what_was_committed_stays_when_a_later_batch_fails(tmp_path: Path) -> No
     assert (again.version, again.already_committed) == (done.version, True)
 
 
-def test_an_intent_that_landed_commits_nothing_more(tmp_path: Path) -> None:
+def test_a_committed_intent_commits_nothing_more(tmp_path: Path) -> None:
     uri = made(tmp_path)
-    first = run(uri, Loop(), intent="nightly")
+    first = run(uri, InProcessWorkers(), intent="nightly")
     lance.dataset(uri).insert(rows(5000, 900), max_rows_per_file=30)
-    loop = Loop()
+    loop = InProcessWorkers()
     assert run(uri, loop, batch=1, intent="nightly").version == first.version
-    assert loop.ran == []
+    assert loop.attempts == []
     assert Table.open(uri).version == first.version + 1
 
 
-def test_an_index_built_meanwhile_stays_right(tmp_path: Path) -> None:
+def test_a_concurrently_built_index_stays_correct(tmp_path: Path) -> None:
     uri = made(tmp_path)
 
     class Indexing(Late):
@@ -183,14 +183,14 @@ def test_an_index_built_meanwhile_stays_right(tmp_path: Path) -> None:
     assert done.table.fsck().is_sound
 
 
-def test_a_group_that_an_index_covers_in_part_is_seen(tmp_path: Path) -> None:
+def test_a_partly_covered_group_is_detected(tmp_path: Path) -> None:
     group = tuple(Table.open(made(tmp_path)).fragments[:3])
     whole, some, none = BitMap([0, 1, 2, 9]), BitMap([1, 9]), BitMap([9])
     assert not mixes_coverage(group, [whole, none])
     assert mixes_coverage(group, [whole, some])
 
 
-def test_appends_beside_it_are_left_for_the_next_one(tmp_path: Path) -> None:
+def test_concurrent_appends_are_left_for_the_next_compaction(tmp_path: Path) -> None:
     uri = made(tmp_path)
 
     class Appending(Late):
@@ -203,28 +203,28 @@ def test_appends_beside_it_are_left_for_the_next_one(tmp_path: Path) -> None:
     assert any(each.physical_rows == 5 for each in done.table.fragments)
 
 
-def test_a_table_in_shape_gets_no_version(tmp_path: Path) -> None:
+def test_a_compact_table_gets_no_version(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 10), durable=False)
-    loop = Loop()
+    loop = InProcessWorkers()
     assert run(uri, loop, target_rows=10).version == 1
-    assert loop.ran == []
+    assert loop.attempts == []
 
 
 @pytest.mark.parametrize(
     ("asked", "told"),
     [({"target_rows": 0}, "at least one row"), ({"batch": 0}, "one group"), ({"remap": "x"}, "remap")],
 )
-def test_what_makes_no_sense_runs_no_task(tmp_path: Path, asked: dict[str, int], told: str) -> None:
-    uri, loop = made(tmp_path), Loop()
+def test_invalid_arguments_run_no_task(tmp_path: Path, asked: dict[str, int], told: str) -> None:
+    uri, loop = made(tmp_path), InProcessWorkers()
     with pytest.raises(InvalidInput, match=told):
         run(uri, loop, **asked)  # type: ignore[arg-type]
-    assert loop.ran == []
+    assert loop.attempts == []
 
 
-def test_an_index_that_cannot_follow_is_told_before_a_file_is_written(tmp_path: Path) -> None:
-    uri, loop = made(tmp_path), Loop()
+def test_an_index_without_remap_support_is_reported_before_writing(tmp_path: Path) -> None:
+    uri, loop = made(tmp_path), InProcessWorkers()
     lance.dataset(uri).create_scalar_index("word", "INVERTED")
     with pytest.raises(Unsupported, match="remap"):
         run(uri, loop, batch=1, remap="now")
-    assert loop.ran == []
+    assert loop.attempts == []

@@ -11,12 +11,12 @@ import pytest
 from lance_core import Corrupt, NotFound, Table
 from lance_core.tasks.compaction.compact_many import CompactionOutcome, TableCompaction, compact_many, pack_into_bins
 from lance_core.tasks.driver import TableRef, WriteOptions
-from tests.lance_core.tasks.in_process_workers import Loop
+from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
 
-class Jobs(Loop):
+class Jobs(InProcessWorkers):
     def __init__(self, after: Callable[[], object] = lambda: None) -> None:
-        super().__init__(lost=frozenset({0}))
+        super().__init__(lost_partitions=frozenset({0}))
         self.jobs: list[int] = []
         self.after = after
 
@@ -46,7 +46,7 @@ def landed(outcome: CompactionOutcome) -> Table:
     return outcome.committed.table
 
 
-def test_each_is_as_it_would_be_alone_and_one_job_does_all(tmp_path: Path) -> None:
+def test_one_job_compacts_each_table_as_alone(tmp_path: Path) -> None:
     uris = [made(tmp_path / f"t{n}", 100 * n, stable=n % 2 == 0) for n in range(1, 6)]
     alone = [shutil.copytree(uri, f"{uri}.alone") for uri in uris]
     jobs = Jobs()
@@ -63,7 +63,7 @@ def test_each_is_as_it_would_be_alone_and_one_job_does_all(tmp_path: Path) -> No
         lance.dataset(uri).validate()
 
 
-def test_one_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_a_failed_table_does_not_affect_the_others(tmp_path: Path) -> None:
     uris = [made(tmp_path / name, 500) for name in ("good", "no data", "cut", "no head")]
     good, no_data, cut, no_head = map(Path, uris)
     shutil.rmtree(no_data / "data")
@@ -88,7 +88,7 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert Table.open(good).count_rows() == Table.open(cut).count_rows() == 400
 
 
-def test_what_was_begun_is_gone_on_with_under_the_same_intention(tmp_path: Path) -> None:
+def test_an_interrupted_compaction_resumes_with_its_intent(tmp_path: Path) -> None:
     uris = [made(tmp_path / f"t{n}") for n in range(3)]
 
     def dies() -> None:
@@ -111,7 +111,7 @@ def test_what_was_begun_is_gone_on_with_under_the_same_intention(tmp_path: Path)
     assert jobs.jobs == []
 
 
-def test_what_others_change_meanwhile_is_left_for_the_next_time(tmp_path: Path) -> None:
+def test_concurrently_changed_groups_are_left_for_the_next_compaction(tmp_path: Path) -> None:
     hit, spared, recast = (made(tmp_path / name, 1000) for name in ("hit", "spared", "recast"))
 
     def others() -> None:

@@ -21,7 +21,7 @@ from lance_core.tasks.indices import index_build
 from lance_core.tasks.indices.index_build import build_index, optimize_indices
 from lance_core.tasks.partitioning import Task
 from tests.lance_core.index.index_differential import FILTER_BY_COLUMN, check_answers, covered_fragments, is_used, rows
-from tests.lance_core.tasks.in_process_workers import Loop
+from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
 KINDS: list[tuple[str, str, dict[str, Any]]] = [
     ("id", "BTREE", {"zone_size": 8}),
@@ -36,7 +36,7 @@ KINDS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @dataclass
-class Counting(Loop):
+class Counting(InProcessWorkers):
     """Workers that count the bytes returned to the driver and run actions of concurrent writers between jobs."""
 
     came_back: int = 0
@@ -72,7 +72,7 @@ def built(
     table: Table,
     column: str,
     kind: str,
-    runner: Loop,
+    runner: InProcessWorkers,
     only: str = "all",
     params: Mapping[str, object] | None = None,
     **how: str,
@@ -90,12 +90,12 @@ def uuids(table: Table) -> set[str]:
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
-def test_an_index_is_that_of_one_process(tmp_path: Path, stable: bool) -> None:
+def test_an_index_equals_that_of_one_process(tmp_path: Path, stable: bool) -> None:
     table = made(tmp_path, stable=stable).delete("id % 10 = 4").table
     if stable:
         table = table.update({"word": "'w9'"}, "id in (3, 77)").table  # ids and addresses differ from here on
     for column, kind, params in KINDS:
-        runner = Counting(slots=2, lost=frozenset({1}))
+        runner = Counting(slots=2, lost_partitions=frozenset({1}))
         done = built(table, column, kind, runner, params=params)
         table = done.table
         index = table.indices[-1]
@@ -124,14 +124,14 @@ def _check_same(ours: IndexMetadata, table: Table) -> None:
     assert ours.message.index_version == theirs.message.index_version
 
 
-def test_nothing_is_left_of_what_was_made_on_the_way(tmp_path: Path) -> None:
+def test_intermediate_files_are_removed(tmp_path: Path) -> None:
     table = made(tmp_path)
     for column, kind, params in KINDS:
-        table = built(table, column, kind, Loop(), params=params).table
+        table = built(table, column, kind, InProcessWorkers(), params=params).table
         assert directories(table) == uuids(table)
 
 
-def test_no_row_comes_to_the_driver(tmp_path: Path) -> None:
+def test_the_driver_receives_no_rows(tmp_path: Path) -> None:
     count = 200_000
     values = pa.table({"id": np.random.default_rng(1).permutation(count), "text": [f"{n:020}" for n in range(count)]})
     table = Table.create(tmp_path / "t", values, max_rows_per_file=20_000, durable=False)
@@ -139,7 +139,7 @@ def test_no_row_comes_to_the_driver(tmp_path: Path) -> None:
         runner = Counting(slots=4)
         table = built(table, column, "BTREE", runner, params={"zone_size": 64}).table
         assert runner.jobs == 3
-        assert len(runner.ran) > 8
+        assert len(runner.attempts) > 8
         assert runner.came_back < at_most
     assert table.to_table(filter="id = 77777")["id"].to_pylist() == [77_777]
     assert lance.dataset(table.uri).to_table(filter=f"text = '{77:020}'").num_rows == 1
@@ -149,14 +149,14 @@ def test_few_rows_are_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(index_build, "SINGLE_WORKER_ROWS_MAX", 1000)
     table = made(tmp_path)
     for column, kind, params in KINDS:
-        runner = Counting(lost=frozenset({0}))
+        runner = Counting(lost_partitions=frozenset({0}))
         table = built(table, column, kind, runner, params=params).table
-        assert runner.ran == [0, 0]
+        assert runner.attempts == [0, 0]
     check_answers(table)
     table = table.append(rows(130, 40), max_rows_per_file=20).table
     runner = Counting()
     table = optimize_indices(where(table), None, "small", options=WriteOptions(), runner=runner).table
-    assert (runner.jobs, len(runner.ran)) == (1, len(KINDS))
+    assert (runner.jobs, len(runner.attempts)) == (1, len(KINDS))
     assert {tuple(map(tuple, covered_fragments(table, index.name))) for index in table.indices} == {
         ((0, 1, 2, 3, 4, 5, 6),)
     }
@@ -164,10 +164,10 @@ def test_few_rows_are_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("values", [[None] * 50, [7] * 50, [None, 7] * 25, [float("nan"), -0.0, 0.0, None, 1.5] * 10])
-def test_values_that_cannot_be_cut(tmp_path: Path, values: list[float | None]) -> None:
+def test_values_without_range_splitters(tmp_path: Path, values: list[float | None]) -> None:
     column = pa.array(values, pa.float64())
     table = Table.create(tmp_path / "t", pa.table({"id": range(len(values)), "v": column}), max_rows_per_file=7)
-    table = built(table, "v", "BTREE", Loop(slots=3), params={"zone_size": 4}).table
+    table = built(table, "v", "BTREE", InProcessWorkers(slots=3), params={"zone_size": 4}).table
     filters = ["v is null", "v = 7", "v > 1", "v = 0", "v < 0.5"]
     check_answers(table, filters)
     assert table.fsck().is_sound
@@ -177,42 +177,45 @@ def test_an_index_of_no_rows(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", rows(0, 1).schema, durable=False)
     for replace in (False, True):
         asked = IndexRequest("id", "BTREE", replace=replace)
-        table = build_index(where(table), asked, "all", options=WriteOptions(), runner=Loop()).table
+        table = build_index(where(table), asked, "all", options=WriteOptions(), runner=InProcessWorkers()).table
         assert [index.name for index in table.indices] == ["id_idx"]
     table = table.append(rows(0, 100)).table
     check_answers(table)
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
-def test_what_is_not_covered_becomes_a_segment(tmp_path: Path, stable: bool) -> None:
+def test_uncovered_fragments_become_a_segment(tmp_path: Path, stable: bool) -> None:
     table = made(tmp_path, stable=stable)
     for column, kind, params in KINDS:
-        table = built(table, column, kind, Loop(), "uncovered", params).table
+        table = built(table, column, kind, InProcessWorkers(), "uncovered", params).table
     table = table.append(rows(130, 60), max_rows_per_file=20).table
     for column, kind, params in KINDS:
         before = uuids(table)
-        done = built(table, column, kind, Loop(lost=frozenset({0})), "uncovered", params)
+        done = built(table, column, kind, InProcessWorkers(lost_partitions=frozenset({0})), "uncovered", params)
         table = done.table
         assert before < uuids(table)
         assert covered_fragments(table, table.indices[-1].name) == [[0, 1, 2, 3, 4], [5, 6, 7]]
-        again = built(table, column, kind, runner := Loop(), "uncovered")
-        assert (again.version, runner.ran) == (done.version, [])
+        again = built(table, column, kind, runner := InProcessWorkers(), "uncovered")
+        assert (again.version, runner.attempts) == (done.version, [])
     check_answers(table)
     table = optimize_indices(
-        where(table), ["id_idx"], "all", options=WriteOptions(), runner=Loop(lost=frozenset({0}))
+        where(table), ["id_idx"], "all", options=WriteOptions(), runner=InProcessWorkers(lost_partitions=frozenset({0}))
     ).table
     assert [len(covered_fragments(table, name)) for name in ("id_idx", "word_idx")] == [1, 2]
     check_answers(table)
-    table = optimize_indices(where(table), None, "small", options=WriteOptions(), runner=Loop()).table
+    table = optimize_indices(where(table), None, "small", options=WriteOptions(), runner=InProcessWorkers()).table
     assert {len(covered_fragments(table, index.name)) for index in table.indices} == {1}
-    assert optimize_indices(where(table), None, "small", options=WriteOptions(), runner=Loop()).version == table.version
+    assert (
+        optimize_indices(where(table), None, "small", options=WriteOptions(), runner=InProcessWorkers()).version
+        == table.version
+    )
     check_answers(table)
     assert table.fsck().is_sound
 
 
 @pytest.mark.parametrize("alone_rows", [10, 1000])
 @pytest.mark.parametrize("damage", ["missing", "cut short"])
-def test_a_segment_that_cannot_be_read_is_built_again(
+def test_an_unreadable_segment_is_rebuilt(
     tmp_path: Path, damage: str, alone_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index_build, "SINGLE_WORKER_ROWS_MAX", alone_rows)
@@ -223,19 +226,19 @@ def test_a_segment_that_cannot_be_read_is_built_again(
         file = Path(table.uri, index.qualified_path, index.files[0].path)
         file.unlink() if damage == "missing" else file.write_bytes(file.read_bytes()[:-30])
     table = table.append(rows(130, 60), max_rows_per_file=20).table
-    table = optimize_indices(where(table), None, "small", options=WriteOptions(), runner=Loop()).table
+    table = optimize_indices(where(table), None, "small", options=WriteOptions(), runner=InProcessWorkers()).table
     assert [covered_fragments(table, name) for name in ("id_idx", "word_idx")] == [[[*range(8)]], [[*range(8)]]]
     check_answers(table)
 
 
-def test_rows_that_compactions_moved_are_written_where_they_are(tmp_path: Path) -> None:
+def test_rows_moved_by_compactions_are_remapped(tmp_path: Path) -> None:
     table = made(tmp_path)
     for column, kind, params in KINDS:
-        table = built(table, column, kind, Loop(), params=params).table
+        table = built(table, column, kind, InProcessWorkers(), params=params).table
     table = table.delete("id % 5 = 1").table.compact(target_rows=60, remap="reuse").table
     assert any(index.is_system for index in table._snapshot.manifest.indices)
     table = optimize_indices(
-        where(table), None, "small", options=WriteOptions(), runner=Loop(lost=frozenset({0, 1}))
+        where(table), None, "small", options=WriteOptions(), runner=InProcessWorkers(lost_partitions=frozenset({0, 1}))
     ).table
     live = [each.id for each in table.fragments]
     assert all(sorted(index.covers or ()) == live for index in table.indices if not index.is_system)
@@ -243,7 +246,7 @@ def test_rows_that_compactions_moved_are_written_where_they_are(tmp_path: Path) 
     assert table.fsck().is_sound
 
 
-def test_others_may_append_and_delete_meanwhile(tmp_path: Path) -> None:
+def test_concurrent_appends_and_deletes_are_rebased_over(tmp_path: Path) -> None:
     table = made(tmp_path)
     runner = Counting(
         after_job={
@@ -258,7 +261,7 @@ def test_others_may_append_and_delete_meanwhile(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("column", "kind"), [("id", "BTREE"), ("word", "BITMAP")])
-def test_what_a_compaction_moved_is_built_again(
+def test_rows_moved_by_a_concurrent_compaction_are_built_again(
     tmp_path: Path, column: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the fragments that a compaction moved are built again."""
@@ -276,8 +279,8 @@ def test_what_a_compaction_moved_is_built_again(
     assert (done.attempts, runner.jobs) == (2, 2 * jobs)
     assert covered_fragments(done.table, f"{column}_idx") == [sorted(each.id for each in done.table.fragments)]
     assert [each.id for each in done.table.fragments][:2] != [0, 1]
-    first = runner.ran[:8]
-    then = runner.ran[len(first) + (jobs == 3) * 8 + 1 :]
+    first = runner.attempts[:8]
+    then = runner.attempts[len(first) + (jobs == 3) * 8 + 1 :]
     assert (sorted(first), then[0]) == (list(range(8)), 0), "one partition of the moved rows"
     check_answers(done.table)
     assert done.table.fsck().is_sound
@@ -285,9 +288,9 @@ def test_what_a_compaction_moved_is_built_again(
 
 def test_an_intent_runs_once(tmp_path: Path) -> None:
     table = made(tmp_path)
-    first = built(table, "id", "BTREE", Loop(), intent="nightly")
-    again = built(table, "id", "BTREE", runner := Loop(), intent="nightly")
-    assert (again.version, again.already_committed, runner.ran) == (first.version, True, [])
+    first = built(table, "id", "BTREE", InProcessWorkers(), intent="nightly")
+    again = built(table, "id", "BTREE", runner := InProcessWorkers(), intent="nightly")
+    assert (again.version, again.already_committed, runner.attempts) == (first.version, True, [])
 
 
 @pytest.mark.parametrize(
@@ -313,24 +316,24 @@ def test_an_intent_runs_once(tmp_path: Path) -> None:
         (lambda: IndexRequest("id", "BTREE", name=""), "all", "the name of an index is not empty"),
     ],
 )
-def test_what_makes_no_sense_runs_no_task(
+def test_invalid_arguments_run_no_task(
     tmp_path: Path, asked: Callable[[], IndexRequest], only: str, message: str
 ) -> None:
     table = made(tmp_path).create_index("id", "BTREE", zone_size=8).table
-    runner = Loop()
+    runner = InProcessWorkers()
     with pytest.raises(InvalidInput, match=message):
         build_index(where(table), asked(), only, options=WriteOptions(), runner=runner)
-    assert runner.ran == []
+    assert runner.attempts == []
     assert table.refresh().version == table.version
 
 
-def test_an_index_that_is_said_again_and_again(tmp_path: Path) -> None:
+def test_a_declared_index_is_built_only_as_needed(tmp_path: Path) -> None:
     """`needed` reads uncovered fragments, merges small segments, and rebuilds for another type or other parameters."""
     table = made(tmp_path, count=60)
 
     def said(kind: str = "BTREE", **params: object) -> Committed:
         asked = IndexRequest("id", kind, name="by_id", params=params)
-        return build_index(where(table), asked, "needed", options=WriteOptions(), runner=Loop())
+        return build_index(where(table), asked, "needed", options=WriteOptions(), runner=InProcessWorkers())
 
     assert covered_fragments(said().table, "by_id") == [[0, 1]]
     assert not said().attempts
@@ -348,29 +351,33 @@ def test_an_index_that_is_said_again_and_again(tmp_path: Path) -> None:
     check_answers(done.table)
     with pytest.raises(InvalidInput, match="not on 'word'"):
         build_index(
-            where(table), IndexRequest("word", "BITMAP", name="by_id"), "needed", options=WriteOptions(), runner=Loop()
+            where(table),
+            IndexRequest("word", "BITMAP", name="by_id"),
+            "needed",
+            options=WriteOptions(),
+            runner=InProcessWorkers(),
         )
 
 
-def test_an_index_whose_files_are_gone_is_built_anew_where_it_is_said_again(tmp_path: Path) -> None:
+def test_a_declared_index_without_files_is_rebuilt(tmp_path: Path) -> None:
     table = made(tmp_path, count=60)
     asked = IndexRequest("id", "BTREE", params={"zone_size": 16})
-    table = build_index(where(table), asked, "all", options=WriteOptions(), runner=Loop()).table
+    table = build_index(where(table), asked, "all", options=WriteOptions(), runner=InProcessWorkers()).table
     for each in Path(table.uri, "_indices").rglob("*.lance"):
         each.unlink()
-    done = build_index(where(table), asked, "needed", options=WriteOptions(), runner=Loop())
+    done = build_index(where(table), asked, "needed", options=WriteOptions(), runner=InProcessWorkers())
     assert done.attempts
     check_answers(done.table, [FILTER_BY_COLUMN["id"]])
 
 
-def test_an_upkeep_is_told_as_its_own_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_maintenance_returns_its_own_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The maintenance consists of two changes; an append in between leaves the second without work."""
-    table = built(made(tmp_path, count=60), "id", "BTREE", Loop()).table
+    table = built(made(tmp_path, count=60), "id", "BTREE", InProcessWorkers()).table
     table = table.append(rows(60, 20)).table
     monkeypatch.setattr(
         index_build, "run_change", lambda *args, **named: _with_another(table, run_change(*args, **named))
     )
-    done = optimize_indices(where(table), None, "small", options=WriteOptions(), runner=Loop())
+    done = optimize_indices(where(table), None, "small", options=WriteOptions(), runner=InProcessWorkers())
     assert (done.operation, done.table.transaction().operation.name) == ("CreateIndex", "CreateIndex")  # type: ignore[union-attr]
 
 

@@ -9,7 +9,7 @@ import pytest
 from lance_core import InvalidInput, Table
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.rows.delete import delete
-from tests.lance_core.tasks.in_process_workers import Loop
+from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "x": [None if n % 7 == 0 else n / 3 for n in range(100)]})
 PREDICATES = ["id % 3 = 0", "x is null or id between 20 and 39", "id < 10", "true", "id = 1000"]
@@ -27,10 +27,15 @@ def where(uri: str) -> TableRef:
 
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize("predicate", PREDICATES)
-def test_it_removes_the_rows_that_one_process_would(tmp_path: Path, predicate: str, stable: bool) -> None:
+def test_a_delete_equals_that_of_one_process(tmp_path: Path, predicate: str, stable: bool) -> None:
     spread, alone = made(tmp_path / "spread", stable=stable), made(tmp_path / "alone", stable=stable)
     for each in (predicate, "id > 50 and id % 2 = 1"):
-        ours = delete(where(spread), each, options=WriteOptions(), runner=Loop(slots=1, lost=frozenset({1})))
+        ours = delete(
+            where(spread),
+            each,
+            options=WriteOptions(),
+            runner=InProcessWorkers(slots=1, lost_partitions=frozenset({1})),
+        )
         theirs = Table.open(alone, durable=False).delete(each)
         assert (ours.version, ours.operation) == (theirs.version, theirs.operation)
         assert (ours.rows_added, ours.rows_removed) == (theirs.rows_added, theirs.rows_removed)
@@ -44,32 +49,32 @@ def test_it_removes_the_rows_that_one_process_would(tmp_path: Path, predicate: s
 
 def test_an_intent_runs_once(tmp_path: Path) -> None:
     uri = made(tmp_path / "t")
-    first = delete(where(uri), "id = 1", options=WriteOptions(intent="x"), runner=Loop())
-    loop = Loop()
+    first = delete(where(uri), "id = 1", options=WriteOptions(intent="x"), runner=InProcessWorkers())
+    loop = InProcessWorkers()
     again = delete(where(uri), "id = 1", options=WriteOptions(intent="x"), runner=loop)
-    assert (again.version, again.already_committed, loop.ran) == (first.version, True, [])
+    assert (again.version, again.already_committed, loop.attempts) == (first.version, True, [])
 
 
-def test_a_condition_that_makes_no_sense_runs_no_task(tmp_path: Path) -> None:
-    uri, loop = made(tmp_path / "t"), Loop()
+def test_an_invalid_predicate_runs_no_task(tmp_path: Path) -> None:
+    uri, loop = made(tmp_path / "t"), InProcessWorkers()
     with pytest.raises(InvalidInput, match="there is no column"):
         delete(where(uri), "nope = 1", options=WriteOptions(), runner=loop)
-    assert loop.ran == []
+    assert loop.attempts == []
 
 
-def test_somebody_in_the_way_has_it_planned_again(tmp_path: Path) -> None:
+def test_a_concurrent_delete_causes_a_second_plan(tmp_path: Path) -> None:
     """Another writer deletes one of the rows while the tasks run."""
     uri = made(tmp_path / "t")
 
-    class Late(Loop):
+    class Late(InProcessWorkers):
         def run(self, task: object, parts: int) -> pa.Table:
             answers = super().run(task, parts)  # type: ignore[arg-type]
-            if len(self.ran) == parts:
+            if len(self.attempts) == parts:
                 Table.open(uri, durable=False).delete("id = 3")
             return answers
 
     loop = Late(slots=1)
     made_by = delete(where(uri), "id in (3, 55)", options=WriteOptions(), runner=loop)
     assert made_by.rows_removed == 1
-    assert len(loop.ran) == 8
+    assert len(loop.attempts) == 8
     assert made_by.table.count_rows() == 98

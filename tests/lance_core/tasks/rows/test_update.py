@@ -13,8 +13,8 @@ from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.rows.update import update
-from tests.lance_core.dml.paired_tables import LINEAGE, Twins, twins
-from tests.lance_core.tasks.in_process_workers import Loop
+from tests.lance_core.dml.paired_tables import LINEAGE, PairedTables, create_paired_tables
+from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
 ROWS = pa.table(
     {
@@ -37,7 +37,7 @@ def where(uri: str) -> TableRef:
     return TableRef(uri, durable=False)
 
 
-def run(uri: str, asked: Asked, loop: Loop) -> Update:
+def run(uri: str, asked: Asked, loop: InProcessWorkers) -> Update:
     committed = update(where(uri), *asked, limits=LIMITS, options=WriteOptions(), runner=loop)
     return operation_of(committed.table)
 
@@ -58,13 +58,13 @@ def operation_of(table: Table) -> Update:
     [MOVES, IN_PLACE, EVERYWHERE, NOWHERE, UNEVEN],
     ids=["moves", "in place", "everywhere", "nowhere", "uneven"],
 )
-def test_it_is_what_one_process_and_pylance_do(
+def test_results_equal_those_of_one_process_and_pylance(
     tmp_path: Path, asked: Asked, deleted: str, indexed: tuple[str, ...], stable: bool
 ) -> None:
-    pair = twins(tmp_path, ROWS, stable=stable, indexed=indexed, deleted=deleted)
+    pair = create_paired_tables(tmp_path, ROWS, stable=stable, indexed=indexed, deleted=deleted)
     shutil.copytree(pair.ours, tmp_path / "alone")
     pair.dataset.update(dict(asked[0]), where=asked[1])
-    ours = run(pair.ours, asked, Loop(slots=2, lost=frozenset({0, 3})))
+    ours = run(pair.ours, asked, InProcessWorkers(slots=2, lost_partitions=frozenset({0, 3})))
     alone = Table.open(str(tmp_path / "alone"), durable=False).update(*asked).table
     theirs = operation_of(alone)
     assert (ours.mode, ours.fields_modified, ours.fields_assigned) == (
@@ -80,19 +80,19 @@ def test_it_is_what_one_process_and_pylance_do(
     assert pair.table.fsck().is_sound
 
 
-def test_the_way_is_chosen_once_for_all_parts(tmp_path: Path) -> None:
-    pair = twins(tmp_path, ROWS, stable=False)
-    made_by = run(pair.ours, UNEVEN, Loop(slots=4))
+def test_the_rewrite_strategy_is_chosen_once_for_all_partitions(tmp_path: Path) -> None:
+    pair = create_paired_tables(tmp_path, ROWS, stable=False)
+    made_by = run(pair.ours, UNEVEN, InProcessWorkers(slots=4))
     assert made_by.mode is UpdateMode.REWRITE_COLUMNS
     assert len(made_by.updated) == 2
 
 
 def test_fragments_without_a_match_are_not_written(tmp_path: Path) -> None:
-    pair = twins(tmp_path, ROWS, stable=True)
-    loop = Loop(slots=3)
+    pair = create_paired_tables(tmp_path, ROWS, stable=True)
+    loop = InProcessWorkers(slots=3)
     made_by = run(pair.ours, ({"s": "'x'"}, "id in (5, 6, 30)"), loop)
     assert [fragment.id for fragment in made_by.updated] == [1, 7]
-    assert loop.ran == [*reversed(range(10)), 1, 0]
+    assert loop.attempts == [*reversed(range(10)), 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -105,24 +105,24 @@ def test_fragments_without_a_match_are_not_written(tmp_path: Path) -> None:
         (({"x": "= ="}, None), "character"),
     ],
 )
-def test_what_makes_no_sense_runs_no_task(tmp_path: Path, asked: Asked, told: str) -> None:
-    pair, loop = twins(tmp_path, ROWS, stable=False), Loop()
+def test_invalid_arguments_run_no_task(tmp_path: Path, asked: Asked, told: str) -> None:
+    pair, loop = create_paired_tables(tmp_path, ROWS, stable=False), InProcessWorkers()
     with pytest.raises(InvalidInput, match=told):
         run(pair.ours, asked, loop)
-    assert loop.ran == []
+    assert loop.attempts == []
 
 
-def test_what_a_worker_refuses_is_told_as_what_it_is(tmp_path: Path) -> None:
-    pair = twins(tmp_path, ROWS, stable=False)
+def test_an_error_of_a_worker_keeps_its_type(tmp_path: Path) -> None:
+    pair = create_paired_tables(tmp_path, ROWS, stable=False)
     with pytest.raises(InvalidInput):
-        run(pair.ours, ({"id": "cast(s as bigint)"}, "id = 3"), Loop())
+        run(pair.ours, ({"id": "cast(s as bigint)"}, "id = 3"), InProcessWorkers())
     assert pair.table.version == 1
 
 
-class Late(Loop):
+class Late(InProcessWorkers):
     """Workers during whose second job another writer changes the table."""
 
-    def __init__(self, pair: Twins, theirs: str) -> None:
+    def __init__(self, pair: PairedTables, theirs: str) -> None:
         super().__init__(slots=5)
         self.pair, self.theirs, self.jobs = pair, theirs, list[int]()
 
@@ -135,8 +135,8 @@ class Late(Loop):
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
-def test_what_nobody_touched_meanwhile_is_not_done_again(tmp_path: Path, stable: bool) -> None:
-    pair = twins(tmp_path, ROWS, stable=stable)
+def test_unchanged_fragments_are_not_updated_again(tmp_path: Path, stable: bool) -> None:
+    pair = create_paired_tables(tmp_path, ROWS, stable=stable)
     loop = Late(pair, "id = 9")
     made_by = update(
         where(pair.ours), {"s": "concat(s, '!')"}, "id % 4 = 1", limits=LIMITS, options=WriteOptions(), runner=loop

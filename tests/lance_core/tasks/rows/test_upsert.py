@@ -25,8 +25,8 @@ from lance_core.tasks.rows import staged
 from lance_core.tasks.rows import upsert as upserting
 from lance_core.tasks.rows.upsert import upsert
 from lance_core.tasks.rows.write import WriteTask
-from tests.lance_core.dml.paired_tables import LINEAGE, Twins, twins
-from tests.lance_core.tasks.in_process_workers import Loop
+from tests.lance_core.dml.paired_tables import LINEAGE, PairedTables, create_paired_tables
+from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
 ROWS = pa.table({"id": range(40), "v": [10 * n for n in range(40)], "w": [f"w{n}" for n in range(39)] + [None]})
 WHOLE = pa.table({"w": ["n", "a", "b", None, "q"], "id": [99, 2, 5, 1, 98], "v": [900, 200, 500, 100, None]})
@@ -39,19 +39,19 @@ Options = Mapping[str, Any]
 
 
 @dataclass
-class Rows:
+class StagedSource:
     """Source whose rows are staged in portions by a task each; each task runs twice, as after a lost attempt."""
 
     table: pa.Table
-    portion: int = 3
-    staged: int = 0
+    portion_rows: int = 3
+    stage_count: int = 0
 
     def stage(self, task: WriteTask) -> pa.Table:
-        self.staged += 1
+        self.stage_count += 1
         shipped = pickle.dumps(task)
         answers = []
-        for start in range(0, self.table.num_rows, self.portion):
-            some = self.table.slice(start, self.portion).to_batches()
+        for start in range(0, self.table.num_rows, self.portion_rows):
+            some = self.table.slice(start, self.portion_rows).to_batches()
             list(pickle.loads(shipped)(some))
             answers += list(pickle.loads(shipped)(some))
         return pa.Table.from_batches(
@@ -66,11 +66,11 @@ def rules(on: str | list[str] = "id", **options: Any) -> UpsertRules:
 
 def run(
     uri: str,
-    rows: Rows,
+    rows: StagedSource,
     options: Options,
     *,
     on: str | list[str] = "id",
-    loop: Loop | None = None,
+    loop: InProcessWorkers | None = None,
     how: WriteOptions | None = None,
 ) -> Committed:
     return upsert(
@@ -80,7 +80,7 @@ def run(
         rules(on, **options),
         limits=FileLimits(),
         options=how or WriteOptions(),
-        runner=loop or Loop(slots=2, lost=frozenset({1})),
+        runner=loop or InProcessWorkers(slots=2, lost_partitions=frozenset({1})),
     )
 
 
@@ -112,13 +112,15 @@ def by_pylance(dataset: lance.LanceDataset, data: pa.Table, on: str | list[str],
     builder.execute(data)
 
 
-def check(place: Path, pair: Twins, data: pa.Table, options: Options, *, portion: int = 3, stable: bool) -> Update:
+def check(
+    place: Path, pair: PairedTables, data: pa.Table, options: Options, *, portion: int = 3, stable: bool
+) -> Update:
     """Check an upsert by workers against the same upsert by one process."""
     alone = str(place / "alone")
     shutil.rmtree(alone, ignore_errors=True)
     shutil.copytree(pair.ours, alone)
     files, before = set(Path(pair.ours, "data").iterdir()), ids_of(pair.table)
-    ours = run(pair.ours, Rows(data, portion), options)
+    ours = run(pair.ours, StagedSource(data, portion), options)
     theirs = Table.open(alone, durable=False).upsert(data, "id", **options)
     assert (ours.version, ours.operation, ours.rows_added, ours.rows_removed) == (
         theirs.version,
@@ -136,7 +138,7 @@ def check(place: Path, pair: Twins, data: pa.Table, options: Options, *, portion
     )
     assert did.removed_ids == does.removed_ids
     columns = ["id", "v", "w", *(LINEAGE if stable else [])]
-    assert pair.sorted(ours.table.to_table(columns)) == pair.sorted(theirs.table.to_table(columns))
+    assert pair.sorted_rows(ours.table.to_table(columns)) == pair.sorted_rows(theirs.table.to_table(columns))
     if stable:
         after = dict(ids_of(ours.table))
         assert len(set(after.values())) == len(after)
@@ -171,7 +173,7 @@ def check(place: Path, pair: Twins, data: pa.Table, options: Options, *, portion
     ],
     ids=lambda value: None if isinstance(value, pa.Table) else "-".join(map(str, value.values())) or "all",
 )
-def test_it_is_what_one_process_and_pylance_do(
+def test_results_equal_those_of_one_process_and_pylance(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     data: pa.Table,
@@ -181,13 +183,13 @@ def test_it_is_what_one_process_and_pylance_do(
     stable: bool,
 ) -> None:
     monkeypatch.setattr(staged, "KEY_CHUNK_ROWS", portions)
-    pair = twins(tmp_path, ROWS, stable=stable, indexed=indexed, deleted="id in (5, 30, 31, 32, 33)")
+    pair = create_paired_tables(tmp_path, ROWS, stable=stable, indexed=indexed, deleted="id in (5, 30, 31, 32, 33)")
     check(tmp_path, pair, data, options, stable=stable)
     if indexed and data is NO_KEY:
         return  # with an index on the key, pylance loses source rows whose key is null
     by_pylance(pair.dataset, data, "id", options)
-    expected = pair.sorted(lance.dataset(pair.theirs).to_table())
-    assert pair.sorted(lance.dataset(pair.ours).to_table()) == expected
+    expected = pair.sorted_rows(lance.dataset(pair.theirs).to_table())
+    assert pair.sorted_rows(lance.dataset(pair.ours).to_table()) == expected
     pair.check_indices(lance.dataset(pair.ours))
 
 
@@ -202,7 +204,7 @@ def test_random_tables(
     monkeypatch.setattr(staged, "KEY_CHUNK_ROWS", int(random.integers(1, 40)))
     if seed % 2:
         monkeypatch.setattr(staged, "CACHED_ROWS_MAX", 0)  # the workers also write the new rows
-    pair = twins(tmp_path, ROWS, stable=stable)
+    pair = create_paired_tables(tmp_path, ROWS, stable=stable)
     if kind:
         Table.open(pair.ours, durable=False).create_index("id", kind)
     for step in range(4):
@@ -220,31 +222,31 @@ def test_random_tables(
 
 
 def test_a_few_new_rows_need_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = twins(tmp_path, ROWS, stable=False)
+    pair = create_paired_tables(tmp_path, ROWS, stable=False)
     jobs = []
     for held in (staged.CACHED_ROWS_MAX, 0):
         monkeypatch.setattr(staged, "CACHED_ROWS_MAX", held)
-        loop = Loop(slots=1)
-        assert run(pair.ours, Rows(pa.table({"id": [900 + held], "v": [1]})), {}, loop=loop).rows_added == 1
-        jobs.append(len(loop.ran))
+        loop = InProcessWorkers(slots=1)
+        assert run(pair.ours, StagedSource(pa.table({"id": [900 + held], "v": [1]})), {}, loop=loop).rows_added == 1
+        jobs.append(len(loop.attempts))
     assert jobs[1] == jobs[0] + 1
 
 
-def test_the_way_is_chosen_once_for_all_parts(tmp_path: Path) -> None:
-    pair = twins(tmp_path, ROWS, stable=True)
+def test_the_rewrite_strategy_is_chosen_once_for_all_partitions(tmp_path: Path) -> None:
+    pair = create_paired_tables(tmp_path, ROWS, stable=True)
     data = pa.table({"id": [0, 1, 2, 3, 37], "v": [0] * 5})
-    made_by = operation_of(run(pair.ours, Rows(data), {"insert": False}, loop=Loop(slots=4)).table)
+    made_by = operation_of(run(pair.ours, StagedSource(data), {"insert": False}, loop=InProcessWorkers(slots=4)).table)
     assert made_by.mode is UpdateMode.REWRITE_COLUMNS
     assert len(made_by.updated) == 2
 
 
-def test_two_keys_and_what_equals_what(tmp_path: Path) -> None:
+def test_composite_keys_and_their_equality(tmp_path: Path) -> None:
     uri, alone = str(tmp_path / "ours"), str(tmp_path / "alone")
     rows = pa.table({"a": [1.5, float("nan"), None, 0.0, -0.0], "b": ["x", "x", "x", "y", "y"], "v": range(5)})
     Table.create(uri, rows, max_rows_per_file=2, durable=False)
     shutil.copytree(uri, alone)
     data = pa.table({"a": [float("nan"), None, -0.0, 1.5], "b": ["x", "x", "y", "z"], "v": [50, 51, 52, 53]})
-    ours = run(uri, Rows(data, 1), {}, on=["a", "b"])
+    ours = run(uri, StagedSource(data, 1), {}, on=["a", "b"])
     theirs = Table.open(alone, durable=False).upsert(data, ["a", "b"])
     assert sorted(map(repr, ours.table.to_table().to_pylist())) == sorted(
         map(repr, theirs.table.to_table().to_pylist())
@@ -253,31 +255,31 @@ def test_two_keys_and_what_equals_what(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1000, 1100, 5000])
-def test_many_new_keys_are_noted_as_one_process_does(tmp_path: Path, count: int) -> None:
-    pair = twins(tmp_path, ROWS, stable=False)
+def test_many_new_keys_are_recorded_as_by_one_process(tmp_path: Path, count: int) -> None:
+    pair = create_paired_tables(tmp_path, ROWS, stable=False)
     check(tmp_path, pair, pa.table({"id": range(count), "v": range(count)}), {}, portion=700, stable=False)
 
 
 @pytest.mark.parametrize("portions", [1 << 22, 2], ids=["at once", "in portions"])
 @pytest.mark.parametrize("emptied", [False, True], ids=["rows", "no rows"])
-def test_a_key_that_comes_twice_is_named(
+def test_a_duplicate_key_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portions: int, emptied: bool
 ) -> None:
     monkeypatch.setattr(staged, "KEY_CHUNK_ROWS", portions)
-    pair = twins(tmp_path, ROWS, stable=False, deleted="true" if emptied else "")
+    pair = create_paired_tables(tmp_path, ROWS, stable=False, deleted="true" if emptied else "")
     data = pa.table({"id": [700, 3, 701, 4, 5, 700], "v": [1] * 6})
     version = pair.table.version
     with pytest.raises(InvalidInput, match=r"more than once.*id = 700"):
-        run(pair.ours, Rows(data, 2), {})
+        run(pair.ours, StagedSource(data, 2), {})
     assert pair.table.version == version
 
 
-def test_keys_that_must_not_be_there_are_named(tmp_path: Path) -> None:
-    pair = twins(tmp_path, ROWS, stable=False)
+def test_existing_keys_are_reported(tmp_path: Path) -> None:
+    pair = create_paired_tables(tmp_path, ROWS, stable=False)
     with pytest.raises(InvalidInput, match=r"\(5 of them\).*id = .*; …"):
-        run(pair.ours, Rows(pa.table({"id": [77, 1, 2, 3, 4, 5], "v": [1] * 6})), {"matched": "fail"})
+        run(pair.ours, StagedSource(pa.table({"id": [77, 1, 2, 3, 4, 5], "v": [1] * 6})), {"matched": "fail"})
     assert pair.table.version == 1
-    done = run(pair.ours, Rows(pa.table({"id": [77, 78], "v": [1, 2]})), {"matched": "fail"})
+    done = run(pair.ours, StagedSource(pa.table({"id": [77, 78], "v": [1, 2]})), {"matched": "fail"})
     assert done.table.count_rows() == 42
 
 
@@ -292,36 +294,36 @@ def test_keys_that_must_not_be_there_are_named(tmp_path: Path) -> None:
         (WHOLE, {"delete_unmatched": "nope = 1"}, "id", "there is no column"),
     ],
 )
-def test_what_makes_no_sense_runs_no_task(tmp_path: Path, data: pa.Table, options: Options, on: str, told: str) -> None:
-    pair, loop, rows = twins(tmp_path, ROWS, stable=False), Loop(), Rows(data)
+def test_invalid_arguments_run_no_task(tmp_path: Path, data: pa.Table, options: Options, on: str, told: str) -> None:
+    pair, loop, rows = create_paired_tables(tmp_path, ROWS, stable=False), InProcessWorkers(), StagedSource(data)
     with pytest.raises(InvalidInput, match=told):
         run(pair.ours, rows, options, on=on, loop=loop)
-    assert (loop.ran, rows.staged) == ([], 0)
+    assert (loop.attempts, rows.stage_count) == ([], 0)
 
 
-def test_a_value_that_does_not_fit_is_told_as_what_it_is(tmp_path: Path) -> None:
+def test_a_failed_cast_is_a_schema_mismatch(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, pa.table({"id": pa.array([1], pa.int64()), "v": pa.array([1], pa.int8())}), durable=False)
     with pytest.raises(SchemaMismatch, match="'v'"):
-        run(uri, Rows(pa.table({"id": [1], "v": [1000]})), {})
-    done = run(uri, Rows(pa.table({"id": [1], "v": pa.array([100], pa.int64())})), {})
+        run(uri, StagedSource(pa.table({"id": [1], "v": [1000]})), {})
+    done = run(uri, StagedSource(pa.table({"id": [1], "v": pa.array([100], pa.int64())})), {})
     assert done.table.to_table().to_pylist() == [{"id": 1, "v": 100}]
 
 
-def test_nothing_of_the_staged_rows_is_left(tmp_path: Path) -> None:
-    pair = twins(tmp_path, ROWS, stable=False)
+def test_staged_files_are_removed(tmp_path: Path) -> None:
+    pair = create_paired_tables(tmp_path, ROWS, stable=False)
 
-    class Once(Rows):
+    class Once(StagedSource):
         def stage(self, task: WriteTask) -> pa.Table:
             answers = list(task(self.table.to_batches()))
             return pa.Table.from_batches(answers)
 
-    done = run(pair.ours, Once(WHOLE), {}, loop=Loop())
+    done = run(pair.ours, Once(WHOLE), {}, loop=InProcessWorkers())
     named = {file.path for part in done.table.fragments for file in part.files}
     assert {path.name for path in Path(pair.ours, "data").iterdir()} == named
 
 
-class Late(Loop):
+class Late(InProcessWorkers):
     """Workers during one of whose jobs another writer changes the table."""
 
     def __init__(self, theirs: Callable[[], object], job: int = 1) -> None:
@@ -337,56 +339,62 @@ class Late(Loop):
 
 
 @BOTH
-def test_the_same_new_key_is_never_there_twice(tmp_path: Path, stable: bool) -> None:
-    pair = twins(tmp_path, ROWS, stable=stable)
-    rows = Rows(WHOLE)
+def test_concurrent_inserts_of_a_key_insert_it_once(tmp_path: Path, stable: bool) -> None:
+    pair = create_paired_tables(tmp_path, ROWS, stable=stable)
+    rows = StagedSource(WHOLE)
     other = pa.table({"id": [99], "v": [1], "w": ["theirs"]})
-    loop = Late(lambda: run(pair.ours, Rows(other), {}))
+    loop = Late(lambda: run(pair.ours, StagedSource(other), {}))
     done = run(pair.ours, rows, {}, loop=loop)
     found = done.table.to_table(["id", "v", "w"]).to_pylist()
     assert [row for row in found if row["id"] == 99] == [{"id": 99, "v": 900, "w": "n"}]
     assert len(found) == 42
-    assert rows.staged == 1
+    assert rows.stage_count == 1
     assert done.version == 3
 
 
-def test_only_what_changed_meanwhile_is_joined_again(tmp_path: Path) -> None:
-    pair = twins(tmp_path, ROWS, stable=True)
+def test_only_concurrently_changed_fragments_are_joined_again(tmp_path: Path) -> None:
+    pair = create_paired_tables(tmp_path, ROWS, stable=True)
     loop = Late(lambda: pair.table.delete("id = 2"))
-    done = run(pair.ours, Rows(WHOLE), {}, loop=loop)
+    done = run(pair.ours, StagedSource(WHOLE), {}, loop=loop)
     assert loop.jobs[0] == 5
     assert loop.jobs[2:] == [2, 2] or sum(loop.jobs[2:]) <= 4
     assert done.table.count_rows() == 42
     assert done.table.fsck().is_sound
 
 
-def test_a_column_that_changed_meanwhile_ends_it(tmp_path: Path) -> None:
-    pair = twins(tmp_path, ROWS, stable=False)
+def test_a_concurrent_type_change_is_an_error(tmp_path: Path) -> None:
+    pair = create_paired_tables(tmp_path, ROWS, stable=False)
 
     def theirs() -> None:
         pair.table.delete("id = 2")
         pair.table.alter_column("v", type=pa.float64())
 
     with pytest.raises(InvalidInput, match="v"):
-        run(pair.ours, Rows(WHOLE), {}, loop=Late(theirs))
+        run(pair.ours, StagedSource(WHOLE), {}, loop=Late(theirs))
 
 
 def test_an_intent_runs_once(tmp_path: Path) -> None:
-    pair, rows = twins(tmp_path, ROWS, stable=False), Rows(WHOLE)
+    pair, rows = create_paired_tables(tmp_path, ROWS, stable=False), StagedSource(WHOLE)
     first = run(pair.ours, rows, {}, how=WriteOptions(intent="x"))
     again = run(pair.ours, rows, {}, how=WriteOptions(intent="x"))
-    assert (again.version, again.already_committed, rows.staged) == (first.version, True, 1)
+    assert (again.version, again.already_committed, rows.stage_count) == (first.version, True, 1)
 
 
-def test_large_rows_are_read_by_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_source_rows_are_read_by_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staged, "CACHED_ROWS_MAX", 2)
     for stable in (False, True):
         place = tmp_path / str(stable)
         place.mkdir()
-        check(place, twins(place, ROWS, stable=stable), WHOLE, {"matched_if": "source.id != 5"}, stable=stable)
+        check(
+            place,
+            create_paired_tables(place, ROWS, stable=stable),
+            WHOLE,
+            {"matched_if": "source.id != 5"},
+            stable=stable,
+        )
         shutil.rmtree(place)
         place.mkdir()
-        check(place, twins(place, ROWS, stable=stable), ALL, {}, stable=stable)
+        check(place, create_paired_tables(place, ROWS, stable=stable), ALL, {}, stable=stable)
 
 
 def indexed(place: Path, stable: bool, *, uncovered: int = 0) -> str:
@@ -417,9 +425,9 @@ def test_few_keys_are_looked_up_in_an_index(tmp_path: Path, stable: bool, option
     away = [Path(uri, fragment.files[0].qualified_path) for fragment in Table.open(uri).fragments[1:3]]
     for file in away:
         file.rename(tmp_path / file.name)
-    loop = Loop(slots=2)
-    ours = run(uri, Rows(data), options, loop=loop)
-    assert loop.ran == []
+    loop = InProcessWorkers(slots=2)
+    ours = run(uri, StagedSource(data), options, loop=loop)
+    assert loop.attempts == []
     for file in away:
         (tmp_path / file.name).rename(file)
     theirs = Table.open(str(tmp_path / "alone"), durable=False).upsert(data, "id", **options)
@@ -431,33 +439,33 @@ def test_few_keys_are_looked_up_in_an_index(tmp_path: Path, stable: bool, option
     assert found.equals(theirs.table.to_table(columns).sort_by("id"))
 
 
-def test_rows_that_no_index_knows_are_looked_at_by_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncovered_rows_are_read_by_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upserting, "DRIVER_ROWS_MAX", 50)
     uri = indexed(tmp_path, stable=False, uncovered=100)
-    loop = Loop(slots=2)
+    loop = InProcessWorkers(slots=2)
     data = pa.table({"id": [5, 2003], "v": [-1, -1], "w": ["x", "y"]})
-    table = run(uri, Rows(data), {}, loop=loop).table
+    table = run(uri, StagedSource(data), {}, loop=loop).table
     assert table.to_table(["w"], filter="id in (5, 2003)")["w"].to_pylist() == ["x", "y"]
-    assert loop.ran, "workers read the rows of the last fragment"
-    loop = Loop(slots=2)
-    assert run(uri, Rows(data), {"delete_unmatched": "id < 100"}, loop=loop).rows_removed == 98
-    assert loop.ran, "no index finds the rows without a source row"
+    assert loop.attempts, "workers read the rows of the last fragment"
+    loop = InProcessWorkers(slots=2)
+    assert run(uri, StagedSource(data), {"delete_unmatched": "id < 100"}, loop=loop).rows_removed == 98
+    assert loop.attempts, "no index finds the rows without a source row"
 
 
-def test_a_key_that_comes_twice_is_named_where_no_row_has_it(tmp_path: Path) -> None:
+def test_a_duplicate_new_key_is_reported_by_an_index_lookup(tmp_path: Path) -> None:
     uri = indexed(tmp_path, stable=False)
     with pytest.raises(InvalidInput, match=r"more than once.*id = 9999"):
-        run(uri, Rows(pa.table({"id": [9999, 9999], "v": [1, 2]})), {})
+        run(uri, StagedSource(pa.table({"id": [9999, 9999], "v": [1, 2]})), {})
     with pytest.raises(InvalidInput, match=r"id = 5\b"):
-        run(uri, Rows(LOOKED_UP), {"matched": "fail"})
+        run(uri, StagedSource(LOOKED_UP), {"matched": "fail"})
 
 
-def test_who_was_in_the_way_is_looked_up_again(tmp_path: Path) -> None:
+def test_a_row_moved_concurrently_is_looked_up_again(tmp_path: Path) -> None:
     """A row that another writer moved meanwhile is found at its new address."""
     uri = indexed(tmp_path, stable=True)
     others = iter([lambda: Table.open(uri).update({"v": "-5"}, where="id = 5")])
 
-    class Between(Rows):
+    class Between(StagedSource):
         def stage(self, task: WriteTask) -> pa.Table:
             staged_now = super().stage(task)
             for other in others:
@@ -470,37 +478,37 @@ def test_who_was_in_the_way_is_looked_up_again(tmp_path: Path) -> None:
     assert made.table.count_rows() == 2001
 
 
-def test_many_small_upserts_stay_with_the_driver(tmp_path: Path) -> None:
+def test_many_small_upserts_run_on_the_driver(tmp_path: Path) -> None:
     """Each upsert moves its row into a fragment that no index covers."""
     uri = indexed(tmp_path, stable=False)
     for turn in range(3):
-        loop = Loop(slots=2)
-        run(uri, Rows(LOOKED_UP.slice(turn, 1)), {}, loop=loop)
-        assert loop.ran == []
+        loop = InProcessWorkers(slots=2)
+        run(uri, StagedSource(LOOKED_UP.slice(turn, 1)), {}, loop=loop)
+        assert loop.attempts == []
 
 
 @pytest.mark.parametrize("of", ["unknown", "large"])
-def test_files_that_may_be_large_are_left_to_workers(tmp_path: Path, of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_possibly_large_files_are_read_by_workers(tmp_path: Path, of: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if of == "large":
         monkeypatch.setattr(upserting, "DRIVER_BYTES_MAX", 10)
     else:
         monkeypatch.setattr(DataFile, "size", None)
-    loop = Loop(slots=2)
-    assert run(indexed(tmp_path, stable=False), Rows(LOOKED_UP), {}, loop=loop).rows_added == 2
-    assert loop.ran
+    loop = InProcessWorkers(slots=2)
+    assert run(indexed(tmp_path, stable=False), StagedSource(LOOKED_UP), {}, loop=loop).rows_added == 2
+    assert loop.attempts
 
 
 def test_a_key_of_many_rows_is_left_to_workers(tmp_path: Path) -> None:
     uri, count = str(tmp_path / "t"), upserting.DRIVER_ROWS_MAX + 1
     table = Table.create(uri, pa.table({"day": [0] * count + [1] * count, "v": [0] * 2 * count}), durable=False)
     table.create_index("day", "BITMAP")
-    loop = Loop(slots=2)
-    run(uri, Rows(pa.table({"day": [1], "v": [5]})), {"insert": False}, on="day", loop=loop)
-    assert loop.ran
+    loop = InProcessWorkers(slots=2)
+    run(uri, StagedSource(pa.table({"day": [1], "v": [5]})), {"insert": False}, on="day", loop=loop)
+    assert loop.attempts
     assert Table.open(uri).count_rows("v = 5") == count
 
 
-def test_parts_that_nobody_touched_stand_though_an_index_tells_others_now(
+def test_unchanged_partitions_are_reused_although_the_index_finds_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A concurrent delete removes a fragment that contains a key, so the index finds fewer keys for the second plan."""
@@ -509,7 +517,7 @@ def test_parts_that_nobody_touched_stand_though_an_index_tells_others_now(
     for _ in range(3):
         Table.open(uri).append(pa.table({"id": range(5000, 5400), "v": range(400), "w": ["u"] * 400}))
 
-    class Between(Loop):
+    class Between(InProcessWorkers):
         def run(self, task: Task, parts: int) -> pa.Table:
             answer = super().run(task, parts)
             if len(jobs) == 0:
@@ -518,7 +526,9 @@ def test_parts_that_nobody_touched_stand_though_an_index_tells_others_now(
             return answer
 
     jobs: list[int] = []
-    made = run(uri, Rows(pa.table({"id": [5, 700, 1999], "v": [1, 2, 3], "w": ["", "", ""]})), {}, loop=Between(4))
+    made = run(
+        uri, StagedSource(pa.table({"id": [5, 700, 1999], "v": [1, 2, 3], "w": ["", "", ""]})), {}, loop=Between(4)
+    )
     assert made.attempts == 2
     assert jobs[0] > 2
     assert jobs[1:] == [1], "the second plan repeats only the partition of that fragment"

@@ -31,7 +31,7 @@ def work(plan: PlannedWrite, *parts: pa.Table) -> pa.Table:
     return pa.Table.from_batches([batch for part in parts or (ROWS,) for batch in task(part.to_batches())], RESULT)
 
 
-def test_two_workers_become_one_version(tmp_path: Path) -> None:
+def test_two_workers_write_one_version(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     plan = planned(uri)
     committed = plan.finish(work(plan, ROWS, ROWS), properties={"run": "7"})
@@ -42,7 +42,7 @@ def test_two_workers_become_one_version(tmp_path: Path) -> None:
     assert table.id is not None
 
 
-def test_small_batches_are_joined_before_they_are_looked_at(tmp_path: Path) -> None:
+def test_small_batches_are_coalesced_first(tmp_path: Path) -> None:
     """Spark passes text in batches of a thousand rows, and a later batch may have another type."""
     rows = pa.table({"id": pa.array(range(40_000), pa.int64()), "name": ["x"] * 40_000})
     narrow = rows.set_column(0, "id", rows["id"].cast(pa.int32()))
@@ -52,7 +52,7 @@ def test_small_batches_are_joined_before_they_are_looked_at(tmp_path: Path) -> N
     assert plan.finish(results).table.to_table() == pa.concat_tables([rows, rows])
 
 
-def test_files_of_a_lost_attempt_are_nobodys_rows(tmp_path: Path) -> None:
+def test_files_of_a_lost_attempt_add_no_rows(tmp_path: Path) -> None:
     plan = planned(str(tmp_path / "t"))
     work(plan)  # an attempt whose result never reaches the driver
     committed = plan.finish(work(plan))
@@ -60,7 +60,7 @@ def test_files_of_a_lost_attempt_are_nobodys_rows(tmp_path: Path) -> None:
     assert len(list((tmp_path / "t" / "data").iterdir())) == 2
 
 
-def test_an_intent_that_landed_is_answered_before_any_work(tmp_path: Path) -> None:
+def test_a_committed_intent_returns_before_any_work(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     plan = planned(uri, intent="day 1")
     first = plan.finish(work(plan))
@@ -69,7 +69,7 @@ def test_an_intent_that_landed_is_answered_before_any_work(tmp_path: Path) -> No
     assert (again.version, again.already_committed, again.rows_added) == (first.version, True, 3)
 
 
-def test_an_intent_left_behind_goes_on_under_its_uuid(tmp_path: Path) -> None:
+def test_an_abandoned_intent_is_resumed_with_its_uuid(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, ROWS)
     first = planned(uri, intent="k")
@@ -91,13 +91,13 @@ def test_no_rows_make_no_version(tmp_path: Path) -> None:
     assert Table.open(uri).version == 1
 
 
-def test_a_table_that_must_exist(tmp_path: Path) -> None:
+def test_an_append_without_create_needs_a_table(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no Lance table at"):
         planned(str(tmp_path / "t"), create=False)
     assert not (tmp_path / "t").exists()
 
 
-def test_created_by_somebody_else_meanwhile(tmp_path: Path) -> None:
+def test_a_concurrently_created_table_is_a_conflict(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     plan = planned(uri)
     fragments = work(plan)
@@ -115,7 +115,7 @@ def test_columns_are_checked_on_the_driver(tmp_path: Path) -> None:
     assert (raised.value.column, raised.value.got) == ("nme", "string")
 
 
-def test_overwrite_keeps_what_the_rows_forgot(tmp_path: Path) -> None:
+def test_an_overwrite_keeps_the_exact_schema(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     exact = pa.schema([pa.field("v", pa.list_(pa.float32(), 2), metadata={"k": "x"}), ("n", pa.uint8())])
     Table.create(uri, pa.table({"v": [[1.0, 2.0]], "n": [1]}, exact))
@@ -140,7 +140,7 @@ def test_options_stay_out_of_repr(tmp_path: Path) -> None:
     assert "canary" not in repr(plan)
 
 
-def test_a_value_that_does_not_fit_comes_back_as_the_error_it_is(tmp_path: Path) -> None:
+def test_a_failed_cast_is_raised_by_finish(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, pa.schema([("n", pa.uint8())]))
     given = pa.table({"n": pa.array([1, 300], pa.int64())})
@@ -151,7 +151,7 @@ def test_a_value_that_does_not_fit_comes_back_as_the_error_it_is(tmp_path: Path)
     assert Table.open(uri).version == 1
 
 
-def test_an_intent_that_found_no_rows_may_find_some_later(tmp_path: Path) -> None:
+def test_an_intent_without_rows_can_be_repeated_with_rows(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, ROWS)
     assert planned(uri, intent="day 2").finish(RESULT.empty_table()).rows_added == 0

@@ -24,7 +24,7 @@ def handed(uri: str, *, replaces: bool = False, intent: str | None = None) -> Wr
     return found
 
 
-def test_a_table_is_begun_and_grows(tmp_path: Path) -> None:
+def test_a_write_creates_and_extends_a_table(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     for version in (1, 2):
         write = handed(uri)
@@ -34,7 +34,7 @@ def test_a_table_is_begun_and_grows(tmp_path: Path) -> None:
     assert Table.open(uri).fsck().is_sound
 
 
-def test_finished_twice_it_is_one_version(tmp_path: Path) -> None:
+def test_a_repeated_finish_commits_one_version(tmp_path: Path) -> None:
     """A commit is repeated because its response was lost."""
     uri = str(tmp_path / "t")
     Table.create(uri, ROWS)
@@ -47,7 +47,7 @@ def test_finished_twice_it_is_one_version(tmp_path: Path) -> None:
     assert Table.open(uri).count_rows() == 30
 
 
-def test_it_is_judged_by_what_happened_since_it_was_begun(tmp_path: Path) -> None:
+def test_a_write_conflicts_with_changes_since_its_begin(tmp_path: Path) -> None:
     """The rows were written for the schema at the begin of the write, which another writer has replaced since."""
     uri = str(tmp_path / "t")
     table = Table.create(uri, ROWS)
@@ -71,7 +71,7 @@ def test_an_overwrite_with_an_intent(tmp_path: Path) -> None:
     assert (begun.version, begun.already_committed) == (2, True)
 
 
-def test_a_refusal_is_told_where_it_is_finished(tmp_path: Path) -> None:
+def test_an_error_is_raised_by_finish(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, pa.table({"id": pa.array([1], pa.int8())}))
     write = handed(uri)

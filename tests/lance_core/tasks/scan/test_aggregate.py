@@ -14,7 +14,7 @@ from lance_core import InvalidInput, Table
 from lance_core.tasks.scan import read as reading
 from lance_core.tasks.scan.aggregate import aggregate
 from lance_core.tasks.scan.read import VersionRef
-from tests.lance_core.tasks.in_process_workers import Loop
+from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
 COUNT = 2000
 
@@ -81,31 +81,35 @@ QUERIES = [
 
 
 @pytest.mark.parametrize("sql", QUERIES)
-def test_the_answer_is_that_of_one_pass(uri: str, sql: str) -> None:
-    ours = aggregate(VersionRef(uri).snapshot(), sql, runner=lambda: Loop(slots=2, lost=frozenset({1})))
+def test_the_result_equals_one_pass(uri: str, sql: str) -> None:
+    ours = aggregate(
+        VersionRef(uri).snapshot(), sql, runner=lambda: InProcessWorkers(slots=2, lost_partitions=frozenset({1}))
+    )
     theirs = pa.Table.from_batches(lance.dataset(uri).sql(sql).build().to_batch_records())
     assert ours.schema.remove_metadata() == theirs.schema.remove_metadata()
     assert str(ours.to_pylist()) == str(theirs.to_pylist())
 
 
-def test_sums_of_floats_are_those_of_one_pass_but_for_their_last_digits(uri: str) -> None:
+def test_sums_of_floats_equal_one_pass_except_for_the_last_digits(uri: str) -> None:
     sql = "select g, sum(f) s, avg(f) a, avg(x) m from dataset where x < 2 and x > -2 group by g order by g"
-    ours = aggregate(VersionRef(uri).snapshot(), sql, runner=Loop).to_pylist()
+    ours = aggregate(VersionRef(uri).snapshot(), sql, runner=InProcessWorkers).to_pylist()
     theirs = pa.Table.from_batches(lance.dataset(uri).sql(sql).build().to_batch_records()).to_pylist()
     assert [row["g"] for row in ours] == [row["g"] for row in theirs]
     for one, other in zip(ours, theirs, strict=True):
         assert [one[name] for name in "sam"] == pytest.approx([other[name] for name in "sam"], rel=1e-12)
 
 
-def test_a_condition_is_read_as_lance_reads_one(uri: str) -> None:
+def test_conditions_follow_the_rules_of_lance(uri: str) -> None:
     """Lance rules apply instead of the engine's: a literal takes the type of its column, and names ignore case."""
     base = VersionRef(uri).snapshot()
-    found = aggregate(base, "select count(*) as n from dataset where F = 0.625 and _rowaddr < 4294967296", runner=Loop)
+    found = aggregate(
+        base, "select count(*) as n from dataset where F = 0.625 and _rowaddr < 4294967296", runner=InProcessWorkers
+    )
     assert found["n"].to_pylist() == [Table.open(uri).count_rows("f = 0.625 and _rowaddr < 4294967296")]
 
 
 def test_counting_rows_runs_no_task(uri: str) -> None:
-    def nobody() -> Loop:
+    def nobody() -> InProcessWorkers:
         raise AssertionError
 
     found = aggregate(VersionRef(uri).snapshot(), "select count(*) + 1 as n from dataset", runner=nobody)
@@ -115,14 +119,16 @@ def test_counting_rows_runs_no_task(uri: str) -> None:
 def test_an_empty_table(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), rows(1).schema)
     base = VersionRef(table.uri).snapshot()
-    assert aggregate(base, "select count(x) n, sum(k) s, avg(d) a from dataset", runner=Loop).to_pylist() == [
-        {"n": 0, "s": None, "a": None}
-    ]
-    assert aggregate(base, "select g, sum(k) from dataset group by g", runner=Loop).num_rows == 0
+    assert aggregate(
+        base, "select count(x) n, sum(k) s, avg(d) a from dataset", runner=InProcessWorkers
+    ).to_pylist() == [{"n": 0, "s": None, "a": None}]
+    assert aggregate(base, "select g, sum(k) from dataset group by g", runner=InProcessWorkers).num_rows == 0
 
 
 def test_no_row_matches(uri: str) -> None:
-    found = aggregate(VersionRef(uri).snapshot(), "select g, count(*) from dataset where false group by g", runner=Loop)
+    found = aggregate(
+        VersionRef(uri).snapshot(), "select g, count(*) from dataset where false group by g", runner=InProcessWorkers
+    )
     assert (found.num_rows, found.column_names) == (0, ["g", "count(*)"])
 
 
@@ -156,13 +162,13 @@ def test_no_row_matches(uri: str) -> None:
         (5, "write it as a SQL string"),
     ],
 )
-def test_what_cannot_be_done_in_parts_is_refused_by_name(tmp_path: Path, sql: str, told: str) -> None:
+def test_aggregates_without_partial_results_are_rejected(tmp_path: Path, sql: str, told: str) -> None:
     table = Table.create(str(tmp_path / "t"), rows(1), durable=False)
     with pytest.raises(InvalidInput, match=told):
-        aggregate(VersionRef(table.uri).snapshot(), sql, runner=Loop)
+        aggregate(VersionRef(table.uri).snapshot(), sql, runner=InProcessWorkers)
     assert not (tmp_path / "x.csv").exists()
 
 
-def test_a_value_that_fails_in_a_worker_is_told_as_what_it_is(uri: str) -> None:
+def test_a_failed_evaluation_keeps_its_error_type(uri: str) -> None:
     with pytest.raises(InvalidInput, match="failed on a row"):
-        aggregate(VersionRef(uri).snapshot(), "select sum(1 / (k - k)) from dataset", runner=Loop)
+        aggregate(VersionRef(uri).snapshot(), "select sum(1 / (k - k)) from dataset", runner=InProcessWorkers)

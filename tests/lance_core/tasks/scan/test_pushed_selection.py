@@ -17,7 +17,7 @@ from lance_core.tasks.scan import pushed_selection
 from lance_core.tasks.scan.aggregate import aggregate
 from lance_core.tasks.scan.pushed_selection import fragments_to_scan
 from lance_core.tasks.scan.read import ReadTask, VersionRef, count_rows, plan_read
-from tests.lance_core.tasks.in_process_workers import Loop
+from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
 ROWS = pa.table({"id": range(500), "word": [f"w{n % 7}" for n in range(500)], "n": [n // 3 for n in range(500)]})
 FILTERS = [
@@ -53,12 +53,14 @@ def test_rows_and_their_number(tmp_path: Path, predicate: str, bytes_max: int, m
     expected = table.to_table(filter=predicate, use_indices=False)
     assert read(table, predicate).equals(expected)
     base = VersionRef(table.uri).snapshot()
-    assert count_rows(base, predicate, runner=lambda: Loop(slots=2)) == expected.num_rows
-    sums = aggregate(base, f"select sum(n) as n from dataset where {predicate}", runner=lambda: Loop(slots=2))
+    assert count_rows(base, predicate, runner=lambda: InProcessWorkers(slots=2)) == expected.num_rows
+    sums = aggregate(
+        base, f"select sum(n) as n from dataset where {predicate}", runner=lambda: InProcessWorkers(slots=2)
+    )
     assert sums["n"].to_pylist() == [sum(expected["n"].to_pylist()) if expected.num_rows else None]
 
 
-def test_one_row_is_one_task_about_one_row(tmp_path: Path) -> None:
+def test_one_row_is_one_task_with_one_row(tmp_path: Path) -> None:
     table = made(tmp_path / "t")
     base = VersionRef(table.uri).snapshot()
     plan = plan_read(base, transport=lambda schema: schema, slots=8, filter="id = 108 AND id < 400")
@@ -70,17 +72,29 @@ def test_one_row_is_one_task_about_one_row(tmp_path: Path) -> None:
     assert [id for id, _ in sent.fragments] == [0, 1]
 
 
-def test_an_exact_number_takes_no_task(tmp_path: Path) -> None:
+def test_an_exact_count_runs_no_task(tmp_path: Path) -> None:
     table = made(tmp_path / "t").delete("id >= 400").table
     assert count_rows(VersionRef(table.uri).snapshot(), "id IN (7, 8, 9)", runner=lambda: pytest.fail("a task")) == 2
 
 
 @pytest.mark.parametrize("predicate", FILTERS)
-def test_verbs(tmp_path: Path, predicate: str) -> None:
+def test_update_and_delete_use_indices(tmp_path: Path, predicate: str) -> None:
     indexed, plain = made(tmp_path / "indexed"), made(tmp_path / "plain", indexed=False)
     for table in (indexed, plain):
         where = TableRef(table.uri, durable=False)
-        update(where, {"n": "n + 1"}, predicate, limits=FileLimits(), options=WriteOptions(), runner=Loop(slots=2))
-        delete(where, f"({predicate}) AND id > 100", options=WriteOptions(), runner=Loop(slots=2, lost=frozenset({0})))
+        update(
+            where,
+            {"n": "n + 1"},
+            predicate,
+            limits=FileLimits(),
+            options=WriteOptions(),
+            runner=InProcessWorkers(slots=2),
+        )
+        delete(
+            where,
+            f"({predicate}) AND id > 100",
+            options=WriteOptions(),
+            runner=InProcessWorkers(slots=2, lost_partitions=frozenset({0})),
+        )
     ours, theirs = (table.refresh().to_table().sort_by("id") for table in (indexed, plain))
     assert ours.equals(theirs)

@@ -19,7 +19,7 @@ from lance_core.tasks.scan.read import (
     partition_scan,
     plan_read,
 )
-from tests.lance_core.tasks.in_process_workers import Loop
+from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
 ROWS = pa.table(
     {
@@ -55,7 +55,7 @@ def table(tmp_path: Path) -> Table:
     return table.delete("n % 5 = 2").table
 
 
-def test_addresses_that_no_signed_number_holds_are_refused(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_beyond_signed_integers_are_rejected(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """An address is signed in Spark: in a fragment with an id of 2**31 or more it would be negative."""
     base = VersionRef(table.uri).snapshot()
     monkeypatch.setattr(reading, "SIGNED_FRAGMENT_IDS", base.manifest.max_fragment_id)
@@ -67,7 +67,7 @@ def test_addresses_that_no_signed_number_holds_are_refused(table: Table, monkeyp
 
 @pytest.mark.parametrize("slots", [1, 2, 7, 100])
 @pytest.mark.usefixtures("small_parts")
-def test_parts_hold_every_live_row_once_and_in_order(table: Table, slots: int) -> None:
+def test_partitions_contain_every_live_row_once_in_order(table: Table, slots: int) -> None:
     plan = plan_read(VersionRef(table.uri).snapshot(), transport=as_stored, slots=slots)
     assert work(plan) == table.to_table()
     assert len(plan.partitions) >= min(slots * 4, 5)
@@ -87,7 +87,7 @@ def test_few_rows_are_one_task(table: Table) -> None:
     assert len(plan_read(VersionRef(table.uri).snapshot(), transport=as_stored, slots=100).partitions) == 1
 
 
-def test_rows_that_stay_with_the_workers_are_cut_into_fewer_parts(tmp_path: Path) -> None:
+def test_scans_that_return_no_rows_have_fewer_partitions(tmp_path: Path) -> None:
     """Each slot gets a partition once the rows justify the start of a task."""
     rows = pa.table({"n": pa.array(range(400_000), pa.int64())})
     table = Table.create(str(tmp_path / "t"), rows, max_rows_per_file=50_000, durable=False)
@@ -99,7 +99,7 @@ def test_rows_that_stay_with_the_workers_are_cut_into_fewer_parts(tmp_path: Path
     ) == (4, 1, 2)
 
 
-def test_no_part_is_larger_than_a_worker_should_hold(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_partition_is_bounded(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "PARTITION_BYTES_MAX", 2_000)
     plan = plan_scan(table.manifest, columns=None)
     assert all(len(part.fragments) == 1 for part in partition_scan(plan, 1))
@@ -118,17 +118,17 @@ def test_no_part_is_larger_than_a_worker_should_hold(table: Table, monkeypatch: 
     ],
 )
 @pytest.mark.usefixtures("small_parts")
-def test_rows_that_match_are_those_of_one_process(table: Table, columns: list[str] | None, filter: str) -> None:
+def test_filtered_rows_equal_those_of_one_process(table: Table, columns: list[str] | None, filter: str) -> None:
     base = VersionRef(table.uri).snapshot()
     found = work(plan_read(base, transport=as_stored, slots=3, columns=columns, filter=filter))
     alone = table.to_table(columns, filter)
     assert found.to_pylist() == alone.to_pylist()
-    loop = Loop(slots=3, lost=frozenset({0}))
+    loop = InProcessWorkers(slots=3, lost_partitions=frozenset({0}))
     assert count_rows(base, filter, runner=lambda: loop) == len(alone)
 
 
 def test_counting_all_rows_runs_no_task(table: Table) -> None:
-    def nobody() -> Loop:
+    def nobody() -> InProcessWorkers:
         raise AssertionError
 
     assert count_rows(VersionRef(table.uri).snapshot(), None, runner=nobody) == 800
@@ -146,7 +146,7 @@ def test_versions_are_named_by_number_tag_and_branch(table: Table) -> None:
     table.branches.create("dev").append(ROWS.slice(0, 1))
     uri = table.uri
     counts = [
-        count_rows(which.snapshot(), None, runner=Loop)
+        count_rows(which.snapshot(), None, runner=InProcessWorkers)
         for which in (VersionRef(uri, 1), VersionRef(uri, tag="before"), VersionRef(uri, branch="dev"), VersionRef(uri))
     ]
     assert counts == [400, 400, 801, 800]
@@ -158,7 +158,7 @@ def test_versions_are_named_by_number_tag_and_branch(table: Table) -> None:
 
 
 @pytest.mark.parametrize("stable", [False, True])
-def test_ids_and_addresses_travel_as_signed_numbers(tmp_path: Path, stable: bool) -> None:
+def test_ids_and_addresses_are_sent_as_signed_integers(tmp_path: Path, stable: bool) -> None:
     table = Table.create(str(tmp_path / "t"), ROWS, max_rows_per_file=300, stable_row_ids=stable)
     table = table.delete("n < 310").table
     base = VersionRef(table.uri).snapshot()
@@ -169,7 +169,7 @@ def test_ids_and_addresses_travel_as_signed_numbers(tmp_path: Path, stable: bool
     assert found.to_pylist() == alone.to_pylist()
 
 
-def test_what_time_it_is_the_driver_says(tmp_path: Path) -> None:
+def test_now_is_evaluated_by_the_driver(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.table({"n": [1]}))
     plan = plan_read(
         VersionRef(table.uri).snapshot(), transport=as_stored, slots=1, filter="now() > timestamp '2020-01-01'"
@@ -179,7 +179,7 @@ def test_what_time_it_is_the_driver_says(tmp_path: Path) -> None:
     assert "now" not in str(predicate.tree)
 
 
-def test_what_is_wrong_is_told_before_a_worker_runs(table: Table) -> None:
+def test_errors_are_raised_before_a_worker_runs(table: Table) -> None:
     base = VersionRef(table.uri).snapshot()
     for given, told in (({"filter": "nope = 1"}, "no column 'nope'"), ({"columns": ["m"]}, "no column 'm'")):
         with pytest.raises(InvalidInput, match=told):
@@ -188,14 +188,14 @@ def test_what_is_wrong_is_told_before_a_worker_runs(table: Table) -> None:
         plan_read(base, transport=as_stored, slots=1, filter=5)  # type: ignore[arg-type]
 
 
-def test_batches_travel_in_the_types_of_the_other_side(tmp_path: Path) -> None:
+def test_batches_are_sent_in_the_transport_types(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.table({"v": pa.array([[1.0, 2.0]], pa.list_(pa.float32(), 2))}))
     travelling = pa.schema([("v", pa.list_(pa.float32()))])
     plan = plan_read(VersionRef(table.uri).snapshot(), transport=lambda _: travelling, slots=1, columns=["v"])
     assert work(plan).schema == travelling
 
 
-def test_few_rows_that_an_index_knows_are_read_at_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_indexed_rows_are_fetched_by_the_driver(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(filter: str) -> int | None:
         """Return the number of rows fetched on the driver, or None if the read is planned for workers."""
         answer = fetch_or_plan(
