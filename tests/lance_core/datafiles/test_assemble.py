@@ -15,10 +15,10 @@ def field(arrow: pa.DataType) -> Field:
 
 def check(arrow: pa.DataType, expected: list[object], *parts: tuple[pa.Array, dict[int, Path]]) -> None:
     given = [StoredColumn(array, paths, f"{number}.lance") for number, (array, paths) in enumerate(parts)]
-    found = assemble_column(field(arrow), arrow, given, len(expected))
-    found.validate(full=True)
-    assert found.type == arrow
-    assert found.to_pylist() == expected
+    assembled = assemble_column(field(arrow), arrow, given, len(expected))
+    assembled.validate(full=True)
+    assert assembled.type == arrow
+    assert assembled.to_pylist() == expected
 
 
 XY = pa.struct([("x", pa.int64()), ("y", pa.int64())])
@@ -46,13 +46,13 @@ def test_list_items_in_two_files(make: object) -> None:
 
 
 def test_map_values_in_two_files() -> None:
-    def of(*names: str) -> pa.DataType:
+    def map_of(*names: str) -> pa.DataType:
         return pa.map_(pa.string(), pa.struct([(name, pa.int64()) for name in names]))
 
-    one = pa.array([[], [("k", {"x": 1})], None, [("l", None), ("m", {"x": 2})]], of("x")).slice(1)
-    two = pa.array([[], [("k", {"z": 3})], None, [("l", None), ("m", {"z": 4})]], of("z")).slice(1)
+    one = pa.array([[], [("k", {"x": 1})], None, [("l", None), ("m", {"x": 2})]], map_of("x")).slice(1)
+    two = pa.array([[], [("k", {"z": 3})], None, [("l", None), ("m", {"z": 4})]], map_of("z")).slice(1)
     check(
-        of("x", "y"),
+        map_of("x", "y"),
         [[("k", {"x": 1, "y": 3})], None, [("l", None), ("m", {"x": 2, "y": 4})]],
         (one, {2: ("c", "entries", "key"), 4: ("c", "entries", "value", "x")}),
         (two, {5: ("c", "entries", "value", "z")}),
@@ -65,13 +65,13 @@ def test_lists_in_structs_in_lists() -> None:
     p_only = pa.list_(pa.struct([("in", pa.list_(pa.struct([("p", pa.int64())])))]))
     q_only = pa.list_(pa.struct([("n", pa.int64()), ("in", pa.list_(pa.struct([("q", pa.string())])))]))
     rows: list[object] = [[{"n": 1, "in": [{"p": 1, "q": "a"}, {"p": 2, "q": "b"}]}, {"n": 2, "in": None}], [], None]
-    way = ("c", "item", "in", "item")
+    prefix = ("c", "item", "in", "item")
     check(
         outer,
         rows,
-        (pa.array([[{"in": [{"p": 1}, {"p": 2}]}, {"in": None}], [], None], p_only), {5: (*way, "p")}),
+        (pa.array([[{"in": [{"p": 1}, {"p": 2}]}, {"in": None}], [], None], p_only), {5: (*prefix, "p")}),
         (
             pa.array([[{"n": 1, "in": [{"q": "a"}, {"q": "b"}]}, {"n": 2, "in": None}], [], None], q_only),
-            {2: ("c", "item", "n"), 6: (*way, "q")},
+            {2: ("c", "item", "n"), 6: (*prefix, "q")},
         ),
     )

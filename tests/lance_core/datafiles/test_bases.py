@@ -15,11 +15,11 @@ from tests.lance_core.storage.contract import StoreContract
 VERSION = StorageVersion(2, 2)
 
 
-def based(other: MemoryStore, *, is_dataset_root: bool = True) -> tuple[BasedStore, BasedCodec]:
+def create_based(base_store: MemoryStore, *, is_dataset_root: bool = True) -> tuple[BasedStore, BasedCodec]:
     own = MemoryStore()
 
     def base(_number: int) -> OpenBase:
-        return OpenBase(other, IpcCodec(other), is_dataset_root)
+        return OpenBase(base_store, IpcCodec(base_store), is_dataset_root)
 
     return BasedStore(own, base), BasedCodec(IpcCodec(own), base)
 
@@ -27,14 +27,14 @@ def based(other: MemoryStore, *, is_dataset_root: bool = True) -> tuple[BasedSto
 class TestBasedStore(StoreContract):
     @pytest.fixture
     def store(self) -> BasedStore:
-        return based(MemoryStore())[0]
+        return create_based(MemoryStore())[0]
 
 
 @pytest.mark.parametrize(("is_root", "path"), [(True, "data/x"), (False, "x")])
 def test_a_base_is_read(is_root: bool, path: str) -> None:
-    other = MemoryStore()
-    other.put(path, b"0123")
-    store, _ = based(other, is_dataset_root=is_root)
+    base_store = MemoryStore()
+    base_store.put(path, b"0123")
+    store, _ = create_based(base_store, is_dataset_root=is_root)
     assert store.read("@3/data/x", 1, 2) == b"12"
     found = store.head("@3/data/x")
     assert found is not None
@@ -46,16 +46,16 @@ def test_a_base_is_read(is_root: bool, path: str) -> None:
 
 
 def test_files_of_a_base_are_opened() -> None:
-    other = MemoryStore()
-    writer = IpcCodec(other).create("data/x.lance", pa.schema([("a", pa.int64())]), VERSION)
+    base_store = MemoryStore()
+    writer = IpcCodec(base_store).create("data/x.lance", pa.schema([("a", pa.int64())]), VERSION)
     writer.write(pa.RecordBatch.from_pydict({"a": [1, 2]}))
     writer.finish()
-    _, codec = based(other)
+    _, codec = create_based(base_store)
     assert codec.open("@0/data/x.lance").row_count == 2
 
 
 def test_a_base_is_never_written() -> None:
-    store, codec = based(MemoryStore())
+    store, codec = create_based(MemoryStore())
     writes: list[Callable[[], object]] = [
         lambda: store.put("@0/x", b""),
         lambda: store.create("@0/x", b""),

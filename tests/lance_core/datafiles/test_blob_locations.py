@@ -9,32 +9,39 @@ from lance_core.datafiles.blob_view import DESCRIPTOR_V1, DESCRIPTOR_V2
 from lance_core.format.fragment import DataFile, StorageVersion
 
 FILE = DataFile.of(path="x.lance", field_ids=[1], column_indices=[0], version=StorageVersion(2, 2), size=1)
-ONE = "10000000000000000000000000000000.blob"
-TWO = "01000000000000000000000000000000.blob"
+FIRST_BLOB = "10000000000000000000000000000000.blob"
+SECOND_BLOB = "01000000000000000000000000000000.blob"
 
 
-def v2(kind: int, position: int = 0, size: int = 0, blob_id: int = 0, uri: str = "") -> dict[str, object]:
+def descriptor(kind: int, position: int = 0, size: int = 0, blob_id: int = 0, uri: str = "") -> dict[str, object]:
     return {"kind": kind, "position": position, "size": size, "blob_id": blob_id, "blob_uri": uri}
 
 
-def places(*rows: dict[str, object] | None, arrow: pa.DataType = DESCRIPTOR_V2) -> BlobLocations:
+def locations_of(*rows: dict[str, object] | None, arrow: pa.DataType = DESCRIPTOR_V2) -> BlobLocations:
     return BlobLocations.of(pa.array(rows, arrow), column="film", file=FILE)
 
 
 def test_kinds_of_blobs() -> None:
-    found = places(v2(0, 5, 6), None, v2(1, 7, 8, 1), v2(2, 0, 9, 2), v2(3, uri="file:///a"), v2(3, 1, 2, 4, "b c/d"))
+    found = locations_of(
+        descriptor(0, 5, 6),
+        None,
+        descriptor(1, 7, 8, 1),
+        descriptor(2, 0, 9, 2),
+        descriptor(3, uri="file:///a"),
+        descriptor(3, 1, 2, 4, "b c/d"),
+    )
     assert [found.location_of(row) for row in range(len(found))] == [
         BlobRange("data/x.lance", 5, 6),
         None,
-        BlobRange(f"data/x/{ONE}", 7, 8),
-        BlobRange(f"data/x/{TWO}", 0, 9),
+        BlobRange(f"data/x/{FIRST_BLOB}", 7, 8),
+        BlobRange(f"data/x/{SECOND_BLOB}", 0, 9),
         ExternalBlob("file:///a", 0, None),
         ExternalBlob("@4/b c/d", 1, 2),
     ]
     assert [path for path, _ in found.rows_by_path()] == [
         "data/x.lance",
-        f"data/x/{ONE}",
-        f"data/x/{TWO}",
+        f"data/x/{FIRST_BLOB}",
+        f"data/x/{SECOND_BLOB}",
     ]
     assert dict(found.slice(4, 6).external_blobs()) == {
         0: ExternalBlob("file:///a", 0, None),
@@ -43,10 +50,12 @@ def test_kinds_of_blobs() -> None:
 
 
 def test_rows_of_a_file_are_ordered_by_position() -> None:
-    found = places(v2(1, 9, 1, 1), v2(0, 3, 1), v2(1, 2, 1, 1), v2(0, 1, 1), v2(1, 0, 0, 1))
+    found = locations_of(
+        descriptor(1, 9, 1, 1), descriptor(0, 3, 1), descriptor(1, 2, 1, 1), descriptor(0, 1, 1), descriptor(1, 0, 0, 1)
+    )
     assert [(path, rows.tolist()) for path, rows in found.rows_by_path()] == [
         ("data/x.lance", [3, 1]),
-        (f"data/x/{ONE}", [2, 0]),
+        (f"data/x/{FIRST_BLOB}", [2, 0]),
     ]
 
 
@@ -54,7 +63,7 @@ def test_nulls_of_the_first_generation() -> None:
     rows: list[dict[str, object] | None]
     rows = [{"position": 1, "size": 0}, {"position": 0, "size": 0}, None, {"position": 1, "size": 1}]
     assert null_mask(pa.array(rows, DESCRIPTOR_V1)).tolist() == [True, False, True, False]
-    found = places(*rows, arrow=DESCRIPTOR_V1)
+    found = locations_of(*rows, arrow=DESCRIPTOR_V1)
     assert [found.location_of(row) for row in range(4)] == [
         None,
         BlobRange("data/x.lance", 0, 0),
@@ -66,25 +75,25 @@ def test_nulls_of_the_first_generation() -> None:
 @pytest.mark.parametrize("uri", ["../x", "a/../../x", "/etc/passwd", "a//b", "./a", "", "a/", "a\0b", "a\\..\\b"])
 def test_a_path_outside_its_base_is_rejected(uri: str) -> None:
     with pytest.raises(Corrupt, match="is outside its base path"):
-        places(v2(3, blob_id=1, uri=uri)).location_of(0)
+        locations_of(descriptor(3, blob_id=1, uri=uri)).location_of(0)
 
 
 @pytest.mark.parametrize("uri", ["@1/a", "@", ""])
 def test_a_malformed_base_reference_is_rejected(uri: str) -> None:
     with pytest.raises(Corrupt, match="which is not a URI"):
-        places(v2(3, uri=uri)).location_of(0)
+        locations_of(descriptor(3, uri=uri)).location_of(0)
 
 
 def test_unknown_kinds_are_rejected() -> None:
     with pytest.raises(Unsupported, match=r"x\.lance: column 'film' has a blob that is managed by the table"):
-        places(v2(0), v2(4))
+        locations_of(descriptor(0), descriptor(4))
     with pytest.raises(Unsupported, match="of the unknown kind 9"):
-        places(v2(9))
+        locations_of(descriptor(9))
 
 
 def test_positions_beyond_all_files() -> None:
     with pytest.raises(Corrupt, match="places a blob at 18446744073709551615"):
-        places(v2(0, 2**64 - 1, 1))
+        locations_of(descriptor(0, 2**64 - 1, 1))
 
 
 def test_numbers_of_base_paths() -> None:

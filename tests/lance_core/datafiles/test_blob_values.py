@@ -23,7 +23,7 @@ BYTES = bytes(range(256)) * 1024
 
 
 @dataclass
-class Counting(MemoryStore):
+class CountingStore(MemoryStore):
     reads: list[tuple[str, int, int | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -36,42 +36,42 @@ class Counting(MemoryStore):
         return super().read(path, start, length)
 
 
-def described(*rows: tuple[int, int, int, int] | None) -> pa.Array:
+def descriptors(*rows: tuple[int, int, int, int] | None) -> pa.Array:
     names = ("kind", "position", "size", "blob_id")
     return pa.array([row and {**dict(zip(names, row, strict=True)), "blob_uri": ""} for row in rows], DESCRIPTOR_V2)
 
 
-def values(store: MemoryStore, *rows: tuple[int, int, int, int] | None) -> list[object]:
-    places = BlobLocations.of(described(*rows), column="film", file=FILE)
-    found = read_values(store, places, STORED)
+def read_blobs(store: MemoryStore, *rows: tuple[int, int, int, int] | None) -> list[object]:
+    locations = BlobLocations.of(descriptors(*rows), column="film", file=FILE)
+    found = read_values(store, locations, STORED)
     found.validate(full=True)
     return [row and row["data"] for row in found.to_pylist()]
 
 
-A_ROW = st.one_of(
+ROWS = st.one_of(
     st.none(),
     st.tuples(st.sampled_from([0, 1]), st.integers(0, 250_000), st.integers(0, 9000), st.sampled_from([1, 2])),
 )
 
 
 @settings(deadline=None)
-@given(st.lists(A_ROW, max_size=30), st.integers(1, 40_000))
-def test_any_rows_in_any_chunks(rows: list[tuple[int, int, int, int] | None], piece: int) -> None:
+@given(st.lists(ROWS, max_size=30), st.integers(1, 40_000))
+def test_any_rows_in_any_chunks(rows: list[tuple[int, int, int, int] | None], chunk_bytes: int) -> None:
     expected = [None if row is None else BYTES[row[1] : row[1] + row[2]] for row in rows]
-    batch = pa.record_batch([described(*rows), pa.array(range(len(rows)))], names=["film", "id"])
+    batch = pa.record_batch([descriptors(*rows), pa.array(range(len(rows)))], names=["film", "id"])
     arrow = pa.schema([("film", STORED), ("id", pa.int64())])
-    filled = list(BlobValues(Counting(), arrow, {"film": FILE}, piece).load_chunks(batch))
+    filled = list(BlobValues(CountingStore(), arrow, {"film": FILE}, chunk_bytes).load_chunks(batch))
     assert [row["film"] and row["film"]["data"] for _, part in filled for row in part.to_pylist()] == expected
     assert [row for _, part in filled for row in part["id"].to_pylist()] == list(range(len(rows)))
     for part, found in filled:
         size = sum(len(row["film"]["data"]) for row in found.to_pylist() if row["film"])
         assert part.stop - part.start == found.num_rows
-        assert size <= piece or found.num_rows == 1
+        assert size <= chunk_bytes or found.num_rows == 1
 
 
 def test_adjacent_blobs_are_read_in_one_request() -> None:
-    store = Counting()
-    assert values(store, (0, 200_000, 10, 0), (0, 20, 5, 0), (1, 0, 4, 1), (0, 64, 6, 0), (0, 0, 0, 0), None) == [
+    store = CountingStore()
+    assert read_blobs(store, (0, 200_000, 10, 0), (0, 20, 5, 0), (1, 0, 4, 1), (0, 64, 6, 0), (0, 0, 0, 0), None) == [
         BYTES[200_000:200_010],
         BYTES[20:25],
         BYTES[:4],
@@ -88,37 +88,39 @@ def test_adjacent_blobs_are_read_in_one_request() -> None:
 
 def test_the_size_of_a_request_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blob_values, "READ_BYTES_MAX", 100)
-    store = Counting()
-    assert values(store, *((0, row * 40, 40, 0) for row in range(5))) == [BYTES[row * 40 :][:40] for row in range(5)]
+    store = CountingStore()
+    assert read_blobs(store, *((0, row * 40, 40, 0) for row in range(5))) == [
+        BYTES[row * 40 :][:40] for row in range(5)
+    ]
     assert [read[1:] for read in store.reads] == [(0, 80), (80, 80), (160, 40)]
 
 
 def test_blobs_beyond_their_file_are_rejected_before_allocation() -> None:
     for rows, message in (([(0, 0, 2**60, 0)], "before its blobs do"), ([(1, 2**61, 2**61, 1)], "before its blobs do")):
-        batch = pa.record_batch([described(*rows)], names=["film"])
+        batch = pa.record_batch([descriptors(*rows)], names=["film"])
         with pytest.raises(Corrupt, match=message):
-            list(BlobValues(Counting(), pa.schema([("film", STORED)]), {"film": FILE}).load_chunks(batch))
-    gone = pa.record_batch([described((2, 0, 1, 9))], names=["film"])
+            list(BlobValues(CountingStore(), pa.schema([("film", STORED)]), {"film": FILE}).load_chunks(batch))
+    missing = pa.record_batch([descriptors((2, 0, 1, 9))], names=["film"])
     with pytest.raises(NotFound, match="does not exist, but column 'film' has blobs in it"):
-        list(BlobValues(Counting(), pa.schema([("film", STORED)]), {"film": FILE}).load_chunks(gone))
+        list(BlobValues(CountingStore(), pa.schema([("film", STORED)]), {"film": FILE}).load_chunks(missing))
 
 
 def test_external_references_are_kept() -> None:
     row: dict[str, object] = {"kind": 3, "position": 0, "size": 0, "blob_id": 2, "blob_uri": "a b"}
-    places = BlobLocations.of(pa.array([row, None], DESCRIPTOR_V2), column="film", file=FILE)
-    assert read_values(Counting(), places, STORED).to_pylist() == [{"data": None, "uri": "@2/a b"}, None]
+    locations = BlobLocations.of(pa.array([row, None], DESCRIPTOR_V2), column="film", file=FILE)
+    assert read_values(CountingStore(), locations, STORED).to_pylist() == [{"data": None, "uri": "@2/a b"}, None]
     wide = pa.struct([*STORED, ("position", pa.uint64()), ("size", pa.uint64())])
     part = BlobLocations.of(pa.array([{**row, "size": 7}], DESCRIPTOR_V2), column="film", file=FILE)
-    assert read_values(Counting(), part, wide).to_pylist() == [
+    assert read_values(CountingStore(), part, wide).to_pylist() == [
         {"data": None, "uri": "@2/a b", "position": 0, "size": 7}
     ]
     with pytest.raises(Unsupported, match="cannot store such a reference"):
-        read_values(Counting(), part, STORED)
+        read_values(CountingStore(), part, STORED)
 
 
 def test_values_are_split_by_bytes() -> None:
-    def cuts(widths: list[int]) -> list[tuple[int, int]]:
+    def split_points(widths: list[int]) -> list[tuple[int, int]]:
         return [(part.start, part.stop) for part in split_by_bytes(np.array(widths, dtype=np.int64), 10)]
 
-    assert cuts([]) == [(0, 0)]
-    assert cuts([4, 6, 1, 20, 0, 10, 0]) == [(0, 2), (2, 3), (3, 4), (4, 7)]
+    assert split_points([]) == [(0, 0)]
+    assert split_points([4, 6, 1, 20, 0, 10, 0]) == [(0, 2), (2, 3), (3, 4), (4, 7)]

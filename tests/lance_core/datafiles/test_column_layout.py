@@ -42,21 +42,21 @@ def test_layouts(name: str) -> None:
         assert stored_ids(schema_of(field).fields[0], version) == set(ids)
 
 
-def file(ids: list[int], columns: list[int], version: StorageVersion = V22) -> DataFile:
+def data_file(ids: list[int], columns: list[int], version: StorageVersion = V22) -> DataFile:
     return DataFile.of(path="f.lance", field_ids=ids, column_indices=columns, version=version, size=1)
 
 
 def test_names_are_found_by_position() -> None:
     """A file keeps the name `v` if the table renames the column; tombstones and unplaced fields have no path."""
     schema = schema_of(pa.field("a", pa.int8()), pa.field("v", XY))
-    assert paths_of(file([9, 7, 4], [0, 1, 2]), schema) == {9: ("a",), 7: ("v", "x"), 4: ("v", "y")}
-    assert paths_of(file([4, -2, 7], [2, 0, -1]), schema) == {4: ("v", "y")}
-    assert paths_of(file([1, 2, 3, 4], [0, 1, 2, 3], V20), schema)[2] == ("v",)
+    assert paths_of(data_file([9, 7, 4], [0, 1, 2]), schema) == {9: ("a",), 7: ("v", "x"), 4: ("v", "y")}
+    assert paths_of(data_file([4, -2, 7], [2, 0, -1]), schema) == {4: ("v", "y")}
+    assert paths_of(data_file([1, 2, 3, 4], [0, 1, 2, 3], V20), schema)[2] == ("v",)
 
 
 def test_a_missing_column_is_corrupt() -> None:
     with pytest.raises(Corrupt, match=r"f\.lance: has no column 5"):
-        paths_of(file([1], [5]), schema_of(pa.field("a", pa.int8())))
+        paths_of(data_file([1], [5]), schema_of(pa.field("a", pa.int8())))
 
 
 @pytest.mark.parametrize("version", [StorageVersion(0, 1), V23, StorageVersion(3, 0)], ids=str)

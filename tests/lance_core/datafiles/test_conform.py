@@ -18,14 +18,14 @@ NANOS = pa.map_(pa.string(), pa.duration("ns"))
 STRICT_POINT = pa.struct([pa.field("x", pa.int32(), False), pa.field("y", pa.string())])
 
 
-def brought(given: pa.Array, stored: pa.DataType, conversion: Conversion, *, nullable: bool = True) -> pa.Array:
+def conform_column(given: pa.Array, stored: pa.DataType, conversion: Conversion, *, nullable: bool = True) -> pa.Array:
     schema = TableSchema.from_arrow(pa.schema([pa.field("v", stored, nullable)]))
     batch = pa.RecordBatch.from_arrays([given], ["v"])
     columns = columns_to_write(batch.schema, schema, conversion=conversion, what="orders")
     return conform(batch, columns.arrow, conversion=conversion, what="orders").column(0)
 
 
-def spelt(value: object) -> str:
+def type_name(value: object) -> str:
     return str(value.type if isinstance(value, pa.Array) else value)
 
 
@@ -44,11 +44,11 @@ SAME_BUT_FOR_SPELLING = [
 
 
 @pytest.mark.parametrize("conversion", Conversion)
-@pytest.mark.parametrize(("given", "stored"), SAME_BUT_FOR_SPELLING, ids=spelt)
+@pytest.mark.parametrize(("given", "stored"), SAME_BUT_FOR_SPELLING, ids=type_name)
 def test_spelling_does_not_matter(given: pa.Array, stored: pa.DataType, conversion: Conversion) -> None:
-    found = brought(given, stored, conversion)
-    assert found.type == stored
-    plain = found.storage if isinstance(found, pa.ExtensionArray) else found
+    conformed = conform_column(given, stored, conversion)
+    assert conformed.type == stored
+    plain = conformed.storage if isinstance(conformed, pa.ExtensionArray) else conformed
     assert plain.to_pylist() == given.to_pylist()
 
 
@@ -65,12 +65,12 @@ DIFFERENT = [
 ]
 
 
-@pytest.mark.parametrize(("given", "stored"), DIFFERENT, ids=spelt)
+@pytest.mark.parametrize(("given", "stored"), DIFFERENT, ids=type_name)
 def test_another_type_is_rejected_or_cast(given: pa.Array, stored: pa.DataType) -> None:
     with pytest.raises(SchemaMismatch, match=r"orders: column 'v' is stored as .*; cast it before writing") as caught:
-        brought(given, stored, EXACT)
+        conform_column(given, stored, EXACT)
     assert (caught.value.column, caught.value.expected, caught.value.got) == ("v", str(stored), str(given.type))
-    assert brought(given, stored, CAST).type == stored
+    assert conform_column(given, stored, CAST).type == stored
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_another_type_is_rejected_or_cast(given: pa.Array, stored: pa.DataType) 
         (pa.array([[("k", 0.1)]], pa.map_(pa.string(), pa.float64())), pa.map_(pa.string(), pa.float32())),
         (pa.array([{"n": 1, "x": 0.1}]), pa.struct([("x", pa.float32()), ("n", pa.float64())])),
     ],
-    ids=spelt,
+    ids=type_name,
 )
 def test_a_cast_loses_nothing(given: pa.Array, stored: pa.DataType) -> None:
     with pytest.raises(SchemaMismatch, match=r"column 'v[.\w]*' of type .* does not convert to .* without loss"):
-        brought(given, stored, CAST)
+        conform_column(given, stored, CAST)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_a_cast_loses_nothing(given: pa.Array, stored: pa.DataType) -> None:
         (pa.array([[{"a": "x"}]]), pa.list_(pa.struct([("a", pa.int64())]))),
         (pa.array([{"b": 1}]), pa.struct([pa.field("a", pa.int64(), nullable=False), ("b", pa.int64())])),
     ],
-    ids=spelt,
+    ids=type_name,
 )
 def test_incompatible_types_are_rejected_for_any_values(given: pa.Array, stored: pa.DataType) -> None:
     with pytest.raises(SchemaMismatch, match=r"column 'v") as caught:
-        brought(given, stored, CAST)
+        conform_column(given, stored, CAST)
     assert caught.value.column == "v"
 
 
@@ -133,13 +133,13 @@ def test_incompatible_types_are_rejected_for_any_values(given: pa.Array, stored:
         (pa.array([None, {"b": 0.1}]), pa.struct([("b", pa.float16())]), "v.b", ("halffloat", "double")),
         (pa.array([[("k", 1_001)]], NANOS), pa.map_(pa.string(), pa.duration("us")), "v.value", ("duration[us]",)),
     ],
-    ids=spelt,
+    ids=type_name,
 )
 def test_a_failed_cast_names_the_nested_field(
     given: pa.Array, stored: pa.DataType, path: str, types: tuple[str, ...]
 ) -> None:
     with pytest.raises(SchemaMismatch, match=f"column '{path}'") as caught:
-        brought(given, stored, CAST)
+        conform_column(given, stored, CAST)
     assert caught.value.column == path
     assert (caught.value.expected, caught.value.got)[: len(types)] == types
 
@@ -147,7 +147,7 @@ def test_a_failed_cast_names_the_nested_field(
 def test_values_that_differ_in_type_only_are_compared_by_name() -> None:
     given = pa.array([{"n": 1, "x": 0.5}, None, {"n": None, "x": math.nan}])
     stored = pa.struct([("x", pa.float32()), ("n", pa.float64())])
-    assert [each and each["n"] for each in brought(given, stored, CAST).to_pylist()] == [1.0, None, None]
+    assert [each and each["n"] for each in conform_column(given, stored, CAST).to_pylist()] == [1.0, None, None]
 
 
 @pytest.mark.parametrize("rows", [[None, None], [[None], None], [[], []]])
@@ -158,13 +158,13 @@ def test_empty_vectors_from_ipc_are_cast(rows: list[object]) -> None:
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
     given = pa.ipc.open_stream(sink.getvalue()).read_next_batch().column(0)
-    assert brought(given, pa.list_(pa.list_(pa.float32(), 2)), CAST).to_pylist() == rows
+    assert conform_column(given, pa.list_(pa.list_(pa.float32(), 2)), CAST).to_pylist() == rows
 
 
 def test_an_instant_stays_an_instant() -> None:
     """A time zone affects the display of an instant only."""
     given = pa.array([datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)], pa.timestamp("us", "UTC"))
-    assert brought(given, pa.timestamp("us", "+05:30"), CAST).cast(pa.int64()) == given.cast(pa.int64())
+    assert conform_column(given, pa.timestamp("us", "+05:30"), CAST).cast(pa.int64()) == given.cast(pa.int64())
 
 
 @pytest.mark.parametrize(
@@ -179,16 +179,16 @@ def test_an_instant_stays_an_instant() -> None:
             "v.value",
         ),
     ],
-    ids=spelt,
+    ids=type_name,
 )
 def test_nulls_in_mandatory_fields_are_rejected(given: pa.Array, stored: pa.DataType, path: str) -> None:
     with pytest.raises(SchemaMismatch, match="is not nullable, but the data has") as caught:
-        brought(given, stored, EXACT, nullable=False)
+        conform_column(given, stored, EXACT, nullable=False)
     assert caught.value.column == path
 
 
 def test_children_of_a_null_struct_do_not_count_as_null() -> None:
-    assert brought(pa.array([None, {"x": 1, "y": None}], POINT), STRICT_POINT, EXACT).null_count == 1
+    assert conform_column(pa.array([None, {"x": 1, "y": None}], POINT), STRICT_POINT, EXACT).null_count == 1
 
 
 TABLE = TableSchema.from_arrow(pa.schema([pa.field("id", pa.int64(), False), ("city", pa.string()), ("n", pa.int8())]))

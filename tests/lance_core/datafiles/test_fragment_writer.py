@@ -24,7 +24,7 @@ def batch(start: int, stop: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"a": pa.array(values, pa.int64()), "b": pa.array(texts, pa.string())})
 
 
-def written(
+def write(
     store: MemoryStore, batches: list[pa.RecordBatch], *, version: StorageVersion = V22, **limits: int
 ) -> tuple[Fragment, ...]:
     ids: Iterator[int] = iter(range(1000))
@@ -41,7 +41,7 @@ def written(
 
 
 def rows(store: MemoryStore, fragments: tuple[Fragment, ...]) -> list[int]:
-    tables = [IpcCodec(store).open(f"data/{part.files[0].path}").table for part in fragments]
+    tables = [IpcCodec(store).open(f"data/{fragment.files[0].path}").table for fragment in fragments]
     return [value for table in tables for value in table["a"].to_pylist()]
 
 
@@ -61,31 +61,31 @@ def test_files_end_at_the_limit_of_rows(sizes: list[int], limit: int, expected: 
     store = MemoryStore()
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
     batches = [batch(start, start + size) for start, size in zip(starts, sizes, strict=True)]
-    fragments = written(store, batches, rows_max=limit)
-    assert [part.physical_rows for part in fragments] == expected
+    fragments = write(store, batches, rows_max=limit)
+    assert [fragment.physical_rows for fragment in fragments] == expected
     assert rows(store, fragments) == list(range(sum(sizes)))
 
 
 def test_files_end_at_the_limit_of_bytes() -> None:
     store = MemoryStore()
-    fragments = written(store, [batch(0, 100)], bytes_max=400)
+    fragments = write(store, [batch(0, 100)], bytes_max=400)
     assert len(fragments) > 3
-    assert max(part.physical_rows for part in fragments) < 40
+    assert max(fragment.physical_rows for fragment in fragments) < 40
     assert rows(store, fragments) == list(range(100))
 
 
 def test_a_row_larger_than_the_limit_gets_a_file() -> None:
-    assert [part.physical_rows for part in written(MemoryStore(), [batch(0, 3)], bytes_max=1)] == [1, 1, 1]
+    assert [fragment.physical_rows for fragment in write(MemoryStore(), [batch(0, 3)], bytes_max=1)] == [1, 1, 1]
 
 
 def test_files_are_described_as_they_are() -> None:
     store = MemoryStore()
-    (part,) = written(store, [batch(0, 3)])
-    (file,) = part.files
+    (fragment,) = write(store, [batch(0, 3)])
+    (file,) = fragment.files
     found = store.head(f"data/{file.path}")
     assert found is not None
     assert (file.size, file.field_ids, file.column_indices) == (found.size, (0, 1), (0, 1))
-    assert part.id == 0
+    assert fragment.id == 0
 
 
 @pytest.mark.parametrize("limits", [{"rows_max": 0}, {"bytes_max": 0}, {"rows_max": -1}])
@@ -96,24 +96,24 @@ def test_limits_are_positive(limits: dict[str, int]) -> None:
 
 def test_a_batch_with_other_columns_is_rejected() -> None:
     with pytest.raises(InvalidInput, match="must have the same columns"):
-        written(MemoryStore(), [batch(0, 1), batch(1, 2).select(["a"])])
+        write(MemoryStore(), [batch(0, 1), batch(1, 2).select(["a"])])
     with pytest.raises(SchemaMismatch, match="'a' is stored as int64, but the data has string"):
-        written(MemoryStore(), [batch(0, 1), pa.RecordBatch.from_pydict({"a": ["x"], "b": ["y"]})])
+        write(MemoryStore(), [batch(0, 1), pa.RecordBatch.from_pydict({"a": ["x"], "b": ["y"]})])
 
 
 def test_batches_may_have_their_columns_in_any_order() -> None:
     other = batch(1, 2).select(["b", "a"])
-    assert [part.physical_rows for part in written(MemoryStore(), [batch(0, 1), other])] == [2]
+    assert [fragment.physical_rows for fragment in write(MemoryStore(), [batch(0, 1), other])] == [2]
 
 
 def test_unsupported_versions_are_rejected_before_the_first_file() -> None:
     store = MemoryStore()
     with pytest.raises(Unsupported, match="storage version"):
-        written(store, [batch(0, 1)], version=StorageVersion(0, 1))
+        write(store, [batch(0, 1)], version=StorageVersion(0, 1))
     assert list(store.list("data")) == []
 
 
-def held(*columns: str, version: StorageVersion = V22, **limits: int) -> BufferedRows:
+def buffer(*columns: str, version: StorageVersion = V22, **limits: int) -> BufferedRows:
     rows = buffer_rows(
         [batch(0, 2).select(columns), batch(2, 2).select(columns), batch(2, 5).select(columns)],
         schema=SCHEMA,
@@ -128,8 +128,8 @@ def held(*columns: str, version: StorageVersion = V22, **limits: int) -> Buffere
 
 def test_buffered_rows_are_written_like_others() -> None:
     store, ids = MemoryStore(), iter(range(1000))
-    made = held("a", "b", rows_max=4).write(IpcCodec(store), lambda: uuid.UUID(int=next(ids)))
-    assert [part.physical_rows for part in made] == [4, 1]
+    made = buffer("a", "b", rows_max=4).write(IpcCodec(store), lambda: uuid.UUID(int=next(ids)))
+    assert [fragment.physical_rows for fragment in made] == [4, 1]
     assert rows(store, made) == [0, 1, 2, 3, 4]
     nothing = buffer_rows(
         [batch(0, 0)], schema=SCHEMA, version=V22, limits=FileLimits(), conversion=Conversion.EXACT, what="orders"
@@ -138,9 +138,9 @@ def test_buffered_rows_are_written_like_others() -> None:
 
 
 def test_rows_share_a_file_of_the_same_columns_version_and_limits() -> None:
-    rows = held("a", "b")
-    assert (rows.rows, rows.bytes) == (5, held("b", "a").bytes)
-    assert rows.can_share_file(held("b", "a"))
-    assert not rows.can_share_file(held("a"))
-    assert not rows.can_share_file(held("a", "b", version=StorageVersion(2, 1)))
-    assert not rows.can_share_file(held("a", "b", rows_max=7))
+    rows = buffer("a", "b")
+    assert (rows.rows, rows.bytes) == (5, buffer("b", "a").bytes)
+    assert rows.can_share_file(buffer("b", "a"))
+    assert not rows.can_share_file(buffer("a"))
+    assert not rows.can_share_file(buffer("a", "b", version=StorageVersion(2, 1)))
+    assert not rows.can_share_file(buffer("a", "b", rows_max=7))

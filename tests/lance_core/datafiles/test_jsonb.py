@@ -27,14 +27,14 @@ def test_json_values_survive_a_round_trip(tmp_path: Path) -> None:
     Table.create(uri, pa.table({"j": column}))
     ours = Table.open(uri).to_table()["j"].to_pylist()
     theirs = lance.dataset(uri).to_table()["j"].to_pylist()
-    for text, our, their in zip([*TEXTS, None], ours, theirs, strict=True):
+    for text, actual, reference in zip([*TEXTS, None], ours, theirs, strict=True):
         if text is None:
-            assert (our, their) == (None, None)
+            assert (actual, reference) == (None, None)
         else:
-            assert json.loads(our) == json.loads(their) == json.loads(text)
+            assert json.loads(actual) == json.loads(reference) == json.loads(text)
 
 
-def entry(kind: int, length: int) -> bytes:
+def encode_entry(kind: int, length: int) -> bytes:
     return struct.pack(">I", (kind << 28) | length)
 
 
@@ -49,12 +49,12 @@ SCALAR = b"\x20\0\0\0"
         b"\0\0\0\0",
         b"\x80\0\0\x01",
         b"\x9f\xff\xff\xff",
-        SCALAR + entry(7, 0),
-        SCALAR + entry(2, 0),
-        SCALAR + entry(2, 1) + b"\x99",
-        SCALAR + entry(2, 3) + b"\x60\0\0",
-        SCALAR + entry(1, 2) + b"\xff\xff",
-        (b"\x80\0\0\x01" + entry(5, 0x0FFFFFFF)) * 5000,
+        SCALAR + encode_entry(7, 0),
+        SCALAR + encode_entry(2, 0),
+        SCALAR + encode_entry(2, 1) + b"\x99",
+        SCALAR + encode_entry(2, 3) + b"\x60\0\0",
+        SCALAR + encode_entry(1, 2) + b"\xff\xff",
+        (b"\x80\0\0\x01" + encode_entry(5, 0x0FFFFFFF)) * 5000,
     ],
     ids=range(11),
 )

@@ -32,15 +32,15 @@ COLUMNS = columns_of_every_type(ROWS) | {
 RANGES = ((0, ROWS), (0, 1), (22, 1), (6, 2), (7, 7), (3, 15), (8, 5), (13, 9), (5, 0))
 
 
-def write(place: Path, table: pa.Table, rows_per_batch: int = 1024) -> LegacyFileReader:
+def write(directory: Path, table: pa.Table, rows_per_batch: int = 1024) -> LegacyFileReader:
     """Write a table of one file and open that file with the codec."""
-    lance.write_dataset(table, str(place), data_storage_version="legacy", max_rows_per_group=rows_per_batch)
-    return opened(place)
+    lance.write_dataset(table, str(directory), data_storage_version="legacy", max_rows_per_group=rows_per_batch)
+    return open_file(directory)
 
 
-def opened(place: Path) -> LegacyFileReader:
-    (file,) = (place / "data").glob("*.lance")
-    return LegacyFileReader.open(LocalStore(place), f"data/{file.name}")
+def open_file(directory: Path) -> LegacyFileReader:
+    (file,) = (directory / "data").glob("*.lance")
+    return LegacyFileReader.open(LocalStore(directory), f"data/{file.name}")
 
 
 def read(reader: LegacyFileReader, start: int = 0, count: int | None = None) -> pa.Table:
@@ -67,11 +67,13 @@ def test_every_type_in_every_range(tmp_path: Path, name: str) -> None:
 
 def test_types_keep_their_values(tmp_path: Path) -> None:
     """Values are compared with the written ones, because both readers could have the same bug."""
-    kept = {name: column for name, column in COLUMNS.items() if not column.null_count and "" not in column.to_pylist()}
-    del kept["json"]  # stored as a value, not as the original text
-    assert len(kept) > 35
-    write(tmp_path, pa.table(kept), ROWS_PER_BATCH)
-    assert Table.open(str(tmp_path)).to_table().to_pylist() == pa.table(kept).to_pylist()
+    representable = {
+        name: column for name, column in COLUMNS.items() if not column.null_count and "" not in column.to_pylist()
+    }
+    del representable["json"]  # stored as a value, not as the original text
+    assert len(representable) > 35
+    write(tmp_path, pa.table(representable), ROWS_PER_BATCH)
+    assert Table.open(str(tmp_path)).to_table().to_pylist() == pa.table(representable).to_pylist()
 
 
 def test_validity_is_not_kept(tmp_path: Path) -> None:
@@ -99,15 +101,15 @@ def test_batches_have_the_length_of_the_other_codec(tmp_path: Path, monkeypatch:
 
 
 def test_files_of_a_fragment_with_columns_changed(tmp_path: Path) -> None:
-    place = str(tmp_path)
-    lance.write_dataset(pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]}), place, data_storage_version="legacy")
-    lance.dataset(place).add_columns({"c": "a * 10"})
+    directory = str(tmp_path)
+    lance.write_dataset(pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]}), directory, data_storage_version="legacy")
+    lance.dataset(directory).add_columns({"c": "a * 10"})
     renamed: Any = {"path": "b", "name": "renamed"}
-    lance.dataset(place).alter_columns(renamed)
-    lance.dataset(place).drop_columns(["a"])
-    lance.dataset(place).delete("c = 20")
-    lance.dataset(place).add_columns({"d": "c + 1"})
-    ours = Table.open(place)
+    lance.dataset(directory).alter_columns(renamed)
+    lance.dataset(directory).drop_columns(["a"])
+    lance.dataset(directory).delete("c = 20")
+    lance.dataset(directory).add_columns({"d": "c + 1"})
+    ours = Table.open(directory)
     assert ours.to_table().to_pydict() == {"renamed": ["x", "z"], "c": [10, 30], "d": [11, 31]}
     assert ours.to_table(columns=["d"]).to_pydict() == {"d": [11, 31]}
     assert ours.count_rows() == 2
@@ -133,42 +135,42 @@ DAMAGED = ("string_null", "list_of_structs", "dictionary", "bool", "vector_of_ve
 
 @pytest.fixture(scope="module")
 def whole_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    place = tmp_path_factory.mktemp("whole")
-    few = {name: COLUMNS[name].slice(0, 4) for name in DAMAGED}
-    lance.write_dataset(pa.table(few), str(place), data_storage_version="legacy", max_rows_per_group=3)
-    (file,) = (place / "data").glob("*.lance")
+    directory = tmp_path_factory.mktemp("whole")
+    small_columns = {name: COLUMNS[name].slice(0, 4) for name in DAMAGED}
+    lance.write_dataset(pa.table(small_columns), str(directory), data_storage_version="legacy", max_rows_per_group=3)
+    (file,) = (directory / "data").glob("*.lance")
     return file.read_bytes()
 
 
-def damage(data: bytes) -> Iterator[bytes]:
+def damaged_copies(data: bytes) -> Iterator[bytes]:
     """Yield every truncation of the data, and the data with each byte changed in two ways."""
-    dice = random.Random(1)
+    random_source = random.Random(1)
     for length in range(len(data)):
         yield data[:length]
-    for at in range(len(data)):
-        for byte in {data[at] ^ 0xFF, dice.randrange(256)} - {data[at]}:
-            yield data[:at] + bytes([byte]) + data[at + 1 :]
+    for position in range(len(data)):
+        for byte in {data[position] ^ 0xFF, random_source.randrange(256)} - {data[position]}:
+            yield data[:position] + bytes([byte]) + data[position + 1 :]
 
 
 def test_damage_is_a_typed_error_or_other_values(tmp_path: Path, whole_file: bytes) -> None:
     """Damage leads to no other exception, no endless loop and no allocation beyond the size of the file."""
     (tmp_path / "data").mkdir()
     file = tmp_path / "data" / "x.lance"
-    refused = 0
-    for data in damage(whole_file):
+    rejected = 0
+    for data in damaged_copies(whole_file):
         file.write_bytes(data)
         try:
             rows = read(LegacyFileReader.open(LocalStore(tmp_path), "data/x.lance"))
         except LanceError:
-            refused += 1
+            rejected += 1
         else:
             rows.validate(full=True)
             assert rows.nbytes < 100 * len(whole_file)
-    assert refused > len(whole_file)
+    assert rejected > len(whole_file)
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
         (lambda data: data[:8], "too short"),
         (lambda data: data[:-4] + b"LANX", "instead of"),
@@ -176,10 +178,10 @@ def test_damage_is_a_typed_error_or_other_values(tmp_path: Path, whole_file: byt
         (lambda data: data[:-16] + (-5).to_bytes(8, "little", signed=True) + data[-8:], "places the metadata at byte"),
     ],
 )
-def test_damaged_footer(tmp_path: Path, whole_file: bytes, change: object, complaint: str) -> None:
+def test_damaged_footer(tmp_path: Path, whole_file: bytes, change: object, message: str) -> None:
     assert callable(change)
     (tmp_path / "x.lance").write_bytes(change(whole_file))
-    with pytest.raises(Corrupt, match=complaint):
+    with pytest.raises(Corrupt, match=message):
         LegacyFileReader.open(LocalStore(tmp_path), "x.lance")
 
 

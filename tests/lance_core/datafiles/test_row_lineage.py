@@ -32,7 +32,7 @@ def table(tmp_path: Path) -> Table:
     return table.update({"s": "'new'"}, where="id = 2").table.delete("id = 3").table
 
 
-def edited(table: Table, change: Change) -> Table:
+def edit_manifest(table: Table, change: Change) -> Table:
     path = Path(table.uri, table.manifest.path)
     message = table_pb2.Manifest.FromString(framing.extract_manifest_message(path.read_bytes(), path=path.name))
     change(message)
@@ -41,20 +41,20 @@ def edited(table: Table, change: Change) -> Table:
     return Table.open(table.uri, durable=False)
 
 
-def moved_out(table: Table) -> Table:
+def move_lineage_out(table: Table) -> Table:
     """Move all sequences of all fragments into one external file."""
     data = bytearray(b"before")
 
     def change(message: table_pb2.Manifest) -> None:
         for fragment in message.fragments:
-            for outside, inline in IN_FILES.items():
+            for external, inline in IN_FILES.items():
                 sequence = getattr(fragment, inline)
-                file = getattr(fragment, outside)
+                file = getattr(fragment, external)
                 file.path, file.offset, file.size = FILE, len(data), len(sequence)
                 data.extend(sequence)
 
     Path(table.uri, FILE).parent.mkdir()
-    changed = edited(table, lambda _message: None)
+    changed = edit_manifest(table, lambda _message: None)
     path = Path(table.uri, table.manifest.path)
     message = table_pb2.Manifest.FromString(framing.extract_manifest_message(path.read_bytes(), path=path.name))
     change(message)
@@ -63,25 +63,25 @@ def moved_out(table: Table) -> Table:
     return changed.refresh()
 
 
-def facts(table: Table) -> list[dict]:
+def read_lineage(table: Table) -> list[dict]:
     return sorted(table.to_table(["id", "s", *LINEAGE], with_row_id=True).to_pylist(), key=lambda row: row["id"])
 
 
 def test_external_lineage_is_read(table: Table) -> None:
-    before = facts(table)
-    outside = moved_out(table)
+    before = read_lineage(table)
+    external = move_lineage_out(table)
     assert external_lineage_fields(
-        framing.extract_manifest_message(outside.manifest.encode(), path="m"), path="m"
+        framing.extract_manifest_message(external.manifest.encode(), path="m"), path="m"
     ) == set(IN_FILES)
-    assert facts(outside) == before
-    assert outside.take([before[0]["_rowid"]], ["id"], by="row_id")["id"].to_pylist() == [1]
-    assert outside.fsck().is_sound
+    assert read_lineage(external) == before
+    assert external.take([before[0]["_rowid"]], ["id"], by="row_id")["id"].to_pylist() == [1]
+    assert external.fsck().is_sound
 
 
-@pytest.mark.parametrize("verb", ["append", "delete", "update", "compact", "add_columns", "restore"])
-def test_later_versions_store_the_lineage_inline(verb: str, table: Table, tmp_path: Path) -> None:
+@pytest.mark.parametrize("operation", ["append", "delete", "update", "compact", "add_columns", "restore"])
+def test_later_versions_store_the_lineage_inline(operation: str, table: Table, tmp_path: Path) -> None:
     """Each operation keeps the lineage of the other rows, and pylance can read the result."""
-    before = {row["id"]: row for row in facts(table)}
+    before = {row["id"]: row for row in read_lineage(table)}
     changes: dict[str, Callable[[Table], object]] = {
         "append": lambda t: t.append(rows(9)),
         "delete": lambda t: t.delete("id = 1"),
@@ -90,10 +90,10 @@ def test_later_versions_store_the_lineage_inline(verb: str, table: Table, tmp_pa
         "add_columns": lambda t: t.add_columns(pa.field("n", pa.int8())),
         "restore": lambda t: t.restore(t.version),
     }
-    changes[verb](moved_out(table))
+    changes[operation](move_lineage_out(table))
     after = Table.open(table.uri, durable=False)
     assert not external_lineage_fields(framing.extract_manifest_message(after.manifest.encode(), path="m"), path="m")
-    for row in facts(after):
+    for row in read_lineage(after):
         if row["id"] in (2, 4):
             assert row == before[row["id"]]
         elif row["id"] == 1:
@@ -113,7 +113,7 @@ def test_a_path_outside_the_table_is_rejected(path: str, table: Table) -> None:
         message.fragments[0].external_row_ids.size = 6
 
     with pytest.raises(Corrupt, match="is outside the table"):
-        edited(table, change)
+        edit_manifest(table, change)
 
 
 @pytest.mark.parametrize(
@@ -136,14 +136,14 @@ def test_a_short_file_or_an_excessive_size_is_rejected(
         file.path, file.offset, file.size = "short.bin", offset, size
 
     with pytest.raises(error, match=message):
-        edited(table, change)
+        edit_manifest(table, change)
 
 
 def test_a_missing_file_is_named(table: Table) -> None:
-    outside = moved_out(table)
+    external = move_lineage_out(table)
     Path(table.uri, FILE).unlink()
     with pytest.raises(LanceError, match=FILE):
-        outside.refresh()
+        external.refresh()
 
 
 @pytest.mark.parametrize("field", IN_COLUMNS)
@@ -154,5 +154,5 @@ def test_hidden_columns_are_refused(field: str, table: Table) -> None:
         getattr(message.fragments[1], field).SetInParent()
 
     with pytest.raises(Unsupported, match="as hidden columns of data files") as refused:
-        edited(table, change)
+        edit_manifest(table, change)
     assert table.uri in str(refused.value)

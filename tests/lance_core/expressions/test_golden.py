@@ -29,50 +29,52 @@ def batch() -> pa.RecordBatch:
 BATCH = batch()
 
 
-def answer(predicate: Predicate) -> list[int]:
+def matching_rows(predicate: Predicate) -> list[int]:
     return [row for row, matches in enumerate(predicate.mask(BATCH).to_pylist()) if matches]
 
 
-def answer_or_refusal(sql: str) -> list[int] | None:
+def matching_rows_or_none(sql: str) -> list[int] | None:
     try:
-        return answer(Predicate.parse(sql, BATCH.schema))
+        return matching_rows(Predicate.parse(sql, BATCH.schema))
     except InvalidInput:
         return None
 
 
 @pytest.mark.parametrize("group", GOLDEN)
 def test_results_equal_those_of_pylance(group: str) -> None:
-    asked = [sql for sql in GOLDEN[group] if sql not in DIFFERENCES]
-    theirs = {sql: None if isinstance(GOLDEN[group][sql], str) else GOLDEN[group][sql] for sql in asked}
-    assert {sql: answer_or_refusal(sql) for sql in asked} == theirs
+    predicates = [sql for sql in GOLDEN[group] if sql not in DIFFERENCES]
+    theirs = {sql: None if isinstance(GOLDEN[group][sql], str) else GOLDEN[group][sql] for sql in predicates}
+    assert {sql: matching_rows_or_none(sql) for sql in predicates} == theirs
 
 
 def test_differences_are_as_listed() -> None:
-    assert {sql: answer_or_refusal(sql) for sql in DIFFERENCES} == DIFFERENCES
+    assert {sql: matching_rows_or_none(sql) for sql in DIFFERENCES} == DIFFERENCES
 
 
 def test_listed_differences_differ() -> None:
-    theirs = {sql: answered for group in GOLDEN.values() for sql, answered in group.items()}
-    same = [sql for sql, ours in DIFFERENCES.items() if ours == (None if isinstance(theirs[sql], str) else theirs[sql])]
-    assert same == []
+    theirs = {sql: result for group in GOLDEN.values() for sql, result in group.items()}
+    equal = [
+        sql for sql, ours in DIFFERENCES.items() if ours == (None if isinstance(theirs[sql], str) else theirs[sql])
+    ]
+    assert equal == []
 
 
 @pytest.mark.parametrize("group", GOLDEN)
 def test_a_predicate_built_from_its_tree_answers_the_same(group: str) -> None:
     for sql in GOLDEN[group]:
-        if answer_or_refusal(sql) is None:
+        if matching_rows_or_none(sql) is None:
             continue
         parsed = Predicate.parse(sql, BATCH.schema)
-        assert answer(Predicate.from_node(parsed.tree, BATCH.schema)) == answer(parsed), sql
+        assert matching_rows(Predicate.from_node(parsed.tree, BATCH.schema)) == matching_rows(parsed), sql
 
 
 @pytest.mark.parametrize("group", GOLDEN)
 def test_the_conjuncts_are_equivalent_to_the_predicate(group: str) -> None:
     for sql in GOLDEN[group]:
-        if answer_or_refusal(sql) is None:
+        if matching_rows_or_none(sql) is None:
             continue
         parsed = Predicate.parse(sql, BATCH.schema)
         parts = parsed.conjuncts()
-        matching = set.intersection(*(set(answer(part)) for part in parts))
-        assert sorted(matching) == answer(parsed), sql
+        matching = set.intersection(*(set(matching_rows(part)) for part in parts))
+        assert sorted(matching) == matching_rows(parsed), sql
         assert {name for part in parts for name in part.columns} == set(parsed.columns), sql

@@ -15,7 +15,7 @@ GOLDEN = json.loads((pathlib.Path(__file__).parents[2] / "golden" / "predicates_
 JSON = pa.json_(pa.string())
 SCHEMA = pa.schema([("js", JSON)])
 
-Answer = bool | int | float | str | None
+Result = bool | int | float | str | None
 
 
 def batch(*documents: str | None) -> pa.RecordBatch:
@@ -23,28 +23,28 @@ def batch(*documents: str | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.ExtensionArray.from_storage(JSON, stored)], schema=SCHEMA)
 
 
-def answers(sql: str) -> list[Answer]:
+def evaluate_documents(sql: str) -> list[Result]:
     """Return the result for each document; `refused` stands for a failed conversion or an invalid path."""
     try:
-        asked = Projection.parse({"found": sql}, SCHEMA)
+        projection = Projection.parse({"found": sql}, SCHEMA)
     except InvalidInput:
         return ["refused" if document is not None else None for document in GOLDEN["documents"]]
-    found: list[Answer] = []
+    results: list[Result] = []
     for document in GOLDEN["documents"]:
         try:
-            found.append(asked.evaluate(batch(document))["found"][0].as_py())
+            results.append(projection.evaluate(batch(document))["found"][0].as_py())
         except InvalidInput:
-            found.append("refused")
-    return found
+            results.append("refused")
+    return results
 
 
-def comparable(values: list[Answer]) -> list[Answer]:
+def without_nan(values: list[Result]) -> list[Result]:
     return ["not a number" if isinstance(each, float) and math.isnan(each) else each for each in values]
 
 
 @pytest.mark.parametrize("sql", GOLDEN["answers"])
 def test_results_equal_those_of_pylance(sql: str) -> None:
-    assert comparable(answers(sql)) == comparable(GOLDEN["answers"][sql])
+    assert without_nan(evaluate_documents(sql)) == without_nan(GOLDEN["answers"][sql])
 
 
 @pytest.mark.parametrize("text", ["$.a[*]", "$.*", "$.a[last]", "$..a", "$.a[-1]", "$.a[0,1]", "$.a ? (@ > 1)", "$x"])

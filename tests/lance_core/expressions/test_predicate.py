@@ -52,7 +52,7 @@ def test_columns_are_top_level_names_as_spelled_in_the_table(sql: str, columns: 
 
 
 @pytest.mark.parametrize(
-    ("sql", "says"),
+    ("sql", "message"),
     [
         ("nme = 'a'", "there is no column 'nme' at character 1; did you mean 'Name'?"),
         ("id = 1 AND zzzz = 2", "there is no column 'zzzz' at character 12; available: id, Name"),
@@ -80,10 +80,10 @@ def test_columns_are_top_level_names_as_spelled_in_the_table(sql: str, columns: 
         ("_rowid = 3", "there is no column '_rowid'"),
     ],
 )
-def test_errors_state_the_reason_and_the_position(sql: str, says: str) -> None:
+def test_errors_state_the_reason_and_the_position(sql: str, message: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         Predicate.parse(sql, SCHEMA)
-    assert says in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_system_columns_are_optional() -> None:
@@ -105,8 +105,8 @@ def test_null_does_not_match() -> None:
 
 
 def test_a_field_of_a_null_struct_is_null_whatever_lies_below() -> None:
-    below = pa.array([7, 7, None], pa.int32())
-    struct = pa.StructArray.from_arrays([below], names=["x"], mask=pa.array([False, True, False]))
+    children = pa.array([7, 7, None], pa.int32())
+    struct = pa.StructArray.from_arrays([children], names=["x"], mask=pa.array([False, True, False]))
     nested = pa.StructArray.from_arrays([struct], names=["s"], mask=pa.array([False, False, False]))
     listed = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), struct)
     batch = pa.record_batch({"s": struct, "n": nested, "l": listed})
@@ -153,10 +153,10 @@ def test_a_batch_without_the_column_is_refused() -> None:
 def test_a_pickled_predicate_is_small_and_the_same() -> None:
     wide = pa.schema([("id", pa.int64()), *((f"column_{each}", pa.string()) for each in range(500))])
     predicate = Predicate.parse("ID = 3 AND column_7 IN ('a', 'b')", wide)
-    sent = pickle.dumps(predicate)
-    assert len(sent) < 1_000
-    assert pickle.loads(sent) == predicate
-    assert pickle.loads(sent).tree == predicate.tree
+    pickled = pickle.dumps(predicate)
+    assert len(pickled) < 1_000
+    assert pickle.loads(pickled) == predicate
+    assert pickle.loads(pickled).tree == predicate.tree
 
 
 def test_now_is_the_time_of_the_parse() -> None:
@@ -182,8 +182,8 @@ def test_long_lists_of_values() -> None:
 
 def test_the_package_loads_without_datafusion() -> None:
     script = "import sys, lance_core.expressions; print('datafusion' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize("negated", ["", "NOT "])

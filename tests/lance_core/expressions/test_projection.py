@@ -23,10 +23,10 @@ BATCH = pa.RecordBatch.from_arrays(
 
 
 def check(sql: str, arrow: pa.DataType, values: list[object], cast: pa.DataType | None = None) -> None:
-    made = Projection.parse({"new": sql}, SCHEMA, types={"new": cast} if cast else None)
-    assert made.schema == pa.schema([("new", arrow)])
-    assert made.evaluate(BATCH).to_pydict() == {"new": values}
-    assert made.evaluate(BATCH.slice(0, 0)).schema == made.schema
+    projection = Projection.parse({"new": sql}, SCHEMA, types={"new": cast} if cast else None)
+    assert projection.schema == pa.schema([("new", arrow)])
+    assert projection.evaluate(BATCH).to_pydict() == {"new": values}
+    assert projection.evaluate(BATCH.slice(0, 0)).schema == projection.schema
 
 
 @pytest.mark.parametrize(
@@ -66,23 +66,23 @@ def test_a_value_that_does_not_fit_is_an_error() -> None:
 
 
 def test_several_columns_at_once() -> None:
-    made = Projection.parse({"a": "id + 1", "b": "ID + f"}, SCHEMA)
-    assert made.columns == ("f", "id")
-    assert made.evaluate(BATCH).to_pydict() == {"a": [2, None], "b": [1.5, None]}
+    projection = Projection.parse({"a": "id + 1", "b": "ID + f"}, SCHEMA)
+    assert projection.columns == ("f", "id")
+    assert projection.evaluate(BATCH).to_pydict() == {"a": [2, None], "b": [1.5, None]}
 
 
 @pytest.mark.parametrize(
-    ("sql", "says"),
+    ("sql", "message"),
     [
         ("nme", "the SQL of column 'new', 'nme': there is no column 'nme' at character 1; did you mean 'Name'?"),
         ("sum(id)", "an aggregate cannot be evaluated row by row"),
         ("random()", "random() is not deterministic"),
     ],
 )
-def test_errors_name_the_column(sql: str, says: str) -> None:
+def test_errors_name_the_column(sql: str, message: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         Projection.parse({"new": sql}, SCHEMA)
-    assert says in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_no_expression_is_refused() -> None:

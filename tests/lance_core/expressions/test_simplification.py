@@ -40,11 +40,11 @@ def test_simplification_keeps_simple_comparisons(
 ) -> None:
     schema = pa.schema([pa.field("a.B c", arrow, nullable=nullable)])
     for value in values:
-        written = build_comparison(engine.column(("a.B c",)), operation, engine.literal(pa.scalar(value, arrow)))
-        assert is_simplified(written, schema)
-        simple = engine.simplify(written, schema)
-        assert simple.canonical_name().replace("?table?.", "") == written.canonical_name()
-        assert engine.type_of(simple, schema) == pa.bool_()
+        comparison = build_comparison(engine.column(("a.B c",)), operation, engine.literal(pa.scalar(value, arrow)))
+        assert is_simplified(comparison, schema)
+        simplified = engine.simplify(comparison, schema)
+        assert simplified.canonical_name().replace("?table?.", "") == comparison.canonical_name()
+        assert engine.type_of(simplified, schema) == pa.bool_()
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_other_conditions_are_simplified(sql: str) -> None:
 
 
 def test_a_lookup_is_not_simplified(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*given: object) -> None:
+    def fail(*given: object) -> None:
         raise AssertionError("simplified")
 
-    monkeypatch.setattr(engine, "simplify", refuse)
+    monkeypatch.setattr(engine, "simplify", fail)
     schema = pa.schema([("ID", pa.int32()), ("Name", pa.string())])
     batch = pa.RecordBatch.from_pydict({"ID": [80_000, None], "Name": ["a", "b"]}, schema=schema)
     found = Predicate.parse("id = 80000", schema)

@@ -52,6 +52,6 @@ def covered_fragments(table: Table, name: str) -> list[list[int]]:
     return [sorted(index.covers or ()) for index in table.indices if index.name == name]
 
 
-def sorted_ids(found: pa.Table) -> list[int]:
-    numbers: list[int] = sorted(found["id"].to_pylist())
+def sorted_ids(result: pa.Table) -> list[int]:
+    numbers: list[int] = sorted(result["id"].to_pylist())
     return numbers

@@ -30,31 +30,36 @@ _TAGS = [[], None, ["a"], ["a", "b"], ["b", None], ["c", "a", "b"], [None]]
 
 
 def rows(first: int, count: int, seed: int = 0) -> pa.Table:
-    draw = random.Random(f"{seed} {first}")
+    random_source = random.Random(f"{seed} {first}")
     return pa.table(
         {
-            "id": pa.array(draw.sample(range(first, first + count), count), pa.int64()),
-            "f": pa.array([draw.choice(_FLOATS) for _ in range(count)], pa.float64()),
-            "word": pa.array([draw.choice(_WORDS) for _ in range(count)], pa.string()),
-            "n": pa.array([None if draw.random() < 0.1 else (first + row) // 8 for row in range(count)], pa.int32()),
-            "tags": pa.array([draw.choice(_TAGS) for _ in range(count)], pa.list_(pa.string())),
+            "id": pa.array(random_source.sample(range(first, first + count), count), pa.int64()),
+            "f": pa.array([random_source.choice(_FLOATS) for _ in range(count)], pa.float64()),
+            "word": pa.array([random_source.choice(_WORDS) for _ in range(count)], pa.string()),
+            "n": pa.array(
+                [None if random_source.random() < 0.1 else (first + row) // 8 for row in range(count)], pa.int32()
+            ),
+            "tags": pa.array([random_source.choice(_TAGS) for _ in range(count)], pa.list_(pa.string())),
             "s": pa.array(
-                [draw.choice([None, {"x": None}, {"x": draw.randrange(9)}]) for _ in range(count)],
+                [random_source.choice([None, {"x": None}, {"x": random_source.randrange(9)}]) for _ in range(count)],
                 pa.struct([("x", pa.int16())]),
             ),
-            "flag": pa.array([draw.choice([True, False, None]) for _ in range(count)]),
-            "d": pa.array([None if draw.random() < 0.1 else draw.randrange(60) for _ in range(count)], pa.date32()),
-            "plain": pa.array([draw.choice([None, *range(6)]) for _ in range(count)], pa.int64()),
+            "flag": pa.array([random_source.choice([True, False, None]) for _ in range(count)]),
+            "d": pa.array(
+                [None if random_source.random() < 0.1 else random_source.randrange(60) for _ in range(count)],
+                pa.date32(),
+            ),
+            "plain": pa.array([random_source.choice([None, *range(6)]) for _ in range(count)], pa.int64()),
         }
     )
 
 
-def _begun(uri: str, stable: bool) -> Table:
-    lance.write_dataset(rows(0, 240), uri, max_rows_per_file=60, enable_stable_row_ids=stable)
+def _create_table(uri: str, stable_row_ids: bool) -> Table:
+    lance.write_dataset(rows(0, 240), uri, max_rows_per_file=60, enable_stable_row_ids=stable_row_ids)
     return Table.open(uri).delete("id % 17 = 0").table
 
 
-def _indexed(table: Table, by_pylance: bool) -> Table:
+def _create_indices(table: Table, by_pylance: bool) -> Table:
     if by_pylance:
         dataset = lance.dataset(table.uri)
         for column, kind in INDEXED.items():
@@ -72,7 +77,7 @@ def _indexed(table: Table, by_pylance: bool) -> Table:
     return table.create_index("plain", "BLOOMFILTER", name="blooms").table
 
 
-def _changed(table: Table) -> Table:
+def _apply_changes(table: Table) -> Table:
     """Delete rows and a whole fragment, rewrite columns in place, move rows, and append rows that no index covers."""
     table = table.delete("id % 11 = 3").table
     table = table.delete("id >= 0 and _rowaddr >= 4294967296 and _rowaddr < 8589934592").table
@@ -82,7 +87,7 @@ def _changed(table: Table) -> Table:
     return table.append(rows(240, 40)).table
 
 
-def _compacted(table: Table, remap: str | None) -> Table:
+def _compact(table: Table, remap: str | None) -> Table:
     table = table.delete("id % 11 = 3").table
     table = table.compact(target_rows=150, remap=remap).table  # type: ignore[arg-type]
     table = table.delete("id % 23 = 5").table
@@ -91,24 +96,31 @@ def _compacted(table: Table, remap: str | None) -> Table:
     return table.append(rows(240, 40)).table
 
 
-def _again(table: Table) -> Table:
+def _compact_twice(table: Table) -> Table:
     """Compact twice, the second time over the result of the first, and extend only some of the indices."""
-    table = _compacted(table, "reuse")
+    table = _compact(table, "reuse")
     table = table.compact(target_rows=1000, remap="reuse").table
     table = table.append(rows(280, 20)).table
     return table.optimize_indices(["id_idx", "word_idx"], merge="none").table
 
 
-def _restored(table: Table) -> Table:
-    return _changed(table).restore(table.version).table
+def _change_and_restore(table: Table) -> Table:
+    return _apply_changes(table).restore(table.version).table
 
 
-Make = Callable[[Path], Table]
+TableFactory = Callable[[Path], Table]
 
 
-def _way(name: str, *, stable: bool, by_pylance: bool, past: Callable[[Table], Table]) -> tuple[str, Make]:
-    told = f"{name}, {'stable row ids' if stable else 'addresses'}, built by {'pylance' if by_pylance else 'us'}"
-    return told, lambda place: past(_indexed(_begun(str(place / "t"), stable), by_pylance))
+def _table_factory(
+    name: str, *, stable_row_ids: bool, by_pylance: bool, change: Callable[[Table], Table]
+) -> tuple[str, TableFactory]:
+    row_ids = "stable row ids" if stable_row_ids else "addresses"
+    description = f"{name}, {row_ids}, built by {'pylance' if by_pylance else 'us'}"
+
+    def create(directory: Path) -> Table:
+        return change(_create_indices(_create_table(str(directory / "t"), stable_row_ids), by_pylance))
+
+    return description, create
 
 
 def _pylance_compacted(table: Table) -> Table:
@@ -116,50 +128,52 @@ def _pylance_compacted(table: Table) -> Table:
     return table.refresh().append(rows(240, 40)).table
 
 
-TABLES: Mapping[str, Make] = dict(
+TABLES: Mapping[str, TableFactory] = dict(
     [
-        _way("changed", stable=False, by_pylance=False, past=_changed),
-        _way("changed", stable=True, by_pylance=False, past=_changed),
-        _way("changed", stable=False, by_pylance=True, past=_changed),
-        _way("changed", stable=True, by_pylance=True, past=_changed),
-        _way("fragment reuse", stable=False, by_pylance=False, past=lambda table: _compacted(table, "reuse")),
-        _way("fragment reuse by pylance", stable=False, by_pylance=True, past=_pylance_compacted),
-        _way("compacted", stable=True, by_pylance=False, past=lambda table: _compacted(table, None)),
-        _way("compacted", stable=False, by_pylance=True, past=lambda table: _compacted(table, None)),
-        _way("compacted again", stable=False, by_pylance=False, past=_again),
-        _way("restored", stable=False, by_pylance=False, past=_restored),
+        _table_factory("changed", stable_row_ids=False, by_pylance=False, change=_apply_changes),
+        _table_factory("changed", stable_row_ids=True, by_pylance=False, change=_apply_changes),
+        _table_factory("changed", stable_row_ids=False, by_pylance=True, change=_apply_changes),
+        _table_factory("changed", stable_row_ids=True, by_pylance=True, change=_apply_changes),
+        _table_factory(
+            "fragment reuse", stable_row_ids=False, by_pylance=False, change=lambda table: _compact(table, "reuse")
+        ),
+        _table_factory("fragment reuse by pylance", stable_row_ids=False, by_pylance=True, change=_pylance_compacted),
+        _table_factory("compacted", stable_row_ids=True, by_pylance=False, change=lambda table: _compact(table, None)),
+        _table_factory("compacted", stable_row_ids=False, by_pylance=True, change=lambda table: _compact(table, None)),
+        _table_factory("compacted again", stable_row_ids=False, by_pylance=False, change=_compact_twice),
+        _table_factory("restored", stable_row_ids=False, by_pylance=False, change=_change_and_restore),
     ]
 )
 
-_OPS = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
+_OPERATORS = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
 _NUMBERS = st.integers(-5, 300)
 _WORD = st.sampled_from(["''", "'a'", "'ab'", "'b'", "'Ä'", "'zz'"])
 _FLOAT = st.sampled_from(["0.0", "-0.0", "1.5", "7", "-2.5", "cast('nan' as double)", "1e300"])
 
 
-def _listed(values: st.SearchStrategy[object]) -> st.SearchStrategy[str]:
+def _sql_list(values: st.SearchStrategy[object]) -> st.SearchStrategy[str]:
     return st.lists(values, min_size=1, max_size=5).map(lambda some: ", ".join(map(str, some)))
 
 
-_LEAVES = st.one_of(
-    st.builds("id {} {}".format, _OPS, _NUMBERS),
-    st.builds("id in ({})".format, _listed(_NUMBERS)),
+_CONDITIONS = st.one_of(
+    st.builds("id {} {}".format, _OPERATORS, _NUMBERS),
+    st.builds("id in ({})".format, _sql_list(_NUMBERS)),
     st.builds("id between {} and {}".format, _NUMBERS, _NUMBERS),
-    st.builds("f {} {}".format, _OPS, _FLOAT),
-    st.builds("f in ({})".format, _listed(_FLOAT)),
-    st.builds("word {} {}".format, _OPS, _WORD),
-    st.builds("word not in ({})".format, _listed(_WORD)),
+    st.builds("f {} {}".format, _OPERATORS, _FLOAT),
+    st.builds("f in ({})".format, _sql_list(_FLOAT)),
+    st.builds("word {} {}".format, _OPERATORS, _WORD),
+    st.builds("word not in ({})".format, _sql_list(_WORD)),
     st.sampled_from(["word like 'a%'", "word like '%b'", "contains(word, 'abc')", "word like '%abc%'"]),
     st.sampled_from(["starts_with(word, 'b')", "word not like 'a%'", "not contains(word, 'bcd')"]),
-    st.builds("n {} {}".format, _OPS, st.integers(-1, 36)),
+    st.builds("n {} {}".format, _OPERATORS, st.integers(-1, 36)),
     st.builds("n between {} and {}".format, st.integers(-1, 36), st.integers(-1, 36)),
     st.builds("array_has_any(tags, [{}])".format, st.sampled_from(["'a'", "'b', 'c'", "'q'"])),
     st.builds("array_has_all(tags, [{}])".format, st.sampled_from(["'a'", "'a', 'b'"])),
     st.sampled_from(["array_has(tags, 'a')", "not array_has(tags, 'c')"]),
-    st.builds("s.x {} {}".format, _OPS, st.integers(0, 9)),
+    st.builds("s.x {} {}".format, _OPERATORS, st.integers(0, 9)),
     st.sampled_from(["flag", "not flag", "flag = false", "flag is not true"]),
-    st.builds("d {} cast('1970-01-{:02}' as date)".format, _OPS, st.integers(1, 31)),
-    st.builds("plain {} {}".format, _OPS, st.integers(-1, 6)),
+    st.builds("d {} cast('1970-01-{:02}' as date)".format, _OPERATORS, st.integers(1, 31)),
+    st.builds("plain {} {}".format, _OPERATORS, st.integers(-1, 6)),
     st.sampled_from(["id % 3 = 1", "plain + 1 = 2", "id = plain", "upper(word) = 'AB'"]),
     st.builds(
         "{} is {}null".format,
@@ -171,7 +185,7 @@ _LEAVES = st.one_of(
 
 def predicates() -> st.SearchStrategy[str]:
     return st.recursive(
-        _LEAVES,
+        _CONDITIONS,
         lambda inner: st.one_of(
             st.builds("({} and {})".format, inner, inner),
             st.builds("({} or {})".format, inner, inner),

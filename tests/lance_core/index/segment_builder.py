@@ -28,7 +28,7 @@ from lance_core.versions.location import Location
 
 Fragments = Mapping[int, pa.Array]
 """The values of each fragment, by fragment id."""
-_numbers = itertools.count()
+_segment_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class BuiltSegment:
     def path(self) -> str:
         return self.segment.metadata.qualified_path
 
-    def merge_input(self, *staying: int) -> MergeInput:
-        return MergeInput(self.segment, KeepFragments(frozenset(staying)))
+    def merge_input(self, *surviving: int) -> MergeInput:
+        return MergeInput(self.segment, KeepFragments(frozenset(surviving)))
 
     def with_metadata(self, change: Callable[[table_pb2.IndexMetadata], None]) -> "BuiltSegment":
         message = table_pb2.IndexMetadata()
@@ -78,9 +78,9 @@ def scan_batches(
     values: list[pa.Array] = []
     rows: list[int] = []
     for id, array in fragments.items():
-        kept = [place for place in range(len(array)) if place not in (deleted or {}).get(id, ())]
+        kept = [offset for offset in range(len(array)) if offset not in (deleted or {}).get(id, ())]
         values.append(array.take(pa.array(kept, pa.int64())))
-        rows += [id << 32 | place for place in kept]
+        rows += [id << 32 | offset for offset in kept]
     table = pa.table({VALUE: pa.chunked_array(values), ROW: pa.array(rows, pa.uint64())}) if values else None
     if table is not None:
         yield from table.combine_chunks().to_batches(max_chunksize=batch_rows)
@@ -105,8 +105,10 @@ def build_segment(
         location = Location(uri="memory://table", store=store, codec=IpcCodec(store))
     column = value_field(arrow)
     # A fragment without live rows is no longer in the table.
-    alive = [id for id, array in fragments.items() if set(range(len(array))) - set((deleted or {}).get(id, ()))]
-    new = NewSegment(location, uuid.UUID(int=next(_numbers) + 1))
+    live_fragments = [
+        id for id, array in fragments.items() if set(range(len(array))) - set((deleted or {}).get(id, ()))
+    ]
+    new = NewSegment(location, uuid.UUID(int=next(_segment_numbers) + 1))
     details = index_type.write(
         new, column, scan_batches(fragments, deleted, batch_rows), merge_inputs, index_type.parse_options(options)
     )
@@ -115,7 +117,7 @@ def build_segment(
         fields=[0],
         name="v_idx",
         dataset_version=1,
-        fragment_bitmap=BitMap([*alive, *merged_ids]).serialize(),
+        fragment_bitmap=BitMap([*live_fragments, *merged_ids]).serialize(),
         index_version=index_type.written_version(stable_row_ids=False),
         files=(table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in new.files),
     )
@@ -133,55 +135,59 @@ def parse_condition(sql: str, arrow: pa.DataType) -> Condition:
     return tree
 
 
-def search_segment(kind: IndexType, it: BuiltSegment, leaf: Condition) -> MatchedRows | None:
-    return kind.open(it.segment, it.column).search(leaf)
+def search_segment(index_type: IndexType, built: BuiltSegment, condition: Condition) -> MatchedRows | None:
+    return index_type.open(built.segment, built.column).search(condition)
 
 
 def matching_rows(
-    leaf: Condition, arrow: pa.DataType, fragments: Fragments, deleted: Mapping[int, Sequence[int]]
+    condition: Condition, arrow: pa.DataType, fragments: Fragments, deleted: Mapping[int, Sequence[int]]
 ) -> set[int]:
     """Return the live rows for which the evaluator finds the condition true."""
     schema = pa.schema([value_field(arrow)])
-    predicate = Predicate.from_node(leaf, schema)
-    found = set()
+    predicate = Predicate.from_node(condition, schema)
+    result = set()
     for id, array in fragments.items():
         mask = predicate.mask(pa.RecordBatch.from_arrays([array], schema=schema))
-        found |= {id << 32 | place for place, true in enumerate(mask.to_pylist()) if true}
-        found -= {id << 32 | place for place in deleted.get(id, ())}
-    return found
+        result |= {id << 32 | offset for offset, true in enumerate(mask.to_pylist()) if true}
+        result -= {id << 32 | offset for offset in deleted.get(id, ())}
+    return result
 
 
-def live_rows(it: BuiltSegment, fragments: Fragments) -> set[int]:
+def live_rows(built: BuiltSegment, fragments: Fragments) -> set[int]:
     """Return the rows from which the segment was built."""
-    gone = {id << 32 | place for id, places in it.deleted.items() for place in places}
-    return {id << 32 | place for id, array in fragments.items() for place in range(len(array))} - gone
+    deleted_rows = {id << 32 | offset for id, offsets in built.deleted.items() for offset in offsets}
+    return {id << 32 | offset for id, array in fragments.items() for offset in range(len(array))} - deleted_rows
 
 
-def check_search(kind: IndexType, it: BuiltSegment, fragments: Fragments, leaf: Condition) -> MatchedRows:
+def check_search(index_type: IndexType, built: BuiltSegment, fragments: Fragments, condition: Condition) -> MatchedRows:
     """Check that a search finds every match, and no other live row if it claims to be exact."""
-    found = search_segment(kind, it, leaf)
-    assert found is not None, leaf
-    expected = kind.answers(leaf, it.segment.metadata)
+    result = search_segment(index_type, built, condition)
+    assert result is not None, condition
+    expected = index_type.answers(condition, built.segment.metadata)
     assert expected is not None
-    assert found.certainty is Certainty.EXACT or expected is Certainty.AT_MOST
-    truth = matching_rows(leaf, it.column.type, fragments, it.deleted)
-    gone = {id << 32 | place for id, places in it.deleted.items() for place in places}
-    rows = set(found.rows) - gone
-    assert truth <= rows, (leaf, sorted(truth - rows))
-    if found.certainty is Certainty.EXACT:
-        assert truth == rows, (leaf, sorted(rows - truth))
-    live = {id << 32 | place for id, array in fragments.items() for place in range(len(array))}
+    assert result.certainty is Certainty.EXACT or expected is Certainty.AT_MOST
+    matches = matching_rows(condition, built.column.type, fragments, built.deleted)
+    deleted_rows = {id << 32 | offset for id, offsets in built.deleted.items() for offset in offsets}
+    rows = set(result.rows) - deleted_rows
+    assert matches <= rows, (condition, sorted(matches - rows))
+    if result.certainty is Certainty.EXACT:
+        assert matches == rows, (condition, sorted(rows - matches))
+    live = {id << 32 | offset for id, array in fragments.items() for offset in range(len(array))}
     assert rows <= live
-    return found
+    return result
 
 
 def replace_file(
-    it: BuiltSegment, name: str, table: pa.Table, metadata: Mapping[str, str] | None = None, buffer: bytes | None = None
+    built: BuiltSegment,
+    name: str,
+    table: pa.Table,
+    metadata: Mapping[str, str] | None = None,
+    buffer: bytes | None = None,
 ) -> None:
     """Replace one file of the segment, as another writer or damage could."""
-    path = f"{it.path}/{name}"
-    it.location.store.delete(path)
-    writer = it.location.codec.create(path, table.schema.remove_metadata(), StorageVersion(2, 2))
+    path = f"{built.path}/{name}"
+    built.location.store.delete(path)
+    writer = built.location.codec.create(path, table.schema.remove_metadata(), StorageVersion(2, 2))
     for batch in table.to_batches():
         writer.write(batch)
     if buffer is not None:

@@ -52,8 +52,8 @@ class DictionaryRemap:
     new_rows: Mapping[int, int] = field(default_factory=dict)
 
     def remap(self, rows: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
-        there = np.array([int(row) in self.new_rows for row in rows], np.bool_)
-        return np.array([self.new_rows.get(int(row), 0) for row in rows], np.uint64), there
+        is_kept = np.array([int(row) in self.new_rows for row in rows], np.bool_)
+        return np.array([self.new_rows.get(int(row), 0) for row in rows], np.uint64), is_kept
 
     def remap_set(self, rows: RowSet) -> RowSet:
         return RowSet.of(np.array([self.new_rows[row] for row in rows if row in self.new_rows], np.uint64))
@@ -67,7 +67,7 @@ def row_batches(values: pa.Array, rows: Sequence[int] | None = None, *, batch: i
 
 def write_segment(
     directory: Path | None,
-    kind: IndexType,
+    index_type: IndexType,
     column: pa.Field,
     rows: Iterable[pa.RecordBatch] = (),
     parts: Sequence[MergeInput] = (),
@@ -82,19 +82,19 @@ def write_segment(
     else:
         location = locate(directory, durable=False)
     files = NewSegment(location, uuid.uuid4())
-    details = kind.write(files, column, rows, parts, kind.parse_options(options or {}))
+    details = index_type.write(files, column, rows, parts, index_type.parse_options(options or {}))
     sizes = (table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in files.files)
     message = table_pb2.IndexMetadata(name="test", fields=[0], files=sizes)
     message.uuid.uuid = files.segment_uuid.bytes
-    message.index_details.type_url = kind.type_url
+    message.index_details.type_url = index_type.type_url
     message.index_details.value = details
-    message.index_version = kind.written_version(stable_row_ids=stable_row_ids)
+    message.index_version = index_type.written_version(stable_row_ids=stable_row_ids)
     metadata = IndexMetadata(message)
     return Segment(metadata, OpenSegment(location, metadata), lambda high: ROWS_PER_FRAGMENT)
 
 
 def check_search(
-    kind: IndexType,
+    index_type: IndexType,
     segment: Segment,
     values: pa.Array,
     leaf: Leaf,
@@ -104,17 +104,17 @@ def check_search(
 ) -> bool:
     """Check that a search finds the rows that the evaluator finds; return whether the index supports the condition."""
     expected = set(matching_rows(values, leaf, rows))
-    found = (searcher or kind.open(segment, pa.field(VALUE, values.type))).search(leaf)
-    expecting = kind.answers(leaf, segment.metadata)
-    if found is None:
+    result = (searcher or index_type.open(segment, pa.field(VALUE, values.type))).search(leaf)
+    certainty = index_type.answers(leaf, segment.metadata)
+    if result is None:
         return False
-    assert expecting is not None, f"{leaf} is answered, although `answers` declares it unsupported"
-    got = set(found.rows)
-    if found.certainty is Certainty.EXACT:
-        assert expecting is Certainty.EXACT
-        assert got == expected, leaf
+    assert certainty is not None, f"{leaf} is answered, although `answers` declares it unsupported"
+    found_rows = set(result.rows)
+    if result.certainty is Certainty.EXACT:
+        assert certainty is Certainty.EXACT
+        assert found_rows == expected, leaf
     else:
-        assert got >= expected, leaf
+        assert found_rows >= expected, leaf
     return True
 
 

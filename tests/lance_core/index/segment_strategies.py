@@ -58,10 +58,10 @@ def array_of(values: Sequence[object], arrow: pa.DataType) -> pa.Array:
 def columns(arrow: pa.DataType) -> st.SearchStrategy[Fragments]:
     """Draw a few fragments, most of which repeat values; some consist of NULLs alone."""
     values = st.lists(st.sampled_from([None, *POOLS[arrow]]), min_size=1, max_size=12)
-    alone = st.lists(st.sampled_from([None, POOLS[arrow][-1]]), min_size=1, max_size=2).map(lambda some: some * 3)
+    mostly_null = st.lists(st.sampled_from([None, POOLS[arrow][-1]]), min_size=1, max_size=2).map(lambda some: some * 3)
     return st.dictionaries(
         st.sampled_from([0, 3, 7, 70_000]),
-        st.one_of(values, alone).map(lambda some: array_of(some, arrow)),
+        st.one_of(values, mostly_null).map(lambda some: array_of(some, arrow)),
         min_size=1,
         max_size=3,
     )

@@ -52,22 +52,22 @@ def test_every_pattern_is_matched_with_the_values(arrow: pa.DataType, pattern: s
 def test_a_merge_drops_rows_that_are_gone(values: pa.Array, draw: st.DataObject) -> None:
     column = pa.field(VALUE, pa.float32())
     half = len(values) // 2
-    far = range(5 << 32, (5 << 32) + len(values) - half)
-    old = write_segment(None, BITMAP, column, row_batches(values.slice(0, half)))
-    other = write_segment(None, BITMAP, column, row_batches(values.slice(half), far))
+    second_rows = range(5 << 32, (5 << 32) + len(values) - half)
+    first = write_segment(None, BITMAP, column, row_batches(values.slice(0, half)))
+    second = write_segment(None, BITMAP, column, row_batches(values.slice(half), second_rows))
     kept = draw.draw(st.sets(st.sampled_from(range(half)))) if half else set()
     parts = [
-        MergeInput(old, DictionaryRemap({row: row + (1 << 32) for row in kept})),
-        MergeInput(other, IdentityRemap()),
+        MergeInput(first, DictionaryRemap({row: row + (1 << 32) for row in kept})),
+        MergeInput(second, IdentityRemap()),
     ]
     merged = write_segment(None, BITMAP, column, row_batches(pa.array([7], pa.float32()), [9]), parts)
     left = [values[row].as_py() for row in sorted(kept)]
-    now = pa.array(left + values.slice(half).to_pylist() + [7], pa.float32())
-    numbers = [row + (1 << 32) for row in sorted(kept)] + [*far, 9]
+    merged_values = pa.array(left + values.slice(half).to_pylist() + [7], pa.float32())
+    merged_rows = [row + (1 << 32) for row in sorted(kept)] + [*second_rows, 9]
     for leaf in ordered_columns.leaves(pa.float32(), draw):
-        assert check_search(BITMAP, merged, now, leaf, numbers)
+        assert check_search(BITMAP, merged, merged_values, leaf, merged_rows)
     examined = BITMAP.examine(merged, column)
-    assert set(examined.rows) == set(numbers)
+    assert set(examined.rows) == set(merged_rows)
     assert not examined.problems
 
 

@@ -39,21 +39,23 @@ def test_a_search_finds_the_rows_of_a_scan(arrow: pa.DataType) -> None:
 def test_a_merge_drops_rows_that_are_gone(values: pa.Array, draw: st.DataObject) -> None:
     column = pa.field(VALUE, pa.int32())
     half = len(values) // 2
-    old = write_segment(None, BTREE, column, row_batches(values.slice(0, half)), options={"zone_size": 3})
-    other = write_segment(None, BTREE, column, row_batches(values.slice(half), range(1000, 1000 + len(values) - half)))
+    first = write_segment(None, BTREE, column, row_batches(values.slice(0, half)), options={"zone_size": 3})
+    second = write_segment(None, BTREE, column, row_batches(values.slice(half), range(1000, 1000 + len(values) - half)))
     kept = draw.draw(st.sets(st.sampled_from(range(half)))) if half else set()
-    moved = DictionaryRemap({row: row + 500 for row in kept})
+    remap = DictionaryRemap({row: row + 500 for row in kept})
     merged = write_segment(
         None,
         BTREE,
         column,
         row_batches(pa.array([7], pa.int32()), [9]),
-        [MergeInput(old, moved), MergeInput(other, IdentityRemap())],
+        [MergeInput(first, remap), MergeInput(second, IdentityRemap())],
     )
-    now = pa.array([values[row].as_py() for row in sorted(kept)] + values.slice(half).to_pylist() + [7], pa.int32())
-    numbers = [row + 500 for row in sorted(kept)] + [*range(1000, 1000 + len(values) - half), 9]
+    merged_values = pa.array(
+        [values[row].as_py() for row in sorted(kept)] + values.slice(half).to_pylist() + [7], pa.int32()
+    )
+    merged_rows = [row + 500 for row in sorted(kept)] + [*range(1000, 1000 + len(values) - half), 9]
     for leaf in ordered_columns.leaves(pa.int32(), draw):
-        assert check_search(BTREE, merged, now, leaf, numbers)
+        assert check_search(BTREE, merged, merged_values, leaf, merged_rows)
     examined = BTREE.examine(merged, column)
-    assert set(examined.rows) == set(numbers)
+    assert set(examined.rows) == set(merged_rows)
     assert not examined.problems

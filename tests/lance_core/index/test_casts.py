@@ -20,7 +20,7 @@ _COLUMNS = {
         pa.list_(pa.timestamp("us"))
     ),
 }
-_ANSWERED = [
+_INDEXED_CONDITIONS = [
     "array_has(f, 0.1)",
     "array_has(f, CAST(0.1 AS FLOAT))",
     "array_has(f, 1.5)",
@@ -32,7 +32,7 @@ _ANSWERED = [
     "array_has(b, 5.0)",
     "array_has(t, TIMESTAMP '1970-01-01T00:00:01')",
 ]
-_SCANNED = [
+_SCANNED_CONDITIONS = [
     "array_has(i, 9007199254740992.0)",
     "array_has(s, 5)",
     "array_has(arrow_cast(i, 'List(Boolean)'), true)",
@@ -51,12 +51,12 @@ def lists(tmp_path_factory: pytest.TempPathFactory) -> Table:
     return Table.open(table.uri)
 
 
-@pytest.mark.parametrize("condition", [*_ANSWERED, *_SCANNED])
+@pytest.mark.parametrize("condition", [*_INDEXED_CONDITIONS, *_SCANNED_CONDITIONS])
 def test_an_index_on_lists_finds_the_rows_of_a_scan(lists: Table, condition: str) -> None:
     expected = lists.to_table(["id"], filter=condition, use_indices=False)
     assert lists.to_table(["id"], filter=condition).equals(expected)
-    used = "(LABEL_LIST) answers" in str(lists.explain(filter=condition))
-    assert used is (condition in _ANSWERED)
+    is_index_used = "(LABEL_LIST) answers" in str(lists.explain(filter=condition))
+    assert is_index_used is (condition in _INDEXED_CONDITIONS)
 
 
 def test_text_cast_to_a_number_may_be_nan(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ KEYS = st.lists(st.integers(-3, 300), min_size=1, max_size=4, unique=True)
 Change = Callable[[Table], Table]
 
 
-def _upsert(keys: list[int], matched: str, on: list[str]) -> Change:
+def upsert_change(keys: list[int], matched: str, on: list[str]) -> Change:
     source = rows(-3, 304).filter(pa.compute.is_in(rows(-3, 304)["id"], pa.array(keys)))
     return lambda table: table.upsert(source, on=on, matched=matched).table
 
 
-def _listed(table: Table) -> list[str]:
+def sorted_rows(table: Table) -> list[str]:
     return sorted(map(str, table.to_table().to_pylist()))
 
 
@@ -28,7 +28,7 @@ CHANGES: st.SearchStrategy[Change] = st.one_of(
     predicates().map(lambda predicate: lambda table: table.delete(predicate).table),
     predicates().map(lambda predicate: lambda table: table.update({"n": "7"}, where=predicate).table),
     st.builds(
-        _upsert,
+        upsert_change,
         KEYS,
         st.sampled_from(["update", "delete", "ignore"]),
         st.sampled_from([["id"], ["id", "word"]]),
@@ -38,19 +38,19 @@ CHANGES: st.SearchStrategy[Change] = st.one_of(
 )
 
 
-@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
-def test_changes_with_and_without_indices_agree(stable: bool) -> None:
+@pytest.mark.parametrize("stable_row_ids", [False, True], ids=["addresses", "stable row ids"])
+def test_changes_with_and_without_indices_agree(stable_row_ids: bool) -> None:
     @settings(max_examples=15, deadline=None)
     @given(st.lists(CHANGES, min_size=1, max_size=4))
     def run(changes: list[Change]) -> None:
-        with tempfile.TemporaryDirectory() as place:
-            begun = [Table.create(f"{place}/{name}", rows(0, 120), stable_row_ids=stable) for name in "ab"]
-            indexed, plain = (table.append(rows(120, 120)).table for table in begun)
+        with tempfile.TemporaryDirectory() as directory:
+            tables = [Table.create(f"{directory}/{name}", rows(0, 120), stable_row_ids=stable_row_ids) for name in "ab"]
+            indexed, plain = (table.append(rows(120, 120)).table for table in tables)
             for column, kind in {"id": "BTREE", "word": "BITMAP", "n": "ZONEMAP"}.items():
                 indexed = indexed.create_index(column, kind).table
             for change in changes:
                 indexed, plain = change(indexed), change(plain)
             # Columns with an index are rewritten in place less often, so the order of rows may differ.
-            assert _listed(indexed) == _listed(plain)
+            assert sorted_rows(indexed) == sorted_rows(plain)
 
     run()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as draws
+from hypothesis.extra import numpy as numpy_strategies
 
 from lance_core.index.external_sort import Sorter, choose_splitters, merge_runs
 from lance_core.index.index_type import ROW, VALUE
@@ -22,14 +22,14 @@ from tests.lance_core.index.segment_search import row_batches
 _FEW = settings(max_examples=8, deadline=None)
 
 
-def ranked(order: Ordering, batches: list[pa.RecordBatch]) -> list[tuple[object, int]]:
+def sort_keys(order: Ordering, batches: list[pa.RecordBatch]) -> list[tuple[object, int]]:
     """Return the sort key and the address of each row in the order of the batches; NULL has the key None."""
-    found: list[tuple[object, int]] = []
+    keys_and_rows: list[tuple[object, int]] = []
     for batch in batches:
         for value, row in zip(batch.column(VALUE), batch.column(ROW).to_pylist(), strict=True):
             key = order.keys(pa.array([value], value.type))[0] if value.is_valid else None
-            found.append((key, row))
-    return found
+            keys_and_rows.append((key, row))
+    return keys_and_rows
 
 
 @pytest.mark.parametrize("arrow", ordered_columns.TYPES, ids=ordered_columns.type_name)
@@ -44,7 +44,7 @@ def test_the_order_does_not_depend_on_the_memory_budget(arrow: pa.DataType) -> N
             sorter = Sorter(order, bytes_held)
             for batch in row_batches(values, batch=5):
                 sorter.add(batch)
-            by_budget.append(ranked(order, list(sorter.sorted_batches())))
+            by_budget.append(sort_keys(order, list(sorter.sorted_batches())))
         large, small = by_budget
         keys = [key for key, _ in large]
         assert keys == [key for key, _ in small]
@@ -66,7 +66,7 @@ def test_floats_are_ordered_by_their_bits() -> None:
 
 
 @given(
-    draws.arrays(
+    numpy_strategies.arrays(
         st.sampled_from([np.int8, np.int64, np.uint64, np.int32]),
         st.integers(0, 200),
         fill=st.nothing(),
@@ -135,9 +135,9 @@ def test_splitters_ascend_and_are_values(arrow: pa.DataType) -> None:
     @_FEW
     @given(ordered_columns.arrays(arrow), st.integers(1, 6))
     def run(values: pa.Array, parts: int) -> None:
-        cuts = choose_splitters(order, values, parts)
-        assert len(cuts) < parts
-        keys = order.keys(cuts)
+        splitters = choose_splitters(order, values, parts)
+        assert len(splitters) < parts
+        keys = order.keys(splitters)
         assert all(a < b for a, b in itertools.pairwise(keys))
         assert set(keys) <= set(order.keys(values.drop_null()))
 
@@ -146,16 +146,16 @@ def test_splitters_ascend_and_are_values(arrow: pa.DataType) -> None:
 
 def test_ranges_have_similar_sizes() -> None:
     values = np.random.default_rng(5).permutation(10_000)
-    cuts = choose_splitters(ordering(pa.int64()), pa.array(values[:1000]), 4)
-    sizes = np.bincount(np.searchsorted(cuts.to_numpy(), values, side="right"))
+    splitters = choose_splitters(ordering(pa.int64()), pa.array(values[:1000]), 4)
+    sizes = np.bincount(np.searchsorted(splitters.to_numpy(), values, side="right"))
     assert sizes.min() > 2000
 
 
 def test_sorted_runs_are_merged() -> None:
     order = ordering(pa.string())
     runs = [row_batches(pa.array(sorted(f"{n * step}" for n in range(100))), batch=7) for step in (1, 3, 1)]
-    found = [
+    keys_and_rows = [
         value for batch in merge_runs(order, [iter(run) for run in runs]) for value in batch.column(VALUE).to_pylist()
     ]
-    assert found == sorted(found)
-    assert len(found) == 300
+    assert keys_and_rows == sorted(keys_and_rows)
+    assert len(keys_and_rows) == 300

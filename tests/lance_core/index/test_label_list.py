@@ -20,14 +20,14 @@ from tests.lance_core.index.segment_search import (
 )
 
 _FEW = settings(max_examples=8, deadline=None)
-_WHOLE = IsNull((VALUE,))
+_IS_NULL = IsNull((VALUE,))
 
 
-def calls(arrow: pa.DataType, draw: st.DataObject) -> list[Condition]:
+def draw_conditions(arrow: pa.DataType, draw: st.DataObject) -> list[Condition]:
     element = st.sampled_from(ordered_columns.VALUES[arrow])
     some = st.lists(st.none() | element, max_size=4)
     return [
-        _WHOLE,
+        _IS_NULL,
         Call("array_has", (VALUE,), (pa.scalar(draw.draw(element), arrow),)),
         Call("array_has", (VALUE,), (pa.scalar(None, arrow),)),
         *(Call(name, (VALUE,), (pa.scalar(draw.draw(some), pa.list_(arrow)),)) for name in ("array_has_any",) * 2),
@@ -35,7 +35,7 @@ def calls(arrow: pa.DataType, draw: st.DataObject) -> list[Condition]:
     ]
 
 
-def lists(arrow: pa.DataType) -> st.SearchStrategy[pa.Array]:
+def list_arrays(arrow: pa.DataType) -> st.SearchStrategy[pa.Array]:
     element = st.none() | st.sampled_from(ordered_columns.VALUES[arrow])
     return st.lists(st.none() | st.lists(element, max_size=4), max_size=30).map(
         lambda some: pa.array(some, pa.list_(arrow))
@@ -47,17 +47,17 @@ def lists(arrow: pa.DataType) -> st.SearchStrategy[pa.Array]:
 )
 def test_a_search_finds_the_rows_of_a_scan(arrow: pa.DataType) -> None:
     @_FEW
-    @given(lists(arrow), st.booleans(), st.data())
+    @given(list_arrays(arrow), st.booleans(), st.data())
     def run(values: pa.Array, large: bool, draw: st.DataObject) -> None:
         if large:
             values = values.cast(pa.large_list(arrow))
         segment = write_segment(None, LABEL_LIST, pa.field(VALUE, values.type), row_batches(values, batch=16))
-        everything, nulls = set(range(len(values))), set(matching_rows(values, _WHOLE))
+        all_rows, nulls = set(range(len(values))), set(matching_rows(values, _IS_NULL))
         searcher = LABEL_LIST.open(segment, pa.field(VALUE, values.type))
-        for leaf in calls(arrow, draw):
-            if check_search(LABEL_LIST, segment, values, leaf, searcher=searcher) and leaf is not _WHOLE:
+        for leaf in draw_conditions(arrow, draw):
+            if check_search(LABEL_LIST, segment, values, leaf, searcher=searcher) and leaf is not _IS_NULL:
                 # The negation matches every row except the matches and the NULLs: the planner relies on it.
-                assert set(matching_rows(values, Not(leaf))) == everything - nulls - set(matching_rows(values, leaf)), (
+                assert set(matching_rows(values, Not(leaf))) == all_rows - nulls - set(matching_rows(values, leaf)), (
                     leaf
                 )
 
@@ -65,7 +65,7 @@ def test_a_search_finds_the_rows_of_a_scan(arrow: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "answered"),
+    ("sql", "is_supported"),
     [
         ("array_has(v, 1)", True),
         ("array_contains(v, 1)", True),
@@ -80,14 +80,14 @@ def test_a_search_finds_the_rows_of_a_scan(arrow: pa.DataType) -> None:
         ("array_has(v, NULL)", False),
     ],
 )
-def test_a_literal_may_be_wider_than_the_elements(sql: str, answered: bool) -> None:
+def test_a_literal_may_be_wider_than_the_elements(sql: str, is_supported: bool) -> None:
     values = pa.array([[1, 2], [1], [], None, [None], [2]], pa.list_(pa.int16()))
     schema = pa.schema([pa.field("v", values.type)])
     leaf = Predicate.parse(sql, schema).tree
     assert isinstance(leaf, Call)
     segment = write_segment(None, LABEL_LIST, pa.field(VALUE, values.type), row_batches(values))
     found = LABEL_LIST.open(segment, pa.field(VALUE, values.type)).search(leaf)
-    assert (found is not None) is answered
+    assert (found is not None) is is_supported
     mask = Predicate.parse(sql, schema).mask(pa.RecordBatch.from_arrays([values], schema=schema)).to_pylist()
     assert found is None or set(found.rows) == {row for row, matches in enumerate(mask) if matches}
 
@@ -95,15 +95,17 @@ def test_a_literal_may_be_wider_than_the_elements(sql: str, answered: bool) -> N
 def test_a_merge_keeps_rows_without_a_label() -> None:
     values = pa.array([["a", "b"], None, [], [None], ["b"], None], pa.list_(pa.string()))
     column = pa.field(VALUE, values.type)
-    old = write_segment(None, LABEL_LIST, column, row_batches(values.slice(0, 3)))
-    other = write_segment(None, LABEL_LIST, column, row_batches(values.slice(3), range(3, 6)))
-    parts = [MergeInput(old, DictionaryRemap({0: 10, 1: 11, 2: 12})), MergeInput(other, IdentityRemap())]
+    first = write_segment(None, LABEL_LIST, column, row_batches(values.slice(0, 3)))
+    second = write_segment(None, LABEL_LIST, column, row_batches(values.slice(3), range(3, 6)))
+    parts = [MergeInput(first, DictionaryRemap({0: 10, 1: 11, 2: 12})), MergeInput(second, IdentityRemap())]
     merged = write_segment(None, LABEL_LIST, column, row_batches(pa.array([None, ["a"]], values.type), [7, 8]), parts)
-    now = pa.array([*values.to_pylist(), None, ["a"]], values.type)
-    numbers = [10, 11, 12, 3, 4, 5, 7, 8]
+    merged_values = pa.array([*values.to_pylist(), None, ["a"]], values.type)
+    merged_rows = [10, 11, 12, 3, 4, 5, 7, 8]
     for name in ("array_has_any", "array_has_all"):
-        assert check_search(LABEL_LIST, merged, now, Call(name, (VALUE,), (pa.scalar(["a", "b"]),)), numbers)
-    assert check_search(LABEL_LIST, merged, now, _WHOLE, numbers)
+        assert check_search(
+            LABEL_LIST, merged, merged_values, Call(name, (VALUE,), (pa.scalar(["a", "b"]),)), merged_rows
+        )
+    assert check_search(LABEL_LIST, merged, merged_values, _IS_NULL, merged_rows)
     examined = LABEL_LIST.examine(merged, column)
     assert set(examined.rows) == {10, 11, 3, 4, 5, 7, 8}
     assert not examined.lists_every_row
@@ -112,9 +114,11 @@ def test_a_merge_keeps_rows_without_a_label() -> None:
 
 def test_elements_of_a_null_list_are_ignored() -> None:
     """Arrow allows elements below a NULL list, for instance if the list is a child of a NULL struct."""
-    lists = pa.array([["a"], ["b", "c"], ["d"], ["e"]], pa.list_(pa.string()))
-    values = pa.ListArray.from_arrays(lists.offsets, lists.values, mask=pa.array([False, True, False, False]))
+    list_arrays = pa.array([["a"], ["b", "c"], ["d"], ["e"]], pa.list_(pa.string()))
+    values = pa.ListArray.from_arrays(
+        list_arrays.offsets, list_arrays.values, mask=pa.array([False, True, False, False])
+    )
     segment = write_segment(None, LABEL_LIST, pa.field(VALUE, values.type), row_batches(values))
     for element in "abcde":
         assert check_search(LABEL_LIST, segment, values, Call("array_has", (VALUE,), (pa.scalar(element),)))
-    assert check_search(LABEL_LIST, segment, values, _WHOLE)
+    assert check_search(LABEL_LIST, segment, values, _IS_NULL)

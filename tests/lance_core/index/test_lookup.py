@@ -22,11 +22,11 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def check(table: Table, predicate: str, columns: Sequence[str] | None, limit: int | None, offset: int | None) -> None:
-    asked = {"limit": limit, "offset": offset, "with_row_id": True, "with_row_address": True}
-    scanned = table.to_table(columns, predicate, use_indices=False, **asked)  # type: ignore[arg-type]
+    options = {"limit": limit, "offset": offset, "with_row_id": True, "with_row_address": True}
+    scanned = table.to_table(columns, predicate, use_indices=False, **options)  # type: ignore[arg-type]
     with warnings.catch_warnings():
         warnings.simplefilter("error", IndexIgnored)
-        found = table.to_table(columns, predicate, **asked)  # type: ignore[arg-type]
+        found = table.to_table(columns, predicate, **options)  # type: ignore[arg-type]
         count = table.count_rows(predicate)
     assert found.schema == scanned.schema
     assert found["_rowaddr"].equals(scanned["_rowaddr"]), table.explain(predicate)
@@ -40,14 +40,19 @@ def check(table: Table, predicate: str, columns: Sequence[str] | None, limit: in
     columns=st.sampled_from([None, [], ["plain"], ["id", "s.x"], ["word", "_rowid"]]),
     limit=st.sampled_from([None, None, None, 0, 1, 7]),
     offset=st.sampled_from([None, None, 3]),
-    few=st.sampled_from([-1, lookup.CANDIDATES_READ_MAX]),
+    candidates_max=st.sampled_from([-1, lookup.CANDIDATES_READ_MAX]),
 )
 def test_a_filter_finds_the_rows_of_a_scan(
-    table: Table, predicate: str, columns: Sequence[str] | None, limit: int | None, offset: int | None, few: int
+    table: Table,
+    predicate: str,
+    columns: Sequence[str] | None,
+    limit: int | None,
+    offset: int | None,
+    candidates_max: int,
 ) -> None:
     """The result does not depend on the threshold below which candidate rows are read instead of more indices."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(lookup, "CANDIDATES_READ_MAX", few)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lookup, "CANDIDATES_READ_MAX", candidates_max)
         check(table, predicate, columns, limit, offset)
 
 
@@ -63,7 +68,7 @@ def plain(tmp_path: Path) -> Table:
     return table
 
 
-def same(table: Table, predicate: str) -> pa.Table:
+def check_same_as_scan(table: Table, predicate: str) -> pa.Table:
     """Return the rows that match, after a comparison with a scan."""
     found = table.to_table(filter=predicate)
     assert found.equals(table.to_table(filter=predicate, use_indices=False))
@@ -71,34 +76,36 @@ def same(table: Table, predicate: str) -> pa.Table:
     return found
 
 
-def damaged(table: Table, name: str, damage: Callable[[Path], None]) -> None:
+def damage_index(table: Table, name: str, damage: Callable[[Path], None]) -> None:
     for index in table.indices:
         if index.name == name:
             damage(Path(table.uri.removeprefix("file://")) / "_indices" / str(index.uuid))
 
 
-def _cut(directory: Path) -> None:
+def _truncate_files(directory: Path) -> None:
     for file in directory.iterdir():
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
-def _garbled(directory: Path) -> None:
+def _overwrite_files(directory: Path) -> None:
     for file in directory.iterdir():
         file.write_bytes(bytes(range(256)) * (file.stat().st_size // 256 + 1))
 
 
-@pytest.mark.parametrize("damage", [shutil.rmtree, _cut, _garbled], ids=["missing", "cut short", "garbled"])
+@pytest.mark.parametrize(
+    "damage", [shutil.rmtree, _truncate_files, _overwrite_files], ids=["missing", "cut short", "garbled"]
+)
 @pytest.mark.parametrize(
     ("name", "predicate"), [("id_idx", "id IN (5, 250)"), ("word_idx", "word != 'w3'"), ("n_idx", "n BETWEEN 3 AND 5")]
 )
 def test_an_unreadable_index_warns_once_and_falls_back_to_a_scan(
     plain: Table, name: str, predicate: str, damage: Callable[[Path], None]
 ) -> None:
-    damaged(plain, name, damage)
-    with pytest.warns(IndexIgnored) as told:
-        found = same(plain, predicate)
+    damage_index(plain, name, damage)
+    with pytest.warns(IndexIgnored) as warnings_raised:
+        found = check_same_as_scan(plain, predicate)
     assert found.num_rows
-    (warning,) = [each for each in told if issubclass(each.category, IndexIgnored)]
+    (warning,) = [each for each in warnings_raised if issubclass(each.category, IndexIgnored)]
     text = str(warning.message)
     assert plain.uri in text
     for part in (repr(name), "create_index", "replace=True", "drop_index", "fsck()"):
@@ -106,29 +113,33 @@ def test_an_unreadable_index_warns_once_and_falls_back_to_a_scan(
     assert {str(index.uuid) for index in plain.indices if index.name == name} == set(re.findall(r"[0-9a-f-]{36}", text))
     with warnings.catch_warnings():
         warnings.simplefilter("error", IndexIgnored)
-        same(plain, predicate)
-        assert same(plain.refresh(), f"{predicate} AND id < 300").num_rows
+        check_same_as_scan(plain, predicate)
+        assert check_same_as_scan(plain.refresh(), f"{predicate} AND id < 300").num_rows
 
 
 def test_deleted_rows_of_an_index_are_excluded(plain: Table) -> None:
     table = plain.delete("id IN (5, 6, 250)").table
-    assert same(table, "id IN (4, 5, 6, 250, 251)")["id"].to_pylist() == [4, 251]
-    assert same(table, "id != 7").num_rows == 396
+    assert check_same_as_scan(table, "id IN (4, 5, 6, 250, 251)")["id"].to_pylist() == [4, 251]
+    assert check_same_as_scan(table, "id != 7").num_rows == 396
 
 
 def test_a_covered_fragment_that_was_removed_is_ignored(plain: Table) -> None:
     table = plain.delete("id >= 100 AND id < 200").table
     assert [fragment.id for fragment in table.fragments] == [0, 2, 3]
-    assert same(table, "id IN (99, 100, 150, 200)")["id"].to_pylist() == [99, 200]
-    assert same(table, "word = 'w1'").num_rows == sum(n % 7 == 1 for n in range(400) if not 100 <= n < 200)
+    assert check_same_as_scan(table, "id IN (99, 100, 150, 200)")["id"].to_pylist() == [99, 200]
+    assert check_same_as_scan(table, "word = 'w1'").num_rows == sum(
+        n % 7 == 1 for n in range(400) if not 100 <= n < 200
+    )
 
 
 def test_a_column_rewritten_in_place_loses_coverage(plain: Table) -> None:
     changed = pa.table({"id": range(100, 200), "word": ["new"] * 100})
     table = plain.upsert(changed, on=["id"]).table
     assert [fragment.id for fragment in table.fragments] == [0, 1, 2, 3]
-    assert same(table, "word = 'new'").num_rows == 100
-    assert same(table, "word = 'w1'").num_rows == sum(n % 7 == 1 for n in range(400) if not 100 <= n < 200)
+    assert check_same_as_scan(table, "word = 'new'").num_rows == 100
+    assert check_same_as_scan(table, "word = 'w1'").num_rows == sum(
+        n % 7 == 1 for n in range(400) if not 100 <= n < 200
+    )
     assert "word_idx (BITMAP) answers word = 'w1': exact, in 3 of 4 fragments" in table.explain("word = 'w1'")
     assert "id_idx (BTREE) answers id = 5: exact, in 4 of 4 fragments" in table.explain("id = 5")
 
@@ -146,11 +157,11 @@ def test_an_exact_result_is_counted_without_reading_rows(plain: Table) -> None:
 def test_a_branch_and_a_clone_use_the_indices_of_the_table(plain: Table, tmp_path: Path) -> None:
     plain.branches.create("b")
     at_branch = Table.open(plain.uri, branch="b").append(pa.table({"id": [5], "word": ["w5"], "n": [9]})).table
-    assert same(at_branch, "id = 5").num_rows == 2
+    assert check_same_as_scan(at_branch, "id = 5").num_rows == 2
     assert "id_idx (BTREE) answers id = 5: exact, in 4 of 5 fragments" in at_branch.explain("id = 5")
     plain.clone(str(tmp_path / "clone"), shallow=True)
     opened = Table.open(str(tmp_path / "clone"), bases=[plain.uri])
-    assert same(opened.delete("id = 6").table, "id IN (5, 6)")["id"].to_pylist() == [5]
+    assert check_same_as_scan(opened.delete("id = 6").table, "id IN (5, 6)")["id"].to_pylist() == [5]
     assert "exact, in 4 of 4 fragments" in opened.explain("id = 5")
 
 
@@ -191,7 +202,7 @@ def test_dml_reads_only_fragments_that_an_index_selects(plain: Table, tmp_path: 
     for path in paths[1:]:
         (tmp_path / Path(path).name).rename(data / Path(path).name)
     assert table.count_rows() == 397
-    assert same(table, "word = 'up' OR n = -1").num_rows == 10
+    assert check_same_as_scan(table, "word = 'up' OR n = -1").num_rows == 10
 
 
 @pytest.mark.parametrize(
@@ -211,4 +222,4 @@ def test_combined_conditions_find_the_rows_of_a_scan(
     plain: Table, predicate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookup, "CANDIDATES_READ_MAX", -1)
-    same(plain.append(pa.table({"id": [4, 77], "word": ["w1", "w6"], "n": [0, 1]})).table, predicate)
+    check_same_as_scan(plain.append(pa.table({"id": [4, 77], "word": ["w1", "w6"], "n": [0, 1]})).table, predicate)

@@ -34,19 +34,19 @@ def test_a_small_value_counts_with_its_overhead() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "values", "leaf", "options"),
+    ("index_type", "values", "condition", "options"),
     [
         (BLOOMFILTER, pa.array(range(9)), Comparison(("v",), Op.EQ, pa.scalar(3)), {"number_of_items": 9}),
         (NGRAM, pa.array(["abcd", "bcde"]), Call("contains", ("v",), (pa.scalar("bcd"),)), {}),
     ],
 )
 def test_segments_share_the_cache_capacity(
-    kind: IndexType, values: pa.Array, leaf: Leaf, options: Mapping[str, Any], small_cache: PageCache
+    index_type: IndexType, values: pa.Array, condition: Leaf, options: Mapping[str, Any], small_cache: PageCache
 ) -> None:
-    it = build_segment(kind, values.type, {0: values}, **options)
-    searchers = [kind.open(it.segment, it.column) for _ in range(5)]
+    built = build_segment(index_type, values.type, {0: values}, **options)
+    searchers = [index_type.open(built.segment, built.column) for _ in range(5)]
     for searcher in searchers:
-        first, again = searcher.search(leaf), searcher.search(leaf)
+        first, again = searcher.search(condition), searcher.search(condition)
         assert first is not None
         assert first == again
         assert 0 < small_cache.weight <= 3000

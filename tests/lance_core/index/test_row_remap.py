@@ -32,48 +32,58 @@ def address(number: int, offset: int) -> int:
     return (number << 32) | offset
 
 
-class History:
+class CompactionModel:
     """Model of a table that is compacted: its fragments, and the current address of each original row."""
 
     def __init__(self, sizes: list[int]) -> None:
         self.alive = dict(enumerate(sizes))
-        self.now = {address(id, at): address(id, at) for id, rows in self.alive.items() for at in range(rows)}
+        self.now = {
+            address(id, position): address(id, position) for id, rows in self.alive.items() for position in range(rows)
+        }
         self.begun = list(self.now)
         self.reuse = FragmentReuse.empty()
         self.version, self.last = 1, len(sizes) - 1
 
-    def compact(self, groups: list[tuple[list[int], set[int]]], most: int) -> None:
+    def compact(self, groups: list[tuple[list[int], set[int]]], rows_max: int) -> None:
         """Compact groups; each has its fragments and the addresses that do not survive."""
-        done: list[FragmentRewrite] = []
+        rewrites: list[FragmentRewrite] = []
         for old, dead in groups:
             rows = [
-                address(id, at) for id in sorted(old) for at in range(self.alive[id]) if address(id, at) not in dead
+                address(id, position)
+                for id in sorted(old)
+                for position in range(self.alive[id])
+                if address(id, position) not in dead
             ]
-            first: int = self.last + 1 + sum(len(each.new) for each in done)
-            sizes = [min(most, len(rows) - start) for start in range(0, len(rows), most)]
+            first: int = self.last + 1 + sum(len(each.new) for each in rewrites)
+            sizes = [min(rows_max, len(rows) - start) for start in range(0, len(rows), rows_max)]
             new = [fragment(first + number, size) for number, size in enumerate(sizes)]
-            places = [address(each.id, at) for each in new for at in range(each.physical_rows)]
-            went = dict(zip(rows, places, strict=True))
+            target_addresses = [address(each.id, position) for each in new for position in range(each.physical_rows)]
+            new_addresses = dict(zip(rows, target_addresses, strict=True))
             self.now = {
-                begun: went.get(at, at) for begun, at in self.now.items() if at in went or (at >> 32) not in old
+                origin: new_addresses.get(position, position)
+                for origin, position in self.now.items()
+                if position in new_addresses or (position >> 32) not in old
             }
             deleted = [
-                np.array([at for at in range(self.alive[id]) if address(id, at) in dead], dtype=np.uint32) for id in old
+                np.array(
+                    [position for position in range(self.alive[id]) if address(id, position) in dead], dtype=np.uint32
+                )
+                for id in old
             ]
             olds = [fragment(id, self.alive[id]) for id in old]
-            done.append(FragmentRewrite(tuple(olds), tuple(deleted), tuple(new)))
-        for group in done:
+            rewrites.append(FragmentRewrite(tuple(olds), tuple(deleted), tuple(new)))
+        for group in rewrites:
             for each in group.old:
                 del self.alive[each.id]
             self.alive |= {each.id: each.physical_rows for each in group.new}
             self.last += len(group.new)
-        self.reuse = self.reuse.with_compaction(Version(self.version), done)
+        self.reuse = self.reuse.with_compaction(Version(self.version), rewrites)
         self.version += 1
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> History:
-    history = History(draw(st.lists(st.integers(1, 9), min_size=2, max_size=6)))
+def compaction_models(draw: st.DrawFn) -> CompactionModel:
+    history = CompactionModel(draw(st.lists(st.integers(1, 9), min_size=2, max_size=6)))
     for _ in range(draw(st.integers(0, 3))):
         if not history.alive:
             break
@@ -87,25 +97,25 @@ def histories(draw: st.DrawFn) -> History:
 
 
 @settings(max_examples=200, deadline=None)
-@given(histories(), st.data())
-def test_rows_are_followed_through_compactions(history: History, data: st.DataObject) -> None:
+@given(compaction_models(), st.data())
+def test_rows_are_followed_through_compactions(history: CompactionModel, data: st.DataObject) -> None:
     alive = sorted(history.alive)
     covered = BitMap(data.draw(st.lists(st.sampled_from(alive)))) if alive else BitMap()
-    asked = np.array(data.draw(st.lists(st.sampled_from(history.begun))), dtype=np.uint64)
-    moves = FollowCompactions(CompactionLog(history.reuse, path="m"), covered)
-    now, still = moves.remap(asked)
-    known = {begun: at for begun, at in history.now.items() if (at >> 32) in covered}
-    assert still.tolist() == [each in known for each in asked.tolist()]
-    assert now[still].tolist() == [known[each] for each in asked[still].tolist()]
-    every = RowSet.of(np.array(sorted(history.now), dtype=np.uint64))
-    assert list(moves.remap_set(every)) == sorted(known.values())
+    rows = np.array(data.draw(st.lists(st.sampled_from(history.begun))), dtype=np.uint64)
+    remap = FollowCompactions(CompactionLog(history.reuse, path="m"), covered)
+    new_rows, is_kept = remap.remap(rows)
+    known = {origin: position for origin, position in history.now.items() if (position >> 32) in covered}
+    assert is_kept.tolist() == [each in known for each in rows.tolist()]
+    assert new_rows[is_kept].tolist() == [known[each] for each in rows[is_kept].tolist()]
+    all_rows = RowSet.of(np.array(sorted(history.now), dtype=np.uint64))
+    assert list(remap.remap_set(all_rows)) == sorted(known.values())
 
 
 def test_same_addresses_keep_rows_of_live_fragments() -> None:
     rows = np.array([address(0, 1), address(2, 5), address(3, 0)], dtype=np.uint64)
-    moves = SameAddresses(BitMap([0, 3]))
-    assert moves.remap(rows)[1].tolist() == [True, False, True]
-    assert list(moves.remap_set(RowSet.of(rows))) == [address(0, 1), address(3, 0)]
+    remap = SameAddresses(BitMap([0, 3]))
+    assert remap.remap(rows)[1].tolist() == [True, False, True]
+    assert list(remap.remap_set(RowSet.of(rows))) == [address(0, 1), address(3, 0)]
     assert not mask_within(rows, BitMap()).any()
 
 
@@ -114,8 +124,8 @@ def test_row_ids_are_resolved_or_kept() -> None:
     new = FragmentRowIds(FragmentId(4), RowIdSequence.of([11, 20]))
     located = ResolveRowIds(RowIdIndex([old, new], path="m"), BitMap([3]))
     ids = np.array([12, 10, 11, 99], dtype=np.uint64)
-    now, still = located.remap(ids)
-    assert (now[:2].tolist(), still.tolist()) == ([address(3, 2), address(3, 0)], [True, True, False, False])
+    new_rows, is_kept = located.remap(ids)
+    assert (new_rows[:2].tolist(), is_kept.tolist()) == ([address(3, 2), address(3, 0)], [True, True, False, False])
     assert list(located.remap_set(RowSet.of(ids))) == [address(3, 0), address(3, 2)]
     kept = KeepRowIds(located)
     assert kept.remap(ids)[0] is ids
@@ -128,16 +138,16 @@ def test_a_contradictory_reuse_record_is_rejected(surviving: bytes) -> None:
     group = content.versions.add(dataset_version=1).groups.add(changed_row_addrs=surviving)
     group.old_fragments.add(id=0, physical_rows=3)
     group.new_fragments.add(id=1, physical_rows=3)
-    notes = CompactionLog(FragmentReuse.decode(content.SerializeToString(), path="m"), path="m")
+    log = CompactionLog(FragmentReuse.decode(content.SerializeToString(), path="m"), path="m")
     with pytest.raises(Corrupt, match=r"a set of rows|maps 2 of 3 rows to 3") as raised:
-        notes.follow(np.array([0], dtype=np.uint64))
+        log.follow(np.array([0], dtype=np.uint64))
     assert raised.value.field == "changed_row_addrs"
 
 
 def test_fragments_created_since_a_version() -> None:
-    history = History([2, 2, 2])
+    history = CompactionModel([2, 2, 2])
     history.compact([([0], set())], 10)
     history.compact([([1], set())], 10)
-    notes = CompactionLog(history.reuse, path="m")
-    assert [list(notes.fragments_created_since(version)) for version in (1, 2, 3)] == [[3, 4], [4], []]
-    assert notes.rows_under == {0: 2, 1: 2}
+    log = CompactionLog(history.reuse, path="m")
+    assert [list(log.fragments_created_since(version)) for version in (1, 2, 3)] == [[3, 4], [4], []]
+    assert log.rows_under == {0: 2, 1: 2}

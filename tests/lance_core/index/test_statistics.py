@@ -50,11 +50,11 @@ def test_statistics_of_many_fragments_are_fast(tmp_path: Path) -> None:
     for number in range(5):
         table = table.create_index("id", "BTREE", name=f"index {number}").table
     first = table.fragments[0]
-    many = (Fragment(first.message).with_id(number) for number in range(50_000))
-    wide = Snapshot(table._location, table.manifest.with_fragments(many), table._snapshot.scheme)
+    fragments = (Fragment(first.message).with_id(number) for number in range(50_000))
+    snapshot = Snapshot(table._location, table.manifest.with_fragments(fragments), table._snapshot.scheme)
     started = perf_counter()
-    found = index_statistics(wide)
+    statistics = index_statistics(snapshot)
     assert perf_counter() - started < 1
-    assert {(each.covered_fragments, each.uncovered_fragments, each.covered_rows) for each in found} == {
+    assert {(each.covered_fragments, each.uncovered_fragments, each.covered_rows) for each in statistics} == {
         (1, 49_999, 20)
     }

@@ -25,9 +25,9 @@ ROWS = pa.table(
 @pytest.fixture(scope="module", params=["2.1", "2.2"])
 def uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     version: Literal["2.1", "2.2"] = request.param
-    place = str(tmp_path_factory.mktemp("columns") / "t")
-    lance.write_dataset(ROWS, place, max_rows_per_file=3, data_storage_version=version)
-    return place
+    location = str(tmp_path_factory.mktemp("columns") / "t")
+    lance.write_dataset(ROWS, location, max_rows_per_file=3, data_storage_version=version)
+    return location
 
 
 @pytest.mark.parametrize(
@@ -82,16 +82,16 @@ def test_unknown_paths_are_rejected(uri: str, columns: list[str], message: str) 
 
 
 def test_only_the_requested_children_are_read(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    read_columns: list[str] = []
     read = LanceFileReader.read
 
-    def noting(self, columns, start, count):
-        asked.extend(columns)
+    def record_read(self, columns, start, count):
+        read_columns.extend(columns)
         return read(self, columns, start, count)
 
-    monkeypatch.setattr(LanceFileReader, "read", noting)
+    monkeypatch.setattr(LanceFileReader, "read", record_read)
     Table.open(uri).to_table(["s.y.z", "s.x"])
-    assert set(asked) == {"s.x", "s.y.z"}
+    assert set(read_columns) == {"s.x", "s.y.z"}
 
 
 def test_children_with_dots_in_their_names(tmp_path: Path) -> None:

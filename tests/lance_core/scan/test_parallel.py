@@ -16,24 +16,24 @@ def test_results_come_in_order(threads: int, count: int) -> None:
 
 
 def test_work_starts_only_within_the_window() -> None:
-    begun: list[int] = []
+    started: list[int] = []
 
     def work(item: int) -> int:
-        begun.append(item)
+        started.append(item)
         return item
 
     results = map_in_order(work, iter(range(1000)), threads=2)
-    assert begun == []
+    assert started == []
     assert next(results) == 0
-    assert len(begun) <= 5
+    assert len(started) <= 5
     results.close()
-    assert len(begun) <= 5
+    assert len(started) <= 5
 
 
 def test_threads_run_concurrently() -> None:
     """Each of the two calls waits for the other."""
-    both = threading.Barrier(2, timeout=10)
-    assert sorted(map_in_order(lambda item: both.wait() * 0 + item, [1, 2], threads=2)) == [1, 2]
+    barrier = threading.Barrier(2, timeout=10)
+    assert sorted(map_in_order(lambda item: barrier.wait() * 0 + item, [1, 2], threads=2)) == [1, 2]
 
 
 @pytest.mark.parametrize("threads", [1, 3])

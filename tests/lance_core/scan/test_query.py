@@ -15,7 +15,7 @@ ROWS = pa.table(
     }
 )
 
-ANSWERS: tuple[tuple[str, list[dict[str, object]]], ...] = (
+RESULTS: tuple[tuple[str, list[dict[str, object]]], ...] = (
     ("select id from dataset where Amount < 0", [{"id": 2}, {"id": None}]),
     ("select id, amount * 2 as b from dataset d where d.amount > 0", [{"id": 1, "b": 2.0}, {"id": 3, "b": 8.0}]),
     ("select * from dataset where amount = 1", [{"id": 1, "Amount": 1.0, "s": {"x": 1}}]),
@@ -30,7 +30,7 @@ ANSWERS: tuple[tuple[str, list[dict[str, object]]], ...] = (
     ("select count(*) = 2 as ok from dataset where Amount < 0", [{"ok": True}]),
 )  # fmt: skip
 
-REFUSED = (
+UNSUPPORTED = (
     ("select id from dataset order by id", "Sort needs all rows at once"),
     ("select distinct id from dataset", "DISTINCT cannot be computed from partial results"),
     ("select id from orders", "the table is called dataset"),
@@ -50,24 +50,24 @@ def table(tmp_path: Path) -> Table:
     return table.append(ROWS.slice(3)).table.delete("id = 99").table
 
 
-@pytest.mark.parametrize(("sql", "answer"), ANSWERS, ids=[sql for sql, _ in ANSWERS])
-def test_a_query_returns_the_expected_rows(table: Table, sql: str, answer: list[dict[str, object]]) -> None:
+@pytest.mark.parametrize(("sql", "expected"), RESULTS, ids=[sql for sql, _ in RESULTS])
+def test_a_query_returns_the_expected_rows(table: Table, sql: str, expected: list[dict[str, object]]) -> None:
     if "_rowaddr" in sql:
-        answer = table.to_table([], "id = 3", with_row_address=True).rename_columns(["a"]).to_pylist()
-    assert table.query(sql).to_pylist() == answer
-    assert table.query(sql, limit=1).to_pylist() == answer[:1]
+        expected = table.to_table([], "id = 3", with_row_address=True).rename_columns(["a"]).to_pylist()
+    assert table.query(sql).to_pylist() == expected
+    assert table.query(sql, limit=1).to_pylist() == expected[:1]
 
 
-@pytest.mark.parametrize(("sql", "said"), REFUSED, ids=[str(sql) for sql, _ in REFUSED])
-def test_what_is_refused(table: Table, sql: str, said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+@pytest.mark.parametrize(("sql", "message"), UNSUPPORTED, ids=[str(sql) for sql, _ in UNSUPPORTED])
+def test_what_is_refused(table: Table, sql: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         table.query(sql)
 
 
 def test_a_limit_reads_only_the_needed_fragments(table: Table, tmp_path: Path) -> None:
     """The query succeeds although the data files of the later fragments are absent."""
-    for each in list(table.fragments)[1:]:
-        for file in each.files:
+    for fragment in list(table.fragments)[1:]:
+        for file in fragment.files:
             (tmp_path / "t" / file.qualified_path).unlink()
     assert table.query("select id from dataset where id >= 2", limit=2).to_pylist() == [{"id": 2}, {"id": 3}]
     assert table.query("select count(*) as n from dataset").to_pylist() == [{"n": 5}]

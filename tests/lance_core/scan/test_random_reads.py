@@ -34,40 +34,42 @@ class Filter:
     mask: Mask
 
 
-def _field(table: pa.Table, path: str) -> pa.ChunkedArray:
+def read_path(table: pa.Table, path: str) -> pa.ChunkedArray:
     top, *below = path.split(".")
     return pc.struct_field(table[top], below) if below else table[top]
 
 
-def _compared(path: str, how: str, value: int) -> Filter:
-    compare = {"<": pc.less, ">=": pc.greater_equal, "=": pc.equal, "!=": pc.not_equal}[how]
-    return Filter(f"{path} {how} {value}", lambda table: compare(_field(table, path), value))
+def compare_filter(path: str, operator: str, value: int) -> Filter:
+    compare = {"<": pc.less, ">=": pc.greater_equal, "=": pc.equal, "!=": pc.not_equal}[operator]
+    return Filter(f"{path} {operator} {value}", lambda table: compare(read_path(table, path), value))
 
 
-def _remainder(divisor: int, rest: int) -> Filter:
+def remainder_filter(divisor: int, remainder: int) -> Filter:
     def mask(table: pa.Table) -> pa.ChunkedArray:
-        return pa.chunked_array([np.asarray(table["a"]) % divisor == rest], pa.bool_())
+        return pa.chunked_array([np.asarray(table["a"]) % divisor == remainder], pa.bool_())
 
-    return Filter(f"a % {divisor} = {rest}", mask)
+    return Filter(f"a % {divisor} = {remainder}", mask)
 
 
-def _both(one: Filter, other: Filter) -> Filter:
-    return Filter(f"({one.sql}) AND ({other.sql})", lambda table: pc.and_kleene(one.mask(table), other.mask(table)))
+def both_filters(first: Filter, second: Filter) -> Filter:
+    return Filter(
+        f"({first.sql}) AND ({second.sql})", lambda table: pc.and_kleene(first.mask(table), second.mask(table))
+    )
 
 
 FILTERS = st.one_of(
     st.builds(
-        _compared,
+        compare_filter,
         st.sampled_from(["a", "n", "s.x", "late", "_rowid", "_rowaddr"]),
         st.sampled_from(["<", ">=", "=", "!="]),
         st.integers(0, 90),
     ),
-    st.builds(_remainder, st.integers(1, 5), st.integers(0, 4)),
+    st.builds(remainder_filter, st.integers(1, 5), st.integers(0, 4)),
     st.sampled_from(
         [
             Filter("t LIKE '%1'", lambda table: pc.ends_with(table["t"], "1")),
             Filter("n IS NULL", lambda table: pc.is_null(table["n"])),
-            Filter("s.y.z IS NOT NULL", lambda table: pc.is_valid(_field(table, "s.y.z"))),
+            Filter("s.y.z IS NOT NULL", lambda table: pc.is_valid(read_path(table, "s.y.z"))),
             Filter("true", lambda table: pa.chunked_array([np.ones(table.num_rows, bool)], pa.bool_())),
         ]
     ),
@@ -88,7 +90,7 @@ WINDOWS = st.none() | st.integers(0, 70)
 READS = st.builds(
     Read,
     st.none() | st.lists(st.sampled_from(COLUMNS), unique=True, max_size=6),
-    st.none() | FILTERS | st.builds(_both, FILTERS, FILTERS),
+    st.none() | FILTERS | st.builds(both_filters, FILTERS, FILTERS),
     WINDOWS,
     WINDOWS,
     st.booleans(),
@@ -97,7 +99,7 @@ READS = st.builds(
 
 
 @dataclass(frozen=True)
-class Made:
+class TableSpec:
     rows: int
     rows_per_file: int
     version: Version
@@ -107,7 +109,7 @@ class Made:
 
 
 TABLES = st.builds(
-    Made,
+    TableSpec,
     st.integers(1, 60),
     st.integers(1, 45),
     st.sampled_from(["2.0", "2.1", "2.2"]),
@@ -119,10 +121,10 @@ TABLES = st.builds(
 )
 
 
-def _rows(made: Made) -> pa.Table:
-    random = np.random.default_rng(made.seed)
-    numbers = random.permutation(made.rows)
-    nulls = made.version != "2.0"
+def create_rows(spec: TableSpec) -> pa.Table:
+    random = np.random.default_rng(spec.seed)
+    numbers = random.permutation(spec.rows)
+    nulls = spec.version != "2.0"
 
     def struct(number: int) -> dict[str, object] | None:
         if nulls and number % 7 == 3:
@@ -141,47 +143,47 @@ def _rows(made: Made) -> pa.Table:
     )
 
 
-def _make(made: Made, place: str) -> tuple[Table, pa.Table]:
+def create_table(spec: TableSpec, directory: str) -> tuple[Table, pa.Table]:
     """Create a table; return it and all of its rows with their ids and addresses, as pylance reads them."""
-    rows = _rows(made)
+    rows = create_rows(spec)
     table = Table.create(
-        place,
+        directory,
         rows,
-        storage_version=made.version,
-        stable_row_ids=made.stable_row_ids,
-        max_rows_per_file=made.rows_per_file,
+        storage_version=spec.version,
+        stable_row_ids=spec.stable_row_ids,
+        max_rows_per_file=spec.rows_per_file,
         durable=False,
     )
-    gone = np.zeros(made.rows, dtype=np.bool_)
-    for predicate in made.deleted:
+    is_deleted = np.zeros(spec.rows, dtype=np.bool_)
+    for predicate in spec.deleted:
         table = table.delete(predicate).table
-        gone |= np.isin(
-            np.asarray(rows["a"]), np.asarray(lance.dataset(place, version=1).to_table(filter=predicate)["a"])
+        is_deleted |= np.isin(
+            np.asarray(rows["a"]), np.asarray(lance.dataset(directory, version=1).to_table(filter=predicate)["a"])
         )
     table = table.add_columns({"late": "a * 2"}).table
-    theirs = lance.dataset(place).to_table(with_row_id=True, with_row_address=True)
-    assert theirs["a"].to_pylist() == rows["a"].filter(pa.array(~gone)).to_pylist()
+    theirs = lance.dataset(directory).to_table(with_row_id=True, with_row_address=True)
+    assert theirs["a"].to_pylist() == rows["a"].filter(pa.array(~is_deleted)).to_pylist()
     return table, theirs
 
 
-def _expected(everything: pa.Table, read: Read) -> pa.Table:
-    found = everything if read.filter is None else everything.filter(read.filter.mask(everything))
+def expected_rows(all_rows: pa.Table, read: Read) -> pa.Table:
+    found = all_rows if read.filter is None else all_rows.filter(read.filter.mask(all_rows))
     found = found.slice(read.offset or 0, read.limit)
-    names = list([name for name in everything.column_names if name[0] != "_"] if read.columns is None else read.columns)
+    names = list([name for name in all_rows.column_names if name[0] != "_"] if read.columns is None else read.columns)
     names += ["_rowid"] if read.with_row_id and "_rowid" not in names else []
     names += ["_rowaddr"] if read.with_row_address and "_rowaddr" not in names else []
     if not names:
         return pa.table({"rows": pa.nulls(found.num_rows)})
-    return pa.table({name: _field(found, name) for name in names})
+    return pa.table({name: read_path(found, name) for name in names})
 
 
-def check(table: Table, everything: pa.Table, read: Read) -> None:
+def check(table: Table, all_rows: pa.Table, read: Read) -> None:
     sql = None if read.filter is None else read.filter.sql
-    expected = _expected(everything, read)
+    expected = expected_rows(all_rows, read)
     window = {"limit": read.limit, "offset": read.offset}
-    more = {"with_row_id": read.with_row_id, "with_row_address": read.with_row_address}
-    found = table.to_table(read.columns, sql, **window, **more)  # type: ignore[arg-type]
-    batches = list(table.to_batches(read.columns, sql, **window, **more))  # type: ignore[arg-type]
+    system_columns = {"with_row_id": read.with_row_id, "with_row_address": read.with_row_address}
+    found = table.to_table(read.columns, sql, **window, **system_columns)  # type: ignore[arg-type]
+    batches = list(table.to_batches(read.columns, sql, **window, **system_columns))  # type: ignore[arg-type]
     assert sum(batch.num_rows for batch in batches) == expected.num_rows == found.num_rows
     if not found.num_columns:
         assert expected.column_names == ["rows"]
@@ -192,24 +194,24 @@ def check(table: Table, everything: pa.Table, read: Read) -> None:
         assert all(batch.schema.equals(found.schema, check_metadata=True) for batch in batches)
         assert pa.Table.from_batches(batches, found.schema).equals(found)
     whole = Read(read.columns, read.filter, None, None, False, False)
-    assert table.count_rows(sql) == _expected(everything, whole).num_rows
+    assert table.count_rows(sql) == expected_rows(all_rows, whole).num_rows
 
 
-WAYS = [(plan.SMALL_FRAGMENT_BYTES, 50), (0, 50), (0, 2)]
+STRATEGIES = [(plan.SMALL_FRAGMENT_BYTES, 50), (0, 50), (0, 2)]
 """The size below which a fragment is small, and the ratio of rows to matches from which matches are picked singly."""
 
 
 @settings(max_examples=25, deadline=None)
-@given(TABLES, st.lists(READS, min_size=4, max_size=8), st.sampled_from(WAYS))
-def test_random_scans(made: Made, reads: list[Read], way: tuple[int, int]) -> None:
+@given(TABLES, st.lists(READS, min_size=4, max_size=8), st.sampled_from(STRATEGIES))
+def test_random_scans(spec: TableSpec, reads: list[Read], strategy: tuple[int, int]) -> None:
     """Each strategy reads the same rows: all columns at once, late columns as a whole, and late columns row by row."""
-    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(plan, "SMALL_FRAGMENT_BYTES", way[0])
-        patched.setattr(row_reader, "PICK_ONE_IN", way[1])
-        table, everything = _make(made, f"{place}/t")
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(plan, "SMALL_FRAGMENT_BYTES", strategy[0])
+        monkeypatch.setattr(row_reader, "PICK_ONE_IN", strategy[1])
+        table, all_rows = create_table(spec, f"{directory}/t")
         theirs = lance.dataset(table.uri)
         for read in reads:
-            check(table, everything, read)
+            check(table, all_rows, read)
             if read.filter is not None and read.columns:
                 found = theirs.to_table(columns=list(read.columns), filter=read.filter.sql)
                 ours = table.to_table(read.columns, read.filter.sql)
@@ -219,35 +221,35 @@ def test_random_scans(made: Made, reads: list[Read], way: tuple[int, int]) -> No
 
 @settings(max_examples=20, deadline=None)
 @given(TABLES, st.data())
-def test_random_takes(made: Made, data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        table, everything = _make(made, f"{place}/t")
+def test_random_takes(spec: TableSpec, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        table, all_rows = create_table(spec, f"{directory}/t")
         for _ in range(4):
-            places = data.draw(st.lists(st.integers(0, max(0, everything.num_rows - 1)), max_size=30))
-            places = places if everything.num_rows else []
+            offsets = data.draw(st.lists(st.integers(0, max(0, all_rows.num_rows - 1)), max_size=30))
+            offsets = offsets if all_rows.num_rows else []
             columns = data.draw(st.lists(st.sampled_from(COLUMNS), unique=True, min_size=1, max_size=6))
-            expected = _expected(
-                everything.take(pa.array(places, pa.int64())), Read(columns, None, None, None, False, False)
+            expected = expected_rows(
+                all_rows.take(pa.array(offsets, pa.int64())), Read(columns, None, None, None, False, False)
             )
             for by, numbers in (
-                ("offset", places),
-                ("row_id", expected_numbers(everything, "_rowid", places)),
-                ("row_address", expected_numbers(everything, "_rowaddr", places)),
+                ("offset", offsets),
+                ("row_id", values_at(all_rows, "_rowid", offsets)),
+                ("row_address", values_at(all_rows, "_rowaddr", offsets)),
             ):
                 found = table.take(numbers, columns, by=by)  # type: ignore[arg-type]
                 assert found.column_names == columns
                 assert found.to_pylist() == expected.to_pylist()
-            if places:
+            if offsets:
                 assert (
                     lance.dataset(table.uri)
-                    .take(places, columns=["a", "t", "s", "late"])
-                    .equals(table.take(places, ["a", "t", "s", "late"]))
+                    .take(offsets, columns=["a", "t", "s", "late"])
+                    .equals(table.take(offsets, ["a", "t", "s", "late"]))
                 )
 
 
-def expected_numbers(everything: pa.Table, name: str, places: Sequence[int]) -> list[int]:
-    numbers = everything[name].to_pylist()
-    return [numbers[place] for place in places]
+def values_at(all_rows: pa.Table, name: str, offsets: Sequence[int]) -> list[int]:
+    numbers = all_rows[name].to_pylist()
+    return [numbers[directory] for directory in offsets]
 
 
 LARGE = 400_000
@@ -268,10 +270,10 @@ LARGE_FILTERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 @pytest.fixture(scope="module", params=[False, True], ids=["nothing deleted", "deleted here and there"])
 def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Table, np.ndarray]:
     """A table with two fragments of several batches and one fragment of a single batch."""
-    place = str(tmp_path_factory.mktemp("large") / "t")
+    directory = str(tmp_path_factory.mktemp("large") / "t")
     k = np.arange(LARGE)
     rows = pa.table({"k": k, "text": pa.array(k % 1000).cast(pa.string()), "half": k / 2})
-    table = Table.create(place, rows, max_rows_per_file=190_000, durable=False)
+    table = Table.create(directory, rows, max_rows_per_file=190_000, durable=False)
     if request.param:
         table = table.delete("k % 7 = 3 OR (k >= 65000 AND k < 131500) OR k = 158001").table
         k = k[~((k % 7 == 3) | ((k >= 65_000) & (k < 131_500)) | (k == 158_001))]
@@ -305,6 +307,6 @@ def test_windows_over_batches(large: tuple[Table, np.ndarray], limit: int | None
 
 def test_a_take_spans_many_batches(large: tuple[Table, np.ndarray]) -> None:
     table, k = large
-    places = np.random.default_rng(3).integers(0, len(k), 150_000)
-    found = table.take(places, ["text", "k"])
-    assert np.array_equal(np.asarray(found["k"]), k[places])
+    offsets = np.random.default_rng(3).integers(0, len(k), 150_000)
+    found = table.take(offsets, ["text", "k"])
+    assert np.array_equal(np.asarray(found["k"]), k[offsets])

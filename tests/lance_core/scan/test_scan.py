@@ -25,11 +25,11 @@ from lance_core.scan.selection import FragmentSelection, Selection
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A table with three fragments of four rows, of which two, three and none are deleted."""
-    place = str(tmp_path_factory.mktemp("scan") / "t")
+    directory = str(tmp_path_factory.mktemp("scan") / "t")
     table = pa.table({"a": range(12), "b": [str(value) for value in range(12)]})
-    lance.write_dataset(table, place, max_rows_per_file=4)
-    lance.dataset(place).delete("a in (0, 2, 4, 5, 7)")
-    return place
+    lance.write_dataset(table, directory, max_rows_per_file=4)
+    lance.dataset(directory).delete("a in (0, 2, 4, 5, 7)")
+    return directory
 
 
 LIVE = [1, 3, 6, 8, 9, 10, 11]
@@ -90,8 +90,8 @@ def test_a_scan_reads_lazily(tmp_path: Path) -> None:
 def test_damaged_data_files_are_named(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.table({"a": range(6)}))
     (path,) = (tmp_path / "t" / "data").iterdir()
-    whole = path.read_bytes()
-    for damaged in (b"", whole[:-1], whole[:50], bytes(len(whole)), b"\xff" * len(whole)):
+    all_rows = path.read_bytes()
+    for damaged in (b"", all_rows[:-1], all_rows[:50], bytes(len(all_rows)), b"\xff" * len(all_rows)):
         path.write_bytes(damaged)
         with pytest.raises(StorageError, match=path.name):
             table.to_table()
@@ -113,9 +113,9 @@ def test_a_file_of_other_rows_is_corrupt(tmp_path: Path) -> None:
 def test_damaged_deletions_are_named(damage: str, tmp_path: Path) -> None:
     """Deleted rows do not reappear because their deletion file is missing or damaged."""
     uri = str(tmp_path / "t")
-    for place, where in ((uri, "a < 3"), (str(tmp_path / "other"), "a < 2")):
-        lance.write_dataset(pa.table({"a": range(6)}), place)
-        lance.dataset(place).delete(where)
+    for directory, where in ((uri, "a < 3"), (str(tmp_path / "other"), "a < 2")):
+        lance.write_dataset(pa.table({"a": range(6)}), directory)
+        lance.dataset(directory).delete(where)
     (path,) = (tmp_path / "t" / "_deletions").iterdir()
     (other,) = (tmp_path / "other" / "_deletions").iterdir()
     if damage == "missing":
@@ -158,11 +158,11 @@ FRAGMENTS = 200
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Table:
+def many_fragments(tmp_path_factory: pytest.TempPathFactory) -> Table:
     """A table whose fragments are so small that a few of them make up one morsel."""
-    place = str(tmp_path_factory.mktemp("many") / "t")
+    directory = str(tmp_path_factory.mktemp("many") / "t")
     rows = pa.table({"a": range(FRAGMENTS * 3)})
-    return Table.create(place, rows, max_rows_per_file=3, durable=False)
+    return Table.create(directory, rows, max_rows_per_file=3, durable=False)
 
 
 def _reading_threads() -> list[str]:
@@ -171,22 +171,22 @@ def _reading_threads() -> list[str]:
 
 @pytest.mark.parametrize("filter", [None, "a % 2 = 0"])
 def test_read_ahead_is_bounded_and_ends_with_the_scan(
-    many: Table, filter: str | None, monkeypatch: pytest.MonkeyPatch
+    many_fragments: Table, filter: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A scan reads only a few morsels ahead of a slow consumer. After the consumer closes or drops the scan, no thread
     remains and nothing more is read."""
     opened: set[str] = set()
     read = LanceFileReader.read
 
-    def noting(self: LanceFileReader, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
+    def record_read(self: LanceFileReader, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
         opened.add(self.full_path)
         return read(self, columns, start, count)
 
-    monkeypatch.setattr(LanceFileReader, "read", noting)
-    ahead = 16 * (THREADS + 3)
+    monkeypatch.setattr(LanceFileReader, "read", record_read)
+    files_ahead = 16 * (THREADS + 3)
     for stop in ("close", "forget"):
         opened.clear()
-        batches = many.to_batches(filter=filter)
+        batches = many_fragments.to_batches(filter=filter)
         first = next(batches)
         assert first["a"].to_pylist()[0] == 0
         if stop == "close":
@@ -194,60 +194,62 @@ def test_read_ahead_is_bounded_and_ends_with_the_scan(
         else:
             del batches
         assert _reading_threads() == []
-        assert 0 < len(opened) <= min(ahead, FRAGMENTS)
-    assert ahead < FRAGMENTS or THREADS > 9
+        assert 0 < len(opened) <= min(files_ahead, FRAGMENTS)
+    assert files_ahead < FRAGMENTS or THREADS > 9
 
 
-def test_a_reader_thread_raises_its_error_in_the_consumer(many: Table, tmp_path: Path) -> None:
+def test_a_reader_thread_raises_its_error_in_the_consumer(many_fragments: Table, tmp_path: Path) -> None:
     """The consumer gets the rows before the failure and then the error, once."""
-    copy = str(shutil.copytree(many.uri, tmp_path / "t"))
+    copy = str(shutil.copytree(many_fragments.uri, tmp_path / "t"))
     table = Table.open(copy)
-    lost = table.fragments[150].files[0].path
-    (tmp_path / "t" / "data" / lost).unlink()
-    seen: list[int] = []
-    with pytest.raises(NotFound, match=lost):
-        seen.extend(row for batch in table.to_batches() for row in batch["a"].to_pylist())
-    assert seen == list(range(len(seen)))
-    assert 0 < len(seen) <= 450
+    missing_path = table.fragments[150].files[0].path
+    (tmp_path / "t" / "data" / missing_path).unlink()
+    received: list[int] = []
+    with pytest.raises(NotFound, match=missing_path):
+        received.extend(row for batch in table.to_batches() for row in batch["a"].to_pylist())
+    assert received == list(range(len(received)))
+    assert 0 < len(received) <= 450
     assert _reading_threads() == []
-    with pytest.raises(NotFound, match=lost):
+    with pytest.raises(NotFound, match=missing_path):
         table.count_rows("a >= 0")
-    with pytest.raises(NotFound, match=lost):
+    with pytest.raises(NotFound, match=missing_path):
         table.take([3, 451])
 
 
-def test_one_table_serves_several_threads(many: Table) -> None:
-    whole = many.to_table()
-    picked = [599, 0, 300, 300, 7]
+def test_one_table_serves_several_threads(many_fragments: Table) -> None:
+    all_rows = many_fragments.to_table()
+    offsets = [599, 0, 300, 300, 7]
 
     def work(number: int) -> bool:
         if number % 3 == 0:
-            return bool(many.to_table().equals(whole))
+            return bool(many_fragments.to_table().equals(all_rows))
         if number % 3 == 1:
-            return many.to_table(filter="a % 3 = 1", with_row_id=True)["a"].to_pylist() == list(range(1, 600, 3))
-        return many.take(picked)["a"].to_pylist() == picked
+            return many_fragments.to_table(filter="a % 3 = 1", with_row_id=True)["a"].to_pylist() == list(
+                range(1, 600, 3)
+            )
+        return many_fragments.take(offsets)["a"].to_pylist() == offsets
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(work, range(18)))
 
 
-def test_rows_come_in_table_order(many: Table) -> None:
-    assert many.to_table()["a"].to_pylist() == list(range(FRAGMENTS * 3))
-    addresses = many.to_table(["_rowaddr"], "a % 5 != 0")["_rowaddr"].to_pylist()
+def test_rows_come_in_table_order(many_fragments: Table) -> None:
+    assert many_fragments.to_table()["a"].to_pylist() == list(range(FRAGMENTS * 3))
+    addresses = many_fragments.to_table(["_rowaddr"], "a % 5 != 0")["_rowaddr"].to_pylist()
     assert addresses == sorted(addresses)
 
 
-def test_a_limit_ends_the_scan_early(many: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_ends_the_scan_early(many_fragments: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan with a limit ends with its last row and has not read further files ahead."""
     opened: list[str] = []
     read = LanceFileReader.read
 
-    def noting(self: LanceFileReader, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
+    def record_read(self: LanceFileReader, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
         opened.append(self.full_path)
         return read(self, columns, start, count)
 
-    monkeypatch.setattr(LanceFileReader, "read", noting)
-    assert many.to_table(filter="a % 2 = 1", limit=3, offset=1)["a"].to_pylist() == [3, 5, 7]
+    monkeypatch.setattr(LanceFileReader, "read", record_read)
+    assert many_fragments.to_table(filter="a % 2 = 1", limit=3, offset=1)["a"].to_pylist() == [3, 5, 7]
     assert len(opened) <= 3
 
 
@@ -266,7 +268,7 @@ def test_wide_rows_are_read_in_small_batches(tmp_path: Path) -> None:
     assert table.to_table(["wide"], "a = 35")["wide"].to_pylist() == [wide[35].as_py()]
 
 
-def _selected(selection: Selection, predicate: Predicate) -> Selection:
+def select_all(selection: Selection, predicate: Predicate) -> Selection:
     return selection
 
 
@@ -275,10 +277,10 @@ def test_fragments_listed_in_any_order_are_scanned_once(tmp_path: Path, order: S
     """Old writers list fragments in any order after a compaction; each fragment is scanned once."""
     lance.write_dataset(pa.table({"a": range(4)}), tmp_path / "t", max_rows_per_file=1)
     manifest = Table.open(str(tmp_path / "t")).manifest
-    mixed = manifest.with_fragments([manifest.fragments[number] for number in order])
-    chosen = {number: FragmentSelection(BitMap([0])) for number in order}
-    for left_out in (None, *order):
-        wanted = {number: rows for number, rows in chosen.items() if number != left_out}
-        select = partial(_selected, Selection(BitMap(order), wanted))
-        plan = plan_scan(mixed, columns=None, filter="a >= 0", select=select)
-        assert [task.fragment.id for task in plan.tasks] == [number for number in order if number != left_out]
+    reordered = manifest.with_fragments([manifest.fragments[number] for number in order])
+    selections = {number: FragmentSelection(BitMap([0])) for number in order}
+    for excluded in (None, *order):
+        selected = {number: rows for number, rows in selections.items() if number != excluded}
+        select = partial(select_all, Selection(BitMap(order), selected))
+        plan = plan_scan(reordered, columns=None, filter="a >= 0", select=select)
+        assert [task.fragment.id for task in plan.tasks] == [number for number in order if number != excluded]

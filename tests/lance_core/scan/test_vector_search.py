@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
-from lance_core.scan import vector_search as module
+from lance_core.scan import vector_search as vector_search
 
 ROWS, SIZE = 400, 7
 RNG = np.random.default_rng(11)
 FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.float64}
 
 
-def vectors(kind: pa.DataType) -> pa.Array:
+def vectors(value_type: pa.DataType) -> pa.Array:
     """Return vectors some of which are equal, null, NaN, infinite, zero or contain a null."""
-    found: list[Any] = RNG.normal(size=(ROWS, SIZE)).round(2).astype(FLOATS[kind]).tolist()
+    found: list[Any] = RNG.normal(size=(ROWS, SIZE)).round(2).astype(FLOATS[value_type]).tolist()
     for row in range(20, ROWS, 20):
         found[row] = found[20]
     found[3], found[30], found[110] = None, None, None
@@ -26,13 +26,13 @@ def vectors(kind: pa.DataType) -> pa.Array:
     found[32] = [0.0] * SIZE
     found[33] = [*found[33][:-1], None]
     found[34] = [float("inf"), *found[34][1:]]
-    return pa.array(found, pa.list_(pa.float32(), SIZE)).cast(pa.list_(kind, SIZE))
+    return pa.array(found, pa.list_(pa.float32(), SIZE)).cast(pa.list_(value_type, SIZE))
 
 
-def written(place: Path, data: pa.Table) -> str:
+def write_table(directory: Path, data: pa.Table) -> str:
     """Write the rows in several fragments and delete some rows of two of them."""
-    lance.write_dataset(data, str(place), max_rows_per_file=150).delete("id in (40, 60, 33, 200)")
-    return str(place)
+    lance.write_dataset(data, str(directory), max_rows_per_file=150).delete("id in (40, 60, 33, 200)")
+    return str(directory)
 
 
 @pytest.fixture(scope="module", params=FLOATS, ids=str)
@@ -40,7 +40,7 @@ def floats(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     ids = pa.array(range(ROWS), pa.int64())
     points = vectors(request.param)
     data = pa.table({"id": ids, "v": points, "s": pa.StructArray.from_arrays([points], ["v"])})
-    return written(tmp_path_factory.mktemp("search") / "t", data), request.param
+    return write_table(tmp_path_factory.mktemp("search") / "t", data), request.param
 
 
 def check(uri: str, vector: Any, k: int, *, column: str = "v", **options: Any) -> pa.Table:
@@ -48,26 +48,26 @@ def check(uri: str, vector: Any, k: int, *, column: str = "v", **options: Any) -
     nearest = {"column": column, "q": np.asarray(vector), "k": k, "use_index": False}
     if options.get("metric"):
         nearest["metric"] = options["metric"]
-    told = {name: options.get(name) for name in ("columns", "filter")}
-    theirs = lance.dataset(uri).to_table(nearest=nearest, prefilter=True, **told)
+    scan_options = {name: options.get(name) for name in ("columns", "filter")}
+    theirs = lance.dataset(uri).to_table(nearest=nearest, prefilter=True, **scan_options)
     ours = Table.open(uri).search(column, vector, k, **options)
     assert ours.schema.equals(theirs.schema)
     np.testing.assert_allclose(ours["_distance"].to_numpy(), theirs["_distance"].to_numpy(), rtol=2e-3, atol=2e-3)
     if "id" in ours.column_names:
         # Rows whose distances differ in the last digit may change places.
-        apart = ours["id"].to_numpy() != theirs["id"].to_numpy()
-        near = ours["_distance"].to_numpy()[apart]
+        distances = ours["id"].to_numpy() != theirs["id"].to_numpy()
+        found_ids = ours["_distance"].to_numpy()[distances]
         assert set(ours["id"].to_pylist()) == set(theirs["id"].to_pylist()) or len(ours) == k
-        np.testing.assert_allclose(near, theirs["_distance"].to_numpy()[apart], rtol=2e-3, atol=2e-3)
-        assert apart.sum() <= 0.2 * len(apart)
+        np.testing.assert_allclose(found_ids, theirs["_distance"].to_numpy()[distances], rtol=2e-3, atol=2e-3)
+        assert distances.sum() <= 0.2 * len(distances)
     return ours
 
 
 @pytest.mark.parametrize("metric", [None, "l2", "cosine", "dot"])
 @pytest.mark.parametrize("k", [1, 9, 10_000])
 def test_nearest_rows_equal_those_of_pylance(floats: tuple[str, pa.DataType], metric: str | None, k: int) -> None:
-    uri, kind = floats
-    vector = RNG.normal(size=SIZE).astype(FLOATS[kind])
+    uri, value_type = floats
+    vector = RNG.normal(size=SIZE).astype(FLOATS[value_type])
     check(uri, vector, k, metric=metric)
     check(uri, vector, k, metric=metric, columns=["_distance", "id"], filter="id % 3 = 0 and id < 300")
     check(uri, vector, k, metric=metric, column="s.v", columns=["id"])
@@ -79,29 +79,29 @@ def test_nearest_rows_equal_those_of_pylance(floats: tuple[str, pa.DataType], me
 def test_equal_rows_come_in_their_order(floats: tuple[str, pa.DataType], metric: str) -> None:
     uri, _ = floats
     table = Table.open(uri)
-    alike = [row for row in range(20, ROWS, 20) if row not in (40, 60, 200)]
+    equal_ids = [row for row in range(20, ROWS, 20) if row not in (40, 60, 200)]
     vector = table.to_table(["v"], "id = 20")["v"][0].as_py()
-    for k in (3, len(alike)):
+    for k in (3, len(equal_ids)):
         found = check(uri, vector, k, metric=metric, filter="id % 20 = 0 and id > 0")
-        assert found["id"].to_pylist() == alike[:k]
+        assert found["id"].to_pylist() == equal_ids[:k]
 
 
 def test_rows_without_a_distance_are_excluded(floats: tuple[str, pa.DataType]) -> None:
     uri, _ = floats
     table = Table.open(uri)
-    dead = {40, 60, 33, 200}
-    near = set(table.search("v", [1.0] * SIZE, ROWS)["id"].to_pylist())
-    assert set(range(ROWS)) - near == dead | {3, 30, 110, 31}
-    near = set(table.search("v", [1.0] * SIZE, ROWS, metric="cosine")["id"].to_pylist())
-    assert set(range(ROWS)) - near == dead | {3, 30, 110, 31, 32, 34}
+    deleted_ids = {40, 60, 33, 200}
+    found_ids = set(table.search("v", [1.0] * SIZE, ROWS)["id"].to_pylist())
+    assert set(range(ROWS)) - found_ids == deleted_ids | {3, 30, 110, 31}
+    found_ids = set(table.search("v", [1.0] * SIZE, ROWS, metric="cosine")["id"].to_pylist())
+    assert set(range(ROWS)) - found_ids == deleted_ids | {3, 30, 110, 31, 32, 34}
     assert not len(table.search("v", [0.0] * SIZE, ROWS, metric="cosine"))
 
 
 def test_a_null_element_of_a_vector_counts_as_zero(tmp_path: Path) -> None:
     data = pa.table({"id": [0, 1], "v": pa.array([[1.0, None], [1.0, 1.0]], pa.list_(pa.float32(), 2))})
-    place = str(tmp_path / "t")
-    lance.write_dataset(data, place)
-    assert check(place, [1.0, 0.0], 2)["_distance"].to_pylist() == [0.0, 1.0]
+    directory = str(tmp_path / "t")
+    lance.write_dataset(data, directory)
+    assert check(directory, [1.0, 0.0], 2)["_distance"].to_pylist() == [0.0, 1.0]
 
 
 def test_the_result_does_not_depend_on_the_block_size(
@@ -110,21 +110,21 @@ def test_the_result_does_not_depend_on_the_block_size(
     uri, _ = floats
     vector = RNG.normal(size=SIZE)
     whole = Table.open(uri).search("v", vector, 25, columns=["id"])
-    monkeypatch.setattr(module, "BLOCK_VALUES", 2 * SIZE)
+    monkeypatch.setattr(vector_search, "BLOCK_VALUES", 2 * SIZE)
     assert Table.open(uri).search("v", vector, 25, columns=["id"]).equals(whole)
 
 
 def test_bytes_are_compared_bit_by_bit(tmp_path: Path) -> None:
     bits = RNG.integers(0, 256, size=(ROWS, SIZE)).astype(np.uint8)
     data = pa.table({"id": pa.array(range(ROWS), pa.int64()), "v": pa.array(bits.tolist(), pa.list_(pa.uint8(), SIZE))})
-    uri = written(tmp_path / "t", data)
-    wanted = bits[7] ^ np.uint8(1)
+    uri = write_table(tmp_path / "t", data)
+    query_vector = bits[7] ^ np.uint8(1)
     for metric in (None, "hamming"):
-        ours = check(uri, wanted, ROWS, metric=metric, columns=["id"])
+        ours = check(uri, query_vector, ROWS, metric=metric, columns=["id"])
         assert ours["id"].to_pylist()[0] == 7
         live = np.array([row for row in range(ROWS) if row not in (40, 60, 33, 200)])
-        apart = np.unpackbits(bits[live] ^ wanted, axis=1).sum(axis=1)
-        assert ours["id"].to_pylist() == live[np.argsort(apart, kind="stable")].tolist()
+        distances = np.unpackbits(bits[live] ^ query_vector, axis=1).sum(axis=1)
+        assert ours["id"].to_pylist() == live[np.argsort(distances, kind="stable")].tolist()
 
 
 def test_an_older_version_and_system_columns(floats: tuple[str, pa.DataType]) -> None:
@@ -165,8 +165,8 @@ def test_invalid_searches_are_rejected(
 
 
 def test_ambiguous_columns_and_byte_vectors_are_rejected(tmp_path: Path) -> None:
-    taken = pa.table({"_distance": [1], "v": pa.array([[1]], pa.list_(pa.uint8(), 1))})
-    table = Table.create(tmp_path / "t", taken)
+    rows = pa.table({"_distance": [1], "v": pa.array([[1]], pa.list_(pa.uint8(), 1))})
+    table = Table.create(tmp_path / "t", rows)
     with pytest.raises(InvalidInput, match="the table has a column '_distance'"):
         table.search("v", [1], 1)
     renamed = table.alter_column("_distance", rename="d").table
