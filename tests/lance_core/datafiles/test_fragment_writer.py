@@ -128,9 +128,9 @@ def buffer(*columns: str, version: StorageVersion = V22, **limits: int) -> Buffe
 
 def test_buffered_rows_are_written_like_others() -> None:
     store, ids = MemoryStore(), iter(range(1000))
-    made = buffer("a", "b", rows_max=4).write(IpcCodec(store), lambda: uuid.UUID(int=next(ids)))
-    assert [fragment.physical_rows for fragment in made] == [4, 1]
-    assert rows(store, made) == [0, 1, 2, 3, 4]
+    fragments = buffer("a", "b", rows_max=4).write(IpcCodec(store), lambda: uuid.UUID(int=next(ids)))
+    assert [fragment.physical_rows for fragment in fragments] == [4, 1]
+    assert rows(store, fragments) == [0, 1, 2, 3, 4]
     nothing = buffer_rows(
         [batch(0, 0)], schema=SCHEMA, version=V22, limits=FileLimits(), conversion=Conversion.EXACT, what="orders"
     )  # fmt: skip

@@ -5,6 +5,7 @@ releases are read in `tests/golden/`.
 """
 
 import random
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from lance_core import Table
 from lance_core.datafiles import legacy_codec
 from lance_core.datafiles.legacy_codec import LegacyFileReader
 from lance_core.errors import Corrupt, LanceError, NotFound, Unsupported
-from lance_core.format import legacy_file
 from lance_core.format.legacy_file import Page, PageTable
 from lance_core.format.schema import TableSchema
 from lance_core.storage.local import LocalStore
@@ -192,7 +192,7 @@ def test_page_tables_begin_at_the_first_field_or_at_zero() -> None:
 
     def table(first_id: int) -> bytes:
         found = [pages.get(field_id, Page(0, 0)) for field_id in range(first_id, 5)]
-        return b"".join(legacy_file._PAGE.pack(page.position, page.length) for page in found)
+        return b"".join(struct.pack("<qq", page.position, page.length) for page in found)
 
     for first_id in (0, 3):
         assert PageTable.decode(table(first_id), schema, 1).page(4, 0) == pages[4]

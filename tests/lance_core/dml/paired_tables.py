@@ -42,9 +42,9 @@ class PairedTables:
         assert self.table.manifest.schema == Table.open(self.theirs).manifest.schema
         if self.stable:
             columns = [self.key, "_rowid", *LINEAGE]
-            facts = self.sorted_rows(Table.open(self.theirs).to_table(columns))
-            assert self.sorted_rows(self.table.to_table(columns)) == facts
-            assert self.sorted_rows(ours.to_table(columns)) == facts
+            lineage = self.sorted_rows(Table.open(self.theirs).to_table(columns))
+            assert self.sorted_rows(self.table.to_table(columns)) == lineage
+            assert self.sorted_rows(ours.to_table(columns)) == lineage
         self.check_indices(ours)
 
     def check_indices(self, ours: lance.LanceDataset) -> None:
@@ -53,9 +53,9 @@ class PairedTables:
             for value in set(ours.to_table([column])[column].to_pylist()) - {None}:
                 literal = f"'{value}'" if isinstance(value, str) else value
                 query = f"{column} = {literal}"
-                by_scan = ours.scanner(filter=query, use_scalar_index=False).to_table()
-                assert self.sorted_rows(ours.to_table(filter=query)) == self.sorted_rows(by_scan)
-                assert ours.count_rows(filter=query) == by_scan.num_rows
+                scanned = ours.scanner(filter=query, use_scalar_index=False).to_table()
+                assert self.sorted_rows(ours.to_table(filter=query)) == self.sorted_rows(scanned)
+                assert ours.count_rows(filter=query) == scanned.num_rows
 
     def sorted_rows(self, rows: pa.Table) -> list[str]:
         return sorted(repr(row) for row in rows.to_pylist())

@@ -13,9 +13,9 @@ ROWS = pa.table({"id": range(12_000), "word": [None if n % 7 == 0 else f"w{n}" f
 
 @pytest.fixture(params=[False, True], ids=["addresses", "stable row ids"])
 def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    place = str(tmp_path / "t")
-    Table.create(place, ROWS, max_rows_per_file=6_000, stable_row_ids=request.param)
-    return place
+    location = str(tmp_path / "t")
+    Table.create(location, ROWS, max_rows_per_file=6_000, stable_row_ids=request.param)
+    return location
 
 
 @pytest.mark.parametrize(

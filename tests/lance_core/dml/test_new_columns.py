@@ -16,11 +16,11 @@ from tests.lance_core.dml.schema_change_pair import SchemaChangePair, create_pai
 
 
 @pytest.fixture(params=[False, True], ids=["addresses", "stable row ids"])
-def twins(request: pytest.FixtureRequest, tmp_path: Path) -> SchemaChangePair:
+def tables(request: pytest.FixtureRequest, tmp_path: Path) -> SchemaChangePair:
     return create_pair(tmp_path, stable=request.param, deleted="id in (0, 2, 7, 8, 9)", indexed="a")
 
 
-def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+def double_ids(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch([pa.array(batch["id"].to_numpy() * 2)], names=["u"])
 
 
@@ -34,14 +34,14 @@ def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
     ],
     ids=str,
 )
-def test_sql_expressions(twins: SchemaChangePair, expressions: dict[str, str]) -> None:
-    twins.change(lambda table: table.add_columns(expressions), lambda dataset: dataset.add_columns(expressions))
+def test_sql_expressions(tables: SchemaChangePair, expressions: dict[str, str]) -> None:
+    tables.change(lambda table: table.add_columns(expressions), lambda dataset: dataset.add_columns(expressions))
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 def test_sql_expressions_in_every_storage_version(tmp_path: Path, version: str) -> None:
-    twins = create_pair(tmp_path, version=version)
-    twins.change(
+    tables = create_pair(tmp_path, version=version)
+    tables.change(
         lambda table: table.add_columns({"t": "s", "n": "id"}), lambda it: it.add_columns({"t": "s", "n": "id"})
     )
 
@@ -57,29 +57,29 @@ def test_sql_expressions_in_every_storage_version(tmp_path: Path, version: str) 
     ],
     ids=["field", "fields", "schema", "child", "child in a list"],
 )
-def test_all_null_columns_take_no_file(twins: SchemaChangePair, fields: pa.Field | list[pa.Field] | pa.Schema) -> None:
-    before = file_layouts(twins.ours)
-    twins.change(lambda table: table.add_columns(fields), lambda dataset: dataset.add_columns(fields))
-    assert file_layouts(twins.ours) == before
+def test_all_null_columns_take_no_file(tables: SchemaChangePair, fields: pa.Field | list[pa.Field] | pa.Schema) -> None:
+    before = file_layouts(tables.ours)
+    tables.change(lambda table: table.add_columns(fields), lambda dataset: dataset.add_columns(fields))
+    assert file_layouts(tables.ours) == before
 
 
-def test_a_function_from_batches_to_batches(twins: SchemaChangePair) -> None:
-    twins.change(
-        lambda table: table.add_columns(doubled, read_columns=["id"]),
-        lambda dataset: dataset.add_columns(doubled, read_columns=["id"]),
+def test_a_function_from_batches_to_batches(tables: SchemaChangePair) -> None:
+    tables.change(
+        lambda table: table.add_columns(double_ids, read_columns=["id"]),
+        lambda dataset: dataset.add_columns(double_ids, read_columns=["id"]),
     )
 
 
-def test_a_function_gets_its_columns_and_declares_its_types(twins: SchemaChangePair) -> None:
-    seen: list[pa.RecordBatch] = []
+def test_a_function_gets_its_columns_and_declares_its_types(tables: SchemaChangePair) -> None:
+    batches: list[pa.RecordBatch] = []
 
-    def at_once(batch: pa.RecordBatch) -> pa.Table:
-        seen.append(batch)
+    def compute(batch: pa.RecordBatch) -> pa.Table:
+        batches.append(batch)
         return pa.table({"v": batch["a"], "u": batch["_rowaddr"]})
 
-    types = pa.schema([("u", pa.uint64()), pa.field("v", pa.int32(), metadata={"unit": "mm"})])
-    after = twins.table.add_columns(at_once, read_columns=["a", "_rowaddr"], schema=types).table
-    assert [batch.schema.names for batch in seen] == [["a", "_rowaddr"]] * 2
+    schema = pa.schema([("u", pa.uint64()), pa.field("v", pa.int32(), metadata={"unit": "mm"})])
+    after = tables.table.add_columns(compute, read_columns=["a", "_rowaddr"], schema=schema).table
+    assert [batch.schema.names for batch in batches] == [["a", "_rowaddr"]] * 2
     assert after.schema.names[-2:] == ["u", "v"]
     assert after.schema.field("v").metadata == {b"unit": b"mm"}
     assert after.to_table(["u"])["u"] == after.to_table(["_rowaddr"])["_rowaddr"]
@@ -87,7 +87,7 @@ def test_a_function_gets_its_columns_and_declares_its_types(twins: SchemaChangeP
 
 def test_a_table_without_rows(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.schema([("id", pa.int64())]), durable=False)
-    table = table.add_columns({"b": "id + 1"}).table.add_columns(doubled).table
+    table = table.add_columns({"b": "id + 1"}).table.add_columns(double_ids).table
     assert (
         table.schema
         == lance.dataset(table.uri).schema
@@ -95,9 +95,9 @@ def test_a_table_without_rows(tmp_path: Path) -> None:
     )
 
 
-def test_new_files_have_values_for_deleted_rows(twins: SchemaChangePair) -> None:
+def test_new_files_have_values_for_deleted_rows(tables: SchemaChangePair) -> None:
     """A file has a value for each deleted row: NULL, or that of a neighbour if the column is not nullable."""
-    table = twins.table.add_columns({"b": "id", "one": "id * 0 + 1", "k": "7"}).table
+    table = tables.table.add_columns({"b": "id", "one": "id * 0 + 1", "k": "7"}).table
     for fragment in table.fragments:
         read = LanceFileReader(f"{table.uri}/data/{fragment.files[-1].path}").read_all().to_table()
         assert read.num_rows == fragment.physical_rows
@@ -105,9 +105,9 @@ def test_new_files_have_values_for_deleted_rows(twins: SchemaChangePair) -> None
     assert read["b"].to_pylist() == [5, 6, None, None, None]
 
 
-def test_an_intent_adds_columns_once(twins: SchemaChangePair) -> None:
-    first = twins.table.add_columns({"b": "id"}, intent="b", properties={"why": "asked"})
-    again = twins.table.add_columns({"b": "id"}, intent="b")
+def test_an_intent_adds_columns_once(tables: SchemaChangePair) -> None:
+    first = tables.table.add_columns({"b": "id"}, intent="b", properties={"why": "asked"})
+    again = tables.table.add_columns({"b": "id"}, intent="b")
     assert (again.version, again.already_committed, first.rows_added, first.rows_removed, first.files) == (
         first.version, True, 0, 0, 2,
     )  # fmt: skip
@@ -169,12 +169,12 @@ def test_types_beyond_the_storage_version_are_rejected(tmp_path: Path) -> None:
 # Merge by key
 
 
-def test_a_merge_equals_that_of_pylance(twins: SchemaChangePair) -> None:
+def test_a_merge_equals_that_of_pylance(tables: SchemaChangePair) -> None:
     rows = pa.table(
         {"id": pa.array([6, 5, 1, 100, 0], pa.int64()), "z": list("efthx"), "y": pa.array([{"k": n} for n in range(5)])}
     )
-    twins.change(lambda table: table.merge_columns(rows, "id"), lambda dataset: dataset.merge(rows, "id"))
-    assert twins.table.to_table(["z"])["z"].to_pylist() == ["t", None, None, "f", "e"]
+    tables.change(lambda table: table.merge_columns(rows, "id"), lambda dataset: dataset.merge(rows, "id"))
+    assert tables.table.to_table(["z"])["z"].to_pylist() == ["t", None, None, "f", "e"]
 
 
 @pytest.mark.parametrize(
@@ -188,10 +188,10 @@ def test_a_merge_equals_that_of_pylance(twins: SchemaChangePair) -> None:
     ],
     ids=["narrow", "far apart", "a null", "two", "doubles"],
 )
-def test_merge_keys(twins: SchemaChangePair, keys: dict[str, pa.Array], on: str | list[str]) -> None:
+def test_merge_keys(tables: SchemaChangePair, keys: dict[str, pa.Array], on: str | list[str]) -> None:
     rows = pa.table(keys)
     rows = rows.append_column("w", pa.array([f"w{n}" for n in range(rows.num_rows)]))
-    found = twins.table.merge_columns(rows, on).table.to_table(["id", "w"]).to_pylist()
+    found = tables.table.merge_columns(rows, on).table.to_table(["id", "w"]).to_pylist()
     assert {row["id"]: row["w"] for row in found} == {
         1: f"w{rows.num_rows - 1}", 3: None, 4: f"w{rows.num_rows - 2}", 5: None, 6: None,
     }  # fmt: skip
@@ -218,37 +218,39 @@ def test_invalid_merges_are_rejected(
 
 
 def test_a_merge_of_a_mandatory_column_needs_a_value_for_every_row(tmp_path: Path) -> None:
-    types = pa.schema([("id", pa.int64()), pa.field("w", pa.int64(), False)])
+    schema = pa.schema([("id", pa.int64()), pa.field("w", pa.int64(), False)])
     table = create_pair(tmp_path).table
     with pytest.raises(SchemaMismatch, match="'w' is not nullable, but the data has 5 nulls"):
-        table.merge_columns(pa.table({"id": range(5), "w": range(5)}, types), "id")
-    after = table.merge_columns(pa.table({"id": range(10), "w": range(10)}, types), "id").table
+        table.merge_columns(pa.table({"id": range(5), "w": range(5)}, schema), "id")
+    after = table.merge_columns(pa.table({"id": range(10), "w": range(10)}, schema), "id").table
     assert not after.schema.field("w").nullable
 
 
-@pytest.mark.parametrize("spread", [1, 1000, 10**9], ids=["close", "apart", "far apart"])
-def test_both_join_strategies_agree(spread: int) -> None:
+@pytest.mark.parametrize("factor", [1, 1000, 10**9], ids=["close", "apart", "far apart"])
+def test_both_join_strategies_agree(factor: int) -> None:
     random = np.random.default_rng(7)
-    keys = random.permutation(5000)[:2000] * spread
-    sought = pa.chunked_array([pa.array(random.integers(-100, 5100, 3000) * spread, mask=random.random(3000) < 0.1)])
+    keys = random.permutation(5000)[:2000] * factor
+    table_keys = pa.chunked_array(
+        [pa.array(random.integers(-100, 5100, 3000) * factor, mask=random.random(3000) < 0.1)]
+    )
     rows = pa.table({"k": pa.array(keys, mask=random.random(2000) < 0.1)})
-    known = IntegerKeys.of(rows["k"])
-    assert known is not None
+    integer_keys = IntegerKeys.of(rows["k"])
+    assert integer_keys is not None
     as_text = rows.set_column(0, "k", rows["k"].cast(pa.string()))
-    expected = SourceKeys(as_text, ["k"], what="t").find_rows([sought.cast(pa.string())])
+    expected = SourceKeys(as_text, ["k"], what="t").find_rows([table_keys.cast(pa.string())])
     assert (expected >= 0).any()
-    assert (known.find_rows(sought) == expected).all()
-    assert (SourceKeys(rows, ["k"], what="t").find_rows([sought]) == expected).all()
+    assert (integer_keys.find_rows(table_keys) == expected).all()
+    assert (SourceKeys(rows, ["k"], what="t").find_rows([table_keys]) == expected).all()
 
 
-def in_pieces(random: np.random.Generator, column: pa.Array) -> pa.ChunkedArray:
+def random_chunks(random: np.random.Generator, column: pa.Array) -> pa.ChunkedArray:
     cuts = sorted(random.integers(0, len(column) + 1, 5).tolist())
     return pa.chunked_array([column[a:b] for a, b in itertools.pairwise([0, *cuts, len(column)])], column.type)
 
 
-@pytest.mark.parametrize("kind", [pa.int64(), pa.int16(), pa.timestamp("us", "UTC")], ids=str)
+@pytest.mark.parametrize("arrow", [pa.int64(), pa.int16(), pa.timestamp("us", "UTC")], ids=str)
 @pytest.mark.parametrize("seed", range(40))
-def test_keys_are_found_in_any_order_of_the_table(seed: int, kind: pa.DataType) -> None:
+def test_keys_are_found_in_any_order_of_the_table(seed: int, arrow: pa.DataType) -> None:
     """The column is sorted or not, has gaps, duplicates and nulls, and any chunks; the reference joins texts."""
     random = np.random.default_rng(seed)
     span = int(random.choice([30, 3000, 30_000]))
@@ -261,18 +263,18 @@ def test_keys_are_found_in_any_order_of_the_table(seed: int, kind: pa.DataType) 
         case 2:
             table = np.concatenate([np.unique(table), np.unique(table)[::-1], np.unique(table) + 1])
     nulls = random.random(len(table)) < (0.01 if seed % 3 == 0 else 0)
-    sought = in_pieces(random, pa.array(table, mask=nulls).cast(kind))
+    table_keys = random_chunks(random, pa.array(table, mask=nulls).cast(arrow))
     keys = random.permutation(np.unique(random.integers(-span - 9, span + 9, int(random.choice([1, 5, 500])))))
-    rows = pa.table({"k": pa.array(keys, mask=random.random(len(keys)) < 0.05).cast(kind)})
+    rows = pa.table({"k": pa.array(keys, mask=random.random(len(keys)) < 0.05).cast(arrow)})
     as_text = pa.table({"k": rows["k"].cast(pa.string())})
-    expected = SourceKeys(as_text, ["k"], what="t").find_rows([sought.cast(pa.string())])
-    places, found = SourceKeys(rows, ["k"], what="t").find_matches([sought])
-    assert places.tolist() == np.flatnonzero(expected >= 0).tolist()
+    expected = SourceKeys(as_text, ["k"], what="t").find_rows([table_keys.cast(pa.string())])
+    positions, found = SourceKeys(rows, ["k"], what="t").find_matches([table_keys])
+    assert positions.tolist() == np.flatnonzero(expected >= 0).tolist()
     assert found.tolist() == expected[expected >= 0].tolist()
     assert [
-        each.tolist() for each in SourceKeys(as_text, ["k"], what="t").find_matches([sought.cast(pa.string())])
+        each.tolist() for each in SourceKeys(as_text, ["k"], what="t").find_matches([table_keys.cast(pa.string())])
     ] == [
-        places.tolist(),
+        positions.tolist(),
         found.tolist(),
     ]
 
@@ -284,12 +286,12 @@ def test_extreme_integers_are_valid_keys() -> None:
     assert [each.tolist() for each in extremes.find_matches(ascending)] == [[0, 21, 23], [1, 0, 0]]
 
 
-@pytest.mark.parametrize("far", [7, 10**12], ids=["close", "far apart"])
-def test_duplicate_integer_keys_are_reported(far: int) -> None:
-    twice = pa.chunked_array([[5, far], [None, 5]])
-    assert IntegerKeys.of(twice) is None
+@pytest.mark.parametrize("other_key", [7, 10**12], ids=["close", "far apart"])
+def test_duplicate_integer_keys_are_reported(other_key: int) -> None:
+    duplicates = pa.chunked_array([[5, other_key], [None, 5]])
+    assert IntegerKeys.of(duplicates) is None
     with pytest.raises(InvalidInput, match=r"more than once \(1 of them\): k = 5"):
-        SourceKeys(pa.table({"k": twice}), ["k"], what="t")
+        SourceKeys(pa.table({"k": duplicates}), ["k"], what="t")
     extremes = IntegerKeys.of(pa.chunked_array([[2**63 - 1, -(2**63), None]]))
     assert extremes is not None
     assert extremes.find_rows(pa.chunked_array([[0, -(2**63), None, 2**63 - 1]])).tolist() == [-1, 1, -1, 0]
@@ -303,8 +305,8 @@ def test_encodings_in_field_metadata_take_effect(tmp_path: Path) -> None:
     words = pa.array(["the same words again and again " * 20 + str(n) for n in range(5000)])
 
     def sizes(compression: str) -> list[int]:
-        asked = {"lance-encoding:compression": compression}
-        field = pa.field("w", pa.string(), metadata=asked)
+        metadata = {"lance-encoding:compression": compression}
+        field = pa.field("w", pa.string(), metadata=metadata)
         table = Table.create(str(tmp_path / compression), pa.table([words], pa.schema([field])), durable=False)
         more = pa.schema([field.with_name("v")])
         table = table.add_columns(lambda batch: pa.record_batch([batch["w"]], schema=more)).table

@@ -26,7 +26,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     return Table.create(uri, both, stable_row_ids=request.param, max_rows_per_file=3, durable=False)
 
 
-def content(table: Table) -> list[tuple[int, str | None]]:
+def read_content(table: Table) -> list[tuple[int, str | None]]:
     found = table.to_table(["id", "day"]).to_pydict()
     theirs = lance.dataset(table.uri, version=table.version).to_table(["id", "day"]).to_pydict()
     assert theirs == found
@@ -34,18 +34,18 @@ def content(table: Table) -> list[tuple[int, str | None]]:
 
 
 def ids(table: Table) -> list[int]:
-    return [number for number, _ in content(table)]
+    return [number for number, _ in read_content(table)]
 
 
 def test_an_overwrite_replaces_the_matching_rows(table: Table) -> None:
-    done = table.overwrite(rows("b", 30, 40, 50), where=DAY_B)
-    assert content(done.table) == [(1, "a"), (2, "a"), (7, None), (30, "b"), (40, "b"), (50, "b")]
-    assert (done.version, done.operation, done.attempts) == (2, "Update", 1)
-    assert (done.rows_added, done.rows_removed, done.files) == (3, 4, 1)
+    committed = table.overwrite(rows("b", 30, 40, 50), where=DAY_B)
+    assert read_content(committed.table) == [(1, "a"), (2, "a"), (7, None), (30, "b"), (40, "b"), (50, "b")]
+    assert (committed.version, committed.operation, committed.attempts) == (2, "Update", 1)
+    assert (committed.rows_added, committed.rows_removed, committed.files) == (3, 4, 1)
     assert ids(table.at(1)) == [1, 2, 3, 4, 5, 6, 7]
-    made_by = done.table.transaction()
-    assert made_by is not None
-    assert isinstance(made_by.operation, Update)
+    transaction = committed.table.transaction()
+    assert transaction is not None
+    assert isinstance(transaction.operation, Update)
 
 
 def test_an_empty_slice_and_empty_rows(table: Table) -> None:
@@ -62,26 +62,26 @@ def test_an_empty_slice_and_empty_rows(table: Table) -> None:
 def test_a_stream_of_rows_is_matched_by_column_name(table: Table) -> None:
     table = table.add_columns(pa.field("note", pa.string())).table
     batches = (batch.select(["day", "id"]) for batch in rows("b", *range(100, 110)).to_batches(max_chunksize=3))
-    done = table.overwrite(batches, where=DAY_B, max_rows_per_file=4)
-    assert ids(done.table) == [1, 2, 7, *range(100, 110)]
-    assert done.files == 3
-    assert done.table.to_table()["note"].null_count == done.table.count_rows()
+    committed = table.overwrite(batches, where=DAY_B, max_rows_per_file=4)
+    assert ids(committed.table) == [1, 2, 7, *range(100, 110)]
+    assert committed.files == 3
+    assert committed.table.to_table()["note"].null_count == committed.table.count_rows()
 
 
 def test_indices_and_pylance_see_the_overwrite(table: Table) -> None:
     dataset = lance.dataset(table.uri)
     dataset.create_scalar_index("id", "BTREE")
-    done = table.refresh().overwrite(rows("b", 3, 40), where=DAY_B).table
+    committed = table.refresh().overwrite(rows("b", 3, 40), where=DAY_B).table
     after = lance.dataset(table.uri)
     for number, count in ((3, 1), (4, 0), (40, 1), (1, 1)):
         assert after.count_rows(f"id = {number}") == count
     after.optimize.compact_files()
-    assert ids(done.refresh()) == [1, 2, 3, 7, 40]
+    assert ids(committed.refresh()) == [1, 2, 3, 7, 40]
     after.delete("id = 40")
-    assert ids(done.refresh().overwrite(rows("b", 41), where=DAY_B).table) == [1, 2, 7, 41]
+    assert ids(committed.refresh().overwrite(rows("b", 41), where=DAY_B).table) == [1, 2, 7, 41]
 
 
-REFUSED: list[tuple[pa.Table, str, str]] = [
+INVALID: list[tuple[pa.Table, str, str]] = [
     (rows("b", 1).slice(0, 1), "day = 'a'", "row 0 of the new rows does not match: day is 'b'. Nothing was written"),
     (pa.concat_tables([rows("b", 1, 2), rows("c", 3)]), DAY_B, "row 2 of the new rows does not match: day is 'c'"),
     (rows(None, 1), DAY_B, "row 0 of the new rows does not match: day is null"),
@@ -95,11 +95,11 @@ REFUSED: list[tuple[pa.Table, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("data", "where", "message"), REFUSED, ids=[each[2][:25] for each in REFUSED])
+@pytest.mark.parametrize(("data", "where", "message"), INVALID, ids=[each[2][:25] for each in INVALID])
 def test_unsupported_input_is_rejected(table: Table, data: pa.Table, where: str, message: str) -> None:
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as raised:
         table.overwrite(data, where=where)
-    assert message in str(refused.value)
+    assert message in str(raised.value)
     assert table.refresh().version == 1
 
 
@@ -115,7 +115,7 @@ def test_other_invalid_overwrites_are_rejected(table: Table) -> None:
         with_blob.overwrite(rows("b", 1), where="blob is null")
 
 
-KINDS: dict[str, tuple[pa.DataType, Any, Any, str]] = {
+SLICES: dict[str, tuple[pa.DataType, Any, Any, str]] = {
     "date": (pa.date32(), dt.date(2026, 1, 1), dt.date(2026, 1, 2), "k = date '2026-01-02'"),
     "timestamp": (pa.timestamp("us", "UTC"), dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
         dt.datetime(2026, 1, 2, 5, tzinfo=dt.UTC), "k >= '2026-01-02' and k < '2026-01-03'"),
@@ -127,25 +127,27 @@ KINDS: dict[str, tuple[pa.DataType, Any, Any, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SLICES)
 def test_slices_by_columns_of_many_types(tmp_path: Path, kind: str) -> None:
-    arrow, stays, goes, where = KINDS[kind]
-    values = [__import__("decimal").Decimal(each) if kind == "decimal" else each for each in (stays, goes)]
+    arrow, unmatched, matched, where = SLICES[kind]
+    values = [__import__("decimal").Decimal(each) if kind == "decimal" else each for each in (unmatched, matched)]
 
-    def made(numbers: list[int], which: int) -> pa.Table:
-        return pa.table({"id": numbers, "k": pa.array([values[which]] * len(numbers), arrow)})
+    def create_rows(numbers: list[int], value: int) -> pa.Table:
+        return pa.table({"id": numbers, "k": pa.array([values[value]] * len(numbers), arrow)})
 
-    table = Table.create(str(tmp_path / "t"), pa.concat_tables([made([1], 0), made([2, 3], 1)]), durable=False)
-    table.append(made([4], 1))  # a second plan finds this row
-    table.append(made([5], 0))
-    done = table.overwrite(made([9], 1), where=where)
-    assert (sorted(done.table.to_table()["id"].to_pylist()), done.attempts) == ([1, 5, 9], 2)
+    table = Table.create(
+        str(tmp_path / "t"), pa.concat_tables([create_rows([1], 0), create_rows([2, 3], 1)]), durable=False
+    )
+    table.append(create_rows([4], 1))  # a second plan finds this row
+    table.append(create_rows([5], 0))
+    committed = table.overwrite(create_rows([9], 1), where=where)
+    assert (sorted(committed.table.to_table()["id"].to_pylist()), committed.attempts) == ([1, 5, 9], 2)
     with pytest.raises(InvalidInput, match="of the new rows does not match"):
-        done.table.overwrite(made([9], 0), where=where)
+        committed.table.overwrite(create_rows([9], 0), where=where)
 
 
-Beside = Callable[[Table], object]
-FOLLOWED: dict[str, Beside] = {
+ConcurrentChange = Callable[[Table], object]
+REBASED_OVER: dict[str, ConcurrentChange] = {
     "append": lambda t: t.append(rows("a", 8)),
     "delete": lambda t: t.delete("id = 1"),
     "update": lambda t: t.update({"id": "8"}, "id = 7"),
@@ -153,7 +155,7 @@ FOLLOWED: dict[str, Beside] = {
     "another slice": lambda t: t.overwrite(rows("a", 8), where="day = 'a'"),
     "config": lambda t: t.set_config({"x": "1"}),
 }
-MET: dict[str, tuple[Beside, list[int]]] = {
+CONFLICTING: dict[str, tuple[ConcurrentChange, list[int]]] = {
     "append": (lambda t: t.append(rows("b", 8)), [1, 2, 7, 30]),
     "update that moves in": (lambda t: t.update({"day": "'b'"}, "id = 1"), [2, 7, 30]),
     "update that moves out": (lambda t: t.update({"day": "'a'"}, "id = 3"), [1, 2, 3, 7, 30]),
@@ -167,26 +169,26 @@ MET: dict[str, tuple[Beside, list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("what", FOLLOWED)
-def test_writes_outside_the_slice_are_rebased_over(table: Table, what: str) -> None:
-    FOLLOWED[what](table)
-    done = table.overwrite(rows("b", 30), where=DAY_B, retries=1)
-    assert (done.attempts, done.rebased_over) == (1, (2,))
-    assert [number for number, day in content(done.table) if day == "b"] == [30]
-    assert done.table.count_rows("day = 'a'") == table.at(2).count_rows("day = 'a'")
+@pytest.mark.parametrize("name", REBASED_OVER)
+def test_writes_outside_the_slice_are_rebased_over(table: Table, name: str) -> None:
+    REBASED_OVER[name](table)
+    committed = table.overwrite(rows("b", 30), where=DAY_B, retries=1)
+    assert (committed.attempts, committed.rebased_over) == (1, (2,))
+    assert [number for number, day in read_content(committed.table) if day == "b"] == [30]
+    assert committed.table.count_rows("day = 'a'") == table.at(2).count_rows("day = 'a'")
 
 
-@pytest.mark.parametrize("what", MET)
-def test_writes_into_the_slice_are_conflicts(table: Table, what: str) -> None:
-    beside, expected = MET[what]
-    beside(table)
+@pytest.mark.parametrize("name", CONFLICTING)
+def test_writes_into_the_slice_are_conflicts(table: Table, name: str) -> None:
+    concurrent, expected = CONFLICTING[name]
+    concurrent(table)
     data = [*Path(table.uri, "data").iterdir()]
     with pytest.raises(RetryableConflict):
         table.overwrite(rows("b", 30), where=DAY_B, retries=1)
     assert ids(table.refresh()) == ids(table.at(table.refresh().version))
-    done = table.overwrite(rows("b", 30), where=DAY_B)
-    assert ids(done.table) == expected
-    assert done.attempts >= 2
+    committed = table.overwrite(rows("b", 30), where=DAY_B)
+    assert ids(committed.table) == expected
+    assert committed.attempts >= 2
     assert len([*Path(table.uri, "data").iterdir()]) == len(data) + 2, (
         "the new rows of one overwrite are written once, although it was planned twice"
     )
@@ -194,19 +196,19 @@ def test_writes_into_the_slice_are_conflicts(table: Table, what: str) -> None:
 
 def test_two_concurrent_first_fills_of_a_slice_fill_it_once(table: Table) -> None:
     table.overwrite(rows("c", 8, 9), where="day = 'c'")
-    done = table.overwrite(rows("c", 8, 9), where="day = 'c'")
-    assert ids(done.table) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert done.rows_removed == 2
+    committed = table.overwrite(rows("c", 8, 9), where="day = 'c'")
+    assert ids(committed.table) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert committed.rows_removed == 2
 
 
 def test_values_changed_in_place_are_replaced_too(tmp_path: Path) -> None:
     """An update that rewrites a column brings rows into the slice without moving any."""
     wide = pa.table({"id": range(50), "day": ["a"] * 50, "text": ["x" * 200] * 50})
     table = Table.create(str(tmp_path / "t"), wide, durable=False)
-    beside = table.update({"day": "'b'"}).table
-    assert len(beside.fragments) == 1  # in place
-    done = table.overwrite(rows("b", 99), where=DAY_B)
-    assert (done.table.to_table()["id"].to_pylist(), done.attempts) == ([99], 2)
+    concurrent = table.update({"day": "'b'"}).table
+    assert len(concurrent.fragments) == 1  # in place
+    committed = table.overwrite(rows("b", 99), where=DAY_B)
+    assert (committed.table.to_table()["id"].to_pylist(), committed.attempts) == ([99], 2)
 
 
 def test_changes_planned_before_the_overwrite(table: Table) -> None:
@@ -214,17 +216,17 @@ def test_changes_planned_before_the_overwrite(table: Table) -> None:
     table.overwrite(rows("b", 30), where=DAY_B)
     table.append(rows("b", 8))
     assert ids(table.refresh()) == [1, 2, 7, 8, 30]
-    done = table.update({"id": "id + 100"}, "day = 'b'")
-    assert ids(done.table) == [1, 2, 7, 108, 130]
-    assert done.attempts == 2
+    committed = table.update({"id": "id + 100"}, "day = 'b'")
+    assert ids(committed.table) == [1, 2, 7, 108, 130]
+    assert committed.attempts == 2
 
 
 def test_concurrently_changed_columns_are_a_conflict_for_a_stream(table: Table) -> None:
-    def from_beside() -> Any:
+    def stream_with_concurrent_drop() -> Any:
         yield rows("b", 30).to_batches()[0]
         table.refresh().drop_columns(["id"])
 
-    reader = pa.RecordBatchReader.from_batches(rows("b").schema, from_beside())
+    reader = pa.RecordBatchReader.from_batches(rows("b").schema, stream_with_concurrent_drop())
     table.append(rows("b", 8))  # forces a second plan
     with pytest.raises(
         IncompatibleConflict, match=r"up to version 3, while a stream of rows.*for the columns of version 1"
@@ -239,22 +241,24 @@ def test_rows_in_memory_are_written_again_after_a_schema_change(table: Table) ->
     assert (followed.attempts, followed.table.count_rows("number = 20")) == (1, 1)
     base = followed.table.alter_column("number", rename="id").table.delete("day is null").table
     base.alter_column("day", nullable=False)
-    done = base.overwrite(rows("b", 30), where=DAY_B)
-    assert (ids(done.table), done.attempts) == ([1, 2, 30], 2)
+    committed = base.overwrite(rows("b", 30), where=DAY_B)
+    assert (ids(committed.table), committed.attempts) == ([1, 2, 30], 2)
     with pytest.raises(SchemaMismatch, match="'day'"):
         base.overwrite(pa.concat_tables([rows("b", 30), rows(None, 31)]), where="day = 'b' or day is null")
     # Field metadata does not affect data files that are written already.
-    done.table.set_field_metadata({"day": {"note": "x"}}).table.append(rows("b", 8).cast(done.table.schema))
-    stream = pa.RecordBatchReader.from_batches(done.table.schema, rows("b", 40).cast(done.table.schema).to_batches())
-    again = done.table.overwrite(stream, where=DAY_B)
+    committed.table.set_field_metadata({"day": {"note": "x"}}).table.append(rows("b", 8).cast(committed.table.schema))
+    stream = pa.RecordBatchReader.from_batches(
+        committed.table.schema, rows("b", 40).cast(committed.table.schema).to_batches()
+    )
+    again = committed.table.overwrite(stream, where=DAY_B)
     assert (ids(again.table), again.attempts) == ([1, 2, 40], 2)
 
 
 def test_an_intent_commits_once(table: Table) -> None:
-    def do(**options: Any) -> Committed:
+    def overwrite(**options: Any) -> Committed:
         return table.refresh().overwrite(rows("b", 30), where=DAY_B, intent="fill b", **options)
 
-    first, again = do(properties={"by": "me"}), do()
+    first, again = overwrite(properties={"by": "me"}), overwrite()
     assert (again.version, again.already_committed, again.rows_removed) == (first.version, True, 4)
     assert table.refresh().version == 2
     assert first.table.transaction().properties["by"] == "me"  # type: ignore[union-attr]

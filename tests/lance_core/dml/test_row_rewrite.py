@@ -12,11 +12,12 @@ from lance_core import Table
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.dml.row_rewrite import FragmentChange, RowRewrite, move_rows, rewrite_columns
 from lance_core.runtime import SYSTEM_RUNTIME
+from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_latest
 from tests.interop.cases import CASES, StorageName, TypeCase
 from tests.interop.compare import by_pylance, by_us, rows
 
-EVERY = [
+TYPES_AND_VERSIONS = [
     pytest.param(case, version, id=f"{case.name}-{version}")
     for case in CASES
     for version in sorted({case.versions[0], case.versions[-1]})
@@ -34,54 +35,54 @@ def table_of(case: TypeCase, times: int = 3) -> pa.Table:
     )
 
 
-def changes(uri: str, columns: tuple[str, ...], new: pa.Table, which: list[int]) -> RowRewrite:
+def plan_changes(uri: str, columns: tuple[str, ...], new: pa.Table, offsets: list[int]) -> RowRewrite:
     """Plan to replace the rows at these offsets of a table with one fragment by the rows of `new`, in order."""
-    base = load_latest(Table.open(uri, durable=False)._location)
+    base = load_latest(locate(uri, durable=False))
     (batch,) = new.combine_chunks().to_batches()
 
-    def values(_rows: pa.RecordBatch, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
-        return batch.take(pa.array(places))
+    def values(_rows: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        return batch.take(pa.array(positions))
 
     (fragment,) = base.manifest.fragments
-    return RowRewrite(base, columns, (), (FragmentChange(fragment, np.array(which), values),))
+    return RowRewrite(base, columns, (), (FragmentChange(fragment, np.array(offsets), values),))
 
 
-@pytest.mark.parametrize(("case", "version"), EVERY)
+@pytest.mark.parametrize(("case", "version"), TYPES_AND_VERSIONS)
 @pytest.mark.parametrize("in_place", [False, True], ids=["moved", "in place"])
 @pytest.mark.parametrize("column", ["v", "x"])
 def test_every_type(case: TypeCase, version: StorageName, in_place: bool, column: str, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
-    given = table_of(case)
-    table = Table.create(uri, given, storage_version=version, durable=False, stable_row_ids=True)
+    source = table_of(case)
+    table = Table.create(uri, source, storage_version=version, durable=False, stable_row_ids=True)
     table = table.delete("k = 0").table
     stored = table.to_table()
     length = len(case.values)
-    which = [length - 1, length + 1, 2 * length] if length > 3 else [length, 2 * length]
+    offsets = [length - 1, length + 1, 2 * length] if length > 3 else [length, 2 * length]
     if case.read_type:
-        given = given.cast(table.schema)
-    new = given.take([3 * length - 1 - n for n in range(len(which))]).select([column])
+        source = source.cast(table.schema)
+    new = source.take([3 * length - 1 - n for n in range(len(offsets))]).select([column])
     if column == "x":
-        new = pa.table({"x": pa.array(range(len(which)), pa.int8())})
-    work = changes(uri, (column,), new, which)
+        new = pa.table({"x": pa.array(range(len(offsets)), pa.int8())})
+    rewrite = plan_changes(uri, (column,), new, offsets)
     operation = (
-        rewrite_columns(work, (), limits=LIMITS, runtime=SYSTEM_RUNTIME)
+        rewrite_columns(rewrite, (), limits=LIMITS, runtime=SYSTEM_RUNTIME)
         if in_place
-        else move_rows(work, {}, (), assigned=(), limits=LIMITS, runtime=SYSTEM_RUNTIME)
+        else move_rows(rewrite, {}, (), assigned=(), limits=LIMITS, runtime=SYSTEM_RUNTIME)
     )
     after = table.commit(operation).table
 
-    expected = {row["k"]: row for row in named(stored)}
-    for place, value in zip(which, named(new), strict=True):
+    expected = {row["k"]: row for row in as_dictionaries(stored)}
+    for place, value in zip(offsets, as_dictionaries(new), strict=True):
         expected[place] = {**expected[place], **value}
-    found = {row["k"]: row for row in named(by_us(uri))}
+    found = {row["k"]: row for row in as_dictionaries(by_us(uri))}
     assert found == expected
-    assert {row["k"]: row for row in named(by_pylance(uri))} == expected
+    assert {row["k"]: row for row in as_dictionaries(by_pylance(uri))} == expected
     ids = after.to_table(["k", "_rowid"])
     assert ids["k"].to_pylist() == ids["_rowid"].to_pylist()
     lance.dataset(uri).validate()
 
 
-def named(table: pa.Table) -> list[dict]:
+def as_dictionaries(table: pa.Table) -> list[dict]:
     """Return the rows as dictionaries with the representation of each value; the key stays an integer."""
     spelt = rows(table)
     keys = [int(key) for key in spelt.get("k", [])]

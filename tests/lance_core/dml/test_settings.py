@@ -14,7 +14,7 @@ from tests.lance_core.dml.schema_change_pair import SchemaChangePair, alter_colu
 
 
 @pytest.fixture
-def twins(tmp_path: Path) -> SchemaChangePair:
+def tables(tmp_path: Path) -> SchemaChangePair:
     return create_pair(tmp_path, indexed="a", deleted="id = 3")
 
 
@@ -35,20 +35,20 @@ STEPS: list[tuple[dict[str, str | None], bool]] = [
     ],
     ids=["config", "table", "schema"],
 )
-def test_metadata_maps(twins: SchemaChangePair, ours: Callable[..., Committed], theirs: Callable[..., object]) -> None:
+def test_metadata_maps(tables: SchemaChangePair, ours: Callable[..., Committed], theirs: Callable[..., object]) -> None:
     for values, replace in STEPS:
-        twins.change(
+        tables.change(
             lambda table: ours(table, values, replace=replace),  # noqa: B023
             lambda dataset: theirs(dataset, values, replace=replace),  # noqa: B023
         )
-    assert not twins.table.config
-    assert not twins.table.metadata
+    assert not tables.table.config
+    assert not tables.table.metadata
 
 
-def test_fields(twins: SchemaChangePair) -> None:
+def test_fields(tables: SchemaChangePair) -> None:
     for values, replace in STEPS:
         columns: dict[str, dict[str, str | None]] = {"id": values, "s.x": values, "l.item.y": {"only": "this"}}
-        twins.change(
+        tables.change(
             lambda table: table.set_field_metadata(columns, replace=replace),  # noqa: B023
             lambda dataset: dataset.update_field_metadata(columns, replace=replace),  # noqa: B023
         )
@@ -64,7 +64,7 @@ def test_reserved_config_survives_a_replacement(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "message"),
+    ("operation", "message"),
     [
         (lambda t: t.set_config({}), "no entry is given"),
         (lambda t: t.set_metadata({"": "x"}), "an empty key"),
@@ -73,21 +73,23 @@ def test_reserved_config_survives_a_replacement(tmp_path: Path) -> None:
         (lambda t: t.set_field_metadata({"s.xx": {"a": "b"}}), r"there is no column 's\.xx'; did you mean 's\.x'"),
     ],
 )
-def test_invalid_arguments_are_rejected(twins: SchemaChangePair, verb: Callable[[Table], object], message: str) -> None:
+def test_invalid_arguments_are_rejected(
+    tables: SchemaChangePair, operation: Callable[[Table], object], message: str
+) -> None:
     with pytest.raises(InvalidInput, match=message):
-        verb(twins.table)
-    assert twins.table.version == twins.dataset.version
+        operation(tables.table)
+    assert tables.table.version == tables.dataset.version
 
 
-def test_a_primary_key_is_set_once(twins: SchemaChangePair) -> None:
+def test_a_primary_key_is_set_once(tables: SchemaChangePair) -> None:
     key = "lance-schema:unenforced-primary-key"
-    twins.change(
+    tables.change(
         lambda table: table.alter_column("id", nullable=False),
         lambda dataset: alter_column(dataset, "id", nullable=False),
     )
-    twins.change(
+    tables.change(
         lambda table: table.set_field_metadata({"id": {key: "true"}}),
         lambda dataset: dataset.update_field_metadata({"id": {key: "true"}}),
     )
     with pytest.raises(InvalidInput, match="cannot be changed once set"):
-        twins.table.set_field_metadata({"id": {key: None}})
+        tables.table.set_field_metadata({"id": {key: None}})

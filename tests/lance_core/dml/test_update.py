@@ -13,14 +13,14 @@ from tests.lance_core.dml.paired_tables import PairedTables, create_paired_table
 
 ROWS = pa.table({"id": range(10), "v": [10 * n for n in range(10)], "w": [f"w{n}" for n in range(9)] + [None]})
 MOVES, IN_PLACE = UpdateMode.REWRITE_ROWS, UpdateMode.REWRITE_COLUMNS
-BOTH = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+BOTH_ROW_ID_MODES = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
 
 
 def operation_of(table: Table) -> Update:
-    made_by = table.transaction()
-    assert made_by is not None
-    assert isinstance(made_by.operation, Update)
-    return made_by.operation
+    transaction = table.transaction()
+    assert transaction is not None
+    assert isinstance(transaction.operation, Update)
+    return transaction.operation
 
 
 def check(pair: PairedTables, values: dict[str, str], where: str | None) -> Update:
@@ -31,7 +31,7 @@ def check(pair: PairedTables, values: dict[str, str], where: str | None) -> Upda
     return operation_of(committed.table)
 
 
-@BOTH
+@BOTH_ROW_ID_MODES
 @pytest.mark.parametrize(
     ("values", "where"),
     [
@@ -55,7 +55,7 @@ def test_the_same_rows_as_pylance(
     assert pair.table.version == pair.dataset.version
 
 
-@BOTH
+@BOTH_ROW_ID_MODES
 def test_updates_follow_updates_of_both_writers(tmp_path: Path, stable: bool) -> None:
     pair = create_paired_tables(tmp_path, ROWS, stable=stable, indexed=("v", "w"))
     for where in ("id in (1, 5)", None, "id = 1", "v > 30"):
@@ -66,7 +66,7 @@ def test_updates_follow_updates_of_both_writers(tmp_path: Path, stable: bool) ->
         pair.check()
 
 
-@BOTH
+@BOTH_ROW_ID_MODES
 def test_moved_rows_equal_those_of_pylance(tmp_path: Path, stable: bool) -> None:
     pair = create_paired_tables(tmp_path, ROWS, stable=stable, indexed=("w",))
     ours = check(pair, {"w": "'x'"}, "id in (1, 5, 8, 9)")
@@ -81,7 +81,7 @@ def test_moved_rows_equal_those_of_pylance(tmp_path: Path, stable: bool) -> None
     assert [each.physical_rows for each in ours.new] == [each.physical_rows for each in theirs.new]
 
 
-@BOTH
+@BOTH_ROW_ID_MODES
 def test_columns_are_rewritten_in_place(tmp_path: Path, stable: bool) -> None:
     pair = create_paired_tables(tmp_path, ROWS, stable=stable, deleted="id = 0")
     addresses = pair.table.to_table(["id", "_rowaddr"])

@@ -32,10 +32,12 @@ UPDATE_AND_INSERT: Options = {}
 UPDATE: Options = {"insert": False}
 INSERT: Options = {"matched": "ignore"}
 DELETE: Options = {"matched": "delete", "insert": False}
-BOTH = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+BOTH_ROW_ID_MODES = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
 
 
-def by_pylance(dataset: lance.LanceDataset, data: pa.Table, on: str | list[str], options: Options) -> dict[str, int]:
+def merge_by_pylance(
+    dataset: lance.LanceDataset, data: pa.Table, on: str | list[str], options: Options
+) -> dict[str, int]:
     builder = dataset.merge_insert(on)
     match options.get("matched", "update"):
         case "update":
@@ -46,21 +48,23 @@ def by_pylance(dataset: lance.LanceDataset, data: pa.Table, on: str | list[str],
             builder = builder.when_matched_fail()
     if options.get("insert", True):
         builder = builder.when_not_matched_insert_all()
-    if gone := options.get("delete_unmatched"):
-        builder = builder.when_not_matched_by_source_delete(gone if isinstance(gone, str) else None)
+    if delete_unmatched := options.get("delete_unmatched"):
+        builder = builder.when_not_matched_by_source_delete(
+            delete_unmatched if isinstance(delete_unmatched, str) else None
+        )
     return builder.execute(data)
 
 
 def operation_of(committed: Committed) -> Update:
-    made_by = committed.table.transaction()
-    assert made_by is not None
-    assert isinstance(made_by.operation, Update)
-    return made_by.operation
+    transaction = committed.table.transaction()
+    assert transaction is not None
+    assert isinstance(transaction.operation, Update)
+    return transaction.operation
 
 
 def check(pair: PairedTables, data: pa.Table, options: Options, on: str | list[str] = "id") -> Committed:
     before = pair.table.count_rows()
-    counts = by_pylance(pair.dataset, data, on, options)
+    counts = merge_by_pylance(pair.dataset, data, on, options)
     committed = pair.table.upsert(data, on, **options)
     pair.check()
     assert committed.version == pair.dataset.version
@@ -70,7 +74,7 @@ def check(pair: PairedTables, data: pa.Table, options: Options, on: str | list[s
     return committed
 
 
-@BOTH
+@BOTH_ROW_ID_MODES
 @pytest.mark.parametrize("indexed", [(), ("v", "w", "id")], ids=["plain", "indexed"])
 @pytest.mark.parametrize("deleted", ["", "id in (0, 5, 6, 8, 9)"], ids=["whole", "with deletions"])
 @pytest.mark.parametrize(
@@ -106,25 +110,25 @@ def test_the_same_rows_as_pylance(
     check(create_paired_tables(tmp_path, ROWS, stable=stable, indexed=indexed, deleted=deleted), data, options)
 
 
-@BOTH
+@BOTH_ROW_ID_MODES
 def test_upserts_follow_upserts_of_both_writers(tmp_path: Path, stable: bool) -> None:
     pair = create_paired_tables(tmp_path, ROWS, stable=stable, indexed=("id", "v"))
-    for turn in range(3):
+    for step in range(3):
         check(pair, PARTIAL, UPDATE_AND_INSERT)
-        check(pair, pa.table({"id": [3, 30 + turn], "v": [turn, turn], "w": ["t", "t"]}), UPDATE_AND_INSERT)
-        check(pair, pa.table({"id": [6 + turn]}), DELETE)
-        by_pylance(lance.dataset(pair.ours), WHOLE, "id", UPDATE_AND_INSERT)
-        by_pylance(pair.dataset, WHOLE, "id", UPDATE_AND_INSERT)
+        check(pair, pa.table({"id": [3, 30 + step], "v": [step, step], "w": ["t", "t"]}), UPDATE_AND_INSERT)
+        check(pair, pa.table({"id": [6 + step]}), DELETE)
+        merge_by_pylance(lance.dataset(pair.ours), WHOLE, "id", UPDATE_AND_INSERT)
+        merge_by_pylance(pair.dataset, WHOLE, "id", UPDATE_AND_INSERT)
         pair.check()
 
 
-@BOTH
+@BOTH_ROW_ID_MODES
 def test_moved_rows_equal_those_of_pylance(tmp_path: Path, stable: bool) -> None:
     pair = create_paired_tables(tmp_path, ROWS, stable=stable)
     ours = operation_of(check(pair, WHOLE, UPDATE_AND_INSERT))
-    made_by = Table.open(pair.theirs).transaction()
-    assert made_by is not None
-    theirs = made_by.operation
+    transaction = Table.open(pair.theirs).transaction()
+    assert transaction is not None
+    theirs = transaction.operation
     assert isinstance(theirs, Update)
     assert ours.mode is theirs.mode is UpdateMode.REWRITE_ROWS
     assert ours.fields_assigned == theirs.fields_assigned == (0, 1, 2)
@@ -135,14 +139,14 @@ def test_moved_rows_equal_those_of_pylance(tmp_path: Path, stable: bool) -> None
     assert [each.row_ids is not None for each in ours.new] == [each.row_ids is not None for each in theirs.new]
 
 
-@BOTH
+@BOTH_ROW_ID_MODES
 def test_rewritten_columns_equal_those_of_pylance(tmp_path: Path, stable: bool) -> None:
     """With an index on the key pylance rewrites columns in place, as lance_core does whenever that costs less."""
     pair = create_paired_tables(tmp_path, ROWS, stable=stable, indexed=("id",))
     ours = operation_of(check(pair, PARTIAL, UPDATE_AND_INSERT))
-    made_by = Table.open(pair.theirs).transaction()
-    assert made_by is not None
-    theirs = made_by.operation
+    transaction = Table.open(pair.theirs).transaction()
+    assert transaction is not None
+    theirs = transaction.operation
     assert isinstance(theirs, Update)
     assert ours.mode is theirs.mode is UpdateMode.REWRITE_COLUMNS
     assert ours.fields_modified == theirs.fields_modified == (1,)
@@ -150,14 +154,14 @@ def test_rewritten_columns_equal_those_of_pylance(tmp_path: Path, stable: bool) 
     for mine, other in zip(ours.updated, sorted(theirs.updated, key=lambda each: each.id), strict=True):
         assert [file.field_ids for file in mine.files] == [file.field_ids for file in other.files]
     assert [[file.field_ids for file in each.files] for each in ours.new] == [[(0, 1)]]
-    assert offsets(ours) == offsets(theirs) == ({0: [1, 2], 1: [1]} if stable else {})
+    assert decode_offsets(ours) == decode_offsets(theirs) == ({0: [1, 2], 1: [1]} if stable else {})
     if stable:
         fragment = pair.table.fragments[0]
         versions = RowVersions.decode(fragment.last_updated_at, rows=4, path="", field="")
         assert versions.to_numpy().tolist() == [1, 3, 3, 1]
 
 
-def offsets(operation: Update) -> dict[int, list[int]]:
+def decode_offsets(operation: Update) -> dict[int, list[int]]:
     return {number: list(BitMap.deserialize(bitmap)) for number, bitmap in operation.updated_offsets.items()}
 
 
@@ -183,8 +187,8 @@ def offsets(operation: Update) -> dict[int, list[int]]:
 def test_equality_of_keys(tmp_path: Path, arrow: pa.DataType, table: list, data: list) -> None:
     """A null matches no key, all NaNs are one key, and so are both zeros."""
     rows = pa.table({"k": pa.array(table, arrow), "id": range(len(table))})
-    brought = pa.table({"k": pa.array(data, arrow), "id": range(100, 100 + len(data))})
-    check(create_paired_tables(tmp_path, rows, stable=False), brought, UPDATE_AND_INSERT, "k")
+    source = pa.table({"k": pa.array(data, arrow), "id": range(100, 100 + len(data))})
+    check(create_paired_tables(tmp_path, rows, stable=False), source, UPDATE_AND_INSERT, "k")
 
 
 def test_more_types_of_keys(tmp_path: Path) -> None:
@@ -222,10 +226,10 @@ def test_a_source_row_updates_several_table_rows(tmp_path: Path) -> None:
 def test_many_fragments_and_a_large_source(tmp_path: Path) -> None:
     count = 3000
     rows = pa.table({"id": range(count), "v": [0] * count, "w": ["w"] * count})
-    place = str(tmp_path / "t")
-    Table.create(place, rows, max_rows_per_file=100, stable_row_ids=True, durable=False)
+    uri = str(tmp_path / "t")
+    Table.create(uri, rows, max_rows_per_file=100, stable_row_ids=True, durable=False)
     shuffled = np.random.default_rng(5).permutation(np.arange(0, 2 * count, 3))
-    table = Table.open(place, durable=False).upsert(pa.table({"id": shuffled, "v": shuffled}), "id").table
+    table = Table.open(uri, durable=False).upsert(pa.table({"id": shuffled, "v": shuffled}), "id").table
     after = table.to_table(["id", "v", "_rowid"]).sort_by("id")
     expected = {**dict.fromkeys(range(count), 0), **{int(key): int(key) for key in shuffled}}
     assert dict(zip(after["id"].to_pylist(), after["v"].to_pylist(), strict=True)) == expected
@@ -258,14 +262,14 @@ def test_inserted_keys_are_recorded_as_by_pylance(
 ) -> None:
     schema = pa.schema([*fields, ("v", pa.int64())])
     rows = pa.Table.from_pylist([{**data[0], "v": 1}], schema)
-    brought = pa.Table.from_pylist([{**each, "v": 2} for each in data], schema)
+    source = pa.Table.from_pylist([{**each, "v": 2} for each in data], schema)
     pair = create_paired_tables(tmp_path, rows, stable=False)
     for options in (INSERT, UPDATE_AND_INSERT):
-        ours = operation_of(check(pair, brought, options, on)).inserted_keys
-        made_by = Table.open(pair.theirs).transaction()
-        assert made_by is not None
-        assert isinstance(made_by.operation, Update)
-        assert ours == made_by.operation.inserted_keys
+        ours = operation_of(check(pair, source, options, on)).inserted_keys
+        transaction = Table.open(pair.theirs).transaction()
+        assert transaction is not None
+        assert isinstance(transaction.operation, Update)
+        assert ours == transaction.operation.inserted_keys
         assert ours is not None
 
 
@@ -373,51 +377,51 @@ def test_an_upsert_that_changes_nothing_makes_no_version(tmp_path: Path, options
 
 def test_a_second_plan_reads_only_new_fragments(tmp_path: Path) -> None:
     """The first data file is absent during the second plan, which uses the cached matches of that file."""
-    seen, limits = JoinCache(), FileLimits()
+    cache, limits = JoinCache(), FileLimits()
     rules = UpsertRules.of("id", matched="update", matched_if=None, insert=True, delete_unmatched=False)
-    brought = pa.table({"id": [3, 11, 12], "v": [1, 2, 3], "w": ["a", "b", "c"]})
+    source = pa.table({"id": [3, 11, 12], "v": [1, 2, 3], "w": ["a", "b", "c"]})
     table = Table.create(tmp_path / "t", ROWS)
 
-    def planned() -> Update:
+    def plan_upsert() -> Update:
         base = load_latest(locate(str(tmp_path / "t")))
         update = upsert(
-            base, as_input(brought).materialized(), rules, limits=limits, runtime=SYSTEM_RUNTIME, cache=seen
+            base, as_input(source).materialized(), rules, limits=limits, runtime=SYSTEM_RUNTIME, cache=cache
         )
         assert update is not None
         return update
 
-    first = planned()
+    first = plan_upsert()
     assert [(each.id, each.deletion_file.deleted_rows) for each in first.updated if each.deletion_file] == [(0, 1)]
     table.append(pa.table({"id": [11], "v": [0], "w": ["x"]}))
     (tmp_path / "t" / "data" / table.fragments[0].files[0].path).rename(tmp_path / "away")
-    again = planned()
+    again = plan_upsert()
     assert [each.id for each in again.updated] == [0]
     assert again.removed_ids == (1,)
     assert sum(each.physical_rows for each in again.new) == 3
 
 
 def test_a_second_plan_reads_changed_fragments(tmp_path: Path) -> None:
-    seen = JoinCache()
+    cache = JoinCache()
     rules = UpsertRules.of("id", matched="update", matched_if=None, insert=True, delete_unmatched=False)
     table = Table.create(tmp_path / "t", ROWS)
 
-    def rows_that_change() -> int:
+    def count_changed_rows() -> int:
         base = load_latest(locate(str(tmp_path / "t")))
         update = upsert(
-            base, as_input(ALL).materialized(), rules, limits=FileLimits(), runtime=SYSTEM_RUNTIME, cache=seen
+            base, as_input(ALL).materialized(), rules, limits=FileLimits(), runtime=SYSTEM_RUNTIME, cache=cache
         )
         assert update is not None
         return sum(len(BitMap.deserialize(rows)) for rows in (update.affected or {}).values())
 
-    assert rows_that_change() == 10
+    assert count_changed_rows() == 10
     table.delete("id < 4")
-    assert rows_that_change() == 6
+    assert count_changed_rows() == 6
 
 
 def test_concurrent_delete_unmatched_upserts_are_serialized(tmp_path: Path) -> None:
     """Neither was planned with the rows of the other, so the second is planned again and removes them."""
     table = Table.create(str(tmp_path / "t"), pa.table({"id": [1, 2], "v": [1, 2]}), durable=False)
     table.upsert(pa.table({"id": [2, 3], "v": [0, 0]}), on="id", delete_unmatched=True)
-    landed = table.upsert(pa.table({"id": [4], "v": [0]}), on="id", delete_unmatched=True)
-    assert landed.table.to_table()["id"].to_pylist() == [4]
-    assert landed.attempts == 2
+    second = table.upsert(pa.table({"id": [4], "v": [0]}), on="id", delete_unmatched=True)
+    assert second.table.to_table()["id"].to_pylist() == [4]
+    assert second.attempts == 2

@@ -36,11 +36,13 @@ class CompactionModel:
     """Model of a table that is compacted: its fragments, and the current address of each original row."""
 
     def __init__(self, sizes: list[int]) -> None:
-        self.alive = dict(enumerate(sizes))
-        self.now = {
-            address(id, position): address(id, position) for id, rows in self.alive.items() for position in range(rows)
+        self.live_fragments = dict(enumerate(sizes))
+        self.current = {
+            address(id, position): address(id, position)
+            for id, rows in self.live_fragments.items()
+            for position in range(rows)
         }
-        self.begun = list(self.now)
+        self.origins = list(self.current)
         self.reuse = FragmentReuse.empty()
         self.version, self.last = 1, len(sizes) - 1
 
@@ -51,7 +53,7 @@ class CompactionModel:
             rows = [
                 address(id, position)
                 for id in sorted(old)
-                for position in range(self.alive[id])
+                for position in range(self.live_fragments[id])
                 if address(id, position) not in dead
             ]
             first: int = self.last + 1 + sum(len(each.new) for each in rewrites)
@@ -59,23 +61,24 @@ class CompactionModel:
             new = [fragment(first + number, size) for number, size in enumerate(sizes)]
             target_addresses = [address(each.id, position) for each in new for position in range(each.physical_rows)]
             new_addresses = dict(zip(rows, target_addresses, strict=True))
-            self.now = {
+            self.current = {
                 origin: new_addresses.get(position, position)
-                for origin, position in self.now.items()
+                for origin, position in self.current.items()
                 if position in new_addresses or (position >> 32) not in old
             }
             deleted = [
                 np.array(
-                    [position for position in range(self.alive[id]) if address(id, position) in dead], dtype=np.uint32
+                    [position for position in range(self.live_fragments[id]) if address(id, position) in dead],
+                    dtype=np.uint32,
                 )
                 for id in old
             ]
-            olds = [fragment(id, self.alive[id]) for id in old]
+            olds = [fragment(id, self.live_fragments[id]) for id in old]
             rewrites.append(FragmentRewrite(tuple(olds), tuple(deleted), tuple(new)))
         for group in rewrites:
             for each in group.old:
-                del self.alive[each.id]
-            self.alive |= {each.id: each.physical_rows for each in group.new}
+                del self.live_fragments[each.id]
+            self.live_fragments |= {each.id: each.physical_rows for each in group.new}
             self.last += len(group.new)
         self.reuse = self.reuse.with_compaction(Version(self.version), rewrites)
         self.version += 1
@@ -85,12 +88,12 @@ class CompactionModel:
 def compaction_models(draw: st.DrawFn) -> CompactionModel:
     history = CompactionModel(draw(st.lists(st.integers(1, 9), min_size=2, max_size=6)))
     for _ in range(draw(st.integers(0, 3))):
-        if not history.alive:
+        if not history.live_fragments:
             break
-        ids = draw(st.permutations(sorted(history.alive)))
+        ids = draw(st.permutations(sorted(history.live_fragments)))
         chosen = ids[: draw(st.integers(1, len(ids)))]
         cut = draw(st.integers(0, len(chosen)))
-        dead = set(draw(st.lists(st.sampled_from(sorted(history.now.values()) or history.begun), max_size=9)))
+        dead = set(draw(st.lists(st.sampled_from(sorted(history.current.values()) or history.origins), max_size=9)))
         groups = [(sorted(part), dead) for part in (chosen[:cut], chosen[cut:]) if part]
         history.compact(groups, draw(st.integers(1, 20)))
     return history
@@ -99,15 +102,15 @@ def compaction_models(draw: st.DrawFn) -> CompactionModel:
 @settings(max_examples=200, deadline=None)
 @given(compaction_models(), st.data())
 def test_rows_are_followed_through_compactions(history: CompactionModel, data: st.DataObject) -> None:
-    alive = sorted(history.alive)
+    alive = sorted(history.live_fragments)
     covered = BitMap(data.draw(st.lists(st.sampled_from(alive)))) if alive else BitMap()
-    rows = np.array(data.draw(st.lists(st.sampled_from(history.begun))), dtype=np.uint64)
+    rows = np.array(data.draw(st.lists(st.sampled_from(history.origins))), dtype=np.uint64)
     remap = FollowCompactions(CompactionLog(history.reuse, path="m"), covered)
     new_rows, is_kept = remap.remap(rows)
-    known = {origin: position for origin, position in history.now.items() if (position >> 32) in covered}
+    known = {origin: position for origin, position in history.current.items() if (position >> 32) in covered}
     assert is_kept.tolist() == [each in known for each in rows.tolist()]
     assert new_rows[is_kept].tolist() == [known[each] for each in rows[is_kept].tolist()]
-    all_rows = RowSet.of(np.array(sorted(history.now), dtype=np.uint64))
+    all_rows = RowSet.of(np.array(sorted(history.current), dtype=np.uint64))
     assert list(remap.remap_set(all_rows)) == sorted(known.values())
 
 

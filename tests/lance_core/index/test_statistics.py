@@ -9,7 +9,8 @@ import lance
 from lance_core import Table
 from lance_core.format.fragment import Fragment
 from lance_core.index.statistics import index_statistics
-from lance_core.versions.snapshot import Snapshot
+from lance_core.versions.location import locate
+from lance_core.versions.snapshot import Snapshot, load_latest
 from tests.lance_core.index.index_differential import rows
 
 
@@ -51,7 +52,8 @@ def test_statistics_of_many_fragments_are_fast(tmp_path: Path) -> None:
         table = table.create_index("id", "BTREE", name=f"index {number}").table
     first = table.fragments[0]
     fragments = (Fragment(first.message).with_id(number) for number in range(50_000))
-    snapshot = Snapshot(table._location, table.manifest.with_fragments(fragments), table._snapshot.scheme)
+    base = load_latest(locate(table.uri))
+    snapshot = Snapshot(base.location, base.manifest.with_fragments(fragments), base.scheme)
     started = perf_counter()
     statistics = index_statistics(snapshot)
     assert perf_counter() - started < 1

@@ -21,12 +21,12 @@ class InProcessWorkers:
     attempts: list[int] = field(default_factory=list)
 
     def run(self, task: Task, parts: int) -> pa.Table:
-        shipped = pickle.dumps(task)
+        pickled = pickle.dumps(task)
         batches: list[pa.RecordBatch] = []
         for number in reversed(range(parts)):
             for _attempt in range(2 if number in self.lost_partitions else 1):
-                worker: Task = pickle.loads(shipped)
-                answer = list(worker([pa.record_batch({"id": pa.array([number], pa.int64())})]))
+                worker: Task = pickle.loads(pickled)
+                results = list(worker([pa.record_batch({"id": pa.array([number], pa.int64())})]))
                 self.attempts.append(number)
-            batches += answer
+            batches += results
         return pa.Table.from_batches(batches, RESULT)

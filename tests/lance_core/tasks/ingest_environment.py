@@ -56,11 +56,17 @@ class IngestEnvironment:
         how: WriteOptions | None = None,
         uri: str | None = None,
     ) -> Committed:
-        reading = ReadOptions.of(format=format, csv=csv, mapping=mapping, extra=extra)
+        read_options = ReadOptions.of(format=format, csv=csv, mapping=mapping, extra=extra)
         limits = FileLimits()
-        what = IngestRequest(
-            self.source_uri if files is None else files, reading, schema, on_bad_record, changed, limits, source_options
+        request = IngestRequest(
+            self.source_uri if files is None else files,
+            read_options,
+            schema,
+            on_bad_record,
+            changed,
+            limits,
+            source_options,
         )
         return ingest(
-            TableRef(uri or self.uri, branch, options), what, options=how or WriteOptions(), runner=self.runner
+            TableRef(uri or self.uri, branch, options), request, options=how or WriteOptions(), runner=self.runner
         )

@@ -49,11 +49,13 @@ def return_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 def measure_task_sizes(uri: str) -> dict[str, int]:
     where, how, runner = TableRef(uri, durable=False), WriteOptions(), MeasuringRunner()
     limits = FileLimits(ROWS_PER_FILE_MAX, 2**30)
-    shape = Computation(return_batch, ["id"], pa.schema([pa.field("other", pa.int64())]))
-    ops: dict[str, Callable[[], object]] = {
+    computation = Computation(return_batch, ["id"], pa.schema([pa.field("other", pa.int64())]))
+    operations: dict[str, Callable[[], object]] = {
         "delete": lambda: delete(where, "k = 3", options=how, runner=runner),
         "update": lambda: update(where, {"k": "k + 1"}, "k = 3", limits=limits, options=how, runner=runner),
-        "map_columns": lambda: map_columns(where, shape, resume_key="k", progress=None, options=how, runner=runner),
+        "map_columns": lambda: map_columns(
+            where, computation, resume_key="k", progress=None, options=how, runner=runner
+        ),
         "compact": lambda: compact(
             where,
             target_rows=10_000,
@@ -66,23 +68,23 @@ def measure_task_sizes(uri: str) -> dict[str, int]:
         "count": lambda: count_rows(VersionRef(uri).snapshot(), "k = 3", runner=lambda: runner),
         "aggregate": lambda: aggregate(VersionRef(uri).snapshot(), "select sum(k) from dataset", runner=lambda: runner),
     }
-    found = {}
-    for name, op in ops.items():
+    sizes = {}
+    for name, operation in operations.items():
         try:
-            op()
+            operation()
         except TaskMeasured as planned:
-            found[name] = planned.size
+            sizes[name] = planned.size
     plan = plan_read(VersionRef(uri).snapshot(), transport=lambda schema: schema, slots=SLOTS)
-    found["read"] = len(pickle.dumps(ReadTask(plan)))
-    begun = begin_append(uri, plan.arrow, create=False, intent=None, limits=limits, durable=False)
-    assert isinstance(begun, PlannedWrite)
-    found["append"] = len(pickle.dumps(WriteTask(begun.plan)))
-    return found
+    sizes["read"] = len(pickle.dumps(ReadTask(plan)))
+    write = begin_append(uri, plan.arrow, create=False, intent=None, limits=limits, durable=False)
+    assert isinstance(write, PlannedWrite)
+    sizes["append"] = len(pickle.dumps(WriteTask(write.plan)))
+    return sizes
 
 
 if __name__ == "__main__":
-    told = measure_task_sizes(sys.argv[1])
+    task_sizes = measure_task_sizes(sys.argv[1])
     # VmHWM is the peak of this program alone; the peak in `getrusage` includes the process that forked it.
     status = Path("/proc/self/status").read_text().splitlines()
     peak = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
-    print(json.dumps({"sizes": told, "peak": peak}))
+    print(json.dumps({"sizes": task_sizes, "peak": peak}))

@@ -49,11 +49,11 @@ def write_pieces(
         manifest_store=manifests,
         durable=False,
     )
-    answers = []
+    messages = []
     for piece in pieces:
         worker: StreamedWrite = pickle.loads(pickle.dumps(write)) if manifests is None else write
-        answers.append(pickle.loads(pickle.dumps(worker.write_batches(iter(piece), batch))))
-    return answers
+        messages.append(pickle.loads(pickle.dumps(worker.write_batches(iter(piece), batch))))
+    return messages
 
 
 def write_batch(
@@ -68,10 +68,10 @@ def write_batch(
     """Write a batch with two tasks and a third one without rows, and commit it."""
     half = len(rows) // 2
     pieces = [rows.slice(0, half).to_batches(), rows.slice(half).to_batches(), []]
-    answers = write_pieces(
+    messages = write_pieces(
         uri, pieces, MicroBatch(query, number, "run"), schema=rows.schema, replaces=replaces, manifests=manifests
     )
-    return commit_batch(answers, number, manifest_store=manifests)
+    return commit_batch(messages, number, manifest_store=manifests)
 
 
 def run_query(
@@ -85,8 +85,8 @@ def run_query(
     on_step: Callable[[str], None] = lambda where: None,
 ) -> Iterator[int]:
     """Run the query up to the newest version; yield the number of each completed batch."""
-    which = VersionRef(source, manifest_store=manifests)
-    stream = Stream(which, transport=lambda schema: schema, limits=limits, start=start)
+    version_ref = VersionRef(source, manifest_store=manifests)
+    stream = Stream(version_ref, transport=lambda schema: schema, limits=limits, start=start)
     stream.stop_at_newest()
     while True:
         number = checkpoint.committed
@@ -102,11 +102,11 @@ def run_query(
         schema = stream.arrow.remove_metadata()
         on_step("before its rows are written")
         pieces = [list(part.read(schema)) for part in parts]
-        answers = write_pieces(
+        messages = write_pieces(
             sink, pieces or [[]], MicroBatch(checkpoint.query, number), schema=schema, manifests=manifests
         )
         on_step("before it is committed")
-        commit_batch(answers, number, manifest_store=manifests)
+        commit_batch(messages, number, manifest_store=manifests)
         on_step("before that is written down")
         checkpoint.committed = number + 1
         yield number

@@ -40,12 +40,12 @@ from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 from tests.lance_core.tasks.rows.test_upsert import StagedSource
 
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "x": [None if n % 7 == 0 else n / 3 for n in range(100)]})
-SMALL = FileLimits()
-Act = Callable[[str], object]
+LIMITS = FileLimits()
+Operation = Callable[[str], object]
 
 
-def made(place: Path) -> str:
-    uri = str(place / "t")
+def create_table(directory: Path) -> str:
+    uri = str(directory / "t")
     Table.create(uri, ROWS, max_rows_per_file=10, durable=False).delete("id = 13")
     return uri
 
@@ -54,128 +54,138 @@ def where(uri: str) -> TableRef:
     return TableRef(uri, durable=False)
 
 
-def deleted(predicate: str) -> Act:
+def delete_rows(predicate: str) -> Operation:
     return lambda uri: delete(where(uri), predicate, options=WriteOptions(), runner=InProcessWorkers())
 
 
-def updated(values: dict[str, str], condition: str | None = None) -> Act:
+def update_rows(values: dict[str, str], condition: str | None = None) -> Operation:
     return lambda uri: update(
-        where(uri), values, condition, limits=SMALL, options=WriteOptions(), runner=InProcessWorkers()
+        where(uri), values, condition, limits=LIMITS, options=WriteOptions(), runner=InProcessWorkers()
     )
 
 
-def upserted(rows: pa.Table, on: str = "id", **options: object) -> Act:
-    def act(uri: str) -> object:
-        asked = {"matched": "update", "matched_if": None, "insert": True, "delete_unmatched": False, **options}
-        rules = UpsertRules.of(on, **asked)  # type: ignore[arg-type]
+def upsert_rows(rows: pa.Table, on: str = "id", **options: object) -> Operation:
+    def operation(uri: str) -> object:
+        rule_arguments = {"matched": "update", "matched_if": None, "insert": True, "delete_unmatched": False, **options}
+        rules = UpsertRules.of(on, **rule_arguments)  # type: ignore[arg-type]
         return upsert(
             where(uri),
             rows.schema,
             StagedSource(rows).stage,
             rules,
-            limits=SMALL,
+            limits=LIMITS,
             options=WriteOptions(),
             runner=InProcessWorkers(),
         )
 
-    return act
+    return operation
 
 
-def merged(spoilt: Callable[[pa.Table], pa.Table], on: object = "_rowaddr", version: int | None = None) -> Act:
-    return lambda uri: merge(uri, spoilt(values_by_address(uri)), on, version=version)
+def merge_values(
+    change: Callable[[pa.Table], pa.Table], on: object = "_rowaddr", version: int | None = None
+) -> Operation:
+    return lambda uri: merge(uri, change(values_by_address(uri)), on, version=version)
 
 
-def mapped(fn: object) -> Act:
+def map_function(fn: object) -> Operation:
     return lambda uri: map_columns(uri, fn)
 
 
-def appended(rows: pa.Table, spoilt: Callable[[WriteTask], WriteTask] = lambda task: task) -> Act:
-    def act(uri: str) -> object:
-        planned = begin_append(uri, rows.schema, create=True, intent=None, limits=SMALL, durable=False)
+def append_rows(rows: pa.Table, change: Callable[[WriteTask], WriteTask] = lambda task: task) -> Operation:
+    def operation(uri: str) -> object:
+        planned = begin_append(uri, rows.schema, create=True, intent=None, limits=LIMITS, durable=False)
         assert isinstance(planned, PlannedWrite)
-        task: WriteTask = pickle.loads(pickle.dumps(spoilt(WriteTask(planned.plan))))
+        task: WriteTask = pickle.loads(pickle.dumps(change(WriteTask(planned.plan))))
         return planned.finish(pa.Table.from_batches(list(task(rows.to_batches()))))
 
-    return act
+    return operation
 
 
-def of_other_rows(rows: pa.Table) -> pa.Table:
+def with_other_addresses(rows: pa.Table) -> pa.Table:
     """Return the rows with the addresses of other fragments, as from before a compaction."""
     return rows.set_column(0, "_rowaddr", pc.add(rows["_rowaddr"], pa.scalar(100 << 32, pa.uint64())))
 
 
-def keyed(*keys: int | None) -> pa.Table:
+def rows_by_key(*keys: int | None) -> pa.Table:
     return pa.table({"id": pa.array(keys, pa.int64()), "score": pa.array(range(len(keys)), pa.int64())})
 
 
-BAD: dict[str, tuple[Act, type[LanceError], str]] = {
+BAD_INPUT: dict[str, tuple[Operation, type[LanceError], str]] = {
     "an address is missing": (
-        merged(lambda rows: rows.filter(pc.not_equal(rows["score"], 310))),
+        merge_values(lambda rows: rows.filter(pc.not_equal(rows["score"], 310))),
         InvalidInput,
         r"no value for row 1 of fragment 3 \(_rowaddr \d+\)",
     ),
     "an address is null": (
-        merged(lambda rows: rows.set_column(0, "_rowaddr", pa.nulls(rows.num_rows, pa.uint64()))),
+        merge_values(lambda rows: rows.set_column(0, "_rowaddr", pa.nulls(rows.num_rows, pa.uint64()))),
         InvalidInput,
         "a row whose _rowaddr is null",
     ),
     "an address is there twice": (
-        merged(lambda rows: with_extra_address(rows, 4 << 32 | 3)),
+        merge_values(lambda rows: with_extra_address(rows, 4 << 32 | 3)),
         InvalidInput,
         "row 3 of fragment 4",
     ),
     "an address of a deleted row": (
-        merged(lambda rows: with_extra_address(rows, 1 << 32 | 3)),
+        merge_values(lambda rows: with_extra_address(rows, 1 << 32 | 3)),
         InvalidInput,
         "the row is deleted",
     ),
     "addresses of another version": (
-        merged(of_other_rows),
+        merge_values(with_other_addresses),
         InvalidInput,
         "fragment 1.., which does not exist.*of another version",
     ),
-    "addresses of a version that is not": (merged(lambda rows: rows, version=77), LanceError, "77"),
+    "addresses of a version that is not": (merge_values(lambda rows: rows, version=77), LanceError, "77"),
     "a column that is there": (
-        merged(lambda rows: rows.rename_columns(["_rowaddr", "x"])),
+        merge_values(lambda rows: rows.rename_columns(["_rowaddr", "x"])),
         InvalidInput,
         "has a column 'x' already",
     ),
-    "a key to merge on twice": (merged(lambda _: keyed(5, 6, 5), "id"), InvalidInput, "more than once .*: id = 5"),
-    "a key to merge on that is none": (merged(lambda _: keyed(5), "nope"), InvalidInput, "cannot join on 'nope'"),
+    "a key to merge on twice": (
+        merge_values(lambda _: rows_by_key(5, 6, 5), "id"),
+        InvalidInput,
+        "more than once .*: id = 5",
+    ),
+    "a key to merge on that is none": (
+        merge_values(lambda _: rows_by_key(5), "nope"),
+        InvalidInput,
+        "cannot join on 'nope'",
+    ),
     "a key to bring twice": (
-        upserted(pa.table({"id": [5, 200, 200], "x": [1.0, 2.0, 3.0]})),
+        upsert_rows(pa.table({"id": [5, 200, 200], "x": [1.0, 2.0, 3.0]})),
         InvalidInput,
         r"more than once \(1 of them\): id = 200",
     ),
     "a key to bring that is there": (
-        upserted(pa.table({"id": [5, 200], "x": [1.0, 2.0]}), matched="fail"),
+        upsert_rows(pa.table({"id": [5, 200], "x": [1.0, 2.0]}), matched="fail"),
         InvalidInput,
         "id = 5",
     ),
     "a way to match that is none": (
-        upserted(pa.table({"id": [5], "x": [1.0]}), matched="replace"),
+        upsert_rows(pa.table({"id": [5], "x": [1.0]}), matched="replace"),
         InvalidInput,
         "'replace'",
     ),
     "a condition of another table": (
-        upserted(pa.table({"id": [5], "x": [1.0]}), matched_if="sorce.x > 1"),
+        upsert_rows(pa.table({"id": [5], "x": [1.0]}), matched_if="sorce.x > 1"),
         InvalidInput,
         "sorce",
     ),
-    "too few rows of a function": (mapped(return_too_few_rows), InvalidInput, r"fragment 3, rows 0 to 9"),
+    "too few rows of a function": (map_function(return_too_few_rows), InvalidInput, r"fragment 3, rows 0 to 9"),
     "another type of a function": (
-        mapped(return_other_type),
+        map_function(return_other_type),
         SchemaMismatch,
         r"fragment \d, rows .*'twice' is stored as int64",
     ),
-    "other names of a function": (mapped(return_other_names), InvalidInput, "fragment .*thrice"),
-    "no predicate": (deleted("id = = 3"), InvalidInput, "does not parse: .* Line: 1, Column: 6"),
-    "a predicate of no column": (deleted("idd = 3"), InvalidInput, "did you mean|has no column 'idd'|idd"),
-    "a predicate that is none": (deleted("id + 1"), InvalidInput, "id"),
-    "no value": (updated({"x": "id +* 1"}), InvalidInput, "character"),
-    "a value for no column": (updated({"xx": "1"}), InvalidInput, "'xx'"),
-    "a value that does not fit": (updated({"id": "'abc'"}), InvalidInput, "id"),
-    "a condition that does not parse": (updated({"x": "1"}, "id >>> 3"), InvalidInput, "character"),
+    "other names of a function": (map_function(return_other_names), InvalidInput, "fragment .*thrice"),
+    "no predicate": (delete_rows("id = = 3"), InvalidInput, "does not parse: .* Line: 1, Column: 6"),
+    "a predicate of no column": (delete_rows("idd = 3"), InvalidInput, "did you mean|has no column 'idd'|idd"),
+    "a predicate that is none": (delete_rows("id + 1"), InvalidInput, "id"),
+    "no value": (update_rows({"x": "id +* 1"}), InvalidInput, "character"),
+    "a value for no column": (update_rows({"xx": "1"}), InvalidInput, "'xx'"),
+    "a value that does not fit": (update_rows({"id": "'abc'"}), InvalidInput, "id"),
+    "a condition that does not parse": (update_rows({"x": "1"}, "id >>> 3"), InvalidInput, "character"),
     "no groups": (
         lambda uri: compact(
             where(uri),
@@ -199,22 +209,22 @@ BAD: dict[str, tuple[Act, type[LanceError], str]] = {
         InvalidInput,
         "retries=-1",
     ),
-    "rows of no column": (appended(ROWS.rename_columns(["id", "y"])), SchemaMismatch, "no column 'y'"),
+    "rows of no column": (append_rows(ROWS.rename_columns(["id", "y"])), SchemaMismatch, "no column 'y'"),
     "rows that do not fit": (
-        appended(pa.table({"id": pa.array([1, 2**63], pa.uint64())})),
+        append_rows(pa.table({"id": pa.array([1, 2**63], pa.uint64())})),
         SchemaMismatch,
         "column 'id' of type uint64 does not convert to int64",
     ),
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", BAD_INPUT)
 def test_errors_are_raised_before_a_commit(tmp_path: Path, name: str) -> None:
-    act, kind, words = BAD[name]
-    uri = made(tmp_path)
+    operation, kind, message = BAD_INPUT[name]
+    uri = create_table(tmp_path)
     before = Table.open(uri)
-    with pytest.raises(kind, match=words):
-        act(uri)
+    with pytest.raises(kind, match=message):
+        operation(uri)
     after = Table.open(uri)
     assert (after.version, after.schema) == (before.version, before.schema)
     assert after.to_table() == before.to_table()
@@ -222,7 +232,7 @@ def test_errors_are_raised_before_a_commit(tmp_path: Path, name: str) -> None:
 
 
 def test_an_exception_of_a_function_is_raised(tmp_path: Path) -> None:
-    uri = made(tmp_path)
+    uri = create_table(tmp_path)
     with pytest.raises(ArithmeticError):
         map_columns(uri, raise_error)
     assert Table.open(uri).version == 2
@@ -231,25 +241,26 @@ def test_an_exception_of_a_function_is_raised(tmp_path: Path) -> None:
 # Workers with other package versions
 
 
-OTHERS = [
+OTHER_VERSIONS = [
     *(("packages", name, "99.0.0") for name in ("pyarrow", "pylance", "datafusion", "numpy", "pandas", "pyspark")),
     ("python", "Python", (3, 2)),
     ("lance_assets", "lance-assets", "9.9.9"),
 ]
 
 
-def other(what: str, name: str, told: object) -> VersionStamp:
+def stamp_with_other_version(component: str, name: str, other_version: object) -> VersionStamp:
     """Return the stamp of a driver with another version of one component."""
-    here = VersionStamp.of_this_process()
-    if what == "packages":
-        told = tuple(
-            (each, str(told) if each == name else had) for each, had in {**dict(here.packages), name: ""}.items()
+    own_stamp = VersionStamp.of_this_process()
+    if component == "packages":
+        other_version = tuple(
+            (each, str(other_version) if each == name else own_version)
+            for each, own_version in {**dict(own_stamp.packages), name: ""}.items()
         )
-    return replace(here, **{what: told})  # type: ignore[arg-type]
+    return replace(own_stamp, **{component: other_version})  # type: ignore[arg-type]
 
 
 @dataclass
-class Elsewhere(InProcessWorkers):
+class WorkersOfOtherDriver(InProcessWorkers):
     """Workers whose tasks carry the stamp of another driver."""
 
     stamp: VersionStamp = field(default_factory=VersionStamp.of_this_process)
@@ -259,28 +270,28 @@ class Elsewhere(InProcessWorkers):
         return super().run(replace(task, header=replace(task.header, stamp=self.stamp)), parts)
 
 
-@pytest.mark.parametrize(("what", "name", "told"), OTHERS)
-def test_workers_with_other_packages_refuse(tmp_path: Path, what: str, name: str, told: object) -> None:
-    uri, stamp = made(tmp_path), other(what, name, told)
-    version = ".".join(map(str, told)) if isinstance(told, tuple) else str(told)
-    words = f"this worker runs {name} .*; the driver planned with {name} {version}. Give the executors"
-    with pytest.raises(InvalidInput, match=words):
-        delete(where(uri), "id = 3", options=WriteOptions(), runner=Elsewhere(stamp=stamp))
-    with pytest.raises(InvalidInput, match=words):
-        appended(ROWS, lambda task: replace(task, plan=replace(task.plan, stamp=stamp)))(uri)
-    with pytest.raises(InvalidInput, match=words):
-        merge(uri, ElsewhereInMemory(values_by_address(uri), stamp=stamp))
-    with pytest.raises(InvalidInput, match=words):
-        merge(uri, ElsewhereInMemory(keyed(5, 6), stamp=stamp, size_estimate=None), "id")
+@pytest.mark.parametrize(("component", "name", "other_version"), OTHER_VERSIONS)
+def test_workers_with_other_packages_refuse(tmp_path: Path, component: str, name: str, other_version: object) -> None:
+    uri, stamp = create_table(tmp_path), stamp_with_other_version(component, name, other_version)
+    version = ".".join(map(str, other_version)) if isinstance(other_version, tuple) else str(other_version)
+    message = f"this worker runs {name} .*; the driver planned with {name} {version}. Give the executors"
+    with pytest.raises(InvalidInput, match=message):
+        delete(where(uri), "id = 3", options=WriteOptions(), runner=WorkersOfOtherDriver(stamp=stamp))
+    with pytest.raises(InvalidInput, match=message):
+        append_rows(ROWS, lambda task: replace(task, plan=replace(task.plan, stamp=stamp)))(uri)
+    with pytest.raises(InvalidInput, match=message):
+        merge(uri, SourceOfOtherDriver(values_by_address(uri), stamp=stamp))
+    with pytest.raises(InvalidInput, match=message):
+        merge(uri, SourceOfOtherDriver(rows_by_key(5, 6), stamp=stamp, size_estimate=None), "id")
     plan = plan_read(VersionRef(uri).snapshot(), transport=lambda schema: schema, slots=1)
     work = replace(plan.work, header=replace(plan.work.header, stamp=stamp))
-    with pytest.raises(InvalidInput, match=words):
+    with pytest.raises(InvalidInput, match=message):
         list(ReadTask(replace(plan, work=work))([pa.record_batch({"id": [0]})]))
     assert Table.open(uri).version == 2
 
 
 @dataclass
-class ElsewhereInMemory(InMemorySource):
+class SourceOfOtherDriver(InMemorySource):
     stamp: VersionStamp = field(default_factory=VersionStamp.of_this_process)
 
     def run(self, task: Task, parts: int) -> pa.Table:
@@ -297,22 +308,22 @@ class ElsewhereInMemory(InMemorySource):
 @pytest.mark.parametrize(
     "packages",
     [
-        lambda had: {**had, "pyarrow": f"{had['pyarrow'].split('.')[0]}.999.0"},
-        lambda had: {**had, "pyspark": f"{had['pyspark'].rpartition('.')[0]}.999"},
-        lambda had: {name: each for name, each in had.items() if name != "pandas"},
+        lambda own_versions: {**own_versions, "pyarrow": f"{own_versions['pyarrow'].split('.')[0]}.999.0"},
+        lambda own_versions: {**own_versions, "pyspark": f"{own_versions['pyspark'].rpartition('.')[0]}.999"},
+        lambda own_versions: {name: each for name, each in own_versions.items() if name != "pandas"},
     ],
     ids=["a later pyarrow", "a later pyspark", "no pandas"],
 )
 def test_compatible_package_versions(packages: Callable[[dict[str, str]], dict[str, str]]) -> None:
-    here = VersionStamp.of_this_process()
-    replace(here, packages=tuple(packages(dict(here.packages)).items())).check()
+    own_stamp = VersionStamp.of_this_process()
+    replace(own_stamp, packages=tuple(packages(dict(own_stamp.packages)).items())).check()
 
 
 @pytest.mark.parametrize("error", [InvalidInput("a\nb"), SchemaMismatch("m", column="c", expected="e", got="g")])
 def test_an_error_keeps_its_type_in_transport(error: InvalidInput) -> None:
-    back = remote_errors.decode_error(remote_errors.encode_error(error))
-    assert type(back) is type(error)
-    assert (str(back), vars(back)) == (str(error), vars(error))
+    decoded = remote_errors.decode_error(remote_errors.encode_error(error))
+    assert type(decoded) is type(error)
+    assert (str(decoded), vars(decoded)) == (str(error), vars(error))
 
 
 def test_an_error_in_a_traceback_is_found() -> None:

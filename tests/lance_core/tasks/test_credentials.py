@@ -7,7 +7,7 @@ from lance_core.tasks.credentials import parse_storage_options
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("options", "expected"),
     [
         ({"storage.aws_secret_access_key": "x", "path": "p"}, {"aws_secret_access_key": "x"}),
         ({"storage.aws_access_key_id": "x"}, {"aws_access_key_id": "x"}),
@@ -18,12 +18,12 @@ from lance_core.tasks.credentials import parse_storage_options
         ({"manifest_store": "env:M"}, {}),
     ],
 )
-def test_options_for_the_store(given: dict[str, str], found: dict[str, str]) -> None:
-    assert parse_storage_options(given) == found
+def test_options_for_the_store(options: dict[str, str], expected: dict[str, str]) -> None:
+    assert parse_storage_options(options) == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("options", "message"),
     [
         ({"storage.account_key": "CANARY"}, "option storage.account_key is a secret.*secret.account_key, which Spark"),
         ({"storage.sas_key": "CANARY"}, "option storage.sas_key is a secret"),
@@ -33,7 +33,7 @@ def test_options_for_the_store(given: dict[str, str], found: dict[str, str]) -> 
         ({"manifeststore": "postgresql://host/db?password=CANARY"}, "manifest_store has a password in it"),
     ],
 )
-def test_an_exposed_secret_is_rejected(given: dict[str, str], words: str) -> None:
-    with pytest.raises(InvalidInput, match=words) as caught:
-        parse_storage_options(given)
+def test_an_exposed_secret_is_rejected(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message) as caught:
+        parse_storage_options(options)
     assert "CANARY" not in str(caught.value)

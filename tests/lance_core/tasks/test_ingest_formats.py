@@ -29,7 +29,7 @@ ROWS = pa.table({"id": pa.array(range(1000), pa.int64()), "name": [f"n{n}" for n
 
 
 @pytest.fixture
-def landing(tmp_path: Path) -> IngestEnvironment:
+def environment(tmp_path: Path) -> IngestEnvironment:
     return IngestEnvironment(tmp_path)
 
 
@@ -63,7 +63,7 @@ def jsonl(table: pa.Table) -> bytes:
     return "\n".join(map(json.dumps, table.to_pylist())).encode()
 
 
-def zst(data: bytes) -> bytes:
+def compress_zstd(data: bytes) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(data)
@@ -80,19 +80,19 @@ FILES: dict[str, bytes] = {
     "a.csv.gz": gzip.compress(csv(ROWS)[:5000]) + gzip.compress(csv(ROWS)[5000:]),
     "a.jsonl": jsonl(ROWS) + b"\n",
     "a.json.bz2": bz2.compress(jsonl(ROWS)),
-    "a.ndjson.zst": zst(jsonl(ROWS)),
+    "a.ndjson.zst": compress_zstd(jsonl(ROWS)),
 }
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_format_is_read(landing: IngestEnvironment, name: str) -> None:
-    landing.write_file(name, FILES[name])
-    committed = landing.ingest()
+def test_every_format_is_read(environment: IngestEnvironment, name: str) -> None:
+    environment.write_file(name, FILES[name])
+    committed = environment.ingest()
     assert committed.table.schema.names == ["id", "name"]
     assert committed.table.to_table() == ROWS
 
 
-def parts(path: str, schema: pa.Schema, count: int, csv: CsvFormat) -> tuple[list[dict], list[BadRecord]]:
+def read_splits(path: str, schema: pa.Schema, count: int, csv: CsvFormat) -> tuple[list[dict], list[BadRecord]]:
     (file,) = list_files(path, {})
     rows: list[dict] = []
     bad: list[BadRecord] = []
@@ -108,36 +108,36 @@ def parts(path: str, schema: pa.Schema, count: int, csv: CsvFormat) -> tuple[lis
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv", "a.jsonl"])
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 64, 700])
-def test_each_row_is_read_once_in_any_split(landing: IngestEnvironment, name: str, count: int) -> None:
+def test_each_row_is_read_once_in_any_split(environment: IngestEnvironment, name: str, count: int) -> None:
     few = ROWS.slice(0, 300)
     data = {"a.parquet": parquet(few, 7), "a.arrow": arrow_file(few, 7), "a.csv": csv(few), "a.jsonl": jsonl(few)}[name]
-    path = landing.write_file(name, data)
-    rows, bad = parts(path, ROWS.schema, count, CsvFormat(newlines_in_values=False))
+    path = environment.write_file(name, data)
+    rows, bad = read_splits(path, ROWS.schema, count, CsvFormat(newlines_in_values=False))
     assert (rows, bad) == (few.to_pylist(), [])
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_bad_records_have_their_position_in_any_split(landing: IngestEnvironment, kind: str, end: str) -> None:
-    odd = (3, 50, 51, 99)
-    values = ["x" if number in odd else str(number) for number in range(100)]
+def test_bad_records_have_their_position_in_any_split(environment: IngestEnvironment, kind: str, end: str) -> None:
+    invalid = (3, 50, 51, 99)
+    values = ["x" if number in invalid else str(number) for number in range(100)]
     lines = ["id", *values] if kind == "csv" else [f'{{"id": {value}}}' for value in values]
-    path = landing.write_file(f"a.{kind}", end.join(lines))
+    path = environment.write_file(f"a.{kind}", end.join(lines))
     first = 1 if kind == "jsonl" else 2
     for count in (1, 2, 5, 33):
-        rows, bad = parts(path, pa.schema([("id", pa.int64())]), count, CsvFormat(newlines_in_values=False))
-        assert [row["id"] for row in rows] == [number for number in range(100) if number not in odd]
-        assert [(each.row, each.line) for each in bad] == [(number + 1, number + first) for number in odd]
+        rows, bad = read_splits(path, pa.schema([("id", pa.int64())]), count, CsvFormat(newlines_in_values=False))
+        assert [row["id"] for row in rows] == [number for number in range(100) if number not in invalid]
+        assert [(each.row, each.line) for each in bad] == [(number + 1, number + first) for number in invalid]
 
 
-def test_large_files_are_split_and_small_ones_grouped(landing: IngestEnvironment) -> None:
+def test_large_files_are_split_and_small_ones_grouped(environment: IngestEnvironment) -> None:
     mib = 1024 * 1024
-    (file,) = list_files(landing.write_file("a.parquet", b"x"), {})
+    (file,) = list_files(environment.write_file("a.parquet", b"x"), {})
 
     def shares(name: str, sizes: list[int], csv: CsvFormat | None = None) -> list[list[tuple[str, int, int]]]:
         files = [type(file)(f"/{number}{name}", size, "") for number, size in enumerate(sizes)]
-        dealt_out = partition_files(files, ReadOptions(csv=csv or CsvFormat()), 2)
-        return [[(part.file.uri, part.number, part.count) for part in share] for share in dealt_out]
+        partitions = partition_files(files, ReadOptions(csv=csv or CsvFormat()), 2)
+        return [[(part.file.uri, part.number, part.count) for part in share] for share in partitions]
 
     assert [len(share) for share in shares(".parquet", [1000] * 100)] == [100]
     assert [len(share) for share in shares(".parquet", [100 * mib])] == [1, 1, 1, 1]
@@ -169,15 +169,15 @@ TYPES = pa.schema(
 )
 
 
-def test_text_is_parsed_into_the_types_of_the_table(landing: IngestEnvironment) -> None:
-    Table.create(landing.uri, TYPES)
-    landing.write_file(
+def test_text_is_parsed_into_the_types_of_the_table(environment: IngestEnvironment) -> None:
+    Table.create(environment.uri, TYPES)
+    environment.write_file(
         "a.csv",
         f"{','.join(TYPES.names)}\n"
         '7, 1.5,2.25,true,2024-01-01T00:00:00Z,2024-01-01 10:00:00,2024-02-29,09:30:00.5,"a\nb",abc,k\n'
         "NA,,,,,,,,,,\n",
     )
-    rows = landing.ingest().table.to_table().to_pylist()
+    rows = environment.ingest().table.to_table().to_pylist()
     assert rows[0] == {
         "i": 7,
         "f": 1.5,
@@ -210,21 +210,21 @@ def test_text_is_parsed_into_the_types_of_the_table(landing: IngestEnvironment) 
     ],
 )
 def test_an_invalid_value_is_reported_with_its_position(
-    landing: IngestEnvironment, column: str, value: str, reason: str
+    environment: IngestEnvironment, column: str, value: str, reason: str
 ) -> None:
-    Table.create(landing.uri, pa.schema([TYPES.field(column)]))
-    path = landing.write_file("a.csv", f"{column}\n\n{value}\n")
+    Table.create(environment.uri, pa.schema([TYPES.field(column)]))
+    path = environment.write_file("a.csv", f"{column}\n\n{value}\n")
     with pytest.raises(SchemaMismatch, match=rf"a\.csv, row 1 \(line 3\), column '{column}'") as raised:
-        landing.ingest()
+        environment.ingest()
     assert reason in str(raised.value)
     assert raised.value.column == column
     assert path in str(raised.value)
-    assert Table.open(landing.uri).version == 1
+    assert Table.open(environment.uri).version == 1
 
 
-def test_csv_dialects(landing: IngestEnvironment) -> None:
-    Table.create(landing.uri, pa.schema([("id", pa.int64()), ("v", pa.float64()), ("on", pa.timestamp("s"))]))
-    landing.write_file("a.csv", "made by x\nwho knows\n1;1,5;31/12/2024\n-;2,5;2024-12-30\n")
+def test_csv_dialects(environment: IngestEnvironment) -> None:
+    Table.create(environment.uri, pa.schema([("id", pa.int64()), ("v", pa.float64()), ("on", pa.timestamp("s"))]))
+    environment.write_file("a.csv", "made by x\nwho knows\n1;1,5;31/12/2024\n-;2,5;2024-12-30\n")
     csv = CsvFormat(
         delimiter=";",
         skip_rows=2,
@@ -233,76 +233,78 @@ def test_csv_dialects(landing: IngestEnvironment) -> None:
         decimal_point=",",
         timestamp_parsers=("%d/%m/%Y",),
     )
-    rows = landing.ingest(csv=csv).table.to_table().to_pylist()
+    rows = environment.ingest(csv=csv).table.to_table().to_pylist()
     assert [list(row.values()) for row in rows] == [
         [1, 1.5, datetime.fromisoformat("2024-12-31")],
         [None, 2.5, datetime.fromisoformat("2024-12-30")],
     ]
 
 
-def test_nulls_and_empty_texts_by_pyarrows_rules(landing: IngestEnvironment) -> None:
-    Table.create(landing.uri, pa.schema([("a", pa.string()), ("b", pa.string())]))
-    landing.write_file("1.csv", 'a,b\n,""\n')
-    assert landing.ingest().table.to_table().to_pylist() == [{"a": "", "b": ""}]
-    landing.write_file("2.csv", 'a,b\n,""\n')
+def test_nulls_and_empty_texts_by_pyarrows_rules(environment: IngestEnvironment) -> None:
+    Table.create(environment.uri, pa.schema([("a", pa.string()), ("b", pa.string())]))
+    environment.write_file("1.csv", 'a,b\n,""\n')
+    assert environment.ingest().table.to_table().to_pylist() == [{"a": "", "b": ""}]
+    environment.write_file("2.csv", 'a,b\n,""\n')
     nulls = CsvFormat(strings_can_be_null=True, quoted_strings_can_be_null=False)
-    assert landing.ingest(csv=nulls).table.to_table().to_pylist()[1] == {"a": None, "b": ""}
+    assert environment.ingest(csv=nulls).table.to_table().to_pylist()[1] == {"a": None, "b": ""}
 
 
-def test_invalid_utf8_is_a_bad_record(landing: IngestEnvironment) -> None:
-    Table.create(landing.uri, pa.schema([("a", pa.string())]))
-    landing.write_file("1.csv", b"a\nx\n\xff\xfe\ny\n")
-    committed = landing.ingest(on_bad_record=landing.bad_records_uri)
+def test_invalid_utf8_is_a_bad_record(environment: IngestEnvironment) -> None:
+    Table.create(environment.uri, pa.schema([("a", pa.string())]))
+    environment.write_file("1.csv", b"a\nx\n\xff\xfe\ny\n")
+    committed = environment.ingest(on_bad_record=environment.bad_records_uri)
     assert committed.table.to_table()["a"].to_pylist() == ["x", "y"]
-    assert [row["row"] for row in Table.open(landing.bad_records_uri).to_table().to_pylist()] == [2]
+    assert [row["row"] for row in Table.open(environment.bad_records_uri).to_table().to_pylist()] == [2]
 
 
-def test_a_multi_line_record_counts_once(landing: IngestEnvironment) -> None:
-    Table.create(landing.uri, pa.schema([("a", pa.string()), ("b", pa.int64())]))
-    landing.write_file("1.csv", 'a,b\n"1\n2\n3",1\n\n"x\ny",bad\nq\n"z\n",2\nw,bad\n')
-    committed = landing.ingest(on_bad_record=landing.bad_records_uri)
+def test_a_multi_line_record_counts_once(environment: IngestEnvironment) -> None:
+    Table.create(environment.uri, pa.schema([("a", pa.string()), ("b", pa.int64())]))
+    environment.write_file("1.csv", 'a,b\n"1\n2\n3",1\n\n"x\ny",bad\nq\n"z\n",2\nw,bad\n')
+    committed = environment.ingest(on_bad_record=environment.bad_records_uri)
     assert committed.table.to_table()["b"].to_pylist() == [1, 2]
-    told = sorted(Table.open(landing.bad_records_uri).to_table().to_pylist(), key=lambda row: row["row"])
-    assert [(row["row"], row["line"], row["column"]) for row in told] == [(2, 6, "b"), (3, 8, None), (5, 11, "b")]
-    assert json.loads(told[0]["record"]) == {"a": "x\ny", "b": "bad"}
-    assert told[1]["record"] == "q"
+    bad_rows = sorted(Table.open(environment.bad_records_uri).to_table().to_pylist(), key=lambda row: row["row"])
+    assert [(row["row"], row["line"], row["column"]) for row in bad_rows] == [(2, 6, "b"), (3, 8, None), (5, 11, "b")]
+    assert json.loads(bad_rows[0]["record"]) == {"a": "x\ny", "b": "bad"}
+    assert bad_rows[1]["record"] == "q"
 
 
 # Bad records of typed files
 
 
-def test_invalid_rows_of_a_typed_file_are_bad_records(landing: IngestEnvironment) -> None:
-    Table.create(landing.uri, pa.schema([pa.field("id", pa.uint8(), nullable=False), ("v", pa.list_(pa.float32(), 2))]))
+def test_invalid_rows_of_a_typed_file_are_bad_records(environment: IngestEnvironment) -> None:
+    Table.create(
+        environment.uri, pa.schema([pa.field("id", pa.uint8(), nullable=False), ("v", pa.list_(pa.float32(), 2))])
+    )
     vectors = [[1.0, 2.0] if n != 70 else [1.0] for n in range(300)]
     given = pa.table({"id": pa.array([None if n == 5 else n for n in range(300)], pa.int64()), "v": vectors})
-    landing.write_file("a.parquet", parquet(given, 64))
-    committed = landing.ingest(on_bad_record=landing.bad_records_uri)
+    environment.write_file("a.parquet", parquet(given, 64))
+    committed = environment.ingest(on_bad_record=environment.bad_records_uri)
     assert committed.table.to_table()["id"].to_pylist() == [n for n in range(256) if n not in (5, 70)]
-    bad = sorted(Table.open(landing.bad_records_uri).to_table().to_pylist(), key=lambda row: row["row"])
+    bad = sorted(Table.open(environment.bad_records_uri).to_table().to_pylist(), key=lambda row: row["row"])
     assert [row["row"] for row in bad] == [6, 71, *range(257, 301)]
     assert bad[0]["reason"] == "'id' is not nullable, and the record has no value"
     assert json.loads(bad[1]["record"]) == {"id": 70, "v": [1.0]}
     assert bad[1]["column"] == "v"
 
 
-def test_row_numbers_continue_within_a_large_group(landing: IngestEnvironment) -> None:
-    Table.create(landing.uri, pa.schema([("id", pa.int64())]))
-    landing.write_file("a.parquet", parquet(pa.table({"id": pa.array(np.arange(70_000), pa.uint64())}), 70_000))
-    odd = pa.array([2**63 if n == 69_000 else n for n in range(70_000)], pa.uint64())
-    landing.write_file("b.parquet", parquet(pa.table({"id": odd}), 70_000))
+def test_row_numbers_continue_within_a_large_group(environment: IngestEnvironment) -> None:
+    Table.create(environment.uri, pa.schema([("id", pa.int64())]))
+    environment.write_file("a.parquet", parquet(pa.table({"id": pa.array(np.arange(70_000), pa.uint64())}), 70_000))
+    invalid = pa.array([2**63 if n == 69_000 else n for n in range(70_000)], pa.uint64())
+    environment.write_file("b.parquet", parquet(pa.table({"id": invalid}), 70_000))
     with pytest.raises(SchemaMismatch, match=r"b\.parquet, row 69,001, column 'id'"):
-        landing.ingest()
+        environment.ingest()
 
 
-def test_damaged_files_are_one_bad_record_each(landing: IngestEnvironment) -> None:
-    Table.create(landing.uri, ROWS.schema)
+def test_damaged_files_are_one_bad_record_each(environment: IngestEnvironment) -> None:
+    Table.create(environment.uri, ROWS.schema)
     for name in ("a.parquet", "a.arrow", "a.csv.gz", "a.json.bz2", "a.ndjson.zst"):
-        landing.write_file(name, FILES[name][: len(FILES[name]) // 2])
-    landing.write_file("b.parquet", FILES["a.parquet"])
+        environment.write_file(name, FILES[name][: len(FILES[name]) // 2])
+    environment.write_file("b.parquet", FILES["a.parquet"])
     with pytest.raises(InvalidInput, match=r"the file cannot be read"):
-        landing.ingest()
-    committed = landing.ingest(on_bad_record=landing.bad_records_uri)
-    bad = Table.open(landing.bad_records_uri).to_table().to_pylist()
+        environment.ingest()
+    committed = environment.ingest(on_bad_record=environment.bad_records_uri)
+    bad = Table.open(environment.bad_records_uri).to_table().to_pylist()
     assert sorted(row["file"].rpartition("/")[2] for row in bad if row["row"] is None) == [
         "a.arrow",
         "a.csv.gz",
@@ -314,27 +316,27 @@ def test_damaged_files_are_one_bad_record_each(landing: IngestEnvironment) -> No
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.arrows"])
-def test_changed_bytes_never_crash_the_process(landing: IngestEnvironment, name: str) -> None:
-    Table.create(landing.uri, ROWS.schema)
+def test_changed_bytes_never_crash_the_process(environment: IngestEnvironment, name: str) -> None:
+    Table.create(environment.uri, ROWS.schema)
     random = np.random.default_rng(1)
     for number in range(40):
         data = bytearray(FILES[name])
         for at in random.integers(0, len(data), 20):
             data[at] = random.integers(0, 256)
-        landing.write_file(f"{number}{name[1:]}", bytes(data))
-    committed = landing.ingest(on_bad_record=landing.bad_records_uri, extra="drop")
+        environment.write_file(f"{number}{name[1:]}", bytes(data))
+    committed = environment.ingest(on_bad_record=environment.bad_records_uri, extra="drop")
     assert committed.table.fsck().is_sound
 
 
 # Columns
 
 
-def test_columns_are_matched_by_name_and_missing_ones_are_null(landing: IngestEnvironment) -> None:
-    Table.create(landing.uri, pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.list_(pa.float32(), 2))]))
-    landing.write_file("1.jsonl", '{"b": "x", "a": 1}\n{"c": [1, 2]}\n')
-    landing.write_file("2.csv", "b\ny\n")
-    landing.write_file("3.parquet", parquet(pa.table({"a": pa.array([3], pa.int8())})))
-    rows = landing.ingest().table.to_table().to_pylist()
+def test_columns_are_matched_by_name_and_missing_ones_are_null(environment: IngestEnvironment) -> None:
+    Table.create(environment.uri, pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.list_(pa.float32(), 2))]))
+    environment.write_file("1.jsonl", '{"b": "x", "a": 1}\n{"c": [1, 2]}\n')
+    environment.write_file("2.csv", "b\ny\n")
+    environment.write_file("3.parquet", parquet(pa.table({"a": pa.array([3], pa.int8())})))
+    rows = environment.ingest().table.to_table().to_pylist()
     assert [list(row.values()) for row in rows] == [
         [1, "x", None],
         [None, None, [1.0, 2.0]],
@@ -345,76 +347,76 @@ def test_columns_are_matched_by_name_and_missing_ones_are_null(landing: IngestEn
 
 @pytest.mark.parametrize("make", [parquet, arrow_file, csv, jsonl], ids=["parquet", "arrow", "csv", "jsonl"])
 def test_columns_that_the_table_lacks_are_refused_or_dropped(
-    landing: IngestEnvironment, make: Callable[..., bytes]
+    environment: IngestEnvironment, make: Callable[..., bytes]
 ) -> None:
-    Table.create(landing.uri, ROWS.schema)
+    Table.create(environment.uri, ROWS.schema)
     name = {"parquet": "a.parquet", "arrow_file": "a.arrow", "csv": "a.csv", "jsonl": "a.jsonl"}[make.__name__]
-    landing.write_file(name, make(ROWS.append_column("new", [["x"] * 1000])))
+    environment.write_file(name, make(ROWS.append_column("new", [["x"] * 1000])))
     with pytest.raises(SchemaMismatch, match=r"has columns that the table does not have: 'new'.*extra='drop'"):
-        landing.ingest(on_bad_record=landing.bad_records_uri)
-    assert landing.ingest(extra="drop").table.to_table() == ROWS
+        environment.ingest(on_bad_record=environment.bad_records_uri)
+    assert environment.ingest(extra="drop").table.to_table() == ROWS
 
 
-def test_names_are_mapped_in_and_out_of_structs(landing: IngestEnvironment) -> None:
+def test_names_are_mapped_in_and_out_of_structs(environment: IngestEnvironment) -> None:
     person = pa.struct([("name", pa.string()), ("age", pa.int64())])
-    Table.create(landing.uri, pa.schema([("id", pa.int64()), ("city", pa.string()), ("person", person)]))
+    Table.create(environment.uri, pa.schema([("id", pa.int64()), ("city", pa.string()), ("person", person)]))
     source = {"ident": 1, "address": {"town": "x"}, "person": {"nm": "n", "age": 5}}
     mapping = {"id": "ident", "city": "address.town", "person.name": "person.nm"}
-    landing.write_file("a.jsonl", json.dumps(source))
-    landing.write_file("b.parquet", parquet(pa.Table.from_pylist([source, {**source, "person": None}])))
-    rows = landing.ingest(mapping=mapping).table.to_table().to_pylist()
+    environment.write_file("a.jsonl", json.dumps(source))
+    environment.write_file("b.parquet", parquet(pa.Table.from_pylist([source, {**source, "person": None}])))
+    rows = environment.ingest(mapping=mapping).table.to_table().to_pylist()
     full = {"id": 1, "city": "x", "person": {"name": "n", "age": 5}}
     assert rows == [full, full, {**full, "person": None}]
-    landing.write_file("c.parquet", parquet(pa.table({"id": [1]})))
+    environment.write_file("c.parquet", parquet(pa.table({"id": [1]})))
     with pytest.raises(SchemaMismatch, match=r"c\.parquet has no column 'ident', from which mapping= takes 'id'"):
-        landing.ingest(mapping=mapping)
+        environment.ingest(mapping=mapping)
     with pytest.raises(InvalidInput, match=r"mapping= names a source for 'person\.nme', but .* has no such column"):
-        landing.ingest(mapping={"person.nme": "x"})
+        environment.ingest(mapping={"person.nme": "x"})
 
 
-def test_nested_fields_that_the_table_lacks(landing: IngestEnvironment) -> None:
-    Table.create(landing.uri, pa.schema([("p", pa.struct([("a", pa.int64())]))]))
-    landing.write_file("a.parquet", parquet(pa.Table.from_pylist([{"p": {"a": 1, "b": 2}}])))
+def test_nested_fields_that_the_table_lacks(environment: IngestEnvironment) -> None:
+    Table.create(environment.uri, pa.schema([("p", pa.struct([("a", pa.int64())]))]))
+    environment.write_file("a.parquet", parquet(pa.Table.from_pylist([{"p": {"a": 1, "b": 2}}])))
     with pytest.raises(SchemaMismatch, match="'b'"):
-        landing.ingest()
-    assert landing.ingest(extra="drop").table.to_table().to_pylist() == [{"p": {"a": 1}}]
+        environment.ingest()
+    assert environment.ingest(extra="drop").table.to_table().to_pylist() == [{"p": {"a": 1}}]
 
 
-def test_a_new_table_has_the_columns_of_all_files(landing: IngestEnvironment) -> None:
-    landing.write_file("1.csv", "a,b\n1,x\n")
-    landing.write_file("2.parquet", parquet(pa.table({"a": [1.5], "c": pa.array([[1]], pa.list_(pa.int8()))})))
-    schema = landing.ingest().table.schema
+def test_a_new_table_has_the_columns_of_all_files(environment: IngestEnvironment) -> None:
+    environment.write_file("1.csv", "a,b\n1,x\n")
+    environment.write_file("2.parquet", parquet(pa.table({"a": [1.5], "c": pa.array([[1]], pa.list_(pa.int8()))})))
+    schema = environment.ingest().table.schema
     assert schema.equals(pa.schema([("a", pa.float64()), ("b", pa.string()), ("c", pa.list_(pa.int8()))]))
 
 
-def test_conflicting_types_of_files_are_reported(landing: IngestEnvironment) -> None:
-    landing.write_file("1.csv", "a\n1\n")
-    landing.write_file("2.jsonl", '{"a": "x"}\n')
+def test_conflicting_types_of_files_are_reported(environment: IngestEnvironment) -> None:
+    environment.write_file("1.csv", "a\n1\n")
+    environment.write_file("2.jsonl", '{"a": "x"}\n')
     with pytest.raises(SchemaMismatch, match=r"column 'a' is int64 in .*1\.csv, and string in .*2\.jsonl.*schema="):
-        landing.ingest()
-    assert not Table.exists(landing.uri)
-    landing.write_file("2.jsonl", '{"a": "7"}\n')
-    committed = landing.ingest([f"{landing.source_uri}/1.csv"], schema=pa.schema([("a", pa.uint16())]))
+        environment.ingest()
+    assert not Table.exists(environment.uri)
+    environment.write_file("2.jsonl", '{"a": "7"}\n')
+    committed = environment.ingest([f"{environment.source_uri}/1.csv"], schema=pa.schema([("a", pa.uint16())]))
     assert committed.table.schema.field("a").type == pa.uint16()
 
 
-def test_a_column_of_another_type_is_an_error_of_the_file(landing: IngestEnvironment) -> None:
-    Table.create(landing.uri, pa.schema([("a", pa.int64())]))
-    landing.write_file("1.parquet", parquet(pa.table({"a": ["x"]})))
+def test_a_column_of_another_type_is_an_error_of_the_file(environment: IngestEnvironment) -> None:
+    Table.create(environment.uri, pa.schema([("a", pa.int64())]))
+    environment.write_file("1.parquet", parquet(pa.table({"a": ["x"]})))
     with pytest.raises(SchemaMismatch, match=r"1\.parquet: column 'a' is stored as int64, but the data has string"):
-        landing.ingest(on_bad_record=landing.bad_records_uri)
+        environment.ingest(on_bad_record=environment.bad_records_uri)
 
 
 # File selection
 
 
-def test_globs_directories_and_lists(landing: IngestEnvironment) -> None:
+def test_globs_directories_and_lists(environment: IngestEnvironment) -> None:
     for name in ("a/1.csv", "a/2.csv", "a/b/3.csv", "a/_tmp/4.csv", "a/.5.csv", "_SUCCESS", "c.txt", "a/x[1].csv"):
-        landing.write_file(name, "id\n1\n")
+        environment.write_file(name, "id\n1\n")
 
     def found(*files: str) -> list[str]:
-        asked = [f"{landing.source_uri}/{each}" for each in files]
-        return [file.uri.removeprefix(f"{landing.source_uri}/") for file in list_files(asked, {})]
+        patterns = [f"{environment.source_uri}/{each}" for each in files]
+        return [file.uri.removeprefix(f"{environment.source_uri}/") for file in list_files(patterns, {})]
 
     assert found("a/*.csv") == ["a/1.csv", "a/2.csv", "a/x[1].csv"]
     assert found("**/*.csv") == ["a/1.csv", "a/2.csv", "a/b/3.csv", "a/x[1].csv"]
@@ -425,34 +427,36 @@ def test_globs_directories_and_lists(landing: IngestEnvironment) -> None:
     assert found("") == ["a/1.csv", "a/2.csv", "a/b/3.csv", "a/x[1].csv", "c.txt"]
 
 
-def test_an_unknown_format_must_be_given(landing: IngestEnvironment) -> None:
-    landing.write_file("a.txt", "id\n1\n")
+def test_an_unknown_format_must_be_given(environment: IngestEnvironment) -> None:
+    environment.write_file("a.txt", "id\n1\n")
     with pytest.raises(InvalidInput, match=r"the format of .*a\.txt is unknown from its name; give format="):
-        landing.ingest()
+        environment.ingest()
     with pytest.raises(InvalidInput, match=r"format='xml': it must be one of"):
-        landing.ingest(format="xml")
-    assert landing.ingest(format=Format.CSV.value).rows_added == 1
+        environment.ingest(format="xml")
+    assert environment.ingest(format=Format.CSV.value).rows_added == 1
 
 
-def test_files_in_a_bucket_and_a_table_on_disk(landing: IngestEnvironment) -> None:
+def test_files_in_a_bucket_and_a_table_on_disk(environment: IngestEnvironment) -> None:
     with s3() as server:
         bucket = server.bucket()
-        there = IngestEnvironment(landing.directory / "copy")
+        other_environment = IngestEnvironment(environment.directory / "copy")
         store = open_store(f"{bucket.uri}/in", storage_options=bucket.options)
         store.put("x/1.parquet", FILES["a.parquet"])
         store.put("x/2 2.csv.gz", FILES["a.csv.gz"])
         store.put("x/_no.csv", b"")
         files = f"{bucket.uri}/in/**"
-        assert landing.ingest(files, source_options=bucket.options).rows_added == 2000
-        assert landing.ingest(files, source_options=bucket.options).files == 0
+        assert environment.ingest(files, source_options=bucket.options).rows_added == 2000
+        assert environment.ingest(files, source_options=bucket.options).files == 0
         store.put("x/3.jsonl", FILES["a.jsonl"])
         side = f"{bucket.uri}/bad"
-        committed = there.ingest(files, uri=f"{bucket.uri}/table", options=bucket.options, on_bad_record=side)
+        committed = other_environment.ingest(
+            files, uri=f"{bucket.uri}/table", options=bucket.options, on_bad_record=side
+        )
         assert committed.rows_added == 3000
-        assert there.ingest(files, uri=f"{bucket.uri}/table", options=bucket.options).files == 0
+        assert other_environment.ingest(files, uri=f"{bucket.uri}/table", options=bucket.options).files == 0
         store.put("x/3.jsonl", FILES["a.jsonl"].replace(b"n1", b"m1", 1))
         with pytest.raises(InvalidInput, match=r"changed since: s3://.*/in/x/3\.jsonl"):
-            there.ingest([files], uri=f"{bucket.uri}/table", options=bucket.options)
+            other_environment.ingest([files], uri=f"{bucket.uri}/table", options=bucket.options)
 
 
 def test_lines_survive_a_split_at_any_byte(tmp_path: Path) -> None:

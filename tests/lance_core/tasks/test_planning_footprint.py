@@ -26,9 +26,18 @@ def test_planning_takes_little_memory_and_its_tasks_are_small(tmp_path: Path) ->
         text=True,
         check=True,
     )
-    told = json.loads(done.stdout)
-    assert set(told["sizes"]) == {"delete", "update", "map_columns", "compact", "count", "aggregate", "read", "append"}
-    for op, size in told["sizes"].items():
-        assert size < FRAGMENTS * BYTES_PER_FRAGMENT_MAX + BYTES_OF_THE_REST_MAX, op
-    assert told["sizes"]["append"] < BYTES_OF_THE_REST_MAX
-    assert told["peak"] < PEAK_MAX
+    report = json.loads(done.stdout)
+    assert set(report["sizes"]) == {
+        "delete",
+        "update",
+        "map_columns",
+        "compact",
+        "count",
+        "aggregate",
+        "read",
+        "append",
+    }
+    for operation, size in report["sizes"].items():
+        assert size < FRAGMENTS * BYTES_PER_FRAGMENT_MAX + BYTES_OF_THE_REST_MAX, operation
+    assert report["sizes"]["append"] < BYTES_OF_THE_REST_MAX
+    assert report["peak"] < PEAK_MAX

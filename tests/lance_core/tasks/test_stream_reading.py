@@ -27,7 +27,7 @@ from lance_core.tasks.streaming.stream_source import ReadLimits, Stream
 from lance_core.versions import version_hint
 from tests.lance_core.storage.servers import Bucket, s3
 
-Told = Mapping[str, object]
+OffsetJson = Mapping[str, object]
 
 
 def rows(first: int, stop: int) -> pa.Table:
@@ -56,7 +56,7 @@ def stream(
     )
 
 
-def sent(source: Stream, start: Told, end: Told, *, slots: int = 2) -> pa.Table:
+def read_between(source: Stream, start: OffsetJson, end: OffsetJson, *, slots: int = 2) -> pa.Table:
     """Return the rows between two offsets, read by workers from pickled partitions."""
     parts = pickle.loads(pickle.dumps(source.plan_partitions(start, end, slots=slots)))
     schema = source.arrow.remove_metadata()
@@ -67,18 +67,18 @@ def ids(table: pa.Table) -> list[int]:
     return [int(n) for n in table["id"].to_pylist()]
 
 
-def batches(source: Stream, at: Told | None = None) -> Iterator[tuple[Told, pa.Table]]:
+def batches(source: Stream, at: OffsetJson | None = None) -> Iterator[tuple[OffsetJson, pa.Table]]:
     """Yield each batch up to the newest version with its end offset, after a round trip through JSON."""
     at = source.initial_offset() if at is None else at
     while True:
         end = json.loads(json.dumps(source.latest_offset(at, limited=True)))
         if end == at:
             return
-        yield end, sent(source, at, end)
+        yield end, read_between(source, at, end)
         at = end
 
 
-def all_ids(source: Stream, at: Told | None = None) -> list[int]:
+def all_ids(source: Stream, at: OffsetJson | None = None) -> list[int]:
     return [n for _, table in batches(source, at) for n in ids(table)]
 
 
@@ -120,16 +120,16 @@ def test_all_rows_come_first_then_the_added_ones(table: Table) -> None:
 )
 def test_a_stream_begins_at_its_start(table: Table, start: StreamStart, expected: range) -> None:
     source = stream(table.uri, start=start)
-    found = list(batches(source))
-    assert [n for _, sent in found for n in ids(sent)] == list(expected)
+    received = list(batches(source))
+    assert [n for _, read_between in received for n in ids(read_between)] == list(expected)
     table.append(rows(90, 92))
-    assert all_ids(source, found[-1][0]) == [90, 91]
+    assert all_ids(source, received[-1][0]) == [90, 91]
 
 
 def test_a_stream_starts_after_a_timestamp(table: Table) -> None:
-    made = table.at(2).timestamp
-    assert all_ids(stream(table.uri, start=StreamStart(timestamp=made))) == list(range(20, 30))
-    assert all_ids(stream(table.uri, start=StreamStart(timestamp=made - timedelta(microseconds=1)))) == list(
+    created_at = table.at(2).timestamp
+    assert all_ids(stream(table.uri, start=StreamStart(timestamp=created_at))) == list(range(20, 30))
+    assert all_ids(stream(table.uri, start=StreamStart(timestamp=created_at - timedelta(microseconds=1)))) == list(
         range(10, 30)
     )
     with pytest.raises(InvalidInput, match="time zone"):
@@ -141,11 +141,11 @@ def test_a_repeated_first_batch_has_the_same_begin(table: Table, start: StreamSt
     """Spark records the end offset of a first batch, and asks the source again for its initial offset."""
     source = stream(table.uri, start=start)
     end = source.latest_offset(source.initial_offset())
-    first = ids(sent(source, source.initial_offset(), end))
+    first = ids(read_between(source, source.initial_offset(), end))
     table.delete("id < 5")
     table.append(rows(30, 40))
     again = stream(table.uri, start=start)
-    assert ids(sent(again, again.initial_offset(), end)) == first
+    assert ids(read_between(again, again.initial_offset(), end)) == first
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_a_repeated_first_batch_has_the_same_begin(table: Table, start: StreamSt
     ],
 )
 def test_limits_of_a_batch(table: Table, limits: ReadLimits, sizes: list[int]) -> None:
-    found = [sent for _, sent in batches(stream(table.uri, limits=limits))]
-    assert [len(sent) for sent in found] == sizes
-    assert [n for sent in found for n in ids(sent)] == list(range(30))
+    received = [read_between for _, read_between in batches(stream(table.uri, limits=limits))]
+    assert [len(read_between) for read_between in received] == sizes
+    assert [n for read_between in received for n in ids(read_between)] == list(range(30))
 
 
 def test_limits_over_versions(table: Table) -> None:
@@ -175,10 +175,11 @@ def test_limits_over_versions(table: Table) -> None:
         (ReadLimits(versions=1, rows=6), [6, 4] * 3),
     ):
         source = stream(table.uri, start=StreamStart(version=1), limits=limits)
-        assert [len(sent) for _, sent in batches(source)] == sizes
+        assert [len(read_between) for _, read_between in batches(source)] == sizes
     source = stream(table.uri, limits=ReadLimits(rows=1))
     assert (
-        len(sent(source, source.initial_offset(), source.latest_offset(source.initial_offset(), limited=False))) == 30
+        len(read_between(source, source.initial_offset(), source.latest_offset(source.initial_offset(), limited=False)))
+        == 30
     )
 
 
@@ -190,11 +191,13 @@ def test_limits_must_be_positive(wrong: dict[str, int]) -> None:
 
 def test_columns_and_filter(table: Table) -> None:
     source = stream(table.uri, columns=["s", "id"], filter="x >= 2 and id % 2 = 0", limits=ReadLimits(rows=9))
-    found = [sent for _, sent in batches(source)]
-    assert found[0].column_names == ["s", "id"]
-    assert [n for sent in found for n in ids(sent)] == [n for n in range(30) if n % 2 == 0 and n >= 4]
+    received = [read_between for _, read_between in batches(source)]
+    assert received[0].column_names == ["s", "id"]
+    assert [n for read_between in received for n in ids(read_between)] == [
+        n for n in range(30) if n % 2 == 0 and n >= 4
+    ]
     addressed = stream(table.uri, columns=["id", "_rowaddr"], limits=ReadLimits(rows=12), start=StreamStart(version=2))
-    assert [row["_rowaddr"] for _, sent in batches(addressed) for row in sent.to_pylist()] == [
+    assert [row["_rowaddr"] for _, read_between in batches(addressed) for row in read_between.to_pylist()] == [
         (n // 5 << 32) + n % 5 for n in range(10, 30)
     ]
     with pytest.raises(InvalidInput, match="nope"):
@@ -218,22 +221,22 @@ def count_polls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_the_store_is_polled_once_per_interval(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trigger without an interval asks a hundred times a second, and a bucket charges for each request."""
-    seconds = 0.0
-    runtime = replace(SYSTEM_RUNTIME, elapsed_ns=lambda: int(seconds * 1e9))
+    clock_seconds = 0.0
+    runtime = replace(SYSTEM_RUNTIME, elapsed_ns=lambda: int(clock_seconds * 1e9))
     source = Stream(VersionRef(table.uri), transport=lambda schema: schema, poll_seconds=0.5, runtime=runtime)
     end = source.latest_offset(source.initial_offset())
     table.append(rows(30, 40))
     polls = count_polls(monkeypatch)
     for _ in range(48):
-        seconds += 0.01
+        clock_seconds += 0.01
         assert source.latest_offset(end) == end
     assert not polls, "the stream polled when it was created"
-    seconds += 0.02
+    clock_seconds += 0.02
     then = source.latest_offset(end)
-    assert ids(sent(source, end, then)) == list(range(30, 40))
+    assert ids(read_between(source, end, then)) == list(range(30, 40))
     table.append(rows(40, 41))
     source.stop_at_newest()
-    assert ids(sent(source, then, source.latest_offset(then))) == [40], "`stop_at_newest` polls at once"
+    assert ids(read_between(source, then, source.latest_offset(then))) == [40], "`stop_at_newest` polls at once"
 
 
 def test_a_disk_is_polled_at_each_trigger_and_a_bucket_each_second(
@@ -241,24 +244,24 @@ def test_a_disk_is_polled_at_each_trigger_and_a_bucket_each_second(
 ) -> None:
     far = Table.create(f"{bucket.uri}/t", rows(0, 5), storage_options=bucket.options)
     polls = count_polls(monkeypatch)
-    for found, options, polls_per_second in ((table, None, 4), (far, bucket.options, 1)):
-        seconds = 0.0
-        runtime = replace(SYSTEM_RUNTIME, elapsed_ns=lambda: int(seconds * 1e9))  # noqa: B023
-        version = VersionRef(found.uri, storage_options=options)
+    for received, options, polls_per_second in ((table, None, 4), (far, bucket.options, 1)):
+        clock_seconds = 0.0
+        runtime = replace(SYSTEM_RUNTIME, elapsed_ns=lambda: int(clock_seconds * 1e9))  # noqa: B023
+        version = VersionRef(received.uri, storage_options=options)
         source = Stream(version, transport=lambda schema: schema, runtime=runtime)
         (end, first), *rest = batches(source)
-        assert (len(first), rest) == (found.count_rows(), [])
+        assert (len(first), rest) == (received.count_rows(), [])
         source = Stream(version, transport=lambda schema: schema, runtime=runtime)
         polls.clear()
         for _ in range(4):
-            seconds += 0.25
+            clock_seconds += 0.25
             assert source.latest_offset(end) == end
         assert len(polls) == polls_per_second
     with pytest.raises(InvalidInput, match="poll_seconds=-1"):
         Stream(VersionRef(table.uri), transport=lambda schema: schema, poll_seconds=-1)
 
 
-def quietly(table: Table) -> None:
+def apply_invisible_changes(table: Table) -> None:
     """Apply every change that neither adds rows nor changes rows that were sent."""
     table.compact(target_rows=100)
     table.refresh().set_config({"a": "b"})
@@ -271,7 +274,7 @@ def quietly(table: Table) -> None:
 def test_maintenance_is_skipped(table: Table) -> None:
     source = stream(table.uri, columns=["id", "s"], limits=ReadLimits(rows=12))
     first, *_ = batches(source)
-    quietly(table)
+    apply_invisible_changes(table)
     table.refresh().append(rows(30, 35))
     assert ids(first[1]) + all_ids(source, first[0]) == list(range(35))
     assert ids(first[1]) + all_ids(stream(table.uri, columns=["id", "s"]), first[0]) == list(range(35))
@@ -282,9 +285,9 @@ def test_rows_are_sent_as_they_were_added(table: Table) -> None:
     table.delete("id % 3 = 0")
     table.refresh().update({"s": "'changed'"}, "id = 7")
     table.refresh().compact(target_rows=100)
-    found = [sent for _, sent in batches(source)]
-    assert [n for sent in found for n in ids(sent)] == list(range(30))
-    assert "changed" not in pa.concat_tables(found)["s"].to_pylist()
+    received = [read_between for _, read_between in batches(source)]
+    assert [n for read_between in received for n in ids(read_between)] == list(range(30))
+    assert "changed" not in pa.concat_tables(received)["s"].to_pylist()
 
 
 CHANGES: dict[str, tuple[Callable[[Table], object], list[int]]] = {
@@ -306,13 +309,13 @@ def test_changed_rows_end_the_stream_unless_configured(table: Table, name: str) 
     change(table.refresh())
     table.refresh().append(rows(60, 62))
     source = stream(table.uri)
-    (before, found), *_ = [next(batches(source, end))]
-    assert ids(found) == [40, 41]
-    with pytest.raises(InvalidInput, match=r"version 5 changed .* on_change='skip'.*starting_version=6") as told:
+    (before, received), *_ = [next(batches(source, end))]
+    assert ids(received) == [40, 41]
+    with pytest.raises(InvalidInput, match=r"version 5 changed .* on_change='skip'.*starting_version=6") as raised:
         source.latest_offset(before)
     transaction = table.at(5).transaction()
     assert transaction is not None
-    assert transaction.operation.name in str(told.value)
+    assert transaction.operation.name in str(raised.value)
     assert all_ids(stream(table.uri, on_change="skip"), end) == [40, 41, 60, 61]
     resent = all_ids(stream(table.uri, on_change="rewritten"), end)
     assert (resent[:2], sorted(resent[2:-2]), resent[-2:]) == ([40, 41], sorted(again), [60, 61])
@@ -411,12 +414,12 @@ def test_another_table_at_the_same_location_is_detected(tmp_path: Path) -> None:
     end = stream(uri).latest_offset(Stream.initial_offset())
     shutil.rmtree(uri)
     Table.create(uri, rows(0, 10), durable=False).append(rows(10, 20))
-    for look in (
+    for operation in (
         lambda: stream(uri).latest_offset(end),
         lambda: stream(uri).plan_partitions(Stream.initial_offset(), end, slots=1),
     ):
         with pytest.raises(InvalidInput, match="another table now"):
-            look()
+            operation()
     with pytest.raises(InvalidInput, match="checkpointLocation"):
         stream(uri).latest_offset({"version": 3})
 
@@ -450,7 +453,7 @@ def test_branches(table: Table) -> None:
     table.append(rows(80, 85))
     source = stream(table.uri, branch="b")
     end = source.latest_offset(source.initial_offset())
-    assert ids(sent(source, source.initial_offset(), end)) == [*range(30), *range(70, 75)]
+    assert ids(read_between(source, source.initial_offset(), end)) == [*range(30), *range(70, 75)]
     branch.refresh().append(rows(75, 77))
     assert all_ids(stream(table.uri, branch="b"), end) == [75, 76]
     with pytest.raises(InvalidInput, match="the branch 'b', and this query reads 'main'"):
@@ -461,35 +464,35 @@ def test_a_branch_begins_with_the_rows_of_its_parent(table: Table) -> None:
     branch = table.branches.create("b")
     branch.append(rows(70, 75))
     first = branch.version_numbers()[0]
-    found = all_ids(stream(table.uri, branch="b", start=StreamStart(version=first), limits=ReadLimits(rows=11)))
-    assert found == [*range(30), *range(70, 75)]
+    received = all_ids(stream(table.uri, branch="b", start=StreamStart(version=first), limits=ReadLimits(rows=11)))
+    assert received == [*range(30), *range(70, 75)]
 
 
 def test_versions_before_a_change_are_sent_first(table: Table) -> None:
     table.delete("id = 1")
-    found = batches(stream(table.uri, start=StreamStart(version=2)))
-    assert ids(next(found)[1]) == list(range(10, 30))
+    received = batches(stream(table.uri, start=StreamStart(version=2)))
+    assert ids(next(received)[1]) == list(range(10, 30))
     with pytest.raises(InvalidInput, match="version 4 changed"):
-        next(found)
+        next(received)
 
 
 def test_an_added_column_is_null_in_earlier_versions(table: Table) -> None:
     table.add_columns(pa.field("y", pa.int32()))
     table.refresh().append(rows(30, 32).append_column("y", pa.array([1, 2], pa.int32())))
     source = stream(table.uri, columns=["y", "id"], start=StreamStart(version=2))
-    (_, found), *_ = batches(source)
-    assert found["y"].to_pylist() == [None] * 20 + [1, 2]
+    (_, received), *_ = batches(source)
+    assert received["y"].to_pylist() == [None] * 20 + [1, 2]
     assert stream(table.uri, columns=["y"], start=StreamStart(version=3)).latest_offset(Stream.initial_offset())
     only = stream(table.uri, columns=["y"], start=StreamStart(version=3))
-    (_, found), *_ = batches(only)
-    assert found["y"].to_pylist() == [None] * 10 + [1, 2]
+    (_, received), *_ = batches(only)
+    assert received["y"].to_pylist() == [None] * 10 + [1, 2]
 
 
-@pytest.mark.parametrize("how", ["drop", "rename"])
-def test_a_removed_column_is_not_read_as_null(table: Table, how: str) -> None:
+@pytest.mark.parametrize("change_kind", ["drop", "rename"])
+def test_a_removed_column_is_not_read_as_null(table: Table, change_kind: str) -> None:
     source = stream(table.uri, limits=ReadLimits(rows=20))
     (end, _), *_ = batches(source)
-    if how == "drop":
+    if change_kind == "drop":
         table.drop_columns(["s"])
     else:
         table.alter_column("s", rename="t")
@@ -510,9 +513,9 @@ def test_large_fragments_are_split_and_small_ones_grouped(tmp_path: Path) -> Non
     parts = source.plan_partitions(source.initial_offset(), end, slots=2)
     assert 4 <= len(parts) <= 6
     assert max(len(part.slices) for part in parts) >= 10
-    assert ids(sent(source, source.initial_offset(), end)) == list(range(n + 50))
+    assert ids(read_between(source, source.initial_offset(), end)) == list(range(n + 50))
     middle = {**end, "version": 1, "row": 123_456}
-    assert ids(sent(source, middle, end)) == list(range(123_456, n + 50))
+    assert ids(read_between(source, middle, end)) == list(range(123_456, n + 50))
     assert source.plan_partitions(end, end, slots=2) == []
 
 
@@ -523,7 +526,7 @@ def test_wide_rows_make_small_partitions(table: Table, monkeypatch: pytest.Monke
     parts = source.plan_partitions(source.initial_offset(), end, slots=1)
     assert len(parts) > 6
     assert all(sum(piece.size for piece in part.slices) <= 300 or len(part.slices) == 1 for part in parts)
-    assert ids(sent(source, source.initial_offset(), end)) == list(range(30))
+    assert ids(read_between(source, source.initial_offset(), end)) == list(range(30))
 
 
 def test_a_worker_with_other_packages_is_rejected(table: Table) -> None:
@@ -536,9 +539,11 @@ def test_a_worker_with_other_packages_is_rejected(table: Table) -> None:
 
 def test_an_offset_distinguishes_a_version_from_its_additions(table: Table) -> None:
     source = stream(table.uri)
-    assert ids(sent(source, source.initial_offset(), source.latest_offset(source.initial_offset()))) == list(range(30))
+    assert ids(read_between(source, source.initial_offset(), source.latest_offset(source.initial_offset()))) == list(
+        range(30)
+    )
     added = Offset(table.id, None, 3, False, 3).to_json()
-    assert ids(sent(source, added, source.latest_offset(added))) == list(range(20, 30))
+    assert ids(read_between(source, added, source.latest_offset(added))) == list(range(20, 30))
 
 
 def test_offsets_are_validated() -> None:

@@ -32,9 +32,9 @@ def ids(uri: str) -> list[int]:
 def test_batches_are_versions(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     for number in range(3):
-        done = write_batch(uri, rows(number * 10, number * 10 + 10), number)
-        assert done is not None
-        assert done.version == number + 1
+        committed = write_batch(uri, rows(number * 10, number * 10 + 10), number)
+        assert committed is not None
+        assert committed.version == number + 1
     table = Table.open(uri)
     assert ids(uri) == list(range(30))
     assert (
@@ -73,13 +73,13 @@ def test_a_batch_is_recognized_after_a_cleanup_of_its_version(tmp_path: Path) ->
 def test_two_queries_write_one_table(tmp_path: Path) -> None:
     """Both queries begin before the table exists."""
     uri = str(tmp_path / "t")
-    answers = [
+    messages = [
         write_pieces(uri, [rows(10 * n, 10 * n + 5).to_batches()], MicroBatch(f"q{n}", 0), schema=rows(0, 1).schema)
         for n in range(2)
     ]
-    done = [commit_batch(each, 0) for each in answers]
-    assert [each.version for each in done if each] == [1, 2]
-    assert [commit_batch(each, 0).already_committed for each in answers] == [True, True]  # type: ignore[union-attr]
+    committed = [commit_batch(each, 0) for each in messages]
+    assert [each.version for each in committed if each] == [1, 2]
+    assert [commit_batch(each, 0).already_committed for each in messages] == [True, True]  # type: ignore[union-attr]
     assert ids(uri) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
 
 
@@ -88,10 +88,10 @@ def test_a_batch_is_written_to_a_branch(tmp_path: Path) -> None:
     Table.create(uri, rows(0, 5), durable=False).branches.create("b")
     schema = rows(0, 1).schema
     for _ in range(2):
-        done = commit_batch(
+        committed = commit_batch(
             write_pieces(uri, [rows(5, 7).to_batches()], MicroBatch("q", 0), schema=schema, branch="b"), 0
         )
-        assert done is not None
+        assert committed is not None
     assert sorted(Table.open(uri, branch="b").to_table()["id"].to_pylist()) == list(range(7))
     assert ids(uri) == list(range(5))
 
@@ -101,22 +101,22 @@ def test_two_drivers_of_one_batch_commit_once(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 1), durable=False)
     schema = rows(0, 1).schema
-    answers = [
+    messages = [
         write_pieces(uri, [rows(1, 5).to_batches()], MicroBatch("q", 0, run), schema=schema) for run in ("one", "two")
     ]
     with ThreadPoolExecutor(2) as threads:
-        done = list(threads.map(lambda each: commit_batch(each, 0), answers))
-    assert {each.version for each in done if each} == {2}
+        committed = list(threads.map(lambda each: commit_batch(each, 0), messages))
+    assert {each.version for each in committed if each} == {2}
     assert ids(uri) == list(range(5))
     assert Table.open(uri).fsck().is_sound
 
 
 def test_a_concurrently_created_table_with_another_schema(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
-    answers = write_pieces(uri, [rows(0, 5).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
+    messages = write_pieces(uri, [rows(0, 5).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
     Table.create(uri, pa.table({"s": ["x"], "id": [1]}), durable=False)
     with pytest.raises(RetryableConflict, match="created meanwhile"):
-        commit_batch(answers, 0)
+        commit_batch(messages, 0)
     write_batch(uri, rows(7, 9), 0)
     assert ids(uri) == [1, 7, 8]
 
@@ -163,10 +163,10 @@ def test_a_value_that_does_not_fit(tmp_path: Path) -> None:
 def test_a_batch_conflicts_with_changes_since_its_begin(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     table = Table.create(uri, rows(0, 1), durable=False)
-    answers = write_pieces(uri, [rows(1, 2).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
+    messages = write_pieces(uri, [rows(1, 2).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
     table.overwrite(pa.table({"other": ["x"]}))
     with pytest.raises(ConflictError):
-        commit_batch(answers, 0)
+        commit_batch(messages, 0)
 
 
 def test_messages_contain_no_secret(tmp_path: Path) -> None:
@@ -174,64 +174,64 @@ def test_messages_contain_no_secret(tmp_path: Path) -> None:
     write = StreamedWrite.begin(
         str(tmp_path / "t"), rows(0, 1).schema, replaces=False, limits=FileLimits(), storage_options=options
     )
-    answer = write.write_batches(iter(rows(0, 3).to_batches()), MicroBatch("q", 0))
-    assert b"hush" not in pickle.dumps(answer)
+    message = write.write_batches(iter(rows(0, 3).to_batches()), MicroBatch("q", 0))
+    assert b"hush" not in pickle.dumps(message)
     assert "hush" not in repr(write)
-    done = commit_batch([pickle.loads(pickle.dumps(answer))], 0, storage_options=options)
-    assert done is not None
-    assert done.rows_added == 3
+    committed = commit_batch([pickle.loads(pickle.dumps(message))], 0, storage_options=options)
+    assert committed is not None
+    assert committed.rows_added == 3
 
 
 def test_a_lost_idempotency_record_ends_the_commit(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     write_batch(uri, rows(0, 3), 0)
-    answers = write_pieces(uri, [rows(0, 3).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
-    assert all(each.already_committed for each in answers)
+    messages = write_pieces(uri, [rows(0, 3).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
+    assert all(each.already_committed for each in messages)
     for record in (tmp_path / "t" / "_lance_assets" / "intents").iterdir():
         record.unlink()
     with pytest.raises(StorageError, match="restart the query"):
-        commit_batch(answers, 0)
+        commit_batch(messages, 0)
 
 
-def points(calls: list[str]) -> Iterator[tuple[int, str]]:
-    for at, call in enumerate(calls):
-        for how in ("before", "after", "adrift") if call.startswith(("create", "reserve")) else ("before", "after"):
-            yield at, how
+def crash_points(calls: list[str]) -> Iterator[tuple[int, str]]:
+    for call_number, call in enumerate(calls):
+        for crash in ("before", "after", "adrift") if call.startswith(("create", "reserve")) else ("before", "after"):
+            yield call_number, crash
 
 
-@pytest.mark.parametrize("where", ["memory", "bucket with manifest store", "disk"])
+@pytest.mark.parametrize("storage", ["memory", "bucket with manifest store", "disk"])
 @pytest.mark.parametrize("replaces", [False, True])
-def test_a_batch_that_dies_at_any_call_is_exactly_once(where: str, replaces: bool) -> None:
+def test_a_batch_that_dies_at_any_call_is_exactly_once(storage: str, replaces: bool) -> None:
     """Two processes repeat the batch after the crash."""
-    place = PLACES[where]()
+    place = PLACES[storage]()
     with process(place) as manifests:
         Table.create(place.uri, rows(0, 5), manifest_store=manifests, durable=False)
-    back = place.kept()
+    restore = place.kept()
 
-    def act(steps: Steps) -> None:
+    def attempt(steps: Steps) -> None:
         with process(place, steps) as manifests:
             write_batch(place.uri, rows(5, 9), 0, replaces=replaces, manifests=manifests)
 
     complete = Steps()
-    act(complete)
-    tried = list(points(complete.calls))
-    for at, how in tried[:: 5 if where == "disk" else 1]:
-        back()
-        steps = Steps(at, how)
+    attempt(complete)
+    crashes = list(crash_points(complete.calls))
+    for call_number, crash in crashes[:: 5 if storage == "disk" else 1]:
+        restore()
+        steps = Steps(call_number, crash)
         with suppress(Killed):
-            act(steps)
-        act(Steps())
+            attempt(steps)
+        attempt(Steps())
         steps.land()
-        act(Steps())
+        attempt(Steps())
         with process(place) as manifests:
             table = Table.open(place.uri, manifest_store=manifests, durable=False)
             found = sorted(table.to_table()["id"].to_pylist())
-            assert found == list(range(5 if replaces else 0, 9)), (at, how, complete.calls[at])
-            assert table.version == 2, (at, how, complete.calls[at])
+            assert found == list(range(5 if replaces else 0, 9)), (call_number, crash, complete.calls[call_number])
+            assert table.version == 2, (call_number, crash, complete.calls[call_number])
     place.close()
 
 
-def filled(place: Place) -> None:
+def create_source(place: Place) -> None:
     with process(place) as manifests:
         source = f"{place.uri}-from"
         table = Table.create(source, rows(0, 6), max_rows_per_file=4, manifest_store=manifests, durable=False)
@@ -239,38 +239,42 @@ def filled(place: Place) -> None:
             table.append(rows(first, first + 3))
 
 
-@pytest.mark.parametrize("where", ["memory", "disk", "bucket with manifest store"])
-def test_a_query_that_dies_at_any_call_is_exactly_once(where: str) -> None:
+@pytest.mark.parametrize("storage", ["memory", "disk", "bucket with manifest store"])
+def test_a_query_that_dies_at_any_call_is_exactly_once(storage: str) -> None:
     """The sink has each row once and one version for each batch, at whatever call the query dies."""
-    place = PLACES[where]()
-    filled(place)
-    back = place.kept()
+    place = PLACES[storage]()
+    create_source(place)
+    restore = place.kept()
     source, limits = f"{place.uri}-from", ReadLimits(rows=5)
 
-    def act(checkpoint: Checkpoint, steps: Steps) -> None:
+    def attempt(checkpoint: Checkpoint, steps: Steps) -> None:
         with process(place, steps) as manifests:
             list(run_query(source, place.uri, checkpoint, limits=limits, manifests=manifests))
 
     complete = Steps()
-    act(Checkpoint(), complete)
-    tried = list(points(complete.calls))
-    assert len(tried) > 100
-    for at, how in tried[:: 23 if where == "disk" else 3]:
-        back()
-        checkpoint, steps = Checkpoint(), Steps(at, how)
+    attempt(Checkpoint(), complete)
+    crashes = list(crash_points(complete.calls))
+    assert len(crashes) > 100
+    for call_number, crash in crashes[:: 23 if storage == "disk" else 3]:
+        restore()
+        checkpoint, steps = Checkpoint(), Steps(call_number, crash)
         with suppress(Killed):
-            act(checkpoint, steps)
+            attempt(checkpoint, steps)
         with process(place) as manifests:
             table = Table.open(source, manifest_store=manifests, durable=False)
             table.compact(target_rows=100)
             table.refresh().append(rows(15, 20))
-        act(checkpoint, Steps())
+        attempt(checkpoint, Steps())
         steps.land()
         with process(place) as manifests:
             table = Table.open(place.uri, manifest_store=manifests, durable=False)
-            assert sorted(table.to_table()["id"].to_pylist()) == list(range(20)), (at, how, complete.calls[at])
+            assert sorted(table.to_table()["id"].to_pylist()) == list(range(20)), (
+                call_number,
+                crash,
+                complete.calls[call_number],
+            )
             numbers = [int(version.properties[BATCH]) for version in table.versions()]
-            assert numbers == sorted(set(numbers)), (at, how, complete.calls[at])
+            assert numbers == sorted(set(numbers)), (call_number, crash, complete.calls[call_number])
     place.close()
 
 
@@ -289,12 +293,12 @@ def test_a_driver_that_dies_between_steps(tmp_path: Path, moment: str, number: i
     Table.create(source, rows(0, 20), durable=False)
     checkpoint = Checkpoint()
 
-    def die(where: str) -> None:
-        if where == moment and checkpoint.committed == number:
-            raise Killed(where)
+    def fail_at_step(step: str) -> None:
+        if step == moment and checkpoint.committed == number:
+            raise Killed(step)
 
     with pytest.raises(Killed):
-        list(run_query(source, sink, checkpoint, limits=ReadLimits(rows=6), on_step=die))
+        list(run_query(source, sink, checkpoint, limits=ReadLimits(rows=6), on_step=fail_at_step))
     Table.open(source).append(rows(20, 25))
     Table.open(source).delete("id = 3") if number else None
     with suppress(InvalidInput):  # the delete ends the query after the batches before it

@@ -9,8 +9,7 @@ import pytest
 
 from lance_core import Table
 from lance_core.format.fragment import Fragment
-from lance_core.tasks.columns import broadcast_join as holding
-from lance_core.tasks.columns import merge_columns as merging
+from lance_core.tasks.columns import broadcast_join, merge_columns
 from lance_core.tasks.columns.broadcast_join import _address_order, estimate_row_bytes
 from lance_core.tasks.columns.fill_by_address import FillTask, KeysTask
 from tests.lance_core.tasks.columns.test_merge_columns import InMemorySource, merge, values_by_address
@@ -37,7 +36,7 @@ def test_sizes_of_rows(kind: pa.DataType, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "bound", "staged", "held"),
+    ("estimate", "bytes_max", "staged", "is_broadcast"),
     [
         (16_000, 16_000, 1, True),
         (64_000, 16_000, 1, True),  # an estimate may be too high
@@ -47,32 +46,37 @@ def test_sizes_of_rows(kind: pa.DataType, size: int) -> None:
     ],
 )
 def test_a_merge_by_key_broadcasts_small_sources(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: int | None, bound: int, staged: int, held: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    estimate: int | None,
+    bytes_max: int,
+    staged: int,
+    is_broadcast: bool,
 ) -> None:
-    for module in (merging, holding):
-        monkeypatch.setattr(module, "BROADCAST_BYTES_MAX", bound)
+    for module in (merge_columns, broadcast_join):
+        monkeypatch.setattr(module, "BROADCAST_BYTES_MAX", bytes_max)
     uri = str(tmp_path / "t")
     Table.create(uri, ROWS, durable=False)
-    source = InMemorySource(pa.table({"id": ROWS["id"], "score": ROWS["id"]}), size_estimate=told)
+    source = InMemorySource(pa.table({"id": ROWS["id"], "score": ROWS["id"]}), size_estimate=estimate)
     joined = []
 
-    def by_key(keys: Sequence[str], values: Sequence[str], there: KeysTask, task: FillTask) -> pa.Table:
+    def by_key(keys: Sequence[str], values: Sequence[str], keys_task: KeysTask, task: FillTask) -> pa.Table:
         joined.append(keys)
-        return InMemorySource.fill_by_key(source, keys, values, there, task)
+        return InMemorySource.fill_by_key(source, keys, values, keys_task, task)
 
     source.fill_by_key = by_key  # type: ignore[method-assign]
     table = merge(uri, source, ["id"])
     assert table.to_table()["score"] == ROWS["id"]
-    assert (source.stage_count, not joined) == (staged, held)
-    left = {path.name for path in Path(uri, "data").iterdir()}
-    assert left == {file.path for fragment in table.fragments for file in fragment.files}, "no staged file remains"
+    assert (source.stage_count, not joined) == (staged, is_broadcast)
+    remaining = {path.name for path in Path(uri, "data").iterdir()}
+    assert remaining == {file.path for fragment in table.fragments for file in fragment.files}, "no staged file remains"
 
 
-@pytest.mark.parametrize(("bound", "staged"), [(16_000, 1), (15_999, 0)])
+@pytest.mark.parametrize(("bytes_max", "staged"), [(16_000, 1), (15_999, 0)])
 def test_a_merge_by_address_has_one_row_for_each_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: int, staged: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_max: int, staged: int
 ) -> None:
-    monkeypatch.setattr(merging, "BROADCAST_BYTES_MAX", bound)
+    monkeypatch.setattr(merge_columns, "BROADCAST_BYTES_MAX", bytes_max)
     uri = str(tmp_path / "t")
     Table.create(uri, ROWS, durable=False)
     source = InMemorySource(values_by_address(uri), size_estimate=None)

@@ -18,6 +18,7 @@ from lance_core.coordination import progress as progress_module
 from lance_core.tasks.columns.map_columns import Computation, ProgressCallback, map_columns
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.partitioning import Task
+from lance_core.versions.location import locate
 from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "x": [None if n % 7 == 0 else n / 3 for n in range(100)]})
@@ -86,8 +87,8 @@ class WorkersOfDyingDriver(InProcessWorkers):
         raise KeyboardInterrupt
 
 
-def create_table(place: Path, *, stable: bool = False) -> str:
-    uri = str(place)
+def create_table(directory: Path, *, stable: bool = False) -> str:
+    uri = str(directory)
     Table.create(uri, ROWS, max_rows_per_file=10, stable_row_ids=stable, durable=False)
     return uri
 
@@ -98,40 +99,43 @@ def run_map_columns(
     schema: pa.Schema = DOUBLE,
     *,
     read: list[str] | None = None,
-    key: str | None = None,
+    resume_key: str | None = None,
     progress: ProgressCallback | None = None,
-    how: WriteOptions | None = None,
+    options: WriteOptions | None = None,
     runner: InProcessWorkers | None = None,
 ) -> Table:
     computation = Computation(fn, read, schema)  # type: ignore[arg-type]
-    where, loop = TableRef(uri, durable=False), runner or InProcessWorkers()
+    where, workers = TableRef(uri, durable=False), runner or InProcessWorkers()
     return map_columns(
-        where, computation, resume_key=key, progress=progress, options=how or WriteOptions(), runner=loop
+        where, computation, resume_key=resume_key, progress=progress, options=options or WriteOptions(), runner=workers
     ).table
 
 
 @pytest.mark.parametrize("stable", [False, True])
 def test_columns_equal_those_of_one_process(tmp_path: Path, stable: bool) -> None:
-    spread, alone = create_table(tmp_path / "spread", stable=stable), create_table(tmp_path / "alone", stable=stable)
-    for uri in (spread, alone):
+    distributed, alone = (
+        create_table(tmp_path / "spread", stable=stable),
+        create_table(tmp_path / "alone", stable=stable),
+    )
+    for uri in (distributed, alone):
         Table.open(uri, durable=False).delete("id % 5 = 2 or id between 20 and 29")
     for fn, schema in ((double_ids, DOUBLE), (text_and_vectors, VECTOR)):
         theirs = Table.open(alone, durable=False).add_columns(fn, schema=schema, read_columns=["id"])
         ours = run_map_columns(
-            spread, fn, schema, read=["id"], runner=InProcessWorkers(lost_partitions=frozenset({1, 4}))
+            distributed, fn, schema, read=["id"], runner=InProcessWorkers(lost_partitions=frozenset({1, 4}))
         )
         assert ours.schema == theirs.table.schema
         assert ours.to_table() == theirs.table.to_table()
-        assert lance.dataset(spread).to_table()[schema.names[0]] == ours.to_table()[schema.names[0]]
-    assert Table.open(spread).fsck().is_sound
-    assert len(Table.open(spread).fragments) == 9
+        assert lance.dataset(distributed).to_table()[schema.names[0]] == ours.to_table()[schema.names[0]]
+    assert Table.open(distributed).fsck().is_sound
+    assert len(Table.open(distributed).fragments) == 9
 
 
 def test_a_table_without_rows_gets_the_column(tmp_path: Path) -> None:
-    uri, loop = str(tmp_path / "t"), InProcessWorkers()
+    uri, workers = str(tmp_path / "t"), InProcessWorkers()
     Table.create(uri, ROWS.schema, durable=False)
-    assert run_map_columns(uri, runner=loop).schema.names == ["id", "x", "twice"]
-    assert loop.attempts == []
+    assert run_map_columns(uri, runner=workers).schema.names == ["id", "x", "twice"]
+    assert workers.attempts == []
 
 
 @pytest.mark.parametrize(
@@ -181,10 +185,10 @@ def test_an_exception_in_a_function_names_its_fragment(tmp_path: Path) -> None:
 def test_a_killed_job_resumes(tmp_path: Path) -> None:
     uri = create_table(tmp_path / "t")
     with pytest.raises(KeyboardInterrupt):
-        run_map_columns(uri, key="k", runner=WorkersOfDyingDriver(tasks_before=9))
-    loop = InProcessWorkers()
-    table = run_map_columns(uri, minus_ones, key="k", runner=loop)
-    assert len(loop.attempts) == 1
+        run_map_columns(uri, resume_key="k", runner=WorkersOfDyingDriver(tasks_before=9))
+    workers = InProcessWorkers()
+    table = run_map_columns(uri, minus_ones, resume_key="k", runner=workers)
+    assert len(workers.attempts) == 1
     expected = [-1 if number >= 90 else 2 * number for number in range(100)]
     assert table.to_table()["twice"].to_pylist() == expected
     assert not (Path(uri) / progress_module.directory_of("k")).exists()
@@ -193,55 +197,55 @@ def test_a_killed_job_resumes(tmp_path: Path) -> None:
 
 
 def test_a_resume_key_commits_once(tmp_path: Path) -> None:
-    uri, loop = create_table(tmp_path / "t"), InProcessWorkers()
-    assert run_map_columns(uri, key="k").version == 2
-    assert run_map_columns(uri, key="k", runner=loop).version == 2
-    assert loop.attempts == []
+    uri, workers = create_table(tmp_path / "t"), InProcessWorkers()
+    assert run_map_columns(uri, resume_key="k").version == 2
+    assert run_map_columns(uri, resume_key="k", runner=workers).version == 2
+    assert workers.attempts == []
 
 
 def test_a_resume_key_belongs_to_one_computation(tmp_path: Path) -> None:
     uri = create_table(tmp_path / "t")
     with pytest.raises(KeyboardInterrupt):
-        run_map_columns(uri, key="k", runner=WorkersOfDyingDriver(tasks_before=1))
+        run_map_columns(uri, resume_key="k", runner=WorkersOfDyingDriver(tasks_before=1))
     with pytest.raises(InvalidInput, match="differs in read_columns, schema"):
-        run_map_columns(uri, text_and_vectors, VECTOR, read=["id"], key="k")
+        run_map_columns(uri, text_and_vectors, VECTOR, read=["id"], resume_key="k")
     with pytest.raises(InvalidInput, match="resume_key"):
-        run_map_columns(uri, key="")
+        run_map_columns(uri, resume_key="")
 
 
 def test_invalid_progress_records_are_repeated(tmp_path: Path) -> None:
     uri = create_table(tmp_path / "t")
     with pytest.raises(KeyboardInterrupt):
-        run_map_columns(uri, key="k", runner=WorkersOfDyingDriver(tasks_before=8))
+        run_map_columns(uri, resume_key="k", runner=WorkersOfDyingDriver(tasks_before=8))
     directory = Path(uri) / progress_module.directory_of("k")
     (directory / "fragment-0.bin").write_bytes(b"\xff\xff")
     (directory / "fragment-1.bin").write_bytes((directory / "fragment-2.bin").read_bytes())
-    gone = next(
-        iter(progress_module.completed_fragments(Table.open(uri)._location.store, progress_module.directory_of("k")))
+    missing_file = next(
+        iter(progress_module.completed_fragments(locate(uri).store, progress_module.directory_of("k")))
     ).files[-1]
-    (Path(uri) / gone.qualified_path).unlink()
+    (Path(uri) / missing_file.qualified_path).unlink()
     table = Table.open(uri, durable=False)
     table.update({"x": "0.5"}, where="id = 35")
     table.delete("id = 45")
-    loop = InProcessWorkers()
-    result = run_map_columns(uri, minus_ones, key="k", runner=loop).to_table().sort_by("id")
+    workers = InProcessWorkers()
+    result = run_map_columns(uri, minus_ones, resume_key="k", runner=workers).to_table().sort_by("id")
     # Fragments 8 and 9, the three without a file or a readable record, and the rows that the update moved.
-    assert len(loop.attempts) == 6
+    assert len(workers.attempts) == 6
     assert result["twice"].to_pylist() == [
         -1 if (n < 30 and n // 10 in (0, 1, 2)) or n >= 80 or n == 35 else 2 * n for n in range(100) if n != 45
     ]
     assert Table.open(uri).fsck().is_sound
 
 
-@pytest.mark.parametrize(("column", "again"), [("id", 10), ("x", 0)])
-def test_rewritten_input_columns_are_computed_again(tmp_path: Path, column: str, again: int) -> None:
+@pytest.mark.parametrize(("column", "tasks_repeated"), [("id", 10), ("x", 0)])
+def test_rewritten_input_columns_are_computed_again(tmp_path: Path, column: str, tasks_repeated: int) -> None:
     uri = create_table(tmp_path / "t")
     with pytest.raises(KeyboardInterrupt):
-        run_map_columns(uri, key="k", read=["id"], runner=WorkersOfDyingDriver(tasks_before=10))
+        run_map_columns(uri, resume_key="k", read=["id"], runner=WorkersOfDyingDriver(tasks_before=10))
     Table.open(uri, durable=False).alter_column(column, type=pa.float32())
-    loop = InProcessWorkers()
-    run_map_columns(uri, double_ids_as_integers, read=["id"], key="k", runner=loop)
-    assert len(loop.attempts) == again
+    workers = InProcessWorkers()
+    run_map_columns(uri, double_ids_as_integers, read=["id"], resume_key="k", runner=workers)
+    assert len(workers.attempts) == tasks_repeated
 
 
 def test_restored_rows_are_computed(tmp_path: Path) -> None:
@@ -249,13 +253,13 @@ def test_restored_rows_are_computed(tmp_path: Path) -> None:
     before = Table.open(uri, durable=False)
     before.delete("id = 5")
     with pytest.raises(KeyboardInterrupt):
-        run_map_columns(uri, key="k", runner=WorkersOfDyingDriver(tasks_before=10))
+        run_map_columns(uri, resume_key="k", runner=WorkersOfDyingDriver(tasks_before=10))
     Table.open(uri, durable=False).restore(1)
-    loop = InProcessWorkers()
-    assert run_map_columns(uri, key="k", runner=loop).to_table()["twice"].to_pylist() == [
+    workers = InProcessWorkers()
+    assert run_map_columns(uri, resume_key="k", runner=workers).to_table()["twice"].to_pylist() == [
         2 * number for number in range(100)
     ]
-    assert len(loop.attempts) == 1
+    assert len(workers.attempts) == 1
 
 
 CONCURRENT_CHANGES: list[tuple[Change, int, int]] = [
@@ -268,15 +272,15 @@ CONCURRENT_CHANGES: list[tuple[Change, int, int]] = [
 ]
 
 
-@pytest.mark.parametrize("key", [None, "k"])
-@pytest.mark.parametrize(("meddle", "more", "rows"), CONCURRENT_CHANGES)
+@pytest.mark.parametrize("resume_key", [None, "k"])
+@pytest.mark.parametrize(("meddle", "tasks_added", "rows"), CONCURRENT_CHANGES)
 def test_concurrent_changes_keep_completed_work(
-    tmp_path: Path, meddle: Change, more: int, rows: int, key: str | None
+    tmp_path: Path, meddle: Change, tasks_added: int, rows: int, resume_key: str | None
 ) -> None:
     uri = create_table(tmp_path / "t")
-    loop = WorkersWithConcurrentChange(uri=uri, change=meddle)
-    table = run_map_columns(uri, key=key, runner=loop)
-    assert len(loop.attempts) == 10 + more
+    workers = WorkersWithConcurrentChange(uri=uri, change=meddle)
+    table = run_map_columns(uri, resume_key=resume_key, runner=workers)
+    assert len(workers.attempts) == 10 + tasks_added
     found = table.to_table(columns=["id", "twice"])
     assert found["twice"] == pc.multiply(found["id"], 2)
     assert table.count_rows() == rows
@@ -298,30 +302,30 @@ def test_no_version_has_a_partial_column(tmp_path: Path) -> None:
 
 def test_a_concurrent_column_of_the_same_name_is_reported(tmp_path: Path) -> None:
     uri = create_table(tmp_path / "t")
-    loop = WorkersWithConcurrentChange(uri=uri, change=lambda table: table.add_columns({"twice": "id"}))
+    workers = WorkersWithConcurrentChange(uri=uri, change=lambda table: table.add_columns({"twice": "id"}))
     with pytest.raises(InvalidInput, match="has a column 'twice' already"):
-        run_map_columns(uri, runner=loop)
+        run_map_columns(uri, runner=workers)
 
 
 def test_a_conflict_without_retries_is_raised(tmp_path: Path) -> None:
     uri = create_table(tmp_path / "t")
-    loop = WorkersWithConcurrentChange(uri=uri, change=lambda table: table.append(ROWS.slice(0, 3)))
+    workers = WorkersWithConcurrentChange(uri=uri, change=lambda table: table.append(ROWS.slice(0, 3)))
     with pytest.raises(RetryableConflict):
-        run_map_columns(uri, how=WriteOptions(retries=1), runner=loop)
+        run_map_columns(uri, options=WriteOptions(retries=1), runner=workers)
 
 
 def test_progress_is_reported(tmp_path: Path) -> None:
     uri = create_table(tmp_path / "t")
-    told: list[tuple[int, int]] = []
-    run_map_columns(uri, progress=lambda done, of: told.append((done, of)))
-    assert (told[0], told[-1]) == ((0, 10), (10, 10))
+    reports: list[tuple[int, int]] = []
+    run_map_columns(uri, progress=lambda done, of: reports.append((done, of)))
+    assert (reports[0], reports[-1]) == ((0, 10), (10, 10))
     assert not list((Path(uri) / "_lance_assets").glob("work/*"))
-    again = create_table(tmp_path / "again")
+    tasks_repeated = create_table(tmp_path / "again")
     with pytest.raises(KeyboardInterrupt):
-        run_map_columns(again, key="k", runner=WorkersOfDyingDriver(tasks_before=4))
-    told.clear()
-    run_map_columns(again, key="k", progress=lambda done, of: told.append((done, of)))
-    assert (told[0], told[-1]) == ((4, 10), (10, 10))
+        run_map_columns(tasks_repeated, resume_key="k", runner=WorkersOfDyingDriver(tasks_before=4))
+    reports.clear()
+    run_map_columns(tasks_repeated, resume_key="k", progress=lambda done, of: reports.append((done, of)))
+    assert (reports[0], reports[-1]) == ((4, 10), (10, 10))
 
 
 def test_columns_are_added_on_a_branch(tmp_path: Path) -> None:
@@ -338,27 +342,27 @@ def test_a_cleanup_keeps_resumable_work(tmp_path: Path) -> None:
     """The files are as old as those of an abandoned write, but the job has recorded progress since."""
     uri = create_table(tmp_path / "t")
     with pytest.raises(KeyboardInterrupt):
-        run_map_columns(uri, key="k", runner=WorkersOfDyingDriver(tasks_before=9))
+        run_map_columns(uri, resume_key="k", runner=WorkersOfDyingDriver(tasks_before=9))
     set_file_age(Path(uri) / "data", days=20)
     Table.open(uri, durable=False).cleanup(older_than=timedelta(0))
-    loop = InProcessWorkers()
-    run_map_columns(uri, key="k", runner=loop)
-    assert len(loop.attempts) == 1
+    workers = InProcessWorkers()
+    run_map_columns(uri, resume_key="k", runner=workers)
+    assert len(workers.attempts) == 1
 
 
 def test_a_cleanup_removes_abandoned_work(tmp_path: Path) -> None:
     uri = create_table(tmp_path / "t")
     with pytest.raises(KeyboardInterrupt):
-        run_map_columns(uri, key="k", runner=WorkersOfDyingDriver(tasks_before=4))
+        run_map_columns(uri, resume_key="k", runner=WorkersOfDyingDriver(tasks_before=4))
     directory = Path(uri) / progress_module.directory_of("k")
     set_file_age(directory, days=40)
     set_file_age(Path(uri) / "data", days=40)
     report = Table.open(uri, durable=False).cleanup(older_than=timedelta(0))
     assert len(report.orphans) == 4
     assert not directory.exists()
-    loop = InProcessWorkers()
-    run_map_columns(uri, key="another", runner=loop)
-    assert len(loop.attempts) == 10
+    workers = InProcessWorkers()
+    run_map_columns(uri, resume_key="another", runner=workers)
+    assert len(workers.attempts) == 10
 
 
 def set_file_age(directory: Path, *, days: int) -> None:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from lance_core import IncompatibleConflict, InvalidInput, SchemaMismatch, StorageError, Table
-from lance_core.tasks.columns import merge_columns as merging
+from lance_core.tasks.columns import merge_columns as merge_columns_module
 from lance_core.tasks.columns.fill_by_address import FillTask, KeysTask
 from lance_core.tasks.columns.merge_columns import MergeRequest, merge_columns
 from lance_core.tasks.driver import TableRef, WriteOptions
@@ -46,11 +46,11 @@ class InMemorySource:
 
     def run(self, task: Task, parts: int) -> pa.Table:
         first, self.concurrent_change = self.concurrent_change, lambda: None
-        shipped = pickle.dumps(task)
+        pickled = pickle.dumps(task)
         answers = [
             answer
             for number in range(parts)
-            for answer in pickle.loads(shipped)([pa.record_batch({"id": pa.array([number], pa.int64())})])
+            for answer in pickle.loads(pickled)([pa.record_batch({"id": pa.array([number], pa.int64())})])
         ]
         self.task_count += parts
         first()
@@ -70,14 +70,14 @@ class InMemorySource:
     def fill_by_address(self, values: Sequence[str], task: FillTask) -> pa.Table:
         return self._run(self.rows.select(["_rowaddr", *values]), task)
 
-    def fill_by_key(self, keys: Sequence[str], values: Sequence[str], there: KeysTask, task: FillTask) -> pa.Table:
-        shipped = pickle.dumps(there)
+    def fill_by_key(self, keys: Sequence[str], values: Sequence[str], keys_task: KeysTask, task: FillTask) -> pa.Table:
+        pickled = pickle.dumps(keys_task)
         batches = [
             batch
-            for number in range(len(there.partitions))
-            for batch in pickle.loads(shipped)([pa.record_batch({"id": pa.array([number], pa.int64())})])
+            for number in range(len(keys_task.partitions))
+            for batch in pickle.loads(pickled)([pa.record_batch({"id": pa.array([number], pa.int64())})])
         ]
-        found = pa.Table.from_batches(batches, there.schema)
+        found = pa.Table.from_batches(batches, keys_task.schema)
         joined = self.rows.join(found, list(keys), join_type="inner")
         return self._run(joined.select(["_rowaddr", *values]), task)
 
@@ -96,10 +96,10 @@ class InMemorySource:
 
 
 @pytest.fixture(params=["held", "shuffled"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def join_strategy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run each test with a broadcast join and with a shuffle, which give the same result."""
     if request.param == "shuffled":
-        monkeypatch.setattr(merging, "BROADCAST_BYTES_MAX", -1)
+        monkeypatch.setattr(merge_columns_module, "BROADCAST_BYTES_MAX", -1)
     return str(request.param)
 
 
@@ -108,9 +108,9 @@ def _small_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 def create_table(
-    place: Path, *, stable: bool = False, deleted: str | None = "id % 5 = 2 or id between 20 and 29"
+    directory: Path, *, stable: bool = False, deleted: str | None = "id % 5 = 2 or id between 20 and 29"
 ) -> str:
-    uri = str(place)
+    uri = str(directory)
     table = Table.create(uri, ROWS, max_rows_per_file=10, stable_row_ids=stable, durable=False)
     if deleted:
         table.delete(deleted)
@@ -154,23 +154,25 @@ def test_rows_by_address_get_their_values(tmp_path: Path, stable: bool) -> None:
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize("keep", [range(100), range(0, 100, 3), range(40, 60), range(0)])
 def test_a_merge_by_key_equals_that_of_one_process(tmp_path: Path, keep: range, stable: bool) -> None:
-    spread, alone, theirs = (create_table(tmp_path / name, stable=stable) for name in ("spread", "alone", "theirs"))
+    distributed, alone, theirs = (
+        create_table(tmp_path / name, stable=stable) for name in ("spread", "alone", "theirs")
+    )
     source = pa.table({"id": pa.array([*keep, 1000], pa.int64()), "score": pa.array([n * 10 for n in [*keep, 1]])})
-    ours = merge(spread, source, ["id"])
+    ours = merge(distributed, source, ["id"])
     assert ours.to_table() == Table.open(alone, durable=False).merge_columns(source, "id").table.to_table()
     dataset = lance.dataset(theirs)
     dataset.merge(source, left_on="id")
-    assert lance.dataset(spread).to_table() == dataset.to_table() == ours.to_table()
-    assert Table.open(spread).fsck().is_sound
+    assert lance.dataset(distributed).to_table() == dataset.to_table() == ours.to_table()
+    assert Table.open(distributed).fsck().is_sound
 
 
 def test_several_keys_and_nulls_in_them(tmp_path: Path) -> None:
-    spread, alone = str(tmp_path / "spread"), str(tmp_path / "alone")
+    distributed, alone = str(tmp_path / "spread"), str(tmp_path / "alone")
     rows = pa.table({"a": [1, 1, None, 2, 2], "b": ["x", "y", "x", None, "z"]})
-    for uri in (spread, alone):
+    for uri in (distributed, alone):
         Table.create(uri, rows, max_rows_per_file=2, durable=False)
     source = pa.table({"b": ["y", "x", None, "z"], "v": [1, 2, 3, 4], "a": [1, None, 2, 2]})
-    ours = merge(spread, source, ["a", "b"])
+    ours = merge(distributed, source, ["a", "b"])
     assert ours.to_table() == Table.open(alone, durable=False).merge_columns(source, ["a", "b"]).table.to_table()
     assert ours.to_table()["v"].to_pylist() == [None, 1, None, None, 4]
 
@@ -180,7 +182,7 @@ def test_vectors_come_as_lists_or_as_bytes(tmp_path: Path, packed: bool) -> None
     uri = create_table(tmp_path / "t")
     rows = values_by_address(uri).drop_columns(["score"])
     numbers = np.random.default_rng(2).standard_normal((rows.num_rows, 4), dtype=np.float32)
-    values: list[object] = [None if place % 9 == 4 else each for place, each in enumerate(numbers)]
+    values: list[object] = [None if directory % 9 == 4 else each for directory, each in enumerate(numbers)]
     column = (
         pa.array([None if each is None else each.tobytes() for each in values], pa.binary())  # type: ignore[attr-defined]
         if packed
@@ -191,7 +193,7 @@ def test_vectors_come_as_lists_or_as_bytes(tmp_path: Path, packed: bool) -> None
     table = merge(uri, rows, schema=schema)
     assert table.schema.field("vector").type == pa.list_(pa.float32(), 4)
     order = pc.sort_indices(rows["_rowaddr"])
-    expected = [None if values[place] is None else numbers[place].tolist() for place in order.to_pylist()]
+    expected = [None if values[directory] is None else numbers[directory].tolist() for directory in order.to_pylist()]
     assert table.to_table()["vector"].to_pylist() == expected
     assert lance.dataset(uri).to_table()["vector"].to_pylist() == expected
 
@@ -207,7 +209,7 @@ def test_vectors_of_another_length_are_rejected(tmp_path: Path, size: int, kind:
     assert Table.open(uri).version == 2
 
 
-def named(rows: pa.Table, address: int) -> pa.Table:
+def rows_at_address(rows: pa.Table, address: int) -> pa.Table:
     return rows.filter(pc.equal(rows["_rowaddr"], pa.scalar(address, pa.uint64())))
 
 
@@ -216,7 +218,7 @@ def with_extra_address(rows: pa.Table, address: int) -> pa.Table:
     return pa.concat_tables([rows, extra])
 
 
-BAD: list[tuple[Callable[[pa.Table], pa.Table], str]] = [
+BAD_ADDRESSES: list[tuple[Callable[[pa.Table], pa.Table], str]] = [
     (lambda rows: with_extra_address(rows, 4 << 32 | 3), "row 3 of fragment 4 .* more than once"),
     (lambda rows: with_extra_address(rows, 0 << 32 | 2), "row 2 of fragment 0 .*, but the row is deleted"),
     (lambda rows: with_extra_address(rows, 5 << 32 | 10), "row 10 of fragment 5 .*, but the fragment has 10 rows"),
@@ -241,7 +243,7 @@ BAD: list[tuple[Callable[[pa.Table], pa.Table], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("spoiled", "message"), BAD)
+@pytest.mark.parametrize(("spoiled", "message"), BAD_ADDRESSES)
 def test_invalid_addresses_are_reported(tmp_path: Path, spoiled: Callable[[pa.Table], pa.Table], message: str) -> None:
     uri = create_table(tmp_path / "t")
     with pytest.raises(InvalidInput, match=message):
@@ -249,9 +251,9 @@ def test_invalid_addresses_are_reported(tmp_path: Path, spoiled: Callable[[pa.Ta
     assert Table.open(uri).version == 2
 
 
-def test_rows_out_of_order_are_never_written(tmp_path: Path, way: str) -> None:
+def test_rows_out_of_order_are_never_written(tmp_path: Path, join_strategy: str) -> None:
     uri = create_table(tmp_path / "t")
-    if way == "held":
+    if join_strategy == "held":
         merge(uri, InMemorySource(values_by_address(uri), shuffled=True))  # the workers sort the rows
         return
     with pytest.raises(StorageError, match="not sorted by their address"):
@@ -264,9 +266,9 @@ def test_rows_without_a_value_are_null_on_request(tmp_path: Path, kind: pa.DataT
     rows = values_by_address(uri)
     value: object = 7 if kind == pa.int64() else {"a": 7} if pa.types.is_struct(kind) else [7.0, 7.0]
     rows = rows.select(["_rowaddr"]).append_column("v", pa.array([value] * rows.num_rows, kind))
-    given = {address % 2**32 for address in rows["_rowaddr"].to_pylist()}
+    addresses_given = {address % 2**32 for address in rows["_rowaddr"].to_pylist()}
     keep = [address % 3 != 1 and address >> 32 not in (0, 5) for address in rows["_rowaddr"].to_pylist()]
-    assert given
+    assert addresses_given
     table = merge(uri, rows.filter(pa.array(keep)), missing="null")
     found = table.to_table(columns=["v"], with_row_address=True)
     expected = [
@@ -280,9 +282,9 @@ def test_a_mandatory_column_gets_no_nulls(tmp_path: Path) -> None:
     uri = create_table(tmp_path / "t")
     schema = pa.schema([pa.field("score", pa.int64(), nullable=False)])
     rows = values_by_address(uri)
-    for some in (rows.filter(pc.less(rows["score"], 100)), rows.filter(pc.not_equal(rows["score"], 310))):
+    for incomplete in (rows.filter(pc.less(rows["score"], 100)), rows.filter(pc.not_equal(rows["score"], 310))):
         with pytest.raises(InvalidInput, match="not nullable"):
-            merge(uri, some, schema=schema, missing="null")
+            merge(uri, incomplete, schema=schema, missing="null")
     assert merge(uri, rows, schema=schema).to_table()["score"].null_count == 0
 
 
@@ -394,14 +396,14 @@ def test_concurrently_added_rows_are_null_on_request(tmp_path: Path) -> None:
     ],
 )
 def test_concurrent_changes_of_a_merge_by_key(
-    tmp_path: Path, way: str, change: Callable[[Table], object], tasks: int
+    tmp_path: Path, join_strategy: str, change: Callable[[Table], object], tasks: int
 ) -> None:
     uri = create_table(tmp_path / "t")
     rows = pa.table({"id": pa.array(range(2000), pa.int64()), "score": pa.array(range(0, 20_000, 10), pa.int64())})
     source = InMemorySource(rows, concurrent_change=change_of(uri, change))
     table = merge(uri, source, ["id"])
     assert source.task_count == 5 + tasks
-    assert source.stage_count == (way == "held"), "the source is computed once"
+    assert source.stage_count == (join_strategy == "held"), "the source is computed once"
     found = table.to_table()
     assert found["score"] == pc.multiply(found["id"], 10)
     assert lance.dataset(uri).count_rows() == table.count_rows()

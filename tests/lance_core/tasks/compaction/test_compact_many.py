@@ -14,7 +14,7 @@ from lance_core.tasks.driver import TableRef, WriteOptions
 from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
 
-class Jobs(InProcessWorkers):
+class CountingWorkers(InProcessWorkers):
     def __init__(self, after: Callable[[], object] = lambda: None) -> None:
         super().__init__(lost_partitions=frozenset({0}))
         self.jobs: list[int] = []
@@ -27,33 +27,33 @@ class Jobs(InProcessWorkers):
         return answers
 
 
-def made(place: Path, count: int = 300, *, stable: bool = False) -> str:
-    uri = str(place)
+def create_table(directory: Path, count: int = 300, *, stable: bool = False) -> str:
+    uri = str(directory)
     data = pa.table({"id": range(count), "word": [f"w{n}" for n in range(count)]})
     lance.write_dataset(data, uri, max_rows_per_file=50, enable_stable_row_ids=stable)
     lance.dataset(uri).delete("id % 5 = 0")
     return uri
 
 
-def wanted(*uris: str, intent: str = "tonight", target_rows: int = 200) -> list[TableCompaction]:
-    how = WriteOptions(intent=intent, properties={"who": "upkeep"})
-    return [TableCompaction(TableRef(uri, durable=False), how, target_rows) for uri in uris]
+def requests_for(*uris: str, intent: str = "tonight", target_rows: int = 200) -> list[TableCompaction]:
+    options = WriteOptions(intent=intent, properties={"who": "upkeep"})
+    return [TableCompaction(TableRef(uri, durable=False), options, target_rows) for uri in uris]
 
 
-def landed(outcome: CompactionOutcome) -> Table:
+def committed_table(outcome: CompactionOutcome) -> Table:
     assert outcome.error is None
     assert outcome.committed is not None
     return outcome.committed.table
 
 
 def test_one_job_compacts_each_table_as_alone(tmp_path: Path) -> None:
-    uris = [made(tmp_path / f"t{n}", 100 * n, stable=n % 2 == 0) for n in range(1, 6)]
+    uris = [create_table(tmp_path / f"t{n}", 100 * n, stable=n % 2 == 0) for n in range(1, 6)]
     alone = [shutil.copytree(uri, f"{uri}.alone") for uri in uris]
-    jobs = Jobs()
-    outcomes = compact_many(wanted(*uris), jobs)
+    jobs = CountingWorkers()
+    outcomes = compact_many(requests_for(*uris), jobs)
     assert jobs.jobs == [6]  # one group of each, and two of the largest
     for uri, outcome, other in zip(uris, outcomes, alone, strict=True):
-        ours, theirs = landed(outcome), Table.open(other, durable=False).compact(target_rows=200).table
+        ours, theirs = committed_table(outcome), Table.open(other, durable=False).compact(target_rows=200).table
         assert ours.to_table() == theirs.to_table()
         assert [each.physical_rows for each in ours.fragments] == [each.physical_rows for each in theirs.fragments]
         reserved, rewritten = ours.versions(since=2)
@@ -64,7 +64,7 @@ def test_one_job_compacts_each_table_as_alone(tmp_path: Path) -> None:
 
 
 def test_a_failed_table_does_not_affect_the_others(tmp_path: Path) -> None:
-    uris = [made(tmp_path / name, 500) for name in ("good", "no data", "cut", "no head")]
+    uris = [create_table(tmp_path / name, 500) for name in ("good", "no data", "cut", "no head")]
     good, no_data, cut, no_head = map(Path, uris)
     shutil.rmtree(no_data / "data")
     manifest = max((no_head / "_versions").glob("*1[0-9].manifest"))
@@ -73,8 +73,8 @@ def test_a_failed_table_does_not_affect_the_others(tmp_path: Path) -> None:
     first = Table.open(cut).fragments[0].files[0]
     (cut / "data" / first.path).write_bytes(b"not a data file")
     assert manifest.exists()
-    outcomes = compact_many(wanted(*uris, str(tmp_path / "never there")), Jobs())
-    assert landed(outcomes[0]).fsck().is_sound
+    outcomes = compact_many(requests_for(*uris, str(tmp_path / "never there")), CountingWorkers())
+    assert committed_table(outcomes[0]).fsck().is_sound
     assert outcomes[1].committed is None
     assert str(no_data) in str(outcomes[1].error)
     assert ".lance" in str(outcomes[1].error)  # names the file
@@ -89,47 +89,47 @@ def test_a_failed_table_does_not_affect_the_others(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_compaction_resumes_with_its_intent(tmp_path: Path) -> None:
-    uris = [made(tmp_path / f"t{n}") for n in range(3)]
+    uris = [create_table(tmp_path / f"t{n}") for n in range(3)]
 
-    def dies() -> None:
+    def fail() -> None:
         raise ConnectionError("the cluster is gone")
 
     with pytest.raises(ConnectionError):
-        compact_many(wanted(*uris), Jobs(dies))
+        compact_many(requests_for(*uris), CountingWorkers(fail))
     assert {Table.open(uri).version for uri in uris} == {2}
-    first = compact_many(wanted(uris[0]), Jobs())
-    jobs = Jobs()
-    again = compact_many(wanted(*uris), jobs)
+    first = compact_many(requests_for(uris[0]), CountingWorkers())
+    jobs = CountingWorkers()
+    again = compact_many(requests_for(*uris), jobs)
     assert jobs.jobs == [2]  # one group of each of the two that are left
     assert again[0].committed is not None
     assert again[0].committed.already_committed
-    assert again[0].committed.version == landed(first[0]).version
-    assert {landed(each).version for each in again} == {4}
-    assert {landed(each).count_rows() for each in again} == {240}
-    jobs = Jobs()
-    assert {landed(each).version for each in compact_many(wanted(*uris, intent="tomorrow"), jobs)} == {4}
+    assert again[0].committed.version == committed_table(first[0]).version
+    assert {committed_table(each).version for each in again} == {4}
+    assert {committed_table(each).count_rows() for each in again} == {240}
+    jobs = CountingWorkers()
+    assert {committed_table(each).version for each in compact_many(requests_for(*uris, intent="tomorrow"), jobs)} == {4}
     assert jobs.jobs == []
 
 
 def test_concurrently_changed_groups_are_left_for_the_next_compaction(tmp_path: Path) -> None:
-    hit, spared, recast = (made(tmp_path / name, 1000) for name in ("hit", "spared", "recast"))
+    conflicting, appended, renamed = (create_table(tmp_path / name, 1000) for name in ("hit", "spared", "recast"))
 
-    def others() -> None:
-        Table.open(hit, durable=False).delete("id = 11")
-        Table.open(spared, durable=False).append(pa.table({"id": [5000], "word": ["new"]}))
-        Table.open(recast, durable=False).alter_column("word", rename="text")
+    def change_tables() -> None:
+        Table.open(conflicting, durable=False).delete("id = 11")
+        Table.open(appended, durable=False).append(pa.table({"id": [5000], "word": ["new"]}))
+        Table.open(renamed, durable=False).alter_column("word", rename="text")
 
-    jobs = Jobs(others)
-    outcomes = compact_many(wanted(hit, spared, recast), jobs)
+    jobs = CountingWorkers(change_tables)
+    outcomes = compact_many(requests_for(conflicting, appended, renamed), jobs)
     assert len(jobs.jobs) == 1
-    first = landed(outcomes[0])
+    first = committed_table(outcomes[0])
     assert first.count_rows() == 799
     assert first.count_rows("id = 11") == 0
     assert len(first.fragments) == 4 + 4  # one group is unchanged: five fragments, one of which has been removed
-    assert landed(outcomes[1]).count_rows() == 801
-    assert landed(outcomes[1]).version == 5
-    assert sorted(landed(outcomes[2]).schema.names) == ["id", "text"]
-    for uri in (hit, spared, recast):
+    assert committed_table(outcomes[1]).count_rows() == 801
+    assert committed_table(outcomes[1]).version == 5
+    assert sorted(committed_table(outcomes[2]).schema.names) == ["id", "text"]
+    for uri in (conflicting, appended, renamed):
         assert Table.open(uri).fsck().is_sound
         assert Table.open(uri).count_rows() == lance.dataset(uri).count_rows()
 

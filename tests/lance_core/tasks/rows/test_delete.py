@@ -15,66 +15,69 @@ ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "x": [None if n % 7 == 
 PREDICATES = ["id % 3 = 0", "x is null or id between 20 and 39", "id < 10", "true", "id = 1000"]
 
 
-def made(place: Path, *, stable: bool = False) -> str:
-    uri = str(place)
+def create_table(directory: Path, *, stable: bool = False) -> str:
+    uri = str(directory)
     Table.create(uri, ROWS, max_rows_per_file=10, stable_row_ids=stable, durable=False)
     return uri
 
 
-def where(uri: str) -> TableRef:
+def table_ref(uri: str) -> TableRef:
     return TableRef(uri, durable=False)
 
 
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize("predicate", PREDICATES)
 def test_a_delete_equals_that_of_one_process(tmp_path: Path, predicate: str, stable: bool) -> None:
-    spread, alone = made(tmp_path / "spread", stable=stable), made(tmp_path / "alone", stable=stable)
+    distributed, local = (
+        create_table(tmp_path / "spread", stable=stable),
+        create_table(tmp_path / "alone", stable=stable),
+    )
     for each in (predicate, "id > 50 and id % 2 = 1"):
         ours = delete(
-            where(spread),
+            table_ref(distributed),
             each,
             options=WriteOptions(),
             runner=InProcessWorkers(slots=1, lost_partitions=frozenset({1})),
         )
-        theirs = Table.open(alone, durable=False).delete(each)
+        theirs = Table.open(local, durable=False).delete(each)
         assert (ours.version, ours.operation) == (theirs.version, theirs.operation)
         assert (ours.rows_added, ours.rows_removed) == (theirs.rows_added, theirs.rows_removed)
         assert [part.physical_rows for part in ours.table.fragments] == [
             part.physical_rows for part in theirs.table.fragments
         ]
         assert ours.table.to_table() == theirs.table.to_table()
-        assert lance.dataset(spread).to_table()["id"] == ours.table.to_table()["id"]
-    assert Table.open(spread).fsck().is_sound
+        assert lance.dataset(distributed).to_table()["id"] == ours.table.to_table()["id"]
+    assert Table.open(distributed).fsck().is_sound
 
 
 def test_an_intent_runs_once(tmp_path: Path) -> None:
-    uri = made(tmp_path / "t")
-    first = delete(where(uri), "id = 1", options=WriteOptions(intent="x"), runner=InProcessWorkers())
-    loop = InProcessWorkers()
-    again = delete(where(uri), "id = 1", options=WriteOptions(intent="x"), runner=loop)
-    assert (again.version, again.already_committed, loop.attempts) == (first.version, True, [])
+    uri = create_table(tmp_path / "t")
+    first = delete(table_ref(uri), "id = 1", options=WriteOptions(intent="x"), runner=InProcessWorkers())
+    workers = InProcessWorkers()
+    again = delete(table_ref(uri), "id = 1", options=WriteOptions(intent="x"), runner=workers)
+    assert (again.version, again.already_committed, workers.attempts) == (first.version, True, [])
 
 
 def test_an_invalid_predicate_runs_no_task(tmp_path: Path) -> None:
-    uri, loop = made(tmp_path / "t"), InProcessWorkers()
+    uri, workers = create_table(tmp_path / "t"), InProcessWorkers()
     with pytest.raises(InvalidInput, match="there is no column"):
-        delete(where(uri), "nope = 1", options=WriteOptions(), runner=loop)
-    assert loop.attempts == []
+        delete(table_ref(uri), "nope = 1", options=WriteOptions(), runner=workers)
+    assert workers.attempts == []
 
 
 def test_a_concurrent_delete_causes_a_second_plan(tmp_path: Path) -> None:
     """Another writer deletes one of the rows while the tasks run."""
-    uri = made(tmp_path / "t")
+    uri = create_table(tmp_path / "t")
 
-    class Late(InProcessWorkers):
+    class WorkersWithConcurrentDelete(InProcessWorkers):
         def run(self, task: object, parts: int) -> pa.Table:
             answers = super().run(task, parts)  # type: ignore[arg-type]
             if len(self.attempts) == parts:
                 Table.open(uri, durable=False).delete("id = 3")
             return answers
 
-    loop = Late(slots=1)
-    made_by = delete(where(uri), "id in (3, 55)", options=WriteOptions(), runner=loop)
-    assert made_by.rows_removed == 1
-    assert len(loop.attempts) == 8
-    assert made_by.table.count_rows() == 98
+    workers = WorkersWithConcurrentDelete(slots=1)
+    committed = delete(table_ref(uri), "id in (3, 55)", options=WriteOptions(), runner=workers)
+    assert committed.rows_removed == 1
+    assert len(workers.attempts) == 8
+    assert committed.table.count_rows() == 98

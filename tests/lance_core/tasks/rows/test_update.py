@@ -26,19 +26,19 @@ ROWS = pa.table(
 LIMITS = FileLimits()
 MOVES = ({"x": "x * 2", "s": "upper(s)"}, "id % 9 = 4")
 IN_PLACE = ({"x": "x + 3"}, "id % 8 != 3")
-EVERYWHERE = ({"x": "x * 2"}, None)
-NOWHERE = ({"x": "1.0"}, "id > 1000")
+ALL_ROWS = ({"x": "x * 2"}, None)
+NO_MATCH = ({"x": "1.0"}, "id > 1000")
 UNEVEN = ({"x": "1.0"}, "id < 4 or id = 39")
 """Judged alone, the first fragment would rewrite its column and the last one would move its row."""
-Asked = tuple[Mapping[str, str], str | None]
+UpdateArguments = tuple[Mapping[str, str], str | None]
 
 
-def where(uri: str) -> TableRef:
+def table_ref(uri: str) -> TableRef:
     return TableRef(uri, durable=False)
 
 
-def run(uri: str, asked: Asked, loop: InProcessWorkers) -> Update:
-    committed = update(where(uri), *asked, limits=LIMITS, options=WriteOptions(), runner=loop)
+def run_update(uri: str, arguments: UpdateArguments, workers: InProcessWorkers) -> Update:
+    committed = update(table_ref(uri), *arguments, limits=LIMITS, options=WriteOptions(), runner=workers)
     return operation_of(committed.table)
 
 
@@ -54,19 +54,19 @@ def operation_of(table: Table) -> Update:
     ("indexed", "deleted"), [((), ""), (("x",), "id in (4, 8, 9, 10, 11)")], ids=["plain", "indexed, with deletions"]
 )
 @pytest.mark.parametrize(
-    "asked",
-    [MOVES, IN_PLACE, EVERYWHERE, NOWHERE, UNEVEN],
+    "arguments",
+    [MOVES, IN_PLACE, ALL_ROWS, NO_MATCH, UNEVEN],
     ids=["moves", "in place", "everywhere", "nowhere", "uneven"],
 )
 def test_results_equal_those_of_one_process_and_pylance(
-    tmp_path: Path, asked: Asked, deleted: str, indexed: tuple[str, ...], stable: bool
+    tmp_path: Path, arguments: UpdateArguments, deleted: str, indexed: tuple[str, ...], stable: bool
 ) -> None:
     pair = create_paired_tables(tmp_path, ROWS, stable=stable, indexed=indexed, deleted=deleted)
     shutil.copytree(pair.ours, tmp_path / "alone")
-    pair.dataset.update(dict(asked[0]), where=asked[1])
-    ours = run(pair.ours, asked, InProcessWorkers(slots=2, lost_partitions=frozenset({0, 3})))
-    alone = Table.open(str(tmp_path / "alone"), durable=False).update(*asked).table
-    theirs = operation_of(alone)
+    pair.dataset.update(dict(arguments[0]), where=arguments[1])
+    ours = run_update(pair.ours, arguments, InProcessWorkers(slots=2, lost_partitions=frozenset({0, 3})))
+    local_table = Table.open(str(tmp_path / "alone"), durable=False).update(*arguments).table
+    theirs = operation_of(local_table)
     assert (ours.mode, ours.fields_modified, ours.fields_assigned) == (
         theirs.mode,
         theirs.fields_modified,
@@ -76,27 +76,27 @@ def test_results_equal_those_of_one_process_and_pylance(
     assert ours.removed_ids == theirs.removed_ids
     pair.check()
     columns = ["id", "x", "s", *(["_rowid", *LINEAGE] if stable else [])]
-    assert pair.table.to_table(columns) == alone.to_table(columns)
+    assert pair.table.to_table(columns) == local_table.to_table(columns)
     assert pair.table.fsck().is_sound
 
 
 def test_the_rewrite_strategy_is_chosen_once_for_all_partitions(tmp_path: Path) -> None:
     pair = create_paired_tables(tmp_path, ROWS, stable=False)
-    made_by = run(pair.ours, UNEVEN, InProcessWorkers(slots=4))
+    made_by = run_update(pair.ours, UNEVEN, InProcessWorkers(slots=4))
     assert made_by.mode is UpdateMode.REWRITE_COLUMNS
     assert len(made_by.updated) == 2
 
 
 def test_fragments_without_a_match_are_not_written(tmp_path: Path) -> None:
     pair = create_paired_tables(tmp_path, ROWS, stable=True)
-    loop = InProcessWorkers(slots=3)
-    made_by = run(pair.ours, ({"s": "'x'"}, "id in (5, 6, 30)"), loop)
+    workers = InProcessWorkers(slots=3)
+    made_by = run_update(pair.ours, ({"s": "'x'"}, "id in (5, 6, 30)"), workers)
     assert [fragment.id for fragment in made_by.updated] == [1, 7]
-    assert loop.attempts == [*reversed(range(10)), 1, 0]
+    assert workers.attempts == [*reversed(range(10)), 1, 0]
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("arguments", "message"),
     [
         (({}, None), "values= is empty"),
         (({"nope": "1"}, None), "no such column"),
@@ -105,21 +105,21 @@ def test_fragments_without_a_match_are_not_written(tmp_path: Path) -> None:
         (({"x": "= ="}, None), "character"),
     ],
 )
-def test_invalid_arguments_run_no_task(tmp_path: Path, asked: Asked, told: str) -> None:
-    pair, loop = create_paired_tables(tmp_path, ROWS, stable=False), InProcessWorkers()
-    with pytest.raises(InvalidInput, match=told):
-        run(pair.ours, asked, loop)
-    assert loop.attempts == []
+def test_invalid_arguments_run_no_task(tmp_path: Path, arguments: UpdateArguments, message: str) -> None:
+    pair, workers = create_paired_tables(tmp_path, ROWS, stable=False), InProcessWorkers()
+    with pytest.raises(InvalidInput, match=message):
+        run_update(pair.ours, arguments, workers)
+    assert workers.attempts == []
 
 
 def test_an_error_of_a_worker_keeps_its_type(tmp_path: Path) -> None:
     pair = create_paired_tables(tmp_path, ROWS, stable=False)
     with pytest.raises(InvalidInput):
-        run(pair.ours, ({"id": "cast(s as bigint)"}, "id = 3"), InProcessWorkers())
+        run_update(pair.ours, ({"id": "cast(s as bigint)"}, "id = 3"), InProcessWorkers())
     assert pair.table.version == 1
 
 
-class Late(InProcessWorkers):
+class WorkersWithConcurrentUpdate(InProcessWorkers):
     """Workers during whose second job another writer changes the table."""
 
     def __init__(self, pair: PairedTables, theirs: str) -> None:
@@ -137,12 +137,17 @@ class Late(InProcessWorkers):
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
 def test_unchanged_fragments_are_not_updated_again(tmp_path: Path, stable: bool) -> None:
     pair = create_paired_tables(tmp_path, ROWS, stable=stable)
-    loop = Late(pair, "id = 9")
+    workers = WorkersWithConcurrentUpdate(pair, "id = 9")
     made_by = update(
-        where(pair.ours), {"s": "concat(s, '!')"}, "id % 4 = 1", limits=LIMITS, options=WriteOptions(), runner=loop
+        table_ref(pair.ours),
+        {"s": "concat(s, '!')"},
+        "id % 4 = 1",
+        limits=LIMITS,
+        options=WriteOptions(),
+        runner=workers,
     )
     assert made_by.version == 3
-    assert loop.jobs == [10, 5, 2, 2]
+    assert workers.jobs == [10, 5, 2, 2]
     rows = {row["id"]: row["s"] for row in lance.dataset(pair.ours).to_table().to_pylist()}
     assert rows[9] == "theirs!"
     assert all(rows[n].endswith("!") == (n % 4 == 1) for n in range(40))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
-from lance_core.tasks.scan import read as reading
+from lance_core.tasks.scan import read as read_module
 from lance_core.tasks.scan.aggregate import aggregate
 from lance_core.tasks.scan.read import VersionRef
 from tests.lance_core.tasks.in_process_workers import InProcessWorkers
@@ -20,27 +20,33 @@ COUNT = 2000
 
 
 def rows(seed: int) -> pa.Table:
-    chance = random.Random(seed)
+    random_source = random.Random(seed)
 
-    def some(value: object, share: float = 0.1) -> object:
-        return None if chance.random() < share else value
+    def nullable(value: object, share: float = 0.1) -> object:
+        return None if random_source.random() < share else value
 
     numbers = [math.nan, -0.0, 0.0, math.inf, -math.inf]
     return pa.table(
         {
             "id": pa.array(range(COUNT), pa.int64()),
-            "g": [some(f"g{chance.randrange(6)}") for _ in range(COUNT)],
-            "x": [some(chance.choice(numbers) if chance.random() < 0.02 else chance.random()) for _ in range(COUNT)],
-            "f": pa.array([some(chance.randrange(100) / 8) for _ in range(COUNT)], pa.float32()),
+            "g": [nullable(f"g{random_source.randrange(6)}") for _ in range(COUNT)],
+            "x": [
+                nullable(random_source.choice(numbers) if random_source.random() < 0.02 else random_source.random())
+                for _ in range(COUNT)
+            ],
+            "f": pa.array([nullable(random_source.randrange(100) / 8) for _ in range(COUNT)], pa.float32()),
             "d": pa.array(
-                [some(Decimal(chance.randrange(-9999, 9999)) / 100) for _ in range(COUNT)], pa.decimal128(8, 2)
+                [nullable(Decimal(random_source.randrange(-9999, 9999)) / 100) for _ in range(COUNT)],
+                pa.decimal128(8, 2),
             ),
-            "w": pa.array([some(Decimal(chance.randrange(10**30))) for _ in range(COUNT)], pa.decimal128(38, 0)),
-            "k": pa.array([some(chance.randrange(-9, 9)) for _ in range(COUNT)], pa.int32()),
-            "u": pa.array([some(chance.randrange(255)) for _ in range(COUNT)], pa.uint8()),
-            "b": pa.array([some(chance.random() < 0.5) for _ in range(COUNT)], pa.bool_()),
-            "at": pa.array([some(dt.datetime(2026, 1, 1 + n % 28)) for n in range(COUNT)], pa.timestamp("us")),  # noqa: DTZ001 - no zone is meant
-            "p": [some({"x": n % 3}) for n in range(COUNT)],
+            "w": pa.array(
+                [nullable(Decimal(random_source.randrange(10**30))) for _ in range(COUNT)], pa.decimal128(38, 0)
+            ),
+            "k": pa.array([nullable(random_source.randrange(-9, 9)) for _ in range(COUNT)], pa.int32()),
+            "u": pa.array([nullable(random_source.randrange(255)) for _ in range(COUNT)], pa.uint8()),
+            "b": pa.array([nullable(random_source.random() < 0.5) for _ in range(COUNT)], pa.bool_()),
+            "at": pa.array([nullable(dt.datetime(2026, 1, 1 + n % 28)) for n in range(COUNT)], pa.timestamp("us")),  # noqa: DTZ001 - no zone is meant
+            "p": [nullable({"x": n % 3}) for n in range(COUNT)],
             "none": pa.nulls(COUNT, pa.int64()),
         }
     )
@@ -49,8 +55,8 @@ def rows(seed: int) -> pa.Table:
 @pytest.fixture(params=[1, 2])
 def uri(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A table that is aggregated in many partitions of many groups of rows, with repeated merges of partial results."""
-    monkeypatch.setattr(reading, "PARTITION_ROWS_MIN", 50)
-    monkeypatch.setattr(reading, "REDUCED_PARTITION_ROWS_MIN", 50)
+    monkeypatch.setattr(read_module, "PARTITION_ROWS_MIN", 50)
+    monkeypatch.setattr(read_module, "REDUCED_PARTITION_ROWS_MIN", 50)
     monkeypatch.setattr("lance_core.scan.query.GROUP_ROWS", 1)
     monkeypatch.setattr("lance_core.scan.query.PARTIALS_MAX", 2)
     uri = str(tmp_path / "t")
@@ -95,8 +101,8 @@ def test_sums_of_floats_equal_one_pass_except_for_the_last_digits(uri: str) -> N
     ours = aggregate(VersionRef(uri).snapshot(), sql, runner=InProcessWorkers).to_pylist()
     theirs = pa.Table.from_batches(lance.dataset(uri).sql(sql).build().to_batch_records()).to_pylist()
     assert [row["g"] for row in ours] == [row["g"] for row in theirs]
-    for one, other in zip(ours, theirs, strict=True):
-        assert [one[name] for name in "sam"] == pytest.approx([other[name] for name in "sam"], rel=1e-12)
+    for actual, expected in zip(ours, theirs, strict=True):
+        assert [actual[name] for name in "sam"] == pytest.approx([expected[name] for name in "sam"], rel=1e-12)
 
 
 def test_conditions_follow_the_rules_of_lance(uri: str) -> None:
@@ -109,10 +115,10 @@ def test_conditions_follow_the_rules_of_lance(uri: str) -> None:
 
 
 def test_counting_rows_runs_no_task(uri: str) -> None:
-    def nobody() -> InProcessWorkers:
+    def no_workers() -> InProcessWorkers:
         raise AssertionError
 
-    found = aggregate(VersionRef(uri).snapshot(), "select count(*) + 1 as n from dataset", runner=nobody)
+    found = aggregate(VersionRef(uri).snapshot(), "select count(*) + 1 as n from dataset", runner=no_workers)
     assert found["n"].to_pylist() == [Table.open(uri).count_rows() + 1]
 
 
@@ -133,7 +139,7 @@ def test_no_row_matches(uri: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "told"),
+    ("sql", "message"),
     [
         ("select count(distinct g) from dataset", r"count\(DISTINCT g\) cannot be computed from partial results"),
         (
@@ -162,9 +168,9 @@ def test_no_row_matches(uri: str) -> None:
         (5, "write it as a SQL string"),
     ],
 )
-def test_aggregates_without_partial_results_are_rejected(tmp_path: Path, sql: str, told: str) -> None:
+def test_aggregates_without_partial_results_are_rejected(tmp_path: Path, sql: str, message: str) -> None:
     table = Table.create(str(tmp_path / "t"), rows(1), durable=False)
-    with pytest.raises(InvalidInput, match=told):
+    with pytest.raises(InvalidInput, match=message):
         aggregate(VersionRef(table.uri).snapshot(), sql, runner=InProcessWorkers)
     assert not (tmp_path / "x.csv").exists()
 

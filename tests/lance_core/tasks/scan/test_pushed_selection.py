@@ -29,9 +29,9 @@ FILTERS = [
 ]
 
 
-def made(place: Path, *, indexed: bool = True) -> Table:
+def create_table(directory: Path, *, indexed: bool = True) -> Table:
     """Create a table of four covered fragments and an uncovered one, with deleted rows in both kinds."""
-    table = Table.create(str(place), ROWS.slice(0, 400), max_rows_per_file=100, durable=False)
+    table = Table.create(str(directory), ROWS.slice(0, 400), max_rows_per_file=100, durable=False)
     for column, kind in {"id": "BTREE", "word": "BITMAP", "n": "ZONEMAP"}.items() if indexed else ():
         table = table.create_index(column, kind).table
     return table.append(ROWS.slice(400)).table.delete("id % 50 = 7").table
@@ -49,7 +49,7 @@ def read(table: Table, predicate: str, slots: int = 2) -> pa.Table:
 @pytest.mark.parametrize("predicate", FILTERS)
 def test_rows_and_their_number(tmp_path: Path, predicate: str, bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pushed_selection, "SELECTION_BYTES_MAX", bytes_max)
-    table = made(tmp_path / "t")
+    table = create_table(tmp_path / "t")
     expected = table.to_table(filter=predicate, use_indices=False)
     assert read(table, predicate).equals(expected)
     base = VersionRef(table.uri).snapshot()
@@ -61,29 +61,32 @@ def test_rows_and_their_number(tmp_path: Path, predicate: str, bytes_max: int, m
 
 
 def test_one_row_is_one_task_with_one_row(tmp_path: Path) -> None:
-    table = made(tmp_path / "t")
+    table = create_table(tmp_path / "t")
     base = VersionRef(table.uri).snapshot()
     plan = plan_read(base, transport=lambda schema: schema, slots=8, filter="id = 108 AND id < 400")
-    (part,) = plan.partitions
-    told = [(skip, take, None if sent is None else list(sent.selection.rows)) for skip, take, sent in part.ranges]
-    assert told == [(0, None, [8]), (0, None, None)]
-    fragments, sent = fragments_to_scan(base, Predicate.parse("id IN (8, 108)", filterable_schema(base.manifest)))
+    (partition,) = plan.partitions
+    ranges = [
+        (skip, take, None if selection is None else list(selection.selection.rows))
+        for skip, take, selection in partition.ranges
+    ]
+    assert ranges == [(0, None, [8]), (0, None, None)]
+    fragments, selection = fragments_to_scan(base, Predicate.parse("id IN (8, 108)", filterable_schema(base.manifest)))
     assert [fragment.id for fragment in fragments] == [0, 1, 4]
-    assert [id for id, _ in sent.fragments] == [0, 1]
+    assert [id for id, _ in selection.fragments] == [0, 1]
 
 
 def test_an_exact_count_runs_no_task(tmp_path: Path) -> None:
-    table = made(tmp_path / "t").delete("id >= 400").table
+    table = create_table(tmp_path / "t").delete("id >= 400").table
     assert count_rows(VersionRef(table.uri).snapshot(), "id IN (7, 8, 9)", runner=lambda: pytest.fail("a task")) == 2
 
 
 @pytest.mark.parametrize("predicate", FILTERS)
 def test_update_and_delete_use_indices(tmp_path: Path, predicate: str) -> None:
-    indexed, plain = made(tmp_path / "indexed"), made(tmp_path / "plain", indexed=False)
+    indexed, plain = create_table(tmp_path / "indexed"), create_table(tmp_path / "plain", indexed=False)
     for table in (indexed, plain):
-        where = TableRef(table.uri, durable=False)
+        table_ref = TableRef(table.uri, durable=False)
         update(
-            where,
+            table_ref,
             {"n": "n + 1"},
             predicate,
             limits=FileLimits(),
@@ -91,7 +94,7 @@ def test_update_and_delete_use_indices(tmp_path: Path, predicate: str) -> None:
             runner=InProcessWorkers(slots=2),
         )
         delete(
-            where,
+            table_ref,
             f"({predicate}) AND id > 100",
             options=WriteOptions(),
             runner=InProcessWorkers(slots=2, lost_partitions=frozenset({0})),
