@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 from benchmarks.appending import DELTA, OURS, PYLANCE, Options, System
 from benchmarks.fleet import Fleet, Race, race_case, start_fleet
 from benchmarks.harness import Case, Scale, Stage
-from tests.histories.hammer_places import faults
+from tests.histories.hammer_locations import faults
 from tests.lance_core.storage.chaos import between
 from tests.lance_core.storage.servers import Bucket, s3, s3_options
 

@@ -24,9 +24,9 @@ from lance_core.format.manifest import Manifest
 from lance_core.storage import local
 from lance_core.versions.file_inventory import references_of
 from lance_core.versions.version_hint import HINT
-from tests.histories.crashes import Stage
-from tests.histories.deeds import DEEDS, Deed, Scene
-from tests.histories.places import OnDisk, process
+from tests.histories.crash_points import Stage
+from tests.histories.stoppable_operations import DEEDS, Deed, Scene
+from tests.histories.storage_backends import OnDisk, process
 from tests.lance_core.storage.recorder import Event, Recorder
 
 TABLE = "table"

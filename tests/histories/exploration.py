@@ -19,9 +19,9 @@ from typing import Self
 
 from lance_core import StorageError
 from lance_core.storage.store import ObjectInfo, Put, Store
-from tests.histories.baton import Baton, Killed
+from tests.histories.cooperative_scheduler import Baton, Killed
+from tests.histories.simulated_operations import Verb
 from tests.histories.simulation import Answer, Simulation, Work
-from tests.histories.verbs import Verb
 
 HOWS = ("killed before", "killed after", "fails", "lost", "never", "late", "later")
 """What can go wrong at a call. The last four are of creates: done without an answer, not done, done when both have

@@ -2,7 +2,7 @@
 
 What the simulation decides by a seed is left to the operating system here: it shows nothing twice, and finds what only
 real files, real sockets and real deaths do. `jobs` says who does what, `hammer` lets them and kills them. A process is
-`hammer_writer.py`, where the table is `hammer_places.py`, and what must be true at the end `hammer_judge.py`.
+`hammer_writer.py`, where the table is `hammer_locations.py`, and what must be true at the end `hammer_invariants.py`.
 """
 
 import json
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
-from tests.histories.hammer_places import Place
+from tests.histories.hammer_locations import Place
 from tests.histories.hammer_writer import VERBS, Answer, Work
 
 ROOT = Path(__file__).parents[2]

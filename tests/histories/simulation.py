@@ -29,11 +29,11 @@ from lance_core.transactions.apply import NewTable
 from lance_core.transactions.fold import uuids_of
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, list_versions, load_latest, load_transaction
-from tests.histories.baton import Baton, Killed
-from tests.histories.network import HARD, Odds
-from tests.histories.network import KINDS as KINDS_OF_STORES
-from tests.histories.stored import BEGINNING, Clock, Eye, Stored
-from tests.histories.verbs import MARKS, SCHEMA, WORK, Disk, State, Verb
+from tests.histories.cooperative_scheduler import Baton, Killed
+from tests.histories.simulated_network import HARD, Odds
+from tests.histories.simulated_network import KINDS as KINDS_OF_STORES
+from tests.histories.simulated_operations import MARKS, SCHEMA, WORK, Disk, State, Verb
+from tests.histories.simulated_store import BEGINNING, Clock, Eye, Stored
 from tests.lance_core.world import VERSION, World, runtime
 
 ATTEMPTS = 8

@@ -11,7 +11,7 @@ import pytest
 from lance_core.commit import loop
 from lance_core.transactions.rebase import Rebased
 from tests.histories.exploration import HOWS, Fault, History, explored, some_orders
-from tests.histories.pairs_of_verbs import PAIRS
+from tests.histories.simulated_operation_pairs import PAIRS
 from tests.histories.simulation import Answer
 
 PREEMPTIONS = int(os.environ.get("HISTORIES_PREEMPTIONS", "1"))

@@ -9,8 +9,8 @@ import pytest
 
 from lance_core import Table
 from tests.histories.hammer import Played, Size, hammer, jobs
-from tests.histories.hammer_judge import judge
-from tests.histories.hammer_places import Place, local_place, s3_place
+from tests.histories.hammer_invariants import judge
+from tests.histories.hammer_locations import Place, local_place, s3_place
 from tests.histories.hammer_writer import VERBS, Answer, Job, Work, done, row
 
 LOCAL = Size(writers=4, works=8, kills=8)

@@ -5,8 +5,8 @@ A failing seed is run again by `simulated(seed).run().check()`; `make torture` h
 
 import pytest
 
-from tests.histories.defects import DEFECTS, Defect, noticed
-from tests.histories.network import CALM, HARD
+from tests.histories.commit_defects import DEFECTS, Defect, noticed
+from tests.histories.simulated_network import CALM, HARD
 from tests.histories.simulation import Answer, Simulation, simulated
 
 SEEDS = 1200

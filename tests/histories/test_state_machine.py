@@ -1,5 +1,6 @@
 """One table against a plain dict of lists: any sequence of changes, by us and by pylance, and every version stays what
-it was. And a table with branches against lists of rows, by all verbs, some of `make torture`'s histories (`states.py`).
+it was. And a table with branches against lists of rows, by all verbs, some of `make torture`'s histories
+(`state_machine.py`).
 
 The model holds the rows of each version, and what each intent became.
 """
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lance_core import Committed, Table
-from tests.histories.states import TableAgainstRows
+from tests.histories.state_machine import TableAgainstRows
 from tests.torture import states
 
 ROWS = st.lists(st.integers(0, 99), max_size=8)

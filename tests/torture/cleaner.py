@@ -1,12 +1,12 @@
 """Cleanup harness: threads append to a real table while another one cleans it up continuously; see
-`tests/histories/beside_a_cleaner.py`."""
+`tests/histories/concurrent_cleanup.py`."""
 
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.histories.beside_a_cleaner import beside_a_cleaner
+from tests.histories.concurrent_cleanup import beside_a_cleaner
 from tests.torture.report import Report
 
 

@@ -1,14 +1,14 @@
 """T-CRASH, crash point harness: stops a process at every storage call of every operation, in every kind of place; see
-`tests/histories/crashes.py`. The place, the operation and the number of a failure reproduce it."""
+`tests/histories/crash_points.py`. The place, the operation and the number of a failure reproduce it."""
 
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tests.histories.crashes import Stage
-from tests.histories.deeds import DEEDS
-from tests.histories.places import PLACES
+from tests.histories.crash_points import Stage
+from tests.histories.stoppable_operations import DEEDS
+from tests.histories.storage_backends import PLACES
 from tests.torture.report import Report
 
 SLOW = {"bucket of an emulator": 5}

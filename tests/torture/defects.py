@@ -1,4 +1,4 @@
-"""Mutation testing harness: breaks the product in every way that `tests/histories/defects*.py` defines, and expects
+"""Mutation testing harness: breaks the product in every way that `tests/histories/*_defects.py` defines, and expects
 the history checks to notice each defect. A noticed defect is reported with its seed; a defect that stays unnoticed is
 a failure."""
 
@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tests.histories.defects import DEFECTS, noticed
-from tests.histories.defects_of_cleanup import DEFECTS_OF_CLEANUP, RARE
+from tests.histories.cleanup_defects import DEFECTS_OF_CLEANUP, RARE
+from tests.histories.commit_defects import DEFECTS, noticed
 from tests.torture.report import Report
 
 

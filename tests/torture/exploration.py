@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tests.histories.exploration import HOWS, Fault, History, explored, some_orders
-from tests.histories.pairs_of_verbs import PAIRS
+from tests.histories.simulated_operation_pairs import PAIRS
 from tests.torture.report import Report
 
 CALLS_PER_APPEND = 7

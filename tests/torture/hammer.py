@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tests.histories.hammer import Played, hammer
 from tests.histories.hammer import Size as Processes
-from tests.histories.hammer_judge import judge
-from tests.histories.hammer_places import Place, local_place, s3_place
+from tests.histories.hammer_invariants import judge
+from tests.histories.hammer_locations import Place, local_place, s3_place
 from tests.torture.report import Report
 
 ATTEMPTS_MEAN_MAX = 2.0

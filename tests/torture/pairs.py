@@ -1,6 +1,6 @@
 """T-PAIR, conflict matrix harness: plans every ordered pair of changes on one version, commits both and compares the
-result with the two serial orders; see `tests/histories/pairs.py`. For every pair of raw operations it also compares
-our verdict and result with pylance's; see `tests/lance_core/transactions/square.py`, which lists where ours is
+result with the two serial orders; see `tests/histories/operation_pairs.py`. For every pair of raw operations it also
+compares our verdict and result with pylance's; see `tests/lance_core/transactions/square.py`, which lists where ours is
 stricter, and why."""
 
 import tempfile
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.histories.changes import CHANGES
-from tests.histories.pairs import Pairs
+from tests.histories.operation_pairs import Pairs
+from tests.histories.table_operations import CHANGES
 from tests.lance_core.transactions.moves import MOVES
 from tests.lance_core.transactions.square import made
 from tests.torture.report import Report

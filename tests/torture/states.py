@@ -1,5 +1,5 @@
 """T-STATE, stateful property test: compares sequences of all operations with lists of rows; see
-`tests/histories/states.py`. A failure is reported step by step, in its shortest form."""
+`tests/histories/state_machine.py`. A failure is reported step by step, in its shortest form."""
 
 import time
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.histories.states import TableAgainstRows
+from tests.histories.state_machine import TableAgainstRows
 from tests.torture.report import Report
 
 

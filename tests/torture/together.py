@@ -1,6 +1,7 @@
-"""T-SIM with group commit: simulated appends that are combined into one version; see `tests/histories/together.py`."""
+"""T-SIM with group commit: simulated appends that are combined into one version; see
+`tests/histories/group_commit_simulation.py`."""
 
-from tests.histories.together import gathered
+from tests.histories.group_commit_simulation import gathered
 from tests.torture.report import Report
 from tests.torture.seeds import Size, run_seeds, split
 

@@ -14,8 +14,8 @@ from lance_core.format import naming
 from lance_core.tasks.rows.write import FileLimits
 from lance_core.tasks.streaming.stream_sink import BATCH, QUERY, RUN, MicroBatch, StreamedWrite, commit_batch
 from lance_core.tasks.streaming.stream_source import ReadLimits
-from tests.histories.baton import Killed
-from tests.histories.places import PLACES, Place, process
+from tests.histories.cooperative_scheduler import Killed
+from tests.histories.storage_backends import PLACES, Place, process
 from tests.lance_core.storage.manifest_stores.stepping import Steps
 from tests.lance_core.tasks.streaming_query import Checkpoint, run_query, write_batch, write_pieces
 from tests.lance_core.world import cleaned

@@ -10,7 +10,7 @@ from lance_core.errors import StorageError
 from lance_core.format.ids import Version
 from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore
 from lance_core.storage.store import ObjectInfo, Put, Store
-from tests.histories.baton import Killed
+from tests.histories.cooperative_scheduler import Killed
 
 Answer = TypeVar("Answer")
 

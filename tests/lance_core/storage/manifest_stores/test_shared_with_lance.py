@@ -21,7 +21,7 @@ from lance_core.storage.factory import open_store
 from lance_core.storage.manifest_stores.dynamodb import DynamoDBManifestStore
 from lance_core.storage.manifest_stores.manifest_store import Entry
 from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
-from tests.histories.baton import Killed
+from tests.histories.cooperative_scheduler import Killed
 from tests.lance_core.storage.manifest_stores.stepping import SteppedManifests, SteppedStore, Steps
 from tests.lance_core.world import World, cleaned
 

@@ -19,7 +19,7 @@ from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import Put
 from lance_core.versions.snapshot import list_versions, table_exists
-from tests.histories.baton import Baton, Killed
+from tests.histories.cooperative_scheduler import Baton, Killed
 from tests.lance_core.storage.contract import StoreContract
 from tests.lance_core.storage.manifest_stores.memory import MemoryManifestStore
 from tests.lance_core.storage.manifest_stores.stepping import SteppedManifests, SteppedStore, Steps

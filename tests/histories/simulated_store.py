@@ -3,7 +3,7 @@
     Stored   the store itself, by a clock that the simulation moves
     Eye      what was ever committed, and whether a file goes that a version names
 
-No process has any of this: it is what the world is, and not what a process is told of it (`network.py`).
+No process has any of this: it is what the world is, and not what a process is told of it (`simulated_network.py`).
 """
 
 from collections import Counter

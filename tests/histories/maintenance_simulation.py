@@ -3,8 +3,9 @@
     kept_up(seed).run().check()
 
 The cleaners take every liberty that they are given: no version is too young, one is enough to keep, the grace period is
-the shortest there is, and they are forced. What must hold is told by what is stored, at every call (`stored.py`): no
-file goes that a version names, nothing lands that names what is gone, and what was acknowledged opens.
+the shortest there is, and they are forced. What must hold is told by what is stored, at every call
+(`simulated_store.py`): no file goes that a version names,
+nothing lands that names what is gone, and what was acknowledged opens.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,11 +37,11 @@ from lance_core.versions.file_inventory import list_files, references_of
 from lance_core.versions.location import Location
 from lance_core.versions.refs import Tags
 from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction
-from tests.histories.baton import Baton, Killed
-from tests.histories.network import CALM, HARD, TICK, Odds
+from tests.histories.cooperative_scheduler import Baton, Killed
+from tests.histories.simulated_network import CALM, HARD, TICK, Odds
+from tests.histories.simulated_operations import WORK, Verb
+from tests.histories.simulated_store import BEGINNING
 from tests.histories.simulation import Simulation, Work
-from tests.histories.stored import BEGINNING
-from tests.histories.verbs import WORK, Verb
 from tests.lance_core.world import World
 
 HOLDS_ON = (0.0, 0.8, 0.95)

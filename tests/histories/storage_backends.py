@@ -27,8 +27,8 @@ from lance_core.storage.memory import MemoryStore
 from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, Store
 from lance_core.versions import location
-from tests.histories.buckets import MemoryBucket, bucket_store, emulated_store
-from tests.histories.disks import SteppedLocalStore, copied, put_back, rows_of
+from tests.histories.memory_bucket import MemoryBucket, bucket_store, emulated_store
+from tests.histories.stepped_local_store import SteppedLocalStore, copied, put_back, rows_of
 from tests.lance_core.storage.gcs_server import Gcs
 from tests.lance_core.storage.manifest_stores.memory import MemoryManifestStore
 from tests.lance_core.storage.manifest_stores.stepping import SteppedManifests, SteppedStore, Steps

@@ -5,9 +5,9 @@ A failing seed is run again by `kept_up(seed).run().check()`; `make torture` has
 
 import pytest
 
-from tests.histories.defects import Defect, noticed
-from tests.histories.defects_of_cleanup import DEFECTS_OF_CLEANUP, RARE, beside_cleanup
-from tests.histories.upkeep import kept_up
+from tests.histories.cleanup_defects import DEFECTS_OF_CLEANUP, RARE, beside_cleanup
+from tests.histories.commit_defects import Defect, noticed
+from tests.histories.maintenance_simulation import kept_up
 
 SEEDS = 280
 """2,000 commits."""

@@ -13,7 +13,7 @@ import lance
 from lance_core.fsck.report import Severity
 from lance_core.operations import ReserveFragments
 from tests.histories.hammer import Played, Size, jobs
-from tests.histories.hammer_places import Place
+from tests.histories.hammer_locations import Place
 from tests.histories.hammer_writer import WORK, Work
 
 

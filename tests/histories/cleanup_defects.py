@@ -1,4 +1,4 @@
-"""Ways in which cleanup, and those who work beside it, could be broken; see `defects.py`."""
+"""Ways in which cleanup, and those who work beside it, could be broken; see `commit_defects.py`."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,10 +21,10 @@ from lance_core.table import branches
 from lance_core.versions import refs
 from lance_core.versions.file_inventory import BranchFiles
 from lance_core.versions.location import Location
-from tests.histories.baton import me
-from tests.histories.defects import Breaks, Defect
-from tests.histories.network import CALM
-from tests.histories.upkeep import HASTY, Upkeep
+from tests.histories.commit_defects import Breaks, Defect
+from tests.histories.cooperative_scheduler import me
+from tests.histories.maintenance_simulation import HASTY, Upkeep
+from tests.histories.simulated_network import CALM
 
 SLOW = replace(CALM, stands_still=0.1)
 """Nothing goes wrong, but that everybody stands still now and then."""

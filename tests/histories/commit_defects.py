@@ -3,7 +3,7 @@ misses a defect is no evidence.
 
     noticed(DEFECTS["no look for our own"], range(300))
 
-Defects of the loop and of intents are here, those of cleanup and of what it must not break in `defects_of_cleanup.py`.
+Defects of the loop and of intents are here, those of cleanup and of what it must not break in `cleanup_defects.py`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ from lance_core.transactions.rules import compatible
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import History, Snapshot, read_history
-from tests.histories.network import CALM, HARD
+from tests.histories.simulated_network import CALM, HARD
 from tests.histories.simulation import Simulation
 
 Breaks = Callable[[pytest.MonkeyPatch], None]

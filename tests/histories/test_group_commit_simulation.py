@@ -16,8 +16,8 @@ from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import Runtime
 from lance_core.versions.location import Location
-from tests.histories.network import HARD
-from tests.histories.together import Together, gathered, shared_files, shared_versions
+from tests.histories.group_commit_simulation import Together, gathered, shared_files, shared_versions
+from tests.histories.simulated_network import HARD
 
 SEEDS = 60
 

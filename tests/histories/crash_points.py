@@ -6,7 +6,7 @@ and again, and somebody else appends. Every call of every verb, in every kind of
 
 Under an intent the table has, in the end, what the verb means, once. Without one (references, clones, cleanup) it is
 done or not done, and can be repeated until it is. At no moment is there a version that cannot be read. Start with
-`Stage`; what is done is in `deeds.py`, what a process is in `places.py`.
+`Stage`; what is done is in `stoppable_operations.py`, what a process is in `storage_backends.py`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,10 +20,11 @@ from lance_core import Committed, CommitUndecided, LanceError, StorageError, Tab
 from lance_core.format.config_keys import TABLE_ID
 from lance_core.operations import ReserveFragments
 from lance_core.transactions.fold import parts_of
-from tests.histories.baton import Killed
-from tests.histories.changes import WORK, begun
-from tests.histories.deeds import Deed, Scene
-from tests.histories.places import OnDisk, Place, process
+from lance_core.format.config_keys import TABLE_ID
+from tests.histories.cooperative_scheduler import Killed
+from tests.histories.stoppable_operations import Deed, Scene
+from tests.histories.storage_backends import OnDisk, Place, process
+from tests.histories.table_operations import WORK, begun
 from tests.lance_core.storage.manifest_stores.stepping import Steps
 
 STOPS = ("before", "after")

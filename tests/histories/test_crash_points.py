@@ -1,4 +1,4 @@
-"""Verbs stopped at some of their calls, in every kind of place; `crashes.py` says what is promised, `make torture`
+"""Verbs stopped at some of their calls, in every kind of place; `crash_points.py` says what is promised, `make torture`
 stops them at all.
 """
 
@@ -14,9 +14,9 @@ from lance_core.transactions.apply import Fork
 from lance_core.versions.location import Location
 from lance_core.versions.refs import create_reference
 from lance_core.versions.snapshot import Snapshot
-from tests.histories.crashes import Stage
-from tests.histories.deeds import DEEDS
-from tests.histories.places import PLACES
+from tests.histories.crash_points import Stage
+from tests.histories.stoppable_operations import DEEDS
+from tests.histories.storage_backends import PLACES
 from tests.torture import crashes
 
 EVERYWHERE = ("create", "append", "upsert keys 0 and 100", "compact", "delete a branch", "cleanup")

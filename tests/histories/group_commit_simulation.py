@@ -24,10 +24,10 @@ from lance_core.format.transaction import Transaction
 from lance_core.transactions.change_summary import files_written
 from lance_core.transactions.fold import parts_of, uuids_of
 from lance_core.versions.snapshot import list_versions, load_latest, load_transaction
-from tests.histories.baton import Killed
-from tests.histories.network import CALM, HARD
+from tests.histories.cooperative_scheduler import Killed
+from tests.histories.simulated_network import CALM, HARD
+from tests.histories.simulated_operations import NAMES, SCHEMA, WORK, Verb
 from tests.histories.simulation import ATTEMPTS, TRIES, Answer, Simulation, Work
-from tests.histories.verbs import NAMES, SCHEMA, WORK, Verb
 from tests.lance_core.world import VERSION, World
 
 _Member = tuple[Work, StartedWrite, PendingAppend]

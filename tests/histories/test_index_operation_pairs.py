@@ -5,9 +5,9 @@ would be in one of the orders, and no index claims what is not so, which `fsck` 
 import pytest
 
 from lance_core.transactions import index_coverage, rebase
-from tests.histories.changes import CHANGES
-from tests.histories.changes_of_indices import CHANGES_OF_INDICES, indexed, same_by_index
-from tests.histories.pairs import Pairs
+from tests.histories.index_operations import CHANGES_OF_INDICES, indexed, same_by_index
+from tests.histories.operation_pairs import Pairs
+from tests.histories.table_operations import CHANGES
 
 OTHERS = (
     "append",

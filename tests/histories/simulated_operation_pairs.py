@@ -1,6 +1,6 @@
 """Two changes that meet, each pair in another way."""
 
-from tests.histories.verbs import Verb
+from tests.histories.simulated_operations import Verb
 
 FIRST = frozenset({"r0", "r1"})
 SECOND = frozenset({"r1", "r2"})

@@ -14,8 +14,8 @@ from functools import cached_property
 
 from lance_core import ConflictError, LanceError, Table
 from lance_core.format.config_keys import TABLE_ID
-from tests.histories.changes import CHANGES, FRAGMENTS, ROWS, Do, begun
-from tests.histories.places import InMemory, process
+from tests.histories.storage_backends import InMemory, process
+from tests.histories.table_operations import CHANGES, FRAGMENTS, ROWS, Do, begun
 
 NOT_IN_ORDER = {
     # An upsert that leaves a row as it is does not hold it, and a delete means the rows that its planner saw: the row

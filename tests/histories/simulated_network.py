@@ -15,8 +15,8 @@ from typing import Protocol
 from lance_core import StorageError
 from lance_core.format import naming
 from lance_core.storage.store import ObjectInfo, Put, ReportsLastChange, SupportsOrderedListing
-from tests.histories.baton import Baton, Killed
-from tests.histories.stored import Clock, Stored
+from tests.histories.cooperative_scheduler import Baton, Killed
+from tests.histories.simulated_store import Clock, Stored
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """One table and its branches against lists of rows, by all verbs, in any sequence, from new handles and from old ones,
-and by two writers at once: `model.py` says what each of them means.
+and by two writers at once: `reference_model.py` says what each of them means.
 
 After every step the newest version of the line is what the model says, and at any time every version still is what it
 was. Row ids stand for one row each, in all versions, and nothing that is counted goes back.
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lance_core import ConflictError, InvalidInput, Table
-from tests.histories.model import Deed, Refused, Rows, arrow, deeds, some_rows
-from tests.histories.places import InMemory, process
+from tests.histories.reference_model import Deed, Refused, Rows, arrow, deeds, some_rows
+from tests.histories.storage_backends import InMemory, process
 from tests.lance_core.world import cleaned
 
 COLUMNS = ("id", "v", "w")

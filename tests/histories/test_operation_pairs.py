@@ -1,12 +1,14 @@
-"""Pairs of changes planned on one version; `pairs.py` says what is promised, `make torture` tries all of them."""
+"""Pairs of changes planned on one version; `operation_pairs.py` says what is promised, `make torture` tries all
+of them.
+"""
 
 import pytest
 
 from lance_core.commit import loop
 from lance_core.transactions.conflicts import ConflictResult
 from lance_core.transactions.verdicts import Verdict
-from tests.histories.changes import CHANGES
-from tests.histories.pairs import NOT_IN_ORDER, Pairs
+from tests.histories.operation_pairs import NOT_IN_ORDER, Pairs
+from tests.histories.table_operations import CHANGES
 
 PAIRS = [(first, second) for first in CHANGES for second in CHANGES]
 EVERY = 11

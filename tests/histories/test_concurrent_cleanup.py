@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.histories.beside_a_cleaner import beside_a_cleaner
+from tests.histories.concurrent_cleanup import beside_a_cleaner
 
 
 def test_nothing_is_lost_beside_a_cleaner(tmp_path: Path) -> None:

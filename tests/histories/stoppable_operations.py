@@ -1,5 +1,5 @@
 """Every verb that changes something, as it is done by a process that can be stopped: the changes of rows and columns of
-`changes.py` under an intent, and references, clones, versions beside the line, cleanup, which have none.
+`table_operations.py` under an intent, and references, clones, versions beside the line, cleanup, which have none.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,8 +11,8 @@ from lance_core.format import naming
 from lance_core.format.naming import NamingScheme
 from lance_core.operations import Append
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from tests.histories.changes import CHANGES, ROWS, WORK, rows
-from tests.histories.places import Place
+from tests.histories.storage_backends import Place
+from tests.histories.table_operations import CHANGES, ROWS, WORK, rows
 from tests.lance_core.meeting import landed_together
 from tests.lance_core.transactions.moves import fragments
 from tests.lance_core.world import cleaned

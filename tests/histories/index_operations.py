@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lance_core import Table
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from tests.histories.changes import WORK, Do, begun, rows, updating
+from tests.histories.table_operations import WORK, Do, begun, rows, updating
 
 
 def indexed(uri: str, manifests: ManifestStore | None = None, *, stable: bool = False) -> Table:
