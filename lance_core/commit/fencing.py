@@ -27,12 +27,13 @@ from lance_core.storage.store import load_details, read_whole
 from lance_core.versions.file_inventory import file_exists, references_of
 from lance_core.versions.location import Location
 
-_STALL_NS = 20 * 10**9
+STALL_NS = 20 * 10**9
 """A third of the minimum age at which a cleanup removes a version."""
 _FILE_AGE_NS = 30 * 60 * 10**9
 """Half of the minimum age at which a cleanup removes an orphan file."""
 _FOREVER_NS = 2**62
-_CONCURRENCY = 8
+CONCURRENCY = 8
+"""Number of requests of one check that are sent concurrently."""
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -86,7 +87,7 @@ class CommitFence:
 
     def begin_attempt(self) -> bool:
         """Begin an attempt. Tell whether the previous one took so long that a cleanup may have removed its version."""
-        has_stalled = self._attempt_began.is_older_than(_STALL_NS, self._runtime)
+        has_stalled = self._attempt_began.is_older_than(STALL_NS, self._runtime)
         self._attempt_began = ClockReading.now(self._runtime)
         return has_stalled
 
@@ -113,7 +114,7 @@ class CommitFence:
 
     def after_put(self, manifest: Manifest, scheme: NamingScheme) -> None:
         """Check the version that the put created, if the history was read long before the put."""
-        if self._attempt_began.is_older_than(_STALL_NS, self._runtime):
+        if self._attempt_began.is_older_than(STALL_NS, self._runtime):
             try:
                 problem = find_commit_problem(self._location, manifest, scheme)
             except LanceError as error:
@@ -181,7 +182,7 @@ def _missing_files(location: Location, keys: Sequence[str]) -> list[str]:
 
 def map_concurrently(call: Callable[[_Item], _Result], items: Sequence[_Item]) -> Sequence[_Result]:
     """Call a function that waits for a store for each item, several at the same time."""
-    if len(items) <= _CONCURRENCY:
+    if len(items) <= CONCURRENCY:
         return [call(item) for item in items]
-    with ThreadPoolExecutor(_CONCURRENCY) as pool:
+    with ThreadPoolExecutor(CONCURRENCY) as pool:
         return list(pool.map(call, items))

@@ -40,6 +40,11 @@ _TIMESTAMP_TOLERANCE_NS = 10_000_000
 """The clock that file systems take timestamps from ticks every few milliseconds."""
 
 
+def forget_synced_entries() -> None:
+    """Forget which directory entries this process has synced, so that it syncs them again, as a new process does."""
+    _synced_entries.clear()
+
+
 @dataclass(frozen=True, slots=True)
 class LocalStore(ReportsLastChange, SupportsCommitLock):
     """Directory `root` as a store. With `durable=False` no call fsyncs."""

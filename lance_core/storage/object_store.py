@@ -31,6 +31,11 @@ _verified: set[tuple[str, Settings]] = set()
 """Buckets and settings with which this process has verified conditional puts."""
 
 
+def forget_verified_buckets() -> None:
+    """Forget which buckets this process has verified, so that it verifies them again, as a new process does."""
+    _verified.clear()
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectStore(SupportsOrderedListing):
     """Directory `location` of an object store."""

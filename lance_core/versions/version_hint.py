@@ -25,7 +25,8 @@ HINT = f"{naming.VERSIONS}/latest_version_hint.json"
 _PROBES_MAX = 1000
 _FIRST_NAMES = 20
 _BYTES_MAX = 64
-_HINT_DELAY_MAX = timedelta(seconds=30)
+HINT_DELAY_MAX = timedelta(seconds=30)
+"""Maximum time after a version at which its hint is still valid."""
 
 
 def find_newest(store: Store) -> tuple[Version, NamingScheme] | None:
@@ -52,7 +53,7 @@ def _is_fresh(hint_info: ObjectInfo | None, manifest_info: ObjectInfo) -> bool:
     A cleanup removes no version that is less than a minute old, so there was no gap above this version at that time. A
     writer that was suspended may write its hint when there is one.
     """
-    return hint_info is not None and hint_info.modified - manifest_info.modified < _HINT_DELAY_MAX
+    return hint_info is not None and hint_info.modified - manifest_info.modified < HINT_DELAY_MAX
 
 
 def _newest_of_first_names(store: SupportsOrderedListing) -> tuple[Version, NamingScheme] | None:

@@ -42,8 +42,8 @@ class Hammered:
 def shorter_minutes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cleanup, "YOUNG_VERSION_AGE", MINUTE)
-        patch.setattr(version_hint, "_HINT_DELAY_MAX", MINUTE / 2)
-        patch.setattr(fencing, "_STALL_NS", MINUTE // timedelta(microseconds=1) * 1000 // 3)
+        patch.setattr(version_hint, "HINT_DELAY_MAX", MINUTE / 2)
+        patch.setattr(fencing, "STALL_NS", MINUTE // timedelta(microseconds=1) * 1000 // 3)
         yield
 
 

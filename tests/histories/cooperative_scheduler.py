@@ -57,7 +57,7 @@ class Baton:
         """Until the last actor is done. The first thing that one of them raised is raised again."""
         for name, act in actors.items():
             self._waiting[name] = greenlet(partial(self._act, name, act), getcurrent())
-        with patch.object(fencing, "_CONCURRENCY", _NEVER_SIDE_BY_SIDE):
+        with patch.object(fencing, "CONCURRENCY", _NEVER_SIDE_BY_SIDE):
             while self._waiting:  # whoever is done comes back here
                 self._current = self.choose(sorted(self._waiting))
                 self._waiting[self._current].switch()

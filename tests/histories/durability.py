@@ -21,7 +21,7 @@ import pytest
 from lance_core import CorruptHead, LanceError
 from lance_core.format import naming
 from lance_core.format.manifest import Manifest
-from lance_core.storage import local
+from lance_core.storage.local import forget_synced_entries
 from lance_core.versions.file_inventory import references_of
 from lance_core.versions.version_hint import HINT
 from tests.histories.crash_points import Stage
@@ -168,7 +168,7 @@ class Written:
         self.base = self._there()
         self.directories = frozenset(str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_dir())
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(local, "_synced_entries", {})
+            forget_synced_entries()
             recorder = Recorder(self.root / TABLE, patch)
             with process(replace(self.place, durable=durable)) as manifests:
                 deed.do(Scene(self.place, manifests))

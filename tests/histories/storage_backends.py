@@ -18,13 +18,12 @@ import pytest
 from lance_core.datafiles.codec import DataCodec
 from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.datafiles.lance_codec import LanceCodec
-from lance_core.storage import object_store
 from lance_core.storage.local import LocalStore
-from lance_core.storage.manifest_stores import two_phase
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.storage.manifest_stores.sql import SqlManifestStore
+from lance_core.storage.manifest_stores.two_phase import forget_unconditional_stores
 from lance_core.storage.memory import MemoryStore
-from lance_core.storage.object_store import ObjectStore
+from lance_core.storage.object_store import ObjectStore, forget_verified_buckets
 from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, Store
 from lance_core.versions import location
 from tests.histories.memory_bucket import MemoryBucket, bucket_store, emulated_store
@@ -68,9 +67,17 @@ def process(place: Place, steps: Steps | None = None) -> Iterator[ManifestStore 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(location, "open_store", opened)
         patch.setattr(location, "LanceCodec", place.codec)
-        for module, known in ((object_store, "_verified"), (two_phase, "_unconditional_stores")):
-            patch.setattr(module, known, set())  # a new process knows nothing of the store
-        yield None if place.manifests is None else SteppedManifests(place.manifests, counted)
+        _forget_stores()
+        try:
+            yield None if place.manifests is None else SteppedManifests(place.manifests, counted)
+        finally:
+            _forget_stores()
+
+
+def _forget_stores() -> None:
+    """A new process knows nothing of the stores."""
+    forget_verified_buckets()
+    forget_unconditional_stores()
 
 
 @dataclass(frozen=True)

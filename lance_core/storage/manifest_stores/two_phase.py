@@ -32,6 +32,11 @@ _unconditional_stores: set[str] = set()
 """Descriptions of the stores that reported to this process that they have no conditional put."""
 
 
+def forget_unconditional_stores() -> None:
+    """Forget which stores have no conditional put, so that this process tries one again, as a new process does."""
+    _unconditional_stores.clear()
+
+
 @dataclass(frozen=True, slots=True)
 class _Slot:
     """Path that at most one writer may create, with the key of its entry in the manifest store."""
