@@ -19,7 +19,7 @@ from lance_core import Table
 from tests.clusters import cancelled, faults, killed, life
 from tests.clusters.driver import Driver, DriverEnded, start_driver
 from tests.clusters.places import DEPLOYMENTS, SparkAddress
-from tests.histories.hammer_locations import faults as of_a_store
+from tests.histories.hammer_locations import random_faults as of_a_store
 from tests.lance_core.storage.chaos import between
 from tests.lance_core.storage.servers import s3
 

@@ -1,9 +1,9 @@
-"""A real table on this machine's disk: threads append, others name what they read, and a cleaner goes round and round
-that keeps one version and is forced.
+"""Concurrent cleanup: threads append to a real table on local disk and read tagged versions, while another thread
+cleans the table up continuously with a forced cleanup that keeps one version.
 
-Cleanup leaves versions of less than a minute alone, and commits rely on it (`lance_core/commit/fencing.py`). Here a
-minute is a third of a second for all of them, so that much is removed in little time, and a thread that waits for its
-turn is one that stood still.
+A cleanup leaves versions younger than a minute alone, and commits rely on it (`lance_core/commit/fencing.py`). Here a
+minute lasts a third of a second for all threads, so a short run removes many versions, and a thread that waits for the
+interpreter counts as suspended.
 """
 
 import threading
@@ -23,107 +23,111 @@ from lance_core.commit import fencing
 from lance_core.maintenance import cleanup
 from lance_core.versions import version_hint
 
-MINUTE = timedelta(milliseconds=300)
+SHORT_MINUTE = timedelta(milliseconds=300)
 
 
 @dataclass
-class Hammered:
+class CleanupRunResult:
+    """Appended values by their outcome, the work of the other threads, and the problems that were found."""
+
     acknowledged: list[int] = field(default_factory=list)
-    unknown: list[int] = field(default_factory=list)
-    refused: list[int] = field(default_factory=list)
-    read: int = 0
-    """Versions that were named, and then read."""
-    removed: int = 0
-    cleanups: int = 0
-    wrong: list[str] = field(default_factory=list)
+    undecided: list[int] = field(default_factory=list)
+    rejected: list[int] = field(default_factory=list)
+    versions_read: int = 0
+    """Number of versions that were tagged and then read."""
+    versions_removed: int = 0
+    cleanup_count: int = 0
+    problems: list[str] = field(default_factory=list)
 
 
 @contextmanager
-def shorter_minutes() -> Iterator[None]:
+def shortened_time_limits() -> Iterator[None]:
+    """Shorten the minute that cleanup waits, and the limits of writers that depend on it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cleanup, "YOUNG_VERSION_AGE", MINUTE)
-        patch.setattr(version_hint, "HINT_DELAY_MAX", MINUTE / 2)
-        patch.setattr(fencing, "STALL_NS", MINUTE // timedelta(microseconds=1) * 1000 // 3)
+        patch.setattr(cleanup, "YOUNG_VERSION_AGE", SHORT_MINUTE)
+        patch.setattr(version_hint, "HINT_DELAY_MAX", SHORT_MINUTE / 2)
+        patch.setattr(fencing, "STALL_NS", SHORT_MINUTE // timedelta(microseconds=1) * 1000 // 3)
         yield
 
 
-def beside_a_cleaner(place: str, *, seconds: float, writers: int = 4) -> Hammered:
-    met = Hammered()
-    Table.create(place, pa.schema([("id", pa.int64())]), durable=False)
+def run_concurrent_cleanup(uri: str, *, seconds: float, writers: int = 4) -> CleanupRunResult:
+    result = CleanupRunResult()
+    Table.create(uri, pa.schema([("id", pa.int64())]), durable=False)
     end = time.perf_counter() + seconds
 
-    def appending(writer: int) -> Callable[[int], None]:
-        return lambda turn: _append(place, met, turn * writers + writer)
+    def append_as(writer: int) -> Callable[[int], None]:
+        return lambda turn: _append_value(uri, result, turn * writers + writer)
 
-    works = [appending(writer) for writer in range(writers)]
-    works += [lambda turn: _clean(place, met), lambda turn: _name_and_read(place, met, turn)]
+    actions = [append_as(writer) for writer in range(writers)]
+    actions += [lambda turn: _clean_up(uri, result), lambda turn: _tag_and_read(uri, result, turn)]
 
-    def again_and_again(work: Callable[[int], None]) -> None:
+    def repeat_action(action: Callable[[int], None]) -> None:
         turn = 0
-        while time.perf_counter() < end and not met.wrong:
+        while time.perf_counter() < end and not result.problems:
             try:
-                work(turn)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is found
-                met.wrong.append(f"{type(error).__name__}: {error}")
+                action(turn)
+            except Exception as error:  # noqa: BLE001 - every unexpected error is a problem
+                result.problems.append(f"{type(error).__name__}: {error}")
             turn += 1
 
-    with shorter_minutes():
-        threads = [threading.Thread(target=again_and_again, args=(work,)) for work in works]
+    with shortened_time_limits():
+        threads = [threading.Thread(target=repeat_action, args=(action,)) for action in actions]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    return _judged(place, met)
+    result.problems += _find_problems(uri, result)
+    return result
 
 
-def _append(place: str, met: Hammered, value: int) -> None:
+def _append_value(uri: str, result: CleanupRunResult, value: int) -> None:
     try:
-        Table.open(place, durable=False).append(pa.table({"id": [value]}))
+        Table.open(uri, durable=False).append(pa.table({"id": [value]}))
     except CommitUndecided:
-        met.unknown.append(value)
+        result.undecided.append(value)
     except (ConflictError, NotFound):
-        met.refused.append(value)
+        result.rejected.append(value)
     else:
-        met.acknowledged.append(value)
+        result.acknowledged.append(value)
 
 
-def _clean(place: str, met: Hammered) -> None:
+def _clean_up(uri: str, result: CleanupRunResult) -> None:
     hour = timedelta(hours=1)
-    table = Table.open(place, durable=False)
+    table = Table.open(uri, durable=False)
     report = table.cleanup(older_than=timedelta(0), keep=1, orphan_grace=hour, force=True)
-    met.removed += len(report.versions)
-    met.cleanups += 1
+    result.versions_removed += len(report.versions)
+    result.cleanup_count += 1
 
 
-def _name_and_read(place: str, met: Hammered, turn: int) -> None:
-    """What has a name is read to its end, however long that takes."""
+def _tag_and_read(uri: str, result: CleanupRunResult, turn: int) -> None:
+    """Tag the oldest version and read it to its end, however long that takes."""
     name = f"t{turn}"
     try:
-        table = Table.open(place, durable=False)
+        table = Table.open(uri, durable=False)
         table.tags.create(name, table.version_numbers()[0])
     except (AlreadyExists, NotFound, StorageError):
         return
-    named = Table.open(place, tag=name)
-    rows = named.to_table().num_rows
-    if rows != named.count_rows():
-        met.wrong.append(f"version {named.version} has {rows} rows, and says {named.count_rows()}")
+    tagged = Table.open(uri, tag=name)
+    rows = tagged.to_table().num_rows
+    if rows != tagged.count_rows():
+        result.problems.append(f"version {tagged.version} has {rows} rows but counts {tagged.count_rows()}")
     table.tags.delete(name)
-    met.read += 1
+    result.versions_read += 1
 
 
-def _judged(place: str, met: Hammered) -> Hammered:
+def _find_problems(uri: str, result: CleanupRunResult) -> list[str]:
     try:
-        rows = Counter(Table.open(place).to_table()["id"].to_pylist())
-        by_lance = lance.dataset(place).count_rows()
+        rows = Counter(Table.open(uri).to_table()["id"].to_pylist())
+        count_by_pylance = lance.dataset(uri).count_rows()
     except LanceError as error:
-        met.wrong.append(f"the table cannot be read: {error}")
-        return met
-    if by_lance != rows.total():
-        met.wrong.append(f"pylance reads {by_lance} rows, and we {rows.total()}")
-    if lost := set(met.acknowledged) - set(rows):
-        met.wrong.append(f"{len(lost)} acknowledged rows are lost, {min(lost)} for one")
-    if twice := {value for value, times in rows.items() if times > 1}:
-        met.wrong.append(f"{len(twice)} rows are there twice, {min(twice)} for one")
-    if there := set(met.refused) & set(rows):
-        met.wrong.append(f"{len(there)} rows were refused and are there, {min(there)} for one")
-    return met
+        return [f"the table cannot be read: {error}"]
+    problems = []
+    if count_by_pylance != rows.total():
+        problems.append(f"pylance reads {count_by_pylance} rows, and Table reads {rows.total()}")
+    if lost := set(result.acknowledged) - set(rows):
+        problems.append(f"{len(lost)} acknowledged rows are lost, such as {min(lost)}")
+    if duplicates := {value for value, count in rows.items() if count > 1}:
+        problems.append(f"{len(duplicates)} rows exist more than once, such as {min(duplicates)}")
+    if unexpected := set(result.rejected) & set(rows):
+        problems.append(f"{len(unexpected)} rejected rows exist, such as {min(unexpected)}")
+    return problems

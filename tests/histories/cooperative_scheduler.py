@@ -1,9 +1,9 @@
-"""One actor at a time: each runs real code on a stack of its own, and hands a baton on at every step.
+"""Cooperative scheduler: runs several actors in one thread, one at a time, in an order drawn from a seeded generator.
 
-Who goes on is drawn from a seeded generator, so that a schedule can be run again exactly. Whoever has the baton draws,
-and hands it straight to the next one; who draws itself just goes on. The stacks are greenlets and not threads: changing
-between them costs no call to the system, of which a history would make a thousand. So an actor must not wait for
-another one by anything but a step.
+Each actor runs production code on a stack of its own and yields control at every step, so one seed always gives the
+same schedule. The yielding actor draws its successor and switches to it directly, or continues if it drew itself. The
+stacks are greenlets and not threads: a history switches about a thousand times, and a switch between greenlets makes no
+system call. An actor may therefore wait for another one only by yielding control.
 """
 
 import random
@@ -15,65 +15,70 @@ from greenlet import getcurrent, greenlet
 
 from lance_core.commit import fencing
 
-_NEVER_SIDE_BY_SIDE = 1 << 30
-"""Where the product would send so many calls off together, an actor makes them one by one: they are steps too."""
+_UNREACHABLE_CONCURRENCY = 1 << 30
+"""Concurrency that the product never reaches, so an actor makes its concurrent calls one by one: each is a step."""
 
 
-class Killed(BaseException):
-    """The process is gone: no handler of the code under test may run for it, so it is no `Exception`."""
+class ProcessKilled(BaseException):
+    """The process was killed. This is a `BaseException`, because no handler of the code under test may catch it."""
 
 
-class Baton:
-    """`holds_on` is how likely it is that who has it goes on: the others wait for long in the middle of their work."""
+class CooperativeScheduler:
+    """Scheduler of the actors of one history. With the probability `keep_running_probability` a yielding actor
+    continues, so that the others wait for a long time in the middle of their work."""
 
-    def __init__(self, seed: int, *, holds_on: float = 0.0) -> None:
+    def __init__(self, seed: int, *, keep_running_probability: float = 0.0) -> None:
         self.random = random.Random(seed)
-        self._holds_on = holds_on
-        self._waiting: dict[str, greenlet] = {}
+        self._keep_running_probability = keep_running_probability
+        self._runnable: dict[str, greenlet] = {}
         self._current = ""
         self._failures: list[BaseException] = []
 
     @property
     def current(self) -> str:
-        """Who has it."""
+        """Name of the running actor; empty when none runs."""
         return self._current
 
-    def choose(self, waiting: Sequence[str]) -> str:
-        """Who goes on."""
-        if self._holds_on and self._current in waiting and self.random.random() < self._holds_on:
+    def choose_next(self, runnable: Sequence[str]) -> str:
+        """Choose the next actor from those that can run."""
+        if (
+            self._keep_running_probability
+            and self._current in runnable
+            and self.random.random() < self._keep_running_probability
+        ):
             return self._current
-        return self.random.choice(waiting)
+        return self.random.choice(runnable)
 
-    def step(self) -> None:
-        """Called by an actor: somebody else, or it itself again, goes on from here."""
-        own = self._current
-        if not own:  # before the actors began, or after the last was done: there is nobody else
+    def yield_control(self) -> None:
+        """Yield control to the next actor, which may be the calling one."""
+        caller = self._current
+        if not caller:  # the actors have not started yet, or have all ended
             return
-        self._current = self.choose(sorted(self._waiting))
-        if self._current != own:
-            self._waiting[self._current].switch()
+        self._current = self.choose_next(sorted(self._runnable))
+        if self._current != caller:
+            self._runnable[self._current].switch()
 
-    def run(self, actors: dict[str, Callable[[], None]]) -> None:
-        """Until the last actor is done. The first thing that one of them raised is raised again."""
-        for name, act in actors.items():
-            self._waiting[name] = greenlet(partial(self._act, name, act), getcurrent())
-        with patch.object(fencing, "CONCURRENCY", _NEVER_SIDE_BY_SIDE):
-            while self._waiting:  # whoever is done comes back here
-                self._current = self.choose(sorted(self._waiting))
-                self._waiting[self._current].switch()
+    def run_actors(self, actors: dict[str, Callable[[], None]]) -> None:
+        """Run the actors until the last one has ended. Raise the first error that one of them raised."""
+        for name, body in actors.items():
+            self._runnable[name] = greenlet(partial(self._run_actor, name, body), getcurrent())
+        with patch.object(fencing, "CONCURRENCY", _UNREACHABLE_CONCURRENCY):
+            while self._runnable:  # an actor that has ended switches back to here
+                self._current = self.choose_next(sorted(self._runnable))
+                self._runnable[self._current].switch()
         self._current = ""
         if self._failures:
             raise self._failures[0]
 
-    def _act(self, name: str, act: Callable[[], None]) -> None:
+    def _run_actor(self, name: str, body: Callable[[], None]) -> None:
         try:
-            act()
-        except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the caller of run
+            body()
+        except BaseException as error:  # noqa: BLE001 - every error is raised again by `run_actors`
             self._failures.append(error)
         finally:
-            del self._waiting[name]
+            del self._runnable[name]
 
 
-def me() -> int:
-    """The actor who asks, whatever it is called."""
+def current_actor_id() -> int:
+    """Return a value that identifies the calling actor."""
     return id(getcurrent())

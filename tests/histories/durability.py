@@ -1,12 +1,15 @@
-"""The power goes while a verb writes to this disk, after any of the calls that change something there. Of what was not
-synced by then, any part may be gone: entries of directories in any combination, and of a file's content all, some or
-none. What is left is laid out again as a real table, and looked at.
+"""Power failure simulation: checks every state that a power failure can leave while an operation writes to local disk.
 
-    table = Written(deed)
-    for state in table.states(): assert not table.broken(state)
+The power fails after any of the calls that change the disk. Changes that were not synced by then may be lost in any
+combination: directory entries individually, and the contents of a file completely, partly or not at all. Each state is
+laid out as a real table and read.
 
-What was acknowledged is there; what was not is there whole or not at all, and can be asked for again. The calls are
-those that `recorder.py` records. Files that the codec writes are synced afterwards, and count as written just before.
+    recorded = RecordedOperation(operation)
+    for state in recorded.possible_states(): assert not recorded.find_problem(state)
+
+An acknowledged operation is present. Any other one is present completely or not at all, and can be repeated.
+`recorder.py` records the calls. The codec writes files without recorded calls; they are synced afterwards and count as
+written just before.
 """
 
 import itertools
@@ -24,29 +27,30 @@ from lance_core.format.manifest import Manifest
 from lance_core.storage.local import forget_synced_entries
 from lance_core.versions.file_inventory import references_of
 from lance_core.versions.version_hint import HINT
-from tests.histories.crash_points import Stage
-from tests.histories.stoppable_operations import DEEDS, Deed, Scene
-from tests.histories.storage_backends import OnDisk, process
+from tests.histories.crash_points import CrashScenario
+from tests.histories.stoppable_operations import STOPPABLE_OPERATIONS, ProcessContext, StoppableOperation
+from tests.histories.storage_backends import LocalDiskBackend, simulated_process
 from tests.lance_core.storage.recorder import Event, Recorder
 
 TABLE = "table"
-TOP = "."
-KINDS = (
+ROOT = "."
+OPERATIONS = (
     "create", "append", "append several files", "overwrite", "delete row 0", "update row 0", "update v of fragment 0",
     "upsert keys 0 and 100", "add z from v", "merge z", "drop v", "recast v", "config a=1", "restore 1", "compact",
     "tag", "move a tag", "branch", "append to a branch", "shallow clone", "deep clone", "publish",
 )  # fmt: skip
-DROPPED_AT_ONCE_MAX = 8
-"""Of more changes than these only so many combinations are tried as these have."""
+COMBINED_CHANGES_MAX = 8
+"""Maximum number of changes whose combinations are all tried. For more changes, as many random combinations are tried
+as this many changes have."""
 
 
 @dataclass(eq=False)
-class File:
+class DiskFile:
     data: bytes
     is_synced: bool = False
 
     def contents(self) -> Sequence[bytes]:
-        """What may be in it when the power comes back."""
+        """Return the contents that the file may have after the power failure."""
         if self.is_synced or not self.data:
             return (self.data,)
         half = len(self.data) // 2
@@ -60,233 +64,240 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A change of a directory: the new name first, then the one that went with it. A directory has no file."""
+class DirectoryChange:
+    """Change of a directory: the new name, and the one that it replaces. A directory has no file."""
 
     kind: str
     path: str
-    file: File | None = None
-    gone: str = ""
+    file: DiskFile | None = None
+    replaced_path: str = ""
 
     @property
     def directory(self) -> str:
-        return _above(self.path)
+        return _parent_of(self.path)
 
 
 @dataclass(frozen=True)
-class State:
-    """What is on the disk when the power comes back."""
+class DiskState:
+    """Contents of the disk after the power failure."""
 
     files: frozenset[tuple[str, bytes]]
     directories: frozenset[str]
     acknowledged: bool
-    told: str = field(compare=False)
+    description: str = field(compare=False)
 
     def __str__(self) -> str:
-        return f"{self.told}{', acknowledged' if self.acknowledged else ''}"
+        return f"{self.description}{', acknowledged' if self.acknowledged else ''}"
 
 
-class Disk:
-    """What the calls so far made sure of, and what they left to chance."""
+class SimulatedDisk:
+    """Disk during the recorded calls: the changes that are durable, and those that a power failure may lose."""
 
     def __init__(self, files: Mapping[str, bytes], directories: frozenset[str], events: Sequence[Event]) -> None:
-        self.files = {path: File(data, is_synced=True) for path, data in files.items()}
-        self.directories = {TOP, *directories}
-        self.pending: list[Entry] = []
-        self._names: dict[str, File] = dict(self.files)
-        self._made = set(self.directories)
+        self.files = {path: DiskFile(data, is_synced=True) for path, data in files.items()}
+        self.directories = {ROOT, *directories}
+        self.pending: list[DirectoryChange] = []
+        self._files_by_name: dict[str, DiskFile] = dict(self.files)
+        self._existing_directories = set(self.directories)
         self._events = events
 
-    def take(self, at: int) -> None:
-        event = self._events[at]
+    def apply_event(self, event_number: int) -> None:
+        event = self._events[event_number]
         match event.kind:
             case "make":
-                self._made.add(event.path)
-                self.pending.append(Entry("make", event.path))
+                self._existing_directories.add(event.path)
+                self.pending.append(DirectoryChange("make", event.path))
             case "write":
-                self._put(event.path, File(self._content(at)))
-            case "sync" if event.path in self._made:
+                self._put_file(event.path, DiskFile(self._final_content(event_number)))
+            case "sync" if event.path in self._existing_directories:
                 self._sync_directory(event.path)
             case "sync":
-                if event.path not in self._names:
-                    self._put(event.path, File(event.data))
-                self._names[event.path].is_synced = True
+                if event.path not in self._files_by_name:
+                    self._put_file(event.path, DiskFile(event.data))
+                self._files_by_name[event.path].is_synced = True
             case "link":
-                self._put(event.to, self._names[event.path])
+                self._put_file(event.to, self._files_by_name[event.path])
             case "replace":
-                file = self._names[event.to] = self._names.pop(event.path)
-                self.pending.append(Entry("put", event.to, file, gone=event.path))
+                file = self._files_by_name[event.to] = self._files_by_name.pop(event.path)
+                self.pending.append(DirectoryChange("put", event.to, file, replaced_path=event.path))
             case "remove":
-                self._names.pop(event.path, None)
-                self.pending.append(Entry("remove", event.path))
+                self._files_by_name.pop(event.path, None)
+                self.pending.append(DirectoryChange("remove", event.path))
 
     def is_durable(self, path: str) -> bool:
-        above = itertools.takewhile(lambda place: place != TOP, map(str, Path(path).parents))
-        return path in self.files and self.files[path].is_synced and self.directories.issuperset(above)
+        parents = itertools.takewhile(lambda parent: parent != ROOT, map(str, Path(path).parents))
+        return path in self.files and self.files[path].is_synced and self.directories.issuperset(parents)
 
-    def states(self, *, acknowledged: bool, told: str, chance: random.Random) -> Iterator[State]:
-        for kept in _subsets(self.pending, chance):
+    def possible_states(self, *, acknowledged: bool, description: str, generator: random.Random) -> Iterator[DiskState]:
+        for durable_changes in _subsets(self.pending, generator):
             files, directories = dict(self.files), set(self.directories)
-            for entry in kept:
-                _apply(entry, files, directories)
-            there = {path: file for path, file in files.items() if _is_reached(path, directories)}
-            unsynced = list(dict.fromkeys(file for file in there.values() if not file.is_synced))
+            for change in durable_changes:
+                _apply_change(change, files, directories)
+            reachable = {path: file for path, file in files.items() if _is_reachable(path, directories)}
+            unsynced = list(dict.fromkeys(file for file in reachable.values() if not file.is_synced))
             choices = itertools.product(*(file.contents() for file in unsynced))
             for contents in itertools.islice(choices, 25):
-                found = dict(zip(unsynced, contents, strict=True))
-                yield State(
-                    frozenset((path, found.get(file, file.data)) for path, file in there.items()),
-                    frozenset(place for place in directories if _is_reached(place, directories)),
+                chosen_contents = dict(zip(unsynced, contents, strict=True))
+                yield DiskState(
+                    frozenset((path, chosen_contents.get(file, file.data)) for path, file in reachable.items()),
+                    frozenset(path for path in directories if _is_reachable(path, directories)),
                     acknowledged,
-                    f"{told}, {len(kept)} of {len(self.pending)} changes kept",
+                    f"{description}, {len(durable_changes)} of {len(self.pending)} changes kept",
                 )
 
-    def _put(self, path: str, file: File) -> None:
-        self._names[path] = file
-        self.pending.append(Entry("put", path, file))
+    def _put_file(self, path: str, file: DiskFile) -> None:
+        self._files_by_name[path] = file
+        self.pending.append(DirectoryChange("put", path, file))
 
     def _sync_directory(self, directory: str) -> None:
-        for entry in self.pending:
-            if entry.directory == directory:
-                _apply(entry, self.files, self.directories)
-        self.pending = [entry for entry in self.pending if entry.directory != directory]
+        for change in self.pending:
+            if change.directory == directory:
+                _apply_change(change, self.files, self.directories)
+        self.pending = [change for change in self.pending if change.directory != directory]
 
-    def _content(self, at: int) -> bytes:
-        path = self._events[at].path
-        later = (event for event in self._events[at:] if event.path == path and event.kind != "write")
-        return next((event.data for event in later), b"")
+    def _final_content(self, event_number: int) -> bytes:
+        path = self._events[event_number].path
+        later_events = (event for event in self._events[event_number:] if event.path == path and event.kind != "write")
+        return next((event.data for event in later_events), b"")
 
 
-class Written:
-    """One deed, done once durably, with all that was asked of the operating system meanwhile."""
+class RecordedOperation:
+    """One operation that ran once with all of its calls to the operating system recorded."""
 
-    def __init__(self, deed: Deed, *, durable: bool = True) -> None:
-        self.place = OnDisk()
-        self.stage = Stage(self.place, deed)
-        self.root = self.place.root / "tables"
-        self.stage.back()
-        self.base = self._there()
+    def __init__(self, operation: StoppableOperation, *, durable: bool = True) -> None:
+        self.backend = LocalDiskBackend()
+        self.scenario = CrashScenario(self.backend, operation)
+        self.root = self.backend.root / "tables"
+        self.scenario.restore_backend()
+        self.base_files = self._read_files()
         self.directories = frozenset(str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_dir())
         with pytest.MonkeyPatch.context() as patch:
             forget_synced_entries()
             recorder = Recorder(self.root / TABLE, patch)
-            with process(replace(self.place, durable=durable)) as manifests:
-                deed.do(Scene(self.place, manifests))
+            with simulated_process(replace(self.backend, durable=durable)) as manifest_store:
+                operation.run(ProcessContext(self.backend, manifest_store))
         self.events = recorder.events
 
-    def states(self) -> list[State]:
-        """All that can be left, each once."""
-        chance = random.Random(0)
-        disk = Disk(self.base, self.directories, self.events)
-        found: dict[State, State] = {}
-        for at in range(len(self.events) + 1):
-            end = at == len(self.events)
-            told = "at the end" if end else f"before call {at}, {self.events[at].kind} {self.events[at].path}"
-            for state in disk.states(acknowledged=end, told=told, chance=chance):
-                found.setdefault(state, state)
-            if not end:
-                disk.take(at)
-        return list(found.values())
+    def possible_states(self) -> list[DiskState]:
+        """Return every state that a power failure can leave, each once."""
+        generator = random.Random(0)
+        disk = SimulatedDisk(self.base_files, self.directories, self.events)
+        states: dict[DiskState, DiskState] = {}
+        for event_number in range(len(self.events) + 1):
+            is_last = event_number == len(self.events)
+            description = (
+                "at the end"
+                if is_last
+                else f"before call {event_number}, {self.events[event_number].kind} {self.events[event_number].path}"
+            )
+            for state in disk.possible_states(acknowledged=is_last, description=description, generator=generator):
+                states.setdefault(state, state)
+            if not is_last:
+                disk.apply_event(event_number)
+        return list(states.values())
 
-    def in_disorder(self) -> list[str]:
-        """Files that a version names, and that could be lost when it got its name; and versions that could be lost when
-        they were acknowledged."""
-        disk = Disk(self.base, self.directories, self.events)
-        found = []
-        named: set[str] = set()
-        for at, event in enumerate(self.events):
+    def find_ordering_violations(self) -> list[str]:
+        """Return the files that were not durable when a version referenced them, and the versions that were not durable
+        when they were acknowledged."""
+        disk = SimulatedDisk(self.base_files, self.directories, self.events)
+        violations = []
+        referenced: set[str] = set()
+        for event_number, event in enumerate(self.events):
             path, _, name = event.to.partition(f"{naming.VERSIONS}/")
             if event.kind == "link" and (parsed := naming.parse_manifest_name(name)):
                 own = references_of(Manifest.decode(event.data, path=event.to, version=parsed[0])).own
-                named |= {path + key for key in own}
-                found += [f"{key} is named by {event.to}" for key in named if not disk.is_durable(key)]
-                named.add(event.to)
-            disk.take(at)
-        return found + [f"{key} was acknowledged" for key in named if not disk.is_durable(key)]
+                referenced |= {path + key for key in own}
+                violations += [f"{event.to} references {key}" for key in referenced if not disk.is_durable(key)]
+                referenced.add(event.to)
+            disk.apply_event(event_number)
+        return violations + [
+            f"{key} was acknowledged before it was durable" for key in referenced if not disk.is_durable(key)
+        ]
 
-    def broken(self, state: State) -> str:
-        self.lay_out(state)
-        stage = self.stage
+    def find_problem(self, state: DiskState) -> str:
+        self.write_state(state)
+        scenario = self.scenario
         try:
-            now = stage.look()
-            assert now == stage.after or not state.acknowledged, f"acknowledged, and lost: {now}"
-            assert now in (stage.before, stage.after), f"half of it is there: {now}"
-            stage.again()
-            now = stage.look()
-            assert now == stage.after, f"asked for again, and not there: {now}"
+            contents = scenario.read_contents()
+            assert contents == scenario.contents_after or not state.acknowledged, f"acknowledged and lost: {contents}"
+            assert contents in (scenario.contents_before, scenario.contents_after), f"partly done: {contents}"
+            scenario.repeat_operation()
+            contents = scenario.read_contents()
+            assert contents == scenario.contents_after, f"missing after a repetition: {contents}"
         except (AssertionError, LanceError) as error:
             return f"{state}: {type(error).__name__}: {error}"
         return ""
 
-    def lay_out(self, state: State) -> None:
-        """The hint last: where it says that it is the newest, nobody lists."""
-        self.stage.back()
-        wanted = dict(state.files)
-        for path in self.base.keys() - wanted.keys():
+    def write_state(self, state: DiskState) -> None:
+        """Write a state to the disk. The hint is written last, because a reader skips the listing if the hint claims to
+        be the newest file."""
+        self.scenario.restore_backend()
+        target_files = dict(state.files)
+        for path in self.base_files.keys() - target_files.keys():
             (self.root / path).unlink()
         for directory in sorted(state.directories):
             (self.root / directory).mkdir(exist_ok=True)
-        for path in sorted(wanted, key=lambda path: (path.endswith(HINT), path)):
-            if self.base.get(path) != wanted[path]:
+        for path in sorted(target_files, key=lambda path: (path.endswith(HINT), path)):
+            if self.base_files.get(path) != target_files[path]:
                 (self.root / path).unlink(missing_ok=True)
-                (self.root / path).write_bytes(wanted[path])
+                (self.root / path).write_bytes(target_files[path])
 
-    def silent_about_a_damaged_head(self, *, every: int = 1) -> list[str]:
-        """Every beginning of the newest manifest, with nothing and with zeros behind it, that is not told to be one."""
-        self.stage.back()
-        self.stage.act()
+    def find_undetected_damage(self, *, step: int = 1) -> list[str]:
+        """Return the prefixes of the newest manifest, alone and padded with zeros, that are read without an error."""
+        self.scenario.restore_backend()
+        self.scenario.run_operation()
         head = min(self.root.joinpath(TABLE, naming.VERSIONS).glob("*.manifest"))
         data = head.read_bytes()
-        found = []
-        for length in range(0, len(data), every):
-            for behind in (b"", bytes(len(data) - length)):
-                head.write_bytes(damaged := data[:length] + behind)
-                with process(self.place) as manifests, suppress(CorruptHead):
-                    Scene(self.place, manifests).table()
+        undetected = []
+        for length in range(0, len(data), step):
+            for padding in (b"", bytes(len(data) - length)):
+                head.write_bytes(damaged := data[:length] + padding)
+                with simulated_process(self.backend) as manifest_store, suppress(CorruptHead):
+                    ProcessContext(self.backend, manifest_store).open_table()
                     if damaged != data:
-                        found.append(f"{length} of {len(data)} bytes, {len(behind)} zeros")
-        return found
+                        undetected.append(f"{length} of {len(data)} bytes, {len(padding)} zeros")
+        return undetected
 
     def close(self) -> None:
-        """Nothing of it is left."""
-        self.stage.close()
+        """Delete the files of the operation."""
+        self.scenario.close()
 
-    def _there(self) -> dict[str, bytes]:
+    def _read_files(self) -> dict[str, bytes]:
         files = (path for path in self.root.rglob("*") if path.is_file())
         return {str(path.relative_to(self.root)): path.read_bytes() for path in files}
 
 
-def written(kind: str, *, durable: bool = True) -> Written:
-    return Written(DEEDS[kind], durable=durable)
+def record_operation(name: str, *, durable: bool = True) -> RecordedOperation:
+    return RecordedOperation(STOPPABLE_OPERATIONS[name], durable=durable)
 
 
-def _subsets(pending: Sequence[Entry], chance: random.Random) -> Iterator[Sequence[Entry]]:
-    if len(pending) <= DROPPED_AT_ONCE_MAX:
+def _subsets(pending: Sequence[DirectoryChange], generator: random.Random) -> Iterator[Sequence[DirectoryChange]]:
+    if len(pending) <= COMBINED_CHANGES_MAX:
         for count in range(len(pending) + 1):
             yield from itertools.combinations(pending, count)
         return
     yield pending
     yield ()
-    for _ in range(2**DROPPED_AT_ONCE_MAX):
-        yield [entry for entry in pending if chance.random() < 0.5]
+    for _ in range(2**COMBINED_CHANGES_MAX):
+        yield [change for change in pending if generator.random() < 0.5]
 
 
-def _apply(entry: Entry, files: dict[str, File], directories: set[str]) -> None:
-    match entry.kind:
+def _apply_change(change: DirectoryChange, files: dict[str, DiskFile], directories: set[str]) -> None:
+    match change.kind:
         case "make":
-            directories.add(entry.path)
+            directories.add(change.path)
         case "put":
-            assert entry.file is not None
-            files.pop(entry.gone, None)
-            files[entry.path] = entry.file
+            assert change.file is not None
+            files.pop(change.replaced_path, None)
+            files[change.path] = change.file
         case "remove":
-            files.pop(entry.path, None)
-            directories.discard(entry.path)
+            files.pop(change.path, None)
+            directories.discard(change.path)
 
 
-def _is_reached(path: str, directories: set[str]) -> bool:
+def _is_reachable(path: str, directories: set[str]) -> bool:
     return directories.issuperset(map(str, Path(path).parents))
 
 
-def _above(path: str) -> str:
+def _parent_of(path: str) -> str:
     return str(Path(path).parent)

@@ -1,11 +1,12 @@
-"""The simulation, with appends that go together: crowds of threads whose appends are folded into one version, beside
-writers of all other kinds, and others who hold the same intents.
+"""Group commit simulation: groups of appends that are folded into one version, concurrently with writers of all other
+kinds and with other holders of the same intents.
 
-    Together(seed).run().check()
+    GroupCommitSimulation(seed).run().check()
 
-A crowd is one thread here, which leads what it gathered, as whoever is first does in
-`lance_core/commit/group_commit.py`. So what is tried is the file they share, the fold, its landing and its falling
-apart, and not who waits for whom. Two of three bring rows that are in memory, the others a file of their own.
+One actor plays all threads of a group and leads the appends that it collected, like the first thread in
+`lance_core/commit/group_commit.py`. The simulation therefore tests the shared file, the fold, its commit and its
+decomposition, and not which thread waits for which. Two of three appends have rows in memory, the others have a file of
+their own.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,149 +25,157 @@ from lance_core.format.transaction import Transaction
 from lance_core.transactions.change_summary import files_written
 from lance_core.transactions.fold import parts_of, uuids_of
 from lance_core.versions.snapshot import list_versions, load_latest, load_transaction
-from tests.histories.cooperative_scheduler import Killed
-from tests.histories.simulated_network import CALM, HARD
-from tests.histories.simulated_operations import NAMES, SCHEMA, WORK, Verb
-from tests.histories.simulation import ATTEMPTS, TRIES, Answer, Simulation, Work
+from tests.histories.cooperative_scheduler import ProcessKilled
+from tests.histories.simulated_network import HARSH_NETWORK, RELIABLE_NETWORK
+from tests.histories.simulated_operations import FIELD_NAMES, SCHEMA, WORK_PROPERTY, SimulatedOperation
+from tests.histories.simulation import COMMIT_ATTEMPTS, TRIES_PER_INTENT, Outcome, Simulation, WorkItem
 from tests.lance_core.world import VERSION, World
 
-_Member = tuple[Work, StartedWrite, PendingAppend]
+_Member = tuple[WorkItem, StartedWrite, PendingAppend]
 
 
-class Together(Simulation):
+class GroupCommitSimulation(Simulation):
     def _actors(self) -> dict[str, Callable[[], None]]:
         actors = super()._actors()
-        self._of_uuid: dict[str, str] = {}
+        self._work_of_uuid: dict[str, str] = {}
         for number in range(2):
-            crowd = [self._append(f"c{number}m{member}") for member in range(3)]
-            actors[f"crowd {number}"] = self._gathering(crowd)
-            actors[f"twin of crowd {number}"] = self._doing(crowd[:1])
+            group = [self._add_append(f"c{number}m{member}") for member in range(3)]
+            actors[f"crowd {number}"] = self._make_group_actor(group)
+            actors[f"twin of crowd {number}"] = self._make_actor(group[:1])
         return actors
 
-    def _append(self, name: str) -> Work:
-        work = Work(Verb("append", name, again=False), intent=f"intent of {name}")
-        self.work.append(work)
+    def _add_append(self, name: str) -> WorkItem:
+        work = WorkItem(SimulatedOperation("append", name, can_replan=False), intent=f"intent of {name}")
+        self.work_items.append(work)
         return work
 
-    def _gathering(self, crowd: list[Work]) -> Callable[[], None]:
-        def act() -> None:
-            left = list(crowd)
-            for _ in range(TRIES):
-                self._processes += 1
+    def _make_group_actor(self, group: list[WorkItem]) -> Callable[[], None]:
+        def commit_all() -> None:
+            remaining = list(group)
+            for _ in range(TRIES_PER_INTENT):
+                self._process_count += 1
                 try:
-                    self._together(left, process=self._processes)
-                except Killed:
-                    for work in left:
-                        work.answers.append(Answer.UNKNOWN)
-                left = [work for work in left if work.answers[-1] is not Answer.ACKNOWLEDGED]
-                if not left:
+                    self._commit_appends(remaining, process=self._process_count)
+                except ProcessKilled:
+                    for work in remaining:
+                        work.outcomes.append(Outcome.UNDECIDED)
+                remaining = [work for work in remaining if work.outcomes[-1] is not Outcome.ACKNOWLEDGED]
+                if not remaining:
                     return
 
-        return act
+        return commit_all
 
-    def _together(self, crowd: list[Work], *, process: int) -> None:
-        given = self.runtime(process)
+    def _commit_appends(self, work_items: list[WorkItem], *, process: int) -> None:
+        process_runtime = self.runtime(process)
         group: list[_Member] = []
-        for work in crowd:
+        for work in work_items:
             try:
                 base = load_latest(self.location())
-                begun = begin(self.location(), base, verb="append", intent=work.intent, runtime=given)
-                if not isinstance(begun, StartedWrite):
-                    work.versions.append(begun.summary.version)
-                    work.answers.append(Answer.ACKNOWLEDGED)
+                started = begin(self.location(), base, verb="append", intent=work.intent, runtime=process_runtime)
+                if not isinstance(started, StartedWrite):
+                    work.versions.append(started.summary.version)
+                    work.outcomes.append(Outcome.ACKNOWLEDGED)
                     continue
-                self._of_uuid[begun.uuid] = work.name
-                rows = self._held(work)
-                operation = Append(()) if rows else work.verb.planning(self.disk, given)(base)
+                self._work_of_uuid[started.uuid] = work.name
+                rows = self._buffer_rows(work)
+                operation = Append(()) if rows else work.operation.make_planner(self.data_files, process_runtime)(base)
                 assert isinstance(operation, Append)
                 check_files(self.location(), files_written(operation, base.manifest))
-                ours = Transaction(begun.read_version, begun.uuid, operation, {})
-                waiting = PendingAppend(
-                    self.location(), ours, base, begun.since, ATTEMPTS, given, begun.started_at, rows, begun.record
+                transaction = Transaction(started.read_version, started.uuid, operation, {})
+                pending = PendingAppend(
+                    self.location(),
+                    transaction,
+                    base,
+                    started.since,
+                    COMMIT_ATTEMPTS,
+                    process_runtime,
+                    started.started_at,
+                    rows,
+                    started.record,
                 )
-                group.append((work, begun, waiting))
+                group.append((work, started, pending))
             except LanceError as error:
-                self._refused(work, error)
+                self._record_error(work, error)
         while group:
-            (work, begun, leader), *others = group
-            room = FileCapacity(leader.rows) if leader.rows else None
-            company = [each for each in others if self._goes_with(leader, each[2], room)]
-            self._lead((work, begun, leader), company)
+            (work, started, leader), *others = group
+            capacity = FileCapacity(leader.rows) if leader.rows else None
+            followers = [each for each in others if self._can_join(leader, each[2], capacity)]
+            self._commit_group((work, started, leader), followers)
             group = [each for each in others if each[2].answer is None]
-            for _, _, waiting in company:
-                waiting.is_alone = waiting.answer is None
+            for _, _, pending in followers:
+                pending.is_alone = pending.answer is None
 
-    def _held(self, work: Work) -> BufferedRows | None:
-        """Of those who bring rows that are to be written when they are committed."""
-        if self.baton.random.random() < 1 / 3:
+    def _buffer_rows(self, work: WorkItem) -> BufferedRows | None:
+        """Return the rows of an append that are written at commit; `None` for an append with its own file."""
+        if self.scheduler.random.random() < 1 / 3:
             return None
-        names = work.verb.brought()
-        batch = pa.record_batch({NAMES[0]: list(names), NAMES[1]: [""] * len(names)})
+        names = work.operation.new_rows()
+        batch = pa.record_batch({FIELD_NAMES[0]: list(names), FIELD_NAMES[1]: [""] * len(names)})
         return buffer_rows(
             [batch], schema=SCHEMA, version=VERSION, limits=FileLimits(), conversion=Conversion.EXACT, what=work.name
         )
 
-    def _goes_with(self, leader: PendingAppend, other: PendingAppend, room: FileCapacity | None) -> bool:
-        has_place = other.rows is None or (room is not None and room.try_reserve(other.rows))
-        return leader.can_join(other) and has_place
+    def _can_join(self, leader: PendingAppend, other: PendingAppend, capacity: FileCapacity | None) -> bool:
+        has_capacity = other.rows is None or (capacity is not None and capacity.try_reserve(other.rows))
+        return leader.can_join(other) and has_capacity
 
-    def _lead(self, first: _Member, company: list[_Member]) -> None:
-        """They come one by one while the file is open."""
-        leader, others = first[2], [waiting for _, _, waiting in company]
-        came: list[PendingAppend] = []
+    def _commit_group(self, first: _Member, followers: list[_Member]) -> None:
+        """Commit a group. The followers arrive one by one while the file is open."""
+        leader, others = first[2], [pending for _, _, pending in followers]
+        arrived: list[PendingAppend] = []
 
-        def more() -> Sequence[PendingAppend]:
-            newcomers = others[len(came) : len(came) + 1] if leader.rows else others
-            came.extend(newcomers)
+        def next_followers() -> Sequence[PendingAppend]:
+            newcomers = others[len(arrived) : len(arrived) + 1] if leader.rows else others
+            arrived.extend(newcomers)
             return newcomers
 
         try:
-            leader.answer = commit_group(leader, came, more)
+            leader.answer = commit_group(leader, arrived, next_followers)
         except LanceError as error:
             leader.answer = error
-        group = [first, *company]
-        for work, begun, waiting in group:
-            self._answered(work, begun, waiting.answer)
+        group = [first, *followers]
+        for work, started, pending in group:
+            self._record_answer(work, started, pending.answer)
 
-    def _answered(self, work: Work, begun: StartedWrite, answer: CommitResult | LanceError | None) -> None:
+    def _record_answer(self, work: WorkItem, started: StartedWrite, answer: CommitResult | LanceError | None) -> None:
         if isinstance(answer, CommitResult):
             try:
-                work.versions.append(record_result(begun, answer).summary.version)
-                work.answers.append(Answer.ACKNOWLEDGED)
+                work.versions.append(record_result(started, answer).summary.version)
+                work.outcomes.append(Outcome.ACKNOWLEDGED)
             except LanceError as error:
-                self._refused(work, error, landed=True)
+                self._record_error(work, error, is_committed=True)
         elif answer is not None:
-            self._refused(work, answer)
+            self._record_error(work, answer)
 
-    def _refused(self, work: Work, error: LanceError, *, landed: bool = False) -> None:
-        if landed or isinstance(error, CommitUndecided):
-            work.answers.append(Answer.UNKNOWN)
+    def _record_error(self, work: WorkItem, error: LanceError, *, is_committed: bool = False) -> None:
+        if is_committed or isinstance(error, CommitUndecided):
+            work.outcomes.append(Outcome.UNDECIDED)
         else:
-            work.refusals.append(error)
-            work.answers.append(Answer.REFUSED)
+            work.errors.append(error)
+            work.outcomes.append(Outcome.REJECTED)
 
-    def _names(self, transaction: Transaction) -> list[str]:
-        if WORK in transaction.properties:
-            return super()._names(transaction)
-        return [self._of_uuid[uuid] for uuid in uuids_of(transaction) if uuid in self._of_uuid]
+    def _work_names(self, transaction: Transaction) -> list[str]:
+        if WORK_PROPERTY in transaction.properties:
+            return super()._work_names(transaction)
+        return [self._work_of_uuid[uuid] for uuid in uuids_of(transaction) if uuid in self._work_of_uuid]
 
 
-def shared_versions(simulation: Together) -> int:
-    """How many versions hold more than one append, to know that something was tried."""
-    names = [number for work in simulation.work for number in set(work.versions)]
+def count_shared_versions(simulation: GroupCommitSimulation) -> int:
+    """Return the number of versions that hold more than one append, as evidence that groups formed."""
+    names = [number for work in simulation.work_items for number in set(work.versions)]
     return len(names) - len(set(names))
 
 
-def shared_files(simulation: Together) -> int:
-    """How many versions have a file of several appends."""
-    world = World(simulation.eye.archive)
-    made = [
+def count_shared_files(simulation: GroupCommitSimulation) -> int:
+    """Return the number of versions that have a file of several appends."""
+    world = World(simulation.observer.archive)
+    transactions = [
         load_transaction(world.location(), world.at(number).manifest)
         for number in list_versions(world.location()).numbers
     ]
-    return sum(any(part.first_row for part in parts_of(each)) for each in made if each)
+    return sum(any(part.first_row for part in parts_of(each)) for each in transactions if each)
 
 
-def gathered(seed: int) -> Together:
-    """One in four without faults."""
-    return Together(seed, odds=HARD if seed % 4 else CALM, writers=seed % 3)
+def simulate_group_commits(seed: int) -> GroupCommitSimulation:
+    """Return the simulation of a seed. One in four has no faults."""
+    return GroupCommitSimulation(seed, faults=HARSH_NETWORK if seed % 4 else RELIABLE_NETWORK, writers=seed % 3)

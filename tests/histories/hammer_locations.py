@@ -1,6 +1,5 @@
-"""Tables to be hammered: on this machine's disk, and in an object store behind a network that loses, delays and
-cuts what passes.
-"""
+"""Locations of hammered tables: local disk, and an object store behind a network that loses, delays and truncates
+messages."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -16,51 +15,52 @@ from tests.lance_core.storage.servers import s3, s3_options
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
 _ANSWER_TIMEOUT = "2s"
-_WITH_CONDITIONS = ("_versions", "_lance_assets", "_delta_log")
-"""Where names are created only if nothing is there. A store says 409 to such a request, and to no other."""
-_HANGING = ("hanging before", "hanging after")
+_CONDITIONAL_DIRECTORIES = ("_versions", "_lance_assets", "_delta_log")
+"""Directories with conditional creates. A store answers 409 to such a request, and to no other."""
+_TIMEOUT_FAULTS = ("hanging before", "hanging after")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A table, and how the writers reach it; the judge reaches it without faults."""
+class TableLocation:
+    """Location of a table with the storage options of the writers, and those of the final check, which reaches the
+    table without faults."""
 
     uri: str
     options: Mapping[str, str] = field(default_factory=dict)
-    quiet_options: Mapping[str, str] = field(default_factory=dict)
+    faultless_options: Mapping[str, str] = field(default_factory=dict)
 
-    def table(self) -> Table:
-        return Table.open(self.uri, storage_options=self.quiet_options or None)
+    def open_table(self) -> Table:
+        return Table.open(self.uri, storage_options=self.faultless_options or None)
 
 
-def local_place(directory: Path) -> Place:
-    place = Place(str(directory / "hammered"))
-    Table.create(place.uri, SCHEMA, durable=False)
-    return place
+def create_local_table(directory: Path) -> TableLocation:
+    location = TableLocation(str(directory / "hammered"))
+    Table.create(location.uri, SCHEMA, durable=False)
+    return location
 
 
 @contextmanager
-def s3_place(part: float, seed: int = 0) -> Iterator[Place]:
-    """Behind a network and a store that do to requests what networks and stores do."""
-    with s3() as server, between(server.endpoint, faults(part, seed)) as chaos:
+def create_s3_table(fault_fraction: float, seed: int = 0) -> Iterator[TableLocation]:
+    """Create a table in an object store behind a network that injects faults into requests."""
+    with s3() as server, between(server.endpoint, random_faults(fault_fraction, seed)) as chaos:
         bucket = server.bucket()
         options = {**s3_options(chaos.endpoint), "timeout": _ANSWER_TIMEOUT, "client_max_retries": "20"}
-        place = Place(f"{bucket.uri}/hammered", options, dict(bucket.options))
-        Table.create(place.uri, SCHEMA, storage_options=dict(place.quiet_options))
-        yield place
+        location = TableLocation(f"{bucket.uri}/hammered", options, dict(bucket.options))
+        Table.create(location.uri, SCHEMA, storage_options=dict(location.faultless_options))
+        yield location
 
 
-def faults(part: float, seed: int) -> Decide:
-    """Something becomes of this part of all requests."""
-    luck = random.Random(seed)
+def random_faults(fault_fraction: float, seed: int) -> Decide:
+    """Return a decision that injects a random fault into this fraction of all requests."""
+    generator = random.Random(seed)
 
     def decide(method: str, path: str) -> str | None:
-        if luck.random() >= part:
+        if generator.random() >= fault_fraction:
             return None
         if method in ("GET", "HEAD"):
-            return luck.choice((*FAULTS_OF_READS, _HANGING[0]))
-        conditional = any(f"/{directory}/" in path for directory in _WITH_CONDITIONS)
-        how = (*FAULTS_OF_WRITES, *_HANGING)
-        return luck.choice([each for each in how if conditional or not each.startswith("409")])
+            return generator.choice((*FAULTS_OF_READS, _TIMEOUT_FAULTS[0]))
+        is_conditional = any(f"/{directory}/" in path for directory in _CONDITIONAL_DIRECTORIES)
+        faults = (*FAULTS_OF_WRITES, *_TIMEOUT_FAULTS)
+        return generator.choice([each for each in faults if is_conditional or not each.startswith("409")])
 
     return decide

@@ -1,6 +1,6 @@
-"""A bucket of this process, and the product's object store over it: every request is a call that can be stopped.
+"""In-memory bucket: the product's object store without a network, where every request can be stopped.
 
-An object store without a network: what is sent is done at once, or as a `Steps` says.
+A request is executed immediately, unless `Steps` specify a fault for it.
 """
 
 from collections.abc import Mapping
@@ -33,21 +33,21 @@ class MemoryBucket:
     objects: dict[str, tuple[bytes, datetime]] = field(default_factory=dict)
 
     def get(self, key: str, start: int, length: int | None) -> bytes:
-        data, _when = self._found(key)
+        data, _modified = self._get_object(key)
         return data[start : None if length is None else start + length]
 
     def head(self, key: str) -> ListedKey:
-        data, when = self._found(key)
-        return ListedKey(key, len(data), when)
+        data, modified = self._get_object(key)
+        return ListedKey(key, len(data), modified)
 
     def list_page(
         self, prefix: str, *, recursive: bool, after: str, continuation: str | None, limit: int
     ) -> ListingPage:
-        behind = max(after, continuation or "")
-        keys = sorted(key for key in self.objects if key.startswith(prefix) and key > behind)
-        shown = [key for key in keys if recursive or "/" not in key[len(prefix) :]]
-        page = shown[:limit]
-        return ListingPage([self.head(key) for key in page], page[-1] if len(shown) > limit else None)
+        last_listed = max(after, continuation or "")
+        keys = sorted(key for key in self.objects if key.startswith(prefix) and key > last_listed)
+        listed = [key for key in keys if recursive or "/" not in key[len(prefix) :]]
+        page = listed[:limit]
+        return ListingPage([self.head(key) for key in page], page[-1] if len(listed) > limit else None)
 
     def put(self, key: str, data: bytes) -> None:
         self.objects[key] = (bytes(data), datetime.now(UTC))
@@ -61,15 +61,15 @@ class MemoryBucket:
         self.objects.pop(key, None)
 
     def download(self, key: str, to: Path) -> None:
-        to.write_bytes(self._found(key)[0])
+        to.write_bytes(self._get_object(key)[0])
 
     def upload(self, source: Path, key: str) -> None:
         self.put(key, source.read_bytes())
 
     def copy(self, key: str, to: str) -> None:
-        self.put(to, self._found(key)[0])
+        self.put(to, self._get_object(key)[0])
 
-    def _found(self, key: str) -> tuple[bytes, datetime]:
+    def _get_object(self, key: str) -> tuple[bytes, datetime]:
         if key not in self.objects:
             raise RequestError(RequestErrorKind.ABSENT, key)
         return self.objects[key]
@@ -103,8 +103,8 @@ class SteppedBucket:
         def put() -> Put:
             try:
                 self.inner.create(key, data)
-            except RequestError as trouble:
-                if trouble.kind is not RequestErrorKind.EXISTS:
+            except RequestError as error:
+                if error.kind is not RequestErrorKind.EXISTS:
                     raise
                 return Put.EXISTS
             return Put.CREATED
@@ -128,15 +128,15 @@ class SteppedBucket:
         self.steps.other(f"copy {key}", lambda: self.inner.copy(key, to))
 
 
-def bucket_store(uri: str, bucket: MemoryBucket, steps: Steps) -> BucketStore:
-    place, retry_policy = ObjectUri.parse(uri, redacted=uri), RetryPolicy(sleep=lambda _seconds: None)
+def open_memory_bucket_store(uri: str, bucket: MemoryBucket, steps: Steps) -> BucketStore:
+    location, retry_policy = ObjectUri.parse(uri, redacted=uri), RetryPolicy(sleep=lambda _seconds: None)
     return BucketStore(
-        place, StoreOptions.parse("s3", uri, {}), retry_policy=retry_policy, bucket=SteppedBucket(bucket, steps)
+        location, StoreOptions.parse("s3", uri, {}), retry_policy=retry_policy, bucket=SteppedBucket(bucket, steps)
     )
 
 
-def emulated_store(uri: str, options: Mapping[str, str], steps: Steps) -> BucketStore:
-    place = ObjectUri.parse(uri, redacted=uri)
-    understood = StoreOptions.parse(place.scheme, uri, options)
-    bucket = SteppedBucket(cached_client(place.authority, understood.settings), steps)
-    return BucketStore(place, understood, bucket=bucket)
+def open_emulator_store(uri: str, options: Mapping[str, str], steps: Steps) -> BucketStore:
+    location = ObjectUri.parse(uri, redacted=uri)
+    parsed = StoreOptions.parse(location.scheme, uri, options)
+    bucket = SteppedBucket(cached_client(location.authority, parsed.settings), steps)
+    return BucketStore(location, parsed, bucket=bucket)

@@ -1,11 +1,11 @@
-"""Two changes planned on one version, one committed after the other, for every ordered pair: what the table is then is
-what one of the two orders, one change after the other, makes of it; or the second is refused with a conflict, and the
-table is what the first made of it.
+"""Serializability of operation pairs: two operations are planned on one version and committed one after the other, for
+every ordered pair. The table then equals the result of one of the two serial orders, or the second operation fails with
+a conflict and leaves the result of the first one alone.
 
-    assert not Pairs(stable=False).broken("append", "delete row 0")
+    assert not OperationPairs(stable=False).find_problem("append", "delete row 0")
 
-Verbs plan again where that helps, and what comes of it counts. What pylance says of the same pairs, planned once, is
-`transactions/test_square_beside_pylance.py`'s.
+Operations replan where that helps, and the result of the replanned operation counts.
+`transactions/test_square_beside_pylance.py` compares the same pairs, planned once, with pylance.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,126 +14,139 @@ from functools import cached_property
 
 from lance_core import ConflictError, LanceError, Table
 from lance_core.format.config_keys import TABLE_ID
-from tests.histories.storage_backends import InMemory, process
-from tests.histories.table_operations import CHANGES, FRAGMENTS, ROWS, Do, begun
+from tests.histories.storage_backends import MemoryBackend, simulated_process
+from tests.histories.table_operations import (
+    FRAGMENT_COUNT,
+    ROWS_PER_FRAGMENT,
+    TABLE_OPERATIONS,
+    TableOperation,
+    create_initial_table,
+)
 
-NOT_IN_ORDER = {
-    # An upsert that leaves a row as it is does not hold it, and a delete means the rows that its planner saw: the row
-    # goes, and what the upsert brought stays. To hold it, every delete would have to wait for every upsert.
+NOT_SERIALIZABLE = {
+    # An upsert that leaves a row unchanged does not lock it, and a delete affects the rows that its plan read: the row
+    # is deleted, and the inserted rows stay. To lock it, every delete would have to wait for every upsert.
     frozenset({"upsert new keys only", "delete all"}),
 }
-"""Pairs that are as if each had been first. Nothing that was brought or changed is lost in them."""
+"""Pairs whose result is that of each operation running first. No row or change is lost in them."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a table is to those who look at it, in whatever order its rows are."""
+class TableContents:
+    """Contents of a table as a reader sees them, without the order of its rows."""
 
     rows: tuple[str, ...]
     schema: str
     settings: Mapping[str, Mapping[str, str]]
     bases: tuple[str, ...]
-    ids: Mapping[int, int]
-    """Of rows that were there from the beginning, where ids are stable."""
+    row_ids: Mapping[int, int]
+    """Row ids of the initial rows, if ids are stable."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    seen: Seen
+    contents: TableContents
     error: LanceError | None = None
-    """Of the second one."""
+    """Error of the second operation."""
 
     def __str__(self) -> str:
-        return f"{type(self.error).__name__}: {self.error}" if self.error else str(self.seen)
+        return f"{type(self.error).__name__}: {self.error}" if self.error else str(self.contents)
 
 
 @dataclass
-class Pairs:
-    stable: bool
-    place: InMemory = field(default_factory=InMemory)
-    changes: Mapping[str, Do] = field(default_factory=lambda: CHANGES)
-    begin: Callable[..., Table] = begun
-    look: Callable[[Table], object] = lambda table: None
-    """At what came out."""
-    refused: list[tuple[str, str]] = field(default_factory=list)
-    """Pairs that met a conflict, though one of them after the other would do."""
+class OperationPairs:
+    stable_row_ids: bool
+    backend: MemoryBackend = field(default_factory=MemoryBackend)
+    operations: Mapping[str, TableOperation] = field(default_factory=lambda: TABLE_OPERATIONS)
+    create_table: Callable[..., Table] = create_initial_table
+    check_table: Callable[[Table], object] = lambda table: None
+    """Additional check of the result."""
+    rejected: list[tuple[str, str]] = field(default_factory=list)
+    """Pairs that failed with a conflict although the serial order succeeds."""
     _serial: dict[tuple[str, str], Outcome] = field(default_factory=dict)
 
     @cached_property
-    def _back(self) -> Callable[[], None]:
-        with process(self.place):
-            self.begin(self.place.uri, stable=self.stable)
-        return self.place.kept()
+    def _restore_backend(self) -> Callable[[], None]:
+        with simulated_process(self.backend):
+            self.create_table(self.backend.uri, stable_row_ids=self.stable_row_ids)
+        return self.backend.take_snapshot()
 
-    def broken(self, first: str, second: str) -> str:
-        """What is wrong with the second, planned before the first was there; nothing, if nothing is."""
+    def find_problem(self, first: str, second: str) -> str:
+        """Describe what is wrong with the second operation, planned before the first one committed; empty if it is
+        correct."""
         try:
-            return self._compared(first, second)
+            return self._compare_with_serial_orders(first, second)
         except AssertionError as error:
-            return f"{second!r} beside {first!r}: {error}"
+            return f"{second!r} concurrent with {first!r}: {error}"
 
-    def _compared(self, first: str, second: str) -> str:
-        got = self._run(first, second, at_once=True)
-        after, before = self.serial(first, second), self.serial(second, first)
-        told = f"{second!r} beside {first!r}{', stable ids' if self.stable else ''}: "
-        if isinstance(got.error, ConflictError):
-            if got.seen != self._alone(first):
-                return f"{told}refused, and the table changed: {got.seen}"
-            if after.error is None:
-                self.refused.append((first, second))
+    def _compare_with_serial_orders(self, first: str, second: str) -> str:
+        actual = self._run_pair(first, second, concurrently=True)
+        first_then_second, second_then_first = self.run_serially(first, second), self.run_serially(second, first)
+        prefix = f"{second!r} concurrent with {first!r}{', stable ids' if self.stable_row_ids else ''}: "
+        if isinstance(actual.error, ConflictError):
+            if actual.contents != self._run_alone(first):
+                return f"{prefix}rejected, but the table changed: {actual.contents}"
+            if first_then_second.error is None:
+                self.rejected.append((first, second))
             return ""
-        if got.error is not None:
-            same = type(got.error) is type(after.error) and got.seen == after.seen
-            return "" if same else f"{told}{got}, and one after the other: {after}"
-        orders = [order.seen for order in (after, before) if order.error is None]
-        if (got.seen in orders) != (frozenset({first, second}) in NOT_IN_ORDER):
+        if actual.error is not None:
+            is_same_error = (
+                type(actual.error) is type(first_then_second.error) and actual.contents == first_then_second.contents
+            )
+            return "" if is_same_error else f"{prefix}{actual}, but serially: {first_then_second}"
+        serial_results = [order.contents for order in (first_then_second, second_then_first) if order.error is None]
+        if (actual.contents in serial_results) != (frozenset({first, second}) in NOT_SERIALIZABLE):
             return ""
-        return f"{told}{got}\n  in order: {after}\n  in the other: {before}"
+        return f"{prefix}{actual}\n  in serial order: {first_then_second}\n  in reverse order: {second_then_first}"
 
-    def serial(self, first: str, second: str) -> Outcome:
+    def run_serially(self, first: str, second: str) -> Outcome:
         pair = first, second
         if pair not in self._serial:
-            self._serial[pair] = self._run(first, second, at_once=False)
+            self._serial[pair] = self._run_pair(first, second, concurrently=False)
         return self._serial[pair]
 
-    def _alone(self, name: str) -> Seen:
-        self._back()
-        with process(self.place):
-            return self._seen(self.changes[name](self._open(), None).table)
+    def _run_alone(self, name: str) -> TableContents:
+        self._restore_backend()
+        with simulated_process(self.backend):
+            return self._read_contents(self.operations[name](self._open_table(), None).table)
 
-    def _run(self, first: str, second: str, *, at_once: bool) -> Outcome:
-        self._back()
-        with process(self.place):
-            table = self._open()
-            made = self.changes[first](table, None).table
+    def _run_pair(self, first: str, second: str, *, concurrently: bool) -> Outcome:
+        self._restore_backend()
+        with simulated_process(self.backend):
+            table = self._open_table()
+            first_result = self.operations[first](table, None).table
             error = None
             try:
-                self.changes[second](table if at_once else made, None)
+                self.operations[second](table if concurrently else first_result, None)
             except LanceError as raised:
                 error = raised
-            return Outcome(self._seen(self._open()), error)
+            return Outcome(self._read_contents(self._open_table()), error)
 
-    def _open(self) -> Table:
-        return Table.open(self.place.uri)
+    def _open_table(self) -> Table:
+        return Table.open(self.backend.uri)
 
-    def _seen(self, table: Table) -> Seen:
+    def _read_contents(self, table: Table) -> TableContents:
         assert table.fsck().is_sound, str(table.fsck())
-        self.look(table)
-        found = table.to_table(with_row_id=self.stable)
+        self.check_table(table)
+        rows = table.to_table(with_row_id=self.stable_row_ids)
         ids: dict[int, int] = {}
-        if self.stable:
-            numbers = found["_rowid"].to_pylist()
-            assert len(set(numbers)) == len(numbers), f"row ids are there twice: {sorted(numbers)}"
-            last = ROWS * FRAGMENTS
-            ids = {row: number for row, number in zip(found["id"].to_pylist(), numbers, strict=True) if number < last}
-            found = found.drop_columns("_rowid")
-        return Seen(
-            rows=tuple(sorted(map(repr, found.to_pylist()))),
+        if self.stable_row_ids:
+            row_ids = rows["_rowid"].to_pylist()
+            assert len(set(row_ids)) == len(row_ids), f"row ids exist twice: {sorted(row_ids)}"
+            initial_row_count = ROWS_PER_FRAGMENT * FRAGMENT_COUNT
+            ids = {
+                row: number
+                for row, number in zip(rows["id"].to_pylist(), row_ids, strict=True)
+                if number < initial_row_count
+            }
+            rows = rows.drop_columns("_rowid")
+        return TableContents(
+            rows=tuple(sorted(map(repr, rows.to_pylist()))),
             schema=table.schema.to_string(show_schema_metadata=True, show_field_metadata=True),
             settings={
                 "config": {name: text for name, text in table.config.items() if name != TABLE_ID},
                 "metadata": dict(table.metadata),
             },
             bases=tuple(sorted(base.path for base in table.manifest.base_paths)),
-            ids=ids,
+            row_ids=ids,
         )

@@ -1,7 +1,8 @@
-"""A table as a list of rows: what the verbs mean, without files, versions or anything else that could go wrong.
+"""Reference model: a table as a list of rows. It defines the meaning of the operations without files, versions or any
+other source of errors.
 
-A `Deed` is both: how it is done to a table, and what it makes of such a list. Which deeds there can be, strategies of
-hypothesis say, given the columns that there are. Start with `deeds`.
+A `ModelOperation` has both sides: how it runs on a table, and its result on the model. Hypothesis strategies generate
+the operations that are possible on given columns. Start with `operations_on`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,219 +22,246 @@ NUMBERS = st.none() | st.integers(-5, 5)
 WORDS = st.none() | st.sampled_from("abc")
 
 
-class Refused(Exception):
-    """The deed makes no sense on these columns."""
+class OperationRejected(Exception):
+    """The operation is not valid for these columns."""
 
 
 @dataclass(frozen=True)
-class Rows:
+class ModelTable:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     config: Mapping[str, str] = field(default_factory=dict)
 
-    def same_as(self, table: Table) -> bool:
-        shown = sorted(repr([row[name] for name in self.columns]) for row in self.rows)
-        found = table.to_table()
+    def matches(self, table: Table) -> bool:
+        expected = sorted(repr([row[name] for name in self.columns]) for row in self.rows)
+        actual = table.to_table()
         config = {name: text for name, text in table.config.items() if name in "abc"}
         return (
-            tuple(found.column_names) == self.columns
-            and sorted(repr([row[name] for name in self.columns]) for row in found.to_pylist()) == shown
+            tuple(actual.column_names) == self.columns
+            and sorted(repr([row[name] for name in self.columns]) for row in actual.to_pylist()) == expected
             and config == self.config
         )
 
-    def has(self, *names: str) -> None:
+    def require_columns(self, *names: str) -> None:
         if not set(names) <= set(self.columns):
-            raise Refused(names)
+            raise OperationRejected(names)
 
 
 @dataclass(frozen=True)
-class Deed:
-    told: str
-    do: Callable[[Table], Committed] = field(repr=False)
-    means: Callable[[Rows], Rows] = field(repr=False)
+class ModelOperation:
+    description: str
+    apply_to_table: Callable[[Table], Committed] = field(repr=False)
+    apply_to_model: Callable[[ModelTable], ModelTable] = field(repr=False)
 
     def __repr__(self) -> str:
-        return self.told
+        return self.description
 
 
 @dataclass(frozen=True)
-class Where:
+class Condition:
     sql: str
     column: str
-    holds: Callable[[Row], bool]
+    matches: Callable[[Row], bool]
 
 
-def arrow(columns: Sequence[str], rows: Sequence[Row]) -> pa.Table:
+def to_arrow(columns: Sequence[str], rows: Sequence[Row]) -> pa.Table:
     return pa.table({name: pa.array([row[name] for row in rows], TYPES[name]) for name in columns})
 
 
-def some_rows(columns: Sequence[str], *, most: int = 6, distinct: bool = False) -> st.SearchStrategy[list[Row]]:
+def row_lists(columns: Sequence[str], *, size_max: int = 6, unique_ids: bool = False) -> st.SearchStrategy[list[Row]]:
     values: dict[str, st.SearchStrategy[Value]] = {"id": IDS, "v": NUMBERS, "w": WORDS, "x": NUMBERS}
     row: st.SearchStrategy[Row] = st.fixed_dictionaries({name: values[name] for name in columns})
-    return st.lists(row, min_size=1, max_size=most, unique_by=itemgetter("id") if distinct else None)
+    return st.lists(row, min_size=1, max_size=size_max, unique_by=itemgetter("id") if unique_ids else None)
 
 
-def conditions(columns: Sequence[str]) -> st.SearchStrategy[Where]:
-    def rest(by: int, of: int) -> Where:
-        return Where(f"id % {by} = {of % by}", "id", lambda row: _number(row["id"]) % by == of % by)
+def conditions(columns: Sequence[str]) -> st.SearchStrategy[Condition]:
+    def remainder_is(divisor: int, remainder: int) -> Condition:
+        return Condition(
+            f"id % {divisor} = {remainder % divisor}",
+            "id",
+            lambda row: _require_int(row["id"]) % divisor == remainder % divisor,
+        )
 
-    def below(limit: int) -> Where:
-        return Where(f"id < {limit}", "id", lambda row: _number(row["id"]) < limit)
+    def id_below(limit: int) -> Condition:
+        return Condition(f"id < {limit}", "id", lambda row: _require_int(row["id"]) < limit)
 
-    found = [st.builds(rest, st.integers(2, 5), st.integers(0, 4)), st.builds(below, IDS)]
+    strategies = [st.builds(remainder_is, st.integers(2, 5), st.integers(0, 4)), st.builds(id_below, IDS)]
     if "v" in columns:
-        found.append(st.just(Where("v is null", "v", lambda row: row["v"] is None)))
+        strategies.append(st.just(Condition("v is null", "v", lambda row: row["v"] is None)))
     if "w" in columns:
-        found.append(st.just(Where("w = 'a'", "w", lambda row: row["w"] == "a")))
-    return st.one_of(found)
+        strategies.append(st.just(Condition("w = 'a'", "w", lambda row: row["w"] == "a")))
+    return st.one_of(strategies)
 
 
-def appending(columns: Sequence[str], most_per_file: int) -> st.SearchStrategy[Deed]:
-    def deed(rows: list[Row]) -> Deed:
-        def means(before: Rows) -> Rows:
-            before.has(*columns)
+def append_operations(columns: Sequence[str], max_rows_per_file: int) -> st.SearchStrategy[ModelOperation]:
+    def make_operation(rows: list[Row]) -> ModelOperation:
+        def apply_to_model(before: ModelTable) -> ModelTable:
+            before.require_columns(*columns)
             new = tuple({name: row.get(name) for name in before.columns} for row in rows)
             return replace(before, rows=(*before.rows, *new))
 
-        data = arrow(columns, rows)
-        return Deed(f"append {rows}", lambda table: table.append(data, max_rows_per_file=most_per_file), means)
+        data = to_arrow(columns, rows)
+        return ModelOperation(
+            f"append {rows}", lambda table: table.append(data, max_rows_per_file=max_rows_per_file), apply_to_model
+        )
 
-    return some_rows(columns).map(deed)
+    return row_lists(columns).map(make_operation)
 
 
-def overwriting() -> st.SearchStrategy[Deed]:
-    def deed(columns: Sequence[str], rows: list[Row]) -> Deed:
-        data = arrow(columns, [{name: row[name] for name in columns} for row in rows])
+def overwrite_operations() -> st.SearchStrategy[ModelOperation]:
+    def make_operation(columns: Sequence[str], rows: list[Row]) -> ModelOperation:
+        data = to_arrow(columns, [{name: row[name] for name in columns} for row in rows])
         after = tuple({name: row[name] for name in columns} for row in rows)
-        return Deed(
+        return ModelOperation(
             f"overwrite {columns} {rows}",
             lambda table: table.overwrite(data),
             lambda before: replace(before, columns=tuple(columns), rows=after),
         )
 
     columns = st.sampled_from([("id", "v", "w"), ("id", "w"), ("w", "id", "v", "x")])
-    return st.builds(deed, columns, some_rows(tuple(TYPES)))
+    return st.builds(make_operation, columns, row_lists(tuple(TYPES)))
 
 
-def deleting(columns: Sequence[str]) -> st.SearchStrategy[Deed]:
-    def deed(where: Where) -> Deed:
-        def means(before: Rows) -> Rows:
-            before.has(where.column)
-            return replace(before, rows=tuple(row for row in before.rows if not where.holds(row)))
+def delete_operations(columns: Sequence[str]) -> st.SearchStrategy[ModelOperation]:
+    def make_operation(condition: Condition) -> ModelOperation:
+        def apply_to_model(before: ModelTable) -> ModelTable:
+            before.require_columns(condition.column)
+            return replace(before, rows=tuple(row for row in before.rows if not condition.matches(row)))
 
-        return Deed(f"delete where {where.sql}", lambda table: table.delete(where.sql), means)
+        return ModelOperation(
+            f"delete where {condition.sql}", lambda table: table.delete(condition.sql), apply_to_model
+        )
 
-    return conditions(columns).map(deed)
+    return conditions(columns).map(make_operation)
 
 
-def updating(columns: Sequence[str]) -> st.SearchStrategy[Deed]:
-    def deed(where: Where, changed: str, by: int) -> Deed:
-        sql = f"'u{by}'" if changed == "w" else f"{changed} + {by}"
+def update_operations(columns: Sequence[str]) -> st.SearchStrategy[ModelOperation]:
+    def make_operation(condition: Condition, column: str, increment: int) -> ModelOperation:
+        sql = f"'u{increment}'" if column == "w" else f"{column} + {increment}"
 
-        def value(row: Row) -> Value:
-            before = row[changed]
-            return f"u{by}" if changed == "w" else None if before is None else _number(before) + by
+        def new_value(row: Row) -> Value:
+            before = row[column]
+            if column == "w":
+                return f"u{increment}"
+            return None if before is None else _require_int(before) + increment
 
-        def means(before: Rows) -> Rows:
-            before.has(where.column, changed)
-            rows = tuple({**row, changed: value(row)} if where.holds(row) else row for row in before.rows)
+        def apply_to_model(before: ModelTable) -> ModelTable:
+            before.require_columns(condition.column, column)
+            rows = tuple({**row, column: new_value(row)} if condition.matches(row) else row for row in before.rows)
             return replace(before, rows=rows)
 
-        told = f"update {changed} = {sql} where {where.sql}"
-        return Deed(told, lambda table: table.update({changed: sql}, where.sql), means)
+        description = f"update {column} = {sql} where {condition.sql}"
+        return ModelOperation(description, lambda table: table.update({column: sql}, condition.sql), apply_to_model)
 
     changeable = [name for name in columns if name != "id"]
-    return st.builds(deed, conditions(columns), st.sampled_from(changeable), st.integers(1, 9))
+    return st.builds(make_operation, conditions(columns), st.sampled_from(changeable), st.integers(1, 9))
 
 
-def upserting(columns: Sequence[str], matched: Sequence[str]) -> st.SearchStrategy[Deed]:
-    def deed(rows: list[Row], matched: str, insert: bool, unmatched: bool) -> Deed:
-        brought = {row["id"]: row for row in rows}
+def upsert_operations(columns: Sequence[str], matched: Sequence[str]) -> st.SearchStrategy[ModelOperation]:
+    def make_operation(rows: list[Row], matched: str, insert: bool, delete_unmatched: bool) -> ModelOperation:
+        source = {row["id"]: row for row in rows}
 
-        def means(before: Rows) -> Rows:
-            before.has(*columns)
+        def apply_to_model(before: ModelTable) -> ModelTable:
+            before.require_columns(*columns)
             after: list[Row] = []
             for row in before.rows:
-                if row["id"] not in brought:
-                    after += [] if unmatched else [row]
+                if row["id"] not in source:
+                    after += [] if delete_unmatched else [row]
                 elif matched != "delete":
-                    after.append({**row, **brought[row["id"]]} if matched == "update" else row)
-            met = {row["id"] for row in before.rows}
-            new = [row for row in rows if row["id"] not in met] if insert else []
+                    after.append({**row, **source[row["id"]]} if matched == "update" else row)
+            existing = {row["id"] for row in before.rows}
+            new = [row for row in rows if row["id"] not in existing] if insert else []
             after += [{name: row.get(name) for name in before.columns} for row in new]
             return replace(before, rows=tuple(after))
 
-        data = arrow(columns, rows)
-        return Deed(
-            f"upsert {rows}, {matched=}, {insert=}, {unmatched=}",
-            lambda table: table.upsert(data, "id", matched=matched, insert=insert, delete_unmatched=unmatched),
-            means,
+        data = to_arrow(columns, rows)
+        return ModelOperation(
+            f"upsert {rows}, {matched=}, {insert=}, {delete_unmatched=}",
+            lambda table: table.upsert(data, "id", matched=matched, insert=insert, delete_unmatched=delete_unmatched),
+            apply_to_model,
         )
 
-    few = some_rows(columns, distinct=True)
-    return st.builds(deed, few, st.sampled_from(matched), st.booleans(), st.booleans())
+    source_rows = row_lists(columns, unique_ids=True)
+    return st.builds(make_operation, source_rows, st.sampled_from(matched), st.booleans(), st.booleans())
 
 
-def adding(columns: Sequence[str]) -> st.SearchStrategy[Deed]:
-    def deed(name: str, by: int | None) -> Deed:
-        def means(before: Rows) -> Rows:
+def add_column_operations(columns: Sequence[str]) -> st.SearchStrategy[ModelOperation]:
+    def make_operation(name: str, factor: int | None) -> ModelOperation:
+        def apply_to_model(before: ModelTable) -> ModelTable:
             if name in before.columns:
-                raise Refused(name)
-            rows = tuple({**row, name: None if by is None else _number(row["id"]) * by} for row in before.rows)
+                raise OperationRejected(name)
+            rows = tuple(
+                {**row, name: None if factor is None else _require_int(row["id"]) * factor} for row in before.rows
+            )
             return replace(before, columns=(*before.columns, name), rows=rows)
 
-        told = f"add {name}" + ("" if by is None else f" = id * {by}")
-        if by is None:
-            return Deed(told, lambda table: table.add_columns(pa.field(name, TYPES[name])), means)
-        return Deed(told, lambda table: table.add_columns({name: f"id * {by}"}), means)
+        description = f"add {name}" + ("" if factor is None else f" = id * {factor}")
+        if factor is None:
+            return ModelOperation(
+                description, lambda table: table.add_columns(pa.field(name, TYPES[name])), apply_to_model
+            )
+        return ModelOperation(description, lambda table: table.add_columns({name: f"id * {factor}"}), apply_to_model)
 
-    absent = [name for name in ("v", "x") if name not in columns]
-    return st.builds(deed, st.sampled_from(absent), st.none() | st.integers(2, 4)) if absent else st.nothing()
-
-
-def dropping(columns: Sequence[str]) -> st.SearchStrategy[Deed]:
-    def deed(name: str) -> Deed:
-        def means(before: Rows) -> Rows:
-            before.has(name)
-            kept = tuple(each for each in before.columns if each != name)
-            return replace(before, columns=kept, rows=tuple({each: row[each] for each in kept} for row in before.rows))
-
-        return Deed(f"drop {name}", lambda table: table.drop_columns([name]), means)
-
-    spare = [name for name in columns if name in ("v", "x")]
-    return st.sampled_from(spare).map(deed) if spare else st.nothing()
+    missing = [name for name in ("v", "x") if name not in columns]
+    return (
+        st.builds(make_operation, st.sampled_from(missing), st.none() | st.integers(2, 4)) if missing else st.nothing()
+    )
 
 
-def configuring() -> st.SearchStrategy[Deed]:
-    def deed(name: str, text: str | None) -> Deed:
-        def means(before: Rows) -> Rows:
+def drop_column_operations(columns: Sequence[str]) -> st.SearchStrategy[ModelOperation]:
+    def make_operation(name: str) -> ModelOperation:
+        def apply_to_model(before: ModelTable) -> ModelTable:
+            before.require_columns(name)
+            columns = tuple(column for column in before.columns if column != name)
+            rows = tuple({column: row[column] for column in columns} for row in before.rows)
+            return replace(before, columns=columns, rows=rows)
+
+        return ModelOperation(f"drop {name}", lambda table: table.drop_columns([name]), apply_to_model)
+
+    droppable = [name for name in columns if name in ("v", "x")]
+    return st.sampled_from(droppable).map(make_operation) if droppable else st.nothing()
+
+
+def config_operations() -> st.SearchStrategy[ModelOperation]:
+    def make_operation(name: str, text: str | None) -> ModelOperation:
+        def apply_to_model(before: ModelTable) -> ModelTable:
             config = {key: value for key, value in before.config.items() if key != name}
             return replace(before, config=config if text is None else {**config, name: text})
 
-        return Deed(f"config {name}={text}", lambda table: table.set_config({name: text}), means)
+        return ModelOperation(f"config {name}={text}", lambda table: table.set_config({name: text}), apply_to_model)
 
-    return st.builds(deed, st.sampled_from("abc"), st.none() | st.sampled_from("12"))
-
-
-def compacting() -> st.SearchStrategy[Deed]:
-    def deed(target: int) -> Deed:
-        return Deed(f"compact to {target}", lambda table: table.compact(target_rows=target), lambda before: before)
-
-    return st.sampled_from([4, 8, 1000]).map(deed)
+    return st.builds(make_operation, st.sampled_from("abc"), st.none() | st.sampled_from("12"))
 
 
-def deeds(
-    columns: Sequence[str], *, matched: Sequence[str] = ("update", "delete", "ignore")
-) -> st.SearchStrategy[Deed]:
-    """All that can be done to rows of these columns."""
-    partly = [name for name in columns if name != "x"]
+def compact_operations() -> st.SearchStrategy[ModelOperation]:
+    def make_operation(target: int) -> ModelOperation:
+        return ModelOperation(
+            f"compact to {target}", lambda table: table.compact(target_rows=target), lambda before: before
+        )
+
+    return st.sampled_from([4, 8, 1000]).map(make_operation)
+
+
+def operations_on(
+    columns: Sequence[str], *, matched_modes: Sequence[str] = ("update", "delete", "ignore")
+) -> st.SearchStrategy[ModelOperation]:
+    """Return a strategy for all operations on rows with these columns."""
+    columns_without_x = [name for name in columns if name != "x"]
     return st.one_of(
-        appending(columns, 3), appending(partly, 100), overwriting(), deleting(columns), updating(columns),
-        upserting(columns, matched), upserting(partly, matched), adding(columns), dropping(columns), configuring(),
-        compacting(),
-    )  # fmt: skip
+        append_operations(columns, 3),
+        append_operations(columns_without_x, 100),
+        overwrite_operations(),
+        delete_operations(columns),
+        update_operations(columns),
+        upsert_operations(columns, matched_modes),
+        upsert_operations(columns_without_x, matched_modes),
+        add_column_operations(columns),
+        drop_column_operations(columns),
+        config_operations(),
+        compact_operations(),
+    )
 
 
-def _number(value: Value) -> int:
+def _require_int(value: Value) -> int:
     assert isinstance(value, int)
     return value

@@ -1,9 +1,9 @@
-"""The store as one process sees it: answers get lost and come late, listings are what was true a moment ago, and at any
-call the process may be killed, or stand still while days go by.
+"""Simulated network: the store as one process sees it. Answers are lost or delayed, listings are stale, and at any call
+the process may be killed or suspended for days.
 
-What a store may not do by its contract is not among it: to show half of a put, to read less than there is, to say
-"created" twice. What is torn all the same is a data file, which its codec writes by itself: its writer is killed in the
-middle of it, or never notices.
+It never does what the contract of a store excludes: show a part of a put, read fewer bytes than exist or answer
+"created" twice. A data file may be torn nevertheless, because the codec writes it without the store: its writer is
+killed in the middle of it, or does not notice.
 """
 
 import random
@@ -15,173 +15,191 @@ from typing import Protocol
 from lance_core import StorageError
 from lance_core.format import naming
 from lance_core.storage.store import ObjectInfo, Put, ReportsLastChange, SupportsOrderedListing
-from tests.histories.cooperative_scheduler import Baton, Killed
-from tests.histories.simulated_store import Clock, Stored
+from tests.histories.cooperative_scheduler import CooperativeScheduler, ProcessKilled
+from tests.histories.simulated_store import SimulatedClock, SimulatedStore
 
 
 @dataclass(frozen=True)
-class Odds:
-    """Of each thing that can go wrong, at each call where it can."""
+class FaultProbabilities:
+    """Probability of each fault, at each call where it can occur."""
 
-    killed: float = 0.004
-    fails: float = 0.01
-    lost: float = 0.12
-    """Done, and nobody hears. So is a `put` that says it failed."""
-    never: float = 0.06
-    """Not done, and nobody knows: no answer, or one that says to try again (409)."""
-    late: float = 0.08
-    twice: float = 0.02
-    """Done, and done once more later: somebody on the way repeated it."""
-    stale: float = 0.10
-    stale_for: timedelta = timedelta(minutes=1)
-    """How old something can be that a listing does not show."""
-    torn: float = 0.01
-    stands_still: float = 0.0
-    """The process, for seconds to days; the others meanwhile go on, or not."""
-
-
-HARD = Odds(killed=0.015, fails=0.025, lost=0.25, never=0.15, late=0.2, twice=0.05, stale=0.3, torn=0.03)
-CALM = Odds(killed=0, fails=0, lost=0, never=0, late=0, twice=0, stale=0, torn=0)
-
-TICK = timedelta(milliseconds=3)
-STILL = (timedelta(seconds=5), timedelta(minutes=2), timedelta(hours=2), timedelta(days=8))
-"""How long a process may stand still, each as likely as the others."""
+    kill: float = 0.004
+    request_error: float = 0.01
+    lost_answer: float = 0.12
+    """The request is executed and its answer is lost. A `put` that reports a failure also counts as lost."""
+    dropped_request: float = 0.06
+    """The request is not executed and its outcome is unknown: no answer, or one that asks for a retry (409)."""
+    delayed_request: float = 0.08
+    duplicated_request: float = 0.02
+    """The request is executed, and once more later: an intermediary repeated it."""
+    stale_listing: float = 0.10
+    stale_listing_age_max: timedelta = timedelta(minutes=1)
+    """Maximum age of an object that a stale listing omits."""
+    torn_data_file: float = 0.01
+    suspension: float = 0.0
+    """The process is suspended for seconds to days while the others may continue."""
 
 
-class Around(Protocol):
-    """What a network is part of."""
+HARSH_NETWORK = FaultProbabilities(
+    kill=0.015,
+    request_error=0.025,
+    lost_answer=0.25,
+    dropped_request=0.15,
+    delayed_request=0.2,
+    duplicated_request=0.05,
+    stale_listing=0.3,
+    torn_data_file=0.03,
+)
+RELIABLE_NETWORK = FaultProbabilities(
+    kill=0,
+    request_error=0,
+    lost_answer=0,
+    dropped_request=0,
+    delayed_request=0,
+    duplicated_request=0,
+    stale_listing=0,
+    torn_data_file=0,
+)
 
-    baton: Baton
-    odds: Odds
-    stored: Stored
-    clock: Clock
-
-    def log(self, what: str, where: str = "") -> None: ...
-
-    def pass_time(self, by: timedelta) -> None: ...
-
-    def later(self, call: str, path: str, data: bytes) -> None:
-        """It is under way, and arrives some time, or not at all."""
+CALL_DURATION = timedelta(milliseconds=3)
+SUSPENSIONS = (timedelta(seconds=5), timedelta(minutes=2), timedelta(hours=2), timedelta(days=8))
+"""Durations of a suspension, each equally likely."""
 
 
-class Network:
-    """All processes share what is stored, and what is still under way."""
+class SimulationContext(Protocol):
+    """Simulation that the network belongs to."""
+
+    scheduler: CooperativeScheduler
+    faults: FaultProbabilities
+    shared_store: SimulatedStore
+    clock: SimulatedClock
+
+    def record_event(self, event: str, path: str = "") -> None: ...
+
+    def advance_time(self, duration: timedelta) -> None: ...
+
+    def delay_request(self, method: str, path: str, data: bytes) -> None:
+        """Delay a request, which arrives later or never."""
+
+
+class SimulatedNetwork:
+    """Network between all processes and the shared store, with the requests that are delayed."""
 
     description = "memory://simulated"
 
-    def __init__(self, around: Around) -> None:
-        self._around = around
+    def __init__(self, context: SimulationContext) -> None:
+        self._context = context
 
-    def _call(self, name: str, path: str) -> random.Random:
-        around = self._around
-        around.baton.step()
-        chance = around.baton.random
-        around.log(name, path)
-        still = chance.random() < around.odds.stands_still
-        around.pass_time(chance.choice(STILL) if still else TICK)
-        if chance.random() < around.odds.killed:
-            around.log("killed")
-            raise Killed
-        if chance.random() < around.odds.fails:
-            self._fails(name, path)
-        return chance
+    def _begin_call(self, name: str, path: str) -> random.Random:
+        context = self._context
+        context.scheduler.yield_control()
+        generator = context.scheduler.random
+        context.record_event(name, path)
+        is_suspended = generator.random() < context.faults.suspension
+        context.advance_time(generator.choice(SUSPENSIONS) if is_suspended else CALL_DURATION)
+        if generator.random() < context.faults.kill:
+            context.record_event("killed")
+            raise ProcessKilled
+        if generator.random() < context.faults.request_error:
+            self._fail_request(name, path)
+        return generator
 
-    def _fails(self, name: str, path: str) -> None:
-        self._around.log("fails")
-        raise StorageError(f"the simulation lets {name} {path} fail")
+    def _fail_request(self, name: str, path: str) -> None:
+        self._context.record_event("failed")
+        raise StorageError(f"simulated failure of {name} {path}")
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        self._call("read", path)
-        return self._around.stored.read(path, start, length)
+        self._begin_call("read", path)
+        return self._context.shared_store.read(path, start, length)
 
     def head(self, path: str) -> ObjectInfo | None:
-        self._call("head", path)
-        return self._around.stored.head(path)
+        self._begin_call("head", path)
+        return self._context.shared_store.head(path)
 
     def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
-        chance = self._call("list", directory)
-        found = list(self._around.stored.list(directory, start_after))
-        versions = [info for info in found if info.path.endswith(".manifest")]
-        if len(versions) > 1 and chance.random() < self._around.odds.stale:
-            missed = versions[chance.randrange(2)]  # the newest, or a hole below it
-            if self._around.clock.now - missed.modified <= self._around.odds.stale_for:
-                self._around.log("stale")
-                found.remove(missed)
-        return found
+        generator = self._begin_call("list", directory)
+        listed = list(self._context.shared_store.list(directory, start_after))
+        versions = [info for info in listed if info.path.endswith(".manifest")]
+        if len(versions) > 1 and generator.random() < self._context.faults.stale_listing:
+            omitted = versions[generator.randrange(2)]  # the newest version, or the one before it
+            if self._context.clock.now - omitted.modified <= self._context.faults.stale_listing_age_max:
+                self._context.record_event("stale listing")
+                listed.remove(omitted)
+        return listed
 
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
-        self._call("walk", directory)
-        return self._around.stored.walk(directory)
+        self._begin_call("walk", directory)
+        return self._context.shared_store.walk(directory)
 
     def put(self, path: str, data: bytes) -> None:
-        chance = self._call("put", path)
-        around = self._around
-        draw = chance.random()
-        if path.startswith(naming.DATA) and draw < around.odds.torn:
-            around.log("torn")
-            around.stored.put(path, data[: chance.randrange(len(data))])
-            if draw < around.odds.torn / 2:
-                raise Killed
+        generator = self._begin_call("put", path)
+        context = self._context
+        draw = generator.random()
+        if path.startswith(naming.DATA) and draw < context.faults.torn_data_file:
+            context.record_event("data file torn")
+            context.shared_store.put(path, data[: generator.randrange(len(data))])
+            if draw < context.faults.torn_data_file / 2:
+                raise ProcessKilled
             return
-        around.stored.put(path, data)
-        if draw > 1 - around.odds.twice:
-            around.log("twice")
-            around.later("put", path, data)
-        elif draw > 1 - around.odds.twice - around.odds.fails:
-            self._fails("the answer to put", path)
+        context.shared_store.put(path, data)
+        if draw > 1 - context.faults.duplicated_request:
+            context.record_event("duplicated")
+            context.delay_request("put", path, data)
+        elif draw > 1 - context.faults.duplicated_request - context.faults.request_error:
+            self._fail_request("the answer to put", path)
 
     def create(self, path: str, data: bytes) -> Put:
-        chance = self._call("create", path)
-        draw = chance.random()
-        around, odds = self._around, self._around.odds
-        if draw < odds.late:
-            around.log("late")
-            around.later("create", path, data)
+        generator = self._begin_call("create", path)
+        draw = generator.random()
+        context, faults = self._context, self._context.faults
+        if draw < faults.delayed_request:
+            context.record_event("delayed")
+            context.delay_request("create", path, data)
             return Put.UNKNOWN
-        if draw < odds.late + odds.never:
-            around.log("never")
+        if draw < faults.delayed_request + faults.dropped_request:
+            context.record_event("dropped")
             return Put.UNKNOWN
-        answer = around.stored.create(path, data)
-        around.log(answer.value)
-        if chance.random() < odds.killed * 5:
-            around.log("killed before the answer")
-            raise Killed
-        if draw > 1 - odds.lost:
-            around.log("lost")
+        answer = context.shared_store.create(path, data)
+        context.record_event(answer.value)
+        if generator.random() < faults.kill * 5:
+            context.record_event("killed before the answer")
+            raise ProcessKilled
+        if draw > 1 - faults.lost_answer:
+            context.record_event("answer lost")
             return Put.UNKNOWN
-        if chance.random() < odds.twice:
-            around.log("twice")
-            around.later("create", path, data)
+        if generator.random() < faults.duplicated_request:
+            context.record_event("duplicated")
+            context.delay_request("create", path, data)
         return answer
 
     def delete(self, path: str) -> None:
-        chance = self._call("delete", path)
-        self._around.stored.delete(path)
-        if chance.random() < self._around.odds.fails:
-            self._fails("the answer to delete", path)
+        generator = self._begin_call("delete", path)
+        self._context.shared_store.delete(path)
+        if generator.random() < self._context.faults.request_error:
+            self._fail_request("the answer to delete", path)
 
     def ensure_durable(self, paths: Sequence[str]) -> None:
         for path in paths:
-            self._call("settle", path)
+            self._begin_call("make durable", path)
 
 
-class InOrder(Network, SupportsOrderedListing):
-    """As object stores list."""
+class OrderedListingNetwork(SimulatedNetwork, SupportsOrderedListing):
+    """Network to a store that lists in order, like an object store."""
 
     def list_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
         return self.list(directory)[:count]
 
 
-class Telling(Network, ReportsLastChange):
-    """As a local directory tells when it last changed."""
+class ChangeReportingNetwork(SimulatedNetwork, ReportsLastChange):
+    """Network to a store that reports when a directory last changed, like a local directory."""
 
     def put_volatile(self, path: str, data: bytes) -> None:
-        self._call("note", path)
-        self._around.stored.put_volatile(path, data)
+        self._begin_call("put volatile", path)
+        self._context.shared_store.put_volatile(path, data)
 
     def head_if_directory_unchanged(self, path: str) -> ObjectInfo | None:
-        self._call("last change", path)
-        return self._around.stored.head_if_directory_unchanged(path)
+        self._begin_call("last change", path)
+        return self._context.shared_store.head_if_directory_unchanged(path)
 
 
-KINDS = (Network, InOrder, Telling)
+NETWORKS = (SimulatedNetwork, OrderedListingNetwork, ChangeReportingNetwork)

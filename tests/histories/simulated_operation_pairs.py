@@ -1,19 +1,46 @@
-"""Two changes that meet, each pair in another way."""
+"""Pairs of simulated operations that meet, each pair with another conflict."""
 
-from tests.histories.simulated_operations import Verb
+from tests.histories.simulated_operations import SimulatedOperation
 
-FIRST = frozenset({"r0", "r1"})
-SECOND = frozenset({"r1", "r2"})
-NEW = frozenset({"r1", "k0"})
-PAIRS = {
-    "appends": (Verb("append", "a"), Verb("append", "b")),
-    "deletions of one fragment": (Verb("delete", "a", frozenset({"r0"})), Verb("delete", "b", frozenset({"r1"}))),
-    "deletions of one row": (Verb("delete", "a", FIRST), Verb("delete", "b", SECOND)),
-    "an update beside a delete": (Verb("move", "a", FIRST), Verb("delete", "b", SECOND)),
-    "a column beside an update": (Verb("rewrite column", "a", FIRST), Verb("move", "b", frozenset({"r2"}))),
-    "upserts of one key": (Verb("upsert", "a", NEW), Verb("upsert", "bb", NEW)),
-    "an upsert beside an append": (Verb("upsert", "a", NEW), Verb("append a key", "b", frozenset({"k0"}))),
-    "a compaction beside a delete": (Verb("compact", "a"), Verb("delete", "b", frozenset({"r1"}))),
-    "a column added beside an append": (Verb("add column", "a"), Verb("append", "b")),
-    "an overwrite beside an append": (Verb("overwrite", "a", again=False), Verb("append", "b", again=False)),
+FIRST_ROOTS = frozenset({"r0", "r1"})
+SECOND_ROOTS = frozenset({"r1", "r2"})
+UPSERTED_ROOTS = frozenset({"r1", "k0"})
+OPERATION_PAIRS = {
+    "appends": (SimulatedOperation("append", "a"), SimulatedOperation("append", "b")),
+    "deletions of one fragment": (
+        SimulatedOperation("delete", "a", frozenset({"r0"})),
+        SimulatedOperation("delete", "b", frozenset({"r1"})),
+    ),
+    "deletions of one row": (
+        SimulatedOperation("delete", "a", FIRST_ROOTS),
+        SimulatedOperation("delete", "b", SECOND_ROOTS),
+    ),
+    "an update concurrent with a delete": (
+        SimulatedOperation("move", "a", FIRST_ROOTS),
+        SimulatedOperation("delete", "b", SECOND_ROOTS),
+    ),
+    "a column rewrite concurrent with an update": (
+        SimulatedOperation("rewrite column", "a", FIRST_ROOTS),
+        SimulatedOperation("move", "b", frozenset({"r2"})),
+    ),
+    "upserts of one key": (
+        SimulatedOperation("upsert", "a", UPSERTED_ROOTS),
+        SimulatedOperation("upsert", "bb", UPSERTED_ROOTS),
+    ),
+    "an upsert concurrent with an append": (
+        SimulatedOperation("upsert", "a", UPSERTED_ROOTS),
+        SimulatedOperation("append a key", "b", frozenset({"k0"})),
+    ),
+    "a compaction concurrent with a delete": (
+        SimulatedOperation("compact", "a"),
+        SimulatedOperation("delete", "b", frozenset({"r1"})),
+    ),
+    "an added column concurrent with an append": (
+        SimulatedOperation("add column", "a"),
+        SimulatedOperation("append", "b"),
+    ),
+    "an overwrite concurrent with an append": (
+        SimulatedOperation("overwrite", "a", can_replan=False),
+        SimulatedOperation("append", "b", can_replan=False),
+    ),
 }

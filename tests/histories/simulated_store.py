@@ -1,9 +1,10 @@
-"""What is stored, in simulated time, and an eye on it that sees every change at the moment it happens.
+"""Simulated store: the stored objects in simulated time, and an observer that inspects every change when it happens.
 
-    Stored   the store itself, by a clock that the simulation moves
-    Eye      what was ever committed, and whether a file goes that a version names
+    SimulatedStore   the store itself, with a clock that the simulation advances
+    StoreObserver    the versions that were ever committed, and deletions of files that a version references
 
-No process has any of this: it is what the world is, and not what a process is told of it (`simulated_network.py`).
+No process has access to either: they hold the true state, while a process sees the store through
+`simulated_network.py`.
 """
 
 from collections import Counter
@@ -18,97 +19,99 @@ from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import ObjectInfo, Put, ReportsLastChange
 from lance_core.versions.file_inventory import references_of
 
-BEGINNING = datetime(2026, 10, 1, tzinfo=UTC)
+START_TIME = datetime(2026, 10, 1, tzinfo=UTC)
 
 
-class Clock:
-    """Of the world; each process has one of its own that is wrong by some constant."""
+class SimulatedClock:
+    """True clock of the simulation. The clock of each process differs from it by a constant."""
 
     def __init__(self) -> None:
-        self.now = BEGINNING
+        self.now = START_TIME
 
-    def move(self, by: timedelta) -> None:
-        self.now += by
+    def advance(self, duration: timedelta) -> None:
+        self.now += duration
 
     @property
     def elapsed_ns(self) -> int:
-        return (self.now - BEGINNING) // timedelta(microseconds=1) * 1000
+        return (self.now - START_TIME) // timedelta(microseconds=1) * 1000
 
 
 @dataclass
-class Eye:
-    """On one table and its branches. What it finds wrong is collected, and judged by whoever checks the history."""
+class StoreObserver:
+    """Observer of one table and its branches. It collects violations, and the check of the history judges them."""
 
     archive: MemoryStore = field(default_factory=MemoryStore)
-    """Everything that was ever written, the first of each name; nothing is deleted here."""
-    missing: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Manifests that named files which were not there when they landed."""
-    broken: list[tuple[str, str]] = field(default_factory=list)
-    """Files that were deleted while a version named them, and its manifest."""
-    versions: int = 0
-    live: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Manifests that are there, and the files that each names."""
-    _named: Counter[str] = field(default_factory=Counter)
-    aside: set[str] = field(default_factory=set)
-    """Manifests that are in nobody's line, or hardly. Some landed in a gap, and their writers were told. Some a cleanup
-    put back, since somebody named them while they went: another cleanup may have taken their files by then, so they are
-    only looked at where the name was acknowledged."""
+    """Everything that was ever written, the first content of each name; nothing is deleted here."""
+    missing_files: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Manifests that referenced files that did not exist when the manifest was written, with these files."""
+    deleted_files_in_use: list[tuple[str, str]] = field(default_factory=list)
+    """Files that were deleted while a version referenced them, each with the manifest of that version."""
+    version_count: int = 0
+    live_manifests: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Existing manifests with the files that each references."""
+    _reference_counts: Counter[str] = field(default_factory=Counter)
+    excluded_manifests: set[str] = field(default_factory=set)
+    """Manifests that are not, or not certainly, versions of a branch. Some were written in a gap between versions, and
+    their writers received an error. A cleanup restored others because a reference to them was created while they were
+    deleted: another cleanup may have deleted their files by then, so they are checked only if the creation of the
+    reference was acknowledged."""
 
-    def comes(self, path: str, data: bytes, there: Collection[str]) -> None:
-        root, version = _manifest(path)
+    def record_put(self, path: str, data: bytes, existing: Collection[str]) -> None:
+        root, version = _parse_manifest_path(path)
         if version is None:
             self.archive.put(path, data)
             return
         if self.archive.head(path) is None:
-            self.versions += 1
+            self.version_count += 1
             self.archive.put(path, data)
-        elif self.archive.read(path) != data:
-            self.aside.add(path)
         else:
-            self.aside.add(path)
-        named = frozenset(_files(root, Manifest.decode(data, path=path)))
-        if (gone := tuple(sorted(named - set(there)))) and path not in self.aside:
-            self.missing[path] = gone
-        self._named.update(named)
-        self.live[path] = named
+            self.excluded_manifests.add(path)
+        references = frozenset(_referenced_files(root, Manifest.decode(data, path=path)))
+        if (missing := tuple(sorted(references - set(existing)))) and path not in self.excluded_manifests:
+            self.missing_files[path] = missing
+        self._reference_counts.update(references)
+        self.live_manifests[path] = references
 
-    def goes(self, path: str) -> None:
-        if path in self.live:
-            self._named.subtract(self.live.pop(path))
-        elif self._named[path] > 0:
-            self.broken += [
-                (path, each) for each, named in self.live.items() if path in named and each not in self.aside
+    def record_delete(self, path: str) -> None:
+        if path in self.live_manifests:
+            self._reference_counts.subtract(self.live_manifests.pop(path))
+        elif self._reference_counts[path] > 0:
+            self.deleted_files_in_use += [
+                (path, manifest)
+                for manifest, references in self.live_manifests.items()
+                if path in references and manifest not in self.excluded_manifests
             ]
 
 
-def _manifest(path: str) -> tuple[str, Version | None]:
-    """Which line's it is, by its directory, and its number."""
+def _parse_manifest_path(path: str) -> tuple[str, Version | None]:
+    """Return the root of the branch that the manifest belongs to, from its directory, and its version."""
     directory, _, name = path.rpartition("/")
     if directory.rpartition("/")[2] != naming.VERSIONS or not (parsed := naming.parse_manifest_name(name)):
         return "", None
     return directory.removesuffix(naming.VERSIONS), parsed[0]
 
 
-def _files(root: str, manifest: Manifest) -> list[str]:
-    """Files in other bases are the main line's: here, branches have no branches."""
-    named = references_of(manifest)
-    return [f"{root}{key}" for key in named.own] + list(named.in_other_bases)
+def _referenced_files(root: str, manifest: Manifest) -> list[str]:
+    """Return the referenced files. Files in other bases belong to the main branch, because branches have no branches
+    here."""
+    references = references_of(manifest)
+    return [f"{root}{key}" for key in references.own] + list(references.in_other_bases)
 
 
-class Stored(MemoryStore, ReportsLastChange):
-    """`seen` is told of whatever comes and goes."""
+class SimulatedStore(MemoryStore, ReportsLastChange):
+    """In-memory store that reports every put and delete to its observer."""
 
-    def __init__(self, clock: Clock, eye: Eye | None = None) -> None:
+    def __init__(self, clock: SimulatedClock, observer: StoreObserver | None = None) -> None:
         super().__init__("simulated", now=lambda: clock.now)
-        self.eye = eye or Eye()
+        self.observer = observer or StoreObserver()
         self._changes: Counter[str] = Counter()
-        self._noted: dict[str, int] = {}
+        self._changes_at_hint: dict[str, int] = {}
 
     def put(self, path: str, data: bytes) -> None:
         if path not in self._objects:
             self._changes[path.rpartition("/")[0]] += 1
         super().put(path, data)
-        self.eye.comes(path, data, self._objects)
+        self.observer.record_put(path, data, self._objects)
 
     def create(self, path: str, data: bytes) -> Put:
         if path in self._objects:
@@ -119,12 +122,12 @@ class Stored(MemoryStore, ReportsLastChange):
     def delete(self, path: str) -> None:
         if path in self._objects:
             self._changes[path.rpartition("/")[0]] += 1
-            self.eye.goes(path)
+            self.observer.record_delete(path)
         super().delete(path)
 
     def put_volatile(self, path: str, data: bytes) -> None:
         super().put(path, data)
-        self._noted[path] = self._changes[path.rpartition("/")[0]]
+        self._changes_at_hint[path] = self._changes[path.rpartition("/")[0]]
 
     def head_if_directory_unchanged(self, path: str) -> ObjectInfo | None:
-        return self.head(path) if self._noted.get(path) == self._changes[path.rpartition("/")[0]] else None
+        return self.head(path) if self._changes_at_hint.get(path) == self._changes[path.rpartition("/")[0]] else None

@@ -1,12 +1,12 @@
-"""Many writers on one table, in a schedule drawn from a seed, over a store that loses and delays answers, lists what
-was true a moment ago, and is cut off when a process is killed. They append, delete, update, upsert, compact, restore,
-overwrite, and change columns and config; the code under test is the production's, from the verb's re-run to the put.
+"""Deterministic simulation: many writers on one table, in a schedule drawn from a seed, over a simulated network. The
+writers append, delete, update, upsert, compact, restore, overwrite, and change columns and configuration. The code
+under test is that of production, from the retry of an operation to the put.
 
     Simulation(seed).run().check()
 
-What an outcome promises is compared with what the history says at the end: an acknowledged intent is in exactly the
-version that was named, one that was refused is in none, and all others are in one at most. And every version has the
-rows that its change, done to the rows of the version before, comes to: the order of versions explains them all.
+The final check compares every outcome with the history: an acknowledged intent is in exactly the version that its
+caller was given, a rejected one is in no version, and any other is in at most one. Every version has the rows that its
+operation makes of the rows of the previous version, so the order of the versions explains all of them.
 """
 
 import enum
@@ -29,20 +29,28 @@ from lance_core.transactions.apply import NewTable
 from lance_core.transactions.fold import uuids_of
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, list_versions, load_latest, load_transaction
-from tests.histories.cooperative_scheduler import Baton, Killed
-from tests.histories.simulated_network import HARD, Odds
-from tests.histories.simulated_network import KINDS as KINDS_OF_STORES
-from tests.histories.simulated_operations import MARKS, SCHEMA, WORK, Disk, State, Verb
-from tests.histories.simulated_store import BEGINNING, Clock, Eye, Stored
+from tests.histories.cooperative_scheduler import CooperativeScheduler, ProcessKilled
+from tests.histories.simulated_network import HARSH_NETWORK, NETWORKS, FaultProbabilities
+from tests.histories.simulated_operations import (
+    CONFIG_KEYS,
+    SCHEMA,
+    WORK_PROPERTY,
+    DataFileContents,
+    SimulatedOperation,
+    TableState,
+)
+from tests.histories.simulated_store import START_TIME, SimulatedClock, SimulatedStore, StoreObserver
 from tests.lance_core.world import VERSION, World, runtime
 
-ATTEMPTS = 8
-UNDER_WAY_MAX = timedelta(minutes=1)
-TRIES = 4
-"""How often somebody goes on with an intent after a crash or an error."""
+COMMIT_ATTEMPTS = 8
+UNCHANGED_OPERATION = "nothing"
+"""Name that the summary of an operation without changes has."""
+DELAY_MAX = timedelta(minutes=1)
+TRIES_PER_INTENT = 4
+"""Number of attempts with one intent after a crash or an error."""
 ROOTS = [f"r{number}" for number in range(8)]
-KEYS = [*ROOTS[:3], "k0", "k1", "k2"]
-KINDS = {
+UPSERT_KEYS = [*ROOTS[:3], "k0", "k1", "k2"]
+OPERATION_WEIGHTS = {
     "append": 3,
     "append a key": 1,
     "delete": 3,
@@ -56,254 +64,286 @@ KINDS = {
     "restore": 0.5,
     "overwrite": 0.5,
 }
-"""What somebody may want to do, and how likely."""
+"""Kinds of operations and their weights."""
 
 
-class Answer(enum.Enum):
+class Outcome(enum.Enum):
     ACKNOWLEDGED = "acknowledged"
-    NOTHING = "nothing"
-    """There was nothing to change."""
-    REFUSED = "refused"
-    """Definitely not committed."""
-    UNKNOWN = "unknown"
-    """Killed, or told that nobody knows."""
+    UNCHANGED = "unchanged"
+    """The operation had nothing to change."""
+    REJECTED = "rejected"
+    """The operation was definitely not committed."""
+    UNDECIDED = "undecided"
+    """The process was killed, or could not find out whether the commit succeeded."""
 
 
 @dataclass
-class Work:
-    """One intention, and what became of it as far as those who had it were told."""
+class WorkItem:
+    """One requested operation with the outcomes that its callers received."""
 
-    verb: Verb
+    operation: SimulatedOperation
     intent: str | None = None
-    answers: list[Answer] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-    refusals: list[LanceError] = field(default_factory=list)
+    errors: list[LanceError] = field(default_factory=list)
 
     @property
     def name(self) -> str:
-        return self.verb.work
+        return self.operation.name
 
 
 class Simulation:
-    def __init__(self, seed: int, *, odds: Odds | None = None, writers: int = 3, rounds: int = 2) -> None:
-        self.baton = Baton(seed)
-        self.odds = odds or Odds()
-        self.clock = Clock()
-        self.eye = Eye()
-        self.stored = Stored(self.clock, self.eye)
-        self.disk = Disk()
-        self.under_way: list[tuple[str, str, bytes]] = []
-        self.work: list[Work] = []
+    def __init__(
+        self, seed: int, *, faults: FaultProbabilities | None = None, writers: int = 3, rounds: int = 2
+    ) -> None:
+        self.scheduler = CooperativeScheduler(seed)
+        self.faults = faults or FaultProbabilities()
+        self.clock = SimulatedClock()
+        self.observer = StoreObserver()
+        self.shared_store = SimulatedStore(self.clock, self.observer)
+        self.data_files = DataFileContents()
+        self.delayed_requests: list[tuple[str, str, bytes]] = []
+        self.work_items: list[WorkItem] = []
         self._events = hashlib.sha256()
         self._writers = writers
         self._rounds = rounds
-        self._processes = 0
-        self.events = 0
-        self._network = KINDS_OF_STORES[seed % len(KINDS_OF_STORES)]
-        self._stable = self.baton.random.random() < 0.5
+        self._process_count = 0
+        self.event_count = 0
+        self._network_type = NETWORKS[seed % len(NETWORKS)]
+        self._stable_row_ids = self.scheduler.random.random() < 0.5
 
     def run(self) -> Self:
-        self.create()
-        self.baton.run(self._actors())
-        while self.under_way:
-            self._land(0)
+        self.create_table()
+        self.scheduler.run_actors(self._actors())
+        while self.delayed_requests:
+            self._deliver(0)
         return self
 
-    def create(self) -> None:
-        location, given = World(self.stored).location(), runtime(0)
-        parts = [self.disk.fragment(location, given, ROOTS[at:end]) for at, end in ((0, 2), (2, 8))]
-        begun = begin(location, NewTable(VERSION, self._stable), verb="create", intent=None, runtime=given)
-        assert isinstance(begun, StartedWrite)
-        finish(begun, Overwrite(tuple(parts), SCHEMA), properties={}, attempts=1)
+    def create_table(self) -> None:
+        location, process_runtime = World(self.shared_store).location(), runtime(0)
+        fragments = [
+            self.data_files.write_fragment(location, process_runtime, ROOTS[first:end])
+            for first, end in ((0, 2), (2, 8))
+        ]
+        started = begin(
+            location, NewTable(VERSION, self._stable_row_ids), verb="create", intent=None, runtime=process_runtime
+        )
+        assert isinstance(started, StartedWrite)
+        finish(started, Overwrite(tuple(fragments), SCHEMA), properties={}, attempts=1)
 
-    def store(self) -> Store:
-        """As a process sees it."""
-        return self._network(self)
+    def process_store(self) -> Store:
+        """Return the store as a process sees it."""
+        return self._network_type(self)
 
     def location(self) -> Location:
-        return World(self.store()).location()
+        return World(self.process_store()).location()
 
-    def log(self, what: str, where: str = "") -> None:
-        self.events += 1
-        self._events.update(f"{self.baton.current} {what} {where}\n".encode())
+    def record_event(self, event: str, path: str = "") -> None:
+        self.event_count += 1
+        self._events.update(f"{self.scheduler.current} {event} {path}\n".encode())
 
     @property
     def digest(self) -> str:
-        """Of everything that happened, and of the bytes it led to."""
+        """Digest of all events and of the bytes that they led to."""
         digest = self._events.copy()
         for directory in (naming.VERSIONS, naming.TRANSACTIONS):
-            for info in self.stored.list(directory):
-                digest.update(info.path.encode() + self.stored.read(info.path))
+            for info in self.shared_store.list(directory):
+                digest.update(info.path.encode() + self.shared_store.read(info.path))
         return digest.hexdigest()
 
-    def pass_time(self, by: timedelta) -> None:
-        """What is under way arrives within a minute, or never."""
-        chance = self.baton.random
-        while self.under_way and (by > UNDER_WAY_MAX or chance.random() < 0.15):
-            index = chance.randrange(len(self.under_way))
-            if by > UNDER_WAY_MAX and chance.random() < 0.5:
-                self.under_way.pop(index)
+    def advance_time(self, duration: timedelta) -> None:
+        """Advance the clock. A delayed request arrives within a minute or never."""
+        generator = self.scheduler.random
+        while self.delayed_requests and (duration > DELAY_MAX or generator.random() < 0.15):
+            index = generator.randrange(len(self.delayed_requests))
+            if duration > DELAY_MAX and generator.random() < 0.5:
+                self.delayed_requests.pop(index)
             else:
-                self._land(index)
-        self.clock.move(by)
+                self._deliver(index)
+        self.clock.advance(duration)
 
-    def later(self, call: str, path: str, data: bytes) -> None:
-        self.under_way.append((call, path, data))
+    def delay_request(self, method: str, path: str, data: bytes) -> None:
+        self.delayed_requests.append((method, path, data))
 
-    def _land(self, index: int) -> None:
-        call, path, data = self.under_way.pop(index)
-        self.log("arrives", path)
-        if call == "put":
-            self.stored.put(path, data)
+    def _deliver(self, index: int) -> None:
+        method, path, data = self.delayed_requests.pop(index)
+        self.record_event("arrives", path)
+        if method == "put":
+            self.shared_store.put(path, data)
         else:
-            self.stored.create(path, data)
+            self.shared_store.create(path, data)
 
     def runtime(self, process: int) -> Runtime:
-        """Of a process, whose clock is wrong by up to two days."""
+        """Return the runtime of a process, whose clock is wrong by up to two days."""
         skew = (process * 7919 % 97 - 48) * 3600 * 10**9
         return replace(
             runtime(process),
-            now_ns=lambda: int(BEGINNING.timestamp()) * 10**9 + self.clock.elapsed_ns + skew,
+            now_ns=lambda: int(START_TIME.timestamp()) * 10**9 + self.clock.elapsed_ns + skew,
             elapsed_ns=lambda: self.clock.elapsed_ns,
         )
 
     def _actors(self) -> dict[str, Callable[[], None]]:
-        """Some with intents, two of them with the same; some without."""
+        """Make the actors: some with intents, two of them with the same one, and some without."""
         actors: dict[str, Callable[[], None]] = {}
         for writer in range(self._writers):
-            jobs = [
-                self._job(f"w{writer}r{turn}", with_intent=(writer + turn) % 3 != 0) for turn in range(self._rounds)
+            work_items = [
+                self._draw_work(f"w{writer}r{turn}", with_intent=(writer + turn) % 3 != 0)
+                for turn in range(self._rounds)
             ]
-            actors[f"writer {writer}"] = self._doing(jobs)
-        shared = self._job("shared", with_intent=True)
-        actors["twin 1"] = self._doing([shared])
-        actors["twin 2"] = self._doing([shared])
+            actors[f"writer {writer}"] = self._make_actor(work_items)
+        shared = self._draw_work("shared", with_intent=True)
+        actors["twin 1"] = self._make_actor([shared])
+        actors["twin 2"] = self._make_actor([shared])
         return actors
 
-    def _job(self, name: str, *, with_intent: bool) -> Work:
-        chance = self.baton.random
-        (kind,) = chance.choices(list(KINDS), weights=list(KINDS.values()))
-        pool = {"upsert": KEYS, "append a key": KEYS[3:]}.get(kind, ROOTS)
-        roots = frozenset(chance.sample(pool, chance.randrange(1, 4)))
-        again = kind not in ("append", "append a key", "overwrite", "restore")
-        verb = Verb(kind, name, roots, key=chance.choice(MARKS), again=again)
-        work = Work(verb, intent=f"intent of {name}" if with_intent else None)
-        self.work.append(work)
+    def _draw_work(self, name: str, *, with_intent: bool) -> WorkItem:
+        generator = self.scheduler.random
+        (kind,) = generator.choices(list(OPERATION_WEIGHTS), weights=list(OPERATION_WEIGHTS.values()))
+        pool = {"upsert": UPSERT_KEYS, "append a key": UPSERT_KEYS[3:]}.get(kind, ROOTS)
+        roots = frozenset(generator.sample(pool, generator.randrange(1, 4)))
+        can_replan = kind not in ("append", "append a key", "overwrite", "restore")
+        operation = SimulatedOperation(kind, name, roots, key=generator.choice(CONFIG_KEYS), can_replan=can_replan)
+        work = WorkItem(operation, intent=f"intent of {name}" if with_intent else None)
+        self.work_items.append(work)
         return work
 
-    def _doing(self, jobs: Sequence[Work]) -> Callable[[], None]:
-        def act() -> None:
-            for work in jobs:
-                self._do(work)
+    def _make_actor(self, work_items: Sequence[WorkItem]) -> Callable[[], None]:
+        def run_all() -> None:
+            for work in work_items:
+                self._run_work(work)
 
-        return act
+        return run_all
 
-    def _do(self, work: Work) -> None:
-        """Without an intent there is one try: nobody may repeat it after an answer that was not definite."""
-        for _ in range(TRIES if work.intent else 1):
-            self._processes += 1
+    def _run_work(self, work: WorkItem) -> None:
+        """Run an operation. Without an intent there is one attempt, because an undecided outcome rules out repeats."""
+        for _ in range(TRIES_PER_INTENT if work.intent else 1):
+            self._process_count += 1
             try:
-                answer = self._try(work, process=self._processes)
-            except Killed:
-                answer = Answer.UNKNOWN
-            work.answers.append(answer)
-            if answer in (Answer.ACKNOWLEDGED, Answer.NOTHING):
+                outcome = self._attempt_work(work, process=self._process_count)
+            except ProcessKilled:
+                outcome = Outcome.UNDECIDED
+            work.outcomes.append(outcome)
+            if outcome in (Outcome.ACKNOWLEDGED, Outcome.UNCHANGED):
                 return
 
-    def _try(self, work: Work, *, process: int) -> Answer:
-        given, verb = self.runtime(process), work.verb
+    def _attempt_work(self, work: WorkItem, *, process: int) -> Outcome:
+        process_runtime, operation = self.runtime(process), work.operation
         try:
             base = load_latest(self.location())
-            change = Change(verb.kind, verb.planning(self.disk, given), "nothing", verb.again)
-            properties = {WORK: verb.work}
+            change = Change(
+                operation.kind,
+                operation.make_planner(self.data_files, process_runtime),
+                UNCHANGED_OPERATION,
+                operation.can_replan,
+            )
+            properties = {WORK_PROPERTY: operation.name}
             written = commit_with_retry(
-                change, base.location, base, intent=work.intent, properties=properties, retries=ATTEMPTS, runtime=given
+                change,
+                base.location,
+                base,
+                intent=work.intent,
+                properties=properties,
+                retries=COMMIT_ATTEMPTS,
+                runtime=process_runtime,
             )
         except (CommitUndecided, ConflictError, InvalidInput, NotFound, StorageError) as error:
             if isinstance(error, CommitUndecided):
-                return Answer.UNKNOWN
-            work.refusals.append(error)
-            return Answer.REFUSED
-        if written.summary.operation == "nothing":
-            return Answer.NOTHING
+                return Outcome.UNDECIDED
+            work.errors.append(error)
+            return Outcome.REJECTED
+        if written.summary.operation == UNCHANGED_OPERATION:
+            return Outcome.UNCHANGED
         work.versions.append(written.summary.version)
-        if not self.odds.stale:
-            seen = load_latest(self.location()).version
-            assert seen >= written.summary.version, f"{work.name} does not see its version {written.summary.version}"
-        return Answer.ACKNOWLEDGED
+        if not self.faults.stale_listing:
+            newest = load_latest(self.location()).version
+            assert newest >= written.summary.version, (
+                f"{work.name} does not read its own version {written.summary.version}"
+            )
+        return Outcome.ACKNOWLEDGED
 
     def check(self) -> None:
-        """Raises AssertionError where the history breaks a promise."""
-        world = World(self.eye.archive)
+        """Raise `AssertionError` if the history violates a guarantee."""
+        world = World(self.observer.archive)
         numbers = list(list_versions(world.location()).numbers)
         assert numbers == list(range(1, len(numbers) + 1)), f"versions are not dense: {numbers}"
-        verbs = {work.name: work.verb for work in self.work}
-        landed: dict[str, list[int]] = {name: [] for name in verbs}
+        operations = {work.name: work.operation for work in self.work_items}
+        versions_by_work: dict[str, list[int]] = {name: [] for name in operations}
         uuids: list[str] = []
         counters: list[tuple[int, int]] = []
-        names_of_ids: dict[int, str] = {}
-        history: dict[int, State] = {}
+        root_of_row_id: dict[int, str] = {}
+        history: dict[int, TableState] = {}
         for number in numbers:
             snapshot = world.at(number)
             transaction = load_transaction(world.location(), snapshot.manifest)
             assert transaction is not None
-            names = self._names(transaction)
-            history[number] = found = self.disk.state(snapshot)
+            names = self._work_names(transaction)
+            history[number] = actual = self.data_files.read_state(snapshot)
             expected = history[max(1, number - 1)]
             for name in names:
-                expected = verbs[name].expected(expected, history, self.disk.planned_on(transaction.operation))
-                landed[name].append(number)
+                expected = operations[name].apply_to_model(
+                    expected, history, self.data_files.planned_version(transaction.operation)
+                )
+                versions_by_work[name].append(number)
             assert names or number == 1 or isinstance(transaction.operation, ReserveFragments)
-            told = f"version {number} is not what {[verbs[name] for name in names]} makes of the version before"
-            assert found.same_as(expected), f"{told}: {found}, expected {expected}"
-            self._check_ids(snapshot, names_of_ids)
+            message = (
+                f"version {number} is not the result of {[operations[name] for name in names]} on the previous version"
+            )
+            assert actual.equals_unordered(expected), f"{message}: {actual}, expected {expected}"
+            self._check_row_ids(snapshot, root_of_row_id)
             uuids += uuids_of(transaction)
             counters.append((snapshot.manifest.max_fragment_id, snapshot.manifest.next_row_id))
         assert len(set(uuids)) == len(uuids), "a transaction is in two versions"
-        assert counters == sorted(counters), "a counter went back"
-        for work in self.work:
-            self._check_work(work, landed[work.name])
+        assert counters == sorted(counters), "a counter decreased"
+        for work in self.work_items:
+            self._check_work(work, versions_by_work[work.name])
         snapshots = [world.at(number).manifest for number in numbers]
-        sizes = {
-            f"{file.path} has not its {file.size} bytes"
+        truncated = {
+            f"{file.path} does not have {file.size} bytes"
             for manifest in snapshots
-            for part in manifest.fragments
-            for file in part.files
-            if len(self.eye.archive.read(f"{naming.DATA}/{file.path}")) != file.size
+            for fragment in manifest.fragments
+            for file in fragment.files
+            if len(self.observer.archive.read(f"{naming.DATA}/{file.path}")) != file.size
         }
-        assert not sizes, f"what was cut short is committed: {sizes}"
+        assert not truncated, f"truncated files are committed: {truncated}"
         errors = [finding for manifest in snapshots for finding in manifests.check_version(manifest)]
         errors += [
-            found for each in snapshots for part in each.fragments for found in manifests.check_fragment(each, part)
+            finding
+            for manifest in snapshots
+            for fragment in manifest.fragments
+            for finding in manifests.check_fragment(manifest, fragment)
         ]
-        assert not errors, f"a look over the table finds {errors}"
+        assert not errors, f"the manifests have errors: {errors}"
 
-    def _names(self, transaction: Transaction) -> list[str]:
-        """Of the work that a version is of."""
-        name = transaction.properties.get(WORK)
+    def _work_names(self, transaction: Transaction) -> list[str]:
+        """Return the names of the operations that a version contains."""
+        name = transaction.properties.get(WORK_PROPERTY)
         return [] if name is None else [name]
 
-    def _check_ids(self, snapshot: Snapshot, names: dict[int, str]) -> None:
-        """A stable id stands for one row, in all versions."""
-        if not self._stable:
+    def _check_row_ids(self, snapshot: Snapshot, root_of_row_id: dict[int, str]) -> None:
+        """Check that a stable row id identifies one row in all versions."""
+        if not self._stable_row_ids:
             return
-        seen: set[int] = set()
+        row_ids: set[int] = set()
         for fragment in snapshot.manifest.fragments:
-            ids = self.disk.ids(fragment)
-            for at, row in self.disk.rows_at_rest(snapshot, fragment).items():
+            ids = self.data_files.row_ids(fragment)
+            for offset, row in self.data_files.cached_rows(snapshot, fragment).items():
                 root = row.partition(".")[0]
-                assert ids[at] not in seen, f"row id {ids[at]} is there twice in version {snapshot.version}"
-                assert names.setdefault(ids[at], root) == root, f"row id {ids[at]} was {names[ids[at]]}, and is {root}"
-                seen.add(ids[at])
+                assert ids[offset] not in row_ids, f"row id {ids[offset]} exists twice in version {snapshot.version}"
+                assert root_of_row_id.setdefault(ids[offset], root) == root, (
+                    f"row id {ids[offset]} identifies both {root_of_row_id[ids[offset]]} and {root}"
+                )
+                row_ids.add(ids[offset])
 
-    def _check_work(self, work: Work, landed: Sequence[int]) -> None:
-        assert len(landed) <= 1, f"{work.name} is in versions {landed}"
+    def _check_work(self, work: WorkItem, committed_in: Sequence[int]) -> None:
+        assert len(committed_in) <= 1, f"{work.name} is in versions {committed_in}"
         for version in work.versions:
-            assert landed == [version], f"{work.name} was acknowledged as version {version}, and is in {landed}"
-        if set(work.answers) <= {Answer.REFUSED, Answer.NOTHING}:
-            assert not landed, f"{work.name} was refused, and is in version {landed}"
+            assert committed_in == [version], (
+                f"{work.name} was acknowledged as version {version}, but is in {committed_in}"
+            )
+        if set(work.outcomes) <= {Outcome.REJECTED, Outcome.UNCHANGED}:
+            assert not committed_in, f"{work.name} was rejected, but is in version {committed_in}"
 
 
-def simulated(seed: int) -> Simulation:
-    """One in four in weather that is only bad."""
-    return Simulation(seed, odds=HARD if seed % 4 else None)
+def simulate_writers(seed: int) -> Simulation:
+    """Return the simulation of a seed. Three in four have a harsh network."""
+    return Simulation(seed, faults=HARSH_NETWORK if seed % 4 else None)

@@ -1,7 +1,8 @@
-"""The product's store on this disk, whose every call can be stopped, and what is kept of a disk to set it back.
+"""Local store for crash points: every call can be stopped, and the contents of a directory and of a manifest database
+can be saved and restored.
 
-Files are never changed, only put and removed: what is kept can be the same ones. But for hints, which say how long ago
-they were written, and which nobody needs.
+Files are never changed in place, only put and removed, so a copy can share them through hard links. The version hint is
+the exception: it records how long ago it was written, and copies leave it out because no reader depends on it.
 """
 
 import shutil
@@ -55,26 +56,26 @@ class SteppedLocalStore(LocalStore):
         self.steps.other(f"make {directory}", lambda: LocalStore.create_directory(self, directory))
 
 
-def copied(directory: Path, to: Path) -> None:
-    shutil.copytree(directory, to, copy_function=_link, ignore=_hints)
+def copy_directory(directory: Path, target: Path) -> None:
+    shutil.copytree(directory, target, copy_function=_hard_link, ignore=_select_hints)
 
 
-def _link(source: str, target: str) -> None:
+def _hard_link(source: str, target: str) -> None:
     Path(target).hardlink_to(source)
 
 
-def _hints(_directory: str, names: list[str]) -> set[str]:
+def _select_hints(_directory: str, names: list[str]) -> set[str]:
     return {HINT.rpartition("/")[2]} & set(names)
 
 
-def rows_of(database: Path) -> list[tuple[object, ...]]:
+def read_manifest_rows(database: Path) -> list[tuple[object, ...]]:
     if not database.exists():
         return []
     with closing(sqlite3.connect(database)) as connection:
         return connection.execute("SELECT * FROM lance_manifests").fetchall()
 
 
-def put_back(database: Path, rows: list[tuple[object, ...]]) -> None:
+def restore_manifest_rows(database: Path, rows: list[tuple[object, ...]]) -> None:
     if not database.exists():
         return
     with closing(sqlite3.connect(database)) as connection, connection:

@@ -1,8 +1,9 @@
-"""Places that a table can be in: in memory, on this disk, in an object store, and each with its versions reserved
-somewhere else. What is in a place outlives the processes that open it, can be kept, and set back.
+"""Storage backends: memory, local disk and object stores, each also with a manifest store. Their contents outlive the
+processes that open them, and can be saved and restored.
 
-A process is what calls with one `Steps`: it can be stopped at any of its calls. Verbs find their stores by themselves,
-so for as long as a process is at work the place stands where stores are opened. Start with `PLACES`.
+A process is the owner of one `Steps` value and can be stopped at any of its calls. Operations open their stores by
+themselves, so `simulated_process` replaces the function that opens stores while the process runs. Start with
+`STORAGE_BACKENDS`.
 """
 
 import shutil
@@ -26,8 +27,13 @@ from lance_core.storage.memory import MemoryStore
 from lance_core.storage.object_store import ObjectStore, forget_verified_buckets
 from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, Store
 from lance_core.versions import location
-from tests.histories.memory_bucket import MemoryBucket, bucket_store, emulated_store
-from tests.histories.stepped_local_store import SteppedLocalStore, copied, put_back, rows_of
+from tests.histories.memory_bucket import MemoryBucket, open_emulator_store, open_memory_bucket_store
+from tests.histories.stepped_local_store import (
+    SteppedLocalStore,
+    copy_directory,
+    read_manifest_rows,
+    restore_manifest_rows,
+)
 from tests.lance_core.storage.gcs_server import Gcs
 from tests.lance_core.storage.manifest_stores.memory import MemoryManifestStore
 from tests.lance_core.storage.manifest_stores.stepping import SteppedManifests, SteppedStore, Steps
@@ -37,113 +43,117 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Place(Protocol):
+class StorageBackend(Protocol):
     @property
     def uri(self) -> str:
-        """Of the table in it; there is room beside it."""
+        """URI of the table; other tables can exist in its parent directory."""
 
     @property
-    def manifests(self) -> ManifestStore | None: ...
+    def manifest_store(self) -> ManifestStore | None: ...
 
     def store(self, uri: str, steps: Steps) -> Store: ...
 
     def codec(self, store: Store) -> DataCodec: ...
 
-    def kept(self) -> Callable[[], None]:
-        """What brings back everything as it is now."""
+    def take_snapshot(self) -> Callable[[], None]:
+        """Save the contents, and return a function that restores them."""
 
     def close(self) -> None:
-        """Nothing of it is left."""
+        """Delete the contents."""
 
 
 @contextmanager
-def process(place: Place, steps: Steps | None = None) -> Iterator[ManifestStore | None]:
-    """Whoever opens a table meanwhile is this process. Yields what to give as `manifest_store=`."""
-    counted = steps or Steps()
+def simulated_process(backend: StorageBackend, steps: Steps | None = None) -> Iterator[ManifestStore | None]:
+    """Open every table in this block as one process, whose store calls `steps` counts and stops.
 
-    def opened(uri: str, *, storage_options: Mapping[str, str], durable: bool) -> Store:
-        return place.store(uri, counted)
+    Yields the argument for `manifest_store=`. The process knows nothing of the store when it starts, and what it learns
+    ends with it.
+    """
+    process_steps = steps or Steps()
+
+    def open_backend_store(uri: str, *, storage_options: Mapping[str, str], durable: bool) -> Store:
+        return backend.store(uri, process_steps)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(location, "open_store", opened)
-        patch.setattr(location, "LanceCodec", place.codec)
+        patch.setattr(location, "open_store", open_backend_store)
+        patch.setattr(location, "LanceCodec", backend.codec)
         _forget_stores()
         try:
-            yield None if place.manifests is None else SteppedManifests(place.manifests, counted)
+            yield None if backend.manifest_store is None else SteppedManifests(backend.manifest_store, process_steps)
         finally:
             _forget_stores()
 
 
 def _forget_stores() -> None:
-    """A new process knows nothing of the stores."""
     forget_verified_buckets()
     forget_unconditional_stores()
 
 
 @dataclass(frozen=True)
-class InMemory:
-    stored: MemoryStore = field(default_factory=MemoryStore)
-    manifests: ManifestStore | None = None
+class MemoryBackend:
+    memory_store: MemoryStore = field(default_factory=MemoryStore)
+    manifest_store: ManifestStore | None = None
     uri: str = "/memory/table"
 
     def store(self, uri: str, steps: Steps) -> Store:
-        return SteppedStore(Below(self.stored, uri), steps)
+        return SteppedStore(StoreDirectory(self.memory_store, uri, description=uri), steps)
 
     def codec(self, store: Store) -> DataCodec:
         return IpcCodec(store)
 
-    def kept(self) -> Callable[[], None]:
-        return _kept(self.stored._objects)
+    def take_snapshot(self) -> Callable[[], None]:
+        return _snapshot_dict(self.memory_store._objects)
 
     def close(self) -> None:
-        """It goes by itself."""
+        """Do nothing: the contents end with the process."""
 
 
 @dataclass(frozen=True)
-class Below:
-    """A directory of a store as a store."""
+class StoreDirectory:
+    """Directory of a store, as a store."""
 
     inner: Store
+    directory: str
     description: str
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        return self.inner.read(self._there(path), start, length)
+        return self.inner.read(self._inner_path(path), start, length)
 
     def head(self, path: str) -> ObjectInfo | None:
-        found = self.inner.head(self._there(path))
-        return None if found is None else self._here(found)
+        info = self.inner.head(self._inner_path(path))
+        return None if info is None else self._relative_info(info)
 
     def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
-        return [self._here(info) for info in self.inner.list(self._there(directory), start_after)]
+        return [self._relative_info(info) for info in self.inner.list(self._inner_path(directory), start_after)]
 
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
-        return [self._here(info) for info in self.inner.walk(self._there(directory))]
+        return [self._relative_info(info) for info in self.inner.walk(self._inner_path(directory))]
 
     def put(self, path: str, data: bytes) -> None:
-        self.inner.put(self._there(path), data)
+        self.inner.put(self._inner_path(path), data)
 
     def create(self, path: str, data: bytes) -> Put:
-        return self.inner.create(self._there(path), data)
+        return self.inner.create(self._inner_path(path), data)
 
     def delete(self, path: str) -> None:
-        self.inner.delete(self._there(path))
+        self.inner.delete(self._inner_path(path))
 
     def ensure_durable(self, paths: Sequence[str]) -> None:
-        self.inner.ensure_durable([self._there(path) for path in paths])
+        self.inner.ensure_durable([self._inner_path(path) for path in paths])
 
-    def _there(self, path: str) -> str:
-        return f"{self.description}/{path}"
+    def _inner_path(self, path: str) -> str:
+        return f"{self.directory}/{path}"
 
-    def _here(self, info: ObjectInfo) -> ObjectInfo:
-        return ObjectDetails(info.path.removeprefix(f"{self.description}/"), info.size, info.modified)
+    def _relative_info(self, info: ObjectInfo) -> ObjectInfo:
+        return ObjectDetails(info.path.removeprefix(f"{self.directory}/"), info.size, info.modified)
 
 
 @dataclass(frozen=True)
-class OnDisk:
-    """With the product's own codec."""
+class LocalDiskBackend:
+    """Local disk with the codec of the product."""
 
-    root: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="place-")))
-    with_database: bool = False
+    root: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="backend-")))
+    uses_database: bool = False
     durable: bool = False
 
     @property
@@ -151,8 +161,8 @@ class OnDisk:
         return str(self.root / "tables" / "table")
 
     @property
-    def manifests(self) -> ManifestStore | None:
-        return SqlManifestStore(f"sqlite:///{self.root}/manifests.db") if self.with_database else None
+    def manifest_store(self) -> ManifestStore | None:
+        return SqlManifestStore(f"sqlite:///{self.root}/manifests.db") if self.uses_database else None
 
     def store(self, uri: str, steps: Steps) -> Store:
         return SteppedLocalStore(Path(uri), durable=self.durable, steps=steps)
@@ -161,98 +171,105 @@ class OnDisk:
         assert isinstance(store, LocalStore)
         return LanceCodec(store)
 
-    def kept(self) -> Callable[[], None]:
+    def take_snapshot(self) -> Callable[[], None]:
         tables = self.root / "tables"
-        copy = Path(tempfile.mkdtemp(prefix="kept-", dir=self.root)) / "tables"
+        copy = Path(tempfile.mkdtemp(prefix="snapshot-", dir=self.root)) / "tables"
         tables.mkdir(exist_ok=True)
-        copied(tables, copy)
-        entries = rows_of(self.root / "manifests.db") if self.with_database else None
+        copy_directory(tables, copy)
+        entries = read_manifest_rows(self.root / "manifests.db") if self.uses_database else None
 
-        def back() -> None:
+        def restore() -> None:
             shutil.rmtree(tables)
-            copied(copy, tables)
+            copy_directory(copy, tables)
             if entries is not None:
-                put_back(self.root / "manifests.db", entries)
+                restore_manifest_rows(self.root / "manifests.db", entries)
 
-        return back
+        return restore
 
     def close(self) -> None:
         shutil.rmtree(self.root)
 
 
 @dataclass(frozen=True)
-class InBucket:
-    """The product's object store, request by request."""
+class BucketBackend:
+    """Object store of the product over an in-memory bucket, which can be stopped at every request."""
 
     bucket: MemoryBucket = field(default_factory=MemoryBucket)
-    manifests: ManifestStore | None = None
+    manifest_store: ManifestStore | None = None
     uri: str = "s3://bucket/table"
 
     def store(self, uri: str, steps: Steps) -> Store:
-        return bucket_store(uri, self.bucket, steps)
+        return open_memory_bucket_store(uri, self.bucket, steps)
 
     def codec(self, store: Store) -> DataCodec:
         return IpcCodec(store)
 
-    def kept(self) -> Callable[[], None]:
-        objects = _kept(self.bucket.objects)
-        entries = _kept(self.manifests._entries) if isinstance(self.manifests, MemoryManifestStore) else None
+    def take_snapshot(self) -> Callable[[], None]:
+        restore_objects = _snapshot_dict(self.bucket.objects)
+        restore_entries = (
+            _snapshot_dict(self.manifest_store._entries)
+            if isinstance(self.manifest_store, MemoryManifestStore)
+            else None
+        )
 
-        def back() -> None:
-            objects()
-            if entries is not None:
-                entries()
+        def restore() -> None:
+            restore_objects()
+            if restore_entries is not None:
+                restore_entries()
 
-        return back
+        return restore
 
     def close(self) -> None:
-        """It goes by itself."""
+        """Do nothing: the contents end with the process."""
 
 
-class InEmulator:
-    """The product's object store and its codec, over HTTP, in a bucket on this machine."""
+class EmulatorBackend:
+    """Object store of the product and its codec, over HTTP, with an emulator on this machine."""
 
-    manifests = None
+    manifest_store = None
 
     def __init__(self) -> None:
-        self._held = Gcs()
+        self._server = Gcs()
         self._stack = ExitStack()
-        self._bucket = self._stack.enter_context(gcs(self._held)).bucket()
+        self._bucket = self._stack.enter_context(gcs(self._server)).bucket()
         self.uri = f"{self._bucket.uri}/table"
 
     def store(self, uri: str, steps: Steps) -> Store:
-        return emulated_store(uri, self._bucket.options, steps)
+        return open_emulator_store(uri, self._bucket.options, steps)
 
     def codec(self, store: Store) -> DataCodec:
         assert isinstance(store, ObjectStore)
         return LanceCodec(store)
 
-    def kept(self) -> Callable[[], None]:
-        (objects,) = self._held.buckets.values()
-        return _kept(objects)
+    def take_snapshot(self) -> Callable[[], None]:
+        (objects,) = self._server.buckets.values()
+        return _snapshot_dict(objects)
 
     def close(self) -> None:
         self._stack.close()
 
 
-PLACES: Mapping[str, Callable[[], Place]] = {
-    "memory": InMemory,
-    "disk": OnDisk,
-    "bucket": InBucket,
-    "bucket with manifest store": lambda: InBucket(manifests=MemoryManifestStore(), uri="s3://bucket/published"),
-    "careless bucket with manifest store": lambda: InBucket(
+STORAGE_BACKENDS: Mapping[str, Callable[[], StorageBackend]] = {
+    "memory": MemoryBackend,
+    "disk": LocalDiskBackend,
+    "bucket": BucketBackend,
+    "bucket with manifest store": lambda: BucketBackend(
+        manifest_store=MemoryManifestStore(), uri="s3://bucket/published"
+    ),
+    "careless bucket with manifest store": lambda: BucketBackend(
         MemoryBucket(honours_conditions=False), MemoryManifestStore(), "s3://careless/table"
     ),
-    "bucket of an emulator": InEmulator,
-    "disk with database": lambda: OnDisk(with_database=True),
+    "bucket of an emulator": EmulatorBackend,
+    "disk with database": lambda: LocalDiskBackend(uses_database=True),
 }
 
 
-def _kept(held: dict[K, V]) -> Callable[[], None]:
-    copy = dict(held)
+def _snapshot_dict(contents: dict[K, V]) -> Callable[[], None]:
+    """Copy a dictionary, and return a function that restores it."""
+    copy = dict(contents)
 
-    def back() -> None:
-        held.clear()
-        held.update(copy)
+    def restore() -> None:
+        contents.clear()
+        contents.update(copy)
 
-    return back
+    return restore

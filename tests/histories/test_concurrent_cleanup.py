@@ -1,12 +1,12 @@
-"""Real threads on a real directory, and a cleaner that never rests; `make torture` does it for longer."""
+"""Tests of threads that write to a real directory during a continuous cleanup; `make torture` runs them for longer."""
 
 from pathlib import Path
 
-from tests.histories.concurrent_cleanup import beside_a_cleaner
+from tests.histories.concurrent_cleanup import run_concurrent_cleanup
 
 
-def test_nothing_is_lost_beside_a_cleaner(tmp_path: Path) -> None:
-    met = beside_a_cleaner(str(tmp_path / "t"), seconds=5)
-    assert not met.wrong
-    assert met.acknowledged
-    assert met.cleanups
+def test_concurrent_cleanup_loses_nothing(tmp_path: Path) -> None:
+    result = run_concurrent_cleanup(str(tmp_path / "t"), seconds=5)
+    assert not result.problems
+    assert result.acknowledged
+    assert result.cleanup_count

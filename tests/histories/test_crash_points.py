@@ -1,65 +1,51 @@
-"""Verbs stopped at some of their calls, in every kind of place; `crash_points.py` says what is promised, `make torture`
-stops them at all.
+"""Tests of operations that are stopped at some of their calls, on every storage backend; `crash_points.py` states the
+guarantees, and `make torture` stops the operations at all calls.
 """
 
 import pytest
 
-from lance_core.commit import loop, write_protocol
-from lance_core.format import refs
-from lance_core.format.refs import Branch
-from lance_core.format.transaction import Transaction
-from lance_core.runtime import Runtime
-from lance_core.table import branches
-from lance_core.transactions.apply import Fork
-from lance_core.versions.location import Location
-from lance_core.versions.refs import create_reference
-from lance_core.versions.snapshot import Snapshot
-from tests.histories.crash_points import Stage
-from tests.histories.stoppable_operations import DEEDS
-from tests.histories.storage_backends import PLACES
+from tests.histories.crash_points import CrashScenario
+from tests.histories.planted_defects import planted_defect
+from tests.histories.stoppable_operations import STOPPABLE_OPERATIONS
+from tests.histories.storage_backends import STORAGE_BACKENDS
 from tests.torture import crashes
 
-EVERYWHERE = ("create", "append", "upsert keys 0 and 100", "compact", "delete a branch", "cleanup")
-ON_DISK = ("update v of fragment 0", "merge z")
-FEW = {"disk": (17, ON_DISK), "bucket of an emulator": (3, ON_DISK), "disk with database": (11, ON_DISK[:1])}
+DEFAULT_OPERATIONS = ("create", "append", "upsert keys 0 and 100", "compact", "delete a branch", "cleanup")
+SLOW_OPERATIONS = ("update v of fragment 0", "merge z")
+SLOW_BACKENDS = {
+    "disk": (17, SLOW_OPERATIONS),
+    "bucket of an emulator": (3, SLOW_OPERATIONS),
+    "disk with database": (11, SLOW_OPERATIONS[:1]),
+}
+"""Slow backends run one of this many crash points of these operations."""
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_somebody_goes_on(place: str) -> None:
-    every, deeds = FEW.get(place, (13, EVERYWHERE))
-    report = crashes.run(crashes.Size(every=every, places=(place,), deeds=deeds))
+@pytest.mark.parametrize("backend", STORAGE_BACKENDS)
+def test_operations_recover_from_crashes(backend: str) -> None:
+    every, operations = SLOW_BACKENDS.get(backend, (13, DEFAULT_OPERATIONS))
+    report = crashes.run(crashes.Size(every=every, backends=(backend,), operations=operations))
     assert not report.failures, "\n".join(report.failures)
     assert report.case_count >= 5
 
 
-@pytest.mark.parametrize("name", DEEDS)
-def test_every_deed_in_memory(name: str) -> None:
-    stage = Stage(PLACES["memory"](), DEEDS[name])
-    points = list(stage.points())
+@pytest.mark.parametrize("name", STOPPABLE_OPERATIONS)
+def test_every_operation_recovers_in_memory(name: str) -> None:
+    scenario = CrashScenario(STORAGE_BACKENDS["memory"](), STOPPABLE_OPERATIONS[name])
+    points = list(scenario.crash_points())
     assert len(points) >= 8
-    begin = len(name) % 9
-    wrong = [text for point in points[begin::9] if (text := stage.broken(point))]
-    assert not wrong, "\n".join(wrong)
+    first = len(name) % 9
+    problems = [problem for point in points[first::9] if (problem := scenario.find_problem(point))]
+    assert not problems, "\n".join(problems)
 
 
-def test_who_does_not_look_for_an_earlier_landing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_protocol, "find_committed", lambda begun: None)
-    monkeypatch.setattr(loop, "_with_uuid", lambda others, uuid: None)
-    stage = Stage(PLACES["memory"](), DEEDS["append"])
-    assert any("damaged" in stage.broken(point) for point in stage.points())
+def test_missing_search_for_earlier_commit_is_detected() -> None:
+    with planted_defect("earlier commit not searched for"):
+        scenario = CrashScenario(STORAGE_BACKENDS["memory"](), STOPPABLE_OPERATIONS["append"])
+        assert any("damaged" in scenario.find_problem(point) for point in scenario.crash_points())
 
 
-def test_who_names_files_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A branch that is seen before it has a version."""
-    commit_branch = branches._commit
-
-    def backwards(target: Location, ours: Transaction, born: Fork, runtime: Runtime) -> Snapshot:
-        main = target.locate_main_branch(born.branch)
-        info = Branch(born.source.branch, born.source.version, 0, 0, ())
-        create_reference(main.store, refs.branch_path(born.branch or ""), refs.encode_branch(info))
-        return commit_branch(target, ours, born, runtime)
-
-    monkeypatch.setattr(branches, "_commit", backwards)
-    monkeypatch.setattr(branches, "create_reference", lambda store, path, data: True)
-    stage = Stage(PLACES["memory"](), DEEDS["branch"])
-    assert any("there is no Lance table" in stage.broken(point) for point in stage.points())
+def test_branch_that_is_visible_too_early_is_detected() -> None:
+    with planted_defect("branch visible before its first version"):
+        scenario = CrashScenario(STORAGE_BACKENDS["memory"](), STOPPABLE_OPERATIONS["branch"])
+        problems = map(scenario.find_problem, scenario.crash_points())
+        assert any("there is no Lance table" in problem for problem in problems)

@@ -1,90 +1,83 @@
-"""Every history of two writers within bounds, and with every fault at every call; see `exploration.py`.
+"""Tests of every history of two writers within bounds, and with every fault at every call; see `exploration.py`.
 
-`HISTORIES_PREEMPTIONS=3` explores further, for as long as that takes.
+`HISTORIES_PREEMPTIONS=3` explores more histories, which takes longer.
 """
 
 import os
-from collections.abc import Callable
 
 import pytest
 
-from lance_core.commit import loop
-from lance_core.transactions.rebase import Rebased
-from tests.histories.exploration import HOWS, Fault, History, explored, some_orders
-from tests.histories.simulated_operation_pairs import PAIRS
-from tests.histories.simulation import Answer
+from tests.histories.exploration import FAULT_KINDS, Fault, History, explore_schedules, sample_schedules
+from tests.histories.planted_defects import planted_defect
+from tests.histories.simulated_operation_pairs import OPERATION_PAIRS
+from tests.histories.simulation import Outcome
 
 PREEMPTIONS = int(os.environ.get("HISTORIES_PREEMPTIONS", "1"))
+CALLS_PER_APPEND = 7
+"""Number of calls of an append without an intent and without conflicts."""
+EVERY = 60
+"""Run one of this many orders."""
 
 
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("pair", OPERATION_PAIRS)
 def test_every_order(pair: str) -> None:
-    histories = list(explored(PAIRS[pair], preemptions=PREEMPTIONS))
+    histories = list(explore_schedules(OPERATION_PAIRS[pair], preemptions=PREEMPTIONS))
     assert len(histories) > 10
     for history in histories:
-        for work in history.work:
-            assert Answer.UNKNOWN not in work.answers
+        for work in history.work_items:
+            assert Outcome.UNDECIDED not in work.outcomes
 
 
-@pytest.mark.parametrize("pair", ["deletions of one fragment", "upserts of one key", "a compaction beside a delete"])
+@pytest.mark.parametrize(
+    "pair", ["deletions of one fragment", "upserts of one key", "a compaction concurrent with a delete"]
+)
 def test_every_order_of_one_intent_twice(pair: str) -> None:
-    for history in explored(PAIRS[pair], preemptions=PREEMPTIONS, shared=True):
-        assert set(history.work[0].answers) <= {Answer.ACKNOWLEDGED, Answer.NOTHING}
+    for history in explore_schedules(OPERATION_PAIRS[pair], preemptions=PREEMPTIONS, is_intent_shared=True):
+        assert set(history.work_items[0].outcomes) <= {Outcome.ACKNOWLEDGED, Outcome.UNCHANGED}
 
 
-CALLS = 7
-"""Of an append without an intent, where nobody is in the way."""
-EVERY = 60
-
-
-@pytest.mark.parametrize("how", ["", *HOWS])
-def test_all_orders_evenly(how: str) -> None:
-    """A part of what `make torture` runs all of: two appends in every order, with every fault at every call."""
-    for call in range(CALLS if how else 1):
-        fault = Fault("writer 0", call, how) if how else None
-        histories = list(some_orders(PAIRS["appends"], calls=CALLS, every=EVERY, fault=fault))
+@pytest.mark.parametrize("fault_kind", ["", *FAULT_KINDS])
+def test_sample_of_all_orders(fault_kind: str) -> None:
+    """Two appends run in a sample of all orders, with every fault at every call; `make torture` runs all orders."""
+    for call_number in range(CALLS_PER_APPEND if fault_kind else 1):
+        fault = Fault("writer 0", call_number, fault_kind) if fault_kind else None
+        histories = list(
+            sample_schedules(OPERATION_PAIRS["appends"], calls_per_writer=CALLS_PER_APPEND, every=EVERY, fault=fault)
+        )
         assert len(histories) == 58
-        assert all(history.stores["writer 1"].calls >= CALLS for history in histories)
+        assert all(history.stores["writer 1"].call_count >= CALLS_PER_APPEND for history in histories)
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("fault_kind", FAULT_KINDS)
 @pytest.mark.parametrize("pair", ["appends", "deletions of one fragment", "upserts of one key"])
-def test_every_fault_at_every_call(pair: str, how: str) -> None:
-    """Of the first writer, in every order of one change of hands less. Who repeats the intent later finds it, or does
-    it."""
-    calls = max(history.stores["writer 0"].calls for history in explored(PAIRS[pair], preemptions=1))
-    met = 0
-    for call in range(calls):
-        for history in explored(PAIRS[pair], preemptions=PREEMPTIONS - 1, fault=Fault("writer 0", call, how)):
-            met += 1
-            _check_answers(history, how)
-    assert met >= calls
+def test_every_fault_at_every_call(pair: str, fault_kind: str) -> None:
+    """The first writer meets the fault, in every order with one preemption less. A later repetition of the intent finds
+    the commit or makes it."""
+    histories = explore_schedules(OPERATION_PAIRS[pair], preemptions=1)
+    call_count = max(history.stores["writer 0"].call_count for history in histories)
+    history_count = 0
+    for call_number in range(call_count):
+        fault = Fault("writer 0", call_number, fault_kind)
+        for history in explore_schedules(OPERATION_PAIRS[pair], preemptions=PREEMPTIONS - 1, fault=fault):
+            history_count += 1
+            _check_outcomes(history, fault_kind)
+    assert history_count >= call_count
 
 
-def _check_answers(history: History, how: str) -> None:
-    for work in history.work:
-        assert work.answers[-1] is not Answer.UNKNOWN or how == "later"
-        if how == "lost":  # nobody but the loop need know
-            assert set(work.answers) <= {Answer.ACKNOWLEDGED, Answer.NOTHING}
+@pytest.mark.parametrize("defect", ["own commit not searched for", "rebase skipped"])
+def test_defects_are_detected(defect: str) -> None:
+    with planted_defect(defect), pytest.raises(AssertionError):  # noqa: PT012 - one of these histories
+        for pair in OPERATION_PAIRS.values():
+            for history in explore_schedules(pair, preemptions=1):
+                _check_outcomes(history, "")
+            for call_number in range(12):
+                fault = Fault("writer 0", call_number, "lost")
+                for history in explore_schedules(pair, preemptions=0, fault=fault):
+                    _check_outcomes(history, "lost")
 
 
-def _no_look_for_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_with_uuid", lambda others, uuid: None)
-
-
-def _no_rebase(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "rebase", lambda ours, base, head, others, fetched: Rebased(ours))
-
-
-@pytest.mark.parametrize("breaks", [_no_look_for_our_own, _no_rebase], ids=lambda each: each.__name__.strip("_"))
-def test_a_broken_loop_is_noticed(
-    breaks: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    breaks(monkeypatch)
-    with pytest.raises(AssertionError):  # noqa: PT012 - one of these histories
-        for pair in PAIRS.values():
-            for history in explored(pair, preemptions=1):
-                _check_answers(history, "")
-            for call in range(12):
-                for history in explored(pair, preemptions=0, fault=Fault("writer 0", call, "lost")):
-                    _check_answers(history, "lost")
+def _check_outcomes(history: History, fault_kind: str) -> None:
+    for work in history.work_items:
+        assert work.outcomes[-1] is not Outcome.UNDECIDED or fault_kind == "later"
+        if fault_kind == "lost":  # only the commit loop notices a lost answer
+            assert set(work.outcomes) <= {Outcome.ACKNOWLEDGED, Outcome.UNCHANGED}

@@ -1,87 +1,91 @@
-"""The hammer in small: real processes on a real directory and on an object store behind a bad network, killed and
-started again with the same intents; and proof that its judge sees what is wrong. `make torture` has it at full size.
+"""Tests with real processes that are killed and restarted with the same intents, on a real directory and on an object
+store behind an unreliable network; and proof that the invariants detect violations. `make torture` runs the full size.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lance_core import Table
-from tests.histories.hammer import Played, Size, hammer, jobs
-from tests.histories.hammer_invariants import judge
-from tests.histories.hammer_locations import Place, local_place, s3_place
-from tests.histories.hammer_writer import VERBS, Answer, Job, Work, done, row
+from tests.histories.hammer import HammerResult, Size, assign_work, run_hammer
+from tests.histories.hammer_invariants import find_violations
+from tests.histories.hammer_locations import TableLocation, create_local_table, create_s3_table
+from tests.histories.hammer_writer import VERBS, WORK_PROPERTY, Job, WorkItem, WorkResult, make_row, run_work
 
-LOCAL = Size(writers=4, works=8, kills=8)
-S3 = Size(writers=3, works=4, kills=2)
+LOCAL = Size(writers=4, works_per_writer=8, kill_count=8)
+S3 = Size(writers=3, works_per_writer=4, kill_count=2)
 FAULTS_PER_REQUEST = 0.05
-ALONE = Size(writers=1, works=25, kills=0, seed=0)
+ONE_WRITER = Size(writers=1, works_per_writer=25, kill_count=0, seed=0)
 
 
-def check(place: Place, size: Size) -> Played:
-    played = hammer(place, size)
-    assert judge(place, size, played) == []
-    return played
+def check(location: TableLocation, size: Size) -> HammerResult:
+    result = run_hammer(location, size)
+    assert find_violations(location, size, result) == []
+    return result
 
 
-def test_killed_writers_write_once(tmp_path: Path) -> None:
-    played = check(local_place(tmp_path), LOCAL)
-    assert played.kills == LOCAL.kills
-    assert not played.raised
+def test_killed_writers_commit_once(tmp_path: Path) -> None:
+    result = check(create_local_table(tmp_path), LOCAL)
+    assert result.kill_count == LOCAL.kill_count
+    assert not result.errors
 
 
-def test_killed_writers_write_once_over_a_bad_network() -> None:
-    with s3_place(FAULTS_PER_REQUEST) as place:
-        assert check(place, S3).kills == S3.kills
+def test_killed_writers_commit_once_over_an_unreliable_network() -> None:
+    with create_s3_table(FAULTS_PER_REQUEST) as location:
+        assert check(location, S3).kill_count == S3.kill_count
 
 
-def alone(place: Place) -> Played:
-    """All the work in this process, one piece after the other."""
-    (job,) = jobs(ALONE)
-    return Played(answers=[done(Job(place.uri, {}, durable=False, work=job), work) for work in job])
+def run_in_this_process(location: TableLocation) -> HammerResult:
+    """Run all operations of one writer in this process, one after the other."""
+    (work_items,) = assign_work(ONE_WRITER)
+    job = Job(location.uri, {}, durable=False, work=work_items)
+    return HammerResult(results=[run_work(job, work) for work in work_items])
 
 
-def test_all_verbs_take_part(tmp_path: Path) -> None:
-    assert {work.verb for work in jobs(ALONE)[0]} == set(VERBS)
-    place = local_place(tmp_path)
-    assert judge(place, ALONE, alone(place)) == []
+def test_all_verbs_are_used(tmp_path: Path) -> None:
+    assert {work.verb for work in assign_work(ONE_WRITER)[0]} == set(VERBS)
+    location = create_local_table(tmp_path)
+    assert find_violations(location, ONE_WRITER, run_in_this_process(location)) == []
 
 
-def _doubled(place: Place, played: Played) -> None:
-    Table.open(place.uri).append(row(0, 0), properties={"hammer.work": played.answers[0].intent})
+def _commit_intent_twice(location: TableLocation, result: HammerResult) -> None:
+    Table.open(location.uri).append(make_row(0, 0), properties={WORK_PROPERTY: result.results[0].intent})
 
 
-def _lost(place: Place, played: Played) -> None:
-    Table.open(place.uri).restore(len(played.answers) // 2)
+def _lose_commits(location: TableLocation, result: HammerResult) -> None:
+    Table.open(location.uri).restore(len(result.results) // 2)
 
 
-def _answered_twice(place: Place, played: Played) -> None:
-    played.answers.append(replace(played.answers[0], version=99))
+def _report_two_versions(location: TableLocation, result: HammerResult) -> None:
+    result.results.append(replace(result.results[0], version=99))
 
 
-def _never_answered(place: Place, played: Played) -> None:
-    played.answers = [answer for answer in played.answers if answer.intent != played.answers[0].intent]
+def _omit_reports(location: TableLocation, result: HammerResult) -> None:
+    result.results = [report for report in result.results if report.intent != result.results[0].intent]
 
 
-def _a_value_changed(place: Place, played: Played) -> None:
-    Table.open(place.uri).update({"n": "n + 1"}, properties={"hammer.work": played.answers[0].intent})
+def _change_a_value(location: TableLocation, result: HammerResult) -> None:
+    Table.open(location.uri).update({"n": "n + 1"}, properties={WORK_PROPERTY: result.results[0].intent})
 
 
-@pytest.mark.parametrize("spoil", [_doubled, _lost, _answered_twice, _never_answered, _a_value_changed])
-def test_the_judge_sees_what_is_wrong(spoil, tmp_path: Path) -> None:
-    place = local_place(tmp_path)
-    played = alone(place)
-    spoil(place, played)
-    assert judge(place, ALONE, played)
+@pytest.mark.parametrize(
+    "violate", [_commit_intent_twice, _lose_commits, _report_two_versions, _omit_reports, _change_a_value]
+)
+def test_violations_are_detected(violate: Callable[[TableLocation, HammerResult], None], tmp_path: Path) -> None:
+    location = create_local_table(tmp_path)
+    result = run_in_this_process(location)
+    violate(location, result)
+    assert find_violations(location, ONE_WRITER, result)
 
 
-def test_what_is_asked_again_is_found_done(tmp_path: Path) -> None:
-    """As a writer does that was killed before it could say so."""
-    place = local_place(tmp_path)
-    work = Work("once", "append", 1)
-    job = Job(place.uri, {}, durable=False, work=(work, work))
-    first, again = (done(job, each) for each in job.work)
-    assert isinstance(first, Answer)
-    assert (first.version, first.landed_before) == (2, False)
-    assert (again.version, again.landed_before) == (2, True)
+def test_repeated_work_is_already_committed(tmp_path: Path) -> None:
+    """A writer that was killed before it could report its result repeats it in this way."""
+    location = create_local_table(tmp_path)
+    work = WorkItem("once", "append", 1)
+    job = Job(location.uri, {}, durable=False, work=(work, work))
+    first, second = (run_work(job, each) for each in job.work)
+    assert isinstance(first, WorkResult)
+    assert (first.version, first.already_committed) == (2, False)
+    assert (second.version, second.already_committed) == (2, True)

@@ -1,15 +1,15 @@
-"""Two changes planned on one version, at least one of them about indices: whatever came first, the rows are as they
-would be in one of the orders, and no index claims what is not so, which `fsck` looks for in the files of each.
+"""Tests of two operations planned on one version, at least one of them on indices: the rows equal those of a serial
+order, and no index covers rows that it does not contain, which `fsck` verifies in the files of each index.
 """
 
 import pytest
 
-from lance_core.transactions import index_coverage, rebase
-from tests.histories.index_operations import CHANGES_OF_INDICES, indexed, same_by_index
-from tests.histories.operation_pairs import Pairs
-from tests.histories.table_operations import CHANGES
+from tests.histories.index_operations import INDEX_OPERATIONS, check_index_results, create_indexed_table
+from tests.histories.operation_pairs import OperationPairs
+from tests.histories.planted_defects import planted_defect
+from tests.histories.table_operations import TABLE_OPERATIONS
 
-OTHERS = (
+OTHER_OPERATIONS = (
     "append",
     "delete fragment 0",
     "delete row 5",
@@ -27,32 +27,43 @@ OTHERS = (
     "drop w",
     "rename v",
 )
-ALL = {**{name: CHANGES[name] for name in OTHERS}, **CHANGES_OF_INDICES}
-PAIRS = [(a, b) for a in ALL for b in ALL if a in CHANGES_OF_INDICES or b in CHANGES_OF_INDICES]
-PAIRS.remove(("drop the index of w", "drop the index of w"))  # both wanted it, and it is gone
+OPERATIONS = {**{name: TABLE_OPERATIONS[name] for name in OTHER_OPERATIONS}, **INDEX_OPERATIONS}
+PAIRS = [
+    (first, second)
+    for first in OPERATIONS
+    for second in OPERATIONS
+    if first in INDEX_OPERATIONS or second in INDEX_OPERATIONS
+]
+PAIRS.remove(("drop the index of w", "drop the index of w"))  # both operations have the same result
 EVERY = 17
 
 
+def make_pairs(*, stable_row_ids: bool) -> OperationPairs:
+    return OperationPairs(
+        stable_row_ids, operations=OPERATIONS, create_table=create_indexed_table, check_table=check_index_results
+    )
+
+
 @pytest.fixture(scope="module", params=[False, True], ids=["addresses", "stable row ids"])
-def pairs(request: pytest.FixtureRequest) -> Pairs:
-    return Pairs(stable=request.param, changes=ALL, begin=indexed, look=same_by_index)
+def pairs(request: pytest.FixtureRequest) -> OperationPairs:
+    return make_pairs(stable_row_ids=request.param)
 
 
-def test_one_after_the_other(pairs: Pairs) -> None:
-    """Some of all pairs, others for each kind of row ids."""
-    chosen = PAIRS[pairs.stable :: EVERY]
-    wrong = [text for pair in chosen if (text := pairs.broken(*pair))]
-    assert not wrong, "\n".join(wrong)
+def test_pairs_are_serializable(pairs: OperationPairs) -> None:
+    """A sample of all pairs, different ones for each kind of row ids."""
+    chosen = PAIRS[pairs.stable_row_ids :: EVERY]
+    problems = [problem for pair in chosen if (problem := pairs.find_problem(*pair))]
+    assert not problems, "\n".join(problems)
 
 
-def test_values_changed_under_a_new_index_that_nobody_notices(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = Pairs(stable=False, changes=ALL, begin=indexed, look=same_by_index)
-    assert not tried.broken("update v everywhere", "index v")
-    monkeypatch.setattr(rebase, "remove_coverage", lambda new, *_, **__: new)
-    assert "v = 20" in tried.broken("update v everywhere", "index v")
+def test_kept_coverage_of_a_new_index_is_detected() -> None:
+    pairs = make_pairs(stable_row_ids=False)
+    assert not pairs.find_problem("update v everywhere", "index v")
+    with planted_defect("coverage of a new index kept"):
+        assert "v = 20" in pairs.find_problem("update v everywhere", "index v")
 
 
-def test_coverage_that_nobody_takes_away_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = Pairs(stable=False, changes=ALL, begin=indexed, look=same_by_index)
-    monkeypatch.setattr(index_coverage, "remove_coverage", lambda indices, *_, **__: indices)
-    assert tried.broken("index v", "update v everywhere")
+def test_kept_coverage_after_an_update_is_detected() -> None:
+    pairs = make_pairs(stable_row_ids=False)
+    with planted_defect("coverage kept after an update"):
+        assert pairs.find_problem("index v", "update v everywhere")

@@ -1,49 +1,49 @@
-"""Seeded histories of a table that is cleaned up beside its writers, and proof that they notice what is broken.
+"""Tests of concurrent cleanups in seeded histories, and proof that they detect planted defects.
 
-A failing seed is run again by `kept_up(seed).run().check()`; `make torture` has many more of them.
+`simulate_maintenance(seed).run().check()` reproduces a failing seed; `make torture` runs many more of them.
 """
 
 import pytest
 
-from tests.histories.cleanup_defects import DEFECTS_OF_CLEANUP, RARE, beside_cleanup
-from tests.histories.commit_defects import Defect, noticed
-from tests.histories.maintenance_simulation import kept_up
+from tests.histories.cleanup_defects import CLEANUP_DEFECTS, RARELY_DETECTED
+from tests.histories.defect_detection import detect_defect, find_failing_seed, simulate_cleanups
+from tests.histories.maintenance_simulation import simulate_maintenance
 
 SEEDS = 280
-"""2,000 commits."""
+"""Number of seeds, with 2,000 commits in all."""
 PARTS = 4
-SEEDS_TO_CATCH_A_DEFECT = 800
+SEEDS_TO_DETECT_A_DEFECT = 800
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_nothing_that_is_needed_goes(part: int) -> None:
-    """Whatever is named stays whole, what was acknowledged opens, and a cleanup of later days leaves nothing else."""
+def test_guarantees_hold(part: int) -> None:
+    """A referenced file is kept, an acknowledged version opens, and a later cleanup removes all other files."""
     for seed in range(part, SEEDS, PARTS):
         try:
-            kept_up(seed).run().check()
+            simulate_maintenance(seed).run().check()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
-def test_the_histories_are_worth_running() -> None:
-    """Of some together: versions are made, removed and named, and branches begun."""
-    finished = [kept_up(seed).run() for seed in range(40)]
-    assert sum(each.eye.versions for each in finished) > 250
-    assert sum(each.cleaned for each in finished) > 40
+def test_histories_use_all_operations() -> None:
+    """Several histories together commit, remove and tag versions, and create branches."""
+    finished = [simulate_maintenance(seed).run() for seed in range(40)]
+    assert sum(each.observer.version_count for each in finished) > 250
+    assert sum(each.cleanup_count for each in finished) > 40
     assert sum(len(each.tags) for each in finished) > 40
     assert sum(len(each.branches) for each in finished) > 15
-    assert sum(each.removed for each in finished) > 40
+    assert sum(each.removed_count for each in finished) > 40
 
 
 @pytest.mark.parametrize("seed", [1, 2, 4, 8])
-def test_a_seed_is_a_history(seed: int) -> None:
-    assert kept_up(seed).run().digest == kept_up(seed).run().digest
+def test_histories_are_deterministic(seed: int) -> None:
+    assert simulate_maintenance(seed).run().digest == simulate_maintenance(seed).run().digest
 
 
-@pytest.mark.parametrize("name", sorted(DEFECTS_OF_CLEANUP.keys() - set(RARE)))
-def test_a_broken_cleanup_is_noticed(name: str) -> None:
-    assert noticed(DEFECTS_OF_CLEANUP[name], range(SEEDS_TO_CATCH_A_DEFECT))
+@pytest.mark.parametrize("name", sorted(CLEANUP_DEFECTS.keys() - set(RARELY_DETECTED)))
+def test_defects_are_detected(name: str) -> None:
+    assert detect_defect(name, range(SEEDS_TO_DETECT_A_DEFECT))
 
 
-def test_what_is_not_broken_is_not_noticed() -> None:
-    assert not noticed(Defect(lambda patch: None, beside_cleanup), range(20))
+def test_no_defect_is_detected_in_the_product() -> None:
+    assert not find_failing_seed(simulate_cleanups, range(20))

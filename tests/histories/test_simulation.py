@@ -1,59 +1,61 @@
-"""Seeded histories of the production commit loop, and proof that they notice when it is broken.
+"""Tests of the production commit loop in seeded histories, and proof that they detect planted defects.
 
-A failing seed is run again by `simulated(seed).run().check()`; `make torture` has many more of them.
+`simulate_writers(seed).run().check()` reproduces a failing seed; `make torture` runs many more of them.
 """
 
 import pytest
 
-from tests.histories.commit_defects import DEFECTS, Defect, noticed
-from tests.histories.simulated_network import CALM, HARD
-from tests.histories.simulation import Answer, Simulation, simulated
+from tests.histories.commit_defects import COMMIT_DEFECTS
+from tests.histories.defect_detection import detect_defect, find_failing_seed, simulate_on_mixed_networks
+from tests.histories.simulated_network import HARSH_NETWORK, RELIABLE_NETWORK
+from tests.histories.simulation import Outcome, Simulation, simulate_writers
 
 SEEDS = 1200
 PARTS = 6
-SEEDS_TO_CATCH_A_DEFECT = 300
+SEEDS_TO_DETECT_A_DEFECT = 300
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_promise_is_kept(part: int) -> None:
-    """Acknowledged exactly once, refused never, unknown at most once; versions dense, counters never back."""
+def test_guarantees_hold(part: int) -> None:
+    """An acknowledged commit exists once, a rejected one never, an undecided one at most once; versions are dense, and
+    no counter decreases."""
     for seed in range(part, SEEDS, PARTS):
         try:
-            simulated(seed).run().check()
+            simulate_writers(seed).run().check()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
-def test_the_schedules_are_worth_running() -> None:
-    """Of a few seeds together: work that landed, work that was refused, and work that nobody knows about."""
-    finished = [Simulation(seed, odds=HARD).run() for seed in range(30)]
-    answers = [answer for simulation in finished for work in simulation.work for answer in work.answers]
-    assert set(answers) == set(Answer)
-    assert answers.count(Answer.ACKNOWLEDGED) > len(answers) / 5
+def test_histories_have_every_outcome() -> None:
+    finished = [Simulation(seed, faults=HARSH_NETWORK).run() for seed in range(30)]
+    outcomes = [outcome for simulation in finished for work in simulation.work_items for outcome in work.outcomes]
+    assert set(outcomes) == set(Outcome)
+    assert outcomes.count(Outcome.ACKNOWLEDGED) > len(outcomes) / 5
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 42])
-def test_a_seed_is_a_history(seed: int) -> None:
-    assert Simulation(seed, odds=HARD).run().digest == Simulation(seed, odds=HARD).run().digest
+def test_histories_are_deterministic(seed: int) -> None:
+    first, second = (Simulation(seed, faults=HARSH_NETWORK).run() for _ in range(2))
+    assert first.digest == second.digest
 
 
 def test_seeds_differ() -> None:
     assert len({Simulation(seed).run().digest for seed in range(10)}) == 10
 
 
-def test_without_faults_everybody_is_acknowledged() -> None:
-    """But for those who were planned before an overwrite, and are told so."""
+def test_every_outcome_is_decided_without_faults() -> None:
+    """A rejection is possible: a writer that planned before an overwrite receives a conflict."""
     for seed in range(20):
-        simulation = Simulation(seed, odds=CALM).run()
+        simulation = Simulation(seed, faults=RELIABLE_NETWORK).run()
         simulation.check()
-        for work in simulation.work:
-            assert work.answers[-1] is not Answer.UNKNOWN
+        for work in simulation.work_items:
+            assert work.outcomes[-1] is not Outcome.UNDECIDED
 
 
-@pytest.mark.parametrize("name", DEFECTS)
-def test_a_broken_loop_is_noticed(name: str) -> None:
-    assert noticed(DEFECTS[name], range(SEEDS_TO_CATCH_A_DEFECT))
+@pytest.mark.parametrize("name", COMMIT_DEFECTS)
+def test_defects_are_detected(name: str) -> None:
+    assert detect_defect(name, range(SEEDS_TO_DETECT_A_DEFECT))
 
 
-def test_what_is_not_broken_is_not_noticed() -> None:
-    assert not noticed(Defect(lambda patch: None), range(20))
+def test_no_defect_is_detected_in_the_product() -> None:
+    assert not find_failing_seed(simulate_on_mixed_networks, range(20))

@@ -1,8 +1,8 @@
-"""One table against a plain dict of lists: any sequence of changes, by us and by pylance, and every version stays what
-it was. And a table with branches against lists of rows, by all verbs, some of `make torture`'s histories
+"""State machine tests: any sequence of operations, by this package and by pylance, on a table that a dictionary of
+lists models; and all operations on a table with branches, a part of the histories of `make torture`
 (`state_machine.py`).
 
-The model holds the rows of each version, and what each intent became.
+After every step each version equals its model: `rows_by_version` holds the rows, `version_of_intent` the intents.
 """
 
 import shutil
@@ -11,127 +11,127 @@ from pathlib import Path
 
 import lance
 import pyarrow as pa
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lance_core import Committed, Table
-from tests.histories.state_machine import TableAgainstRows
+from tests.histories.planted_defects import planted_defect
+from tests.histories.state_machine import TableStateMachine
 from tests.torture import states
 
 ROWS = st.lists(st.integers(0, 99), max_size=8)
-SOME_ROWS = st.lists(st.integers(0, 99), min_size=1, max_size=8)
+NONEMPTY_ROWS = st.lists(st.integers(0, 99), min_size=1, max_size=8)
 INTENTS = st.sampled_from(["monday", "tuesday"])
 
 
-def table_of(rows: list[int]) -> pa.Table:
+def make_table(rows: list[int]) -> pa.Table:
     return pa.table({"id": pa.array(rows, pa.int64())})
 
 
-def ids(table: Table) -> list[int]:
+def read_ids(table: Table) -> list[int]:
     return table.to_table()["id"].to_pylist()
 
 
-class TableAgainstLists(RuleBasedStateMachine):
+class ListModelStateMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.place = Path(tempfile.mkdtemp())
-        self.uri = str(self.place / "table")
-        self.rows: dict[int, list[int]] = {}
-        self.landed: dict[str, int] = {}
+        self.directory = Path(tempfile.mkdtemp())
+        self.uri = str(self.directory / "table")
+        self.rows_by_version: dict[int, list[int]] = {}
+        self.version_of_intent: dict[str, int] = {}
 
     def teardown(self) -> None:
-        shutil.rmtree(self.place)
+        shutil.rmtree(self.directory)
 
     @property
     def newest(self) -> int:
-        return max(self.rows)
+        return max(self.rows_by_version)
 
-    def open(self) -> Table:
+    def open_table(self) -> Table:
         return Table.open(self.uri, durable=False)
 
-    def committed(self, committed: Committed, rows: list[int]) -> None:
+    def record_commit(self, committed: Committed, rows: list[int]) -> None:
         assert committed.version == self.newest + 1
-        self.rows[committed.version] = rows
+        self.rows_by_version[committed.version] = rows
 
-    @initialize(rows=ROWS, stable=st.booleans(), rows_per_file=st.integers(1, 5))
-    def create(self, rows: list[int], stable: bool, rows_per_file: int) -> None:
-        made = Table.create(
-            self.uri, table_of(rows), stable_row_ids=stable, max_rows_per_file=rows_per_file, durable=False
+    @initialize(rows=ROWS, stable_row_ids=st.booleans(), rows_per_file=st.integers(1, 5))
+    def create(self, rows: list[int], stable_row_ids: bool, rows_per_file: int) -> None:
+        table = Table.create(
+            self.uri, make_table(rows), stable_row_ids=stable_row_ids, max_rows_per_file=rows_per_file, durable=False
         )
-        assert made.version == 1
-        self.rows[1] = rows
+        assert table.version == 1
+        self.rows_by_version[1] = rows
 
-    @rule(rows=SOME_ROWS)
+    @rule(rows=NONEMPTY_ROWS)
     def append(self, rows: list[int]) -> None:
-        committed = self.open().append(table_of(rows))
+        committed = self.open_table().append(make_table(rows))
         assert (committed.rows_added, committed.rows_removed) == (len(rows), 0)
-        self.committed(committed, self.rows[self.newest] + rows)
+        self.record_commit(committed, self.rows_by_version[self.newest] + rows)
 
     @rule()
     def append_nothing(self) -> None:
-        assert self.open().append([]).version == self.newest
+        assert self.open_table().append([]).version == self.newest
 
     @rule(rows=ROWS)
     def overwrite(self, rows: list[int]) -> None:
-        committed = self.open().overwrite(table_of(rows))
-        assert (committed.rows_added, committed.rows_removed) == (len(rows), len(self.rows[self.newest]))
-        self.committed(committed, rows)
+        committed = self.open_table().overwrite(make_table(rows))
+        assert (committed.rows_added, committed.rows_removed) == (len(rows), len(self.rows_by_version[self.newest]))
+        self.record_commit(committed, rows)
 
-    @rule(rows=SOME_ROWS, intent=INTENTS)
+    @rule(rows=NONEMPTY_ROWS, intent=INTENTS)
     def append_with_an_intent(self, rows: list[int], intent: str) -> None:
-        """Another time, with whatever rows: the version that holds it, and nothing new."""
-        committed = self.open().append(table_of(rows), intent=intent)
-        assert committed.already_committed == (intent in self.landed)
-        if intent in self.landed:
-            assert committed.version == self.landed[intent]
+        """Repeat an intent with any rows: it returns the version that committed it, and commits nothing."""
+        committed = self.open_table().append(make_table(rows), intent=intent)
+        assert committed.already_committed == (intent in self.version_of_intent)
+        if intent in self.version_of_intent:
+            assert committed.version == self.version_of_intent[intent]
         else:
-            self.committed(committed, self.rows[self.newest] + rows)
-            self.landed[intent] = committed.version
+            self.record_commit(committed, self.rows_by_version[self.newest] + rows)
+            self.version_of_intent[intent] = committed.version
 
     @rule(divisor=st.integers(2, 5))
-    def pylance_deletes(self, divisor: int) -> None:
+    def delete_by_pylance(self, divisor: int) -> None:
         dataset = lance.dataset(self.uri)
         dataset.delete(f"id % {divisor} = 0")
         version = lance.dataset(self.uri).version
         assert version in (self.newest, self.newest + 1)
-        self.rows[version] = [value for value in self.rows[self.newest] if value % divisor]
+        self.rows_by_version[version] = [value for value in self.rows_by_version[self.newest] if value % divisor]
 
-    @rule(rows=SOME_ROWS)
-    def pylance_appends(self, rows: list[int]) -> None:
-        lance.write_dataset(table_of(rows), self.uri, mode="append")
-        self.rows[self.newest + 1] = self.rows[self.newest] + rows
+    @rule(rows=NONEMPTY_ROWS)
+    def append_by_pylance(self, rows: list[int]) -> None:
+        lance.write_dataset(make_table(rows), self.uri, mode="append")
+        self.rows_by_version[self.newest + 1] = self.rows_by_version[self.newest] + rows
 
-    @precondition(lambda self: len(self.rows) > 1)
+    @precondition(lambda self: len(self.rows_by_version) > 1)
     @rule(data=st.data())
-    def an_old_version_stays(self, data: st.DataObject) -> None:
-        version = data.draw(st.sampled_from(sorted(self.rows)))
-        assert ids(self.open().at(version)) == self.rows[version]
-        assert lance.dataset(self.uri, version=version).to_table()["id"].to_pylist() == self.rows[version]
+    def check_old_version(self, data: st.DataObject) -> None:
+        version = data.draw(st.sampled_from(sorted(self.rows_by_version)))
+        assert read_ids(self.open_table().at(version)) == self.rows_by_version[version]
+        assert lance.dataset(self.uri, version=version).to_table()["id"].to_pylist() == self.rows_by_version[version]
 
     @rule(data=st.data())
-    def an_old_handle_appends(self, data: st.DataObject) -> None:
-        """It joins the newest version; unless somebody replaced what it was planned on."""
-        version = data.draw(st.sampled_from(sorted(self.rows)))
-        table = self.open()
-        since = [made.operation for made in table.versions(since=version)]
+    def append_from_old_version(self, data: st.DataObject) -> None:
+        """Append from an old version: the append is rebased, if only appends were committed since."""
+        version = data.draw(st.sampled_from(sorted(self.rows_by_version)))
+        table = self.open_table()
+        since = [info.operation for info in table.versions(since=version)]
         if set(since) <= {"Append"}:
-            committed = table.at(version).append(table_of([7]))
+            committed = table.at(version).append(make_table([7]))
             assert list(committed.rebased_over) == list(range(version + 1, self.newest + 1))
-            self.committed(committed, [*self.rows[self.newest], 7])
+            self.record_commit(committed, [*self.rows_by_version[self.newest], 7])
 
     @invariant()
-    def the_newest_version_is_the_model(self) -> None:
-        if self.rows:
-            table = self.open()
+    def check_newest_version(self) -> None:
+        if self.rows_by_version:
+            table = self.open_table()
             assert table.version == self.newest
-            assert ids(table) == self.rows[self.newest]
-            assert table.count_rows() == len(self.rows[self.newest])
+            assert read_ids(table) == self.rows_by_version[self.newest]
+            assert table.count_rows() == len(self.rows_by_version[self.newest])
 
 
-TestTableAgainstLists = TableAgainstLists.TestCase
-TestTableAgainstLists.settings = settings(
+TestListModelStateMachine = ListModelStateMachine.TestCase
+TestListModelStateMachine.settings = settings(
     max_examples=12,
     stateful_step_count=20,
     deadline=None,
@@ -140,15 +140,14 @@ TestTableAgainstLists.settings = settings(
 )
 
 
-def test_all_verbs() -> None:
+def test_all_operations() -> None:
     report = states.run(states.PR)
     assert not report.failures, report.failures[0]
     assert report.case_count > 150
 
 
-def test_a_verb_that_does_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    delete = Table.delete
-    monkeypatch.setattr(Table, "delete", lambda table, where: delete(table, where.replace("%", "+")))
-    report = states.run(states.Size(histories=20, steps=20))
-    assert "TableAgainstRows()" in report.failures[0]
-    assert TableAgainstRows.steps >= report.case_count > 0
+def test_defect_is_detected() -> None:
+    with planted_defect("rows deleted by a wrong condition"):
+        report = states.run(states.Size(histories=20, steps=20))
+    assert "TableStateMachine()" in report.failures[0]
+    assert TableStateMachine.steps >= report.case_count > 0

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.histories.concurrent_cleanup import beside_a_cleaner
+from tests.histories.concurrent_cleanup import run_concurrent_cleanup
 from tests.torture.report import Report
 
 
@@ -22,14 +22,14 @@ NIGHTLY = Size(seconds=120)
 def run(size: Size) -> Report:
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as directory:
-        met = beside_a_cleaner(str(Path(directory, "t")), seconds=size.seconds)
-    failures = tuple(f"{problem}; it depends on timing, so repeat the run" for problem in met.wrong)
+        result = run_concurrent_cleanup(str(Path(directory, "t")), seconds=size.seconds)
+    failures = tuple(f"{problem}; it depends on timing, so repeat the run" for problem in result.problems)
     figures = {
-        "acknowledged": f"{len(met.acknowledged):,}",
-        "of undecided outcome": f"{len(met.unknown):,}",
-        "refused": f"{len(met.refused):,}",
-        "named versions read": f"{met.read:,}",
-        "cleanups": f"{met.cleanups:,}",
-        "versions removed": f"{met.removed:,}",
+        "acknowledged": f"{len(result.acknowledged):,}",
+        "of undecided outcome": f"{len(result.undecided):,}",
+        "rejected": f"{len(result.rejected):,}",
+        "tagged versions read": f"{result.versions_read:,}",
+        "cleanups": f"{result.cleanup_count:,}",
+        "versions removed": f"{result.versions_removed:,}",
     }
-    return Report("cleaner", len(met.acknowledged), time.perf_counter() - started, failures, figures)
+    return Report("cleaner", len(result.acknowledged), time.perf_counter() - started, failures, figures)

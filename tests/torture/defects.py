@@ -1,13 +1,14 @@
-"""Mutation testing harness: breaks the product in every way that `tests/histories/*_defects.py` defines, and expects
-the history checks to notice each defect. A noticed defect is reported with its seed; a defect that stays unnoticed is
-a failure."""
+"""Mutation testing harness: plants every defect of `tests/histories/commit_defects.py` and `cleanup_defects.py`, and
+expects the history checks to detect each of them. A detected defect is reported with its seed; an undetected one is a
+failure."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tests.histories.cleanup_defects import DEFECTS_OF_CLEANUP, RARE
-from tests.histories.commit_defects import DEFECTS, noticed
+from tests.histories.cleanup_defects import CLEANUP_DEFECTS, RARELY_DETECTED
+from tests.histories.commit_defects import COMMIT_DEFECTS
+from tests.histories.defect_detection import detect_defect
 from tests.torture.report import Report
 
 
@@ -31,13 +32,12 @@ def run(size: Size) -> Report:
     started = time.perf_counter()
     failures: list[str] = []
     first: dict[str, str] = {}
-    chosen = [*DEFECTS.items(), *DEFECTS_OF_CLEANUP.items()][:: size.every][size.split_index :: size.split_count]
-    for name, defect in chosen:
-        seen = noticed(defect, range(size.seeds))
-        if seen:
-            first[name] = seen.partition(":")[0]
-        elif name in RARE:
+    chosen = [*COMMIT_DEFECTS, *CLEANUP_DEFECTS][:: size.every][size.split_index :: size.split_count]
+    for name in chosen:
+        if failure := detect_defect(name, range(size.seeds)):
+            first[name] = failure.partition(":")[0]
+        elif name in RARELY_DETECTED:
             first[name] = f"not by {size.seeds} seeds, but by separate tests"
         else:
-            failures.append(f"{name!r} is not noticed by {size.seeds} seeds: noticed(DEFECTS[{name!r}], range(...))")
+            failures.append(f"{size.seeds} seeds do not detect {name!r}: detect_defect({name!r}, range(...))")
     return Report("defects", len(chosen), time.perf_counter() - started, tuple(failures), first)

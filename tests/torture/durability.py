@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tests.histories.durability import KINDS, written
+from tests.histories.durability import OPERATIONS, record_operation
 from tests.torture.report import Report
 
 
@@ -13,32 +13,32 @@ from tests.torture.report import Report
 class Size:
     every: int = 1
     """Check one of this many states that an operation can leave."""
-    kinds: tuple[str, ...] = KINDS
+    operations: tuple[str, ...] = OPERATIONS
 
 
-PR = Size(every=15, kinds=("create", "append", "update row 0", "branch"))
+PR = Size(every=15, operations=("create", "append", "update row 0", "branch"))
 NIGHTLY = Size()
 
 
 def split(size: Size, count: int) -> Sequence[Size]:
-    return [replace(size, kinds=size.kinds[at::count]) for at in range(count)]
+    return [replace(size, operations=size.operations[at::count]) for at in range(count)]
 
 
 def run(size: Size) -> Report:
     started = time.perf_counter()
     tried = calls = 0
     failures: list[str] = []
-    for kind in size.kinds:
-        table = written(kind)
-        calls += len(table.events)
-        failures += [f"{kind}: {order}, and is not on the disk" for order in table.in_disorder()]
-        states = table.states()[:: size.every]
+    for name in size.operations:
+        recorded = record_operation(name)
+        calls += len(recorded.events)
+        failures += [f"{name}: {violation}" for violation in recorded.find_ordering_violations()]
+        states = recorded.possible_states()[:: size.every]
         tried += len(states)
-        failures += [f"{kind}: {problem}" for state in states if (problem := table.broken(state))]
-        if kind in ("append", "delete row 0"):
-            undetected = table.silent_about_a_damaged_head(every=size.every)
-            failures += [f"{kind}: a damaged head of {length} is not reported" for length in undetected]
-        table.close()
+        failures += [f"{name}: {problem}" for state in states if (problem := recorded.find_problem(state))]
+        if name in ("append", "delete row 0"):
+            undetected = recorded.find_undetected_damage(step=size.every)
+            failures += [f"{name}: a damaged head of {length} is not reported" for length in undetected]
+        recorded.close()
     return Report(
         "durability",
         tried,

@@ -1,13 +1,13 @@
 """T-ENUM, schedule enumeration: runs every order of the calls of two writers, with every fault at every call;
-`tests/histories/exploration.py` states how large the spaces are. `History(verbs, choices, fault)` with the reported
-values reproduces a schedule."""
+`tests/histories/exploration.py` states how large the spaces are. `History(operations, choices, fault)` with the
+reported values reproduces a schedule."""
 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tests.histories.exploration import HOWS, Fault, History, explored, some_orders
-from tests.histories.simulated_operation_pairs import PAIRS
+from tests.histories.exploration import FAULT_KINDS, Fault, History, explore_schedules, sample_schedules
+from tests.histories.simulated_operation_pairs import OPERATION_PAIRS
 from tests.torture.report import Report
 
 CALLS_PER_APPEND = 7
@@ -51,22 +51,27 @@ def run(size: Size) -> Report:
 
 def _spaces(size: Size) -> Iterator[tuple[str, str, Iterator[History]]]:
     """Yield the name of the space, the name of the part, and its histories."""
-    appends = PAIRS["appends"]
+    appends = OPERATION_PAIRS["appends"]
     faults = [
-        Fault(WRITERS[0], call, how) for call in range(CALLS_PER_APPEND) for how in HOWS
+        Fault(WRITERS[0], call_number, kind) for call_number in range(CALLS_PER_APPEND) for kind in FAULT_KINDS
     ]  # the other writer is symmetric
     for fault in [None, *faults]:
         whole = "all orders of two appends"
         if size.every == 1:
-            histories = explored(appends, preemptions=None, fault=fault, intents=False)
+            histories = explore_schedules(appends, preemptions=None, fault=fault, has_intents=False)
         else:
-            histories = some_orders(appends, calls=CALLS_PER_APPEND, every=size.every, fault=fault)
+            histories = sample_schedules(appends, calls_per_writer=CALLS_PER_APPEND, every=size.every, fault=fault)
         yield whole if fault is None else f"{whole}, one fault", f"{whole}, {fault}", histories
-    for pair, verbs in PAIRS.items():
+    for pair, operations in OPERATION_PAIRS.items():
         bound = f"orders of ten pairs with intents, {size.preemptions} preemptions"
-        yield bound, f"{pair}, {size.preemptions} preemptions", explored(verbs, preemptions=size.preemptions)
+        yield (
+            bound,
+            f"{pair}, {size.preemptions} preemptions",
+            explore_schedules(operations, preemptions=size.preemptions),
+        )
         bound = f"orders of ten pairs with intents, {size.preemptions_with_a_fault} preemptions, one fault"
-        calls = {who: History(verbs, ()).run().stores[who].calls for who in WRITERS}
-        for fault in [Fault(who, call, how) for who in WRITERS for call in range(calls[who]) for how in HOWS]:
-            histories = explored(verbs, preemptions=size.preemptions_with_a_fault, fault=fault)
+        call_counts = {writer: History(operations, ()).run().stores[writer].call_count for writer in WRITERS}
+        calls = [(writer, number) for writer in WRITERS for number in range(call_counts[writer])]
+        for fault in [Fault(writer, number, kind) for writer, number in calls for kind in FAULT_KINDS]:
+            histories = explore_schedules(operations, preemptions=size.preemptions_with_a_fault, fault=fault)
             yield bound, f"{pair}, {fault}, {size.preemptions_with_a_fault} preemptions", histories

@@ -1,4 +1,4 @@
-"""T-PAIR, conflict matrix harness: plans every ordered pair of changes on one version, commits both and compares the
+"""T-PAIR, conflict matrix harness: plans every ordered pair of operations on one version, commits both and compares the
 result with the two serial orders; see `tests/histories/operation_pairs.py`. For every pair of raw operations it also
 compares our verdict and result with pylance's; see `tests/lance_core/transactions/square.py`, which lists where ours is
 stricter, and why."""
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.histories.operation_pairs import Pairs
-from tests.histories.table_operations import CHANGES
+from tests.histories.operation_pairs import OperationPairs
+from tests.histories.table_operations import TABLE_OPERATIONS
 from tests.lance_core.transactions.moves import MOVES
 from tests.lance_core.transactions.square import made
 from tests.torture.report import Report
@@ -43,14 +43,14 @@ def split(size: Size, count: int) -> Sequence[Size]:
 
 def run(size: Size) -> Report:
     started = time.perf_counter()
-    pairs = [(first, second) for first in CHANGES for second in CHANGES][size.first :: size.every]
+    pairs = [(first, second) for first in TABLE_OPERATIONS for second in TABLE_OPERATIONS][size.first :: size.every]
     failures: list[str] = []
     figures: dict[str, str] = {}
     for stable in (False, True):
-        tried = Pairs(stable=stable)
-        failures += filter(None, (tried.broken(first, second) for first, second in pairs))
+        tried = OperationPairs(stable_row_ids=stable)
+        failures += filter(None, (tried.find_problem(first, second) for first, second in pairs))
         kind = "stable row ids" if stable else "row addresses"
-        figures[f"refused, though valid in serial order, {kind}"] = f"{len(tried.refused):,}"
+        figures[f"rejected, though valid in serial order, {kind}"] = f"{len(tried.rejected):,}"
     compared = 0
     for stable in (False, True) if size.compared_with_pylance else ():
         with tempfile.TemporaryDirectory() as directory:

@@ -35,7 +35,7 @@ def run_seeds(harness: str, history: Callable[[int], Simulation], size: Size) ->
                 failures.append(f"{reproduction} differs between two runs")
         except Exception as error:  # noqa: BLE001 - every error is a failure
             failures.append(f"{reproduction}: {type(error).__name__}: {error}")
-        versions += ran.eye.versions
-        events += ran.events
+        versions += ran.observer.version_count
+        events += ran.event_count
     figures = {"versions": f"{versions:,}", "calls and their results": f"{events:,}"}
     return Report(harness, size.seeds, time.perf_counter() - started, tuple(failures), figures)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.histories.state_machine import TableAgainstRows
+from tests.histories.state_machine import TableStateMachine
 from tests.torture.report import Report
 
 
@@ -27,21 +27,21 @@ NIGHTLY = Size(histories=1700, random_histories=True)
 
 def run(size: Size) -> Report:
     started = time.perf_counter()
-    before = TableAgainstRows.steps
+    before = TableStateMachine.steps
     failures: tuple[str, ...] = ()
     try:
         _run(size)
     except Exception as error:  # noqa: BLE001 - every error of a history is a failure
         notes = "\n".join(getattr(error, "__notes__", ()))
         failures = (f"{type(error).__name__}: {error}\n{notes}",)
-    steps = TableAgainstRows.steps - before
+    steps = TableStateMachine.steps - before
     figures: Mapping[str, str] = {"histories": f"{size.histories:,} of up to {size.steps} steps"}
     return Report("states", steps, time.perf_counter() - started, failures, figures)
 
 
 def _run(size: Size) -> None:
     run_state_machine_as_test(
-        TableAgainstRows,
+        TableStateMachine,
         settings=settings(
             max_examples=size.histories,
             stateful_step_count=size.steps,

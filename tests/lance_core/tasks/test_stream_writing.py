@@ -14,8 +14,8 @@ from lance_core.format import naming
 from lance_core.tasks.rows.write import FileLimits
 from lance_core.tasks.streaming.stream_sink import BATCH, QUERY, RUN, MicroBatch, StreamedWrite, commit_batch
 from lance_core.tasks.streaming.stream_source import ReadLimits
-from tests.histories.cooperative_scheduler import Killed
-from tests.histories.storage_backends import PLACES, Place, process
+from tests.histories.cooperative_scheduler import ProcessKilled
+from tests.histories.storage_backends import STORAGE_BACKENDS, StorageBackend, simulated_process
 from tests.lance_core.storage.manifest_stores.stepping import Steps
 from tests.lance_core.tasks.streaming_query import Checkpoint, run_query, write_batch, write_pieces
 from tests.lance_core.world import cleaned
@@ -201,29 +201,29 @@ def crash_points(calls: list[str]) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("storage", ["memory", "bucket with manifest store", "disk"])
 @pytest.mark.parametrize("replaces", [False, True])
-def test_a_batch_that_dies_at_any_call_is_exactly_once(storage: str, replaces: bool) -> None:
-    """Two processes repeat the batch after the crash."""
-    place = PLACES[storage]()
-    with process(place) as manifests:
+def test_stopped_at_any_call(where: str, replaces: bool) -> None:
+    """And the batch brought again by somebody who knows nothing of it, twice."""
+    place = STORAGE_BACKENDS[where]()
+    with simulated_process(place) as manifests:
         Table.create(place.uri, rows(0, 5), manifest_store=manifests, durable=False)
-    restore = place.kept()
+    back = place.take_snapshot()
 
-    def attempt(steps: Steps) -> None:
-        with process(place, steps) as manifests:
-            write_batch(place.uri, rows(5, 9), 0, replaces=replaces, manifests=manifests)
+    def act(steps: Steps) -> None:
+        with simulated_process(place, steps) as manifests:
+            brought(place.uri, rows(5, 9), 0, replaces=replaces, manifests=manifests)
 
     complete = Steps()
-    attempt(complete)
-    crashes = list(crash_points(complete.calls))
-    for call_number, crash in crashes[:: 5 if storage == "disk" else 1]:
-        restore()
-        steps = Steps(call_number, crash)
-        with suppress(Killed):
-            attempt(steps)
-        attempt(Steps())
+    act(complete)
+    tried = list(points(complete.calls))
+    for at, how in tried[:: 5 if where == "disk" else 1]:
+        back()
+        steps = Steps(at, how)
+        with suppress(ProcessKilled):
+            act(steps)
+        act(Steps())
         steps.land()
-        attempt(Steps())
-        with process(place) as manifests:
+        act(Steps())
+        with simulated_process(place) as manifests:
             table = Table.open(place.uri, manifest_store=manifests, durable=False)
             found = sorted(table.to_table()["id"].to_pylist())
             assert found == list(range(5 if replaces else 0, 9)), (call_number, crash, complete.calls[call_number])
@@ -231,42 +231,42 @@ def test_a_batch_that_dies_at_any_call_is_exactly_once(storage: str, replaces: b
     place.close()
 
 
-def create_source(place: Place) -> None:
-    with process(place) as manifests:
+def filled(place: StorageBackend) -> None:
+    with simulated_process(place) as manifests:
         source = f"{place.uri}-from"
         table = Table.create(source, rows(0, 6), max_rows_per_file=4, manifest_store=manifests, durable=False)
         for first in (6, 9, 12):
             table.append(rows(first, first + 3))
 
 
-@pytest.mark.parametrize("storage", ["memory", "disk", "bucket with manifest store"])
-def test_a_query_that_dies_at_any_call_is_exactly_once(storage: str) -> None:
-    """The sink has each row once and one version for each batch, at whatever call the query dies."""
-    place = PLACES[storage]()
-    create_source(place)
-    restore = place.kept()
+@pytest.mark.parametrize("where", ["memory", "disk", "bucket with manifest store"])
+def test_from_table_to_table_stopped_at_any_call(where: str) -> None:
+    """Every row is there once, wherever the query stopped, and the sink has a version for each batch."""
+    place = STORAGE_BACKENDS[where]()
+    filled(place)
+    back = place.take_snapshot()
     source, limits = f"{place.uri}-from", ReadLimits(rows=5)
 
-    def attempt(checkpoint: Checkpoint, steps: Steps) -> None:
-        with process(place, steps) as manifests:
-            list(run_query(source, place.uri, checkpoint, limits=limits, manifests=manifests))
+    def act(checkpoint: Checkpoint, steps: Steps) -> None:
+        with simulated_process(place, steps) as manifests:
+            list(run(source, place.uri, checkpoint, limits=limits, manifests=manifests))
 
     complete = Steps()
-    attempt(Checkpoint(), complete)
-    crashes = list(crash_points(complete.calls))
-    assert len(crashes) > 100
-    for call_number, crash in crashes[:: 23 if storage == "disk" else 3]:
-        restore()
-        checkpoint, steps = Checkpoint(), Steps(call_number, crash)
-        with suppress(Killed):
-            attempt(checkpoint, steps)
-        with process(place) as manifests:
+    act(Checkpoint(), complete)
+    tried = list(points(complete.calls))
+    assert len(tried) > 100
+    for at, how in tried[:: 23 if where == "disk" else 3]:
+        back()
+        checkpoint, steps = Checkpoint(), Steps(at, how)
+        with suppress(ProcessKilled):
+            act(checkpoint, steps)
+        with simulated_process(place) as manifests:
             table = Table.open(source, manifest_store=manifests, durable=False)
             table.compact(target_rows=100)
             table.refresh().append(rows(15, 20))
         attempt(checkpoint, Steps())
         steps.land()
-        with process(place) as manifests:
+        with simulated_process(place) as manifests:
             table = Table.open(place.uri, manifest_store=manifests, durable=False)
             assert sorted(table.to_table()["id"].to_pylist()) == list(range(20)), (
                 call_number,
@@ -293,12 +293,12 @@ def test_a_driver_that_dies_between_steps(tmp_path: Path, moment: str, number: i
     Table.create(source, rows(0, 20), durable=False)
     checkpoint = Checkpoint()
 
-    def fail_at_step(step: str) -> None:
-        if step == moment and checkpoint.committed == number:
-            raise Killed(step)
+    def die(where: str) -> None:
+        if where == moment and checkpoint.committed == number:
+            raise ProcessKilled(where)
 
-    with pytest.raises(Killed):
-        list(run_query(source, sink, checkpoint, limits=ReadLimits(rows=6), on_step=fail_at_step))
+    with pytest.raises(ProcessKilled):
+        list(run(source, sink, checkpoint, limits=ReadLimits(rows=6), killed=die))
     Table.open(source).append(rows(20, 25))
     Table.open(source).delete("id = 3") if number else None
     with suppress(InvalidInput):  # the delete ends the query after the batches before it

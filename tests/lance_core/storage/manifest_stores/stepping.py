@@ -10,7 +10,7 @@ from lance_core.errors import StorageError
 from lance_core.format.ids import Version
 from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore
 from lance_core.storage.store import ObjectInfo, Put, Store
-from tests.histories.cooperative_scheduler import Killed
+from tests.histories.cooperative_scheduler import ProcessKilled
 
 Answer = TypeVar("Answer")
 
@@ -74,7 +74,7 @@ class Steps:
 
     def _die(self) -> NoReturn:
         self.is_dead = True
-        raise Killed(self.calls[-1])
+        raise ProcessKilled(self.calls[-1])
 
 
 @dataclass(eq=False)

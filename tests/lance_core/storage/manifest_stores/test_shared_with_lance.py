@@ -21,7 +21,7 @@ from lance_core.storage.factory import open_store
 from lance_core.storage.manifest_stores.dynamodb import DynamoDBManifestStore
 from lance_core.storage.manifest_stores.manifest_store import Entry
 from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
-from tests.histories.cooperative_scheduler import Killed
+from tests.histories.cooperative_scheduler import ProcessKilled
 from tests.lance_core.storage.manifest_stores.stepping import SteppedManifests, SteppedStore, Steps
 from tests.lance_core.world import World, cleaned
 
@@ -227,7 +227,7 @@ def test_wherever_we_stop_the_next_one_goes_on(
     for at in range(first, last + 1):
         place, shared = f"{key}-{at}", uri.replace("/orders?", f"/orders-{at}?")
         _World(place, entries, aws, Steps()).create("a")
-        with suppress(Killed):
+        with suppress(ProcessKilled):
             _World(place, entries, aws, Steps(at, how)).append("b", intent="b")
         reserved = at > first + 1 or (at == first + 1 and how == "after")
         if next_one == "us":

@@ -19,7 +19,7 @@ from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import Put
 from lance_core.versions.snapshot import list_versions, table_exists
-from tests.histories.cooperative_scheduler import Baton, Killed
+from tests.histories.cooperative_scheduler import CooperativeScheduler, ProcessKilled
 from tests.lance_core.storage.contract import StoreContract
 from tests.lance_core.storage.manifest_stores.memory import MemoryManifestStore
 from tests.lance_core.storage.manifest_stores.stepping import SteppedManifests, SteppedStore, Steps
@@ -172,7 +172,7 @@ def test_wherever_it_stops_the_next_one_goes_on(
 def tried(change: Callable[[World], None], world: World) -> str:
     try:
         change(world)
-    except (Killed, CommitUndecided):
+    except (ProcessKilled, CommitUndecided):
         return "not known"
     except LanceError:
         return "refused"
@@ -217,7 +217,7 @@ def test_a_reserved_version_is_finished_by_whoever_looks() -> None:
         place = new_place()
         place.world().create("a")
         calls = calls_of_append(place)
-        with pytest.raises(Killed):
+        with pytest.raises(ProcessKilled):
             place.world(Steps(calls.index("reserve 3"), "after")).append("c", writer=2)
         return place
 
@@ -275,7 +275,7 @@ def test_a_writer_without_the_manifest_store_is_not_overwritten() -> None:
     place = new_place()
     place.world().create("a")
     calls = calls_of(place, lambda world: world.append("b"))
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessKilled):
         place.world(Steps(calls.index("reserve 2"), "after")).append("c", writer=2, intent="c")
     World(place.stored).append("d", writer=3)
     assert World(place.stored).names() == place.world().names() == ["a", "b", "d"]
@@ -323,7 +323,7 @@ def test_what_was_staged_and_deleted_by_others_was_never_a_version() -> None:
     place = new_place()
     place.world().create("a")
     calls = calls_of(place, lambda world: world.append("b"))
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessKilled):
         place.world(Steps(calls.index("reserve 2"), "after")).append("c", writer=2)
     entry = place.manifests.newest_entry(KEY)
     assert entry is not None
@@ -338,7 +338,7 @@ def test_an_entry_is_moved_though_what_was_staged_is_gone() -> None:
     place = new_place()
     place.world().create("a")
     before_it_tidies = calls_of(place, lambda world: world.append("b")).index("move 2")
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessKilled):
         place.world(Steps(before_it_tidies, "before")).append("c", writer=2)
     entry = place.manifests.newest_entry(KEY)
     assert entry is not None
@@ -351,7 +351,7 @@ def test_a_removed_version_leaves_no_entry() -> None:
     place = new_place()
     place.world().create("a")
     before_it_tidies = calls_of(place, lambda world: world.append("b")).index("move 2")
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessKilled):
         place.world(Steps(before_it_tidies, "before")).append("c", writer=2)
     assert len(place.names_in_versions()) == 4, "three versions, and what was staged of the last"
     for version in (1, 3):
@@ -447,7 +447,7 @@ def test_where_the_store_has_no_conditions_the_next_one_goes_on(how: str) -> Non
 
     for at in range(len(calls_of(begun(), append))):
         place = begun()
-        with suppress(Killed, LanceError):
+        with suppress(ProcessKilled, LanceError):
             append(place.world(Steps(at, how)))
         append(place.world())
         check(place, expected=1)
@@ -455,7 +455,7 @@ def test_where_the_store_has_no_conditions_the_next_one_goes_on(how: str) -> Non
 
 def play(place: Place, seed: int) -> None:
     """Two writers and a reader take turns at every call, and one of the writers may be killed at any."""
-    baton = Baton(seed)
+    scheduler = CooperativeScheduler(seed)
     draw = random.Random(seed)
     acknowledged: list[str] = []
     seen: list[int] = []
@@ -467,10 +467,10 @@ def play(place: Place, seed: int) -> None:
                 at = draw.randrange(60) if draw.random() < 0.5 else None
                 for attempt in range(3):
                     steps = Steps(at if attempt == 0 else None, draw.choice(["before", "after", "lost", "fails"]))
-                    steps.taking_turns = baton.step
+                    steps.taking_turns = scheduler.yield_control
                     try:
                         place.world(steps).append(name, writer=number * 100 + turn * 10 + attempt, intent=name)
-                    except (Killed, CommitUndecided, RetryableConflict, LanceError):
+                    except (ProcessKilled, CommitUndecided, RetryableConflict, LanceError):
                         continue
                     acknowledged.append(name)
                     break
@@ -478,11 +478,11 @@ def play(place: Place, seed: int) -> None:
         return act
 
     def reader() -> None:
-        steps = Steps(taking_turns=baton.step)
+        steps = Steps(taking_turns=scheduler.yield_control)
         for _ in range(4):
             seen.append(place.world(steps).at().version)
 
-    baton.run({"one": writer(1), "two": writer(2), "reader": reader})
+    scheduler.run_actors({"one": writer(1), "two": writer(2), "reader": reader})
     names = place.world().names()
     assert sorted(names) == sorted({"a", *acknowledged}), f"seed {seed}: {names}, acknowledged {acknowledged}"
     assert seen == sorted(seen)
