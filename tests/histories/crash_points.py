@@ -18,10 +18,10 @@ import lance
 import pyarrow as pa
 
 from lance_core import Committed, CommitUndecided, LanceError, StorageError, Table
+from lance_core.format.config_keys import TABLE_ID
 from lance_core.format.transaction import Transaction
 from lance_core.operations import ReserveFragments
 from lance_core.transactions.fold import parts_of
-from lance_core.format.config_keys import TABLE_ID
 from tests.histories.cooperative_scheduler import ProcessKilled
 from tests.histories.stoppable_operations import ProcessContext, StoppableOperation
 from tests.histories.storage_backends import LocalDiskBackend, StorageBackend, simulated_process

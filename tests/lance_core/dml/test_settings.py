@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
-from lance_core.table.base import Committed
 from lance_core.format.config_keys import TABLE_ID
+from lance_core.table.base import Committed
 from tests.lance_core.dml.schema_change_pair import SchemaChangePair, alter_column, create_pair
 
 

@@ -201,73 +201,73 @@ def crash_points(calls: list[str]) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("storage", ["memory", "bucket with manifest store", "disk"])
 @pytest.mark.parametrize("replaces", [False, True])
-def test_stopped_at_any_call(where: str, replaces: bool) -> None:
-    """And the batch brought again by somebody who knows nothing of it, twice."""
-    place = STORAGE_BACKENDS[where]()
-    with simulated_process(place) as manifests:
-        Table.create(place.uri, rows(0, 5), manifest_store=manifests, durable=False)
-    back = place.take_snapshot()
+def test_a_batch_that_dies_at_any_call_is_exactly_once(storage: str, replaces: bool) -> None:
+    """Two processes repeat the batch after the crash."""
+    backend = STORAGE_BACKENDS[storage]()
+    with simulated_process(backend) as manifests:
+        Table.create(backend.uri, rows(0, 5), manifest_store=manifests, durable=False)
+    restore = backend.take_snapshot()
 
-    def act(steps: Steps) -> None:
-        with simulated_process(place, steps) as manifests:
-            brought(place.uri, rows(5, 9), 0, replaces=replaces, manifests=manifests)
+    def attempt(steps: Steps) -> None:
+        with simulated_process(backend, steps) as manifests:
+            write_batch(backend.uri, rows(5, 9), 0, replaces=replaces, manifests=manifests)
 
     complete = Steps()
-    act(complete)
-    tried = list(points(complete.calls))
-    for at, how in tried[:: 5 if where == "disk" else 1]:
-        back()
-        steps = Steps(at, how)
+    attempt(complete)
+    crashes = list(crash_points(complete.calls))
+    for call_number, crash in crashes[:: 5 if storage == "disk" else 1]:
+        restore()
+        steps = Steps(call_number, crash)
         with suppress(ProcessKilled):
-            act(steps)
-        act(Steps())
+            attempt(steps)
+        attempt(Steps())
         steps.land()
-        act(Steps())
-        with simulated_process(place) as manifests:
-            table = Table.open(place.uri, manifest_store=manifests, durable=False)
+        attempt(Steps())
+        with simulated_process(backend) as manifests:
+            table = Table.open(backend.uri, manifest_store=manifests, durable=False)
             found = sorted(table.to_table()["id"].to_pylist())
             assert found == list(range(5 if replaces else 0, 9)), (call_number, crash, complete.calls[call_number])
             assert table.version == 2, (call_number, crash, complete.calls[call_number])
-    place.close()
+    backend.close()
 
 
-def filled(place: StorageBackend) -> None:
-    with simulated_process(place) as manifests:
-        source = f"{place.uri}-from"
+def create_source(backend: StorageBackend) -> None:
+    with simulated_process(backend) as manifests:
+        source = f"{backend.uri}-from"
         table = Table.create(source, rows(0, 6), max_rows_per_file=4, manifest_store=manifests, durable=False)
         for first in (6, 9, 12):
             table.append(rows(first, first + 3))
 
 
-@pytest.mark.parametrize("where", ["memory", "disk", "bucket with manifest store"])
-def test_from_table_to_table_stopped_at_any_call(where: str) -> None:
-    """Every row is there once, wherever the query stopped, and the sink has a version for each batch."""
-    place = STORAGE_BACKENDS[where]()
-    filled(place)
-    back = place.take_snapshot()
-    source, limits = f"{place.uri}-from", ReadLimits(rows=5)
+@pytest.mark.parametrize("storage", ["memory", "disk", "bucket with manifest store"])
+def test_a_query_that_dies_at_any_call_is_exactly_once(storage: str) -> None:
+    """The sink has each row once and one version for each batch, at whatever call the query dies."""
+    backend = STORAGE_BACKENDS[storage]()
+    create_source(backend)
+    restore = backend.take_snapshot()
+    source, limits = f"{backend.uri}-from", ReadLimits(rows=5)
 
-    def act(checkpoint: Checkpoint, steps: Steps) -> None:
-        with simulated_process(place, steps) as manifests:
-            list(run(source, place.uri, checkpoint, limits=limits, manifests=manifests))
+    def attempt(checkpoint: Checkpoint, steps: Steps) -> None:
+        with simulated_process(backend, steps) as manifests:
+            list(run_query(source, backend.uri, checkpoint, limits=limits, manifests=manifests))
 
     complete = Steps()
-    act(Checkpoint(), complete)
-    tried = list(points(complete.calls))
-    assert len(tried) > 100
-    for at, how in tried[:: 23 if where == "disk" else 3]:
-        back()
-        checkpoint, steps = Checkpoint(), Steps(at, how)
+    attempt(Checkpoint(), complete)
+    crashes = list(crash_points(complete.calls))
+    assert len(crashes) > 100
+    for call_number, crash in crashes[:: 23 if storage == "disk" else 3]:
+        restore()
+        checkpoint, steps = Checkpoint(), Steps(call_number, crash)
         with suppress(ProcessKilled):
-            act(checkpoint, steps)
-        with simulated_process(place) as manifests:
+            attempt(checkpoint, steps)
+        with simulated_process(backend) as manifests:
             table = Table.open(source, manifest_store=manifests, durable=False)
             table.compact(target_rows=100)
             table.refresh().append(rows(15, 20))
         attempt(checkpoint, Steps())
         steps.land()
-        with simulated_process(place) as manifests:
-            table = Table.open(place.uri, manifest_store=manifests, durable=False)
+        with simulated_process(backend) as manifests:
+            table = Table.open(backend.uri, manifest_store=manifests, durable=False)
             assert sorted(table.to_table()["id"].to_pylist()) == list(range(20)), (
                 call_number,
                 crash,
@@ -275,7 +275,7 @@ def test_from_table_to_table_stopped_at_any_call(where: str) -> None:
             )
             numbers = [int(version.properties[BATCH]) for version in table.versions()]
             assert numbers == sorted(set(numbers)), (call_number, crash, complete.calls[call_number])
-    place.close()
+    backend.close()
 
 
 @pytest.mark.parametrize(
@@ -293,12 +293,12 @@ def test_a_driver_that_dies_between_steps(tmp_path: Path, moment: str, number: i
     Table.create(source, rows(0, 20), durable=False)
     checkpoint = Checkpoint()
 
-    def die(where: str) -> None:
-        if where == moment and checkpoint.committed == number:
-            raise ProcessKilled(where)
+    def fail_at_step(step: str) -> None:
+        if step == moment and checkpoint.committed == number:
+            raise ProcessKilled(step)
 
     with pytest.raises(ProcessKilled):
-        list(run(source, sink, checkpoint, limits=ReadLimits(rows=6), killed=die))
+        list(run_query(source, sink, checkpoint, limits=ReadLimits(rows=6), on_step=fail_at_step))
     Table.open(source).append(rows(20, 25))
     Table.open(source).delete("id = 3") if number else None
     with suppress(InvalidInput):  # the delete ends the query after the batches before it
