@@ -67,7 +67,7 @@ damage: $(STAMP) ## change every byte of a table's small files, VALUES times eac
 	@DAMAGE=$(or $(VALUES),8) $(PYTHON) -m pytest tests/lance_core/test_damaged_bytes.py --timeout=0 $(ARGS)
 
 golden: $(STAMP) ## regenerate the golden tables with every old release of pylance (ARGS="4.0.0" for some)
-	@$(PYTHON) tests/golden/make.py $(ARGS)
+	@$(PYTHON) -m tests.golden.make $(ARGS)
 
 check: $(STAMP) ## format, lint, strict types, import contracts, generated code current
 	$(VENV)/bin/ruff format --check .

@@ -1,10 +1,10 @@
-"""Golden table generator: `python tests/golden/make.py [release ...]` writes the tables of the given releases, or of
+"""Golden table generator: `python -m tests.golden.make [release ...]` writes the tables of the given releases, or of
 all.
 
-Each release gets a virtual environment below `.tools/golden/`, created once, with the pyarrow and numpy of its time.
-In it `recipes.py` writes the tables and records what that release reads from them. The tables of a release are stored
-as one archive, with the records in a JSON file next to it. Names and timestamps in the tables differ in each run, so
-this program adds releases or recipes and is not a check.
+Each release has a virtual environment of its own (`tests/pylance_releases.py`). In it `recipes.py` writes the tables
+and records what that release reads from them. The tables of a release are stored as one archive, with the records in a
+JSON file next to it. Names and timestamps in the tables differ in each run, so this program adds releases or recipes
+and is not a check.
 """
 
 import json
@@ -12,50 +12,36 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import venv
 from pathlib import Path
+
+from tests.pylance_releases import ROOT, install_release
 
 HERE = Path(__file__).parent
 TABLES = HERE / "tables"
-ENVIRONMENTS = HERE.parent.parent / ".tools" / "golden"
 
-# Release -> its pyarrow and numpy. The first is the oldest release; the others continue with one of its tables.
-RELEASES = {
-    "0.5.0": ("12.0.1", "1.26.4"),
-    "0.8.0": ("12.0.1", "1.26.4"),
-    "0.10.0": ("14.0.2", "1.26.4"),
-    "0.10.5": ("14.0.2", "1.26.4"),
-    "0.12.3": ("14.0.2", "1.26.4"),
-    "0.15.0": ("16.1.0", "1.26.4"),
-    "0.20.0": ("18.1.0", "1.26.4"),
-    "0.30.0": ("20.0.0", "2.2.6"),
-    "1.0.0": ("22.0.0", "2.2.6"),
-    "4.0.0": ("23.0.1", "2.2.6"),
-    "8.0.0": ("23.0.1", "2.2.6"),
-    "14.0.2": ("23.0.1", "2.2.6"),
-}
-OLDEST = next(iter(RELEASES))
-
-
-def install_release(release: str) -> Path:
-    environment = ENVIRONMENTS / release
-    python = environment / "bin" / "python"
-    done = environment / ".installed"
-    if not done.exists():
-        print(f"installing pylance {release}", flush=True)
-        venv.create(environment, with_pip=True, clear=True)
-        pyarrow, numpy = RELEASES[release]
-        packages = [f"pylance=={release}", f"pyarrow=={pyarrow}", f"numpy=={numpy}"]
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
-        done.touch()
-    return python
+# The first is the oldest release; the others continue with one of its tables.
+RELEASES = (
+    "0.5.0",
+    "0.8.0",
+    "0.10.0",
+    "0.10.5",
+    "0.12.3",
+    "0.15.0",
+    "0.20.0",
+    "0.30.0",
+    "1.0.0",
+    "4.0.0",
+    "8.0.0",
+    "14.0.2",
+)
+OLDEST = RELEASES[0]
 
 
 def write_tables(release: str, root: Path, oldest: Path | None) -> None:
     """Run the recipes in the environment of the release, whose output on standard error is discarded."""
     oldest_table = [str(oldest)] if oldest else []
     command = [str(install_release(release)), "-m", "tests.golden.recipes", str(root), *oldest_table]
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL, cwd=HERE.parent.parent)
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL, cwd=ROOT)
 
 
 def archive_tables(release: str, root: Path) -> None:
