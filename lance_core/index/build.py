@@ -23,7 +23,7 @@ from lance_core.format.schema import Field, TableSchema
 from lance_core.index import registry
 from lance_core.index.coverage import Coverage
 from lance_core.index.index_type import ROW, VALUE, IndexOptions, IndexType, MergeInput
-from lance_core.index.segment_files import NewSegment
+from lance_core.index.segment_files import NewSegment, file_version_for
 from lance_core.runtime import Runtime
 from lance_core.scan.column_resolution import resolve_columns
 from lance_core.scan.executor import scan
@@ -101,7 +101,7 @@ def write_segment(
     base: Snapshot, spec: IndexSpec, write: SegmentWriter, *, covers: BitMap, runtime: Runtime
 ) -> IndexMetadata:
     """Write a segment whose files `write` produces."""
-    segment = NewSegment(base.location, runtime.new_uuid())
+    segment = NewSegment(base.location, runtime.new_uuid(), file_version_for(base.manifest.storage_version))
     empty = IndexMetadata.new(
         segment.segment_uuid,
         name=spec.name,

@@ -16,9 +16,23 @@ from lance_core.format.fragment import StorageVersion
 from lance_core.format.index_metadata import IndexMetadata, SegmentFile
 from lance_core.versions.location import Location
 
-_VERSION = StorageVersion(2, 2)
-"""File format version of index files, whatever version the data files of the table have. pylance writes this one with
-any of them."""
+_OLDEST_VERSION, _NEWEST_VERSION = StorageVersion(2, 0), StorageVersion(2, 2)
+
+
+def file_version_for(storage_version: StorageVersion) -> StorageVersion:
+    """Return the version of new index files in a table of this storage version.
+
+    It is that of the data files, so that every release that can read the table can use its indices. Tables of the
+    legacy format get the version that pylance gives them.
+
+    >>> str(file_version_for(StorageVersion(2, 1))), str(file_version_for(StorageVersion(0, 1)))
+    ('2.1', '2.0')
+    """
+    return min(max(storage_version, _OLDEST_VERSION, key=_rank), _NEWEST_VERSION, key=_rank)
+
+
+def _rank(version: StorageVersion) -> tuple[int, int]:
+    return version.major, version.minor
 
 
 class SegmentSink(Protocol):
@@ -40,11 +54,12 @@ class NewSegment:
 
     location: Location
     segment_uuid: uuid.UUID
+    file_version: StorageVersion
     _sizes: dict[str, int] = field(default_factory=dict)
 
     def create(self, name: str, schema: pa.Schema) -> FileWriter:
         path = f"{naming.INDICES}/{self.segment_uuid}/{name}"
-        return _SizeRecordingWriter(self.location.codec.create(path, schema, _VERSION), name, self._sizes)
+        return _SizeRecordingWriter(self.location.codec.create(path, schema, self.file_version), name, self._sizes)
 
     @property
     def files(self) -> tuple[SegmentFile, ...]:

@@ -16,6 +16,7 @@ from lance.dataset import Index
 from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.tree import Call, Comparison, In, IsNull, Like
 from lance_core.format._pb import table_pb2
+from lance_core.format.fragment import StorageVersion
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
 from lance_core.index import registry
@@ -32,7 +33,7 @@ def commit_ours(
     """A segment of ours, under the name that pylance would give it."""
     dataset = lance.dataset(uri)
     chosen = [each for each in dataset.get_fragments() if fragments is None or each.fragment_id in fragments]
-    files = NewSegment(locate(uri, durable=False), uuid.uuid4())
+    files = NewSegment(locate(uri, durable=False), uuid.uuid4(), StorageVersion.parse(dataset.data_storage_version))
     version = kind.written_version(stable_row_ids=dataset.has_stable_row_ids)
     field = dataset.schema.field(column)
     rows = _rows(dataset, chosen, column, _holds_addresses(kind, version))

@@ -108,7 +108,7 @@ def build_segment(
     live_fragments = [
         id for id, array in fragments.items() if set(range(len(array))) - set((deleted or {}).get(id, ()))
     ]
-    new = NewSegment(location, uuid.UUID(int=next(_segment_numbers) + 1))
+    new = NewSegment(location, uuid.UUID(int=next(_segment_numbers) + 1), StorageVersion(2, 2))
     details = index_type.write(
         new, column, scan_batches(fragments, deleted, batch_rows), merge_inputs, index_type.parse_options(options)
     )

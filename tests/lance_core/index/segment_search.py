@@ -13,6 +13,7 @@ from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.tree import And, Node
 from lance_core.format._pb import table_pb2
+from lance_core.format.fragment import StorageVersion
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
 from lance_core.index.index_type import (
@@ -81,7 +82,7 @@ def write_segment(
         location = Location(uri="memory://table", store=store, codec=IpcCodec(store))
     else:
         location = locate(directory, durable=False)
-    files = NewSegment(location, uuid.uuid4())
+    files = NewSegment(location, uuid.uuid4(), StorageVersion(2, 2))
     details = index_type.write(files, column, rows, parts, index_type.parse_options(options or {}))
     sizes = (table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in files.files)
     message = table_pb2.IndexMetadata(name="test", fields=[0], files=sizes)

@@ -14,6 +14,7 @@ import pytest
 
 from lance_core.errors import Corrupt, LanceError, NotFound, StorageError
 from lance_core.expressions.tree import Call, Comparison, In, IsNull, Op
+from lance_core.format.fragment import StorageVersion
 from lance_core.format.row_sets import RowSet
 from lance_core.index.bitmap import BITMAP
 from lance_core.index.btree import BTREE
@@ -44,7 +45,7 @@ def replace_file(
     """Replace one file of the segment by these columns."""
     files = segment.files
     assert hasattr(files, "location")
-    new = NewSegment(files.location, segment.metadata.uuid)
+    new = NewSegment(files.location, segment.metadata.uuid, StorageVersion(2, 2))
     writer = new.create(name, schema)
     if any(columns.values()):
         arrays = [pa.array(columns[field.name], field.type) for field in schema]
