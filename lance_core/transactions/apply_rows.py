@@ -189,7 +189,8 @@ def _rewritten_indices(builder: ManifestBuilder, operation: op.Rewrite) -> list[
         covered = index.covers
         if not (builder.has_stable_row_ids or rewritten):
             loses_coverage = reuse is not None and not (
-                index.survives_remap if operation.uncovers_fragile else index.follows_reuse
+                not index.is_zone_based
+                and (index.survives_remap if operation.uncovers_fragile else index.follows_reuse)
             )
             after.append(
                 index

@@ -14,6 +14,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import FRAGMENT_REUSE, IndexMetadata, decode_section
 from lance_core.maintenance.compaction_plan import plan_groups
+from tests.fleets import rows as fleet_rows
 
 ROW_COLUMNS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
 
@@ -467,3 +468,18 @@ def test_every_new_fragment_keeps_the_versions_of_its_own_rows(tmp_path: Path) -
     assert after.to_table(columns, with_row_id=True).sort_by("id") == before
     theirs = lance.dataset(after.uri).to_table(columns=columns, with_row_id=True).sort_by("id")
     assert theirs.to_pydict() == before.to_pydict()
+
+
+@pytest.mark.parametrize("remap", [None, "reuse"])
+def test_zones_claim_no_fragment_that_a_recorded_compaction_replaced(
+    tmp_path: Path, remap: Literal["reuse"] | None
+) -> None:
+    """pylance 8 to 11 take the successors of such fragments for covered, and find none of their rows."""
+    table = Table.create(tmp_path / "t", fleet_rows.rows(range(600)), max_rows_per_file=150, durable=False)
+    lance.dataset(table.uri).create_index("vector", "IVF_FLAT", num_partitions=2)
+    table = table.refresh().create_index("zone", "ZONEMAP").table.create_index("code", "BLOOMFILTER").table
+    committed = table.compact(remap=remap)
+    assert {"zone_idx", "code_idx"} <= set(committed.uncovered)
+    for name in ("zone_idx", "code_idx"):
+        assert indices(committed.table)[name].covers == BitMap()
+    assert committed.table.count_rows("zone = 40") == lance.dataset(table.uri).count_rows("code = 40") == 1
