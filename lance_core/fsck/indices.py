@@ -1,11 +1,13 @@
 """Index checks: the files of index segments against the newest version. No data file is read.
 
     contradictions              pages out of order, duplicate rows: each index type checks these (`IndexType.examine`)
-    the wrong kind of number    rows that no fragment ever had, ids that were assigned to no row
+    the wrong kind of number    rows that no fragment ever had, ids that were assigned to no row; row addresses although
+                                row ids are stable, which compactions by some releases of pylance lose
     wrong coverage              a live row of a covered fragment is missing in the segment: queries by the index miss it
     fragment reuse index        fragments that were compacted together, of which the segment covers only some
 
 A repair can remove fragments from the coverage of a segment, or drop an unusable segment; queries then scan instead.
+An index that stores row addresses although row ids are stable is built again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,16 +18,14 @@ from pyroaring import BitMap
 
 from lance_core.commit.change import Change, commit_with_retry
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.datafiles.fragment_reader import read_deletions
 from lance_core.errors import ConflictError, Corrupt, InvalidInput, LanceError, NotFound
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex
 from lance_core.format.row_sets import HALF_BITS, RowSet
 from lance_core.fsck.manifests import error, warning
 from lance_core.fsck.report import Finding, Repair, RepairKind, Severity
-from lance_core.index import build
+from lance_core.index import build, verification
 from lance_core.index.coverage import Coverage, SegmentCoverage
-from lance_core.index.index_type import SegmentExamination
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, load_latest
@@ -59,7 +59,7 @@ def _check_segment(
     manifest, index = base.manifest, segment.metadata
     path = index.qualified_path
     try:
-        examination = _examine_segment(base, coverage, segment)
+        examination = verification.examine_segment(base, coverage, segment)
     except (NotFound, InvalidInput):
         return  # already reported: the files are missing or outside the table
     except LanceError as found:
@@ -87,30 +87,44 @@ def _check_segment(
         )
         return
     try:
-        missing = _missing_rows(base, coverage, segment, examination)
+        unlisted = verification.unlisted_rows(coverage, segment, examination)
+        missing = verification.count_missing_rows(base, unlisted)
     except LanceError:
         return  # already reported: row ids or deleted rows of a fragment cannot be read
+    is_outdated = manifest.has_stable_row_ids and index.stores_addresses and not index.is_zone_based
     if missing and examination.lists_every_row:
-        number, rows = next(iter(missing.items()))
-        what = (
-            f"a segment of index {index.name!r} covers fragment {number} but misses {rows} of its rows"
-            f"{_other_fragments_text(missing)}: queries miss them"
+        fix = (
+            _rebuild_repair(writer_location, index)
+            if is_outdated
+            else _uncover_repair(writer_location, index, BitMap(missing))
         )
-        pronoun = "it" if len(missing) == 1 else "them"
-        repair = f"Remove the coverage, and index {pronoun} again with optimize_indices()."
-        yield _with_repair(
-            error(manifest, "index_coverage", what, repair, path=path),
-            _uncover_repair(writer_location, index, BitMap(missing)),
-        )
+        yield _with_repair(_missing_rows_finding(base, index, missing), fix)
+    elif is_outdated:
+        yield _with_repair(_outdated_finding(base, index), _rebuild_repair(writer_location, index))
     elif missing:
-        number, rows = next(iter(missing.items()))
-        what = (
-            f"a segment of index {index.name!r} covers fragment {number} but has none of its {rows} rows"
-            f"{_other_fragments_text(missing)}, which is correct only if none of them has a value that this index "
-            "type stores"
-        )
-        repair = f"If that is impossible: {_rebuild_advice(index)}"
-        yield Finding(Severity.INFO, "index_unproven", path, what, repair, manifest.version)
+        yield _unproven_finding(base, index, missing)
+
+
+def _missing_rows_finding(base: Snapshot, index: IndexMetadata, missing: Mapping[int, int]) -> Finding:
+    number, rows = next(iter(missing.items()))
+    what = (
+        f"a segment of index {index.name!r} covers fragment {number} but misses {rows} of its rows"
+        f"{_other_fragments_text(missing)}: queries miss them"
+    )
+    pronoun = "it" if len(missing) == 1 else "them"
+    repair = f"Remove the coverage, and index {pronoun} again with optimize_indices()."
+    return error(base.manifest, "index_coverage", what, repair, path=index.qualified_path)
+
+
+def _unproven_finding(base: Snapshot, index: IndexMetadata, missing: Mapping[int, int]) -> Finding:
+    number, rows = next(iter(missing.items()))
+    what = (
+        f"a segment of index {index.name!r} covers fragment {number} but has none of its {rows} rows"
+        f"{_other_fragments_text(missing)}, which is correct only if none of them has a value that this index "
+        "type stores"
+    )
+    repair = f"If that is impossible: {_rebuild_advice(index)}"
+    return Finding(Severity.INFO, "index_unproven", index.qualified_path, what, repair, base.manifest.version)
 
 
 def _impossible_rows(base: Snapshot, coverage: Coverage, index: IndexMetadata, rows: RowSet) -> Iterator[str]:
@@ -131,32 +145,6 @@ def _impossible_rows(base: Snapshot, coverage: Coverage, index: IndexMetadata, r
         if row_count and offsets.max() >= row_count:
             yield f"row {offsets.max()} of fragment {fragment}, which has {row_count} rows"
             return
-
-
-def _missing_rows(
-    base: Snapshot, coverage: Coverage, segment: SegmentCoverage, examination: SegmentExamination
-) -> Mapping[int, int]:
-    """Return the number of missing live rows of each covered fragment. An index type that does not store every row is
-    checked only for fragments of which it has no row at all."""
-    indexed = coverage.row_remap(segment).remap_set(examination.rows)
-    missing = {}
-    for fragment in base.manifest.fragments:
-        if fragment.id not in segment.covered or not fragment.live_rows:
-            continue
-        rows = indexed.bitmap_under(fragment.id)
-        if not examination.lists_every_row:
-            if not rows:
-                missing[int(fragment.id)] = fragment.live_rows
-            continue
-        if len(rows) == fragment.physical_rows:
-            continue
-        live = BitMap(range(fragment.physical_rows))
-        deleted = read_deletions(base.location.store, fragment)
-        if deleted is not None:
-            live -= BitMap(deleted.offsets)
-        if missing_count := len(live - rows):
-            missing[int(fragment.id)] = missing_count
-    return missing
 
 
 def _check_reuse_index(
@@ -182,13 +170,14 @@ def _check_reuse_index(
                 return
 
 
-def _examine_segment(base: Snapshot, coverage: Coverage, segment: SegmentCoverage) -> SegmentExamination | None:
-    """Examine the files of a segment; `None` if its column does not exist, which the manifest checks report."""
-    index = segment.metadata
-    chain = build.chain_of(base.manifest.schema, index.field_ids[0]) if len(index.field_ids) == 1 else None
-    if chain is None or segment.kind is None:
-        return None
-    return segment.kind.examine(coverage.segment_of(index), build.arrow_of(base.manifest.schema, chain))
+def _outdated_finding(base: Snapshot, index: IndexMetadata) -> Finding:
+    what = (
+        f"a segment of index {index.name!r} stores row addresses although row ids are stable, as pylance 14 writes it; "
+        "pylance 12 and 13 do not maintain it when they compact the table, and readers then miss rows"
+    )
+    repair = "If these releases maintain the table, build the index again, which then stores row ids."
+    manifest = base.manifest
+    return Finding(Severity.INFO, "index_addresses", index.qualified_path, what, repair, manifest.version)
 
 
 def _holds_row_ids(base: Snapshot, index: IndexMetadata) -> bool:
@@ -223,10 +212,36 @@ def _drop_repair(writer_location: Location, index: IndexMetadata) -> Repair:
     return Repair(RepairKind.INDICES, what, partial(_commit_repair, writer_location, index.uuid, None))
 
 
+def _rebuild_repair(writer_location: Location, index: IndexMetadata) -> Repair:
+    what = f"Build index {index.name!r} again from the rows of the table."
+    return Repair(RepairKind.INDICES, what, partial(_commit_rebuild, writer_location, index.uuid))
+
+
+def _commit_rebuild(writer_location: Location, identity: UUID) -> str:
+    """Commit a version in which one new segment replaces all segments of the index of this segment."""
+    base = load_latest(writer_location)
+    index = _find_segment(base, identity)
+    if index is None:
+        return f"segment {identity} does not exist any more"
+    coverage = Coverage(base)
+    spec = build.spec_of_segment(base, coverage, index)
+    segments = coverage.by_name[index.name]
+    if spec is None or any(segment.kind is not spec.kind for segment in segments):
+        return f"index {index.name!r} has segments that cannot be built here; drop it and build it again"
+    fragments = base.manifest.fragments
+    covers = BitMap(fragment.id for fragment in fragments)
+    rebuilt = build.build_segment(base, spec, fragments, covers=covers, runtime=SYSTEM_RUNTIME)
+    return _commit(base, CreateIndex((rebuilt,), tuple(segment.metadata for segment in segments)))
+
+
+def _find_segment(base: Snapshot, identity: UUID) -> IndexMetadata | None:
+    return next((each for each in base.manifest.indices if each.uuid == identity), None)
+
+
 def _commit_repair(writer_location: Location, identity: UUID, uncovered: BitMap | None) -> str:
     """Commit a version in which the segment covers less, or is dropped if `uncovered` is `None`."""
     base = load_latest(writer_location)
-    index = next((each for each in base.manifest.indices if each.uuid == identity), None)
+    index = _find_segment(base, identity)
     if index is None:
         return f"segment {identity} does not exist any more"
     if uncovered is None:
@@ -236,6 +251,10 @@ def _commit_repair(writer_location: Location, identity: UUID, uncovered: BitMap 
         if covered is None or not covered & uncovered:
             return f"segment {identity} no longer covers these fragments"
         operation = CreateIndex((index.with_coverage(covered - uncovered),))
+    return _commit(base, operation)
+
+
+def _commit(base: Snapshot, operation: CreateIndex) -> str:
     try:
         result = commit_with_retry(
             Change("fsck", lambda _base: operation, can_replan=False),

@@ -35,7 +35,8 @@ class RepairKind(enum.Enum):
     HOLDS = "holds"
     """Delete leases and sweep notices that cannot be read."""
     INDICES = "indices"
-    """Remove fragments from the coverage of a segment that misses rows of them, or drop a segment that is unusable."""
+    """Remove fragments from the coverage of a segment that misses rows of them, drop a segment that is unusable, or
+    build an index of an old kind again."""
     HINT = "hint"
     """Update the version hint, which saves a listing."""
 

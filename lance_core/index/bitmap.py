@@ -44,10 +44,8 @@ class Bitmap:
     name: str = "BITMAP"
     type_url: str = "/lance.table.BitmapIndexDetails"
     max_readable_version: int = 0
+    written_version: int = 0
     supported_types: str = ORDERED_TYPES
-
-    def written_version(self, *, stable_row_ids: bool) -> int:
-        return 0
 
     def supports(self, column: pa.Field) -> bool:
         return is_plain(column) and is_ordered(column.type)

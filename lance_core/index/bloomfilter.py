@@ -83,10 +83,8 @@ class BloomFilter:
     name = "BLOOMFILTER"
     type_url = "/lance.index.pb.BloomFilterIndexDetails"
     max_readable_version = 0
+    written_version = 0
     supported_types = "numbers except half floats, dates and times, text, and binary values of any length"
-
-    def written_version(self, *, stable_row_ids: bool) -> int:
-        return 0
 
     def supports(self, column: pa.Field) -> bool:
         arrow = column.type

@@ -75,10 +75,8 @@ class BTree:
     name: str = "BTREE"
     type_url: str = "/lance.table.BTreeIndexDetails"
     max_readable_version: int = 1
+    written_version: int = 0
     supported_types: str = ORDERED_TYPES
-
-    def written_version(self, *, stable_row_ids: bool) -> int:
-        return 1 if stable_row_ids else 0
 
     def supports(self, column: pa.Field) -> bool:
         return is_plain(column) and is_ordered(column.type)

@@ -110,7 +110,7 @@ def write_segment(
         covers=covers,
         type_url=spec.kind.type_url,
         details=b"",
-        index_version=spec.kind.written_version(stable_row_ids=base.manifest.has_stable_row_ids),
+        index_version=spec.kind.written_version,
         created_ms=runtime.now_ns() // 1_000_000,
     )
     details = write(segment, arrow_of(base.manifest.schema, spec.chain), empty.stores_addresses)

@@ -137,7 +137,8 @@ class IndexType(Protocol):
     def max_readable_version(self) -> int:
         """Highest version of the files that can be read."""
 
-    def written_version(self, *, stable_row_ids: bool) -> int:
+    @property
+    def written_version(self) -> int:
         """Version of the files that are written."""
 
     def supports(self, column: pa.Field) -> bool:

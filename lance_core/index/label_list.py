@@ -47,10 +47,8 @@ class LabelList:
     name: str = "LABEL_LIST"
     type_url: str = "/lance.table.LabelListIndexDetails"
     max_readable_version: int = 1
+    written_version: int = 1
     supported_types: str = f"lists of {ORDERED_TYPES}"
-
-    def written_version(self, *, stable_row_ids: bool) -> int:
-        return 1
 
     def supports(self, column: pa.Field) -> bool:
         arrow = column.type

@@ -11,7 +11,7 @@ says so once.
 import struct
 import warnings
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from lance_core.index.access_path import (
 )
 from lance_core.index.coverage import Coverage, SegmentCoverage
 from lance_core.index.index_type import Certainty, Leaf, Searcher
+from lance_core.index.verification import missed_fragments
 from lance_core.scan.selection import FragmentSelection, RowSelector, Selection
 from lance_core.versions.snapshot import Snapshot
 
@@ -179,6 +180,9 @@ class _Search:
             return _NOTHING
 
     def _search_segment(self, probe: IndexProbe, scope: SegmentScope) -> CandidateRows:
+        scope = self._verified_scope(scope)
+        if not scope.fragments:
+            return _NOTHING
         searcher = self._open_searcher(scope)
         matches = searcher.search(probe.leaf)
         if matches is None:
@@ -196,6 +200,14 @@ class _Search:
                 return _NOTHING
             without.append(self._current_rows(nulls.rows, scope))
         return CandidateRows(self._all_rows(scope.fragments) - RowSet.union(without), scope.fragments, BitMap())
+
+    def _verified_scope(self, scope: SegmentScope) -> SegmentScope:
+        """Return the scope without the fragments that the segment misses rows of; they are scanned."""
+        missed = scope.fragments & missed_fragments(self._base, self._coverage, scope.segment)
+        if not missed:
+            return scope
+        _warn_missed(self._base, scope.segment, missed)
+        return replace(scope, fragments=scope.fragments - missed)
 
     def _current_rows(self, rows: RowSet, scope: SegmentScope) -> RowSet:
         """Return the current addresses of rows that a segment returned, in the fragments of its scope."""
@@ -314,6 +326,16 @@ def _warn_unreadable(base: Snapshot, segment: SegmentCoverage, error: Exception)
         f"fragments that it covers are scanned: {reason}. The result is complete. Rebuild the index with "
         f"create_index(..., name={index.name!r}, replace=True), or drop it with drop_index({index.name!r}); run "
         "fsck() to find out what else is wrong",
+    )
+
+
+def _warn_missed(base: Snapshot, segment: SegmentCoverage, missed: BitMap) -> None:
+    uri, index = base.location.uri, segment.metadata
+    _warn_once(
+        (uri, str(index.uuid)),
+        f"{uri}: segment {index.uuid} of index {index.name!r} claims {len(missed)} fragments without listing all of "
+        "their rows, so they are scanned; an old release of pylance compacted the table or optimized the index. The "
+        f"result is complete. Run optimize_indices([{index.name!r}]) to repair the index for every reader",
     )
 
 

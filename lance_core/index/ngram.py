@@ -56,10 +56,8 @@ class NGram:
     name = "NGRAM"
     type_url = "/lance.table.NGramIndexDetails"
     max_readable_version = 0
+    written_version = 0
     supported_types = "text"
-
-    def written_version(self, *, stable_row_ids: bool) -> int:
-        return 0
 
     def supports(self, column: pa.Field) -> bool:
         return is_plain(column) and is_text(column.type)

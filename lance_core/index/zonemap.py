@@ -55,10 +55,8 @@ class ZoneMap:
     name = "ZONEMAP"
     type_url = "/lance.table.ZoneMapIndexDetails"
     max_readable_version = 0
+    written_version = 0
     supported_types = ORDERED_TYPES
-
-    def written_version(self, *, stable_row_ids: bool) -> int:
-        return 0
 
     def supports(self, column: pa.Field) -> bool:
         return is_plain(column) and is_ordered(column.type)

@@ -23,7 +23,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import FragmentReuse, FragmentRewrite
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
-from lance_core.index import build
+from lance_core.index import build, verification
 from lance_core.index.build import IndexSpec
 from lance_core.index.coverage import Coverage, SegmentCoverage, follow_reuse
 from lance_core.index.index_type import MergeInput, RowRemap
@@ -192,7 +192,8 @@ def _rebuild_segment(
     log: CompactionLog,
     runtime: Runtime,
 ) -> IndexMetadata:
-    """Build the segment from its own files, or from the rows of the table if its files cannot be read."""
+    """Build the segment from its own files, or from the rows of the table if its files cannot be read, miss rows or
+    have another version than new ones."""
     coverage, index = actions.coverage, segment.metadata
     spec = _rebuild_spec(base, coverage, segment)
     assert spec is not None, "the action REBUILD was chosen only if the spec exists"
@@ -202,16 +203,24 @@ def _rebuild_segment(
     covers = staying | BitMap(fragment.id for fragment in new)
     old_segment = coverage.segment_of(index)
     try:
-        if index.is_zone_based:
-            inputs = [MergeInput(old_segment, SameAddresses(staying))]
-            base_of_new = _with_fragments(base, new)
-            return build.build_segment(base_of_new, spec, new, inputs=inputs, covers=covers, runtime=runtime)
-        remap = ComposedRemap(coverage.row_remap(segment), FollowCompactions(log, covers))
-        inputs = [MergeInput(old_segment, remap)]
-        return build.build_segment(base, spec, (), inputs=inputs, covers=covers, runtime=runtime)
+        if _lists_current_rows(base, coverage, segment, spec):
+            if index.is_zone_based:
+                inputs = [MergeInput(old_segment, SameAddresses(staying))]
+                base_of_new = _with_fragments(base, new)
+                return build.build_segment(base_of_new, spec, new, inputs=inputs, covers=covers, runtime=runtime)
+            remap = ComposedRemap(coverage.row_remap(segment), FollowCompactions(log, covers))
+            inputs = [MergeInput(old_segment, remap)]
+            return build.build_segment(base, spec, (), inputs=inputs, covers=covers, runtime=runtime)
     except build.UNREADABLE_ERRORS:
-        whole = [*(fragment for fragment in base.manifest.fragments if fragment.id in staying), *new]
-        return build.build_segment(_with_fragments(base, whole), spec, whole, covers=covers, runtime=runtime)
+        pass  # the rows of the table are read instead
+    whole = [*(fragment for fragment in base.manifest.fragments if fragment.id in staying), *new]
+    return build.build_segment(_with_fragments(base, whole), spec, whole, covers=covers, runtime=runtime)
+
+
+def _lists_current_rows(base: Snapshot, coverage: Coverage, segment: SegmentCoverage, spec: IndexSpec) -> bool:
+    """Return whether a new segment can be written from the files of this one alone."""
+    is_current = segment.metadata.message.index_version == spec.kind.written_version
+    return is_current and not verification.missed_fragments(base, coverage, segment)
 
 
 def _with_fragments(base: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:
@@ -236,11 +245,9 @@ class ComposedRemap:
 
 
 def _rebuild_spec(base: Snapshot, coverage: Coverage, segment: SegmentCoverage) -> IndexSpec | None:
-    """Return the definition for rebuilding a segment from its files, or `None` if that is not possible here."""
+    """Return the definition for rebuilding a segment, or `None` if its type cannot be written here."""
     kind = segment.kind
     if kind is None or segment.unused_reason is not None:
-        return None
-    if segment.metadata.message.index_version != kind.written_version(stable_row_ids=base.manifest.has_stable_row_ids):
         return None
     return build.spec_of_segment(base, coverage, segment.metadata)
 

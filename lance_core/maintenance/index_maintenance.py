@@ -16,21 +16,21 @@ from dataclasses import dataclass
 from pyroaring import BitMap
 
 from lance_core import validation
-from lance_core.errors import InvalidInput, LanceError, Unsupported
+from lance_core.errors import InvalidInput, Unsupported
 from lance_core.format import field_paths, naming
 from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import ExternalContent, content_of, reuse_entry
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex
 from lance_core.format.row_versions import RowVersions
-from lance_core.index import build
+from lance_core.index import build, verification
 from lance_core.index.build import IndexSpec
 from lance_core.index.coverage import Coverage, SegmentCoverage, combined_coverage, follow_reuse
-from lance_core.index.index_type import MergeInput, SegmentExamination
+from lance_core.index.index_type import MergeInput
 from lance_core.index.row_remap import SameAddresses
 from lance_core.index.statistics import RowCounts
 from lance_core.runtime import Runtime
-from lance_core.versions.snapshot import Snapshot, load_at
+from lance_core.versions.snapshot import Snapshot
 
 SMALL_SEGMENT_ROWS = 1_048_576
 """A segment of at most this number of rows is merged with every new one."""
@@ -132,6 +132,7 @@ def _plan_index(
     base: Snapshot, coverage: Coverage, segments: Sequence[SegmentCoverage], merge: Merge
 ) -> IndexWork | str | None:
     """Return the work for one index, `None` if it needs none, or the reason why it cannot be maintained."""
+    segments = [_verified(base, coverage, segment) for segment in segments]
     usable = [segment for segment in segments if segment.kind is not None]
     if not usable:
         return segments[0].unused_reason or "has an unknown index type"
@@ -150,6 +151,15 @@ def _plan_index(
     return IndexWork(spec, (), (), BitMap(), tuple(segment.metadata for segment in removed)) if removed else None
 
 
+def _verified(base: Snapshot, coverage: Coverage, segment: SegmentCoverage) -> SegmentCoverage:
+    """Return the segment without the fragments that it misses rows of. A segment whose files cannot be read stays as it
+    is: if it is merged, the rows of the table are read instead."""
+    try:
+        return verification.verified(base, coverage, segment)
+    except build.UNREADABLE_ERRORS:
+        return segment
+
+
 def _work_with_segment(
     base: Snapshot,
     spec: IndexSpec,
@@ -158,8 +168,7 @@ def _work_with_segment(
     useless: Sequence[SegmentCoverage],
 ) -> IndexWork:
     """Return the work that writes a new segment. Segments of another file version are rebuilt from the table's rows."""
-    version = spec.kind.written_version(stable_row_ids=base.manifest.has_stable_row_ids)
-    outdated = [segment for segment in merged if segment.metadata.message.index_version != version]
+    outdated = [segment for segment in merged if _is_outdated(segment)]
     read = uncovered | combined_coverage(outdated)
     return IndexWork(
         spec,
@@ -175,23 +184,41 @@ def _segments_to_merge(
 ) -> list[SegmentCoverage]:
     """Return the segments whose rows go into the new one; none if no segment is written.
 
-    Stale segments, and those that may list rows of uncovered fragments, are always merged.
+    Stale segments, those that claim fragments without listing their rows, and those that may list rows of uncovered
+    fragments are always merged. Segments of row addresses in a table with stable row ids are merged if a segment is
+    written: pylance 14 refuses an index that mixes both numbers.
     """
     covering = [segment for segment in ours if segment.covered]
     to_cover = tuple(fragment for fragment in base.manifest.fragments if fragment.id in uncovered)
     merged = [
         segment
         for segment in covering
-        if _is_stale(coverage, segment) or _may_list_rows_of(base, coverage, segment, to_cover)
+        if _is_stale(coverage, segment)
+        or _claims_too_much(coverage, segment)
+        or _may_list_rows_of(base, coverage, segment, to_cover)
     ]
     must_write = bool(uncovered or merged)
-    if merge is not Merge.NONE:
-        others = [segment for segment in covering if segment not in merged]
-        rows = RowCounts(base.manifest)
-        new_rows = rows(uncovered) + sum(rows(segment.covered) for segment in merged)
-        small = small_segments(new_rows, [rows(segment.covered) for segment in others])
-        merged += others if merge is Merge.ALL else [others[position] for position in small]
-    return merged if must_write or len(merged) > 1 else []
+    others = [segment for segment in covering if segment not in merged]
+    merged += _others_to_merge(RowCounts(base.manifest), others, merged, uncovered, merge)
+    if not must_write and len(merged) < 2:
+        return []
+    if base.manifest.has_stable_row_ids:
+        merged += [segment for segment in covering if segment not in merged and _lists_addresses(segment)]
+    return merged
+
+
+def _others_to_merge(
+    rows: RowCounts,
+    others: Sequence[SegmentCoverage],
+    merged: Sequence[SegmentCoverage],
+    uncovered: BitMap,
+    merge: Merge,
+) -> Sequence[SegmentCoverage]:
+    """Return the segments that are merged because the caller wants fewer segments."""
+    if merge is not Merge.SMALL:
+        return others if merge is Merge.ALL else ()
+    new_rows = rows(uncovered) + sum(rows(segment.covered) for segment in merged)
+    return [others[position] for position in small_segments(new_rows, [rows(segment.covered) for segment in others])]
 
 
 def small_segments(gathered: int, sizes: Sequence[int]) -> list[int]:
@@ -256,6 +283,21 @@ def _is_stale(coverage: Coverage, segment: SegmentCoverage) -> bool:
     return next(_compactions_followed_from(coverage, segment, fragments), None) is not None
 
 
+def _claims_too_much(coverage: Coverage, segment: SegmentCoverage) -> bool:
+    """Return whether a segment records more fragments than it covers after verification."""
+    recorded = follow_reuse(segment.metadata, coverage.reuse) or BitMap()
+    return not segment.metadata.is_zone_based and recorded & coverage.live_fragments != segment.covered
+
+
+def _lists_addresses(segment: SegmentCoverage) -> bool:
+    return segment.metadata.stores_addresses and not segment.metadata.is_zone_based
+
+
+def _is_outdated(segment: SegmentCoverage) -> bool:
+    """Return whether the files have another version than new ones, with other row numbers or contents."""
+    return segment.kind is not None and segment.metadata.message.index_version != segment.kind.written_version
+
+
 def _may_list_rows_of(
     base: Snapshot, coverage: Coverage, segment: SegmentCoverage, fragments: Sequence[Fragment]
 ) -> bool:
@@ -269,7 +311,7 @@ def _may_list_rows_of(
         # The segment cannot list a row that was created after the version that it was built from.
         return any(_oldest_row_version(base, fragment) <= index.dataset_version for fragment in fragments)
     highest = (index.covers or segment.covered).max()
-    highest_when_built = _highest_fragment_when_built(base, index)
+    highest_when_built = verification.highest_fragment_when_built(base, index)
     # A compaction that rewrites the segment leaves its dataset_version unchanged, so that the fragments that existed
     # when it was written are unknown.
     was_rewritten = highest_when_built is not None and highest > highest_when_built
@@ -280,19 +322,10 @@ def _may_list_rows_of(
     if not suspects:
         return False
     try:
-        examination = _examine(base, coverage, segment)
+        examination = verification.examine_segment(base, coverage, segment)
     except build.UNREADABLE_ERRORS:
         return True
     return examination is not None and not BitMap(examination.rows.parts).isdisjoint(BitMap(suspects))
-
-
-def _highest_fragment_when_built(base: Snapshot, index: IndexMetadata) -> int | None:
-    """Return the highest fragment id that existed when the segment was built; `None` if that version no longer
-    exists."""
-    try:
-        return load_at(base.location, index.dataset_version).manifest.max_fragment_id
-    except LanceError:
-        return None
 
 
 def _oldest_row_version(base: Snapshot, fragment: Fragment) -> int:
@@ -324,17 +357,11 @@ def _compactions_needed_by(base: Snapshot, coverage: Coverage, segment: SegmentC
     if base.manifest.has_stable_row_ids and not segment.metadata.stores_addresses:
         return
     try:
-        if not segment.metadata.is_zone_based and (examination := _examine(base, coverage, segment)) is not None:
+        if (
+            not segment.metadata.is_zone_based
+            and (examination := verification.examine_segment(base, coverage, segment)) is not None
+        ):
             fragments = fragments | BitMap(examination.rows.parts)
     except build.UNREADABLE_ERRORS:
         return  # No reader can use the segment, with or without the compactions.
     yield from _compactions_followed_from(coverage, segment, fragments)
-
-
-def _examine(base: Snapshot, coverage: Coverage, segment: SegmentCoverage) -> SegmentExamination | None:
-    """Return the contents of a segment's files; `None` if its index type or column is unknown."""
-    chain = build.chain_of(base.manifest.schema, (*segment.metadata.field_ids, -1)[0])
-    if segment.kind is None or chain is None:
-        return None
-    column = build.arrow_of(base.manifest.schema, chain)
-    return segment.kind.examine(coverage.segment_of(segment.metadata), column)

@@ -34,7 +34,7 @@ def commit_ours(
     dataset = lance.dataset(uri)
     chosen = [each for each in dataset.get_fragments() if fragments is None or each.fragment_id in fragments]
     files = NewSegment(locate(uri, durable=False), uuid.uuid4(), StorageVersion.parse(dataset.data_storage_version))
-    version = kind.written_version(stable_row_ids=dataset.has_stable_row_ids)
+    version = kind.written_version
     field = dataset.schema.field(column)
     rows = _rows(dataset, chosen, column, _holds_addresses(kind, version))
     details = kind.write(files, field, rows, (), kind.parse_options(options))

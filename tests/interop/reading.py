@@ -11,7 +11,7 @@ from tests.interop.running import Disagreement, History
 
 LINEAGE = ["_row_created_at_version", "_row_last_updated_at_version"]
 PLACES = ["_rowid", "_rowaddr"]
-_EXPECTED = ("orphan", "index_behind", "index_unproven")
+_EXPECTED = ("orphan", "index_addresses", "index_behind", "index_unproven")
 
 
 @dataclass(frozen=True)

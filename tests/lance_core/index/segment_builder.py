@@ -118,7 +118,7 @@ def build_segment(
         name="v_idx",
         dataset_version=1,
         fragment_bitmap=BitMap([*live_fragments, *merged_ids]).serialize(),
-        index_version=index_type.written_version(stable_row_ids=False),
+        index_version=index_type.written_version,
         files=(table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in new.files),
     )
     message.index_details.type_url = index_type.type_url

@@ -73,8 +73,6 @@ def write_segment(
     rows: Iterable[pa.RecordBatch] = (),
     parts: Sequence[MergeInput] = (),
     options: Mapping[str, object] | None = None,
-    *,
-    stable_row_ids: bool = False,
 ) -> Segment:
     """Write a segment into Lance files, or into memory if no directory is given, which is faster."""
     if directory is None:
@@ -89,7 +87,7 @@ def write_segment(
     message.uuid.uuid = files.segment_uuid.bytes
     message.index_details.type_url = index_type.type_url
     message.index_details.value = details
-    message.index_version = index_type.written_version(stable_row_ids=stable_row_ids)
+    message.index_version = index_type.written_version
     metadata = IndexMetadata(message)
     return Segment(metadata, OpenSegment(location, metadata), lambda high: ROWS_PER_FRAGMENT)
 

@@ -3,6 +3,7 @@
 import struct
 import tarfile
 from pathlib import Path
+from typing import Any, Literal, cast
 
 import lance
 import pytest
@@ -27,13 +28,13 @@ def check_filters(uri: str) -> None:
 
 
 @pytest.mark.parametrize("storage", ["2.0", "2.1", "2.2"])
-def test_files_have_the_version_of_the_table(tmp_path: Path, storage: str) -> None:
+def test_files_have_the_version_of_the_table(tmp_path: Path, storage: Literal["2.0", "2.1", "2.2"]) -> None:
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
     table = Table.create(ours, rows(range(40)), storage_version=storage, max_rows_per_file=10, durable=False)
     dataset = lance.write_dataset(rows(range(40)), theirs, data_storage_version=storage)
     for column, kind in INDEXED.items():
         table = table.create_index(column, kind).table
-        dataset.create_scalar_index(column, kind)
+        dataset.create_scalar_index(column, cast(Any, kind))
     assert len(table.indices) == len(INDEXED)
     assert file_versions(ours) == file_versions(theirs)
     check_filters(ours)

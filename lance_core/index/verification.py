@@ -1,0 +1,113 @@
+"""Coverage verification: compares the fragments that a segment claims with the rows that its files list.
+
+Some releases of pylance carry the coverage of a segment on without its rows: 12 and 13 when they compact a table with
+stable row ids and a b-tree of row addresses, 8 when it optimizes indices after a compaction whose remapping was
+deferred. Such a segment claims fragments of which it lists no row, and a query by it would miss them. Reading the files
+of every segment would take longer than most queries save, so only suspect segments are read, once per process.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+
+from pyroaring import BitMap
+
+from lance_core.coordination.lru_cache import LruCache
+from lance_core.datafiles.fragment_reader import read_deletions
+from lance_core.errors import LanceError
+from lance_core.format.index_metadata import IndexMetadata
+from lance_core.index import build
+from lance_core.index.coverage import Coverage, SegmentCoverage
+from lance_core.index.index_type import SegmentExamination
+from lance_core.versions.snapshot import Snapshot, load_at
+
+_SEGMENTS_CACHED_MAX = 1024
+_unlisted: "LruCache[Hashable, Mapping[int, BitMap]]" = LruCache(_SEGMENTS_CACHED_MAX)
+
+
+def verified(base: Snapshot, coverage: Coverage, segment: SegmentCoverage) -> SegmentCoverage:
+    """Return the segment without the fragments that it misses rows of. Raise if its files cannot be read."""
+    missed = missed_fragments(base, coverage, segment)
+    return replace(segment, covered=segment.covered - missed) if missed else segment
+
+
+def missed_fragments(base: Snapshot, coverage: Coverage, segment: SegmentCoverage) -> BitMap:
+    """Return the fragments that a segment covers although it misses live rows of them. The files of a segment that is
+    not suspect are not read, and none are returned."""
+    key = (base.location.uri, segment.metadata.uuid, coverage.fingerprint(segment))
+    unlisted = _unlisted.get_or_create(key, lambda: _unlisted_if_suspect(base, coverage, segment))
+    return BitMap(count_missing_rows(base, unlisted)) if unlisted else BitMap()
+
+
+def unlisted_rows(
+    coverage: Coverage, segment: SegmentCoverage, examination: SegmentExamination
+) -> Mapping[int, BitMap]:
+    """Return the rows of each covered fragment that the files do not list, deleted ones included.
+
+    An index type that does not store every row is checked only for fragments of which it has no row at all.
+    """
+    listed = coverage.row_remap(segment).remap_set(examination.rows)
+    unlisted = {}
+    for fragment_id in segment.covered:
+        rows, count = listed.bitmap_under(fragment_id), coverage.physical_rows[fragment_id]
+        if len(rows) < count and (examination.lists_every_row or not rows):
+            unlisted[fragment_id] = BitMap(range(count)) - rows
+    return unlisted
+
+
+def count_missing_rows(base: Snapshot, unlisted: Mapping[int, BitMap]) -> Mapping[int, int]:
+    """Return the number of live rows of each fragment among unlisted ones."""
+    missing = {}
+    for fragment in base.manifest.fragments:
+        rows = unlisted.get(fragment.id)
+        if rows is None or not fragment.live_rows:
+            continue
+        deleted = read_deletions(base.location.store, fragment)
+        count = len(rows if deleted is None else rows - BitMap(deleted.offsets))
+        if count:
+            missing[int(fragment.id)] = count
+    return missing
+
+
+def examine_segment(base: Snapshot, coverage: Coverage, segment: SegmentCoverage) -> SegmentExamination | None:
+    """Examine the files of a segment; `None` if its index type or column is unknown."""
+    field_ids = segment.metadata.field_ids
+    chain = build.chain_of(base.manifest.schema, field_ids[0]) if len(field_ids) == 1 else None
+    if chain is None or segment.kind is None:
+        return None
+    column = build.arrow_of(base.manifest.schema, chain)
+    return segment.kind.examine(coverage.segment_of(segment.metadata), column)
+
+
+def highest_fragment_when_built(base: Snapshot, index: IndexMetadata) -> int | None:
+    """Return the highest fragment id that existed when the segment was built; `None` if that version no longer
+    exists."""
+    try:
+        return load_at(base.location, index.dataset_version).manifest.max_fragment_id
+    except LanceError:
+        return None
+
+
+def _unlisted_if_suspect(base: Snapshot, coverage: Coverage, segment: SegmentCoverage) -> Mapping[int, BitMap]:
+    if not _is_suspect(base, coverage, segment):
+        return {}
+    examination = examine_segment(base, coverage, segment)
+    return {} if examination is None else unlisted_rows(coverage, segment, examination)
+
+
+def _is_suspect(base: Snapshot, coverage: Coverage, segment: SegmentCoverage) -> bool:
+    """Return whether another engine may have carried the coverage on without the rows.
+
+    Rows are lost only by segments of row addresses, and only in fragments that compactions created: in a table with
+    stable row ids, those that are newer than the segment; otherwise, those since the oldest recorded compaction.
+    """
+    index = segment.metadata
+    if index.is_zone_based or not segment.covered:
+        return False
+    if base.manifest.has_stable_row_ids:
+        if not index.stores_addresses:
+            return False
+        highest = highest_fragment_when_built(base, index)
+        return highest is None or segment.covered.max() > highest
+    log = coverage.compaction_log
+    created = BitMap() if log is None else log.fragments_created_since(0)
+    return bool(created) and segment.covered.max() >= created.min()
