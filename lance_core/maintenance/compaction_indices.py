@@ -104,18 +104,33 @@ def choose_actions(
 ) -> SegmentActions:
     """Choose an action for each index segment when the fragments in `moving` are rewritten.
 
-    Without `remap`, a segment larger than `bytes_max` is not rebuilt. Raise if an action that the caller chose is not
-    possible.
+    Without `remap`, a segment larger than `bytes_max` is not rebuilt, and moves are recorded only if no segment that
+    loses coverage lists them. Raise if an action that the caller chose is not possible.
     """
     coverage = Coverage(base)
     by_segment = tuple(
         (segment, _choose_action(base, coverage, segment, moving, remap, bytes_max)) for segment in coverage.segments
     )
+    if remap is None and any(_keeps_listing_rows(segment, action) for segment, action in by_segment):
+        by_segment = tuple((segment, _without_recorded_moves(action)) for segment, action in by_segment)
     if coverage.reuse is not None or any(action is SegmentAction.RECORD_MOVES for _, action in by_segment):
         # Next to a fragment reuse index, zones claim no fragment that it leads to: readers could not tell a correct
         # claim from the mistaken ones that another library makes.
         by_segment = tuple((segment, _without_zones(segment, action)) for segment, action in by_segment)
     return SegmentActions(coverage, moving, by_segment)
+
+
+def _keeps_listing_rows(segment: SegmentCoverage, action: SegmentAction) -> bool:
+    """Return whether a segment loses coverage and still lists the rows that move.
+
+    pylance follows a fragment reuse index from these entries too: it finds a row twice, or by a value that it once had,
+    as soon as another segment of the index covers the row.
+    """
+    return action is SegmentAction.UNCOVER and not segment.metadata.is_zone_based
+
+
+def _without_recorded_moves(action: SegmentAction) -> SegmentAction:
+    return SegmentAction.UNCOVER if action is SegmentAction.RECORD_MOVES else action
 
 
 def _without_zones(segment: SegmentCoverage, action: SegmentAction) -> SegmentAction:

@@ -38,8 +38,9 @@ class Upkeep(TableBase):
         An index that stores stable row ids keeps its coverage. An index that stores row addresses is rewritten with the
         new addresses in the same commit. An index of a type that this library cannot rewrite, such as vector and text
         indices, keeps its coverage through a fragment reuse index, which records where the rows moved, if row ids are
-        not stable and its type supports that. Other indices lose the compacted fragments from their coverage: queries
-        scan those, and stay correct. `Committed.uncovered` names these indices.
+        not stable, its type supports that, and no other index keeps entries of the moved rows. Other indices lose the
+        compacted fragments from their coverage: queries scan those, and stay correct. `Committed.uncovered` names these
+        indices.
 
         `remap` chooses one way for every index that stores row addresses. `"now"` rewrites it, and raises an error
         where that is impossible. `"reuse"` writes no index: the fragment reuse index records where the rows moved, and

@@ -483,3 +483,19 @@ def test_zones_claim_no_fragment_that_a_recorded_compaction_replaced(
     for name in ("zone_idx", "code_idx"):
         assert indices(committed.table)[name].covers == BitMap()
     assert committed.table.count_rows("zone = 40") == lance.dataset(table.uri).count_rows("code = 40") == 1
+
+
+def test_moves_are_not_recorded_beside_an_index_that_still_lists_the_rows(tmp_path: Path) -> None:
+    """pylance would follow the reuse index from a text index that lost its coverage, and find its rows twice as soon as
+    another segment covers them."""
+    uri = str(tmp_path / "t")
+    table = Table.create(uri, fleet_rows.rows(range(60)), max_rows_per_file=15, durable=False)
+    lance.dataset(uri).create_index("vector", "IVF_FLAT", num_partitions=2)
+    lance.dataset(uri).create_scalar_index("words", "INVERTED")
+    committed = table.refresh().compact()
+    assert committed.uncovered == ("vector_idx", "words_idx")
+    assert FRAGMENT_REUSE not in indices(committed.table)
+    lance.write_dataset(fleet_rows.rows(range(60, 80)), uri, mode="append")
+    lance.dataset(uri).optimize.optimize_indices(num_indices_to_merge=0)
+    found = lance.dataset(uri).to_table(columns=["id"], full_text_query="w3")["id"].to_pylist()
+    assert sorted(found) == list(range(3, 80, 11))
