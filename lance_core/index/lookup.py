@@ -35,7 +35,7 @@ from lance_core.index.access_path import (
 )
 from lance_core.index.coverage import Coverage, SegmentCoverage
 from lance_core.index.index_type import Certainty, Leaf, Searcher
-from lance_core.index.verification import missed_fragments
+from lance_core.index.verification import may_list_old_values, missed_fragments
 from lance_core.scan.selection import FragmentSelection, RowSelector, Selection
 from lance_core.versions.snapshot import Snapshot
 
@@ -188,10 +188,10 @@ class _Search:
         if matches is None:
             return _NOTHING
         rows = self._current_rows(matches.rows, scope)
+        is_exact = matches.certainty is Certainty.EXACT and not may_list_old_values(self._base, scope.segment)
         if not probe.negated:
-            is_exact = matches.certainty is Certainty.EXACT
             return CandidateRows(rows, *((scope.fragments, BitMap()) if is_exact else (BitMap(), scope.fragments)))
-        if matches.certainty is not Certainty.EXACT:
+        if not is_exact:
             return _NOTHING
         without = [rows]
         if not isinstance(probe.leaf, IsNull):

@@ -14,8 +14,11 @@ from lance_core.datafiles.codec import FileReader, FileWriter
 from lance_core.format import naming
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.index_metadata import IndexMetadata, SegmentFile
+from lance_core.package_version import PACKAGE_VERSION
 from lance_core.versions.location import Location
 
+WRITER_KEY = "lance_assets.version"
+"""Key in the metadata of every index file: the version of this library that wrote it."""
 _OLDEST_VERSION, _NEWEST_VERSION = StorageVersion(2, 0), StorageVersion(2, 2)
 
 
@@ -84,6 +87,7 @@ class _SizeRecordingWriter:
         self._writer.add_metadata(key, value)
 
     def finish(self) -> int:
+        self._writer.add_metadata(WRITER_KEY, PACKAGE_VERSION)
         size = self._writer.finish()
         self._sizes[self._name] = size
         return size

@@ -4,6 +4,9 @@ Some releases of pylance carry the coverage of a segment on without its rows: 12
 stable row ids and a b-tree of row addresses, 8 when it optimizes indices after a compaction whose remapping was
 deferred. Such a segment claims fragments of which it lists no row, and a query by it would miss them. Reading the files
 of every segment would take longer than most queries save, so only suspect segments are read, once per process.
+
+Releases up to 12 also merge segments of row ids without removing rows that changed: 8 of all types, later ones of label
+lists. They list such rows by the old value and by the new one, so the rows that such a segment returns are re-checked.
 """
 
 from collections.abc import Hashable, Mapping
@@ -18,9 +21,11 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.index import build
 from lance_core.index.coverage import Coverage, SegmentCoverage
 from lance_core.index.index_type import SegmentExamination
+from lance_core.index.segment_files import WRITER_KEY, OpenSegment
 from lance_core.versions.snapshot import Snapshot, load_at
 
 _SEGMENTS_CACHED_MAX = 1024
+_written_here: "LruCache[Hashable, bool]" = LruCache(_SEGMENTS_CACHED_MAX)
 _unlisted: "LruCache[Hashable, Mapping[int, BitMap]]" = LruCache(_SEGMENTS_CACHED_MAX)
 
 
@@ -36,6 +41,29 @@ def missed_fragments(base: Snapshot, coverage: Coverage, segment: SegmentCoverag
     key = (base.location.uri, segment.metadata.uuid, coverage.fingerprint(segment))
     unlisted = _unlisted.get_or_create(key, lambda: _unlisted_if_suspect(base, coverage, segment))
     return BitMap(count_missing_rows(base, unlisted)) if unlisted else BitMap()
+
+
+def may_list_old_values(base: Snapshot, segment: SegmentCoverage) -> bool:
+    """Return whether a segment may list rows by values that they no longer have, besides by those that they have: it
+    stores row ids, another engine wrote it, and rows that it covers have changed."""
+    index = segment.metadata
+    if not base.manifest.has_stable_row_ids or index.stores_addresses or not _has_changed_rows(base, segment.covered):
+        return False
+    key = (base.location.uri, index.uuid)
+    return not _written_here.get_or_create(key, lambda: _is_written_here(OpenSegment(base.location, index)))
+
+
+def _has_changed_rows(base: Snapshot, covered: BitMap) -> bool:
+    return any(
+        fragment.created_at != fragment.last_updated_at
+        for fragment in base.manifest.fragments
+        if fragment.id in covered
+    )
+
+
+def _is_written_here(files: OpenSegment) -> bool:
+    names = files.metadata.file_names
+    return bool(names) and WRITER_KEY in files.open(names[0]).metadata
 
 
 def unlisted_rows(

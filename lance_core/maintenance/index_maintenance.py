@@ -167,8 +167,8 @@ def _work_with_segment(
     merged: Sequence[SegmentCoverage],
     useless: Sequence[SegmentCoverage],
 ) -> IndexWork:
-    """Return the work that writes a new segment. Segments of another file version are rebuilt from the table's rows."""
-    outdated = [segment for segment in merged if _is_outdated(segment)]
+    """Return the work that writes a new segment. Outdated segments are rebuilt from the table's rows."""
+    outdated = [segment for segment in merged if _is_outdated(base, segment)]
     read = uncovered | combined_coverage(outdated)
     return IndexWork(
         spec,
@@ -293,9 +293,16 @@ def _lists_addresses(segment: SegmentCoverage) -> bool:
     return segment.metadata.stores_addresses and not segment.metadata.is_zone_based
 
 
-def _is_outdated(segment: SegmentCoverage) -> bool:
-    """Return whether the files have another version than new ones, with other row numbers or contents."""
-    return segment.kind is not None and segment.metadata.message.index_version != segment.kind.written_version
+def _is_outdated(base: Snapshot, segment: SegmentCoverage) -> bool:
+    """Return whether a new segment cannot be written from these files: they have another version than new ones, with
+    other row numbers or contents, or may list old values."""
+    if segment.kind is None:
+        return False
+    try:
+        is_current = segment.metadata.message.index_version == segment.kind.written_version
+        return not is_current or verification.may_list_old_values(base, segment)
+    except build.UNREADABLE_ERRORS:
+        return True
 
 
 def _may_list_rows_of(

@@ -15,6 +15,7 @@ from lance.indices import IndexConfig
 from lance_core import Table
 from lance_core.index.bloomfilter import BLOOMFILTER
 from lance_core.index.index_type import Certainty
+from lance_core.index.segment_files import WRITER_KEY
 from lance_core.index.zonemap import ZONEMAP
 from tests.interop.indexing import by_plan, check_theirs, commit_ours, options_of
 
@@ -169,7 +170,8 @@ def file_of(uri: str, name: str) -> tuple[pa.Table, dict[bytes, bytes], bytes]:
     reader = LanceFileReader(str(path))
     schema = reader.metadata().schema
     table = reader.read_all().to_table().replace_schema_metadata(None)
-    return table, schema.metadata, reader.read_global_buffer(1)
+    metadata = {key: value for key, value in schema.metadata.items() if key != WRITER_KEY.encode()}
+    return table, metadata, reader.read_global_buffer(1)
 
 
 def test_a_column_of_nothing_but_null_is_scanned(tmp_path: Path) -> None:

@@ -1,20 +1,31 @@
 """Indices that other engines maintain: b-trees of row ids stay true, and segments that claim fragments without listing
 their rows are noticed by queries, fsck, compactions and index maintenance."""
 
+import uuid
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import lance
+import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
 from lance_core import Table
+from lance_core.datafiles.codec import FileWriter
 from lance_core.errors import IndexIgnored
-from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.fragment import StorageVersion
+from lance_core.format.index_metadata import IndexMetadata, SegmentFile
+from lance_core.index import build, registry
+from lance_core.index.coverage import Coverage
+from lance_core.index.index_type import MergeInput
+from lance_core.index.row_remap import Unchanged
 from lance_core.operations import CreateIndex
-from tests.fleets.rows import FILTERS, rows
+from lance_core.versions.location import Location, locate
+from lance_core.versions.snapshot import load_latest
+from tests.fleets.rows import FILTERS, INDEXED, rows
 
 KEY = "key_idx"
 
@@ -184,3 +195,62 @@ def test_a_segment_that_lost_rows_beside_a_reuse_index(tmp_path: Path, repair: s
     if repair:
         check_answers(table)
         assert covered(table, "of_the_last") == {int(fragment.id) for fragment in table.fragments}
+
+
+# Segments of row ids that another engine merged
+
+
+@dataclass(frozen=True)
+class ForeignSink:
+    """Writes index files as another engine does: without the mark of this library."""
+
+    location: Location
+    directory: str
+
+    def create(self, name: str, schema: pa.Schema) -> FileWriter:
+        return self.location.codec.create(f"{self.directory}/{name}", schema, StorageVersion(2, 1))
+
+
+def with_old_values_merged(tmp_path: Path, column: str) -> Table:
+    """A table with changed rows and a segment as pylance 8 merges it: it lists them by their old and new values."""
+    kind = registry.by_name(INDEXED[column])
+    table = created(tmp_path).create_index(column, kind.name).table
+    table = table.upsert(rows([3, 7, 11, 25, 300], 1), on="id").table
+    base = load_latest(locate(table.uri, durable=False))
+    (old,) = segments(table, f"{column}_idx")
+    coverage, identity = Coverage(base), uuid.uuid4()
+    sink = ForeignSink(base.location, f"_indices/{identity}")
+    chain = (base.manifest.schema.field(column),)
+    added = [fragment for fragment in base.manifest.fragments if fragment.id not in (old.covers or ())]
+    merged = [MergeInput(coverage.segment_of(old), Unchanged())]
+    details = kind.write(
+        sink,
+        build.arrow_of(base.manifest.schema, chain),
+        build.read_values(base, chain, added, addresses=False),
+        merged,
+        kind.parse_options({}),
+    )
+    new = IndexMetadata.new(
+        identity,
+        name=old.name,
+        field_id=chain[0].id,
+        dataset_version=base.version,
+        covers=BitMap(fragment.id for fragment in base.manifest.fragments),
+        type_url=kind.type_url,
+        details=details,
+        index_version=0,
+        created_ms=0,
+        files=[SegmentFile(path.name, path.stat().st_size) for path in Path(table.uri, sink.directory).iterdir()],
+    )
+    return table.commit(CreateIndex((new,), (old,))).table
+
+
+@pytest.mark.parametrize("column", ["key", "shade"])
+def test_rows_that_a_foreign_segment_lists_by_old_values_are_checked(tmp_path: Path, column: str) -> None:
+    table = with_old_values_merged(tmp_path, column)
+    assert [found.rule for found in table.fsck("head").findings] == ["index_contents"]
+    check_answers(table, by_pylance=False)
+    table = table.append(rows(range(100, 120))).table.optimize_indices(merge="all").table
+    assert table.fsck("head").findings == ()
+    assert covered(table, f"{column}_idx") == {int(fragment.id) for fragment in table.fragments}
+    check_answers(table)
