@@ -30,7 +30,7 @@ AZURITE := .tools/azurite/node_modules/.bin/azurite-blob
 NODE := .tools/node
 INSTALL_LOG := .tools/install.log
 
-.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs damage golden interop check fmt bench bench-smoke protos lock wheel clean
+.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs damage golden fleets interop check fmt bench protos lock wheel clean
 
 help: ## list the targets
 	@echo 'usage: make <target>'
@@ -68,6 +68,9 @@ damage: $(STAMP) ## change every byte of a table's small files, VALUES times eac
 
 golden: $(STAMP) ## regenerate the golden tables with every old release of pylance (ARGS="4.0.0" for some)
 	@$(PYTHON) -m tests.golden.make $(ARGS)
+
+fleets: $(STAMP) ## let this library and old releases of pylance take turns on tables (30 min; ARGS="8.0.0 --random 100")
+	@$(PYTHON) -m tests.fleets $(ARGS)
 
 check: $(STAMP) ## format, lint, strict types, import contracts, generated code current
 	$(VENV)/bin/ruff format --check .
