@@ -60,8 +60,9 @@ clusters: $(STAMP) ## run Spark operations on real processes, by Connect and on 
 	@CLUSTERS=all $(PYTHON) -m pytest tests/clusters $(ARGS)
 
 dagster-proofs: $(STAMP) ## kill Dagster runs at every step, deploy on PostgreSQL, list ten thousand partitions (15 min)
-	@PROOFS=all $(PYTHON) -m pytest tests/lance_assets/test_runs_killed.py tests/lance_assets/test_deployed.py \
-		tests/lance_assets/test_recorders.py tests/lance_assets/test_scale.py tests/lance_assets/test_cancelling.py $(ARGS)
+	@PROOFS=all $(PYTHON) -m pytest tests/lance_assets/test_run_crashes.py tests/lance_assets/test_deployment.py \
+		tests/lance_assets/test_concurrent_recording.py tests/lance_assets/test_scale.py \
+		tests/lance_assets/test_cancellation.py $(ARGS)
 
 damage: $(STAMP) ## change every byte of a table's small files, VALUES times each (255: all), and truncate each everywhere
 	@DAMAGE=$(or $(VALUES),8) $(PYTHON) -m pytest tests/lance_core/test_damaged_bytes.py --timeout=0 $(ARGS)

@@ -9,8 +9,8 @@ import os
 import sys
 from collections import Counter
 
-from tests.interop.generating import program
-from tests.interop.trying import try_seeds
+from tests.interop.fuzzing import try_seeds
+from tests.interop.program_generator import program
 
 
 def main(arguments: list[str]) -> int:

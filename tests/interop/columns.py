@@ -1,8 +1,8 @@
 """Columns of generated tables, and rows of them: what programs print as `rows({"k": "key", "a": "int32!"}, ...)`.
 
-A column is spelt as the name of a case of `cases.py`, with a `!` where it may not be null; `key` is an integer that
-is handed in, so that rows can be told apart. The values are those of the case, drawn by a seed; the long ones are left
-out. What is drawn for a column does not depend on which other columns there are.
+A column is spelt as the name of a case of `type_cases.py`, with a `!` where it may not be null; `key` is an integer
+that is handed in, so that rows can be told apart. The values are those of the case, drawn by a seed; the long ones are
+left out. What is drawn for a column does not depend on which other columns there are.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from random import Random
 
 import pyarrow as pa
 
-from tests.interop.cases import CASES, TypeCase
+from tests.interop.type_cases import CASES, TypeCase
 
 KEY = "key"
 _BY_NAME = {case.name: case for case in CASES}
@@ -74,7 +74,7 @@ _NOT_PICKED = {
     # Arrow does not take from views; they are written as what they are views of.
     "string_view",
     "binary_view",
-    # pylance cannot read them beside other columns (test_pylance.py).
+    # pylance cannot read them beside other columns (test_pylance_defects.py).
     "fsl-of-struct",
     "struct-empty",
 }

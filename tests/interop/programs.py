@@ -70,7 +70,7 @@ _PRELUDE = textwrap.dedent("""\
     import pyarrow as pa
     from lance_core import Table
     from tests.interop.columns import arrow, batch, field, rows, schema
-    from tests.interop.asking import ask
+    from tests.interop.query_differential import ask
     from tests.interop.programs import After, branch_of_ours, branch_of_theirs
 
     place = tempfile.mkdtemp()""")

@@ -15,7 +15,7 @@ import pytest
 from lance.file import LanceFileReader
 
 from lance_core import Table
-from tests.interop.cases import StorageName
+from tests.interop.type_cases import StorageName
 
 ASKED = "lance-encoding:"
 ROWS = 6000

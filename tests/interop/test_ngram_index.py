@@ -13,7 +13,7 @@ from pyroaring import BitMap64
 from lance_core.index.index_type import Certainty
 from lance_core.index.ngram import NGRAM
 from lance_core.index.trigrams import token_pairs
-from tests.interop.indexing import by_plan, check_theirs, commit_ours
+from tests.interop.segment_exchange import by_plan, check_theirs, commit_ours
 
 WORDS = [
     "Strawberry",

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop import changes_of_indices
-from tests.interop.changes import KINDS
-from tests.interop.forgiving import ALLOWED
-from tests.interop.generating import program
-from tests.interop.known import FAULTS
+from tests.interop import index_steps
+from tests.interop.allowed_differences import ALLOWED
+from tests.interop.data_steps import KINDS
+from tests.interop.fuzzing import Tried, attempt, read_seeds, shortened, try_indexed, try_some
+from tests.interop.known_pylance_defects import FAULTS
+from tests.interop.program_generator import program
 from tests.interop.programs import Program, Step
-from tests.interop.trying import Tried, attempt, read_seeds, shortened, try_indexed, try_some
 
 PROCESSES = 2
 PROGRAMS, AT_ONCE = 300, 50
@@ -61,7 +61,7 @@ def test_programs_with_indices_agree(pool: ProcessPoolExecutor) -> None:
     """After every step, what both find by them and without them."""
     counted = agree(pool, list(range(INDEXED)), try_indexed)
     assert counted["programs"] == INDEXED
-    for kind in changes_of_indices.KINDS:
+    for kind in index_steps.KINDS:
         assert counted[f"done: {kind[0]}"]
 
 

@@ -17,7 +17,7 @@ from lance_core.format.config_keys import TABLE_ID
 from lance_core.format.framing import FOOTER
 from lance_core.operations import Append, DataFile, Fragment, StorageVersion
 from lance_core.versions.version_hint import HINT
-from tests.interop.compare import assert_same, by_pylance, by_us, comparable, history, history_by_pylance
+from tests.interop.table_comparison import assert_same, by_pylance, by_us, comparable, history, history_by_pylance
 
 Kind = Literal["BTREE", "BITMAP", "ZONEMAP"]
 Change = Callable[[str], object]

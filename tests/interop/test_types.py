@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table, Unsupported
-from tests.interop.cases import CASES, STORAGE_VERSIONS, StorageName, TypeCase
-from tests.interop.compare import (
+from tests.interop.table_comparison import (
     assert_same,
     by_pylance,
     by_us,
@@ -19,6 +18,7 @@ from tests.interop.compare import (
     history_by_pylance,
     rows,
 )
+from tests.interop.type_cases import CASES, STORAGE_VERSIONS, StorageName, TypeCase
 
 EVERY = [pytest.param(case, version, id=f"{case.name}-{version}") for case in CASES for version in case.versions]
 LISTS = pa.struct([pa.field("l", pa.list_(pa.int8()))])

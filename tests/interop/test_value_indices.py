@@ -13,7 +13,7 @@ from lance_core.index.bitmap import BITMAP
 from lance_core.index.btree import BTREE
 from lance_core.index.index_type import Certainty, IndexType
 from lance_core.index.label_list import LABEL_LIST
-from tests.interop.indexing import by_plan, check_theirs, commit_ours
+from tests.interop.segment_exchange import by_plan, check_theirs, commit_ours
 from tests.interop.test_zone_indices import FRAGMENT, ROWS, TYPES, deleted, made, untouched
 
 EVERYWHERE = ("v IS NULL",)

@@ -17,7 +17,7 @@ from lance_core.index.bloomfilter import BLOOMFILTER
 from lance_core.index.index_type import Certainty
 from lance_core.index.segment_files import WRITER_KEY
 from lance_core.index.zonemap import ZONEMAP
-from tests.interop.indexing import by_plan, check_theirs, commit_ours, options_of
+from tests.interop.segment_exchange import by_plan, check_theirs, commit_ours, options_of
 
 ROWS = 600
 FRAGMENT = 200

@@ -1,9 +1,9 @@
 """A Dagster project as a user deploys it, for tests in which processes of their own load it. Where its tables are
 stands in the environment, as do the secrets that two of them need.
 
-A file `kill.json` in its folder says where the process of a step is to die, once: `{"at": a point of tape.py, "whom":
-"step" | "run"}`, which is that process alone, or the run's worker before it. Where there is a file `wait`, Spark's work
-on `orders` waits until that is gone, and says in `waiting` which processes do it.
+A file `kill.json` in its folder says where the process of a step is to die, once: `{"at": a point of crash_points.py,
+"whom": "step" | "run"}`, which is that process alone, or the run's worker before it. Where there is a file `wait`,
+Spark's work on `orders` waits until that is gone, and says in `waiting` which processes do it.
 """
 
 import json
@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets import LanceTable, SparkAppend, SparkSessionResource, WriteContext, lance_discovery, lance_table
-from tests.lance_assets.tape import Tape
+from tests.lance_assets.crash_points import Tape
 
 ROOT, BUCKET, SECRET, ENDPOINT = "PROOFS_ROOT", "PROOFS_BUCKET", "PROOFS_SECRET", "PROOFS_ENDPOINT"
 ROWS = 10

@@ -1,5 +1,5 @@
 """The demo as a newcomer runs it: from the command line, twice, and in the UI's workspace. What kills do to it is in
-`test_demo_killed.py`."""
+`test_demo_crashes.py`."""
 
 import json
 import os

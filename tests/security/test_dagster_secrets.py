@@ -1,5 +1,5 @@
 """Dagster never stores or shows a secret: not in definitions sent to the web server, pickled or printed, nor in
-failures. The database, pages and files of a deployment are tested in `lance_assets/test_deployed.py`."""
+failures. The database, pages and files of a deployment are tested in `lance_assets/test_deployment.py`."""
 
 import pickle
 from collections.abc import Callable

@@ -23,7 +23,7 @@ from lance_assets.ledger.partition_keys import partition_key
 from lance_assets.ledger.recording_claims import TICK_CLAIM_LIFETIME
 from lance_assets.ledger.version_metadata import VersionFacts
 from lance_core import Table
-from tests.lance_assets.turns import WAITS_MAX, Database, Turns
+from tests.lance_assets.cooperative_scheduler import WAITS_MAX, Database, Turns
 
 LEDGER = lance_table("orders", uri="orders.lance").ledger
 NOW = datetime.now(UTC)

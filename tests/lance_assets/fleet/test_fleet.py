@@ -25,7 +25,7 @@ from lance_core.tasks.driver import TableRef
 from lance_core.tasks.indices.index_build import optimize_indices
 from lance_core.tasks.partitioning import LocalRunner, Task
 from tests.lance_assets.instances import events, instance_in, partitions, shown, tick
-from tests.lance_assets.maintenance.fleets import POLICY, RUN_ID, declared, run, several, small, without_spark
+from tests.lance_assets.maintenance.fleet_harness import POLICY, RUN_ID, declared, run, several, small, without_spark
 from tests.lance_assets.maintenance.test_sensor import begun
 
 TABLES = 24
@@ -185,7 +185,7 @@ def test_a_round_that_was_killed_is_gone_on_with(tmp_path: Path) -> None:
     places = several(lake, 9)
     with instance_in(tmp_path) as instance:
         home = str(tmp_path / "dagster")
-        command = [sys.executable, "-m", "tests.lance_assets.maintenance.fleets", str(lake), home, "4"]
+        command = [sys.executable, "-m", "tests.lance_assets.maintenance.fleet_harness", str(lake), home, "4"]
         assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
         done = [place for place in places if len(Table.open(place).fragments) == 1]
         assert len(done) == 4

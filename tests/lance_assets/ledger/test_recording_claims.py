@@ -12,7 +12,7 @@ import pytest
 from lance_assets import lance_table
 from lance_assets.ledger import recording
 from lance_assets.ledger.version_metadata import VersionFacts
-from tests.lance_assets.turns import WAITS_MAX, Database, Turns
+from tests.lance_assets.cooperative_scheduler import WAITS_MAX, Database, Turns
 
 LEDGER = lance_table("orders", uri="orders.lance").ledger
 KEY = "v0000000001"

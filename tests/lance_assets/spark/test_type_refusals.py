@@ -12,7 +12,7 @@ from lance_assets.spark.types import FIXED_SIZE_KEY, spark_schema, stored_schema
 from lance_core import InvalidInput, LanceError, SchemaMismatch, Table, Unsupported
 from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
 from lance_core.tasks.scan.read import ReadTask, VersionRef, plan_read
-from tests.lance_assets.spark.printed_types import PLACE, printed
+from tests.lance_assets.spark.types_document import PLACE, printed
 
 FAR = 1 << 55
 TO_SPARK: dict[str, tuple[pa.Array, type[LanceError], str]] = {
@@ -198,5 +198,5 @@ def test_blobs_come_as_where_they_are_and_are_not_declared_again(tmp_path: Path)
 
 
 def test_the_page_about_types_is_current() -> None:
-    """`python -m tests.lance_assets.spark.printed_types` writes it anew."""
+    """`python -m tests.lance_assets.spark.types_document` writes it anew."""
     assert PLACE.read_text() == printed()

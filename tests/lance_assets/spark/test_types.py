@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from lance_assets.spark import append, delete, read
 from lance_assets.spark.types import FIXED_SIZE_KEY
 from lance_core import Table
-from tests.lance_assets.spark.cells import cells, plain, table_of
+from tests.lance_assets.spark.type_matrix import cells, plain, table_of
 
 ZONE = "spark.sql.session.timeZone"
 

@@ -14,8 +14,8 @@ from lance_core.dml.row_rewrite import FragmentChange, RowRewrite, move_rows, re
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_latest
-from tests.interop.cases import CASES, StorageName, TypeCase
-from tests.interop.compare import by_pylance, by_us, rows
+from tests.interop.table_comparison import by_pylance, by_us, rows
+from tests.interop.type_cases import CASES, StorageName, TypeCase
 
 TYPES_AND_VERSIONS = [
     pytest.param(case, version, id=f"{case.name}-{version}")

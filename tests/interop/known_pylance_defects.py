@@ -1,5 +1,6 @@
-"""Where pylance 14 fails, so that a program leaves the step out; `test_pylance.py` has each of them, small. A fault is
-told by what pylance says. Where it says nothing and goes wrong, the generator does not go (`changes.py`, `sql.py`).
+"""Where pylance 14 fails, so that a program leaves the step out; `test_pylance_defects.py` has each of them, small. A
+fault is told by what pylance says. Where it says nothing and goes wrong, the generator does not go (`data_steps.py`,
+`sql_generator.py`).
 """
 
 import re

@@ -1,5 +1,5 @@
-"""Processes that record the same versions of one table at the same moments. Not a test: `test_recorders.py` starts
-them."""
+"""Processes that record the same versions of one table at the same moments. Not a test: `test_concurrent_recording.py`
+starts them."""
 
 import multiprocessing
 from collections.abc import Sequence

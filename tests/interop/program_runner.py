@@ -1,8 +1,8 @@
 """A program run on three tables: all of it by pylance, all of it by us, and in mixed turns, each step by whoever's turn
 it is.
 
-pylance goes first. What it cannot do though it should (`known.py`) is left out for all three, and counted; what it
-refuses, we have to refuse too.
+pylance goes first. What it cannot do though it should (`known_pylance_defects.py`) is left out for all three, and
+counted; what it refuses, we have to refuse too.
 """
 
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lance_core import LanceError, Table
-from tests.interop.asking import ask
-from tests.interop.known import known_fault
+from tests.interop.known_pylance_defects import known_fault
 from tests.interop.programs import After, Program, Step, run_ours, run_theirs
+from tests.interop.query_differential import ask
 
 WHOSE = ("theirs", "ours", "mixed")
 

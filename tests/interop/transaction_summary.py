@@ -18,7 +18,7 @@ from lance_core.format.operations import (
     Update,
     UpdateConfig,
 )
-from tests.interop.running import Disagreement
+from tests.interop.program_runner import Disagreement
 
 ASSIGNED = "assigned"
 KEYS = "keys"

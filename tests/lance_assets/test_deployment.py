@@ -18,8 +18,8 @@ import pytest
 
 from lance_core import Table
 from tests.lance_assets import project
+from tests.lance_assets.deployment import Browser, Deployment, until
 from tests.lance_assets.instances import events, tags
-from tests.lance_assets.processes import Browser, Deployment, until
 from tests.lance_core.storage.servers import SECRET, Bucket, s3
 from tests.postgres import PASSWORD, for_dagster, postgres_server
 

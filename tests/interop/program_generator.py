@@ -2,17 +2,17 @@
 
 from random import Random
 
-from tests.interop import changes_of_indices
-from tests.interop.changes import KINDS, Kind, create
-from tests.interop.model import Model
+from tests.interop import index_steps
+from tests.interop.data_steps import KINDS, Kind, create
 from tests.interop.programs import Program, Step
+from tests.interop.table_model import Model
 
 _STEPS_LEAST, _STEPS_MOST = 3, 12
 
 
 def program(seed: int, *, indexed: bool = False) -> Program:
     random = Random(seed)
-    kinds = (*KINDS, *(Kind(*each) for each in changes_of_indices.KINDS)) if indexed else KINDS
+    kinds = (*KINDS, *(Kind(*each) for each in index_steps.KINDS)) if indexed else KINDS
     storage_version = random.choice(("2.0", "2.1", "2.2", "2.2"))
     stable, v2_names = random.random() < 0.5, random.random() < 0.85
     model = Model(random, storage_version, stable)
@@ -26,7 +26,7 @@ def program(seed: int, *, indexed: bool = False) -> Program:
         (kind,) = random.choices(kinds, weights)
         next_told = kind.tell(model)
         if next_told is not None:
-            asks = changes_of_indices.questions(model) if indexed else ()
+            asks = index_steps.questions(model) if indexed else ()
             by_us = random.random() < 0.5
             steps.append(Step(len(steps), kind.name, next_told.ours, next_told.theirs, by_us, asks))
             model.remember()

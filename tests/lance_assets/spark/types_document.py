@@ -1,6 +1,6 @@
 """`lance_assets/spark/TYPES.md`, printed from the conversions of the code.
 
-`python -m tests.lance_assets.spark.printed_types` writes it.
+`python -m tests.lance_assets.spark.types_document` writes it.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import lance_assets.spark
 from lance_assets.spark.types import spark_schema, stored_schema
-from tests.lance_assets.spark.cells import KINDS
+from tests.lance_assets.spark.type_matrix import KINDS
 
 PLACE = Path(lance_assets.spark.__file__).with_name("TYPES.md")
 

@@ -1,11 +1,11 @@
-"""Steps that change columns, and what a table says about itself. See `changes.py`."""
+"""Steps that change columns, and what a table says about itself. See `data_steps.py`."""
 
 from collections.abc import Callable
 
-from tests.interop import sql
+from tests.interop import sql_generator
 from tests.interop.columns import may_be_full
-from tests.interop.model import UNKNOWN, Model
-from tests.interop.telling import Told
+from tests.interop.statement_pair import Told
+from tests.interop.table_model import UNKNOWN, Model
 
 CASTS: dict[str, tuple[str, ...]] = {
     "int8": ("int16", "int64", "double", "string"),
@@ -40,7 +40,7 @@ def add_by_sql(model: Model) -> Told:
     for _ in range(model.random.randint(1, 2)):
         name = model.new_name()
         if name not in given:
-            given[name], spec = sql.new_value(model)
+            given[name], spec = sql_generator.new_value(model)
             model.computed(name, spec)
     return _both(f"add_columns({given})")
 
@@ -107,7 +107,7 @@ def _part(model: Model) -> tuple[str, str] | None:
         for name, spec in model.columns.items()
         if name.isidentifier()
         for part in _PARTS.get(spec.rstrip("!"), ())
-        # Before 2.2, told to drop a part of what is in a list, pylance drops the column (test_pylance.py).
+        # Before 2.2, told to drop a part of what is in a list, pylance drops the column (test_pylance_defects.py).
         if model.storage_version >= "2.2" or not part.startswith("item.")
     ]
     return model.random.choice(found) if found else None
@@ -159,7 +159,7 @@ def reorder(model: Model) -> Told | None:
 
 
 def cast(model: Model) -> Told | None:
-    # Of a column with metadata pylance loses it (test_pylance.py).
+    # Of a column with metadata pylance loses it (test_pylance_defects.py).
     names = [name for name in model.columns if name not in model.annotated]
     found = [(name, to) for name in names for to in CASTS.get(model.columns[name].rstrip("!"), ())]
     if not found:

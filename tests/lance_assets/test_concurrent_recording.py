@@ -18,8 +18,8 @@ from dagster import DagsterInstance
 from lance_assets import lance_table
 from lance_assets.ledger.recording_claims import ClaimResult, claim_partitions, wait_for_others
 from lance_core import Table
+from tests.lance_assets.concurrent_recording import record_at_once
 from tests.lance_assets.instances import claims, events, partitions
-from tests.lance_assets.recorders import record_at_once
 from tests.postgres import for_dagster, postgres_server
 
 PROCESSES, VERSIONS = 3, 200 if os.environ.get("PROOFS") == "all" else 20

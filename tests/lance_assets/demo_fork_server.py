@@ -1,8 +1,8 @@
-"""Runs the demo in processes that die at a chosen step. Not a test: `test_demo_killed.py` drives it.
+"""Runs the demo in processes that die at a chosen step. Not a test: `test_demo_crashes.py` drives it.
 
 One process has everything imported and forks a child for each order it reads on stdin, so that a death costs a fork
 and not a minute of imports. A child runs the real demo; around each call that leaves a trace outside the process it
-writes the call's name on a tape (`tape.py`), and kills itself, with SIGKILL, where it was told to.
+writes the call's name on a tape (`crash_points.py`), and kills itself, with SIGKILL, where it was told to.
 """
 
 import json
@@ -14,7 +14,7 @@ import dagster as dg
 
 from lance_assets.definitions import lance_table  # noqa: F401 - loaded before the fork
 from lance_assets.resources import spark  # noqa: F401 - loaded before the fork
-from tests.lance_assets.tape import Tape
+from tests.lance_assets.crash_points import Tape
 
 ROWS_A_DAY = 1000
 

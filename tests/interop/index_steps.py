@@ -1,13 +1,14 @@
 """What can be done to the indices of a table, by both libraries, and what is asked of it then.
 
-A program with such steps is compared by its rows, in any order (`judging.py`): the two may cover other fragments, so
-they compact others together. After every step each condition is answered by both libraries, with indices and without.
+A program with such steps is compared by its rows, in any order (`history_comparison.py`): the two may cover other
+fragments, so they compact others together. After every step each condition is answered by both libraries, with indices
+and without.
 """
 
-from tests.interop import sql
+from tests.interop import sql_generator
 from tests.interop.columns import KEY
-from tests.interop.model import Model
-from tests.interop.telling import Told
+from tests.interop.statement_pair import Told
+from tests.interop.table_model import Model
 
 _ORDERED = ("BTREE", "BITMAP", "ZONEMAP")
 _INTEGERS = (KEY, "int8", "int32", "int64", "uint8", "uint16", "uint32", "date32")
@@ -37,7 +38,7 @@ def create_index(model: Model) -> Told | None:
     model.indices[name] = (column, kind)
     again = ", replace=True" if replace else ""
     return Told(
-        f"table.create_index({sql.quoted(column)!r}, {kind!r}, name={name!r}{again})",
+        f"table.create_index({sql_generator.quoted(column)!r}, {kind!r}, name={name!r}{again})",
         f"dataset.create_scalar_index({column!r}, {kind!r}, name={name!r}, replace={replace})",
     )
 
@@ -85,8 +86,8 @@ KINDS = (
 
 def questions(model: Model) -> tuple[str, ...]:
     """Conditions, on indexed columns above all."""
-    asked = [sql.condition(model) for _ in range(2)]
+    asked = [sql_generator.condition(model) for _ in range(2)]
     for column, _kind in model.indices.values():
         if column in model.known:
-            asked += [sql.of_column(model, column), f"not ({sql.of_column(model, column)})"]
+            asked += [sql_generator.of_column(model, column), f"not ({sql_generator.of_column(model, column)})"]
     return tuple(dict.fromkeys(asked))

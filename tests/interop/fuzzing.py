@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from tests.interop.generating import program
-from tests.interop.judging import judge
+from tests.interop.history_comparison import judge
+from tests.interop.program_generator import program
+from tests.interop.program_runner import Disagreement, run
 from tests.interop.programs import Program
-from tests.interop.running import Disagreement, run
 
 _SEEDS_AT_ONCE = 10
 _MEMORY = Path("/dev/shm")

@@ -1,9 +1,9 @@
 """Three histories of one program, compared at every version.
 
 Each table is read by both libraries, which have to see the same: rows in order with their types, ids, addresses and
-versions, schema and metadata (`reading.py`). Between tables, transactions and manifests are compared message by
-message, until rows lie elsewhere for a reason that is allowed (`forgiving.py`): from there on the same rows with the
-same ids and lineage are asked for, in any order, until the rows are overwritten.
+versions, schema and metadata (`history_reader.py`). Between tables, transactions and manifests are compared message by
+message, until rows lie elsewhere for a reason that is allowed (`allowed_differences.py`): from there on the same rows
+with the same ids and lineage are asked for, in any order, until the rows are overwritten.
 """
 
 from collections import Counter
@@ -12,11 +12,11 @@ from difflib import unified_diff
 import pyarrow as pa
 
 from lance_core.format import field_ids
-from tests.interop.forgiving import lies_elsewhere, manifests, settings, still_elsewhere
+from tests.interop.allowed_differences import lies_elsewhere, manifests, settings, still_elsewhere
+from tests.interop.history_reader import Line, references, steps_of
+from tests.interop.program_runner import Disagreement, Ran
 from tests.interop.programs import Step
-from tests.interop.reading import Line, references, steps_of
-from tests.interop.running import Disagreement, Ran
-from tests.interop.transactions import KEYS, told
+from tests.interop.transaction_summary import KEYS, told
 
 
 def judge(ran: Ran) -> Counter[str]:

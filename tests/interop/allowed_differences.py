@@ -10,7 +10,8 @@ from lance_core.format.config_keys import TABLE_ID
 from lance_core.format.operations import Operation, Overwrite, Restore, Update, UpdateMode
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
-from tests.interop.reading import Line, steps_of
+from lance_core.format.config_keys import TABLE_ID
+from tests.interop.history_reader import Line, steps_of
 
 OUR_CONFIG = (TABLE_ID, field_ids.FIELD_ID_MAX_KEY)
 ALLOWED: Mapping[str, str] = {

@@ -1,6 +1,6 @@
 """A fleet of tables to look after, and a run of its asset; as a program, one that is killed in the middle.
 
-python -m tests.lance_assets.maintenance.fleets LAKE DAGSTER_HOME COMMITS
+python -m tests.lance_assets.maintenance.fleet_harness LAKE DAGSTER_HOME COMMITS
 """
 
 import os

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from lance_core import Table
 from lance_core.format.operations import Operation, Rewrite
-from tests.interop.running import Disagreement, History
+from tests.interop.program_runner import Disagreement, History
 
 LINEAGE = ["_row_created_at_version", "_row_last_updated_at_version"]
 PLACES = ["_rowid", "_rowaddr"]
@@ -93,7 +93,7 @@ class Line:
         return by_us
 
     def _has_rewritten_indices(self, number: int) -> bool:
-        """Its Python cannot show such a transaction, of its own compactions neither (test_pylance.py)."""
+        """Its Python cannot show such a transaction, of its own compactions neither (test_pylance_defects.py)."""
         operation = self.operations[number]
         return isinstance(operation, Rewrite) and bool(operation.rewritten_indices)
 

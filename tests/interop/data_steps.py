@@ -1,15 +1,15 @@
 """What can be done to a table, by both libraries: one function for each kind of step, and the registry of them.
 
 A function is given the model and says how each library is told; None where there is nothing of that kind to do just
-now. A new kind is a function and a line in `KINDS`. What changes a schema or settings is in `changes_of_schema.py`.
+now. A new kind is a function and a line in `KINDS`. What changes a schema or settings is in `schema_steps.py`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.interop import changes_of_schema, sql
-from tests.interop.model import UNKNOWN, Model
-from tests.interop.telling import Told
+from tests.interop import schema_steps, sql_generator
+from tests.interop.statement_pair import Told
+from tests.interop.table_model import UNKNOWN, Model
 
 
 def create(model: Model, v2_names: bool) -> Told:
@@ -76,16 +76,16 @@ def overwrite(model: Model) -> Told:
 
 
 def delete(model: Model) -> Told:
-    return _both(f"delete({sql.condition(model)!r})")
+    return _both(f"delete({sql_generator.condition(model)!r})")
 
 
 def update(model: Model) -> Told | None:
     names = model.some(model.others())
-    values = {name: sql.value(model, name, names) for name in names}
+    values = {name: sql_generator.value(model, name, names) for name in names}
     given = {name: value for name, value in values.items() if value is not None}
     if not given:
         return None
-    where = "" if model.random.random() < 0.2 else f", where={sql.condition(model)!r}"
+    where = "" if model.random.random() < 0.2 else f", where={sql_generator.condition(model)!r}"
     return _both(f"update({given}{where})")
 
 
@@ -96,12 +96,12 @@ def upsert(model: Model) -> Told | None:
     random = model.random
     matched = random.choice(("update", "update", "update", "delete", "ignore", "fail"))
     insert = random.random() < 0.6
-    unmatched: bool | str = random.choice((False, False, False, True, sql.condition(model)))
+    unmatched: bool | str = random.choice((False, False, False, True, sql_generator.condition(model)))
     if not insert and matched in ("ignore", "fail") and not unmatched:
         insert = True
     condition = None
     if matched == "update" and random.random() < 0.25:
-        condition = f"{random.choice(('source', 'target'))}.{sql.quoted(key)} % 2 = {random.randrange(2)}"
+        condition = f"{random.choice(('source', 'target'))}.{sql_generator.quoted(key)} % 2 = {random.randrange(2)}"
     columns = model.known
     if matched != "update" and not insert:
         columns = {key: columns[key]}
@@ -162,7 +162,7 @@ def append_to_an_old_version(model: Model) -> Told | None:
 
 def delete_from_an_old_version(model: Model) -> Told:
     then = f"after({max(0, model.step - model.random.randint(2, 3))})"
-    told = f"delete({sql.condition(model)!r})"
+    told = f"delete({sql_generator.condition(model)!r})"
     return Told(f"table.at({then}).{told}", f"dataset.checkout_version({then}).{told}")
 
 
@@ -186,7 +186,7 @@ def branch(model: Model) -> Told:
             del model.branches[name]
             return _both(f"branches.delete({name!r})")
         if random.random() < 0.5:
-            return _both(f"delete({sql.condition(model)!r})", on=name)
+            return _both(f"delete({sql_generator.condition(model)!r})", on=name)
         data = model.rows({column: spec for column, spec in model.branches[name].items() if spec != UNKNOWN})
         return Told(
             f"on({name!r}).append({data})",
@@ -225,9 +225,9 @@ KINDS: tuple[Kind, ...] = (
     Kind("delete from an old version", 0, delete_from_an_old_version),
     Kind("tag", 3, tag),
     Kind("branch", 4, branch),
-    *(Kind(name, weight, tell) for name, weight, tell in changes_of_schema.KINDS),
+    *(Kind(name, weight, tell) for name, weight, tell in schema_steps.KINDS),
 )
-"""Those of indices are in `changes_of_indices.py`, for programs of their own: with them the two may cover, and so
+"""Those of indices are in `index_steps.py`, for programs of their own: with them the two may cover, and so
 compact, other fragments, and what is compared exactly here would not be any more."""
 
 

@@ -21,7 +21,7 @@ from lance_assets import lance_table
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.spark.java import ensure_java
 from lance_core import Table
-from tests.lance_assets import killed_run
+from tests.lance_assets import run_worker
 from tests.lance_assets.instances import events, partitions, tags, tick
 from tests.lance_assets.project import ROOT, ROWS
 
@@ -74,7 +74,7 @@ def run() -> Iterator[Run]:
     def once(root: Path, *arguments: str) -> int:
         with (root / "log").open("a") as log:
             code = subprocess.run(
-                [sys.executable, "-m", killed_run.__name__, *arguments],
+                [sys.executable, "-m", run_worker.__name__, *arguments],
                 cwd=PROJECT,
                 env={**environment, ROOT: str(root), "DAGSTER_HOME": str(root / "home")},
                 stdout=log,

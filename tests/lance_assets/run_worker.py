@@ -1,7 +1,7 @@
 """One run of the project's job `load`, or one that goes on for a run that failed, as a run worker of its own. Not a
-test: `test_runs_killed.py` starts it.
+test: `test_run_crashes.py` starts it.
 
-    python -m tests.lance_assets.killed_run [id of the run that failed]
+    python -m tests.lance_assets.run_worker [id of the run that failed]
 """
 
 import os

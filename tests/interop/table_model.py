@@ -5,8 +5,8 @@ are taken. It is a guess: a step that both libraries refuse leaves it a little w
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.interop.cases import TypeCase
 from tests.interop.columns import KEY, cases_for, may_be_full
+from tests.interop.type_cases import TypeCase
 
 UNKNOWN = ""
 """The spec of a column that became something that no case describes. It is left out of what is written."""
@@ -32,7 +32,8 @@ class Model:
     branches: dict[str, dict[str, str]] = field(default_factory=dict)
     """Their columns."""
     written: list[set[str]] = field(default_factory=list)
-    """Which columns rows came with, of each write: no fragment may lose all that it has in files (test_pylance.py)."""
+    """Which columns rows came with, of each write: no fragment may lose all that it has in files
+    (test_pylance_defects.py)."""
     past: list[tuple[dict[str, str], list[set[str]]]] = field(default_factory=list)
     """The columns, and what was written, after each step."""
 

@@ -1,13 +1,13 @@
 """Conditions and values in Lance's SQL, over the columns that a generated table has."""
 
 from tests.interop.columns import KEY
-from tests.interop.model import UNKNOWN, Model
+from tests.interop.table_model import UNKNOWN, Model
 
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _FLOATS = {"float", "double", "double-not-null"}
 _STRINGS = {"string", "string-not-null", "large_string"}
 _EXTENSIONS = ("json", "uuid", "bool8", "opaque", "tensor", "list-of-uuid", "struct-of-extensions")
-"""What is computed from them pylance stores as what they are made of (test_pylance.py)."""
+"""What is computed from them pylance stores as what they are made of (test_pylance_defects.py)."""
 
 
 def quoted(name: str) -> str:
@@ -68,7 +68,7 @@ def of_column(model: Model, column: str) -> str:
 
 def value(model: Model, column: str, assigned: list[str]) -> str | None:
     """A new value for that column, from its own and others; None where there is no way to write one. Not from others
-    that get one too: of those pylance reads now the old value, now the new one (test_pylance.py)."""
+    that get one too: of those pylance reads now the old value, now the new one (test_pylance_defects.py)."""
     random, name = model.random, quoted(column)
     spec = model.columns[column]
     case = spec.rstrip("!")

@@ -20,8 +20,8 @@ from pyspark.java_gateway import launch_gateway
 
 from lance_assets.demo.workspace import DemoWorkspace, prepare_home
 from lance_assets.spark.java import ensure_java
-from tests.lance_assets import killed_demo
-from tests.lance_assets.killed_demo import ROWS_A_DAY
+from tests.lance_assets import demo_fork_server
+from tests.lance_assets.demo_fork_server import ROWS_A_DAY
 
 PROJECT = Path(__file__).resolve().parents[2]
 Run = Callable[[Path, str | None], int]
@@ -60,7 +60,7 @@ def run() -> Iterator[Run]:
         "DAGSTER_DISABLE_TELEMETRY": "yes",
     }
     zygote = subprocess.Popen(
-        [sys.executable, "-m", killed_demo.__name__],
+        [sys.executable, "-m", demo_fork_server.__name__],
         cwd=PROJECT,
         env=environment,
         stdin=subprocess.PIPE,

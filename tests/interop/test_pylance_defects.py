@@ -1,6 +1,6 @@
-"""Where pylance 14 fails or goes wrong, small: the reasons for which generated programs leave a step out (`known.py`),
-or never have it. Each asserts what pylance does today, and that we do better; one that fails after an upgrade of
-pylance has a line to be taken away there.
+"""Where pylance 14 fails or goes wrong, small: the reasons for which generated programs leave a step out
+(`known_pylance_defects.py`), or never have it. Each asserts what pylance does today, and that we do better; one that
+fails after an upgrade of pylance has a line to be taken away there.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import pytest
 
 from lance_core import InvalidInput, Table
 from tests.interop.columns import batch, rows
-from tests.interop.known import FAULTS
+from tests.interop.known_pylance_defects import FAULTS
 
 Change = Callable[[lance.LanceDataset], object]
 OurChange = Callable[[Table], object]
