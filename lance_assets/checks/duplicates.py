@@ -23,9 +23,9 @@ import pyarrow as pa
 from lance_core import InvalidInput
 
 _BUCKETS = 64
-_BUFFERED_MAX = 1 << 22
+BUFFERED_MAX = 1 << 22
 """Fingerprints in memory: 32 MiB of them, and as much for one bucket of 250 million rows."""
-_SUSPECTS_PER_PASS = 10_000
+SUSPECTS_PER_PASS = 10_000
 _SECRET_LENGTH = 16
 
 Fingerprints = npt.NDArray[np.uint64]
@@ -75,7 +75,7 @@ class _Buckets:
     def add(self, fingerprints: Fingerprints) -> None:
         self._buffered.append(fingerprints)
         self._count += len(fingerprints)
-        if self._count > _BUFFERED_MAX:
+        if self._count > BUFFERED_MAX:
             self._spill()
 
     def suspects(self) -> Iterator[Fingerprints]:
@@ -85,9 +85,9 @@ class _Buckets:
             bucket.sort()
             repeated = np.unique(bucket[1:][bucket[1:] == bucket[:-1]])
             pending = np.concatenate([pending, repeated])
-            while len(pending) >= _SUSPECTS_PER_PASS:
-                yield np.sort(pending[:_SUSPECTS_PER_PASS])
-                pending = pending[_SUSPECTS_PER_PASS:]
+            while len(pending) >= SUSPECTS_PER_PASS:
+                yield np.sort(pending[:SUSPECTS_PER_PASS])
+                pending = pending[SUSPECTS_PER_PASS:]
         if len(pending):
             yield np.sort(pending)
 
@@ -159,7 +159,7 @@ def _fingerprints(batch: pa.RecordBatch, secret: str) -> tuple[Fingerprints, npt
     fingerprints = np.zeros(rows_with_key.num_rows, np.uint64)
     for column in rows_with_key.columns:
         hashed = _hash_column(_normalize(column), secret)
-        fingerprints = _mix_bits(fingerprints * np.uint64(3) + hashed)
+        fingerprints = mix_bits(fingerprints * np.uint64(3) + hashed)
     return fingerprints, has_key
 
 
@@ -167,12 +167,12 @@ def _hash_column(column: pa.Array, secret: str) -> Fingerprints:
     if pa.types.is_integer(column.type):
         numbers = column.cast(pa.uint64() if pa.types.is_unsigned_integer(column.type) else pa.int64())
         salt = np.uint64(int.from_bytes(secret[:8].encode()))
-        return _mix_bits(np.asarray(numbers).view(np.uint64) ^ salt)
+        return mix_bits(np.asarray(numbers).view(np.uint64) ^ salt)
     values = np.asarray(column.to_pylist(), dtype=object)
     return np.asarray(pd.util.hash_array(values, hash_key=secret, categorize=False))
 
 
-def _mix_bits(numbers: Fingerprints) -> Fingerprints:
+def mix_bits(numbers: Fingerprints) -> Fingerprints:
     """Map each number to another one, far from those of its neighbours: the finalizer of splitmix64, which is a
     bijection."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -8,10 +8,10 @@ partition is on the ledger, all of them are, and the claim is over. If the daemo
 three minutes. No tick waits for that, since later ticks retry anyway.
 """
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from time import sleep
 from uuid import uuid4
 
 import dagster as dg
@@ -31,9 +31,9 @@ from lance_assets.ledger.recording_claims import (
 
 _TICK_END_PREFIX = ".."
 """Prefix of the last partition of a tick in its claim; no partition key of a version begins with it."""
-_CHECKS_MAX = 20
+CHECKS_MAX = 20
+"""Reads of the claims before a tick that competes with another one gives up."""
 _POLL_INTERVAL_S = 0.1
-_sleep = time.sleep
 _NO_CLAIMANT = ""
 
 
@@ -92,9 +92,9 @@ def claim_tick(instance: dg.DagsterInstance, ledger: Ledger, tick: str, last: st
     own = Claim(f"{_TICK_END_PREFIX}{last}", tick, int(now.timestamp()))
     register_partition_keys(instance, ledger.claim_set, [own.key])
     is_live = liveness_check(instance, tick, own.seconds)
-    for attempt in range(_CHECKS_MAX):
+    for attempt in range(CHECKS_MAX):
         if attempt:
-            _sleep(_POLL_INTERVAL_S)
+            sleep(_POLL_INTERVAL_S)
         claims = list_claims(instance, ledger)
         ticks = [claim for claim in claims if claim.partition.startswith(_TICK_END_PREFIX) and is_live(claim)]
         stored = _stored_tick_claims(instance, ledger, [claim for claim in ticks if claim != own])

@@ -32,7 +32,8 @@ SECONDS_PER_TICK = 20.0
 BYTES_PER_TICK = 40_000_000
 """Dagster accepts results of up to a hundred million bytes."""
 _OPENED_AHEAD = 8
-_OPENING_S_MIN = 5.0
+OPENING_S_MIN = 5.0
+"""Seconds that a table has to open even if the time of the tick is over."""
 
 
 @dataclass(slots=True)
@@ -199,7 +200,7 @@ def _open_ahead(ledgers: Sequence[Ledger], budget: TickBudget) -> Iterator[tuple
             if not opening:
                 return
             ledger, future = opening.popleft()
-            yield ledger, partial(future.result, max(_OPENING_S_MIN, budget.ends - budget.clock()))
+            yield ledger, partial(future.result, max(OPENING_S_MIN, budget.ends - budget.clock()))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

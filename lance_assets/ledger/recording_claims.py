@@ -8,17 +8,16 @@ own claim before it showed the first one. The caller must read the ledger again 
 does. `discovery/leader.py` coordinates sensors with each other. `001-one-event-per-version.md` gives the reasons.
 """
 
-import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from time import monotonic, sleep
 
 import dagster as dg
 
 from lance_assets.ledger.dynamic_partitions import register_partition_keys
 from lance_assets.ledger.ledger import Ledger
 
-_sleep = time.sleep
 CLAIM_LIFETIME = timedelta(minutes=10)
 TICK_CLAIM_LIFETIME = timedelta(minutes=3)
 """Dagster waits a minute for the result of a tick, and then stores its events one after another."""
@@ -93,8 +92,8 @@ def claim_partitions(
 
 def wait_for_others(instance: dg.DagsterInstance, ledger: Ledger, partition: str, claimant: str) -> None:
     """Wait until the later claimants of a contested partition have recorded it or released their claims."""
-    deadline = time.monotonic() + _WAIT_S_MAX
-    while time.monotonic() < deadline:
+    deadline = monotonic() + _WAIT_S_MAX
+    while monotonic() < deadline:
         is_live = liveness_check(instance, claimant, int(datetime.now(UTC).timestamp()))
         live_claims = [
             claim for claim in list_claims(instance, ledger) if claim.partition == partition and is_live(claim)
@@ -104,7 +103,7 @@ def wait_for_others(instance: dg.DagsterInstance, ledger: Ledger, partition: str
         later = names[names.index(claimant) :] if claimant in names else names
         if all(name == claimant for name in later):
             return
-        _sleep(_POLL_INTERVAL_S)
+        sleep(_POLL_INTERVAL_S)
 
 
 def release_claims(

@@ -9,7 +9,8 @@ import socket
 
 from pyspark import daemon
 
-_pyspark_worker = daemon.worker
+pyspark_worker = daemon.worker
+"""PySpark's own worker function, which `worker` wraps."""
 _RELEASED = 1
 """Exit code of a worker whose socket Spark has closed."""
 
@@ -17,7 +18,7 @@ _RELEASED = 1
 def worker(sock: socket.socket, authenticated: bool) -> int:
     """Run PySpark's worker; end silently if Spark has closed its socket."""
     try:
-        return int(_pyspark_worker(sock, authenticated))
+        return int(pyspark_worker(sock, authenticated))
     except BrokenPipeError:
         return _RELEASED
 

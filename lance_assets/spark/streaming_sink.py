@@ -66,12 +66,12 @@ class LanceStreamWriter(ds.DataSourceStreamArrowWriter):
     """Stream writer of the data source: tasks write files, one process commits the micro-batch."""
 
     def __init__(self, write: StreamedWrite, options: FormatOptions) -> None:
-        self._write = write
+        self.sink = write
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LanceStreamMessage:
         set_up_worker()
-        return LanceStreamMessage(self._write.write_batches(iterator, _current_batch()))
+        return LanceStreamMessage(self.sink.write_batches(iterator, _current_batch()))
 
     def commit(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:
         sink_messages = [message.message for message in messages if isinstance(message, LanceStreamMessage)]

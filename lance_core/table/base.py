@@ -113,7 +113,8 @@ class Committed:
 class TableBase:
     """One version of a table. It never changes; a writer returns the version after it."""
 
-    _runtime: ClassVar[Runtime] = SYSTEM_RUNTIME
+    runtime: ClassVar[Runtime] = SYSTEM_RUNTIME
+    """Clock, uuids, random numbers and sleep of all writers of this class; a simulation overrides it in a subclass."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -167,6 +168,6 @@ class TableBase:
             intent=options.intent,
             properties=properties,
             retries=options.retries,
-            runtime=self._runtime,
+            runtime=self.runtime,
         )
         return Committed.of(result, self._at(result.snapshot)._as_table())

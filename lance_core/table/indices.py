@@ -46,7 +46,7 @@ class IndexWrites(TableBase):
         request = index_definition.IndexRequest(column, kind, name, replace, covered, params)
         return self._write(
             "create_index",
-            lambda base: index_definition.plan_create(base, request, runtime=self._runtime),
+            lambda base: index_definition.plan_create(base, request, runtime=self.runtime),
             WriteOptions(intent, properties, retries),
             operation=CreateIndex.name,
         )
@@ -88,7 +88,7 @@ class IndexWrites(TableBase):
         new_segments: list[IndexMetadata] = []
 
         def plan(base: Snapshot) -> CreateIndex | None:
-            operation = index_maintenance.optimize_indices(base, selected, mode, runtime=self._runtime)
+            operation = index_maintenance.optimize_indices(base, selected, mode, runtime=self.runtime)
             new_segments[:] = operation.new if operation else ()
             return operation
 
@@ -98,7 +98,7 @@ class IndexWrites(TableBase):
         try:
             trimmed = optimized.table._write(
                 "optimize_indices",
-                lambda base: index_maintenance.trim_reuse_index(base, new_segments, runtime=self._runtime),
+                lambda base: index_maintenance.trim_reuse_index(base, new_segments, runtime=self.runtime),
                 WriteOptions(properties=properties, retries=retries),
                 operation=CreateIndex.name,
             )

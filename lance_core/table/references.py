@@ -21,12 +21,12 @@ class References(TableBase):
     @property
     def tags(self) -> Tags:
         """Tags of the table: `create`, `update`, `delete` and `list`."""
-        return Tags(self._snapshot, self._runtime)
+        return Tags(self._snapshot, self.runtime)
 
     @property
     def branches(self) -> Branches[Self]:
         """Branches of the table: `create`, `delete` and `list`."""
-        return Branches(self._snapshot, self._runtime, self._at)
+        return Branches(self._snapshot, self.runtime, self._at)
 
     def restore(
         self,
@@ -50,7 +50,7 @@ class References(TableBase):
     def clone(self, uri: str | os.PathLike[str], shallow: bool = True) -> Self:
         """Create an independent table that starts as this version. A shallow clone reads the files of this table, and
         is opened with `bases=[...]`; `shallow=False` copies the files."""
-        return self._at(clone(self._snapshot, uri, shallow=shallow, runtime=self._runtime))
+        return self._at(clone(self._snapshot, uri, shallow=shallow, runtime=self.runtime))
 
     def add_bases(
         self,

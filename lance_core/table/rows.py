@@ -69,7 +69,7 @@ class RowWrites(TableBase):
                     conversion=Conversion.EXACT,
                     what=base.location.uri,
                 )
-            fragments = _write_fragments(base.location, rows.batches, schema, version, limits, self._runtime)
+            fragments = _write_fragments(base.location, rows.batches, schema, version, limits, self.runtime)
             return Append(fragments) if fragments else None
 
         return self._write("append", plan, WriteOptions(intent, properties, retries, audit), can_replan=False)
@@ -106,12 +106,12 @@ class RowWrites(TableBase):
             if entries:
                 raise InvalidInput("config= belongs to an overwrite of all rows; with where=, call set_config()")
             validation.check_text(where, "where")
-            plan = replace_where.plan_locally(as_input(data), where, limits=limits, runtime=self._runtime)
+            plan = replace_where.plan_locally(as_input(data), where, limits=limits, runtime=self.runtime)
             return self._write(REPLACE_WHERE_VERB, plan, WriteOptions(intent, properties, retries, audit))
         return self._write(
             "overwrite",
             lambda base: overwrite_operation(
-                base.location, as_input(data), base.manifest.storage_version, limits, entries, self._runtime
+                base.location, as_input(data), base.manifest.storage_version, limits, entries, self.runtime
             ),
             WriteOptions(intent, properties, retries, audit),
             can_replan=False,
@@ -129,7 +129,7 @@ class RowWrites(TableBase):
         """Delete the rows that match `predicate`, a condition in Lance SQL. No data file is rewritten."""
         return self._write(
             "delete",
-            lambda base: delete.delete(base, predicate, runtime=self._runtime),
+            lambda base: delete.delete(base, predicate, runtime=self.runtime),
             WriteOptions(intent, properties, retries, audit),
         )
 
@@ -152,7 +152,7 @@ class RowWrites(TableBase):
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         return self._write(
             "update",
-            lambda base: update.update(base, values, where, limits=limits, runtime=self._runtime),
+            lambda base: update.update(base, values, where, limits=limits, runtime=self.runtime),
             WriteOptions(intent, properties, retries, audit),
         )
 
@@ -188,7 +188,7 @@ class RowWrites(TableBase):
         cache = upsert.JoinCache()
         return self._write(
             "upsert",
-            lambda base: upsert.upsert(base, source, rules, limits=limits, runtime=self._runtime, cache=cache),
+            lambda base: upsert.upsert(base, source, rules, limits=limits, runtime=self.runtime, cache=cache),
             WriteOptions(intent, properties, retries, audit),
             operation=Update.name,
         )

@@ -35,7 +35,7 @@ class SchemaWrites(TableBase):
         return self._write(
             "add_columns",
             lambda base: new_columns.add_columns(
-                base, columns, schema=schema, read_columns=read_columns, runtime=self._runtime
+                base, columns, schema=schema, read_columns=read_columns, runtime=self.runtime
             ),
             WriteOptions(intent, properties, retries, audit),
         )
@@ -55,7 +55,7 @@ class SchemaWrites(TableBase):
         source = as_input(data).materialized()
         return self._write(
             "merge_columns",
-            lambda base: new_columns.merge_columns(base, source, on, runtime=self._runtime),
+            lambda base: new_columns.merge_columns(base, source, on, runtime=self.runtime),
             WriteOptions(intent, properties, retries, audit),
         )
 
@@ -72,7 +72,7 @@ class SchemaWrites(TableBase):
         column with a file would remain."""
         return self._write(
             "drop_columns",
-            lambda base: schema_evolution.drop_columns(base, columns, runtime=self._runtime),
+            lambda base: schema_evolution.drop_columns(base, columns, runtime=self.runtime),
             WriteOptions(intent, properties, retries, audit),
         )
 
@@ -108,7 +108,7 @@ class SchemaWrites(TableBase):
         return self._write(
             "alter_column",
             lambda base: schema_evolution.alter_column(
-                base, name, rename=rename, type=type, nullable=nullable, runtime=self._runtime
+                base, name, rename=rename, type=type, nullable=nullable, runtime=self.runtime
             ),
             WriteOptions(intent, properties, retries, audit),
         )

@@ -82,11 +82,11 @@ class Table(TableReading, RowWrites, SchemaWrites, IndexWrites, Upkeep, Referenc
                 raise AlreadyExists(f"a table already exists at {location.uri}; open it or overwrite it")
             limits = FileLimits(max_rows_per_file, max_bytes_per_file)
             entries, version = new_table_config(started, config), new_table.storage_version
-            return overwrite_operation(location, as_input(data), version, limits, entries, cls._runtime)
+            return overwrite_operation(location, as_input(data), version, limits, entries, cls.runtime)
 
         change = Change("create", plan=None, create=create, can_replan=False, audit=cls._audit_function(audit))
         result = commit_with_retry(
-            change, location, new_table, intent=intent, properties=properties, retries=retries, runtime=cls._runtime
+            change, location, new_table, intent=intent, properties=properties, retries=retries, runtime=cls.runtime
         )
         return cls(result.snapshot)
 
@@ -122,7 +122,7 @@ class Table(TableReading, RowWrites, SchemaWrites, IndexWrites, Upkeep, Referenc
             if intent is not None:
                 raise InvalidInput("intent= does not apply to a detached version, which publish() commits at most once")
             result = commit_detached(
-                base, operation, properties=validation.check_properties(properties), runtime=self._runtime
+                base, operation, properties=validation.check_properties(properties), runtime=self.runtime
             )
             return committed_of(result)
         return self._at(base)._write(
@@ -141,7 +141,7 @@ class Table(TableReading, RowWrites, SchemaWrites, IndexWrites, Upkeep, Referenc
                 self._location,
                 validation.check_version_number(detached_version),
                 retries=retries,
-                runtime=self._runtime,
+                runtime=self.runtime,
             )
         )
 

@@ -58,7 +58,7 @@ class Upkeep(TableBase):
                 materialize_deletions=materialize_deletions,
                 remap=mode,
                 properties=checked,
-                runtime=self._runtime,
+                runtime=self.runtime,
             ),
             WriteOptions(intent, properties, retries),
             operation=Rewrite.name,
@@ -85,7 +85,7 @@ class Upkeep(TableBase):
         self._snapshot.manifest.check_writable()
         write_protocol.check_not_detached(self._snapshot)
         retention = Retention(older_than, keep, orphan_grace, protected or {})
-        return cleanup.clean(self._snapshot, retention, dry_run=dry_run, force=force, runtime=self._runtime)
+        return cleanup.clean(self._snapshot, retention, dry_run=dry_run, force=force, runtime=self.runtime)
 
     def survey(
         self,

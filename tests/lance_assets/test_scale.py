@@ -122,7 +122,7 @@ def test_what_does_not_fit_into_an_answer_comes_with_the_next(
 def test_a_store_that_does_not_answer_holds_up_nobody_else(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lance_assets.discovery.sensor._OPENING_S_MIN", 0.1)
+    monkeypatch.setattr("lance_assets.discovery.sensor.OPENING_S_MIN", 0.1)
     answered, real = Event(), OpenedTable.open
     tables = [lance_table(name, uri=str(tmp_path / name), discover=False) for name in ("hung", "good")]
     for table in tables:

@@ -37,7 +37,7 @@ from lance_core.versions.snapshot import Snapshot
 
 # Errors that reading a damaged table can cause: its bytes are not trusted.
 TABLE_ERRORS = (LanceError, pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, ValueError)
-_TABLES_AT_ONCE = 8
+TABLES_AT_ONCE = 8
 _BYTES_PER_FILE_MIN = 64 * 1024
 _WIRE = pa.schema(
     [
@@ -233,5 +233,5 @@ def _estimate_weight(group: Group) -> int:
 
 def _map_concurrently(items: Sequence[_A], function: Callable[[_A], _B]) -> list[_B]:
     """Apply the function to all items in threads, which mostly wait for the store."""
-    with ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix="compacting") as threads:
+    with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="compacting") as threads:
         return list(threads.map(function, items))

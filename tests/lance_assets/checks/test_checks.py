@@ -269,7 +269,7 @@ KEYS: tuple[tuple[str, pa.Array, str | None], ...] = (
 @pytest.mark.parametrize("held", [1, 1 << 22])
 def test_keys(tmp_path: Path, keys: pa.Array, twice: str | None, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In memory, and with every fingerprint on disk."""
-    monkeypatch.setattr(finding_duplicates, "_BUFFERED_MAX", held)
+    monkeypatch.setattr(finding_duplicates, "BUFFERED_MAX", held)
     table = Table.create(tmp_path / "t", pa.table({"k": keys}))
     said = r"no duplicate key in \d+ rows" if twice is None else f"1 key occurs more than once in .* rows.*: {twice}"
     finding = check(KeysUnique(columns=["k"]), context_at(table), passes=twice is None, said=said)
@@ -289,7 +289,7 @@ def test_keys_of_several_columns(tmp_path: Path) -> None:
 
 
 def test_keys_that_share_a_fingerprint_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding_duplicates, "_mix_bits", lambda numbers: numbers & 3)
+    monkeypatch.setattr(finding_duplicates, "mix_bits", lambda numbers: numbers & 3)
     table = Table.create(tmp_path / "t", pa.table({"k": list(range(100))}))
     check(KeysUnique(columns=["k"]), context_at(table), passes=True, said="no duplicate key in 100 rows")
     check(
@@ -298,7 +298,7 @@ def test_keys_that_share_a_fingerprint_are_told_apart(tmp_path: Path, monkeypatc
 
 
 def test_many_keys_that_are_there_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding_duplicates, "_SUSPECTS_PER_PASS", 3)
+    monkeypatch.setattr(finding_duplicates, "SUSPECTS_PER_PASS", 3)
     table = Table.create(tmp_path / "t", pa.table({"k": [*range(50), *range(50)]}))
     check(
         KeysUnique(columns=["k"]),

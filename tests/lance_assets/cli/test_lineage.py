@@ -161,9 +161,11 @@ def test_a_table_that_took_the_place_of_another(features: Table, shell: Shell, t
     assert "younger than" not in shell("lineage", features.uri).out
     shutil.rmtree(raw)
     later = time.time_ns() + 3600 * 10**9
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Table, "_runtime", replace(SYSTEM_RUNTIME, now_ns=lambda: later))
-        Table.create(str(raw), rows(7), durable=False)
+
+    class FutureTable(Table):
+        runtime = replace(SYSTEM_RUNTIME, now_ns=lambda: later)
+
+    FutureTable.create(str(raw), rows(7), durable=False)
     assert "(younger than the version made from it: the table was replaced" in shell("lineage", features.uri).out
 
 

@@ -114,8 +114,8 @@ def play(
         database.dead.add(RUN)
     monkeypatch.setattr(Ledger, "identity_of", lambda *_: "id")
     monkeypatch.setattr(pending_versions, "discovered_facts", lambda at, *_: FACTS[at.version])
-    monkeypatch.setattr("lance_assets.discovery.leader._sleep", turns.wait)
-    monkeypatch.setattr("lance_assets.ledger.recording_claims._sleep", turns.wait)
+    monkeypatch.setattr("lance_assets.discovery.leader.sleep", turns.wait)
+    monkeypatch.setattr("lance_assets.ledger.recording_claims.sleep", turns.wait)
     monkeypatch.setattr("lance_assets.ledger.recording_claims.datetime", Still)
 
     def daemon() -> None:
@@ -179,7 +179,7 @@ def test_two_that_meet_hardly_ever_leave_it_to_each_other(monkeypatch: pytest.Mo
     """The one that came first waits a moment for the other to go."""
 
     def neither(looks: int) -> int:
-        monkeypatch.setattr("lance_assets.discovery.leader._CHECKS_MAX", looks)
+        monkeypatch.setattr("lance_assets.discovery.leader.CHECKS_MAX", looks)
         return sum(not play(seed, monkeypatch, ticks=1)[0].events for seed in range(SEEDS // 3))
 
     assert neither(looks=20) * 3 < neither(looks=1)

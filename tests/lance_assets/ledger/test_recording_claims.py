@@ -28,7 +28,7 @@ def play(seed: int, monkeypatch: pytest.MonkeyPatch, *, recorders: int, somebody
     turns = Turns(draw, changes=draw.choice((0.1, 0.3, 1.0)))
     database = Database(turns, dies)
     monkeypatch.setattr(recording, "build_materialization", lambda *_, **__: EVENT)
-    monkeypatch.setattr("lance_assets.ledger.recording_claims._sleep", turns.wait)
+    monkeypatch.setattr("lance_assets.ledger.recording_claims.sleep", turns.wait)
 
     def work(name: str) -> Callable[[], None]:
         log = SimpleNamespace(info=lambda *_: None, warning=lambda *_: None)

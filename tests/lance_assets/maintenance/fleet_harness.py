@@ -92,7 +92,7 @@ def main(lake: str, home: str, commits: int) -> None:
     with (
         without_spark() as resource,
         patch("lance_core.tasks.compaction.compact_many.resume", counting),
-        patch.object(compact_many, "_TABLES_AT_ONCE", 1),
+        patch.object(compact_many, "TABLES_AT_ONCE", 1),
         dg.DagsterInstance.local_temp(home, overrides=overrides) as instance,
     ):
         run(declared(Path(lake))[0], instance, resource, run_id=RUN_ID)

@@ -184,7 +184,7 @@ def test_a_worker_that_is_let_go_says_no_word(monkeypatch: pytest.MonkeyPatch) -
                 raise answer
             return answer
 
-        monkeypatch.setattr(daemon, "_pyspark_worker", work)
+        monkeypatch.setattr(daemon, "pyspark_worker", work)
         with socket.socket() as any_socket:
             return daemon.worker(any_socket, True)
 
