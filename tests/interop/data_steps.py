@@ -1,125 +1,129 @@
-"""What can be done to a table, by both libraries: one function for each kind of step, and the registry of them.
+"""Step generators: one function for each step that changes the rows of a table, and the registry of all of them.
 
-A function is given the model and says how each library is told; None where there is nothing of that kind to do just
-now. A new kind is a function and a line in `KINDS`. What changes a schema or settings is in `schema_steps.py`.
+A function reads and updates the model and returns the statements of both libraries, or `None` if the step is impossible
+in the present state. A new step is a function and a line in `STEP_GENERATORS`. Steps that change the schema or settings
+are in `schema_steps.py`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.interop import schema_steps, sql_generator
-from tests.interop.statement_pair import Told
-from tests.interop.table_model import UNKNOWN, Model
+from tests.interop.statement_pair import StatementPair, same_call
+from tests.interop.table_model import UNKNOWN, TableModel
 
 
-def create(model: Model, v2_names: bool) -> Told:
+def create(model: TableModel, v2_names: bool) -> StatementPair:
     model.columns = model.new_columns()
-    model.written = [set(model.columns)]
+    model.written_columns = [set(model.columns)]
     metadata = model.random.choice(("", "", "", "{'about': 'this'}"))
     count = model.random.choice((0, 1, 4, 7, 12, 20))
-    data = model.rows(model.columns, count, metadata)
+    data = model.new_rows(model.columns, count, metadata)
     if not count and model.random.random() < 0.5:
-        data = f"schema({model.columns}{', ' + metadata if metadata else ''})"
-    per_file = f"max_rows_per_file={_per_file(model)}"
+        data = f"make_schema({model.columns}{', ' + metadata if metadata else ''})"
+    per_file = f"max_rows_per_file={_choose_rows_per_file(model)}"
     theirs = (
-        f"lance.write_dataset({_as_rows(data)}, uri, {per_file}, data_storage_version={model.storage_version!r}, "
-        f"enable_stable_row_ids={model.stable}, enable_v2_manifest_paths={v2_names})"
+        f"lance.write_dataset({_as_table(data)}, uri, {per_file}, data_storage_version={model.storage_version!r}, "
+        f"enable_stable_row_ids={model.stable_row_ids}, enable_v2_manifest_paths={v2_names})"
     )
     ours = (
         f"Table.create(uri, {data}, {per_file}, storage_version={model.storage_version!r}, "
-        f"stable_row_ids={model.stable}, durable=False)"
+        f"stable_row_ids={model.stable_row_ids}, durable=False)"
     )
-    # Tables of ours have V2 names; those with V1 names are made by pylance, and written to by both.
-    return Told(ours if v2_names else theirs, theirs)
+    # Our library creates tables with V2 names only, so pylance creates the tables with V1 names; both write to them.
+    return StatementPair(ours if v2_names else theirs, theirs)
 
 
-def append(model: Model) -> Told | None:
-    return _append(model, model.known) if model.known else None
+def append(model: TableModel) -> StatementPair | None:
+    return _append(model, model.usable_columns) if model.usable_columns else None
 
 
-def append_some_columns(model: Model) -> Told | None:
-    needed = [name for name, spec in model.columns.items() if spec.endswith("!")]
-    optional = [name for name in model.known if name not in needed]
+def append_some_columns(model: TableModel) -> StatementPair | None:
+    required = [name for name, spec in model.columns.items() if spec.endswith("!")]
+    optional = [name for name in model.usable_columns if name not in required]
     if not optional:
         return None
-    chosen = {*needed, *model.some(optional)}
-    return _append(model, {name: spec for name, spec in model.known.items() if name in chosen})
+    chosen = {*required, *model.choose_some(optional)}
+    return _append(model, {name: spec for name, spec in model.usable_columns.items() if name in chosen})
 
 
-def append_reordered(model: Model) -> Told:
-    items = list(model.known.items())
+def append_reordered(model: TableModel) -> StatementPair:
+    items = list(model.usable_columns.items())
     model.random.shuffle(items)
     return _append(model, dict(items))
 
 
-def _append(model: Model, columns: dict[str, str]) -> Told:
-    model.written.append(set(columns))
-    data, per_file = model.rows(columns), f"max_rows_per_file={_per_file(model)}"
-    return Told(
+def _append(model: TableModel, columns: dict[str, str]) -> StatementPair:
+    model.written_columns.append(set(columns))
+    data, per_file = model.new_rows(columns), f"max_rows_per_file={_choose_rows_per_file(model)}"
+    return StatementPair(
         f"table.append({data}, {per_file})",
         f'lance.write_dataset({data}, uri, mode="append", {per_file})',
     )
 
 
-def overwrite(model: Model) -> Told:
-    if model.random.random() < 0.6 or not model.known:
+def overwrite(model: TableModel) -> StatementPair:
+    if model.random.random() < 0.6 or not model.usable_columns:
         model.columns = model.new_columns()
     else:
-        model.columns = model.known
-    model.written = [set(model.columns)]
+        model.columns = model.usable_columns
+    model.written_columns = [set(model.columns)]
     metadata = model.random.choice(("", "", "{'about': 'other'}"))
-    data, per_file = model.rows(model.columns, metadata=metadata), f"max_rows_per_file={_per_file(model)}"
-    return Told(
+    data, per_file = (
+        model.new_rows(model.columns, metadata=metadata),
+        f"max_rows_per_file={_choose_rows_per_file(model)}",
+    )
+    return StatementPair(
         f"table.overwrite({data}, {per_file})",
         f'lance.write_dataset({data}, uri, mode="overwrite", {per_file})',
     )
 
 
-def delete(model: Model) -> Told:
-    return _both(f"delete({sql_generator.condition(model)!r})")
+def delete(model: TableModel) -> StatementPair:
+    return same_call(f"delete({sql_generator.generate_condition(model)!r})")
 
 
-def update(model: Model) -> Told | None:
-    names = model.some(model.others())
-    values = {name: sql_generator.value(model, name, names) for name in names}
-    given = {name: value for name, value in values.items() if value is not None}
-    if not given:
+def update(model: TableModel) -> StatementPair | None:
+    names = model.choose_some(model.columns_without_key())
+    values = {name: sql_generator.generate_value(model, name, names) for name in names}
+    assignments = {name: value for name, value in values.items() if value is not None}
+    if not assignments:
         return None
-    where = "" if model.random.random() < 0.2 else f", where={sql_generator.condition(model)!r}"
-    return _both(f"update({given}{where})")
+    where = "" if model.random.random() < 0.2 else f", where={sql_generator.generate_condition(model)!r}"
+    return same_call(f"update({assignments}{where})")
 
 
-def upsert(model: Model) -> Told | None:
+def upsert(model: TableModel) -> StatementPair | None:
     key = model.key
     if key is None:
         return None
     random = model.random
     matched = random.choice(("update", "update", "update", "delete", "ignore", "fail"))
     insert = random.random() < 0.6
-    unmatched: bool | str = random.choice((False, False, False, True, sql_generator.condition(model)))
+    unmatched: bool | str = random.choice((False, False, False, True, sql_generator.generate_condition(model)))
     if not insert and matched in ("ignore", "fail") and not unmatched:
         insert = True
     condition = None
     if matched == "update" and random.random() < 0.25:
-        condition = f"{random.choice(('source', 'target'))}.{sql_generator.quoted(key)} % 2 = {random.randrange(2)}"
-    columns = model.known
+        condition = f"{random.choice(('source', 'target'))}.{sql_generator.quote(key)} % 2 = {random.randrange(2)}"
+    columns = model.usable_columns
     if matched != "update" and not insert:
         columns = {key: columns[key]}
     elif random.random() < 0.3:
         optional = [name for name, spec in columns.items() if name != key and not spec.endswith("!")]
-        kept = model.some(optional, 0)
-        columns = {name: spec for name, spec in columns.items() if name == key or spec.endswith("!") or name in kept}
+        chosen = model.choose_some(optional, 0)
+        columns = {name: spec for name, spec in columns.items() if name == key or spec.endswith("!") or name in chosen}
     if matched == "update" and list(columns) == [key]:
-        return None  # keys alone update nothing; pylance moves the rows nevertheless
-    model.written.append(set(columns))
-    old = random.sample(range(model.keys), min(model.keys, random.choice((0, 1, 2, 4))))
-    new = [model.keys + number for number in range(random.choice((0, 1, 3)))]
-    if not old and not new and any(columns != model.columns for columns, _written in model.past):
-        return None  # of rows that are not there pylance does not mind the types
-    model.keys += len(new)
-    keys = old + new
+        return None  # data with keys alone updates nothing, but pylance moves the rows (test_pylance_defects.py)
+    model.written_columns.append(set(columns))
+    old_keys = random.sample(range(model.key_count), min(model.key_count, random.choice((0, 1, 2, 4))))
+    new_keys = [model.key_count + number for number in range(random.choice((0, 1, 3)))]
+    if not old_keys and not new_keys and any(columns != model.columns for columns, _written in model.past):
+        return None  # pylance does not check the types of data without rows
+    model.key_count += len(new_keys)
+    keys = old_keys + new_keys
     random.shuffle(keys)
-    data = model.rows_of(columns, str(keys))
+    data = model.rows_with_keys(columns, str(keys))
     options = [f"matched={matched!r}", f"insert={insert}"]
     calls = {"update": f".when_matched_update_all({condition!r})" if condition else ".when_matched_update_all()"}
     calls |= {"delete": ".when_matched_delete()", "fail": ".when_matched_fail()", "ignore": ""}
@@ -131,115 +135,109 @@ def upsert(model: Model) -> Told | None:
     if unmatched:
         options.append(f"delete_unmatched={unmatched!r}")
         theirs += f".when_not_matched_by_source_delete({'' if unmatched is True else repr(unmatched)})"
-    return Told(f"table.upsert({data}, {key!r}, {', '.join(options)})", f"{theirs}.execute({data})")
+    return StatementPair(f"table.upsert({data}, {key!r}, {', '.join(options)})", f"{theirs}.execute({data})")
 
 
-def compact(model: Model) -> Told:
+def compact(model: TableModel) -> StatementPair:
     target = model.random.choice((2, 5, 10, 100))
     materialize = model.random.random() < 0.8
-    return Told(
+    return StatementPair(
         f"table.compact(target_rows={target}, materialize_deletions={materialize})",
         f"dataset.optimize.compact_files(target_rows_per_fragment={target}, materialize_deletions={materialize}, "
         "num_threads=1)",
     )
 
 
-def restore(model: Model) -> Told:
-    then = model.random.randrange(model.step)
-    model.go_back(then)
-    return Told(f"table.restore(after({then}))", f"dataset.checkout_version(after({then})).restore()")
+def restore(model: TableModel) -> StatementPair:
+    step = model.random.randrange(model.step)
+    model.go_back(step)
+    return StatementPair(f"table.restore(after({step}))", f"dataset.checkout_version(after({step})).restore()")
 
 
-def append_to_an_old_version(model: Model) -> Told | None:
-    """Both find out what came between, and may refuse."""
-    then = f"after({max(0, model.step - model.random.randint(2, 4))})"
-    data = model.rows(model.known)
-    return Told(
-        f"table.at({then}).append({data}, retries=1)",
-        f'lance.write_dataset({data}, dataset.checkout_version({then}), mode="append")',
+def append_to_old_version(model: TableModel) -> StatementPair | None:
+    """Either library detects the concurrent commits and may refuse."""
+    version = f"after({max(0, model.step - model.random.randint(2, 4))})"
+    data = model.new_rows(model.usable_columns)
+    return StatementPair(
+        f"table.at({version}).append({data}, retries=1)",
+        f'lance.write_dataset({data}, dataset.checkout_version({version}), mode="append")',
     )
 
 
-def delete_from_an_old_version(model: Model) -> Told:
-    then = f"after({max(0, model.step - model.random.randint(2, 3))})"
-    told = f"delete({sql_generator.condition(model)!r})"
-    return Told(f"table.at({then}).{told}", f"dataset.checkout_version({then}).{told}")
+def delete_from_old_version(model: TableModel) -> StatementPair:
+    version = f"after({max(0, model.step - model.random.randint(2, 3))})"
+    call = f"delete({sql_generator.generate_condition(model)!r})"
+    return StatementPair(f"table.at({version}).{call}", f"dataset.checkout_version({version}).{call}")
 
 
-def tag(model: Model) -> Told:
+def tag(model: TableModel) -> StatementPair:
     random = model.random
     name = random.choice((*model.tags, f"tag-{model.step}"))
     if name in model.tags:
         if random.random() < 0.4:
             model.tags.remove(name)
-            return _both(f"tags.delete({name!r})")
-        return _both(f"tags.update({name!r}, after({random.randrange(model.step)}))")
+            return same_call(f"tags.delete({name!r})")
+        return same_call(f"tags.update({name!r}, after({random.randrange(model.step)}))")
     model.tags.append(name)
-    return _both(f"tags.create({name!r}, after({random.randrange(model.step)}))")
+    return same_call(f"tags.create({name!r}, after({random.randrange(model.step)}))")
 
 
-def branch(model: Model) -> Told:
+def branch(model: TableModel) -> StatementPair:
     random = model.random
     if model.branches and random.random() < 0.75:
         name = random.choice(list(model.branches))
         if random.random() < 0.15:
             del model.branches[name]
-            return _both(f"branches.delete({name!r})")
+            return same_call(f"branches.delete({name!r})")
         if random.random() < 0.5:
-            return _both(f"delete({sql_generator.condition(model)!r})", on=name)
-        data = model.rows({column: spec for column, spec in model.branches[name].items() if spec != UNKNOWN})
-        return Told(
+            return same_call(f"delete({sql_generator.generate_condition(model)!r})", branch=name)
+        data = model.new_rows({column: spec for column, spec in model.branches[name].items() if spec != UNKNOWN})
+        return StatementPair(
             f"on({name!r}).append({data})",
             f'lance.write_dataset({data}, on({name!r}), mode="append")',
         )
     name = random.choice((f"branch-{model.step}", f"team/branch-{model.step}"))
-    then = random.randrange(model.step)
-    model.branches[name] = dict(model.past[then][0])
-    return Told(
-        f"table.branches.create({name!r}, after({then}))",
-        f"dataset.create_branch({name!r}, after({then}))",
+    step = random.randrange(model.step)
+    model.branches[name] = dict(model.past[step][0])
+    return StatementPair(
+        f"table.branches.create({name!r}, after({step}))",
+        f"dataset.create_branch({name!r}, after({step}))",
     )
 
 
 @dataclass(frozen=True)
-class Kind:
+class StepGenerator:
     name: str
     weight: int
-    """How often, beside the others."""
-    tell: Callable[[Model], Told | None]
+    """Probability of the step, relative to the others."""
+    generate: Callable[[TableModel], StatementPair | None]
 
 
-KINDS: tuple[Kind, ...] = (
-    Kind("append", 10, append),
-    Kind("append some columns", 6, append_some_columns),
-    Kind("append reordered", 3, append_reordered),
-    Kind("overwrite", 4, overwrite),
-    Kind("delete", 14, delete),
-    Kind("update", 10, update),
-    Kind("upsert", 14, upsert),
-    Kind("compact", 8, compact),
-    Kind("restore", 4, restore),
-    Kind("append to an old version", 3, append_to_an_old_version),
-    # Weighs nothing: pylance plans it anew on the newest version, and says so; which pairs it stands beside is compared
-    # in tests/lance_core/transactions.
-    Kind("delete from an old version", 0, delete_from_an_old_version),
-    Kind("tag", 3, tag),
-    Kind("branch", 4, branch),
-    *(Kind(name, weight, tell) for name, weight, tell in schema_steps.KINDS),
+STEP_GENERATORS: tuple[StepGenerator, ...] = (
+    StepGenerator("append", 10, append),
+    StepGenerator("append some columns", 6, append_some_columns),
+    StepGenerator("append reordered", 3, append_reordered),
+    StepGenerator("overwrite", 4, overwrite),
+    StepGenerator("delete", 14, delete),
+    StepGenerator("update", 10, update),
+    StepGenerator("upsert", 14, upsert),
+    StepGenerator("compact", 8, compact),
+    StepGenerator("restore", 4, restore),
+    StepGenerator("append to an old version", 3, append_to_old_version),
+    # Its weight is 0: pylance replans it on the newest version and records that. The tests in
+    # tests/lance_core/transactions compare which pairs of operations conflict.
+    StepGenerator("delete from an old version", 0, delete_from_old_version),
+    StepGenerator("tag", 3, tag),
+    StepGenerator("branch", 4, branch),
+    *(StepGenerator(*generator) for generator in schema_steps.STEP_GENERATORS),
 )
-"""Those of indices are in `index_steps.py`, for programs of their own: with them the two may cover, and so
-compact, other fragments, and what is compared exactly here would not be any more."""
+"""Steps that change indices (`index_steps.py`) occur in separate programs only: the two libraries may cover, and thus
+compact, different fragments, so the exact comparison of other programs does not apply to them."""
 
 
-def _per_file(model: Model) -> int:
+def _choose_rows_per_file(model: TableModel) -> int:
     return model.random.choice((2, 3, 5, 8, 100))
 
 
-def _as_rows(data: str) -> str:
-    return f"pa.Table.from_batches([], {data})" if data.startswith("schema(") else data
-
-
-def _both(call: str, on: str | None = None) -> Told:
-    if on is not None:
-        return Told(f"on({on!r}).{call}", f"on({on!r}).{call}")
-    return Told(f"table.{call}", f"dataset.{call}")
+def _as_table(data: str) -> str:
+    return f"pa.Table.from_batches([], {data})" if data.startswith("make_schema(") else data

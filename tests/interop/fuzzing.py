@@ -1,4 +1,4 @@
-"""Programs tried by their seeds: run, judged, and made short where they fail."""
+"""Fuzzing: runs the programs of seeds, compares the tables, and shrinks the programs that fail."""
 
 import tempfile
 from collections import Counter
@@ -9,95 +9,98 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from tests.interop.history_comparison import judge
-from tests.interop.program_generator import program
-from tests.interop.program_runner import Disagreement, run
+from tests.interop.history_comparison import compare_histories
+from tests.interop.program_generator import generate_program
+from tests.interop.program_runner import LibraryDifference, run_program
 from tests.interop.programs import Program
 
-_SEEDS_AT_ONCE = 10
+_SEEDS_PER_TASK = 10
 _MEMORY = Path("/dev/shm")
-"""Where the system has one: half of the time would go into directories of a disk."""
+"""Folder for the tables, if the system has it: on a disk, half of the time would go into creating directories."""
 
 
 @dataclass(frozen=True)
-class Tried:
-    """What came of some seeds."""
+class FuzzResult:
+    """Result of the programs of some seeds."""
 
-    counted: Counter[str]
+    counts: Counter[str]
     failures: tuple[str, ...]
-    """Each with its seed, and the program, shortened, to run by hand."""
+    """Each failure with its seed and the shrunk program, which runs by itself."""
 
 
-def try_indexed(seeds: Sequence[int]) -> Tried:
-    return try_some(seeds, indexed=True)
+def fuzz_with_indices(seeds: Sequence[int]) -> FuzzResult:
+    return fuzz(seeds, with_indices=True)
 
 
-def try_seeds(seeds: Sequence[int], processes: int) -> Iterator[Tried]:
-    parts = [seeds[start : start + _SEEDS_AT_ONCE] for start in range(0, len(seeds), _SEEDS_AT_ONCE)]
+def fuzz_in_processes(seeds: Sequence[int], processes: int) -> Iterator[FuzzResult]:
+    tasks = [seeds[start : start + _SEEDS_PER_TASK] for start in range(0, len(seeds), _SEEDS_PER_TASK)]
     if processes == 1:
-        yield from map(try_some, parts)
+        yield from map(fuzz, tasks)
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(try_some, parts)
+        yield from pool.map(fuzz, tasks)
 
 
-def try_some(seeds: Sequence[int], *, indexed: bool = False) -> Tried:
-    counted: Counter[str] = Counter()
+def fuzz(seeds: Sequence[int], *, with_indices: bool = False) -> FuzzResult:
+    counts: Counter[str] = Counter()
     failures = []
     for seed in seeds:
-        tried = program(seed, indexed=indexed)
-        found = attempt(tried, counted)
-        if found is not None:
-            short, why = shortened(tried, found)
-            failures.append(f"seed {seed}: {type(found).__name__}: {found}\n\nShortened: {why}\n\n{short}")
-    return Tried(counted, tuple(failures))
+        program = generate_program(seed, with_indices=with_indices)
+        error = check_program(program, counts)
+        if error is not None:
+            shrunk, shrunk_error = shrink(program, error)
+            failures.append(f"seed {seed}: {type(error).__name__}: {error}\n\nShrunk: {shrunk_error}\n\n{shrunk}")
+    return FuzzResult(counts, tuple(failures))
 
 
-def attempt(tried: Program, counted: Counter[str]) -> Exception | None:
-    """What went wrong with a program. Whatever a library throws is a finding, not only what we say of it."""
-    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as place:
+def check_program(program: Program, counts: Counter[str]) -> Exception | None:
+    """Run a program and return its failure; `None` if the libraries agree.
+
+    Any exception that a library raises is a failure, not only a difference that the comparison finds.
+    """
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
         try:
-            ran = run(tried, Path(place))
-            counted += judge(ran)
+            run = run_program(program, Path(folder))
+            counts += compare_histories(run)
         except Exception as error:  # noqa: BLE001
             return error
-    counted["programs"] += 1
-    counted["steps"] += len(ran.done)
-    for step in tried.steps:
-        if step.number in ran.histories["theirs"].refused:
-            counted[f"refused by both: {step.kind}"] += 1
-        if step.number in ran.left_out:
-            counted[f"left out: {ran.left_out[step.number]}"] += 1
-        if step.number in ran.histories["theirs"].ends:
-            counted[f"done: {step.kind}"] += 1
+    counts["programs"] += 1
+    counts["steps"] += len(run.completed_steps)
+    for step in program.steps:
+        if step.number in run.tables["theirs"].errors:
+            counts[f"refused by both: {step.name}"] += 1
+        if step.number in run.skipped:
+            counts[f"skipped: {run.skipped[step.number]}"] += 1
+        if step.number in run.tables["theirs"].version_after:
+            counts[f"completed: {step.name}"] += 1
     return None
 
 
-def shortened(failing: Program, why: Exception) -> tuple[Program, Exception]:
-    """The same failure with as few steps as may be: what can be left out, from the end on, is."""
-    for step in reversed(failing.steps[1:]):
-        shorter = failing.without(step)
-        found = attempt(shorter, Counter())
-        if found is not None and _is_like(found, why):
-            failing, why = shorter, found
-    return failing, why
+def shrink(program: Program, error: Exception) -> tuple[Program, Exception]:
+    """Return a program with the same failure and as few steps as possible, tried from the last step to the first."""
+    for step in reversed(program.steps[1:]):
+        candidate = program.without(step)
+        candidate_error = check_program(candidate, Counter())
+        if candidate_error is not None and _is_same_failure(candidate_error, error):
+            program, error = candidate, candidate_error
+    return program, error
 
 
-def _is_like(one: Exception, other: Exception) -> bool:
-    """By the first words, which are the same where the fault is; numbers of steps and versions are not."""
-    if type(one) is not type(other):
+def _is_same_failure(left: Exception, right: Exception) -> bool:
+    """Compare failures by their first words: those depend on the defect, while step and version numbers vary."""
+    if type(left) is not type(right):
         return False
-    if not isinstance(one, Disagreement):
+    if not isinstance(left, LibraryDifference):
         return True
-    return _words(one) == _words(other)
+    return _first_words(left) == _first_words(right)
 
 
-def _words(error: Exception) -> list[str]:
+def _first_words(error: Exception) -> list[str]:
     return [word for word in str(error).split()[:8] if word.isalpha()]
 
 
 def read_seeds(path: Path) -> list[int]:
-    """One a line; what follows a `#` says what it found."""
+    """Return the seeds of a file, one per line; a comment after `#` describes the difference that the seed found."""
     seeds = []
     for line in path.read_text().splitlines():
         with suppress(ValueError):

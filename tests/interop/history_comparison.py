@@ -1,9 +1,9 @@
-"""Three histories of one program, compared at every version.
+"""History comparison: the oracle that compares the three tables of one program at every version.
 
-Each table is read by both libraries, which have to see the same: rows in order with their types, ids, addresses and
-versions, schema and metadata (`history_reader.py`). Between tables, transactions and manifests are compared message by
-message, until rows lie elsewhere for a reason that is allowed (`allowed_differences.py`): from there on the same rows
-with the same ids and lineage are asked for, in any order, until the rows are overwritten.
+Both libraries read each table and must return the same: rows in order with their types, ids, addresses and versions,
+schema and metadata (`history_reader.py`). Transactions and manifests of the tables are compared message by message,
+until an allowed difference gives the rows other addresses (`allowed_differences.py`). From there on, and until the rows
+are overwritten, the tables must have the same rows with the same ids and lineage, in any order.
 """
 
 from collections import Counter
@@ -12,155 +12,176 @@ from difflib import unified_diff
 import pyarrow as pa
 
 from lance_core.format import field_ids
-from tests.interop.allowed_differences import lies_elsewhere, manifests, settings, still_elsewhere
-from tests.interop.history_reader import Line, references, steps_of
-from tests.interop.program_runner import Disagreement, Ran
+from tests.interop.allowed_differences import (
+    are_still_relocated,
+    comparable_manifests,
+    relocation_reason,
+    user_settings,
+)
+from tests.interop.history_reader import BranchHistory, read_references, steps_by_version
+from tests.interop.program_runner import LibraryDifference, ProgramRun
 from tests.interop.programs import Step
-from tests.interop.transaction_summary import KEYS, told
+from tests.interop.transaction_summary import INSERTED_KEYS, summarize_transaction
 
 
-def judge(ran: Ran) -> Counter[str]:
-    """How many versions were compared, and how often each difference was allowed."""
-    counted: Counter[str] = Counter()
-    theirs = Line(ran.histories["theirs"])
-    expected = references(theirs)
-    for whose in ("ours", "mixed"):
-        other = Line(ran.histories[whose])
-        (_compare_ends if ran.program.indexed else _compare)(ran, theirs, other, counted)
-        found = references(other)
-        if ran.program.indexed:  # a step that makes no version in one table may make one in the other
-            found, expected = dict.fromkeys(found), dict.fromkeys(expected)
-        if found != expected:
-            raise Disagreement(f"references of {other} are {found} and not {expected}")
+def compare_histories(run: ProgramRun) -> Counter[str]:
+    """Return the number of compared versions and of each allowed difference."""
+    counts: Counter[str] = Counter()
+    theirs = BranchHistory(run.tables["theirs"])
+    expected = read_references(theirs)
+    for writer in ("ours", "mixed"):
+        other = BranchHistory(run.tables[writer])
+        (_compare_steps if run.program.with_indices else _compare_versions)(run, theirs, other, counts)
+        references = read_references(other)
+        if run.program.with_indices:  # a step that makes no version in one table may make one in the other
+            references, expected = dict.fromkeys(references), dict.fromkeys(expected)
+        if references != expected:
+            raise LibraryDifference(f"references of {other} are {references} and not {expected}")
         for name in theirs.table.branches.list():
-            counted["branches"] += 1
-            _compare_branches(Line(theirs.history, name), Line(other.history, name))
-    return counted
+            counts["branches"] += 1
+            _compare_branches(BranchHistory(theirs.written, name), BranchHistory(other.written, name))
+    return counts
 
 
-def _compare(ran: Ran, theirs: Line, other: Line, counted: Counter[str]) -> None:
-    elsewhere: dict[int, bool] = {}
-    """By version of theirs, whether rows may lie elsewhere."""
-    ever = False
+def _compare_versions(run: ProgramRun, theirs: BranchHistory, other: BranchHistory, counts: Counter[str]) -> None:
+    relocated: dict[int, bool] = {}
+    """Versions of theirs, each with whether its rows may have other addresses in the other table."""
+    were_ever_relocated = False
     before = (0, 0)
-    for step in ran.done:
-        ends = theirs.history.ends[step.number], other.history.ends[step.number]
-        pairs = _pairs(before, ends)
+    for step in run.completed_steps:
+        ends = theirs.written.version_after[step.number], other.written.version_after[step.number]
+        pairs = _pair_versions(before, ends)
         for pair in pairs:
             if len(pairs) > 1 or ends[0] - before[0] == ends[1] - before[1]:
-                _compare_names(theirs, other, pair, step)
-            reason = lies_elsewhere(theirs, other, pair)
+                _compare_operation_names(theirs, other, pair, step)
+            reason = relocation_reason(theirs, other, pair)
             if reason is not None:
-                counted[reason] += 1
-            differs = reason is not None or still_elsewhere(theirs.operations[pair[0]], elsewhere, before[0])
-            ever |= differs
-            if not ever and ends[0] != ends[1]:
-                raise Disagreement(f"pylance is at version {ends[0]}, {other} at {ends[1]}", step)
-            counted["versions"] += 1
-            if differs:
-                counted["versions compared without order and place"] += 1
+                counts[reason] += 1
+            are_relocated = reason is not None or are_still_relocated(theirs.operations[pair[0]], relocated, before[0])
+            were_ever_relocated |= are_relocated
+            if not were_ever_relocated and ends[0] != ends[1]:
+                raise LibraryDifference(f"pylance is at version {ends[0]}, {other} at {ends[1]}", step)
+            counts["versions"] += 1
+            if are_relocated:
+                counts["versions compared without order and addresses"] += 1
                 _compare_rows(theirs, other, pair, step)
             else:
-                _compare_exactly(theirs, other, pair, step, shifted=ever, counted=counted)
-            elsewhere |= dict.fromkeys(range(before[0] + 1, pair[0] + 1), differs)
+                _compare_exactly(theirs, other, pair, step, were_relocated=were_ever_relocated, counts=counts)
+            relocated |= dict.fromkeys(range(before[0] + 1, pair[0] + 1), are_relocated)
             before = pair
         before = ends
-        found = [settings(line.at[number]) for line, number in zip((theirs, other), ends, strict=True)]
-        if found[0] != found[1]:
-            raise Disagreement(f"{other} says of itself {found[1]} and not {found[0]}", step)
+        _compare_settings(theirs, other, ends, step)
 
 
-def _compare_ends(ran: Ran, theirs: Line, other: Line, counted: Counter[str]) -> None:
-    """After each step, the rows and what the table says of itself; how many versions a step makes is not asked."""
-    for step in ran.done:
-        ends = theirs.history.ends[step.number], other.history.ends[step.number]
-        counted["versions"] += 1
+def _compare_steps(run: ProgramRun, theirs: BranchHistory, other: BranchHistory, counts: Counter[str]) -> None:
+    """Compare the rows and settings after each step; a step may make a different number of versions in each table."""
+    for step in run.completed_steps:
+        ends = theirs.written.version_after[step.number], other.written.version_after[step.number]
+        counts["versions"] += 1
         _compare_rows(theirs, other, ends, step)
-        found = [settings(line.at[number]) for line, number in zip((theirs, other), ends, strict=True)]
-        if found[0] != found[1]:
-            raise Disagreement(f"{other} says of itself {found[1]} and not {found[0]}", step)
+        _compare_settings(theirs, other, ends, step)
 
 
-def _pairs(before: tuple[int, int], ends: tuple[int, int]) -> list[tuple[int, int]]:
-    """The versions that one step made, side by side; where they are not as many, the last ones."""
+def _compare_settings(theirs: BranchHistory, other: BranchHistory, ends: tuple[int, int], step: Step) -> None:
+    expected, settings = user_settings(theirs.table_at[ends[0]]), user_settings(other.table_at[ends[1]])
+    if settings != expected:
+        raise LibraryDifference(f"{other} has the settings {settings} and not {expected}", step)
+
+
+def _pair_versions(before: tuple[int, int], ends: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return the versions that one step made in both tables as pairs; only the last pair if their numbers differ."""
     ranges = [range(first + 1, last + 1) for first, last in zip(before, ends, strict=True)]
     if len(ranges[0]) == len(ranges[1]):
         return list(zip(*ranges, strict=True))
     return [ends]
 
 
-def _compare_names(theirs: Line, other: Line, pair: tuple[int, int], step: Step | None) -> None:
+def _compare_operation_names(
+    theirs: BranchHistory, other: BranchHistory, pair: tuple[int, int], step: Step | None
+) -> None:
     names = theirs.operations[pair[0]].name, other.operations[pair[1]].name
     if names[0] != names[1]:
-        raise Disagreement(f"{other} calls it a {names[1]} and not a {names[0]}", step)
+        raise LibraryDifference(f"the operation of {other} is {names[1]} and not {names[0]}", step)
 
 
-def _compare_rows(theirs: Line, other: Line, pair: tuple[int, int], step: Step) -> None:
-    found = []
-    for line, number in zip((theirs, other), pair, strict=True):
-        facts, made_by = line.facts[number], steps_of(line)
-        columns = list(facts.own)
-        if line.stable:
+def _compare_rows(theirs: BranchHistory, other: BranchHistory, pair: tuple[int, int], step: Step) -> None:
+    sorted_rows = []
+    for history, version in zip((theirs, other), pair, strict=True):
+        content, steps = history.contents[version], steps_by_version(history)
+        columns = list(content.table_columns)
+        if history.has_stable_row_ids:
             lineage: list[list[object]] = [
-                [made_by[int(str(version))] for version in versions] for versions in facts.lineage
+                [steps[int(str(row_version))] for row_version in row_versions] for row_versions in content.lineage
             ]
-            columns += [facts.row_ids, *lineage]
-        found.append(sorted(map(repr, zip(*columns, strict=True))))
-    schemas = theirs.facts[pair[0]].schema, other.facts[pair[1]].schema
-    _compare_sorted(other, schemas, found, step)
+            columns += [content.row_ids, *lineage]
+        sorted_rows.append(sorted(map(repr, zip(*columns, strict=True))))
+    schemas = theirs.contents[pair[0]].schema, other.contents[pair[1]].schema
+    _compare_sorted(other, schemas, sorted_rows, step)
 
 
 def _compare_sorted(
-    other: Line, schemas: tuple[pa.Schema, pa.Schema], found: list[list[str]], step: Step | None
+    other: BranchHistory, schemas: tuple[pa.Schema, pa.Schema], rows: list[list[str]], step: Step | None
 ) -> None:
     if not schemas[1].equals(schemas[0], check_metadata=True):
-        raise Disagreement(f"the schema of {other} is\n{schemas[1]}\nand not\n{schemas[0]}", step)
-    if found[0] != found[1]:
-        missing = [row for row in found[0] if row not in found[1]]
-        besides = [row for row in found[1] if row not in found[0]]
-        raise Disagreement(f"{other} has not the rows of pylance.\nMissing: {missing}\nBesides: {besides}", step)
+        raise LibraryDifference(f"the schema of {other} is\n{schemas[1]}\nand not\n{schemas[0]}", step)
+    if rows[0] != rows[1]:
+        missing = [row for row in rows[0] if row not in rows[1]]
+        unexpected = [row for row in rows[1] if row not in rows[0]]
+        raise LibraryDifference(
+            f"{other} has other rows than pylance.\nMissing: {missing}\nUnexpected: {unexpected}", step
+        )
 
 
 def _compare_exactly(
-    theirs: Line, other: Line, pair: tuple[int, int], step: Step, *, shifted: bool, counted: Counter[str]
+    theirs: BranchHistory,
+    other: BranchHistory,
+    pair: tuple[int, int],
+    step: Step,
+    *,
+    were_relocated: bool,
+    counts: Counter[str],
 ) -> None:
-    difference = other.facts[pair[1]].difference(theirs.facts[pair[0]])
-    if difference is not None and not shifted:
-        raise Disagreement(f"{other}: {difference}", step)
-    messages = manifests(theirs, other, pair, shifted=shifted, counted=counted)
+    difference = other.contents[pair[1]].describe_difference(theirs.contents[pair[0]])
+    if difference is not None and not were_relocated:
+        raise LibraryDifference(f"{other}: {difference}", step)
+    messages = comparable_manifests(theirs, other, pair, were_relocated=were_relocated, counts=counts)
     if messages[0] != messages[1]:
         lines = [str(message).splitlines() for message in messages]
-        changed = "\n".join(unified_diff(lines[0], lines[1], "pylance", str(other), n=4, lineterm=""))
-        raise Disagreement(f"version {pair[1]} of {other}: manifests differ\n{changed}", step)
-    ids_agree = field_ids.FIELD_ID_MAX_KEY not in other.at[pair[1]].config
-    if not shifted and ids_agree:
-        transactions = _told(theirs, other, pair, counted, top_fields_only=False)
+        diff = "\n".join(unified_diff(lines[0], lines[1], "pylance", str(other), n=4, lineterm=""))
+        raise LibraryDifference(f"version {pair[1]} of {other}: manifests differ\n{diff}", step)
+    have_same_field_ids = field_ids.FIELD_ID_MAX_KEY not in other.table_at[pair[1]].config
+    if not were_relocated and have_same_field_ids:
+        transactions = _comparable_transactions(theirs, other, pair, counts, top_fields_only=False)
         if transactions[0] != transactions[1]:
-            counted["an update names the fields within a column too"] += 1
-            transactions = _told(theirs, other, pair, counted, top_fields_only=True)
+            counts["an update lists the nested fields of a column too"] += 1
+            transactions = _comparable_transactions(theirs, other, pair, counts, top_fields_only=True)
         if transactions[0] != transactions[1]:
-            raise Disagreement(f"{other} tells\n{transactions[1]}\nand not\n{transactions[0]}", step)
+            raise LibraryDifference(
+                f"the transaction of {other} is\n{transactions[1]}\nand not\n{transactions[0]}", step
+            )
 
 
-def _told(
-    theirs: Line, other: Line, pair: tuple[int, int], counted: Counter[str], *, top_fields_only: bool
+def _comparable_transactions(
+    theirs: BranchHistory, other: BranchHistory, pair: tuple[int, int], counts: Counter[str], *, top_fields_only: bool
 ) -> list[dict[str, object]]:
     first, second = (
-        told(line.at[number], top_fields_only=top_fields_only)
-        for line, number in zip((theirs, other), pair, strict=True)
+        summarize_transaction(history.table_at[version], top_fields_only=top_fields_only)
+        for history, version in zip((theirs, other), pair, strict=True)
     )
-    if KEYS in first and KEYS in second and (first[KEYS] is None) != (second[KEYS] is None):
-        counted["which upserts tell the keys they inserted"] += not top_fields_only
-        first[KEYS] = second[KEYS] = None
+    have_keys = INSERTED_KEYS in first and INSERTED_KEYS in second
+    if have_keys and (first[INSERTED_KEYS] is None) != (second[INSERTED_KEYS] is None):
+        counts["upserts that record the keys they inserted"] += not top_fields_only
+        first[INSERTED_KEYS] = second[INSERTED_KEYS] = None
     return [first, second]
 
 
-def _compare_branches(theirs: Line, other: Line) -> None:
-    """From the newest version back; rows may lie elsewhere, and where a branch begins may have another number."""
-    if len(theirs.numbers) != len(other.numbers):
-        raise Disagreement(f"{other} has the versions {other.numbers}, and pylance's {theirs.numbers}")
-    for pair in zip(theirs.numbers, other.numbers, strict=True):
-        _compare_names(theirs, other, pair, None)
-        facts = theirs.facts[pair[0]], other.facts[pair[1]]
-        rows = [sorted(map(repr, zip(*each.own, strict=True))) for each in facts]
-        _compare_sorted(other, (facts[0].schema, facts[1].schema), rows, None)
+def _compare_branches(theirs: BranchHistory, other: BranchHistory) -> None:
+    """Compare the versions of a branch in pairs. Rows may be relocated, and the first version of the branch may have
+    another number."""
+    if len(theirs.versions) != len(other.versions):
+        raise LibraryDifference(f"{other} has the versions {other.versions}, and pylance's {theirs.versions}")
+    for pair in zip(theirs.versions, other.versions, strict=True):
+        _compare_operation_names(theirs, other, pair, None)
+        contents = theirs.contents[pair[0]], other.contents[pair[1]]
+        rows = [sorted(map(repr, zip(*content.table_columns, strict=True))) for content in contents]
+        _compare_sorted(other, (contents[0].schema, contents[1].schema), rows, None)

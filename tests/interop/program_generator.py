@@ -1,33 +1,40 @@
-"""From a seed to a program. The same seed makes the same program, until somebody changes the kinds of steps."""
+"""Program generator: turns a seed into a program.
+
+A seed makes the same program until the step generators change.
+"""
 
 from random import Random
 
 from tests.interop import index_steps
-from tests.interop.data_steps import KINDS, Kind, create
+from tests.interop.data_steps import STEP_GENERATORS, StepGenerator, create
 from tests.interop.programs import Program, Step
-from tests.interop.table_model import Model
+from tests.interop.table_model import TableModel
 
-_STEPS_LEAST, _STEPS_MOST = 3, 12
+_STEPS_MIN, _STEPS_MAX = 3, 12
 
 
-def program(seed: int, *, indexed: bool = False) -> Program:
+def generate_program(seed: int, *, with_indices: bool = False) -> Program:
     random = Random(seed)
-    kinds = (*KINDS, *(Kind(*each) for each in index_steps.KINDS)) if indexed else KINDS
+    generators = STEP_GENERATORS
+    if with_indices:
+        generators += tuple(StepGenerator(*generator) for generator in index_steps.STEP_GENERATORS)
     storage_version = random.choice(("2.0", "2.1", "2.2", "2.2"))
-    stable, v2_names = random.random() < 0.5, random.random() < 0.85
-    model = Model(random, storage_version, stable)
-    told = create(model, v2_names)
-    steps = [Step(0, "create", told.ours, told.theirs, by_us=random.random() < 0.5)]
-    model.remember()
-    count = random.randint(_STEPS_LEAST, _STEPS_MOST)
-    weights = [kind.weight for kind in kinds]
+    stable_row_ids, v2_names = random.random() < 0.5, random.random() < 0.85
+    model = TableModel(random, storage_version, stable_row_ids)
+    creation = create(model, v2_names)
+    steps = [Step(0, "create", creation.ours, creation.theirs, ours_in_mixed=random.random() < 0.5)]
+    model.save_step()
+    count = random.randint(_STEPS_MIN, _STEPS_MAX)
+    weights = [generator.weight for generator in generators]
     while len(steps) <= count:
         model.step = len(steps)
-        (kind,) = random.choices(kinds, weights)
-        next_told = kind.tell(model)
-        if next_told is not None:
-            asks = index_steps.questions(model) if indexed else ()
-            by_us = random.random() < 0.5
-            steps.append(Step(len(steps), kind.name, next_told.ours, next_told.theirs, by_us, asks))
-            model.remember()
-    return Program(seed, storage_version, stable, v2_names, tuple(steps), indexed)
+        (generator,) = random.choices(generators, weights)
+        statements = generator.generate(model)
+        if statements is not None:
+            conditions = index_steps.generate_conditions(model) if with_indices else ()
+            ours_in_mixed = random.random() < 0.5
+            steps.append(
+                Step(len(steps), generator.name, statements.ours, statements.theirs, ours_in_mixed, conditions)
+            )
+            model.save_step()
+    return Program(seed, storage_version, stable_row_ids, v2_names, tuple(steps), with_indices)

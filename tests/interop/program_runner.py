@@ -1,8 +1,8 @@
-"""A program run on three tables: all of it by pylance, all of it by us, and in mixed turns, each step by whoever's turn
-it is.
+"""Program runner: executes a program on three tables: one that pylance writes, one that we write, and a mixed one, each
+step of which the program assigns to one of the libraries.
 
-pylance goes first. What it cannot do though it should (`known_pylance_defects.py`) is left out for all three, and
-counted; what it refuses, we have to refuse too.
+pylance runs first. A step that fails in pylance because of a known defect (`known_pylance_defects.py`) is skipped on
+all three tables, and counted. Our library must refuse each step that pylance refuses.
 """
 
 from collections.abc import Callable
@@ -10,88 +10,96 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lance_core import LanceError, Table
-from tests.interop.known_pylance_defects import known_fault
-from tests.interop.programs import After, Program, Step, run_ours, run_theirs
-from tests.interop.query_differential import ask
+from tests.interop.known_pylance_defects import find_known_defect
+from tests.interop.programs import Program, Step, VersionsAfterSteps, run_ours, run_theirs
+from tests.interop.query_differential import find_query_difference
 
-WHOSE = ("theirs", "ours", "mixed")
+WRITERS = ("theirs", "ours", "mixed")
 
 
 @dataclass
-class History:
-    """One table, after the program."""
+class WrittenTable:
+    """One table after the program."""
 
-    whose: str
+    writer: str
     uri: str
-    ends: dict[int, int] = field(default_factory=dict)
-    """Which version there was after each step that ran."""
-    refused: dict[int, str] = field(default_factory=dict)
+    version_after: dict[int, int] = field(default_factory=dict)
+    """Version of the table after each step that succeeded."""
+    errors: dict[int, str] = field(default_factory=dict)
+    """Error of each step that the writer refused."""
 
 
 @dataclass
-class Ran:
+class ProgramRun:
     program: Program
-    histories: dict[str, History]
-    left_out: dict[int, str] = field(default_factory=dict)
-    """Steps that pylance cannot do, and why."""
+    tables: dict[str, WrittenTable]
+    skipped: dict[int, str] = field(default_factory=dict)
+    """Known defect of pylance by the step that shows it."""
 
     @property
-    def done(self) -> list[Step]:
-        return [step for step in self.program.steps if step.number in self.histories["theirs"].ends]
+    def completed_steps(self) -> list[Step]:
+        return [step for step in self.program.steps if step.number in self.tables["theirs"].version_after]
 
 
-class Disagreement(AssertionError):
-    """The two libraries differ, with the step that they differ after."""
+class LibraryDifference(AssertionError):
+    """The two libraries differ; the message names the step after which they do."""
 
-    def __init__(self, what: str, step: Step | None = None) -> None:
-        where = f"step {step.number} ({step.kind}): " if step is not None else ""
-        super().__init__(where + what)
+    def __init__(self, message: str, step: Step | None = None) -> None:
+        prefix = f"step {step.number} ({step.name}): " if step is not None else ""
+        super().__init__(prefix + message)
 
 
-def run(program: Program, place: Path) -> Ran:
-    ran = Ran(program, {whose: History(whose, str(place / whose)) for whose in WHOSE})
-    for whose in WHOSE:
-        history, after = ran.histories[whose], After()
+def run_program(program: Program, folder: Path) -> ProgramRun:
+    run = ProgramRun(program, {writer: WrittenTable(writer, str(folder / writer)) for writer in WRITERS})
+    for writer in WRITERS:
+        table, after = run.tables[writer], VersionsAfterSteps()
         for step in program.steps:
-            if step.number in ran.left_out:
+            if step.number in run.skipped:
                 continue
-            by_us = whose == "ours" or (whose == "mixed" and step.by_us)
-            refusal = _refusal(run_ours if by_us else run_theirs, step, history.uri, after)
-            if whose == "theirs" and refusal is not None:
-                fault = known_fault(program, step, refusal)
-                if fault is not None:
-                    ran.left_out[step.number] = fault
+            is_ours = writer == "ours" or (writer == "mixed" and step.ours_in_mixed)
+            error = _run_step(run_ours if is_ours else run_theirs, step, table.uri, after)
+            if writer == "theirs" and error is not None:
+                defect = find_known_defect(step, error)
+                if defect is not None:
+                    run.skipped[step.number] = defect
                     continue
-            if refusal is None:
-                history.ends[step.number] = Table.open(history.uri).version
-                after.ran(step.number, history.ends[step.number])
+            if error is None:
+                table.version_after[step.number] = Table.open(table.uri).version
+                after.record(step.number, table.version_after[step.number])
             else:
-                history.refused[step.number] = refusal
-            if not history.ends:
+                table.errors[step.number] = error
+            if not table.version_after:
                 break
-            if whose != "theirs":
-                _compare_outcomes(ran, step, whose)
-            if refusal is None and step.asks and (wrong := ask(history.uri, step.asks)) is not None:
-                raise Disagreement(f"{whose}: {wrong}", step)
-    return ran
+            if writer != "theirs":
+                _compare_outcomes(run, step, writer)
+            if error is None and step.conditions:
+                difference = find_query_difference(table.uri, step.conditions)
+                if difference is not None:
+                    raise LibraryDifference(f"{writer}: {difference}", step)
+    return run
 
 
-def _compare_outcomes(ran: Ran, step: Step, whose: str) -> None:
-    theirs, other = ran.histories["theirs"].refused.get(step.number), ran.histories[whose].refused.get(step.number)
-    if theirs is None and other is not None:
-        raise Disagreement(f"pylance does it, {whose} refuses it: {other}", step)
-    if theirs is not None and other is None:
-        raise Disagreement(f"pylance refuses it, {whose} does it: {theirs}", step)
+def _compare_outcomes(run: ProgramRun, step: Step, writer: str) -> None:
+    their_error, error = run.tables["theirs"].errors.get(step.number), run.tables[writer].errors.get(step.number)
+    if their_error is None and error is not None:
+        raise LibraryDifference(f"pylance accepts it, {writer} refuses it: {error}", step)
+    if their_error is not None and error is None:
+        raise LibraryDifference(f"pylance refuses it, {writer} accepts it: {their_error}", step)
 
 
-def _refusal(act: Callable[[Step, str, After], None], step: Step, uri: str, after: After) -> str | None:
-    """What a library said no with. Ours says it in its own words; anything else is a fault."""
+def _run_step(
+    execute: Callable[[Step, str, VersionsAfterSteps], None], step: Step, uri: str, after: VersionsAfterSteps
+) -> str | None:
+    """Return the error with which the library refuses the step; `None` if it succeeds.
+
+    Our library refuses with a `LanceError`; any other exception of ours is a defect and propagates.
+    """
     try:
-        act(step, uri, after)
+        execute(step, uri, after)
     except LanceError as error:
         return f"{type(error).__name__}: {error}"
     except BaseException as error:
-        if act is run_ours or isinstance(error, KeyboardInterrupt | SystemExit):
+        if execute is run_ours or isinstance(error, KeyboardInterrupt | SystemExit):
             raise
         return f"{type(error).__name__}: {error}"
     return None

@@ -1,7 +1,8 @@
-"""Segments that one library makes and the other one uses.
+"""Segment exchange: index segments that one library writes and the other one reads.
 
-`commit_ours` lets a kind of ours write files that pylance commits; `by_plan` says whether pylance used them and what it
-found. `check_theirs` asks our reader of a segment that pylance made, beside a look at all rows.
+`commit_our_segment` lets an index type of ours write files that pylance commits; `query_by_pylance` returns whether
+pylance used them and which rows it found. `check_their_segment` lets our reader search a segment that pylance wrote,
+and compares the result with a scan.
 """
 
 import uuid
@@ -27,25 +28,27 @@ from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_latest
 
 
-def commit_ours(
-    uri: str, column: str, kind: IndexType, *, fragments: Sequence[int] | None = None, **options: object
+def commit_our_segment(
+    uri: str, column: str, index_type: IndexType, *, fragments: Sequence[int] | None = None, **options: object
 ) -> None:
-    """A segment of ours, under the name that pylance would give it."""
+    """Write and commit a segment of ours under the name that pylance would give it."""
     dataset = lance.dataset(uri)
-    chosen = [each for each in dataset.get_fragments() if fragments is None or each.fragment_id in fragments]
-    files = NewSegment(locate(uri, durable=False), uuid.uuid4(), StorageVersion.parse(dataset.data_storage_version))
-    version = kind.written_version
+    selected = [
+        fragment for fragment in dataset.get_fragments() if fragments is None or fragment.fragment_id in fragments
+    ]
+    files = NewSegment(locate(uri, durable=False), uuid.uuid4())
+    version = index_type.written_version(stable_row_ids=dataset.has_stable_row_ids)
     field = dataset.schema.field(column)
-    rows = _rows(dataset, chosen, column, _holds_addresses(kind, version))
-    details = kind.write(files, field, rows, (), kind.parse_options(options))
+    rows = _read_values(dataset, selected, column, _stores_addresses(index_type, version))
+    details = index_type.write(files, field, rows, (), index_type.parse_options(options))
     index = Index(
         uuid=str(files.segment_uuid),
         name=f"{column}_idx",
         fields=[load_latest(locate(uri, durable=False)).manifest.schema.field(column).id],
         dataset_version=dataset.version,
-        fragment_ids={each.fragment_id for each in chosen},  # type: ignore[arg-type]
+        fragment_ids={fragment.fragment_id for fragment in selected},  # type: ignore[arg-type]
         index_version=version,
-        index_details=(kind.type_url, details),
+        index_details=(index_type.type_url, details),
     )
     lance.LanceDataset.commit(
         uri,
@@ -54,83 +57,87 @@ def commit_ours(
     )
 
 
-def _holds_addresses(kind: IndexType, version: int) -> bool:
+def _stores_addresses(index_type: IndexType, version: int) -> bool:
     message = table_pb2.IndexMetadata(index_version=version)
-    message.index_details.type_url = kind.type_url
+    message.index_details.type_url = index_type.type_url
     return IndexMetadata(message).stores_addresses
 
 
-def _rows(
+def _read_values(
     dataset: lance.LanceDataset, fragments: Sequence[lance.LanceFragment], column: str, addresses: bool
 ) -> Iterator[pa.RecordBatch]:
     if not fragments:
         return
-    found = dataset.scanner(
+    scanner = dataset.scanner(
         columns=[column], fragments=list(fragments), with_row_id=not addresses, with_row_address=addresses
     )
-    for batch in found.to_batches():
-        number = batch["_rowaddr" if addresses else "_rowid"]
-        yield pa.RecordBatch.from_arrays([batch[column], number], names=[VALUE, ROW])
+    for batch in scanner.to_batches():
+        rows = batch["_rowaddr" if addresses else "_rowid"]
+        yield pa.RecordBatch.from_arrays([batch[column], rows], names=[VALUE, ROW])
 
 
 @dataclass(frozen=True)
-class Answer:
-    used: bool
+class QueryResult:
+    used_index: bool
     rows: list[object]
     expected: list[object]
+    """Rows that a scan finds."""
 
 
-def by_plan(uri: str, sql: str, key: str = "id") -> Answer:
-    """What pylance finds with its indices and without."""
+def query_by_pylance(uri: str, condition: str, key: str = "id") -> QueryResult:
+    """Return the rows that pylance finds with its indices and without."""
     dataset = lance.dataset(uri)
-    plan = dataset.scanner(columns=[key], filter=sql).explain_plan()
-    with_it, without = (
-        sorted(dataset.to_table(columns=[key], filter=sql, use_scalar_index=use)[key].to_pylist())
+    plan = dataset.scanner(columns=[key], filter=condition).explain_plan()
+    by_index, by_scan = (
+        sorted(dataset.to_table(columns=[key], filter=condition, use_scalar_index=use)[key].to_pylist())
         for use in (True, False)
     )
-    return Answer("ScalarIndexQuery" in plan, with_it, without)
+    return QueryResult("ScalarIndexQuery" in plan, by_index, by_scan)
 
 
-def check_theirs(uri: str, column: str, sqls: Sequence[str]) -> dict[str, Certainty | None]:
-    """By condition: what our reader can say of it; whatever it says is compared with what is there."""
+def check_their_segment(uri: str, column: str, conditions: Sequence[str]) -> dict[str, Certainty | None]:
+    """Search a segment of pylance for each condition, compare the result with a scan, and return the certainty of our
+    reader by condition; `None` if it cannot answer the condition."""
     coverage = Coverage(load_latest(locate(uri, durable=False)))
-    (standing,) = coverage.by_name[f"{column}_idx"]
-    assert standing.kind is not None, standing.unused_reason
+    (segment_coverage,) = coverage.by_name[f"{column}_idx"]
+    index_type = segment_coverage.kind
+    assert index_type is not None, segment_coverage.unused_reason
     dataset = lance.dataset(uri)
     field = dataset.schema.field(column)
-    segment = coverage.segment_of(standing.metadata)
-    searcher = standing.kind.open(segment, field)
-    examined = standing.kind.examine(segment, field)
-    assert examined.problems == ()
-    said: dict[str, Certainty | None] = {}
-    for sql in sqls:
-        leaf = Predicate.parse(sql, dataset.schema).tree
+    segment = coverage.segment_of(segment_coverage.metadata)
+    searcher = index_type.open(segment, field)
+    examination = index_type.examine(segment, field)
+    assert examination.problems == ()
+    certainty: dict[str, Certainty | None] = {}
+    for condition in conditions:
+        leaf = Predicate.parse(condition, dataset.schema).tree
         assert isinstance(leaf, Comparison | In | IsNull | Like | Call), leaf
-        found = searcher.search(leaf)
-        expecting = standing.kind.answers(leaf, standing.metadata)
-        assert (found is None) is (expecting is None), sql
-        said[sql] = None if found is None else found.certainty
-        if found is not None:
-            assert found.certainty is expecting
-            _compare(dataset, sql, MatchedRows(coverage.row_remap(standing).remap_set(found.rows), found.certainty))
-    return said
+        matched = searcher.search(leaf)
+        expected = index_type.answers(leaf, segment_coverage.metadata)
+        assert (matched is None) is (expected is None), condition
+        certainty[condition] = None if matched is None else matched.certainty
+        if matched is not None:
+            assert matched.certainty is expected
+            rows = coverage.row_remap(segment_coverage).remap_set(matched.rows)
+            _compare_with_scan(dataset, condition, MatchedRows(rows, matched.certainty))
+    return certainty
 
 
-def _compare(dataset: lance.LanceDataset, sql: str, found: MatchedRows) -> None:
-    everything = dataset.scanner(with_row_address=True).to_table()
-    (batch,) = everything.combine_chunks().to_batches()
-    rows = batch["_rowaddr"].to_numpy()
-    live = RowSet.of(rows)
-    matching = rows[np.array(Predicate.parse(sql, dataset.schema).mask(batch))]
-    got = set(found.rows & live)
-    assert set(matching.tolist()) <= got, sql
-    if found.certainty is Certainty.EXACT:
-        assert set(matching.tolist()) == got, sql
+def _compare_with_scan(dataset: lance.LanceDataset, condition: str, matched: MatchedRows) -> None:
+    table = dataset.scanner(with_row_address=True).to_table()
+    (batch,) = table.combine_chunks().to_batches()
+    addresses = batch["_rowaddr"].to_numpy()
+    live = RowSet.of(addresses)
+    expected = addresses[np.array(Predicate.parse(condition, dataset.schema).mask(batch))]
+    actual = set(matched.rows & live)
+    assert set(expected.tolist()) <= actual, condition
+    if matched.certainty is Certainty.EXACT:
+        assert set(expected.tolist()) == actual, condition
 
 
-def options_of(uri: str, column: str) -> IndexOptions:
-    """Those that a segment of either library says it was built with."""
+def read_index_options(uri: str, column: str) -> IndexOptions:
+    """Return the options that a segment of either library records."""
     coverage = Coverage(load_latest(locate(uri, durable=False)))
-    (standing,) = coverage.by_name[f"{column}_idx"]
-    assert standing.kind is registry.by_name(standing.kind.name if standing.kind else "")
-    return standing.kind.options_of(coverage.segment_of(standing.metadata))
+    (segment_coverage,) = coverage.by_name[f"{column}_idx"]
+    assert segment_coverage.kind is registry.by_name(segment_coverage.kind.name if segment_coverage.kind else "")
+    return segment_coverage.kind.options_of(coverage.segment_of(segment_coverage.metadata))

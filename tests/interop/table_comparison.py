@@ -1,5 +1,5 @@
-"""How two tables are compared: rows value by value, NaN and the sign of zero included, and manifests message by
-message, without what has to differ between two writers.
+"""Table comparison: rows value by value, including NaN and the sign of zero, and manifests message by message, without
+the fields in which two writers must differ.
 """
 
 from collections.abc import Iterator
@@ -13,38 +13,40 @@ from lance_core.format._pb import table_pb2
 from lance_core.format.config_keys import TABLE_ID
 
 _TABLE_CONFIG = 8
-_FEW = 1000
-"""Rows; more of them are compared by Arrow, which knows nothing of NaN and the sign of zero."""
-_UNNAMED = {"BaseOperation": "ReserveFragments"}
-"""What pylance has no class for."""
+_COMPARED_BY_VALUE_MAX = 1000
+"""Rows up to which tables are compared value by value; Arrow, which compares larger ones, ignores the sign of zero and
+treats NaN as different from itself."""
+_OPERATION_NAMES = {"BaseOperation": "ReserveFragments"}
+"""Operations for which pylance has no class of their own."""
 
 
-def rows(table: pa.Table) -> dict[str, list[str]]:
-    """By column, each value as Python spells it: `nan` equals `nan`, `-0.0` is not `0.0`."""
+def values_by_column(table: pa.Table) -> dict[str, list[str]]:
+    """Return the `repr` of each value by column: `nan` equals `nan`, and `-0.0` differs from `0.0`."""
     return {name: [repr(value) for value in table.column(name).to_pylist()] for name in table.column_names}
 
 
-def assert_same(found: pa.Table, expected: pa.Table) -> None:
-    assert found.schema.equals(expected.schema, check_metadata=True), f"{found.schema}\n---\n{expected.schema}"
-    if found.num_rows < _FEW and expected.num_rows < _FEW:
-        assert rows(found) == rows(expected)
+def assert_same_rows(actual: pa.Table, expected: pa.Table) -> None:
+    assert actual.schema.equals(expected.schema, check_metadata=True), f"{actual.schema}\n---\n{expected.schema}"
+    if actual.num_rows < _COMPARED_BY_VALUE_MAX and expected.num_rows < _COMPARED_BY_VALUE_MAX:
+        assert values_by_column(actual) == values_by_column(expected)
     else:
-        assert found.equals(expected)
+        assert actual.equals(expected)
 
 
-def by_pylance(uri: str) -> pa.Table:
-    """All rows as pylance reads them. Column by column: it cannot read fixed-size lists of structs beside others."""
+def read_by_pylance(uri: str) -> pa.Table:
+    """Return all rows as pylance reads them, one column at a time: it cannot read fixed-size lists of structs together
+    with other columns."""
     dataset = lance.dataset(uri)
     columns = [dataset.to_table(columns=[name]).column(0) for name in dataset.schema.names]
     return pa.Table.from_arrays(columns, schema=dataset.schema)
 
 
-def by_us(uri: str) -> pa.Table:
+def read_by_us(uri: str) -> pa.Table:
     return Table.open(uri).to_table()
 
 
-def comparable(uri: str, version: int | None = None) -> str:
-    """The manifest as text, without times, names of files, sizes, positions, and what is only ours."""
+def comparable_manifest(uri: str, version: int | None = None) -> str:
+    """Return the manifest as text, without times, file names, sizes, positions and our own entries."""
     table = Table.open(uri, version=version)
     message = table_pb2.Manifest()
     message.CopyFrom(table.manifest.message)
@@ -54,7 +56,7 @@ def comparable(uri: str, version: int | None = None) -> str:
     if not message.config:
         message.writer_feature_flags &= ~_TABLE_CONFIG
     for field in message.fields:
-        field.ClearField("dictionary")  # of the oldest format; pylance writes an empty one where there are rows
+        field.ClearField("dictionary")  # for the oldest storage version; pylance writes an empty one if there are rows
     for file in _files(message):
         assert file.path
         assert file.file_size_bytes == Path(uri, "data", file.path).stat().st_size
@@ -63,22 +65,22 @@ def comparable(uri: str, version: int | None = None) -> str:
     return str(message)
 
 
-def history(uri: str) -> list[tuple[int, str, int | None, int]]:
-    """Number, operation, the version it was planned on, and rows: of every version, as we read them."""
+def history_by_us(uri: str) -> list[tuple[int, str, int | None, int]]:
+    """Return number, operation, read version and row count of every version, as we read them."""
     return [(info.version, info.operation, info.read_version, info.rows) for info in Table.open(uri).versions()]
 
 
 def history_by_pylance(uri: str) -> list[tuple[int, str, int, int]]:
     dataset = lance.dataset(uri)
-    found = []
+    history = []
     for version in dataset.versions():
         number = version["version"]
         transaction = dataset.read_transaction(number)
         assert transaction is not None
         name = type(transaction.operation).__name__
-        operation = _UNNAMED.get(name, name)
-        found.append((number, operation, transaction.read_version, dataset.checkout_version(number).count_rows()))
-    return found
+        operation = _OPERATION_NAMES.get(name, name)
+        history.append((number, operation, transaction.read_version, dataset.checkout_version(number).count_rows()))
+    return history
 
 
 def _files(message: table_pb2.Manifest) -> Iterator[table_pb2.DataFile]:

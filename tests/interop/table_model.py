@@ -1,110 +1,112 @@
-"""What a generator knows of the table while it writes a program: its columns, which keys were given out, which names
-are taken. It is a guess: a step that both libraries refuse leaves it a little wrong, and they refuse some more.
+"""Table model: the state of a table that the program generator tracks: its columns, keys, names and references.
+
+The model is approximate: a step that both libraries refuse leaves it slightly wrong, and they refuse more steps then.
 """
 
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.interop.columns import KEY, cases_for, may_be_full
+from tests.interop.columns import KEY, cases_for, has_non_null_values
 from tests.interop.type_cases import TypeCase
 
 UNKNOWN = ""
-"""The spec of a column that became something that no case describes. It is left out of what is written."""
+"""Spec of a column whose type no case describes any more. Writes omit the column."""
 _SIMPLE = ("int32", "int64", "double", "string", "bool", "int8", "date32", "struct", "struct-nested")
 _NAMES = ("a", "b", "c", "odd name", "Ünï", "UPPER", "select")
 
 
 @dataclass
-class Model:
+class TableModel:
     random: Random
     storage_version: str
-    stable: bool
+    stable_row_ids: bool
     columns: dict[str, str] = field(default_factory=dict)
-    keys: int = 0
-    """How many were given out, from 0 on."""
-    names: int = 0
+    key_count: int = 0
+    """Number of keys in use; keys are numbered from 0."""
+    name_count: int = 0
     annotated: set[str] = field(default_factory=set)
-    """Columns with metadata of their own."""
+    """Columns with field metadata."""
     indices: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """The column and the kind of each."""
+    """Column and index type by index name."""
     step: int = 0
     tags: list[str] = field(default_factory=list)
     branches: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Their columns."""
-    written: list[set[str]] = field(default_factory=list)
-    """Which columns rows came with, of each write: no fragment may lose all that it has in files
+    """Columns by branch."""
+    written_columns: list[set[str]] = field(default_factory=list)
+    """Columns in the files of each write: no fragment may lose all of them, since pylance cannot read it then
     (test_pylance_defects.py)."""
     past: list[tuple[dict[str, str], list[set[str]]]] = field(default_factory=list)
-    """The columns, and what was written, after each step."""
+    """`columns` and `written_columns` after each step."""
 
     @property
     def key(self) -> str | None:
+        """Name of the key column; `None` if the table has none."""
         return next((name for name, spec in self.columns.items() if spec.startswith(KEY)), None)
 
     @property
-    def known(self) -> dict[str, str]:
+    def usable_columns(self) -> dict[str, str]:
+        """Columns whose type is known."""
         return {name: spec for name, spec in self.columns.items() if spec != UNKNOWN}
 
-    def others(self) -> list[str]:
-        """Columns besides the key."""
+    def columns_without_key(self) -> list[str]:
         return [name for name, spec in self.columns.items() if not spec.startswith(KEY)]
 
-    def remember(self) -> None:
-        self.past.append((dict(self.columns), [set(names) for names in self.written]))
+    def save_step(self) -> None:
+        self.past.append((dict(self.columns), [set(names) for names in self.written_columns]))
 
     def go_back(self, step: int) -> None:
         columns, written = self.past[step]
-        self.columns, self.written = dict(columns), [set(names) for names in written]
+        self.columns, self.written_columns = dict(columns), [set(names) for names in written]
 
-    def computed(self, name: str, spec: str) -> None:
-        """A column more, with a file in every fragment."""
+    def add_written_column(self, name: str, spec: str) -> None:
+        """Add a column that has a file in every fragment."""
         self.columns[name] = spec
-        for names in self.written:
+        for names in self.written_columns:
             names.add(name)
 
-    def some(self, names: list[str], least: int = 1) -> list[str]:
-        """Some of them, in their order."""
-        count = self.random.randint(min(least, len(names)), len(names))
+    def choose_some(self, names: list[str], count_min: int = 1) -> list[str]:
+        """Return a random selection of these names, in their order."""
+        count = self.random.randint(min(count_min, len(names)), len(names))
         chosen = set(self.random.sample(names, count))
         return [name for name in names if name in chosen]
 
     def new_name(self) -> str:
-        self.names += 1
+        self.name_count += 1
         if self.random.random() < 0.3:
             free = [name for name in _NAMES if name not in self.columns]
             if free:
                 return self.random.choice(free)
-        return f"c{self.names}"
+        return f"c{self.name_count}"
 
     def new_spec(self, nullable: bool = False) -> str:
         cases: tuple[TypeCase, ...] = cases_for(self.storage_version)
         name = self.random.choice(_SIMPLE) if self.random.random() < 0.4 else self.random.choice(cases).name
         if name == "struct-packed" and nullable:
-            name = "struct"  # the codec writes no null of the other, so neither library compacts one
+            name = "struct"  # the codec cannot write a null packed struct, so neither library can compact one
         case = next(case for case in cases if case.name == name)
         if not case.field.nullable or name == "struct-packed":
             return f"{name}!"
-        return f"{name}!" if not nullable and may_be_full(name) and self.random.random() < 0.15 else name
+        return f"{name}!" if not nullable and has_non_null_values(name) and self.random.random() < 0.15 else name
 
     def new_columns(self) -> dict[str, str]:
-        found = {"k": "key!" if self.random.random() < 0.3 else "key"} if self.random.random() < 0.95 else {}
-        count = self.random.randint(0 if found else 1, 5)
+        columns = {"k": "key!" if self.random.random() < 0.3 else "key"} if self.random.random() < 0.95 else {}
+        count = self.random.randint(0 if columns else 1, 5)
         for _ in range(count):
-            free = [name for name in _NAMES if name not in found]
-            found[self.random.choice(free)] = self.new_spec()
+            free = [name for name in _NAMES if name not in columns]
+            columns[self.random.choice(free)] = self.new_spec()
         if self.random.random() < 0.3:
-            items = list(found.items())
+            items = list(columns.items())
             self.random.shuffle(items)
-            found = dict(items)
-        return found
+            columns = dict(items)
+        return columns
 
-    def rows(self, columns: dict[str, str], count: int | None = None, metadata: str = "") -> str:
-        """New ones, as the text of a program."""
+    def new_rows(self, columns: dict[str, str], count: int | None = None, metadata: str = "") -> str:
+        """Return an expression for rows with new keys."""
         if count is None:
             count = self.random.choice((1, 2, 3, 5, 8, 13))
-        first, self.keys = self.keys, self.keys + count
-        return self.rows_of(columns, f"range({first}, {first + count})", metadata)
+        first, self.key_count = self.key_count, self.key_count + count
+        return self.rows_with_keys(columns, f"range({first}, {first + count})", metadata)
 
-    def rows_of(self, columns: dict[str, str], keys: str, metadata: str = "") -> str:
-        more = f", {metadata}" if metadata else ""
-        return f"rows({columns}, {keys}, {self.random.randrange(1000)}{more})"
+    def rows_with_keys(self, columns: dict[str, str], keys: str, metadata: str = "") -> str:
+        metadata_argument = f", {metadata}" if metadata else ""
+        return f"make_rows({columns}, {keys}, {self.random.randrange(1000)}{metadata_argument})"

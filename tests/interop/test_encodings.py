@@ -1,7 +1,7 @@
-"""What the metadata of a field asks of the encoder takes effect in our files as in pylance's, whoever writes them.
+"""Encodings: the encoding options in the metadata of a field have the same effect in our files as in those of pylance.
 
-A file is asked how its pages are laid out; ours and pylance's of the same rows have to answer alike, and differently
-from a file of which nothing was asked. What is not told by a layout, such as a compression level, shows in the size.
+The page layouts of our file and of pylance's file of the same rows must be equal, and must differ from those of a file
+without the option. An option that the layout does not show, such as a compression level, is tested by the file size.
 """
 
 import random
@@ -17,7 +17,7 @@ from lance.file import LanceFileReader
 from lance_core import Table
 from tests.interop.type_cases import StorageName
 
-ASKED = "lance-encoding:"
+PREFIX = "lance-encoding:"
 ROWS = 6000
 _NUMBERS = random.Random(5)
 _POINT = pa.struct([pa.field("x", pa.int32(), False), pa.field("y", pa.float64(), False)])
@@ -34,7 +34,7 @@ V20: tuple[StorageName, ...] = ("2.0",)
 V21: tuple[StorageName, ...] = ("2.1", "2.2")
 V22: tuple[StorageName, ...] = ("2.2",)
 
-# What is asked, of which column, in which storage versions, and what the layout says where it is heard.
+# Options, column, storage versions, and a pattern that the layout matches if the options have an effect.
 EFFECTS: list[tuple[dict[str, str], str, tuple[StorageName, ...], str]] = [
     ({"compression": "zstd"}, "long texts", V20, "zstd"),
     ({"compression": "lz4"}, "few texts", V20, "lz4"),
@@ -53,46 +53,49 @@ EFFECTS: list[tuple[dict[str, str], str, tuple[StorageName, ...], str]] = [
     ({"dict-values-compression": "zstd"}, "few texts", V22, "CompressionAlgorithmZstd"),
     ({"dict-values-compression": "none"}, "few texts", V22, "(?s)^(?!.*Lz4)"),
 ]
-EVERY = [(asked, column, version, says) for asked, column, versions, says in EFFECTS for version in versions]
+EFFECTS_BY_VERSION = [
+    (encoding, column, version, pattern) for encoding, column, versions, pattern in EFFECTS for version in versions
+]
 
 
-def table_of(column: str, asked: Mapping[str, str]) -> pa.Table:
+def make_table(column: str, encoding: Mapping[str, str]) -> pa.Table:
     values = COLUMNS[column]
-    metadata = {ASKED + key: value for key, value in asked.items()}
+    metadata = {PREFIX + key: value for key, value in encoding.items()}
     return pa.table([values], pa.schema([pa.field("c", values.type, metadata=metadata or None)]))
 
 
-def ours(place: Path, rows: pa.Table, version: str) -> str:
-    return Table.create(place, rows, storage_version=version, durable=False).uri
+def write_ours(folder: Path, rows: pa.Table, version: str) -> str:
+    return Table.create(folder, rows, storage_version=version, durable=False).uri
 
 
-def theirs(place: Path, rows: pa.Table, version: str) -> str:
-    lance.write_dataset(rows, str(place), data_storage_version=version)  # type: ignore[arg-type]
-    return str(place)
+def write_theirs(folder: Path, rows: pa.Table, version: str) -> str:
+    lance.write_dataset(rows, str(folder), data_storage_version=version)  # type: ignore[arg-type]
+    return str(folder)
 
 
-def layouts(uri: str, fragment: int = 0, file: int = 0, column: int | None = None) -> list[str]:
-    """Of the pages of a data file, without what is drawn anew for each: tables of symbols, and lengths under them."""
+def page_layouts(uri: str, fragment: int = 0, file: int = 0, column: int | None = None) -> list[str]:
+    """Return the layouts of the pages of a data file without the parts that vary: symbol tables and the lengths that
+    depend on them."""
     stored = Table.open(uri).fragments[fragment].files[file]
     columns = LanceFileReader(str(Path(uri, "data", stored.path))).metadata().columns
-    chosen = columns if column is None else [columns[column]]
-    drawn = re.compile(r'(?:symbol_table: b?(".*?"|\[.*?\])|null_adjustment: \d+)(?=,\n)', re.DOTALL)
-    return [drawn.sub("", page.encoding) for each in chosen for page in each.pages]
+    selected = columns if column is None else [columns[column]]
+    varying = re.compile(r'(?:symbol_table: b?(".*?"|\[.*?\])|null_adjustment: \d+)(?=,\n)', re.DOTALL)
+    return [varying.sub("", page.encoding) for column_metadata in selected for page in column_metadata.pages]
 
 
-def size(uri: str) -> int:
+def file_size(uri: str) -> int:
     return Table.open(uri).fragments[0].file_bytes
 
 
-@pytest.mark.parametrize(("asked", "column", "version", "says"), EVERY)
-def test_a_layout_is_the_one_that_was_asked_for(
-    asked: dict[str, str], column: str, version: StorageName, says: str, tmp_path: Path
+@pytest.mark.parametrize(("encoding", "column", "version", "pattern"), EFFECTS_BY_VERSION)
+def test_page_layout_follows_the_field_metadata(
+    encoding: dict[str, str], column: str, version: StorageName, pattern: str, tmp_path: Path
 ) -> None:
-    rows = table_of(column, asked)
-    found = layouts(ours(tmp_path / "ours", rows, version))
-    assert found == layouts(theirs(tmp_path / "theirs", rows, version))
-    assert found != layouts(ours(tmp_path / "unasked", table_of(column, {}), version))
-    assert all(re.search(says, layout) for layout in found)
+    rows = make_table(column, encoding)
+    actual = page_layouts(write_ours(tmp_path / "ours", rows, version))
+    assert actual == page_layouts(write_theirs(tmp_path / "theirs", rows, version))
+    assert actual != page_layouts(write_ours(tmp_path / "unasked", make_table(column, {}), version))
+    assert all(re.search(pattern, layout) for layout in actual)
     assert Table.open(tmp_path / "ours").to_table() == rows
     assert lance.dataset(str(tmp_path / "ours")).to_table() == rows
 
@@ -108,20 +111,20 @@ CHUNKED = {"compression": "none", "structural-encoding": "miniblock"}
         ("long texts", CHUNKED | {"minichunk-size": "256"}, CHUNKED | {"minichunk-size": "16384"}),
     ],
 )
-def test_a_size_is_the_one_that_was_asked_for(
+def test_file_size_follows_the_field_metadata(
     column: str, large: dict[str, str], small: dict[str, str], tmp_path: Path
 ) -> None:
     sizes = []
-    for name, asked in (("large", large), ("small", small)):
-        rows = table_of(column, asked)
-        mine = size(ours(tmp_path / name, rows, "2.2"))
-        assert mine == size(theirs(tmp_path / f"{name} theirs", rows, "2.2"))
-        sizes.append(mine)
+    for name, encoding in (("large", large), ("small", small)):
+        rows = make_table(column, encoding)
+        our_size = file_size(write_ours(tmp_path / name, rows, "2.2"))
+        assert our_size == file_size(write_theirs(tmp_path / f"{name} theirs", rows, "2.2"))
+        sizes.append(our_size)
     assert sizes[0] > sizes[1]
 
 
 Change = Callable[[Table], Table]
-REWRITTEN: dict[str, tuple[Change, int, int]] = {
+REWRITES: dict[str, tuple[Change, int, int]] = {
     "append": (lambda table: table.append(table.to_table()).table, -1, 0),
     "overwrite": (lambda table: table.overwrite(table.to_table()).table, -1, 0),
     "update": (lambda table: table.update({"k": "k + 1"}, where="k >= 3000").table, -1, 0),
@@ -131,15 +134,15 @@ REWRITTEN: dict[str, tuple[Change, int, int]] = {
 }
 
 
-@pytest.mark.parametrize("verb", REWRITTEN)
-def test_it_holds_for_every_writer(verb: str, tmp_path: Path) -> None:
-    """Rows that come with another request, or none, are written as the table asks."""
-    change, fragment, file = REWRITTEN[verb]
-    rows = table_of("few texts", {"compression": "zstd"})
+@pytest.mark.parametrize("operation", REWRITES)
+def test_every_operation_follows_the_field_metadata(operation: str, tmp_path: Path) -> None:
+    """The options of the table apply to rows whose own schema has other options or none."""
+    change, fragment, file = REWRITES[operation]
+    rows = make_table("few texts", {"compression": "zstd"})
     table = Table.create(tmp_path / "t", rows.append_column("k", pa.array(range(ROWS))), durable=False)
     uri = change(table).uri
     stored = Table.open(uri).fragments[fragment].files[file]
-    at = stored.column_indices[stored.field_ids.index(Table.open(uri).manifest.schema.field("c").id)]
-    found = layouts(uri, fragment, file, at)
-    assert found
-    assert all("CompressionAlgorithmZstd" in layout for layout in found)
+    position = stored.column_indices[stored.field_ids.index(Table.open(uri).manifest.schema.field("c").id)]
+    actual = page_layouts(uri, fragment, file, position)
+    assert actual
+    assert all("CompressionAlgorithmZstd" in layout for layout in actual)

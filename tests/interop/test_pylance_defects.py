@@ -1,6 +1,8 @@
-"""Where pylance 14 fails or goes wrong, small: the reasons for which generated programs leave a step out
-(`known_pylance_defects.py`), or never have it. Each asserts what pylance does today, and that we do better; one that
-fails after an upgrade of pylance has a line to be taken away there.
+"""Known defects of pylance 14, each in a small test: errors that `known_pylance_defects.py` skips, and situations that
+the step generators avoid.
+
+Each test asserts the present behaviour of pylance and the correct behaviour of our library. If one fails after an
+upgrade of pylance, the workaround for that defect can be removed.
 """
 
 from collections.abc import Callable
@@ -12,91 +14,93 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
-from tests.interop.columns import batch, rows
-from tests.interop.known_pylance_defects import FAULTS
+from tests.interop.columns import make_batch, make_rows
+from tests.interop.known_pylance_defects import PYLANCE_DEFECTS
 
 Change = Callable[[lance.LanceDataset], object]
 OurChange = Callable[[Table], object]
 
 
-def refused(name: str) -> str:
-    """What pylance says."""
-    (fault,) = [fault for fault in FAULTS if fault.name == name]
-    return fault.says
+def defect_message(name: str) -> str:
+    """Return the pattern of the error message of a known defect."""
+    (defect,) = [defect for defect in PYLANCE_DEFECTS if defect.name == name]
+    return defect.message
 
 
-def check(place: Path, data: pa.Table, fault: str, theirs: Change, ours: OurChange, **options: Any) -> Table:
-    """pylance fails, we do not, and pylance reads what we made of its table."""
-    uri = str(place / "table")
+def check_defect(
+    folder: Path, data: pa.Table, defect: str, their_change: Change, our_change: OurChange, **options: Any
+) -> Table:
+    """Check that pylance fails, that we do not, and that pylance reads the table that we changed."""
+    uri = str(folder / "table")
     dataset = lance.write_dataset(data, uri, **options)
-    with pytest.raises((OSError, ValueError, TypeError), match=refused(fault)):
-        theirs(dataset)
-    ours(Table.open(uri, durable=False))
+    with pytest.raises((OSError, ValueError, TypeError), match=defect_message(defect)):
+        their_change(dataset)
+    our_change(Table.open(uri, durable=False))
     after = Table.open(uri)
     assert after.version > 1
     assert lance.dataset(uri).to_table().to_pylist() == after.to_table().to_pylist()
     return after
 
 
-def cast(dataset: lance.LanceDataset, name: str, arrow: pa.DataType) -> None:
+def cast_column(dataset: lance.LanceDataset, name: str, arrow: pa.DataType) -> None:
     change: Any = {"path": name, "data_type": arrow}
     dataset.alter_columns(change)
 
 
 def test_casts_only_between_relatives(tmp_path: Path) -> None:
-    after = check(
+    after = check_defect(
         tmp_path,
         pa.table({"a": [1, 2]}),
         "casts only between relatives",
-        lambda dataset: cast(dataset, "a", pa.string()),
+        lambda dataset: cast_column(dataset, "a", pa.string()),
         lambda table: table.alter_column("a", type=pa.string()),
     )
     assert after.to_table().to_pylist() == [{"a": "1"}, {"a": "2"}]
 
 
-def test_a_packed_struct_that_is_null(tmp_path: Path) -> None:
-    data = rows({"k": "key", "a": "struct-packed"}, range(3))
+def test_null_packed_struct(tmp_path: Path) -> None:
+    data = make_rows({"k": "key", "a": "struct-packed"}, range(3))
     uri = str(tmp_path / "table")
     dataset = lance.write_dataset(data, uri)
-    with pytest.raises(OSError, match=refused("a packed struct that is null")):
+    with pytest.raises(OSError, match=defect_message("a packed struct that is null")):
         dataset.update({"a": "null"}, where="k = 1")
 
 
-def test_a_function_for_a_table_without_rows(tmp_path: Path) -> None:
-    def new(given: pa.RecordBatch) -> pa.RecordBatch:
-        return batch({"b": "int8"}, given, 0)
+def test_column_function_on_table_without_rows(tmp_path: Path) -> None:
+    def make_column(keys: pa.RecordBatch) -> pa.RecordBatch:
+        return make_batch({"b": "int8"}, keys, 0)
 
-    after = check(
+    after = check_defect(
         tmp_path,
-        rows({"k": "key"}, []),
+        make_rows({"k": "key"}, []),
         "a function for a table without rows",
-        lambda dataset: dataset.add_columns(new, read_columns=["k"]),
-        lambda table: table.add_columns(new, read_columns=["k"]),
+        lambda dataset: dataset.add_columns(make_column, read_columns=["k"]),
+        lambda table: table.add_columns(make_column, read_columns=["k"]),
     )
     assert after.schema.field("b").type == pa.int8()
 
 
-def test_columns_merged_from_no_rows(tmp_path: Path) -> None:
-    data = rows({"k": "key", "b": "int8"}, [])
-    check(
+def test_merge_of_columns_without_rows(tmp_path: Path) -> None:
+    data = make_rows({"k": "key", "b": "int8"}, [])
+    check_defect(
         tmp_path,
-        rows({"k": "key"}, range(3)),
+        make_rows({"k": "key"}, range(3)),
         "columns merged from no rows",
         lambda dataset: dataset.merge(data, "k"),
         lambda table: table.merge_columns(data, "k"),
     )
 
 
-def test_a_fragment_without_files(tmp_path: Path) -> None:
-    """All of its columns were dropped; its rows are there, null. pylance makes such a table and reads it no more. We
-    read it, and do not make it."""
+def test_fragment_without_files(tmp_path: Path) -> None:
+    """A fragment without columns has rows of nulls. pylance writes such a table but cannot read it; we read but do not
+    write it."""
     uri = str(tmp_path / "table")
     lance.write_dataset(pa.table({"k": [1, 2], "b": [1, 2]}), uri)
     lance.write_dataset(pa.table({"b": [3]}), uri, mode="append")
     expected = [{"k": 1}, {"k": 2}, {"k": None}]
-    ours = Table.open(uri, durable=False).drop_columns(["b"]).table
-    assert lance.dataset(uri).to_table().to_pylist() == ours.to_table().to_pylist() == expected
-    ours.restore(2)
+    our_change = Table.open(uri, durable=False).drop_columns(["b"]).table
+    assert lance.dataset(uri).to_table().to_pylist() == our_change.to_table().to_pylist() == expected
+    our_change.restore(2)
     dataset = lance.dataset(uri)
     dataset.drop_columns(["b"])
     with pytest.raises(pa.ArrowInvalid, match="Fragment 1 does not contain any data"):
@@ -104,9 +108,9 @@ def test_a_fragment_without_files(tmp_path: Path) -> None:
     assert Table.open(uri).to_table().to_pylist() == expected
 
 
-def test_no_keys_to_delete_both_ways(tmp_path: Path) -> None:
+def test_delete_of_matched_and_unmatched_rows_without_keys(tmp_path: Path) -> None:
     keys = pa.table({"k": pa.array([], pa.int64())})
-    after = check(
+    after = check_defect(
         tmp_path,
         pa.table({"k": [1, 2], "b": [1, 2]}),
         "no keys, to delete both ways",
@@ -118,13 +122,13 @@ def test_no_keys_to_delete_both_ways(tmp_path: Path) -> None:
     assert after.to_table().to_pylist() == [{"k": 1, "b": 1}]
 
 
-def test_a_struct_that_did_not_come_in_2_0(tmp_path: Path) -> None:
-    """pylance writes nulls for it, and the oldest of the storage versions has none; we write nothing."""
-    data = rows({"k": "key"}, [7])
-    after = check(
+def test_struct_that_the_data_lacks_in_2_0(tmp_path: Path) -> None:
+    """pylance writes nulls for it, which storage version 2.0 cannot represent; we omit the column."""
+    data = make_rows({"k": "key"}, [7])
+    after = check_defect(
         tmp_path,
-        rows({"k": "key", "a": "struct"}, range(3)),
-        "a struct that did not come, in 2.0",
+        make_rows({"k": "key", "a": "struct"}, range(3)),
+        "a struct that the data lacks, in 2.0",
         lambda dataset: dataset.merge_insert("k").when_not_matched_insert_all().execute(data),
         lambda table: table.upsert(data, "k", matched="ignore"),
         data_storage_version="2.0",
@@ -132,7 +136,7 @@ def test_a_struct_that_did_not_come_in_2_0(tmp_path: Path) -> None:
     assert after.to_table(filter="k = 7").to_pylist() == [{"k": 7, "a": None}]
 
 
-def test_an_empty_struct_hides_what_is_beside_it(tmp_path: Path) -> None:
+def test_empty_struct_hides_other_columns(tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     data = pa.table({"a": pa.array([{}, {}], pa.struct([])), "b": [1, 2]})
     dataset = lance.write_dataset(data, uri)
@@ -140,7 +144,7 @@ def test_an_empty_struct_hides_what_is_beside_it(tmp_path: Path) -> None:
     assert dataset.to_table(["b"])["b"].to_pylist() == Table.open(uri).to_table()["b"].to_pylist() == [1, 2]
 
 
-def test_lists_of_structs_of_a_fixed_size_are_read_alone(tmp_path: Path) -> None:
+def test_fixed_size_lists_of_structs_are_read_alone(tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     pairs = pa.FixedSizeListArray.from_arrays(pa.array([{"x": n} for n in range(4)]), 2)
     dataset = lance.write_dataset(pa.table({"a": pairs, "b": [1, 2]}), uri)
@@ -149,46 +153,46 @@ def test_lists_of_structs_of_a_fixed_size_are_read_alone(tmp_path: Path) -> None
     assert Table.open(uri).to_table()["a"].to_pylist() == dataset.to_table(["a"])["a"].to_pylist() == pairs.to_pylist()
 
 
-def test_an_extension_that_has_lost_its_metadata(tmp_path: Path) -> None:
-    """Replaced by other entries. pylance goes on reading JSON, and takes none; so with bfloat16."""
-    data = rows({"k": "key", "a": "json"}, range(3))
+def test_extension_that_has_lost_its_metadata(tmp_path: Path) -> None:
+    """Other entries replace the metadata. pylance still reads such JSON or bfloat16, but refuses to write it."""
+    data = make_rows({"k": "key", "a": "json"}, range(3))
     uri = str(tmp_path / "table")
     lance.write_dataset(data, uri)
     Table.open(uri, durable=False).set_field_metadata({"a": {"unit": "mm"}}, replace=True)
-    with pytest.raises(OSError, match=refused("an extension that has lost its metadata")):
+    with pytest.raises(OSError, match=defect_message("an extension that has lost its metadata")):
         lance.write_dataset(data, uri, mode="append")
     after = Table.open(uri, durable=False).append(data).table
     assert lance.dataset(uri).to_table().to_pylist() == after.to_table().to_pylist()
     assert after.count_rows() == 6
 
 
-def test_an_update_reads_what_it_just_wrote(tmp_path: Path) -> None:
-    """Two columns that change places become one: which of them is left to chance."""
+def test_update_reads_columns_that_it_has_assigned(tmp_path: Path) -> None:
+    """After a swap both columns have the values of one of them; which one is random."""
     uri = str(tmp_path / "table")
     lance.write_dataset(pa.table({"a": [1], "b": [2]}), uri)
-    ours = Table.open(uri, durable=False).update({"a": "b", "b": "a"}).table
-    assert ours.to_table().to_pylist() == [{"a": 2, "b": 1}]
+    our_change = Table.open(uri, durable=False).update({"a": "b", "b": "a"}).table
+    assert our_change.to_table().to_pylist() == [{"a": 2, "b": 1}]
     dataset = lance.dataset(uri)
     dataset.update({"a": "b", "b": "a"})
     assert dataset.to_table().to_pylist() in ([{"a": 1, "b": 1}], [{"a": 2, "b": 2}])
 
 
-def test_a_cast_loses_the_metadata_of_its_column(tmp_path: Path) -> None:
+def test_cast_loses_the_metadata_of_its_column(tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     schema = pa.schema([pa.field("a", pa.int8(), metadata={"unit": "mm"})])
     dataset = lance.write_dataset(pa.table({"a": [1]}, schema=schema), uri)
     Table.open(uri, durable=False).alter_column("a", type=pa.int16())
     assert lance.dataset(uri).schema.field("a").metadata == {b"unit": b"mm"}
     dataset = lance.dataset(uri)
-    cast(dataset, "a", pa.int32())
+    cast_column(dataset, "a", pa.int32())
     assert dataset.schema.field("a").metadata is None
 
 
 @pytest.mark.parametrize("case", ["json", "uuid", "tensor", "bool8"])
-def test_a_column_computed_from_another_loses_what_it_means(case: str, tmp_path: Path) -> None:
-    """A copy of JSON would be bytes."""
+def test_computed_column_loses_its_extension_type(case: str, tmp_path: Path) -> None:
+    """A copy of a JSON column is a column of bytes."""
     uri = str(tmp_path / "table")
-    lance.write_dataset(rows({"k": "key", "a": case}, range(3)), uri)
+    lance.write_dataset(make_rows({"k": "key", "a": case}, range(3)), uri)
     Table.open(uri, durable=False).add_columns({"b": "a"})
     dataset = lance.dataset(uri)
     assert dataset.schema.field("b").type == dataset.schema.field("a").type
@@ -197,11 +201,11 @@ def test_a_column_computed_from_another_loses_what_it_means(case: str, tmp_path:
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1"])
-def test_a_field_in_a_list_takes_the_column_with_it(version: str, tmp_path: Path) -> None:
-    """Rows are lost. From storage version 2.2 on only the field goes."""
+def test_drop_of_a_field_in_a_list_drops_the_column(version: str, tmp_path: Path) -> None:
+    """The other fields are lost. From storage version 2.2 on pylance drops only the field."""
     uri = str(tmp_path / "table")
     options: Any = {"data_storage_version": version}
-    dataset = lance.write_dataset(rows({"k": "key", "a": "list-of-struct"}, range(3)), uri, **options)
+    dataset = lance.write_dataset(make_rows({"k": "key", "a": "list-of-struct"}, range(3)), uri, **options)
     dataset.drop_columns(["a.item.y"])
     assert dataset.schema.names == ["k"]
     after = Table.open(uri, durable=False).restore(1).table.drop_columns(["a.item.y"]).table
@@ -209,20 +213,20 @@ def test_a_field_in_a_list_takes_the_column_with_it(version: str, tmp_path: Path
     assert lance.dataset(uri).to_table() == after.to_table()
 
 
-def test_keys_alone_move_rows(tmp_path: Path) -> None:
-    """An upsert that brings nothing but keys changes nothing; pylance writes the rows anew, as they were."""
+def test_upsert_of_keys_alone_moves_rows(tmp_path: Path) -> None:
+    """An upsert of data with keys alone changes nothing; pylance rewrites the rows unchanged."""
     uri = str(tmp_path / "table")
     lance.write_dataset(pa.table({"k": [1, 2], "b": [3, 4]}), uri)
     keys = pa.table({"k": [1]})
-    ours = Table.open(uri, durable=False).upsert(keys, "k", insert=False).table
-    assert [fragment.live_rows for fragment in ours.fragments] == [2]
+    our_change = Table.open(uri, durable=False).upsert(keys, "k", insert=False).table
+    assert [fragment.live_rows for fragment in our_change.fragments] == [2]
     dataset = lance.dataset(uri)
     dataset.merge_insert("k").when_matched_update_all().execute(keys)
     assert [fragment.count_rows() for fragment in dataset.get_fragments()] == [1, 1]
 
 
-def test_rows_that_are_not_written_are_not_looked_at(tmp_path: Path) -> None:
-    """We refuse data of another type, and nulls where none may be, whatever becomes of the rows."""
+def test_upsert_does_not_check_rows_that_it_ignores(tmp_path: Path) -> None:
+    """We refuse data of another type, and nulls in a column that is not nullable, even if no row is written."""
     uri = str(tmp_path / "table")
     schema = pa.schema([pa.field("k", pa.int64(), False), ("b", pa.int64())])
     lance.write_dataset(pa.table({"k": [1], "b": [3]}, schema=schema), uri)
@@ -232,13 +236,13 @@ def test_rows_that_are_not_written_are_not_looked_at(tmp_path: Path) -> None:
             Table.open(uri, durable=False).upsert(data, "k", insert=False)
 
 
-# Indices
+# Defects of indices.
 
 
 @pytest.mark.parametrize("stable", [False, True])
-def test_rows_that_moved_are_found_where_they_were(stable: bool, tmp_path: Path) -> None:
-    """Of two segments, by row ids: what the first says of a row that moved is believed once the second covers where it
-    is. `optimize_indices()` of ours writes the first anew then."""
+def test_second_segment_returns_outdated_values_of_moved_rows(stable: bool, tmp_path: Path) -> None:
+    """With stable row ids pylance trusts the old entry of a moved row in the first segment once a second segment covers
+    its new fragment. Our `optimize_indices()` rewrites the first segment then."""
     uri = str(tmp_path / "table")
     data = pa.table({"id": range(40), "v": [number % 5 for number in range(40)]})
     dataset = lance.write_dataset(data, uri, max_rows_per_file=10, enable_stable_row_ids=stable)
@@ -252,7 +256,7 @@ def test_rows_that_moved_are_found_where_they_were(stable: bool, tmp_path: Path)
     assert 3 not in lance.dataset(twin).to_table(filter="v = 3")["id"].to_pylist()
 
 
-def test_what_wrote_an_index_anew_cannot_be_shown(tmp_path: Path) -> None:
+def test_transaction_that_rewrote_an_index_is_not_readable(tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     dataset = lance.write_dataset(pa.table({"id": range(40)}), uri, max_rows_per_file=10)
     dataset.create_scalar_index("id", "BTREE")

@@ -1,5 +1,5 @@
-"""Every logical type, in every storage version that can hold it: written by both libraries, read by both, appended
-to by the other one, and the two tables compared at each step, manifests included.
+"""Logical types: both libraries write each type in every storage version that can hold it, read the table of the other
+one and append to it. The tables are compared after each step, including their manifests.
 """
 
 from pathlib import Path
@@ -10,32 +10,34 @@ import pytest
 
 from lance_core import InvalidInput, Table, Unsupported
 from tests.interop.table_comparison import (
-    assert_same,
-    by_pylance,
-    by_us,
-    comparable,
-    history,
+    assert_same_rows,
+    comparable_manifest,
     history_by_pylance,
-    rows,
+    history_by_us,
+    read_by_pylance,
+    read_by_us,
+    values_by_column,
 )
 from tests.interop.type_cases import CASES, STORAGE_VERSIONS, StorageName, TypeCase
 
-EVERY = [pytest.param(case, version, id=f"{case.name}-{version}") for case in CASES for version in case.versions]
+CASES_BY_VERSION = [
+    pytest.param(case, version, id=f"{case.name}-{version}") for case in CASES for version in case.versions
+]
 LISTS = pa.struct([pa.field("l", pa.list_(pa.int8()))])
 POINT = pa.struct([pa.field("x", pa.int32())])
 
 
-def assert_equal(ours: str, theirs: str) -> None:
-    expected = by_pylance(theirs)
-    assert_same(by_pylance(ours), expected)
-    assert_same(by_us(ours), expected)
-    assert_same(by_us(theirs), expected)
-    assert comparable(ours) == comparable(theirs)
-    assert history(ours) == history(theirs) == history_by_pylance(ours) == history_by_pylance(theirs)
+def assert_tables_agree(ours: str, theirs: str) -> None:
+    expected = read_by_pylance(theirs)
+    assert_same_rows(read_by_pylance(ours), expected)
+    assert_same_rows(read_by_us(ours), expected)
+    assert_same_rows(read_by_us(theirs), expected)
+    assert comparable_manifest(ours) == comparable_manifest(theirs)
+    assert history_by_us(ours) == history_by_us(theirs) == history_by_pylance(ours) == history_by_pylance(theirs)
 
 
-@pytest.mark.parametrize(("case", "version"), EVERY)
-def test_both_write_and_read_the_same(case: TypeCase, version: StorageName, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("case", "version"), CASES_BY_VERSION)
+def test_both_libraries_write_and_read_the_same(case: TypeCase, version: StorageName, tmp_path: Path) -> None:
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
     first = case.table()
     more = case.table(start=1)
@@ -47,66 +49,66 @@ def test_both_write_and_read_the_same(case: TypeCase, version: StorageName, tmp_
     field = created.schema.field("v")
     assert field.type == (case.read_type or case.field.type)
     assert field.nullable is case.field.nullable
-    assert_equal(ours, theirs)
+    assert_tables_agree(ours, theirs)
 
     created.append(more)
     lance.write_dataset(more, theirs, mode="append")
     lance.write_dataset(more, ours, mode="append")
     Table.open(theirs, durable=False).append(more)
-    assert_equal(ours, theirs)
+    assert_tables_agree(ours, theirs)
 
     Table.open(ours, durable=False).overwrite(more)
     lance.write_dataset(more, theirs, mode="overwrite")
-    assert_equal(ours, theirs)
+    assert_tables_agree(ours, theirs)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_slices_are_written_as_they_look(case: TypeCase, tmp_path: Path) -> None:
-    """Also where a slice is inside another array, and where files end in the middle of a batch."""
+def test_slices_are_written_with_their_own_rows(case: TypeCase, tmp_path: Path) -> None:
+    """Also if files end in the middle of a batch."""
     sliced = case.table().slice(1)
     created = Table.create(str(tmp_path / "table"), sliced, max_rows_per_file=1, durable=False)
     assert len(created.fragments) == sliced.num_rows
-    assert rows(created.to_table()) == rows(sliced)
+    assert values_by_column(created.to_table()) == values_by_column(sliced)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_slices_inside_of_structs(case: TypeCase, tmp_path: Path) -> None:
+def test_slices_inside_structs(case: TypeCase, tmp_path: Path) -> None:
     if case.name in ("fsl-of-struct", "struct-empty"):
         return
     inner = pa.StructArray.from_arrays([case.values.slice(1)], fields=[case.field])
     outer = pa.StructArray.from_arrays([pa.concat_arrays([inner, inner]).slice(1)], ["inner"])
     table = pa.table({"v": outer})
     created = Table.create(str(tmp_path / "table"), table, max_rows_per_file=2, durable=False)
-    assert rows(created.to_table()) == rows(table)
+    assert values_by_column(created.to_table()) == values_by_column(table)
 
 
 def test_all_types_in_one_table(tmp_path: Path) -> None:
-    """Ids, columns and pages of neighbours do not get into each other's way."""
+    """Ids, columns and pages of neighbouring columns do not mix."""
     chosen = [case for case in CASES if case.name != "fsl-of-struct"]
     rows_all = max(len(case.values) for case in chosen)
     fields, columns = [], []
     for case in chosen:
-        again = rows_all // len(case.values) + 1
+        repetitions = rows_all // len(case.values) + 1
         fields.append(case.field.with_name(case.name))
-        columns.append(pa.concat_arrays([case.values] * again)[:rows_all])
+        columns.append(pa.concat_arrays([case.values] * repetitions)[:rows_all])
     table = pa.Table.from_arrays(columns, schema=pa.schema(fields, {"who": "all", "café": "é"}))
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
     Table.create(ours, table)
     lance.write_dataset(table, theirs)
-    assert_equal(ours, theirs)
+    assert_tables_agree(ours, theirs)
 
 
 @pytest.mark.parametrize("version", STORAGE_VERSIONS)
-def test_a_schema_without_rows_is_a_table(version: StorageName, tmp_path: Path) -> None:
+def test_tables_without_rows(version: StorageName, tmp_path: Path) -> None:
     schema = pa.schema([case.field.with_name(case.name) for case in CASES if case.since == "2.0"], {"a": "b"})
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
     Table.create(ours, schema, storage_version=version, durable=False)
     lance.write_dataset(pa.Table.from_batches([], schema), theirs, data_storage_version=version)
-    assert_equal(ours, theirs)
+    assert_tables_agree(ours, theirs)
 
 
 @pytest.mark.parametrize(
-    ("version", "arrow", "error", "names"),
+    ("version", "arrow", "error", "message"),
     [
         ("2.1", pa.map_(pa.string(), pa.int8()), Unsupported, "'v' holds a map that storage version 2.1"),
         ("2.0", pa.list_(POINT, 2), Unsupported, "'v' holds a fixed_size_list that storage version 2.0"),
@@ -122,17 +124,17 @@ def test_a_schema_without_rows_is_a_table(version: StorageName, tmp_path: Path) 
     ],
     ids=lambda value: str(value) if isinstance(value, str | pa.DataType) else "",
 )
-def test_what_cannot_be_stored_is_refused_by_name(
-    version: str, arrow: pa.DataType, error: type[Exception], names: str, tmp_path: Path
+def test_unsupported_types_are_refused_with_the_column(
+    version: str, arrow: pa.DataType, error: type[Exception], message: str, tmp_path: Path
 ) -> None:
-    place = tmp_path / "refused"
-    with pytest.raises(error, match=names):
-        Table.create(str(place), pa.schema([pa.field("v", arrow)]), storage_version=version)
-    assert not (place / "_versions").exists()
+    folder = tmp_path / "refused"
+    with pytest.raises(error, match=message):
+        Table.create(str(folder), pa.schema([pa.field("v", arrow)]), storage_version=version)
+    assert not (folder / "_versions").exists()
 
 
-def test_a_null_struct_does_not_fit_storage_2_0(tmp_path: Path) -> None:
-    """The oldest format has no place for it; both libraries refuse instead of storing nulls in its children."""
+def test_storage_2_0_refuses_null_structs(tmp_path: Path) -> None:
+    """Storage version 2.0 cannot represent a null struct; both libraries refuse instead of storing null children."""
     table = pa.table({"v": pa.array([{"x": 1}, None], POINT)})
     with pytest.raises(InvalidInput, match=r"column 'v' has a null struct, which storage version 2\.0 cannot"):
         Table.create(str(tmp_path / "ours"), table, storage_version="2.0")

@@ -1,6 +1,7 @@
-"""Kinds of pylance that are recognised and not used: rows are right all the same, and it is said that nobody asks them.
+"""Unknown indices: index types of pylance that our library recognizes but does not use. Queries scan the rows instead,
+and `explain` and `fsck` report the unused index.
 
-Why JSON is among them, decision 2 of `lance_core/index/` tells; its premise is tested here.
+Decision record 2 of `lance_core/index/` gives the reason why JSON is among them; its premise is tested here.
 """
 
 import json
@@ -14,7 +15,7 @@ from lance.indices import IndexConfig
 from lance_core import InvalidInput, Table
 
 ROWS = 90
-DOCUMENTS = [json.dumps({"x": at, "s": f"t{at % 5}"}) if at % 7 else None for at in range(ROWS)]
+DOCUMENTS = [json.dumps({"x": row, "s": f"t{row % 5}"}) if row % 7 else None for row in range(ROWS)]
 POINT = pa.struct([pa.field(name, pa.float64(), nullable=False) for name in "xy"])
 
 
@@ -29,52 +30,54 @@ def documents(tmp_path: Path) -> str:
 @pytest.fixture
 def points(tmp_path: Path) -> str:
     uri = str(tmp_path)
-    told = {"ARROW:extension:name": "geoarrow.point", "ARROW:extension:metadata": "{}"}
-    schema = pa.schema([pa.field("id", pa.int64()), pa.field("g", POINT, metadata=told)])
-    places = [{"x": float(at), "y": -float(at)} if at % 7 else None for at in range(ROWS)]
-    table = pa.Table.from_arrays([pa.array(range(ROWS)), pa.array(places, POINT)], schema=schema)
+    metadata = {"ARROW:extension:name": "geoarrow.point", "ARROW:extension:metadata": "{}"}
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("g", POINT, metadata=metadata)])
+    values = [{"x": float(row), "y": -float(row)} if row % 7 else None for row in range(ROWS)]
+    table = pa.Table.from_arrays([pa.array(range(ROWS)), pa.array(values, POINT)], schema=schema)
     lance.write_dataset(table, uri).create_scalar_index("g", "RTREE")
     return uri
 
 
-def found(uri: str, sql: str) -> list[int]:
-    ids: list[int] = Table.open(uri, durable=False).to_table(filter=sql, columns=["id"])["id"].to_pylist()
+def find_ids(uri: str, condition: str) -> list[int]:
+    ids: list[int] = Table.open(uri, durable=False).to_table(filter=condition, columns=["id"])["id"].to_pylist()
     return ids
 
 
-def check_unused(uri: str, name: str, what: str, sql: str) -> None:
+def check_unused(uri: str, name: str, details: str, condition: str) -> None:
     table = Table.open(uri, durable=False)
-    explained = str(table.explain(filter=sql))
-    assert f"{name} ({what.removesuffix('IndexDetails')}): has an unknown index type ({what})" in explained
-    (finding,) = (each for each in table.fsck("head").findings if each.rule == "index_unknown")
+    explained = str(table.explain(filter=condition))
+    assert f"{name} ({details.removesuffix('IndexDetails')}): has an unknown index type ({details})" in explained
+    (finding,) = (finding for finding in table.fsck("head").findings if finding.rule == "index_unknown")
     assert name in finding.what
-    assert what in finding.what
-    assert f"an unknown index type ({what})" in finding.what
+    assert details in finding.what
+    assert f"an unknown index type ({details})" in finding.what
 
 
-def test_json_paths(documents: str) -> None:
-    assert found(documents, "json_get_int(j, 'x') = 5") == [5]
-    assert found(documents, "json_get_string(j, 's') = 't1'") == [at for at in range(ROWS) if at % 5 == 1 and at % 7]
-    assert found(documents, "j IS NULL") == list(range(0, ROWS, 7))
+def test_json_indices_are_not_used(documents: str) -> None:
+    assert find_ids(documents, "json_get_int(j, 'x') = 5") == [5]
+    assert find_ids(documents, "json_get_string(j, 's') = 't1'") == [
+        row for row in range(ROWS) if row % 5 == 1 and row % 7
+    ]
+    assert find_ids(documents, "j IS NULL") == list(range(0, ROWS, 7))
     check_unused(documents, "j_idx", "JsonIndexDetails", "json_get_int(j, 'x') = 5")
 
 
-def test_an_index_of_json_paths_answers_another_question_than_a_scan(documents: str) -> None:
-    """It is asked by a path, which without it is taken for a key that no document has."""
-    sql = "json_get_int(j, '$.x') = 5"
+def test_json_indices_of_pylance_differ_from_its_scans(documents: str) -> None:
+    """The index takes the argument as a path; a scan takes it as a key, which no document has."""
+    condition = "json_get_int(j, '$.x') = 5"
     dataset = lance.dataset(documents)
-    assert dataset.to_table(filter=sql, columns=["id"])["id"].to_pylist() == [5]
-    assert dataset.to_table(filter=sql, columns=["id"], use_scalar_index=False)["id"].to_pylist() == []
-    assert found(documents, sql) == []
+    assert dataset.to_table(filter=condition, columns=["id"])["id"].to_pylist() == [5]
+    assert dataset.to_table(filter=condition, columns=["id"], use_scalar_index=False)["id"].to_pylist() == []
+    assert find_ids(documents, condition) == []
 
 
-def test_rectangles(points: str) -> None:
-    assert found(points, "g IS NULL") == list(range(0, ROWS, 7))
-    assert found(points, "g.x < 3") == [1, 2]
+def test_r_tree_indices_are_not_used(points: str) -> None:
+    assert find_ids(points, "g IS NULL") == list(range(0, ROWS, 7))
+    assert find_ids(points, "g.x < 3") == [1, 2]
     check_unused(points, "g_idx", "RTreeIndexDetails", "g IS NULL")
 
 
-@pytest.mark.parametrize(("kind", "column"), [("JSON", "j"), ("RTREE", "id")])
-def test_neither_is_built(kind: str, column: str, documents: str) -> None:
-    with pytest.raises(InvalidInput, match=f"'{kind}' is not an index type; use one of .*ZONEMAP"):
-        Table.open(documents, durable=False).create_index(column, kind, name="other")
+@pytest.mark.parametrize(("index_type", "column"), [("JSON", "j"), ("RTREE", "id")])
+def test_unsupported_index_types_are_not_built(index_type: str, column: str, documents: str) -> None:
+    with pytest.raises(InvalidInput, match=f"'{index_type}' is not an index type; use one of .*ZONEMAP"):
+        Table.open(documents, durable=False).create_index(column, index_type, name="other")

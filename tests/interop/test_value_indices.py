@@ -1,4 +1,4 @@
-"""BTREE, BITMAP and LABEL_LIST: ours used by pylance, and those of pylance read by us."""
+"""B-tree, bitmap and label list indices: pylance queries ours, and we read those of pylance."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,95 +13,96 @@ from lance_core.index.bitmap import BITMAP
 from lance_core.index.btree import BTREE
 from lance_core.index.index_type import Certainty, IndexType
 from lance_core.index.label_list import LABEL_LIST
-from tests.interop.segment_exchange import by_plan, check_theirs, commit_ours
-from tests.interop.test_zone_indices import FRAGMENT, ROWS, TYPES, deleted, made, untouched
+from tests.interop.segment_exchange import check_their_segment, commit_our_segment, query_by_pylance
+from tests.interop.test_zone_indices import FRAGMENT, ROWS, TYPES, create_table, delete_some_rows, leave_unchanged
+from tests.pairwise import pairwise
 
-EVERYWHERE = ("v IS NULL",)
-ONLY_PLANS = ("v IS NOT NULL",)
-AS_THEY_SAY: dict[str, tuple[IndexType, dict[str, Any]]] = {"BTREE": (BTREE, {"zone_size": 64}), "BITMAP": (BITMAP, {})}
+NULL_CONDITIONS = ("v IS NULL",)
+UNSUPPORTED_BY_OUR_READER = ("v IS NOT NULL",)
+INDEX_TYPES: dict[str, tuple[IndexType, dict[str, Any]]] = {"BTREE": (BTREE, {"zone_size": 64}), "BITMAP": (BITMAP, {})}
 LISTS = pa.array(
     [[None, ["a"], [], ["b", "a"], [None], ["c", None], ["a", "a"], ["é"]][n % 8] for n in range(ROWS)],
     pa.list_(pa.string()),
 )
-OF_LISTS = (
+LIST_CONDITIONS = (
     "array_has(v, 'a')",
     "array_contains(v, 'é')",
     "array_has_any(v, ['b', 'c'])",
     "array_has_all(v, ['a', 'b'])",
-    "array_has(v, 'nobody')",
+    "array_has(v, 'absent')",
 )
 
 
-@pytest.mark.parametrize("stable", [False, True], ids=["", "stable ids"])
-@pytest.mark.parametrize("kind", AS_THEY_SAY)
-@pytest.mark.parametrize("name", TYPES)
-def test_either_library_uses_what_the_other_made(name: str, kind: str, stable: bool, tmp_path: Path) -> None:
-    values, sqls = TYPES[name]
+@pytest.mark.parametrize(("name", "type_name", "stable"), pairwise(list(TYPES), list(INDEX_TYPES), (False, True)))
+def test_either_library_uses_indices_of_the_other(name: str, type_name: str, stable: bool, tmp_path: Path) -> None:
+    values, conditions = TYPES[name]
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
-    made(ours, values, stable=stable, change=deleted)
-    of_ours, options = AS_THEY_SAY[kind]
-    commit_ours(ours, "v", of_ours, **options)
-    for sql in (*sqls, *EVERYWHERE, *ONLY_PLANS):
-        answer = by_plan(ours, sql)
-        assert answer.used is not (kind == "BITMAP" and "LIKE" in sql), sql
-        assert answer.rows == answer.expected, sql
+    create_table(ours, values, stable=stable, change=delete_some_rows)
+    index_type, options = INDEX_TYPES[type_name]
+    commit_our_segment(ours, "v", index_type, **options)
+    for condition in (*conditions, *NULL_CONDITIONS, *UNSUPPORTED_BY_OUR_READER):
+        result = query_by_pylance(ours, condition)
+        assert result.used_index is not (type_name == "BITMAP" and "LIKE" in condition), condition
+        assert result.rows == result.expected, condition
 
-    made(theirs, values, stable=stable, change=deleted)
-    lance.dataset(theirs).create_scalar_index("v", IndexConfig(kind, {}))
-    said = check_theirs(theirs, "v", [*sqls, *EVERYWHERE])
-    assert None not in said.values()
-    assert Certainty.AT_MOST not in said.values() or name in ("double", "float")
+    create_table(theirs, values, stable=stable, change=delete_some_rows)
+    lance.dataset(theirs).create_scalar_index("v", IndexConfig(type_name, {}))
+    certainty = check_their_segment(theirs, "v", [*conditions, *NULL_CONDITIONS])
+    assert None not in certainty.values()
+    assert Certainty.AT_MOST not in certainty.values() or name in ("double", "float")
     lance.dataset(theirs).delete("id % 5 = 2")
-    check_theirs(theirs, "v", [*sqls, *EVERYWHERE])
+    check_their_segment(theirs, "v", [*conditions, *NULL_CONDITIONS])
 
 
-@pytest.mark.parametrize("stable", [False, True], ids=["", "stable ids"])
-@pytest.mark.parametrize("change", [untouched, deleted])
-@pytest.mark.parametrize("values", [LISTS, LISTS.cast(pa.large_list(pa.string()))], ids=["list", "large_list"])
-def test_either_library_uses_the_labels_of_the_other(
-    values: pa.Array, change: Callable[[lance.LanceDataset], None], stable: bool, tmp_path: Path
+@pytest.mark.parametrize(
+    ("arrow", "change", "stable"),
+    pairwise((pa.list_(pa.string()), pa.large_list(pa.string())), (leave_unchanged, delete_some_rows), (False, True)),
+)
+def test_either_library_uses_label_lists_of_the_other(
+    arrow: pa.DataType, change: Callable[[lance.LanceDataset], None], stable: bool, tmp_path: Path
 ) -> None:
+    values = LISTS.cast(arrow)
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
-    made(ours, values, stable=stable, change=change)
-    commit_ours(ours, "v", LABEL_LIST)
-    for sql in OF_LISTS:
-        for asked in (sql, f"NOT {sql}"):
-            answer = by_plan(ours, asked)
-            assert answer.used, asked
-            assert answer.rows == answer.expected, asked
+    create_table(ours, values, stable=stable, change=change)
+    commit_our_segment(ours, "v", LABEL_LIST)
+    for condition in LIST_CONDITIONS:
+        for queried in (condition, f"NOT {condition}"):
+            result = query_by_pylance(ours, queried)
+            assert result.used_index, queried
+            assert result.rows == result.expected, queried
 
-    made(theirs, values, stable=stable, change=change)
+    create_table(theirs, values, stable=stable, change=change)
     lance.dataset(theirs).create_scalar_index("v", "LABEL_LIST")
-    said = check_theirs(theirs, "v", [*OF_LISTS, "v IS NULL", "array_has_any(v, ['b', NULL])"])
-    assert set(said.values()) == {Certainty.EXACT}
+    certainty = check_their_segment(theirs, "v", [*LIST_CONDITIONS, "v IS NULL", "array_has_any(v, ['b', NULL])"])
+    assert set(certainty.values()) == {Certainty.EXACT}
 
 
-@pytest.mark.parametrize("kind", AS_THEY_SAY)
-def test_part_of_a_table_has_an_index(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("type_name", INDEX_TYPES)
+def test_index_on_some_fragments(type_name: str, tmp_path: Path) -> None:
     uri = str(tmp_path)
-    made(uri, pa.array([n % 50 for n in range(ROWS)]), stable=False, change=deleted)
-    of_ours, options = AS_THEY_SAY[kind]
-    commit_ours(uri, "v", of_ours, fragments=[1], **options)
-    for sql in ("v = 7", "v < 3", "v != 4", "v IS NULL"):
-        answer = by_plan(uri, sql)
-        assert answer.used
-        assert answer.rows == answer.expected, sql
+    create_table(uri, pa.array([n % 50 for n in range(ROWS)]), stable=False, change=delete_some_rows)
+    index_type, options = INDEX_TYPES[type_name]
+    commit_our_segment(uri, "v", index_type, fragments=[1], **options)
+    for condition in ("v = 7", "v < 3", "v != 4", "v IS NULL"):
+        result = query_by_pylance(uri, condition)
+        assert result.used_index
+        assert result.rows == result.expected, condition
 
 
-@pytest.mark.parametrize("kind", AS_THEY_SAY)
-def test_a_segment_of_nothing(kind: str, tmp_path: Path) -> None:
-    """As pylance writes where it is told not to train, and as we write where there is no row."""
+@pytest.mark.parametrize("type_name", INDEX_TYPES)
+def test_empty_segments(type_name: str, tmp_path: Path) -> None:
+    """pylance writes one if training is disabled, we write one if there are no rows."""
     uri = str(tmp_path)
-    made(uri, pa.array(range(ROWS)), stable=False, change=untouched)
-    lance.dataset(uri).create_scalar_index("v", IndexConfig(kind, {}), train=False)
-    assert check_theirs(uri, "v", []) == {}
-    commit_ours(uri, "v", AS_THEY_SAY[kind][0], fragments=[])
-    answer = by_plan(uri, "v = 3")
-    assert answer.rows == answer.expected == [3]
+    create_table(uri, pa.array(range(ROWS)), stable=False, change=leave_unchanged)
+    lance.dataset(uri).create_scalar_index("v", IndexConfig(type_name, {}), train=False)
+    assert check_their_segment(uri, "v", []) == {}
+    commit_our_segment(uri, "v", INDEX_TYPES[type_name][0], fragments=[])
+    result = query_by_pylance(uri, "v = 3")
+    assert result.rows == result.expected == [3]
 
 
-def test_page_sizes_of_pylance_are_read(tmp_path: Path) -> None:
+def test_we_read_page_sizes_of_pylance(tmp_path: Path) -> None:
     uri = str(tmp_path)
-    made(uri, pa.array([n // 3 if n % 4 else None for n in range(ROWS)]), stable=False, change=deleted)
+    create_table(uri, pa.array([n // 3 if n % 4 else None for n in range(ROWS)]), stable=False, change=delete_some_rows)
     lance.dataset(uri).create_scalar_index("v", "BTREE", zone_size=FRAGMENT // 8)
-    check_theirs(uri, "v", ["v = 33", "v < 10", "v >= 190", "v IS NULL", "v IN (1, 100, 199)"])
+    check_their_segment(uri, "v", ["v = 33", "v < 10", "v >= 190", "v IS NULL", "v IN (1, 100, 199)"])

@@ -1,4 +1,5 @@
-"""What transactions say, besides files and schemas: what other writers judge conflicts by, and readers of history."""
+"""Transaction summary: the content of a transaction without files and schemas, by which other writers detect conflicts
+and readers follow the history."""
 
 from collections.abc import Sequence
 
@@ -18,49 +19,55 @@ from lance_core.format.operations import (
     Update,
     UpdateConfig,
 )
-from tests.interop.program_runner import Disagreement
+from tests.interop.program_runner import LibraryDifference
 
-ASSIGNED = "assigned"
-KEYS = "keys"
+ASSIGNED_FIELDS = "assigned"
+INSERTED_KEYS = "keys"
 
 
-def told(table: Table, *, top_fields_only: bool = False) -> dict[str, object]:
+def summarize_transaction(table: Table, *, top_fields_only: bool = False) -> dict[str, object]:
     transaction = table.transaction()
     if transaction is None:
-        raise Disagreement(f"version {table.version} does not say what made it")
-    found = {"planned on": transaction.read_version, **_operation(transaction.operation)}
-    assigned = found.get(ASSIGNED)
+        raise LibraryDifference(f"version {table.version} has no transaction")
+    summary = {"planned on": transaction.read_version, **_summarize_operation(transaction.operation)}
+    assigned = summary.get(ASSIGNED_FIELDS)
     if top_fields_only and isinstance(assigned, list):
-        found[ASSIGNED] = [field.id for field in table.manifest.schema.fields if field.id in assigned]
-    return found
+        summary[ASSIGNED_FIELDS] = [field.id for field in table.manifest.schema.fields if field.id in assigned]
+    return summary
 
 
-def _operation(operation: Operation) -> dict[str, object]:
+def _summarize_operation(operation: Operation) -> dict[str, object]:
     match operation:
         case Append() | Overwrite():
-            return {"fragments": _new(operation.fragments)}
+            return {"fragments": _row_counts(operation.fragments)}
         case Delete():
             return {
-                "updated": _changed(operation.updated),
+                "updated": _identities(operation.updated),
                 "removed": sorted(operation.removed_ids),
                 "predicate": operation.predicate,
             }
         case Update():
             return {
-                "updated": _changed(operation.updated),
+                "updated": _identities(operation.updated),
                 "removed": sorted(operation.removed_ids),
-                "new": _new(operation.new),
+                "new": _row_counts(operation.new),
                 "mode": operation.mode,
                 "modified": sorted(operation.fields_modified),
-                ASSIGNED: sorted(operation.fields_assigned),
+                ASSIGNED_FIELDS: sorted(operation.fields_assigned),
                 "offsets": dict(operation.updated_offsets),
-                KEYS: operation.inserted_keys,
+                INSERTED_KEYS: operation.inserted_keys,
             }
         case Rewrite():
-            return {"groups": [([each.id for each in group.old], _new(group.new)) for group in operation.groups]}
+            return {
+                "groups": [
+                    ([fragment.id for fragment in group.old], _row_counts(group.new)) for group in operation.groups
+                ]
+            }
         case Merge():
-            kept = operation.preserves_nullability
-            return {"fragments": _changed(operation.fragments), "preserves nullability": kept}
+            return {
+                "fragments": _identities(operation.fragments),
+                "preserves nullability": operation.preserves_nullability,
+            }
         case Project():
             return {"preserves nullability": operation.preserves_nullability}
         case Restore():
@@ -69,24 +76,24 @@ def _operation(operation: Operation) -> dict[str, object]:
             return {"count": operation.count}
         case UpdateConfig():
             return {
-                "config": _entries(operation.config),
-                "table": _entries(operation.table_metadata),
-                "schema": _entries(operation.schema_metadata),
-                "fields": {number: _entries(update) for number, update in operation.field_metadata.items()},
+                "config": _user_entries(operation.config),
+                "table": _user_entries(operation.table_metadata),
+                "schema": _user_entries(operation.schema_metadata),
+                "fields": {number: _user_entries(update) for number, update in operation.field_metadata.items()},
             }
         case _:
             return {"operation": operation.name}
 
 
-def _changed(fragments: Sequence[Fragment]) -> list[tuple[int, int, int]]:
-    return sorted((each.id, each.physical_rows, each.live_rows) for each in fragments)
+def _identities(fragments: Sequence[Fragment]) -> list[tuple[int, int, int]]:
+    return sorted((fragment.id, fragment.physical_rows, fragment.live_rows) for fragment in fragments)
 
 
-def _new(fragments: Sequence[Fragment]) -> list[int]:
-    return [each.physical_rows for each in fragments]
+def _row_counts(fragments: Sequence[Fragment]) -> list[int]:
+    return [fragment.physical_rows for fragment in fragments]
 
 
-def _entries(update: MapUpdate | None) -> object:
+def _user_entries(update: MapUpdate | None) -> object:
     if update is None:
         return None
     entries = {key: value for key, value in update.entries.items() if not key.startswith("lance_assets.")}

@@ -1,7 +1,7 @@
-"""One column for each logical type of the format, with the values that break codecs: nulls, empties, NaN, -0.0,
-the ends of the range.
+"""Type cases: one column for each logical type of the format, with the values that break codecs: nulls, empty values,
+NaN, -0.0 and the ends of the range.
 
-What lives here: data only. `test_types.py` writes each of them through both libraries.
+The module holds data only. `test_types.py` writes each case through both libraries.
 """
 
 import datetime
@@ -23,20 +23,20 @@ class TypeCase:
     name: str
     field: pa.Field
     logical_types: tuple[str, ...]
-    """Of the field and everything below it, depth first, as the manifest spells them."""
+    """Logical types of the field and its descendants, depth first, as the manifest spells them."""
     values: pa.Array
     since: str = "2.0"
-    """The first storage version that can hold it."""
+    """First storage version that can hold the type."""
     read_type: pa.DataType | None = None
-    """Where reading gives another type than was written."""
+    """Arrow type of a read if it differs from the written type."""
 
     @property
     def versions(self) -> tuple[StorageName, ...]:
         return tuple(version for version in STORAGE_VERSIONS if version >= self.since)
 
     def table(self, start: int = 0) -> pa.Table:
-        """The values from `start` on, beside a key that says which row is which. Not a slice: pylance panics on
-        slices of structs inside structs."""
+        """Return the values from `start` on with a key column. The result is a copy: pylance panics on slices of nested
+        structs."""
         keys = pa.array(range(start, len(self.values)), pa.int64())
         values = pa.concat_arrays([self.values.slice(start), self.values.slice(0, 0)])
         return pa.Table.from_arrays([keys, values], schema=pa.schema([pa.field("k", pa.int64()), self.field]))
@@ -65,30 +65,30 @@ def _case(
 
 
 def _integers() -> list[TypeCase]:
-    found = []
+    cases = []
     for bits in (8, 16, 32, 64):
         for sign, low, high in (("int", -(2 ** (bits - 1)), 2 ** (bits - 1) - 1), ("uint", 0, 2**bits - 1)):
             arrow = getattr(pa, f"{sign}{bits}")()
-            found.append(_case(f"{sign}{bits}", arrow, f"{sign}{bits}", [0, low, high, None, 1]))
-    return found
+            cases.append(_case(f"{sign}{bits}", arrow, f"{sign}{bits}", [0, low, high, None, 1]))
+    return cases
 
 
 def _temporal() -> list[TypeCase]:
-    found = [
+    cases = [
         _case("date32", pa.date32(), "date32:day", [datetime.date(1969, 12, 31), None, datetime.date(9999, 1, 1)]),
         _case("date64", pa.date64(), "date64:ms", [datetime.date(1969, 12, 31), None, datetime.date(2026, 2, 28)]),
     ]
     for unit in ("s", "ms"):
-        found.append(_case(f"time32-{unit}", pa.time32(unit), f"time32:{unit}", [0, None, 86_399]))
+        cases.append(_case(f"time32-{unit}", pa.time32(unit), f"time32:{unit}", [0, None, 86_399]))
     for unit in ("us", "ns"):
-        found.append(_case(f"time64-{unit}", pa.time64(unit), f"time64:{unit}", [0, None, 86_399_000_001]))
+        cases.append(_case(f"time64-{unit}", pa.time64(unit), f"time64:{unit}", [0, None, 86_399_000_001]))
     for unit in ("s", "ms", "us", "ns"):
-        stamps = [0, -1, None, 1_790_000_000]
+        timestamps = [0, -1, None, 1_790_000_000]
         for zone in (None, "UTC", "Europe/Oslo", "+05:30"):
             logical = f"timestamp:{unit}:{zone or '-'}"
-            found.append(_case(f"timestamp-{unit}-{zone}", pa.timestamp(unit, zone), logical, stamps))
-        found.append(_case(f"duration-{unit}", pa.duration(unit), f"duration:{unit}", stamps))
-    return found
+            cases.append(_case(f"timestamp-{unit}-{zone}", pa.timestamp(unit, zone), logical, timestamps))
+        cases.append(_case(f"duration-{unit}", pa.duration(unit), f"duration:{unit}", timestamps))
+    return cases
 
 
 _D = decimal.Decimal

@@ -14,7 +14,7 @@ from lance_core.dml.row_rewrite import FragmentChange, RowRewrite, move_rows, re
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_latest
-from tests.interop.table_comparison import by_pylance, by_us, rows
+from tests.interop.table_comparison import read_by_pylance, read_by_us, values_by_column
 from tests.interop.type_cases import CASES, StorageName, TypeCase
 
 TYPES_AND_VERSIONS = [
@@ -74,17 +74,17 @@ def test_every_type(case: TypeCase, version: StorageName, in_place: bool, column
     expected = {row["k"]: row for row in as_dictionaries(stored)}
     for place, value in zip(offsets, as_dictionaries(new), strict=True):
         expected[place] = {**expected[place], **value}
-    found = {row["k"]: row for row in as_dictionaries(by_us(uri))}
+    found = {row["k"]: row for row in named(read_by_us(uri))}
     assert found == expected
-    assert {row["k"]: row for row in as_dictionaries(by_pylance(uri))} == expected
+    assert {row["k"]: row for row in named(read_by_pylance(uri))} == expected
     ids = after.to_table(["k", "_rowid"])
     assert ids["k"].to_pylist() == ids["_rowid"].to_pylist()
     lance.dataset(uri).validate()
 
 
-def as_dictionaries(table: pa.Table) -> list[dict]:
-    """Return the rows as dictionaries with the representation of each value; the key stays an integer."""
-    spelt = rows(table)
+def named(table: pa.Table) -> list[dict]:
+    """Row by row, each value as Python spells it, the key as it is."""
+    spelt = values_by_column(table)
     keys = [int(key) for key in spelt.get("k", [])]
     listed = [dict(zip(spelt, each, strict=True)) for each in zip(*spelt.values(), strict=True)]
     for row, key in zip(listed, keys, strict=False):
