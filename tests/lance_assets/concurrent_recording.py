@@ -1,5 +1,7 @@
-"""Processes that record the same versions of one table at the same moments. Not a test: `test_concurrent_recording.py`
-starts them."""
+"""Concurrent recording: processes that record the same versions of one table at the same moments.
+
+`test_concurrent_recording.py` starts them.
+"""
 
 import multiprocessing
 from collections.abc import Sequence
@@ -15,19 +17,19 @@ from lance_assets.ledger.recording import record_in_run
 from lance_assets.ledger.version_metadata import VersionFacts, discovered_facts
 from lance_core import Table
 
-SECONDS_MAX = 800
-"""Two hundred versions, on a machine that has other things to do."""
+TIMEOUT_S = 800
+"""Time limit for two hundred versions on a busy machine."""
 
 
 def record_at_once(home: Path, uri: str, processes: int) -> Sequence[int]:
-    """Answers their exit codes."""
-    spawning = multiprocessing.get_context("spawn")
-    barrier = spawning.Barrier(processes)
-    started = [spawning.Process(target=record_all, args=(str(home), uri, barrier)) for _ in range(processes)]
+    """Record all versions in this many processes, and return their exit codes."""
+    spawn_context = multiprocessing.get_context("spawn")
+    barrier = spawn_context.Barrier(processes)
+    started = [spawn_context.Process(target=record_all, args=(str(home), uri, barrier)) for _ in range(processes)]
     for process in started:
         process.start()
     for process in started:
-        process.join(SECONDS_MAX)
+        process.join(TIMEOUT_S)
     codes = [process.exitcode for process in started]
     for process in started:
         process.kill()
@@ -41,14 +43,14 @@ def record_all(home: str, uri: str, barrier: Barrier) -> None:
     @dg.asset
     def recording(context: dg.AssetExecutionContext) -> None:
         instance = context.instance
-        barrier.wait(SECONDS_MAX)
+        barrier.wait(TIMEOUT_S)
         epoch = incarnation_of(instance, ledger, table.id)
         for info in table.versions():
             facts: VersionFacts = discovered_facts(table.at(info.version), info, epoch)
-            barrier.wait(SECONDS_MAX)
+            barrier.wait(TIMEOUT_S)
             record_in_run(context, ledger, facts)
 
     with dg.DagsterInstance.from_config(home) as instance:
         quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-        began = datetime.now(UTC)
-        assert dg.materialize([recording], instance=instance, run_config=quiet).success, began
+        started_at = datetime.now(UTC)
+        assert dg.materialize([recording], instance=instance, run_config=quiet).success, started_at

@@ -14,7 +14,7 @@ def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> SparkSettings:
         conf={
             "spark.eventLog.compress": False,
             "spark.eventLog.dir": f"file:{tmp_path_factory.mktemp('events')}",
-            "spark.eventLog.enabled": True,  # for who looks for secrets in it, and at no cost to the others
+            "spark.eventLog.enabled": True,  # some tests search it for secrets; it costs the others nothing
             "spark.sql.shuffle.partitions": 2,
             "spark.ui.enabled": True,
             "spark.ui.port": 0,

@@ -1,8 +1,8 @@
-"""What a writer does that leaves a trace outside its process, call by call, and its death at one of them.
+"""Crash points: the calls of a process that have an effect outside it, and its death at one of them.
 
-    Tape(path, kill_at="after create _versions 1").run()
+    CrashPointRecorder(path, kill_at="after create _versions 1").install()
 
-From then on each such call is written on the tape before and after it is made.
+From then on the process writes a line to the file before and after each such call, and kills itself at `kill_at`.
 """
 
 import functools
@@ -23,58 +23,60 @@ _EVENTS = {"ASSET_MATERIALIZATION", "STEP_SUCCESS", "PIPELINE_SUCCESS"}
 
 
 @dataclass
-class Tape:
+class CrashPointRecorder:
     path: Path
     kill_at: str | None
-    also: tuple[int, ...] = ()
-    """Processes that die with this one, before it."""
-    seen: Counter[str] = field(default_factory=Counter)
+    """Crash point at which the process dies; `None` means that it only records."""
+    killed_first: tuple[int, ...] = ()
+    """Processes to kill before this one."""
+    call_counts: Counter[str] = field(default_factory=Counter)
 
-    def run(self) -> None:
-        for method, name in (("create", _placed("create")), ("put", _placed("put"))):
-            setattr(LocalStore, method, self.around(getattr(LocalStore, method), name))
-        DataFrame.toArrow = self.around(DataFrame.toArrow, lambda frame: "spark job")  # type: ignore[method-assign]
-        for method, named in (
-            ("add_dynamic_partitions", _fixed("add_dynamic_partitions")),
-            ("delete_dynamic_partition", _fixed("delete_dynamic_partition")),
-            ("add_run_tags", _fixed("add_run_tags")),
-            ("handle_new_event", _event),
+    def install(self) -> None:
+        """Wrap the methods of the store, of Spark and of Dagster that have an effect outside the process."""
+        for method, name in (("create", _name_with_directory("create")), ("put", _name_with_directory("put"))):
+            setattr(LocalStore, method, self._wrap(getattr(LocalStore, method), name))
+        DataFrame.toArrow = self._wrap(DataFrame.toArrow, lambda frame: "spark job")  # type: ignore[method-assign]
+        for method, instance_name in (
+            ("add_dynamic_partitions", _fixed_name("add_dynamic_partitions")),
+            ("delete_dynamic_partition", _fixed_name("delete_dynamic_partition")),
+            ("add_run_tags", _fixed_name("add_run_tags")),
+            ("handle_new_event", _event_name),
         ):
-            setattr(dg.DagsterInstance, method, self.around(getattr(dg.DagsterInstance, method), named))
+            setattr(dg.DagsterInstance, method, self._wrap(getattr(dg.DagsterInstance, method), instance_name))
 
-    def around(self, function: Callable[..., Any], name: Callable[..., str | None]) -> Callable[..., Any]:
+    def _wrap(self, function: Callable[..., Any], call_name: Callable[..., str | None]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            label = name(*args, **kwargs)
-            if label is None:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            name = call_name(*args, **kwargs)
+            if name is None:
                 return function(*args, **kwargs)
-            self.seen[label] += 1
-            step = f"{label} {self.seen[label]}"
+            self.call_counts[name] += 1
+            step = f"{name} {self.call_counts[name]}"
             self._reach(f"before {step}")
-            answer = function(*args, **kwargs)
+            result = function(*args, **kwargs)
             self._reach(f"after {step}")
-            return answer
+            return result
 
-        return wrapped
+        return wrapper
 
     def _reach(self, point: str) -> None:
-        with self.path.open("a") as tape:
-            tape.write(point + "\n")
+        with self.path.open("a") as file:
+            file.write(point + "\n")
         if point == self.kill_at:
-            for process in (*self.also, os.getpid()):
+            for process in (*self.killed_first, os.getpid()):
                 os.kill(process, signal.SIGKILL)
 
 
-def _fixed(label: str) -> Callable[..., str]:
-    return lambda *args, **kwargs: label
+def _fixed_name(name: str) -> Callable[..., str]:
+    return lambda *args, **kwargs: name
 
 
-def _placed(label: str) -> Callable[..., str]:
-    """With the directory of the table that a path is in: names of files are different in every run."""
-    return lambda store, path, data: f"{label} {path.rpartition('/')[0]}"
+def _name_with_directory(name: str) -> Callable[..., str]:
+    """Append the directory inside the table to the name; file names differ between runs."""
+    return lambda store, path, data: f"{name} {path.rpartition('/')[0]}"
 
 
-def _event(instance: dg.DagsterInstance, entry: dg.EventLogEntry, **_: object) -> str | None:
+def _event_name(instance: dg.DagsterInstance, entry: dg.EventLogEntry, **_: object) -> str | None:
     event = entry.dagster_event
     if event is None or event.event_type_value not in _EVENTS:
         return None

@@ -1,8 +1,8 @@
-"""Runs the demo in processes that die at a chosen step. Not a test: `test_demo_crashes.py` drives it.
+"""Fork server of the demo: runs the demo in processes that die at a crash point. `test_demo_crashes.py` starts it.
 
-One process has everything imported and forks a child for each order it reads on stdin, so that a death costs a fork
-and not a minute of imports. A child runs the real demo; around each call that leaves a trace outside the process it
-writes the call's name on a tape (`crash_points.py`), and kills itself, with SIGKILL, where it was told to.
+One process imports everything and forks a child for each request on stdin, so that a crash costs a fork and not a
+minute of imports. A child runs the real demo, records its crash points (`crash_points.py`), and kills itself with
+SIGKILL at the requested one.
 """
 
 import json
@@ -14,34 +14,33 @@ import dagster as dg
 
 from lance_assets.definitions import lance_table  # noqa: F401 - loaded before the fork
 from lance_assets.resources import spark  # noqa: F401 - loaded before the fork
-from tests.lance_assets.crash_points import Tape
+from tests.lance_assets.crash_points import CrashPointRecorder
 
 ROWS_A_DAY = 1000
 
 
-def run_demo(order: dict[str, str | None]) -> None:
-    root = Path(str(order["root"]))
+def run_demo(request: dict[str, str | None]) -> None:
+    root = Path(str(request["root"]))
     os.environ["LANCE_ASSETS_DEMO"] = str(root)
-    from lance_assets.demo import definitions, walkthrough, workspace  # they read the variable when they are loaded
+    from lance_assets.demo import definitions, walkthrough, workspace  # the modules read the variable at import
 
     definitions.ORDERS_A_DAY = ROWS_A_DAY
     one_day = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-02")
     setattr(walkthrough, "days", one_day)  # noqa: B010 - the module imports it
-    tape = Tape(root / "tape", order["kill_at"])
-    tape.run()
+    CrashPointRecorder(root / "crash_points", request["kill_at"]).install()
     walkthrough.run_walkthrough(workspace.demo_workspace(), print)
 
 
 def main() -> None:
     for line in sys.stdin:
-        order = json.loads(line)
-        Path(order["root"]).mkdir(parents=True, exist_ok=True)
+        request = json.loads(line)
+        Path(request["root"]).mkdir(parents=True, exist_ok=True)
         child = os.fork()
         if child == 0:
-            log = os.open(Path(order["root"]) / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            log = os.open(Path(request["root"]) / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            run_demo(order)
+            run_demo(request)
             sys.stdout.flush()
             os._exit(0)
         status = os.waitpid(child, 0)[1]

@@ -1,6 +1,6 @@
-"""Dagster as it is deployed: a webserver and a daemon, each a process with its own end, and a browser's questions.
+"""Deployment: Dagster's webserver and daemon as processes of their own, and a GraphQL client that acts as the browser.
 
-What is started here is stopped here, by its own process group and no other.
+Each process is stopped by its own process group.
 """
 
 import json
@@ -19,22 +19,22 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
-_LOOK_AGAIN_S = 0.2
+_POLL_INTERVAL_S = 0.2
 _STOP_SECONDS_MAX = 30
 
 
-def until(holds: Callable[[], Any], what: Callable[[], str], seconds: float = 240) -> Any:
-    """What it answered at last."""
-    ends = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < ends, what()
-        time.sleep(_LOOK_AGAIN_S)
-    return found
+def wait_until(condition: Callable[[], Any], message: Callable[[], str], seconds: float = 240) -> Any:
+    """Return the first true value of the condition; fail with the message after a time limit."""
+    deadline = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < deadline, message()
+        time.sleep(_POLL_INTERVAL_S)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What all its processes are told, and where their logs go."""
+    """Environment of all processes of one deployment, and the folder of their logs."""
 
     home: Path
     environment: Mapping[str, str]
@@ -55,7 +55,7 @@ class Deployment:
             try:
                 yield process
             finally:
-                end(process, signal.SIGTERM)
+                stop(process, signal.SIGTERM)
 
     def log(self, name: str) -> str:
         return (self.home / f"{name}.log").read_text()[-6000:]
@@ -66,28 +66,28 @@ class Deployment:
             yield process
 
     @contextmanager
-    def webserver(self) -> Iterator["Browser"]:
+    def webserver(self) -> Iterator["GraphqlClient"]:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         listen = ["-h", "127.0.0.1", "-p", str(port)]
         with self.process("webserver", "dagster_webserver", *listen, "-m", self.module) as process:
-            browser = Browser(f"http://127.0.0.1:{port}")
+            client = GraphqlClient(f"http://127.0.0.1:{port}")
 
             def is_up() -> bool:
                 assert process.poll() is None, self.log("webserver")
                 with suppress(urllib.error.URLError, ConnectionError):
-                    return bool(browser.ask("{ version }"))
+                    return bool(client.query("{ version }"))
                 return False
 
-            until(is_up, lambda: self.log("webserver"))
-            yield browser
+            wait_until(is_up, lambda: self.log("webserver"))
+            yield client
 
 
-def end(process: "subprocess.Popen[bytes]", sent: signal.Signals) -> None:
-    """With everything that it has started, and that has not left it."""
+def stop(process: "subprocess.Popen[bytes]", stop_signal: signal.Signals) -> None:
+    """Stop a process with all processes of its group."""
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, sent)
+        os.killpg(process.pid, stop_signal)
     try:
         process.wait(_STOP_SECONDS_MAX)
     except subprocess.TimeoutExpired:
@@ -97,10 +97,10 @@ def end(process: "subprocess.Popen[bytes]", sent: signal.Signals) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Browser:
+class GraphqlClient:
     url: str
 
-    def ask(self, query: str, **variables: object) -> dict[str, Any]:
+    def query(self, query: str, **variables: object) -> dict[str, Any]:
         request = urllib.request.Request(
             f"{self.url}/graphql",
             data=json.dumps({"query": query, "variables": variables}).encode(),
@@ -108,29 +108,29 @@ class Browser:
         )
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
-                told: dict[str, Any] = json.load(answer)
+                response: dict[str, Any] = json.load(answer)
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{error}: {error.read().decode()[:4000]}") from error
-        assert "errors" not in told, told["errors"]
-        data: dict[str, Any] = told["data"]
+        assert "errors" not in response, response["errors"]
+        data: dict[str, Any] = response["data"]
         return data
 
     def launch(self, location: str, job: str) -> str:
-        """The id of the run."""
+        """Launch a job and return the id of the run."""
         selector = {
             "repositoryLocationName": location,
             "repositoryName": "__repository__",
             "jobName": job,
         }
-        answer = self.ask(LAUNCH, params={"selector": selector, "runConfigData": {}, "mode": "default"})
+        answer = self.query(LAUNCH, params={"selector": selector, "runConfigData": {}, "mode": "default"})
         launched = answer["launchRun"]
         assert launched["__typename"] == "LaunchRunSuccess", launched
         run_id: str = launched["run"]["runId"]
         return run_id
 
     def terminate(self, run_id: str) -> None:
-        """As the button of the run's page does."""
-        answer = self.ask(TERMINATE, id=run_id)["terminateRun"]
+        """Terminate a run as the button of its page does."""
+        answer = self.query(TERMINATE, id=run_id)["terminateRun"]
         assert answer["__typename"] == "TerminateRunSuccess", answer
 
 

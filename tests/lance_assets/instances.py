@@ -1,4 +1,4 @@
-"""What the Dagster tests share: an instance of their own, and short ways to ask it what a user would see."""
+"""Dagster instances: an instance for each test, and short ways to read what a user sees of it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from lance_assets import LanceTable
 
 @contextmanager
 def instance_in(folder: Path) -> Iterator[dg.DagsterInstance]:
-    """A real one on SQLite, that keeps its runs."""
+    """Open an instance on SQLite that stores its runs."""
     home = folder / "dagster"
     home.mkdir(exist_ok=True)
     with dg.DagsterInstance.local_temp(str(home), overrides={"telemetry": {"enabled": False}}) as instance:
@@ -29,7 +29,7 @@ def run(
     tags: dict[str, str] | None = None,
     raise_on_error: bool = True,
 ) -> dg.ExecuteInProcessResult:
-    """Materialise one of the table's writes, as the button in the UI does."""
+    """Materialize one of the table's writes as the button in the UI does."""
     resources = dg.Definitions(resources={"spark": spark}, jobs=[dg.define_asset_job("job", [table.write_key(write)])])
     job = dg.Definitions.merge(table.defs, resources).resolve_job_def("job")
     quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -39,13 +39,13 @@ def run(
 
 
 def events(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[tuple[str, dg.AssetMaterialization]]:
-    """Run id and materialization, oldest first."""
+    """Return the run id and materialization of each event, oldest first."""
     records = instance.fetch_materializations(key, limit=1000, ascending=True).records
     return [(record.run_id, record.asset_materialization) for record in records if record.asset_materialization]
 
 
-def shown(event: dg.AssetMaterialization) -> dict[str, Any]:
-    """Its metadata as plain values."""
+def metadata_values(event: dg.AssetMaterialization) -> dict[str, Any]:
+    """Return the metadata of an event as plain values."""
     return {name: value.value for name, value in event.metadata.items()}
 
 
@@ -60,7 +60,7 @@ def partitions(instance: dg.DagsterInstance, table: LanceTable) -> list[str]:
 def tick(
     sensor: dg.SensorDefinition, instance: dg.DagsterInstance, cursor: str | None = None
 ) -> tuple[str | None, str | None]:
-    """One tick as the daemon does it: evaluate, store events, delete partitions. Answers cursor and skip message."""
+    """Run one tick as the daemon does: evaluate, store events, delete partitions. Return cursor and skip message."""
     evaluated = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor))
     for event in evaluated.asset_events:
         assert isinstance(event, dg.AssetMaterialization | dg.AssetCheckEvaluation)
@@ -72,6 +72,6 @@ def tick(
     return evaluated.cursor, None if evaluated.asset_events else evaluated.skip_message
 
 
-def claims(instance: dg.DagsterInstance, table: LanceTable) -> list[str]:
-    """Those on versions; that a sensor looks after the ledger is none of them."""
+def version_claims(instance: dg.DagsterInstance, table: LanceTable) -> list[str]:
+    """Return the claims of versions, without the claim of the leading sensor."""
     return [key for key in instance.get_dynamic_partitions(table.ledger.claim_set) if not key.startswith("* ")]

@@ -1,9 +1,10 @@
-"""A Dagster project as a user deploys it, for tests in which processes of their own load it. Where its tables are
-stands in the environment, as do the secrets that two of them need.
+"""Dagster project as a user deploys it, for tests whose processes load it.
 
-A file `kill.json` in its folder says where the process of a step is to die, once: `{"at": a point of crash_points.py,
-"whom": "step" | "run"}`, which is that process alone, or the run's worker before it. Where there is a file `wait`,
-Spark's work on `orders` waits until that is gone, and says in `waiting` which processes do it.
+Environment variables hold the location of its tables and the secrets that two of them need.
+
+A file `kill.json` in its folder kills the process of a step once: `{"at": crash point, "process": "step" | "run"}`
+kills that process alone, or the run worker before it (`crash_points.py`). While a file `wait` exists, the Spark tasks
+of `orders` wait, and `waiting` lists their processes.
 """
 
 import json
@@ -17,43 +18,44 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets import LanceTable, SparkAppend, SparkSessionResource, WriteContext, lance_discovery, lance_table
-from tests.lance_assets.crash_points import Tape
+from tests.lance_assets.crash_points import CrashPointRecorder
 
 ROOT, BUCKET, SECRET, ENDPOINT = "PROOFS_ROOT", "PROOFS_BUCKET", "PROOFS_SECRET", "PROOFS_ENDPOINT"
 ROWS = 10
 
 
 def rows(spark: SparkSession, ctx: WriteContext) -> DataFrame:
-    order = Path(os.environ[ROOT], "kill.json")
-    told = {"at": None, "whom": "step"}
-    if ctx.table.uri == orders.uri and order.exists():
-        told = json.loads(order.read_text())
-        order.unlink()
-    Tape(Path(os.environ[ROOT], "tape"), told["at"], (os.getppid(),) if told["whom"] == "run" else ()).run()
+    request_file = Path(os.environ[ROOT], "kill.json")
+    request = {"at": None, "process": "step"}
+    if ctx.table.uri == orders.uri and request_file.exists():
+        request = json.loads(request_file.read_text())
+        request_file.unlink()
+    killed_first = (os.getppid(),) if request["process"] == "run" else ()
+    CrashPointRecorder(Path(os.environ[ROOT], "crash_points"), request["at"], killed_first).install()
     frame = spark.range(0, ROWS, 1, 1)
-    return waiting(frame) if ctx.table.uri == orders.uri and WAIT.exists() else frame
+    return with_waiting_tasks(frame) if ctx.table.uri == orders.uri and WAIT.exists() else frame
 
 
 WAIT, WAITING = (Path(os.environ.get(ROOT, "."), name) for name in ("wait", "waiting"))
 
 
-def waiting(frame: DataFrame) -> DataFrame:
-    wait, said, step = WAIT, WAITING, os.getpid()
+def with_waiting_tasks(frame: DataFrame) -> DataFrame:
+    wait, waiting, step = WAIT, WAITING, os.getpid()
 
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        worker, starter = os.getpid(), os.getppid()
-        java = int(Path(f"/proc/{starter}/stat").read_text().rpartition(")")[2].split()[1])
-        fresh = said.with_suffix(".new")
-        fresh.write_text(json.dumps([step, java, starter, worker]))
-        fresh.rename(said)
+    def wait_and_copy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        worker, daemon = os.getpid(), os.getppid()
+        java = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
+        incomplete = waiting.with_suffix(".new")
+        incomplete.write_text(json.dumps([step, java, daemon, worker]))
+        incomplete.rename(waiting)
         while wait.exists():
             time.sleep(0.05)
         yield from batches
 
-    return frame.mapInArrow(work, frame.schema)
+    return frame.mapInArrow(wait_and_copy, frame.schema)
 
 
-def on_s3(name: str, secret: str) -> LanceTable:
+def declare_on_s3(name: str, secret: str) -> LanceTable:
     options = {
         "aws_access_key_id": "not-a-key-id",
         "aws_secret_access_key": secret,
@@ -73,11 +75,11 @@ orders = lance_table(
     writes=[SparkAppend("orders_append", rows)],
     discover=False,
 )
-clicks = on_s3("clicks", f"env:{SECRET}")
-views = on_s3("views", dg.EnvVar(SECRET))
+clicks = declare_on_s3("clicks", f"env:{SECRET}")
+views = declare_on_s3("views", dg.EnvVar(SECRET))
 
 load = dg.define_asset_job("load", [orders.write_key("orders_append")])
-"""By the executor that a project has if nobody says anything: each step in a process of its own."""
+"""Job with the default executor, which runs each step in its own process."""
 load_s3 = dg.define_asset_job(
     "load_s3",
     [clicks.write_key("clicks_append"), views.write_key("views_append")],

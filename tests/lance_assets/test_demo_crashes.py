@@ -1,6 +1,6 @@
-"""The demo, killed with SIGKILL at each step of its write, its commit and its recording, and run again.
+"""Crashes of the demo: it is killed with SIGKILL at each step of its write, commit and recording, and run again.
 
-What must come out is what one undisturbed run leaves: every row once, every version on the ledger once.
+The outcome must equal that of an undisturbed run: every row once, every version on the ledger once.
 """
 
 import json
@@ -26,7 +26,7 @@ from tests.lance_assets.demo_fork_server import ROWS_A_DAY
 PROJECT = Path(__file__).resolve().parents[2]
 Run = Callable[[Path, str | None], int]
 
-# In their order, as an undisturbed run goes through them; the test below holds it to that. One day is loaded.
+# Steps of an undisturbed run in their order, which the test below checks. The demo loads one day.
 STEPS = [
     "create _lance_assets/intents 1",
     "spark job 1",
@@ -34,9 +34,9 @@ STEPS = [
     "put _transactions 1",
     "create _versions 1",
     "put _lance_assets/intents 2",
-    "add_dynamic_partitions 1",  # which table it is
+    "add_dynamic_partitions 1",  # identity of the table
     "add_dynamic_partitions 2",  # the version
-    "add_dynamic_partitions 3",  # who records it
+    "add_dynamic_partitions 3",  # claim of the recorder
     "event ASSET_MATERIALIZATION orders 1",
     "delete_dynamic_partition 1",
     "add_run_tags 1",
@@ -49,7 +49,7 @@ POINTS = [f"before {step}" for step in STEPS] + [f"after {STEPS[-1]}"]
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """Runs the demo in a fresh process, and answers its exit code. All of them share one Java process."""
+    """Function that runs the demo in a new process and returns its exit code. All runs share one Java process."""
     ensure_java()
     gateway: JavaGateway = launch_gateway()
     parameters = gateway.gateway_parameters
@@ -59,7 +59,7 @@ def run() -> Iterator[Run]:
         "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
         "DAGSTER_DISABLE_TELEMETRY": "yes",
     }
-    zygote = subprocess.Popen(
+    fork_server = subprocess.Popen(
         [sys.executable, "-m", demo_fork_server.__name__],
         cwd=PROJECT,
         env=environment,
@@ -69,21 +69,21 @@ def run() -> Iterator[Run]:
     )
 
     def run_once(root: Path, kill_at: str | None) -> int:
-        assert zygote.stdin is not None
-        assert zygote.stdout is not None
-        zygote.stdin.write(json.dumps({"root": str(root), "kill_at": kill_at}) + "\n")
-        zygote.stdin.flush()
-        code = int(json.loads(zygote.stdout.readline()))
-        # The driver is dead, its application in the Java process is not.
+        assert fork_server.stdin is not None
+        assert fork_server.stdout is not None
+        fork_server.stdin.write(json.dumps({"root": str(root), "kill_at": kill_at}) + "\n")
+        fork_server.stdin.flush()
+        code = int(json.loads(fork_server.stdout.readline()))
+        # The driver is dead, but its application in the Java process is not.
         gateway.jvm.org.apache.spark.SparkContext.getOrCreate().stop()
         return code
 
     try:
         yield run_once
     finally:
-        assert zygote.stdin is not None
-        zygote.stdin.close()
-        zygote.wait(timeout=30)
+        assert fork_server.stdin is not None
+        fork_server.stdin.close()
+        fork_server.wait(timeout=30)
         gateway.shutdown()
         gateway.proc.kill()
         gateway.proc.wait()
@@ -111,7 +111,7 @@ def recorded_partitions(instance: dg.DagsterInstance, asset: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def fresh_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty Dagster instance: making its databases takes longer than all that is tested here."""
+    """Empty Dagster instance to copy: the creation of its databases takes longer than a test."""
     home = tmp_path_factory.mktemp("fresh") / "dagster_home"
     prepare_home(DemoWorkspace(home.parent))
     with dg.DagsterInstance.from_config(str(home)) as instance:
@@ -126,15 +126,15 @@ def root(fresh_home: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_undisturbed_run_goes_through_these_steps(run: Run, root: Path) -> None:
+def test_steps_of_an_undisturbed_run(run: Run, root: Path) -> None:
     assert run(root, None) == 0, log(root)
     check_outcome(root)
-    tape = (root / "tape").read_text().splitlines()
-    assert [point for point in tape if point.startswith("before ")] == [f"before {step}" for step in STEPS]
+    points = (root / "crash_points").read_text().splitlines()
+    assert [point for point in points if point.startswith("before ")] == [f"before {step}" for step in STEPS]
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_and_run_again(run: Run, root: Path, point: str) -> None:
+def test_rerun_after_a_crash(run: Run, root: Path, point: str) -> None:
     assert run(root, point) == -signal.SIGKILL, log(root)
     assert run(root, None) == 0, log(root)
     check_outcome(root)

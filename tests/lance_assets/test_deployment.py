@@ -1,6 +1,7 @@
-"""A deployment: the webserver and the daemon as processes of their own, on PostgreSQL, with tables on local disk and on
-S3. Runs are launched as a browser does it, their workers are killed, the daemon too; then everything that anybody could
-read is searched for the secrets.
+"""Deployment: webserver and daemon as processes of their own, on PostgreSQL, with tables on local disk and on S3.
+
+The tests launch runs as a browser does, kill run workers and the daemon, and then search the database, pages and files
+for secrets.
 """
 
 import json
@@ -18,7 +19,7 @@ import pytest
 
 from lance_core import Table
 from tests.lance_assets import project
-from tests.lance_assets.deployment import Browser, Deployment, until
+from tests.lance_assets.deployment import Deployment, GraphqlClient, wait_until
 from tests.lance_assets.instances import events, tags
 from tests.lance_core.storage.servers import SECRET, Bucket, s3
 from tests.postgres import PASSWORD, for_dagster, postgres_server
@@ -54,7 +55,7 @@ STATS = """{ assetNodeOrError(assetKey: {path: ["lake", "orders"]}) { ... on Ass
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("deployed")
 
 
@@ -74,16 +75,16 @@ def database() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def deployment(place: Path, bucket: Bucket, database: str) -> Iterator[Deployment]:
+def deployment(folder: Path, bucket: Bucket, database: str) -> Iterator[Deployment]:
     environment = {
         "PROOFS_DATABASE": for_dagster(database),
         "DAGSTER_DISABLE_TELEMETRY": "yes",
-        project.ROOT: str(place),
+        project.ROOT: str(folder),
         project.BUCKET: bucket.uri,
         project.SECRET: SECRET,
         project.ENDPOINT: bucket.options["aws_endpoint"],
     }
-    home = place / "home"
+    home = folder / "home"
     home.mkdir()
     (home / "dagster.yaml").write_text(CONFIG)
     with pytest.MonkeyPatch.context() as patch:
@@ -93,7 +94,7 @@ def deployment(place: Path, bucket: Bucket, database: str) -> Iterator[Deploymen
 
 
 @pytest.fixture(scope="module")
-def browser(deployment: Deployment) -> Iterator[Browser]:
+def client(deployment: Deployment) -> Iterator[GraphqlClient]:
     with deployment.webserver() as each:
         yield each
 
@@ -105,15 +106,15 @@ def instance(deployment: Deployment) -> Iterator[dg.DagsterInstance]:
         yield each
 
 
-def finished(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus | None:
+def final_status(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus | None:
     run = instance.get_run_by_id(run_id)
     ends = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
     return run.status if run and run.status in ends else None
 
 
 def retry_of(instance: dg.DagsterInstance, run_id: str) -> str | None:
-    found = instance.get_runs(dg.RunsFilter(tags={"dagster/parent_run_id": run_id}))
-    return found[0].run_id if found else None
+    retries = instance.get_runs(dg.RunsFilter(tags={"dagster/parent_run_id": run_id}))
+    return retries[0].run_id if retries else None
 
 
 def ticks_done(instance: dg.DagsterInstance, sensor: str) -> int:
@@ -123,86 +124,92 @@ def ticks_done(instance: dg.DagsterInstance, sensor: str) -> int:
 
 
 @pytest.mark.timeout(900)
-def test_a_deployment_lives_through_the_deaths_of_its_processes(
-    place: Path,
+def test_deployment_survives_crashes_of_its_processes(
+    folder: Path,
     deployment: Deployment,
-    browser: Browser,
+    client: GraphqlClient,
     instance: dg.DagsterInstance,
     bucket: Bucket,
     database: str,
 ) -> None:
     orders = dg.AssetKey(["lake", "orders"])
-    uri = str(place / "orders.lance")
+    uri = str(folder / "orders.lance")
 
     def recorded() -> list[tuple[str, str | None]]:
         return [(run_id, event.partition) for run_id, event in events(instance, orders)]
 
     with deployment.daemon("daemon") as daemon:
-        # The worker dies when its version has landed and nobody has been told.
-        (place / "kill.json").write_text(json.dumps({"at": "after create _versions 1", "whom": "run"}))
-        killed = browser.launch(LOCATION, "load")
-        on_s3 = browser.launch(LOCATION, "load_s3")
-        said = lambda: deployment.log("daemon")  # noqa: E731
-        assert until(lambda: finished(instance, killed), said) is dg.DagsterRunStatus.FAILURE
-        retry = until(lambda: retry_of(instance, killed), said)
-        assert until(lambda: finished(instance, retry), said) is dg.DagsterRunStatus.SUCCESS, run_log(instance, retry)
-        assert until(lambda: finished(instance, on_s3), said) is dg.DagsterRunStatus.SUCCESS, run_log(instance, on_s3)
+        # The worker dies after its commit, before the version is recorded.
+        (folder / "kill.json").write_text(json.dumps({"at": "after create _versions 1", "process": "run"}))
+        killed = client.launch(LOCATION, "load")
+        on_s3 = client.launch(LOCATION, "load_s3")
+        daemon_log = lambda: deployment.log("daemon")  # noqa: E731
+        assert wait_until(lambda: final_status(instance, killed), daemon_log) is dg.DagsterRunStatus.FAILURE
+        retry = wait_until(lambda: retry_of(instance, killed), daemon_log)
+        assert wait_until(lambda: final_status(instance, retry), daemon_log) is dg.DagsterRunStatus.SUCCESS, run_log(
+            instance, retry
+        )
+        assert wait_until(lambda: final_status(instance, on_s3), daemon_log) is dg.DagsterRunStatus.SUCCESS, run_log(
+            instance, on_s3
+        )
         ((recorder, event),) = events(instance, orders)
         assert recorder in (retry, "")
         assert (event.partition, tags(event)["lance/run_id"]) == ("v0000000001", killed)
         assert Table.open(uri).count_rows() == project.ROWS
         lance.write_dataset(pa.table({"id": [77]}), uri, mode="append")
-        until(lambda: len(recorded()) == 2, said)
+        wait_until(lambda: len(recorded()) == 2, daemon_log)
         os.killpg(daemon.pid, signal.SIGKILL)
         daemon.wait()
     for number in range(3):
         lance.write_dataset(pa.table({"id": [78 + number]}), uri, mode="append")
     with deployment.daemon("second_daemon"):
-        said_by_second = lambda: deployment.log("second_daemon")  # noqa: E731
-        until(lambda: len(recorded()) >= 5, said_by_second)
-        # Whoever would say something twice says it at the next look.
-        looked = ticks_done(instance, "lance_discover__lake")
-        until(lambda: ticks_done(instance, "lance_discover__lake") >= looked + 2, said_by_second)
+        second_daemon_log = lambda: deployment.log("second_daemon")  # noqa: E731
+        wait_until(lambda: len(recorded()) >= 5, second_daemon_log)
+        # A duplicate event would appear in the next tick.
+        tick_count = ticks_done(instance, "lance_discover__lake")
+        wait_until(lambda: ticks_done(instance, "lance_discover__lake") >= tick_count + 2, second_daemon_log)
     assert [partition for _, partition in recorded()] == [f"v{number:010}" for number in range(1, 6)]
     assert [run_id for run_id, _ in recorded()][1:] == [""] * 4
-    stats = browser.ask(STATS)["assetNodeOrError"]
+    stats = client.query(STATS)["assetNodeOrError"]
     assert stats["partitionStats"] == {"numPartitions": 5, "numMaterialized": 5}
     check_on_s3(instance, on_s3, bucket)
-    pages = json.dumps(browser.ask(PAGES))
+    pages = json.dumps(client.query(PAGES))
     assert on_s3 in pages
-    check_clean(place, pages, database)
+    check_no_secrets(folder, pages, database)
 
 
 @pytest.mark.timeout(900)
-def test_a_run_that_is_terminated_ends_its_spark_work_and_leaves_the_table_whole(
-    place: Path, deployment: Deployment, browser: Browser, instance: dg.DagsterInstance
+def test_terminated_run_cancels_its_spark_tasks(
+    folder: Path, deployment: Deployment, client: GraphqlClient, instance: dg.DagsterInstance
 ) -> None:
-    uri = str(place / "orders.lance")
+    uri = str(folder / "orders.lance")
     before = lance.write_dataset(pa.table({"id": [1]}), uri, mode="append").version
-    said = lambda: deployment.log("third_daemon") + deployment.log("webserver")  # noqa: E731
-    (place / "wait").touch()
+    daemon_log = lambda: deployment.log("third_daemon") + deployment.log("webserver")  # noqa: E731
+    (folder / "wait").touch()
     with deployment.daemon("third_daemon"):
-        run_id = browser.launch(LOCATION, "load")
-        until((place / "waiting").exists, said)
-        processes = json.loads((place / "waiting").read_text())
+        run_id = client.launch(LOCATION, "load")
+        wait_until((folder / "waiting").exists, daemon_log)
+        processes = json.loads((folder / "waiting").read_text())
         assert all(map(is_alive, processes))
-        browser.terminate(run_id)
-        assert until(lambda: finished(instance, run_id), said) is dg.DagsterRunStatus.CANCELED
-        until(lambda: not any(map(is_alive, processes)), lambda: f"{processes} are still there")
+        client.terminate(run_id)
+        assert wait_until(lambda: final_status(instance, run_id), daemon_log) is dg.DagsterRunStatus.CANCELED
+        wait_until(lambda: not any(map(is_alive, processes)), lambda: f"{processes} are still alive")
         assert Table.open(uri).version == before
         assert Table.open(uri).fsck().is_sound
-        (place / "wait").unlink()
-        again = browser.launch(LOCATION, "load")
-        assert until(lambda: finished(instance, again), said) is dg.DagsterRunStatus.SUCCESS, run_log(instance, again)
+        (folder / "wait").unlink()
+        second_run = client.launch(LOCATION, "load")
+        assert wait_until(lambda: final_status(instance, second_run), daemon_log) is dg.DagsterRunStatus.SUCCESS, (
+            run_log(instance, second_run)
+        )
     table = Table.open(uri)
-    assert (table.version, table.transaction().properties["dagster.run_id"]) == (before + 1, again)  # type: ignore[union-attr]
+    assert (table.version, table.transaction().properties["dagster.run_id"]) == (before + 1, second_run)  # type: ignore[union-attr]
     recorded = [(run_id, event.partition) for run_id, event in events(instance, dg.AssetKey(["lake", "orders"]))]
-    assert [each for each in recorded if each[0] == again] == [(again, f"v{table.version:010}")]
-    assert retry_of(instance, run_id) is None  # whoever ends a run does not want it again
+    assert [each for each in recorded if each[0] == second_run] == [(second_run, f"v{table.version:010}")]
+    assert retry_of(instance, run_id) is None  # a terminated run is not retried
 
 
 def is_alive(process: int) -> bool:
-    """One that has ended, and whose parent has not asked, is not."""
+    """Return whether a process is running; a zombie is not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -218,8 +225,8 @@ def check_on_s3(instance: dg.DagsterInstance, run_id: str, bucket: Bucket) -> No
         assert (recorder, event.partition) == (run_id, "v0000000001")
 
 
-def check_clean(place: Path, pages: str, database: str) -> None:
-    """Neither what Dagster's database holds, nor its pages, nor a file that anybody wrote, tells a secret."""
+def check_no_secrets(folder: Path, pages: str, database: str) -> None:
+    """Check that Dagster's database, its pages and all written files contain no secret."""
     assert SECRET not in pages
     assert PASSWORD not in pages
     rows = 0
@@ -231,7 +238,7 @@ def check_clean(place: Path, pages: str, database: str) -> None:
                 assert SECRET not in row, name
                 assert PASSWORD not in row, name
     assert rows > 100
-    files = [file for file in place.rglob("*") if file.is_file()]
+    files = [file for file in folder.rglob("*") if file.is_file()]
     assert any("compute_logs" in file.parts or file.suffix in (".err", ".out") for file in files)
     for file in files:
         assert SECRET.encode() not in file.read_bytes(), file
@@ -239,5 +246,5 @@ def check_clean(place: Path, pages: str, database: str) -> None:
 
 
 def run_log(instance: dg.DagsterInstance, run_id: str) -> str:
-    told: list[Any] = [entry.to_json() for entry in instance.all_logs(run_id)][-8:]
-    return "\n".join(map(str, told))
+    entries: list[Any] = [entry.to_json() for entry in instance.all_logs(run_id)][-8:]
+    return "\n".join(map(str, entries))

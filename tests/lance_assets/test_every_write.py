@@ -1,4 +1,4 @@
-"""Each kind of write from the button to the ledger, and what can be wrong with one when it is declared."""
+"""Write assets: each kind of write from its materialization to the ledger, and the errors of invalid declarations."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ from lance_assets import (
 from lance_assets.common.sql_literals import sql_literal
 from lance_assets.writes import Write
 from lance_core import InvalidInput, Table
-from tests.lance_assets.instances import events, partitions, run, shown, tags
+from tests.lance_assets.instances import events, metadata_values, partitions, run, tags
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-05")
 TWICE = pa.schema([pa.field("twice", pa.int64())])
@@ -55,7 +55,7 @@ def numbers(spark: SparkSession, ctx: WriteContext) -> DataFrame:
     return spark.range(0, 10, 1, 1).selectExpr("id", "concat('2026-01-0', id % 3 + 1) as day")
 
 
-def later(spark: SparkSession, ctx: WriteContext) -> DataFrame:
+def later_rows(spark: SparkSession, ctx: WriteContext) -> DataFrame:
     return spark.range(8, 12, 1, 1).selectExpr("id", "'2026-01-04' as day")
 
 
@@ -75,11 +75,11 @@ def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch({"twice": pc.multiply(batch["id"], 2)})
 
 
-def made(folder: Path, *writes: Write) -> LanceTable:
+def declare_table(folder: Path, *writes: Write) -> LanceTable:
     return lance_table("t", uri=str(folder / "t.lance"), writes=writes)
 
 
-def test_each_write_is_a_version_on_the_ledger(
+def test_each_write_makes_a_version_on_the_ledger(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
     landing = tmp_path / "landing"
@@ -87,7 +87,7 @@ def test_each_write_is_a_version_on_the_ledger(
     pq.write_table(pa.table({"id": [20, 21], "day": ["2026-01-03", "2026-01-04"]}), landing / "a.parquet")
     writes: list[tuple[Write, str, int]] = [
         (SparkAppend("first", numbers), "Overwrite", 10),
-        (SparkUpsert("late", later, on="id"), "Update", 12),
+        (SparkUpsert("late", later_rows, on="id"), "Update", 12),
         (SparkIngest("files", str(landing / "*.parquet")), "Append", 14),
         (SparkDelete("purge", "day = :day and id < :most", {"day": "2026-01-01", "most": lambda ctx: 5}), "Delete", 12),
         (SparkUpdate("correct", {"day": ":new"}, "id = 21", {"new": "it's"}), "Update", 12),
@@ -95,7 +95,7 @@ def test_each_write_is_a_version_on_the_ledger(
         (SparkMergeColumns("addressed", by_address), "Merge", 12),
         (SparkMergeColumns("keyed", by_key, on="id"), "Merge", 12),
     ]
-    table = made(tmp_path, *(write for write, _, _ in writes))
+    table = declare_table(tmp_path, *(write for write, _, _ in writes))
     for number, (write, operation, rows) in enumerate(writes, start=1):
         ran = run(table, write.name, instance, resource)
         head = Table.open(table.uri)
@@ -104,9 +104,9 @@ def test_each_write_is_a_version_on_the_ledger(
         assert run_id == ran.run_id
         assert event.partition == f"v{number:010}"
         assert tags(event)["lance/op"] == operation, write.name
-        assert shown(event)["lance/written_by"] == write.name
+        assert metadata_values(event)["lance/written_by"] == write.name
         ((_, written),) = events(instance, table.write_key(write.name))
-        assert shown(written)["lance/version"] == number
+        assert metadata_values(written)["lance/version"] == number
         assert head.version_info().properties["dagster.run_id"] == ran.run_id
     assert len(partitions(instance, table)) == len(writes)
     rows = lance.dataset(table.uri).to_table().sort_by("id").to_pylist()
@@ -115,17 +115,17 @@ def test_each_write_is_a_version_on_the_ledger(
     assert [row["day"] for row in rows if 8 <= row["id"] < 12] == ["2026-01-04"] * 4
     for row in rows:
         assert [row["twice"], row["thrice"], row["fourfold"]] == [row["id"] * times for times in (2, 3, 4)]
-    # What a write read of its own table is an input like any other.
+    # Rows that a write reads from its own table are an input like any other.
     inputs = Table.open(table.uri, version=7).version_info().properties["lance_assets.inputs"]
     assert json.loads(inputs) == {table.uri: 6}
 
 
-def test_a_partition_is_a_parameter(
+def test_partition_is_a_sql_parameter(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
     purge = SparkDelete("purge", "day = :partition_key", partitions=DAYS, once_per="partition")
     files = SparkIngest("files", lambda ctx: str(tmp_path / f"{ctx.partition_key}.parquet"), partitions=DAYS)
-    table = made(tmp_path, purge, files)
+    table = declare_table(tmp_path, purge, files)
     for day in ("2026-01-01", "2026-01-02"):
         pq.write_table(pa.table({"day": [day] * 3}), tmp_path / f"{day}.parquet")
         run(table, "files", instance, resource, partition=day)
@@ -137,53 +137,26 @@ def test_a_partition_is_a_parameter(
     assert len(events(instance, table.key)) == 3
 
 
-def test_a_partition_overwrites_its_slice(
+def test_partition_replaces_its_rows(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
     daily = SparkOverwrite("daily", on_the_day, "day = :partition_key", partitions=DAYS)
-    table = made(tmp_path, daily, SparkOverwrite("all", numbers))
+    table = declare_table(tmp_path, daily, SparkOverwrite("all", numbers))
     for day in ("2026-01-01", "2026-01-02", "2026-01-01"):
         run(table, "daily", instance, resource, partition=day)
     head = Table.open(table.uri)
     assert (head.version, head.count_rows("day = '2026-01-01'"), head.count_rows()) == (3, 4, 8)
     assert [tags(event)["lance/op"] for _, event in events(instance, table.key)] == ["Overwrite", "Update", "Update"]
     *_, (_, last) = events(instance, table.write_key("daily"))
-    assert (shown(last)["lance/rows_added"], shown(last)["lance/rows_removed"]) == (4, 4)
+    assert (metadata_values(last)["lance/rows_added"], metadata_values(last)["lance/rows_removed"]) == (4, 4)
     run(table, "all", instance, resource)
     assert lance.dataset(table.uri).count_rows() == 10
 
 
-def test_a_partition_overwrites_the_rows_of_its_window(
+def test_write_without_rows_makes_no_version(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
-    """Whatever the zone of the column is. Keys that are one value are refused."""
-    days = dg.DailyPartitionsDefinition("2025-11-01", end_date="2025-11-04", timezone="America/New_York")
-    shops = dg.StaticPartitionsDefinition(["1", "01"])
-
-    def on_the_day(spark: SparkSession, ctx: WriteContext) -> DataFrame:
-        window = days.time_window_for_partition_key(str(ctx.partition_key))
-        return spark.createDataFrame([(window.start, 0)], "at timestamp, shop int")
-
-    daily = SparkOverwrite("daily", on_the_day, partitions=days, partition_expr="at")
-    of_shop = SparkOverwrite("of_shop", on_the_day, partitions=shops, partition_expr="shop")
-    table = made(tmp_path, daily, of_shop)
-    hours = [datetime(2025, 11, 1, 4, tzinfo=UTC) + timedelta(hours=n) for n in range(73)]
-    written = pa.table({"at": pa.array(hours, pa.timestamp("us", "America/New_York"))}).append_column(
-        pa.field("shop", pa.int32()), pa.array([1] * len(hours), pa.int32())
-    )
-    Table.create(table.uri, written)
-    run(table, "daily", instance, resource, partition="2025-11-02")
-    left = [at.astimezone(UTC) for at in Table.open(table.uri).to_table()["at"].to_pylist()]
-    assert sorted(left) == [*hours[:24], hours[24], *hours[49:]]
-    failed = run(table, "of_shop", instance, resource, partition="01", raise_on_error=False)
-    assert not failed.success
-    assert Table.open(table.uri).version == 2
-
-
-def test_nothing_to_write_is_no_version(
-    tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
-) -> None:
-    table = made(
+    table = declare_table(
         tmp_path,
         SparkAppend("none", lambda spark, ctx: spark.range(0)),
         SparkCompact("compact"),
@@ -196,25 +169,25 @@ def test_nothing_to_write_is_no_version(
     assert len(events(instance, table.key)) == 1
     for write in ("none", "compact"):
         ((_, written),) = events(instance, table.write_key(write))
-        assert shown(written) == {"lance/version": 1, "lance/rows_added": 0}
+        assert metadata_values(written) == {"lance/version": 1, "lance/rows_added": 0}
 
 
-def test_all_versions_of_a_compaction_are_recorded_for_its_run(
+def test_all_versions_of_a_compaction_are_recorded(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
-    table = made(tmp_path, SparkCompact("compact", target_rows=100))
+    table = declare_table(tmp_path, SparkCompact("compact", target_rows=100))
     lance.write_dataset(pa.table({"id": range(300)}), table.uri, max_rows_per_file=10)
     ran = run(table, "compact", instance, resource)
     head = Table.open(table.uri)
-    mine = [info.version for info in head.versions() if info.properties.get("dagster.run_id") == ran.run_id]
+    versions_of_run = [info.version for info in head.versions() if info.properties.get("dagster.run_id") == ran.run_id]
     recorded = events(instance, table.key)
-    assert [int(str(event.partition)[1:]) for _, event in recorded] == mine
+    assert [int(str(event.partition)[1:]) for _, event in recorded] == versions_of_run
     assert {run_id for run_id, _ in recorded} == {ran.run_id}
-    assert mine[-1] == head.version
+    assert versions_of_run[-1] == head.version
     assert len(head.fragments) == 3
 
 
-def test_a_run_that_goes_on_for_one_that_failed_computes_what_is_left(
+def test_rerun_computes_the_remaining_fragments(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
     calls = tmp_path / "calls"
@@ -225,11 +198,11 @@ def test_a_run_that_goes_on_for_one_that_failed_computes_what_is_left(
         first = batch["id"][0].as_py()
         if first == 30 and poison.exists():
             raise ValueError("the model is not there")
-        with calls.open("a") as told:
-            told.write(f"{first}\n")
+        with calls.open("a") as file:
+            file.write(f"{first}\n")
         return twice(batch)
 
-    table = made(tmp_path, SparkMapColumns("computed", computed, TWICE, ["id"]))
+    table = declare_table(tmp_path, SparkMapColumns("computed", computed, TWICE, ["id"]))
     Table.create(table.uri, pa.table({"id": range(40)}), max_rows_per_file=10)
     failed = run(table, "computed", instance, resource, raise_on_error=False)
     assert not failed.success
@@ -263,7 +236,7 @@ def test_a_run_that_goes_on_for_one_that_failed_computes_what_is_left(
         (None, "null"),
     ],
 )
-def test_literals_are_read_as_what_they_were(tmp_path: Path, value: object, literal: str) -> None:
+def test_literals_round_trip(tmp_path: Path, value: object, literal: str) -> None:
     assert sql_literal(value, "x") == literal  # type: ignore[arg-type]
     if value is None or value != value:
         return
@@ -296,18 +269,19 @@ BAD: list[tuple[str, Callable[[], object]]] = [
     ("SparkDelete('d'): predicate= is empty", lambda: SparkDelete("d", "")),
     ("SparkUpdate('u'): set= is empty", lambda: SparkUpdate("u", {})),
     ("SparkUpdate('u'): there is no parameter :x", lambda: SparkUpdate("u", {"a": "b::int + :x"})),
-    ("SparkUpsert('u'): on= is empty; name the key columns", lambda: SparkUpsert("u", later, on=[])),
+    ("SparkUpsert('u'): on= is empty; name the key columns", lambda: SparkUpsert("u", later_rows, on=[])),
     ("SparkUpsert('u'): fn must be a function", lambda: SparkUpsert("u", 3, on="id")),  # type: ignore[arg-type]
     ("SparkOverwrite('o'): fn must be a function", lambda: SparkOverwrite("o", 3)),  # type: ignore[arg-type]
-    ("SparkOverwrite('o'): where= is empty", lambda: SparkOverwrite("o", later, "")),
-    ("SparkOverwrite('o'): there is no parameter :day", lambda: SparkOverwrite("o", later, "day = :day")),
-    ("SparkOverwrite('o'): each partition would", lambda: SparkOverwrite("o", later, partitions=DAYS)),
-    ("SparkOverwrite('o'): every partition would", lambda: SparkOverwrite("o", later, "a = 1", partitions=DAYS)),
-    ("SparkOverwrite('o'): replace_schema=True", lambda: SparkOverwrite("o", later, "a = 1", replace_schema=True)),
-    ("SparkOverwrite('o'): partition_expr= needs", lambda: SparkOverwrite("o", later, partition_expr="day")),
+    ("SparkOverwrite('o'): where= is empty", lambda: SparkOverwrite("o", later_rows, "")),
+    ("SparkOverwrite('o'): there is no parameter :day", lambda: SparkOverwrite("o", later_rows, "day = :day")),
+    ("SparkOverwrite('o'): each partition would", lambda: SparkOverwrite("o", later_rows, partitions=DAYS)),
     (
-        "SparkOverwrite('o'): partition_expr= selects",
-        lambda: SparkOverwrite("o", later, "a = 1", partitions=DAYS, partition_expr="day"),
+        "SparkOverwrite('o'): every partition would",
+        lambda: SparkOverwrite("o", later_rows, "a = 1", partitions=DAYS),
+    ),
+    (
+        "SparkOverwrite('o'): replace_schema=True",
+        lambda: SparkOverwrite("o", later_rows, "a = 1", replace_schema=True),
     ),
     ("SparkIngest('i'): files= is empty; name at least one", lambda: SparkIngest("i", [])),
     ("SparkMapColumns('m'): schema= is missing", lambda: SparkMapColumns("m", twice, pa.schema([]))),
@@ -319,12 +293,12 @@ BAD: list[tuple[str, Callable[[], object]]] = [
 
 
 @pytest.mark.parametrize(("message", "declare"), BAD, ids=[message for message, _ in BAD])
-def test_what_is_wrong_is_said_when_it_is_declared(message: str, declare: Callable[[], object]) -> None:
+def test_invalid_declarations(message: str, declare: Callable[[], object]) -> None:
     with pytest.raises(InvalidInput) as refused:
         declare()
     assert message in str(refused.value)
 
 
-def test_parameters_are_none_of_the_text_in_quotes(tmp_path: Path) -> None:
+def test_quoted_text_is_no_parameter(tmp_path: Path) -> None:
     write = SparkDelete("d", """a = ':no' and "b:no" = c::int and `d:no` = :yes""", {"yes": "x"})
     assert write.parameters == {"yes": "x"}

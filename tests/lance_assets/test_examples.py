@@ -1,4 +1,4 @@
-"""The projects in `examples/` run, as somebody would run them who has just found them; all on one session."""
+"""Examples: the projects in `examples/` run as a new user would run them, on one Spark session."""
 
 import json
 import shutil
@@ -18,32 +18,32 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Table
-from tests.lance_assets.instances import events, shown
+from tests.lance_assets.instances import events, metadata_values
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 QUIET: dict[str, Any] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 def load(name: str) -> ModuleType:
-    """As `dagster dev -f` does."""
-    found = spec_from_file_location(f"example_{name}", EXAMPLES / name / "definitions.py")
-    assert found is not None
-    assert found.loader is not None
-    module = module_from_spec(found)
-    sys.modules[found.name] = module
-    found.loader.exec_module(module)
+    """Load a project as `dagster dev -f` does."""
+    spec = spec_from_file_location(f"example_{name}", EXAMPLES / name / "definitions.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
     return module
 
 
 @dataclass
 class Project:
-    """A project, and an instance that its runs are on."""
+    """Project with the instance of its runs."""
 
     defs: dg.Definitions
     instance: dg.DagsterInstance
 
     def run(self, key: dg.AssetKey | str, partition: str | None = None, **config: Any) -> dict[str, Any]:
-        """Materialise it as the button does, and see what its page shows then."""
+        """Materialize an asset as the button does, and return what its page shows."""
         key = dg.AssetKey.from_user_string(key) if isinstance(key, str) else key
         job = self.defs.resolve_implicit_job_def_def_for_assets([key])
         assert job is not None
@@ -54,7 +54,7 @@ class Project:
             run_config={**QUIET, **({"ops": {"__".join(key.path): {"config": config}}} if config else {})},
         )
         assert done.success
-        return shown(events(self.instance, key)[-1][1])
+        return metadata_values(events(self.instance, key)[-1][1])
 
     def versions(self, key: str) -> list[str | None]:
         return [event.partition for _, event in events(self.instance, dg.AssetKey.from_user_string(key))]
@@ -67,7 +67,7 @@ def project(defs: dg.Definitions) -> Iterator[Project]:
         yield Project(defs, instance)
 
 
-def test_every_example_is_run_here_and_explains_itself() -> None:
+def test_every_example_is_tested_and_documented() -> None:
     names = sorted(folder.name for folder in EXAMPLES.iterdir() if folder.is_dir())
     assert names == ["clickstream", "daily_orders", "embeddings", "yaml_only"]
     for name in names:
@@ -87,7 +87,7 @@ def test_daily_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert shop.versions("shop/orders") == ["v0000000001", "v0000000002"]
         assert shop.run("shop/city_counts_append")["lance/version"] == 1
         ((_, counted),) = events(shop.instance, example.city_counts.key)
-        assert shown(counted)["lance/inputs"] == {example.orders.uri: 2}
+        assert metadata_values(counted)["lance/inputs"] == {example.orders.uri: 2}
         assert shop.run("shop/order_days")["days"] == ["2026-01-01", "2026-01-02"]
     counts = Table.open(example.city_counts.uri).to_table().to_pydict()
     assert dict(zip(counts["city"], counts["count"], strict=True)) == {"Lima": 667, "Oslo": 667, "Pune": 666}
@@ -121,9 +121,9 @@ def test_clickstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         )
         assert after.count_rows("user = 'user-7'") == 0
         assert [index.live_coverage for index in after.index_statistics()] == [1.0]
-        seen = web.run("web/pages")
-        assert sum(seen["seen"].values()) == after.count_rows() == 2 * in_time + late - theirs
-        assert seen["lance/version"] == after.version
+        pages = web.run("web/pages")
+        assert sum(pages["seen"].values()) == after.count_rows() == 2 * in_time + late - theirs
+        assert pages["lance/version"] == after.version
         recorded = web.versions("web/clicks")
         assert recorded[:5] == [f"v{version:010}" for version in range(1, 6)]
         assert recorded[-1] == f"v{after.version:010}"
@@ -133,8 +133,8 @@ def test_clickstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert schedules == {"load_hour_schedule", "lance_maintain_on_schedule__web_clicks"}
 
 
-def test_the_functions_of_clickstream_are_plain(spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As a project of somebody else would test its own."""
+def test_functions_of_clickstream_are_callable(spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A user project can test its own functions in this way."""
     monkeypatch.setenv("CLICKSTREAM_TABLES", str(tmp_path))
     example = load("clickstream")
 
@@ -167,15 +167,15 @@ def test_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert desk.run("help/documents_ingest")["lance/rows_added"] == 2
         assert example.documents.ledger.open().count_rows("embedding is null") == 2
         desk.run("help/documents_embed_new")
-        asked = "Can I send it back from the post office?"
-        found = desk.run("help/answers", question=asked)
-        assert found["nearest"][0] == 13, found["answers"]  # "Sending something back", which came later
-        assert found["lance/version"] == 4
+        question = "Can I send it back from the post office?"
+        answers = desk.run("help/answers", question=question)
+        assert answers["nearest"][0] == 13, answers["answers"]  # "Sending something back", which was added later
+        assert answers["lance/version"] == 4
         assert desk.versions("help/documents") == [f"v{version:010}" for version in range(1, 5)]
     table = example.documents.ledger.open()
     assert table.schema.field("embedding").equals(example.EMBEDDING)
     assert table.count_rows("embedding is null") == 0
-    vector = example.model().embed(asked, norm=True)[0]
+    vector = example.model().embed(question, norm=True)[0]
     nearest = {"column": "embedding", "q": vector, "k": 14, "metric": "cosine"}
     theirs = lance.dataset(table.uri).to_table(columns=["doc_id"], nearest=nearest)
     ours = table.search("embedding", vector, 14, metric="cosine", columns=["doc_id"])

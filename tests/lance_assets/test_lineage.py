@@ -1,4 +1,4 @@
-"""Lineage in Dagster: the picture on the write, the table on the ledger, and from a run to its versions and back."""
+"""Lineage in Dagster: the diagram on the write, the table on the ledger, and links between runs and versions."""
 
 import base64
 import re
@@ -19,7 +19,7 @@ from lance_assets.lineage.dagster_events import recorded_versions
 from lance_assets.provenance.properties import RUN_ID
 from lance_core import Table
 from lance_core.operations import Append
-from tests.lance_assets.instances import events, instance_in, partitions, run, shown, tick
+from tests.lance_assets.instances import events, instance_in, metadata_values, partitions, run, tick
 from tests.lance_core.commit.test_detached import written
 
 PICTURE = re.compile(r"!\[[^\]]*\]\(data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)\)")
@@ -50,34 +50,34 @@ def test_from_a_version_to_its_run_and_from_the_run_to_its_version(
     Table.create(features.uri, pa.table({"id": [0]}))
     ended = run(features, "features_append", instance, SparkSessionResource(), partition="monday")
 
-    # The write's own event has the picture, the ledger's only the table.
+    # The event of the write has the diagram, that of the ledger only the table.
     ((_, on_write),) = events(instance, features.write_key("features_append"))
     ((_, on_ledger),) = events(instance, features.key)
-    drawn = shown(on_write)["lance/lineage"]
+    image = metadata_values(on_write)["lance/lineage"]
     table = f"| table | version | how |\n|---|---|---|\n| {escape_markdown(raw.uri)} | 1 | read |"
-    assert shown(on_ledger)["lance/lineage"] == table
-    assert drawn.endswith(table)
-    found = PICTURE.match(drawn)
-    assert found is not None
-    assert len(found[0]) <= PICTURE_BYTES_MAX
-    svg = base64.b64decode(found[1]).decode()
-    told = ("raw.lance", "version 1", "features.lance", "version 2: append", "lake/features_append", ended.run_id[:8])
-    assert all(each in svg for each in told)
+    assert metadata_values(on_ledger)["lance/lineage"] == table
+    assert image.endswith(table)
+    match = PICTURE.match(image)
+    assert match is not None
+    assert len(match[0]) <= PICTURE_BYTES_MAX
+    svg = base64.b64decode(match[1]).decode()
+    texts = ("raw.lance", "version 1", "features.lance", "version 2: append", "lake/features_append", ended.run_id[:8])
+    assert all(each in svg for each in texts)
 
-    # From the table alone, by the function and by what a person types.
+    # From the table alone, by the Python function and by the command line.
     found_in = ancestry_of(Table.open(features.uri))
     first, source = found_in.origins.values()
     assert (first.name, source.name) == (VersionName(features.uri, 2), VersionName(raw.uri, 1))
-    assert shown(on_ledger)["lance/run"] == ended.run_id
+    assert metadata_values(on_ledger)["lance/run"] == ended.run_id
     assert main(["lineage", features.uri]) == 0
     assert f"run {ended.run_id}  asset lake/features_append" in capsys.readouterr().out
 
     # From the run.
-    (made,) = recorded_versions(instance, ended.run_id).versions
-    assert (made.name, made.operation, made.recorded_on) == (
+    (version,) = recorded_versions(instance, ended.run_id).versions
+    assert (version.name, version.operation, version.recorded_on) == (
         VersionName(features.uri, 2), "Append", "lake/features v0000000002",
     )  # fmt: skip
-    assert (made.written_by, made.inputs) == ("lake/features_append", (VersionName(raw.uri, 1),))
+    assert (version.written_by, version.inputs) == ("lake/features_append", (VersionName(raw.uri, 1),))
     monkeypatch.setenv("DAGSTER_HOME", instance.root_directory)
     assert main(["run", ended.run_id]) == 0
     assert capsys.readouterr().out == (
@@ -88,17 +88,17 @@ def test_from_a_version_to_its_run_and_from_the_run_to_its_version(
         f"    read {raw.uri}@1\n"
     )
 
-    # From a run that found it landed.
+    # From a run that found it already committed.
     again = run(features, "features_append", instance, SparkSessionResource(), partition="monday")
     (found_landed,) = recorded_versions(instance, again.run_id).versions
-    assert (found_landed.name, found_landed.committed_by) == (made.name, ended.run_id)
+    assert (found_landed.name, found_landed.committed_by) == (version.name, ended.run_id)
     assert main(["run", again.run_id]) == 0
     printed = capsys.readouterr().out
     assert f"  found {features.uri}@2  Append" in printed
     assert f"  committed by run {ended.run_id}\n" in printed
 
 
-def test_a_version_whose_run_was_cut_off_is_found_by_what_the_sensor_recorded(
+def test_version_of_a_killed_run_is_found_by_the_sensor_event(
     tmp_path: Path, instance: dg.DagsterInstance, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = lance_table("orders", uri=str(tmp_path / "orders.lance"))
@@ -109,22 +109,22 @@ def test_a_version_whose_run_was_cut_off_is_found_by_what_the_sensor_recorded(
         raise RuntimeError("the machine is gone")
 
     @dg.job
-    def cut_off() -> None:
+    def fail_after_commit() -> None:
         committing()
 
     quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-    ended = cut_off.execute_in_process(instance=instance, raise_on_error=False, run_config=quiet)
+    ended = fail_after_commit.execute_in_process(instance=instance, raise_on_error=False, run_config=quiet)
     assert recorded_versions(instance, ended.run_id).versions == ()
     Table.open(table.uri).append(pa.table({"id": [2]}))
     tick(discovery_sensor("s", [table.ledger]), instance)
-    said = recorded_versions(instance, ended.run_id)
-    assert (said.status, [made.name.version for made in said.versions]) == ("FAILURE", [1])
+    recorded = recorded_versions(instance, ended.run_id)
+    assert (recorded.status, [version.name.version for version in recorded.versions]) == ("FAILURE", [1])
     monkeypatch.setenv("DAGSTER_HOME", instance.root_directory)
     assert main(["run", ended.run_id, "--json"]) == 0
     assert f'"recorded_on": "orders {partitions(instance, table)[0]}"' in capsys.readouterr().out
 
 
-def test_what_others_did_is_told_on_the_ledger(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_ledger_describes_foreign_operations(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = lance_table("orders", uri=str(tmp_path / "orders.lance"))
     first = Table.create(table.uri, pa.table({"id": [1, 2, 3]}))
     first.delete("id = 1")
@@ -133,30 +133,30 @@ def test_what_others_did_is_told_on_the_ledger(tmp_path: Path, instance: dg.Dags
     restored_to = first.delete("id = 2").table.restore(2).table
     restored_to.commit(Append((*written(restored_to, 8), *written(restored_to, 9))), properties=together)
     tick(discovery_sensor("s", [table.ledger]), instance)
-    told = {event.partition: shown(event) for _, event in events(instance, table.key)}
-    joined, restored = told["v0000000004"], told["v0000000005"]
+    metadata_by_partition = {event.partition: metadata_values(event) for _, event in events(instance, table.key)}
+    joined, restored = metadata_by_partition["v0000000004"], metadata_by_partition["v0000000005"]
     assert (joined["lance/planned_on"], joined["lance/rebased_over"], joined["lance/parent"]) == (1, [2, 3], 3)
     assert restored["lance/lineage"].splitlines()[-1].endswith("orders\\.lance | 2 | restored |")
     assert "lance/lineage" not in joined
-    assert told["v0000000006"]["lance/together"] == ["one", "two"]
-    assert "lance/rebased_over" not in told["v0000000002"]
+    assert metadata_by_partition["v0000000006"]["lance/together"] == ["one", "two"]
+    assert "lance/rebased_over" not in metadata_by_partition["v0000000002"]
 
 
-def test_the_first_version_of_a_clone_has_no_parent(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_first_version_of_a_clone_has_no_parent(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     source = Table.create(str(tmp_path / "source.lance"), pa.table({"id": [1]})).append(pa.table({"id": [2]})).table
     table = lance_table("copy", uri=str(tmp_path / "copy.lance"))
     source.clone(table.uri)
     tick(discovery_sensor("s", [table.ledger]), instance)
     ((_, event),) = events(instance, table.key)
-    assert "lance/parent" not in shown(event)
-    assert shown(event)["lance/lineage"].splitlines()[-1].endswith("source\\.lance | 2 | begins as |")
+    assert "lance/parent" not in metadata_values(event)
+    assert metadata_values(event)["lance/lineage"].splitlines()[-1].endswith("source\\.lance | 2 | begins as |")
 
 
-def test_inputs_with_a_password_are_shown_without(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_passwords_in_inputs_are_removed(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = lance_table("orders", uri=str(tmp_path / "orders.lance"))
-    noted = '{"s3://me:s3cr3t@lake/t": 1, "s3://lake/u?key=s3cr3t": 2}'
-    Table.create(table.uri, pa.table({"id": [1]}), properties={"lance_assets.inputs": noted})
+    inputs = '{"s3://me:s3cr3t@lake/t": 1, "s3://lake/u?key=s3cr3t": 2}'
+    Table.create(table.uri, pa.table({"id": [1]}), properties={"lance_assets.inputs": inputs})
     tick(discovery_sensor("s", [table.ledger]), instance)
     ((_, event),) = events(instance, table.key)
-    assert shown(event)["lance/inputs"] == {"s3://lake/t": 1, "s3://lake/u": 2}
+    assert metadata_values(event)["lance/inputs"] == {"s3://lake/t": 1, "s3://lake/u": 2}
     assert "s3cr3t" not in str(event)

@@ -1,4 +1,4 @@
-"""Runs in the middle of each other, with no pool to keep them apart: every version, each with its own run."""
+"""Overlapping runs, which no pool serializes: every version is recorded with its own run."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,14 +15,14 @@ from lance_assets.discovery.sensor import discovery_sensor
 from lance_core import Table
 from lance_core.table.base import WriteOptions
 from lance_core.tasks.rows.write import PlannedWrite, StageFunction, WriteTask
-from tests.lance_assets.instances import events, instance_in, partitions, run, shown, tags, tick
+from tests.lance_assets.instances import events, instance_in, metadata_values, partitions, run, tags, tick
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-06")
 
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    """On disk, which several may use at once."""
+    """Instance on disk, which concurrent runs can share."""
     with instance_in(tmp_path) as each:
         yield each
 
@@ -31,11 +31,11 @@ def of_the_day(spark: SparkSession, ctx: WriteContext) -> DataFrame:
     return spark.range(0, 10, 1, 1).selectExpr("id", f"'{ctx.partition_key}' AS day")
 
 
-def before_its_commit(monkeypatch: pytest.MonkeyPatch, *others: Callable[[], object]) -> None:
-    """Each of the next writes, when its files are written and before it commits, meets another that is faster."""
+def run_before_commit(monkeypatch: pytest.MonkeyPatch, *others: Callable[[], object]) -> None:
+    """Let each following write be overtaken by a competitor after its files are written and before it commits."""
     left, run_planned = list(others), PlannedWrite.run
 
-    def overtaken(planned: PlannedWrite, stage: StageFunction, options: WriteOptions) -> object:
+    def run_after_competitor(planned: PlannedWrite, stage: StageFunction, options: WriteOptions) -> object:
         def staged(task: WriteTask) -> pa.Table:
             results = stage(task)
             if left:
@@ -44,10 +44,10 @@ def before_its_commit(monkeypatch: pytest.MonkeyPatch, *others: Callable[[], obj
 
         return run_planned(planned, staged, options)
 
-    monkeypatch.setattr(PlannedWrite, "run", overtaken)
+    monkeypatch.setattr(PlannedWrite, "run", run_after_competitor)
 
 
-def test_backfills_that_overlap_write_each_partition_once(
+def test_overlapping_backfills_write_each_partition_once(
     tmp_path: Path, instance: dg.DagsterInstance, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append = SparkAppend("days", of_the_day, partitions=DAYS, once_per="partition")
@@ -59,8 +59,8 @@ def test_backfills_that_overlap_write_each_partition_once(
     def backfill(name: str, day: str) -> None:
         ran[name].append(run(table, "days", instance, resource, partition=day, tags={"dagster/backfill": name}).run_id)
 
-    # The same partition at the same time, another one in between, and one that the other has done before.
-    before_its_commit(
+    # The same partition concurrently, another one in between, and one that the other backfill has completed.
+    run_before_commit(
         monkeypatch, lambda: backfill("two", "2026-01-02"), lambda: None, lambda: backfill("two", "2026-01-04")
     )
     for day in ("2026-01-02", "2026-01-03", "2026-01-04"):
@@ -76,15 +76,15 @@ def test_backfills_that_overlap_write_each_partition_once(
     for info in head.versions(since=1):
         event = recorded[f"v{info.version:010}"]
         assert tags(event)["lance/run_id"] == info.properties["dagster.run_id"]
-        assert shown(event)["lance/written_partition"] == info.properties["dagster.partition"]
+        assert metadata_values(event)["lance/written_partition"] == info.properties["dagster.partition"]
     assert instance.get_materialized_partitions(table.write_key("days")) == days.keys() - {"before"}
-    # A deliberate new run of the same is another matter where a write is once for a run.
+    # A deliberate new run writes again if the write commits once per run.
     again = lance_table("t", uri=table.uri, writes=[SparkAppend("days", of_the_day, partitions=DAYS)])
     run(again, "days", instance, resource, partition="2026-01-02")
     assert Table.open(table.uri).version == 5
 
 
-def test_two_writers_at_once_are_each_recorded_for_their_run(
+def test_concurrent_writes_are_recorded_for_their_runs(
     tmp_path: Path, instance: dg.DagsterInstance, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writes = [
@@ -99,7 +99,7 @@ def test_two_writers_at_once_are_each_recorded_for_their_run(
     def begun(name: str) -> None:
         ran[name] = run(table, name, instance, SparkSessionResource()).run_id
 
-    before_its_commit(monkeypatch, lambda: begun("right"), lambda: begun("purge"))
+    run_before_commit(monkeypatch, lambda: begun("right"), lambda: begun("purge"))
     begun("left")
     tick(discovery_sensor("s", [table.ledger]), instance)
     recorded = {event.partition: (run_id, event) for run_id, event in events(instance, table.key)}
@@ -107,16 +107,16 @@ def test_two_writers_at_once_are_each_recorded_for_their_run(
     by = {}
     for info in Table.open(table.uri).versions(since=1):
         run_id, event = recorded[f"v{info.version:010}"]
-        by[str(shown(event)["lance/written_by"])] = event
-        assert run_id == ran[str(shown(event)["lance/written_by"])] == info.properties["dagster.run_id"]
-        # What it says of itself is of the version that it made, not of the newest.
-        assert shown(event)["dagster/row_count"] == info.rows
-    assert shown(by["left"])["lance/rebased_over"] == [2, 3]
-    assert shown(by["right"])["lance/rebased_over"] == [2]
+        by[str(metadata_values(event)["lance/written_by"])] = event
+        assert run_id == ran[str(metadata_values(event)["lance/written_by"])] == info.properties["dagster.run_id"]
+        # Its metadata describes the version that it made, not the newest one.
+        assert metadata_values(event)["dagster/row_count"] == info.rows
+    assert metadata_values(by["left"])["lance/rebased_over"] == [2, 3]
+    assert metadata_values(by["right"])["lance/rebased_over"] == [2]
     assert sorted(lance.dataset(table.uri).to_table()["id"].to_pylist()) == [*range(8), 101]
 
 
-def test_who_reads_the_newest_version_does_not_go_by_the_order_of_keys(
+def test_newest_version_is_not_selected_by_key_order(
     tmp_path: Path, instance: dg.DagsterInstance, spark: SparkSession
 ) -> None:
     source = lance_table("source", uri=str(tmp_path / "source.lance"), discover=False)
@@ -130,5 +130,5 @@ def test_who_reads_the_newest_version_does_not_go_by_the_order_of_keys(
     resolved = dg.Definitions.merge(table.defs, resources, dg.Definitions(jobs=[job])).resolve_job_def("job")
     assert resolved.execute_in_process(instance=instance).success
     ((_, event),) = events(instance, table.key)
-    assert list(shown(event)["lance/inputs"].values()) == [3]
+    assert list(metadata_values(event)["lance/inputs"].values()) == [3]
     assert sorted(Table.open(table.uri).to_table()["id"].to_pylist()) == [1, 2, 3]

@@ -1,8 +1,7 @@
-"""Runs whose processes are killed with SIGKILL at each step of a write, its commit and its recording: the process of
-the step alone, or the run's worker as well. Whoever comes afterwards, a run that goes on for it or first the sensor,
-leaves one version and one event.
+"""Crashes of runs: processes are killed with SIGKILL at each step of a write, its commit and its recording.
 
-A slice is in the suite, everything with `make dagster-proofs`.
+Either the process of the step dies alone, or the run worker as well. Afterwards a re-execution of the run, or the
+sensor, must leave one version and one event. The suite runs some of the cases, `make dagster-proofs` runs all.
 """
 
 import os
@@ -28,7 +27,7 @@ from tests.lance_assets.project import ROOT, ROWS
 PROJECT = Path(__file__).resolve().parents[2]
 ALL = os.environ.get("PROOFS") == "all"
 
-# In their order, as an undisturbed run goes through them; the test below holds it to that.
+# Steps of an undisturbed run in their order, which the test below checks.
 STEPS = [
     "create _lance_assets/intents 1",
     "spark job 1",
@@ -36,9 +35,9 @@ STEPS = [
     "put _transactions 1",
     "create _versions 1",
     "put _lance_assets/intents 2",
-    "add_dynamic_partitions 1",  # which table it is
+    "add_dynamic_partitions 1",  # identity of the table
     "add_dynamic_partitions 2",  # the version
-    "add_dynamic_partitions 3",  # who records it
+    "add_dynamic_partitions 3",  # claim of the recorder
     "event ASSET_MATERIALIZATION lake/orders 1",
     "delete_dynamic_partition 1",
     "add_run_tags 1",
@@ -48,7 +47,12 @@ STEPS = [
 COMMITTED = "create _versions 1"
 RECORDED = "event ASSET_MATERIALIZATION lake/orders 1"
 POINTS = [f"before {step}" for step in STEPS] + [f"after {STEPS[-1]}"]
-CASES = [(point, whom, comes) for point in POINTS for whom in ("step", "run") for comes in ("run", "sensor")]
+CASES = [
+    (point, killed_process, recoverer)
+    for point in POINTS
+    for killed_process in ("step", "run")
+    for recoverer in ("run", "sensor")
+]
 SLICE = [
     ("before spark job 1", "run", "run"),
     (f"after {COMMITTED}", "step", "sensor"),
@@ -59,7 +63,7 @@ Run = Callable[..., int]
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """All of them share one Java process, so that a death costs no more than a run."""
+    """Function that runs the worker. All runs share one Java process, so that a crash costs no more than a run."""
     ensure_java()
     gateway: JavaGateway = launch_gateway()
     parameters = gateway.gateway_parameters
@@ -81,7 +85,7 @@ def run() -> Iterator[Run]:
                 stderr=log,
                 check=False,
             ).returncode
-        # The driver is dead, its application in the Java process is not.
+        # The driver is dead, but its application in the Java process is not.
         gateway.jvm.org.apache.spark.SparkContext.getOrCreate().stop()
         return code
 
@@ -110,24 +114,24 @@ def root(fresh_home: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_undisturbed_run_goes_through_these_steps(run: Run, root: Path) -> None:
+def test_steps_of_an_undisturbed_run(run: Run, root: Path) -> None:
     assert run(root) == 0, log(root)
-    tape = (root / "tape").read_text().splitlines()
-    assert [point for point in tape if point.startswith("before ")] == [f"before {step}" for step in STEPS]
+    points = (root / "crash_points").read_text().splitlines()
+    assert [point for point in points if point.startswith("before ")] == [f"before {step}" for step in STEPS]
 
 
-@pytest.mark.parametrize(("point", "whom", "comes"), CASES if ALL else SLICE)
-def test_killed_and_made_good(run: Run, root: Path, point: str, whom: str, comes: str) -> None:
+@pytest.mark.parametrize(("point", "killed_process", "recoverer"), CASES if ALL else SLICE)
+def test_recovery_after_a_crash(run: Run, root: Path, point: str, killed_process: str, recoverer: str) -> None:
     table = lance_table("orders", uri=str(root / "orders.lance"), key_prefix="lake")
-    (root / "kill.json").write_text(f'{{"at": "{point}", "whom": "{whom}"}}')
-    assert run(root) == (-9 if whom == "run" else 3), log(root)
+    (root / "kill.json").write_text(f'{{"at": "{point}", "process": "{killed_process}"}}')
+    assert run(root) == (-9 if killed_process == "run" else 3), log(root)
     has_landed = Table.exists(table.uri)
     with dg.DagsterInstance.from_config(str(root / "home")) as instance:
         (killed,) = instance.get_runs()
-        if whom == "run":  # as the monitoring of runs does
+        if killed_process == "run":  # as Dagster's run monitoring does
             instance.report_run_failed(killed, "its worker is gone")
         assert instance.get_run_by_id(killed.run_id).status is dg.DagsterRunStatus.FAILURE  # type: ignore[union-attr]
-        if comes == "sensor":
+        if recoverer == "sensor":
             tick(discovery_sensor("s", [table.ledger]), instance)
             assert len(events(instance, table.key)) == has_landed
     assert run(root, killed.run_id) == 0, log(root)
@@ -137,20 +141,20 @@ def test_killed_and_made_good(run: Run, root: Path, point: str, whom: str, comes
         ((run_id, event),) = events(instance, table.key)
         assert partitions(instance, table) == [event.partition] == ["v0000000001"]
         (retry,) = [each.run_id for each in instance.get_runs() if each.run_id != killed.run_id]
-        assert run_id == {"killed": killed.run_id, "sensor": "", "retry": retry}[recorder(point, comes)]
+        assert run_id == {"killed": killed.run_id, "sensor": "", "retry": retry}[recorder(point, recoverer)]
         assert tags(event)["lance/run_id"] == (killed.run_id if has_landed else retry)
         assert tags(event)["lance/origin"] == "run"
     theirs = Table.open(table.uri)
     assert (theirs.version, sorted(theirs.to_table()["id"].to_pylist())) == (1, list(range(ROWS)))
 
 
-def recorder(point: str, comes: str) -> str:
-    """Whoever comes first once the version is there: the run itself, if it was killed later than its event."""
+def recorder(point: str, recoverer: str) -> str:
+    """Return the recorder of the version: the run itself if it was killed after its event, otherwise the next one."""
     when, _, step = point.partition(" ")
     done = STEPS.index(step) + (when == "after")
     if done > STEPS.index(RECORDED):
         return "killed"
-    return "sensor" if done > STEPS.index(COMMITTED) and comes == "sensor" else "retry"
+    return "sensor" if done > STEPS.index(COMMITTED) and recoverer == "sensor" else "retry"
 
 
 def log(root: Path) -> str:

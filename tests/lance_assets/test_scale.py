@@ -1,7 +1,7 @@
-"""Many versions, many tables, many partitions: exactly once, page by page, and in a time that does not run away.
+"""Scale: many versions, tables and partitions are recorded exactly once, in pages, and within bounded time.
 
-The bounds are several times what a busy machine of two cores needs, and far below what a design that looks at all
-versions of all tables would. At full size with `make dagster-proofs`.
+The time limits are several times what a busy machine of two cores needs, and far below what reading all versions of
+all tables would take. `make dagster-proofs` runs the full size.
 """
 
 import os
@@ -39,33 +39,35 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield each
 
 
-def grown(table: LanceTable, versions: int) -> None:
-    """By another writer, as far as Dagster can tell."""
+def append_foreign_versions(table: LanceTable, versions: int) -> None:
+    """Append versions without a run, like another writer."""
     at = Table.create(table.uri, ROW, durable=False)
     while at.version < versions:
         at = at.set_config({"turn": str(at.version)}, retries=1).table
 
 
-def test_two_thousand_foreign_versions_come_in_pages_each_once(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_two_thousand_foreign_versions_are_recorded_in_pages(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = lance_table("orders", uri=str(tmp_path / "orders.lance"))
     calm = lance_table("calm", uri=str(tmp_path / "calm.lance"))
-    grown(table, FOREIGN)
+    append_foreign_versions(table, FOREIGN)
     lance.write_dataset(ROW, calm.uri)
     clock = [datetime.now(UTC)]
     sensor = discovery_sensor("s", [table.ledger, calm.ledger], versions_per_tick=PER_TICK, now=lambda: clock[0])
     cursor = None
-    told: list[int] = []
+    page_sizes: list[int] = []
     took: list[float] = []
     for _ in range(FOREIGN // PER_TICK + 2):
         start = time.perf_counter()
-        sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor))  # died before it was stored
+        sensor.evaluate_tick(
+            dg.build_sensor_context(instance=instance, cursor=cursor)
+        )  # the daemon crashed before it stored the events
         took.append(time.perf_counter() - start)
         clock[0] += TICK_CLAIM_LIFETIME + timedelta(seconds=1)
         cursor, _ = tick(sensor, instance, cursor)
-        told.append(count(instance, table))
-    # As much as fits into a tick, and the other table does not wait until all is told.
-    assert told[:2] == [PER_TICK, 2 * PER_TICK - 1]
-    assert told[-1] == FOREIGN
+        page_sizes.append(count(instance, table))
+    # A tick records as many as fit, and the other table does not wait for the rest.
+    assert page_sizes[:2] == [PER_TICK, 2 * PER_TICK - 1]
+    assert page_sizes[-1] == FOREIGN
     recorded = Counter(all_events(instance, table))
     assert recorded == {f"v{number:010}": 1 for number in range(1, FOREIGN + 1)}
     assert partitions(instance, table) == sorted(recorded)
@@ -76,11 +78,11 @@ def test_two_thousand_foreign_versions_come_in_pages_each_once(tmp_path: Path, i
     assert count(instance, table) == FOREIGN
 
 
-def test_a_tick_ends_in_time_and_the_next_goes_on(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    """By a clock of the test's, that goes on with every look at it."""
+def test_tick_ends_in_time_and_the_next_continues(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """The clock of the test advances with each read."""
     tables = [lance_table(f"t{number}", uri=str(tmp_path / f"t{number}")) for number in range(3)]
     for table in tables:
-        grown(table, 5)
+        append_foreign_versions(table, 5)
     now = iter(range(10_000))
     ledgers = [table.ledger for table in tables]
     sensor = discovery_sensor("s", ledgers, seconds_per_tick=8, clock=lambda: float(next(now)))
@@ -96,10 +98,10 @@ def test_a_tick_ends_in_time_and_the_next_goes_on(tmp_path: Path, instance: dg.D
         assert sorted(all_events(instance, table)) == [f"v{number:010}" for number in range(1, 6)]
 
 
-def test_what_does_not_fit_into_an_answer_comes_with_the_next(
+def test_results_beyond_the_size_limit_follow_in_the_next_tick(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dagster refuses an answer of more than a hundred million bytes, and would for ever."""
+    """Dagster refuses a result of more than a hundred million bytes, and would refuse every retry."""
     monkeypatch.setattr("lance_assets.discovery.sensor.BYTES_PER_TICK", 1_000_000)
     wide = lance_table("wide", uri=str(tmp_path / "wide"))
     columns = pa.table({f"a_column_with_a_name_of_some_length_{number}": [number] for number in range(500)})
@@ -112,32 +114,32 @@ def test_what_does_not_fit_into_an_answer_comes_with_the_next(
     size = sum(len(dg.serialize_value(event)) for event in evaluated.asset_events)
     assert 1 < len(evaluated.asset_events) < 20
     assert size < 1_300_000
-    clock[0] += TICK_CLAIM_LIFETIME + timedelta(seconds=1)  # and nobody stored it
+    clock[0] += TICK_CLAIM_LIFETIME + timedelta(seconds=1)  # no daemon stored the result
     cursor = None
     for _ in range(5):
         cursor, _ = tick(sensor, instance, cursor)
     assert count(instance, wide) == 20
 
 
-def test_a_store_that_does_not_answer_holds_up_nobody_else(
+def test_hung_store_does_not_delay_other_tables(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lance_assets.discovery.sensor.OPENING_S_MIN", 0.1)
     answered, real = Event(), OpenedTable.open
     tables = [lance_table(name, uri=str(tmp_path / name), discover=False) for name in ("hung", "good")]
     for table in tables:
-        grown(table, 1)
+        append_foreign_versions(table, 1)
 
-    def of(ledger: object) -> OpenedTable:
+    def open_unless_hung(ledger: object) -> OpenedTable:
         if getattr(ledger, "name", "") == "hung":
             answered.wait(60)
         return real(ledger)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(OpenedTable, "open", of)
+    monkeypatch.setattr(OpenedTable, "open", open_unless_hung)
     sensor = discovery_sensor("s", [table.ledger for table in tables], seconds_per_tick=1)
-    cursor, said = tick(sensor, instance)
-    assert said is not None
-    assert "did not answer in time" in said
+    cursor, skip_message = tick(sensor, instance)
+    assert skip_message is not None
+    assert "did not answer in time" in skip_message
     cursor, _ = tick(sensor, instance, cursor)
     assert count(instance, tables[1]) == 1
     answered.set()
@@ -146,30 +148,30 @@ def test_a_store_that_does_not_answer_holds_up_nobody_else(
     assert count(instance, tables[0]) == 1
 
 
-def test_a_tick_with_nothing_to_do_asks_the_database_for_nothing(
+def test_idle_tick_sends_no_queries(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = [lance_table(f"t{each}", uri=str(tmp_path / f"t{each}"), discover=False) for each in range(TABLES)]
     for table in tables:
         Table.create(table.uri, ROW, durable=False)
-    sensor, cursor, said = lance_discovery("lake", tables), None, None
-    while said != "no new versions":
-        cursor, said = tick(sensor, instance, cursor)
+    sensor, cursor, skip_message = lance_discovery("lake", tables), None, None
+    while skip_message != "no new versions":
+        cursor, skip_message = tick(sensor, instance, cursor)
 
-    def asked(*_: object, **__: object) -> object:
-        raise AssertionError("a table that has not changed needs no look at Dagster")
+    def count_queries(*_: object, **__: object) -> object:
+        raise AssertionError("a table that has not changed needs no query of Dagster")
 
     for method in ("get_dynamic_partitions", "add_dynamic_partitions", "fetch_materializations"):
-        monkeypatch.setattr(instance, method, asked)
+        monkeypatch.setattr(instance, method, count_queries)
     start = time.perf_counter()
-    cursor, said = tick(sensor, instance, cursor)
+    cursor, skip_message = tick(sensor, instance, cursor)
     took = time.perf_counter() - start
-    assert said == "no new versions"
+    assert skip_message == "no new versions"
     assert took < IDLE_TICK_S, took
 
 
-def test_automation_over_many_partitions_stays_quick(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    """One condition, as an asset has it that reads the newest version."""
+def test_automation_over_many_partitions_is_fast(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """The condition is that of an asset that reads the newest version."""
     table = lance_table("orders", uri=str(tmp_path / "orders.lance"))
 
     @dg.asset(deps=[table.dep], automation_condition=dg.AutomationCondition.eager())
@@ -195,13 +197,13 @@ def count(instance: dg.DagsterInstance, table: LanceTable) -> int:
 
 
 def all_events(instance: dg.DagsterInstance, table: LanceTable) -> list[str]:
-    found: list[str] = []
+    partitions: list[str] = []
     cursor = None
     while True:
         page = instance.fetch_materializations(table.key, limit=1000, ascending=True, cursor=cursor)
         for record in page.records:
             assert record.partition_key is not None
-            found.append(record.partition_key)
+            partitions.append(record.partition_key)
         if not page.has_more:
-            return found
+            return partitions
         cursor = page.cursor

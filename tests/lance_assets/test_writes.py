@@ -1,4 +1,4 @@
-"""A write from the button to the ledger, by real Spark and Dagster, and what happens when parts of it are repeated."""
+"""Writes: from the materialization to the ledger with real Spark and Dagster, and the effect of repeated parts."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.ledger import recording
 from lance_core import Table
 from lance_core.package_version import LIBRARY_VERSION
-from tests.lance_assets.instances import events, instance_in, partitions, run, shown, tags, tick
+from tests.lance_assets.instances import events, instance_in, metadata_values, partitions, run, tags, tick
 
 CANARY = "canary-81c4"
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-04")
@@ -33,8 +33,8 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 @pytest.fixture
-def kept_instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    """On disk, as a project's."""
+def instance_on_disk(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """Instance on disk, like that of a project."""
     with instance_in(tmp_path) as each:
         yield each
 
@@ -46,7 +46,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def resource(spark: SparkSession) -> SparkSessionResource:
-    """On the one Spark application of the tests."""
+    """Spark resource on the shared application of the tests."""
     return SparkSessionResource()
 
 
@@ -65,8 +65,8 @@ def orders(folder: Path, **options: object) -> LanceTable:
     )
 
 
-def fail_once(monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance) -> None:
-    """Dagster's storage is gone at the moment between commit and record, once."""
+def fail_recording_once(monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance) -> None:
+    """Make Dagster's storage fail once, between the commit and its recording."""
     add, failures = instance.add_dynamic_partitions, iter([OSError("the database is gone")])
 
     def failing(*args: object, **kwargs: object) -> None:
@@ -77,10 +77,10 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance) -> 
     monkeypatch.setattr(instance, "add_dynamic_partitions", failing)
 
 
-def test_a_write_becomes_a_partition_linked_to_its_run(
-    tmp_path: Path, kept_instance: dg.DagsterInstance, resource: SparkSessionResource
+def test_write_becomes_a_partition_linked_to_its_run(
+    tmp_path: Path, instance_on_disk: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
-    instance = kept_instance
+    instance = instance_on_disk
     table = orders(tmp_path, partitions=DAYS)
     first = run(table, "orders_append", instance, resource, partition="2026-01-02")
     second = run(
@@ -101,7 +101,7 @@ def test_a_write_becomes_a_partition_linked_to_its_run(
         "lance/origin": "run",
         "lance/run_id": second.run_id,
     }
-    metadata = shown(event_2)
+    metadata = metadata_values(event_2)
     columns = metadata.pop("dagster/column_schema").columns
     assert [(column.name, column.type) for column in columns] == [("id", "int64"), ("day", "string")]
     assert datetime.now(UTC).timestamp() - metadata.pop("lance/committed_at") < timedelta(minutes=1).total_seconds()
@@ -129,22 +129,22 @@ def test_a_write_becomes_a_partition_linked_to_its_run(
     # From the table to the run, and from the run to the version.
     assert theirs.transaction_properties["dagster.run_id"] == second.run_id
     assert instance.get_run_by_id(second.run_id).tags["lance/lake.orders"] == "v0000000002"  # type: ignore[union-attr]
-    # The write's own materialization is on its own partition, and there is no other event.
+    # The materialization of the write is on its own partition, and there is no other event.
     (_, written), (_, again) = events(instance, table.write_key("orders_append"))
     assert (written.partition, again.partition) == ("2026-01-02", "2026-01-01")
-    assert shown(again)["lance/partition"] == "v0000000002"
+    assert metadata_values(again)["lance/partition"] == "v0000000002"
     assert tick(discovery_sensor("s", [table.ledger]), instance)[1] == "no new versions"
-    # What it takes to reach the store is neither in Dagster's files nor in the table's.
-    kept = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
-    assert any(b"orders_append" in content for content in kept)
-    assert not any(CANARY.encode() in content for content in kept)
+    # The storage options are neither in the files of Dagster nor in those of the table.
+    file_contents = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    assert any(b"orders_append" in content for content in file_contents)
+    assert not any(CANARY.encode() in content for content in file_contents)
 
 
-def test_a_step_that_dies_between_commit_and_record_makes_one_version_and_one_event(
+def test_retried_step_makes_one_version_and_one_event(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = orders(tmp_path, retry_policy=dg.RetryPolicy(max_retries=1))
-    fail_once(monkeypatch, instance)
+    fail_recording_once(monkeypatch, instance)
     result = run(table, "orders_append", instance, resource)
     assert result.retry_attempts_for_node("lake__orders_append") == 1
     assert (Table.open(table.uri).version, Table.open(table.uri).count_rows()) == (1, 10)
@@ -154,20 +154,20 @@ def test_a_step_that_dies_between_commit_and_record_makes_one_version_and_one_ev
 
 
 def failed_then_whole() -> dg.JobDefinition:
-    """Made anew by Dagster for each execution; where its table is stands in the environment."""
+    """Build the job, which Dagster does for each execution; the environment holds the location of its table."""
     table = orders(Path(os.environ["TEST_FOLDER"]))
     job = dg.define_asset_job("job", [table.write_key("orders_append")], executor_def=dg.in_process_executor)
     resources = dg.Definitions(resources={"spark": SparkSessionResource()}, jobs=[job])
     return dg.Definitions.merge(table.defs, resources).resolve_job_def("job")
 
 
-def test_a_run_executed_again_because_it_failed_does_not_append_again(
-    tmp_path: Path, kept_instance: dg.DagsterInstance, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+def test_reexecution_of_a_failed_run_does_not_append_again(
+    tmp_path: Path, instance_on_disk: dg.DagsterInstance, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    instance, table = kept_instance, orders(tmp_path)
+    instance, table = instance_on_disk, orders(tmp_path)
     monkeypatch.setenv("TEST_FOLDER", str(tmp_path))
     job = dg.reconstructable(failed_then_whole)
-    fail_once(monkeypatch, instance)
+    fail_recording_once(monkeypatch, instance)
     failed = dg.execute_job(job, instance=instance)
     assert not failed.success
     from_failure = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
@@ -175,20 +175,20 @@ def test_a_run_executed_again_because_it_failed_does_not_append_again(
     assert Table.open(table.uri).version == 1
     ((run_id, event),) = events(instance, table.key)
     assert run_id == again.run_id
-    assert tags(event)["lance/run_id"] == failed.run_id  # whose commit it was
+    assert tags(event)["lance/run_id"] == failed.run_id  # the run that committed it
     ((_, written),) = events(instance, table.write_key("orders_append"))
-    assert shown(written)["lance/landed_before"] is True
+    assert metadata_values(written)["lance/landed_before"] is True
 
     deliberate = dg.ReexecutionOptions(parent_run_id=again.run_id)
     dg.execute_job(job, instance=instance, reexecution_options=deliberate, raise_on_error=True)
     assert Table.open(table.uri).count_rows() == 20
 
 
-def test_a_failed_run_is_spoken_for_by_the_sensor_and_its_retry_adds_nothing(
+def test_sensor_records_a_failed_run_and_its_retry_adds_nothing(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = orders(tmp_path)
-    fail_once(monkeypatch, instance)
+    fail_recording_once(monkeypatch, instance)
     failed = run(table, "orders_append", instance, resource, raise_on_error=False)
     tick(discovery_sensor("s", [table.ledger]), instance)
     family = {"dagster/parent_run_id": failed.run_id, "dagster/root_run_id": failed.run_id}
@@ -197,7 +197,7 @@ def test_a_failed_run_is_spoken_for_by_the_sensor_and_its_retry_adds_nothing(
     assert (tags(event)["lance/run_id"], tags(event)["lance/origin"]) == (failed.run_id, "run")
 
 
-def test_a_deliberate_second_run_appends_again(
+def test_deliberate_second_run_appends_again(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
     table = orders(tmp_path)
@@ -208,7 +208,7 @@ def test_a_deliberate_second_run_appends_again(
     assert len(events(instance, table.key)) == 2
 
 
-def test_once_per_partition_lands_once_ever(
+def test_once_per_partition_commits_once(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
     table = orders(tmp_path, partitions=DAYS, once_per="partition")
@@ -217,10 +217,10 @@ def test_once_per_partition_lands_once_ever(
     assert (Table.open(table.uri).version, Table.open(table.uri).count_rows()) == (2, 20)
     assert len(events(instance, table.key)) == 2
     *_, (_, last) = events(instance, table.write_key("orders_append"))
-    assert (last.partition, shown(last)["lance/version"]) == ("2026-01-01", 1)
+    assert (last.partition, metadata_values(last)["lance/version"]) == ("2026-01-01", 1)
 
 
-def test_a_partition_that_was_empty_can_be_filled_later(
+def test_partition_without_rows_can_be_written_later(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
     arrived = iter([0, 5])
@@ -237,18 +237,18 @@ def test_a_partition_that_was_empty_can_be_filled_later(
     assert [event.partition for _, event in events(instance, table.key)] == ["v0000000002"]
 
 
-def test_versions_recorded_out_of_order_all_get_their_place(
+def test_versions_recorded_out_of_order(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
     table = orders(tmp_path)
     lance.write_dataset(pa.table({"id": [0], "day": ["x"]}), table.uri)
-    run(table, "orders_append", instance, resource)  # records version 2 before anybody has seen version 1
+    run(table, "orders_append", instance, resource)  # records version 2 before version 1 is recorded
     tick(discovery_sensor("s", [table.ledger]), instance)
     assert partitions(instance, table) == ["v0000000002", "v0000000001"]
     assert [event.partition for _, event in events(instance, table.key)] == ["v0000000002", "v0000000001"]
 
 
-def test_what_was_read_is_pinned_and_noted(
+def test_inputs_are_pinned_and_recorded(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
     source = str(tmp_path / "source.lance")
@@ -256,19 +256,21 @@ def test_what_was_read_is_pinned_and_noted(
 
     def copied(spark: SparkSession, ctx: WriteContext) -> DataFrame:
         before = ctx.read(source)
-        Table.open(source).append(pa.table({"id": [3]}))  # somebody is faster
+        Table.open(source).append(pa.table({"id": [3]}))  # a concurrent writer commits first
         return before.union(ctx.read(source))
 
     table = orders(tmp_path, fn=copied)
     run(table, "orders_append", instance, resource)
     assert Table.open(table.uri).to_table()["id"].to_pylist() == [1, 2, 1, 2]
     ((_, event),) = events(instance, table.key)
-    assert shown(event)["lance/inputs"] == {source: 1}
+    assert metadata_values(event)["lance/inputs"] == {source: 1}
     properties = Table.open(table.uri).versions()[0].properties
     assert json.loads(properties["lance_assets.inputs"]) == {source: 1}
 
 
-def test_no_rows_make_no_version(tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource) -> None:
+def test_write_without_rows_makes_no_version(
+    tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
+) -> None:
     table = orders(tmp_path, fn=lambda spark, ctx: ten_rows(spark, ctx).where("id < 0"))
     Table.create(table.uri, pa.table({"id": [0], "day": ["x"]}))
     run(table, "orders_append", instance, resource)
@@ -276,7 +278,7 @@ def test_no_rows_make_no_version(tmp_path: Path, instance: dg.DagsterInstance, r
     assert events(instance, table.key) == []
 
 
-def test_a_table_created_anew_gets_partitions_of_its_own_from_runs_and_sensor_alike(
+def test_recreated_table_gets_its_own_partitions(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
     table = orders(tmp_path)
@@ -288,11 +290,11 @@ def test_a_table_created_anew_gets_partitions_of_its_own_from_runs_and_sensor_al
     recorded_by = [(run_id, event.partition) for run_id, event in events(instance, table.key)]
     assert recorded_by == [(old.run_id, "v0000000001"), (new.run_id, "w02.v0000000001"), ("", "w02.v0000000002")]
     *_, (_, written) = events(instance, table.write_key("orders_append"))
-    assert shown(written)["lance/partition"] == "w02.v0000000001"
+    assert metadata_values(written)["lance/partition"] == "w02.v0000000001"
     assert instance.get_run_by_id(new.run_id).tags["lance/lake.orders"] == "w02.v0000000001"  # type: ignore[union-attr]
 
 
-def test_a_table_put_back_and_written_again_names_no_partition_of_another_version(
+def test_restored_table_reuses_no_partition_of_another_version(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
     table = orders(tmp_path)
@@ -309,27 +311,27 @@ def test_a_table_put_back_and_written_again_names_no_partition_of_another_versio
 
 
 @pytest.mark.parametrize("window", [1, 2])
-def test_two_runs_that_record_one_version_make_one_event(
+def test_two_runs_record_one_version_once(
     tmp_path: Path,
     instance: dg.DagsterInstance,
     resource: SparkSessionResource,
     monkeypatch: pytest.MonkeyPatch,
     window: int,
 ) -> None:
-    """The second run comes whole after the first has looked: before its claim, and between its claim and its event."""
+    """The second run executes completely after the first has read the ledger: before its claim, or before its event."""
     table = orders(tmp_path, partitions=DAYS, once_per="partition")
     looks = 0
 
-    def look(*args: Any) -> Mapping[str, str]:
+    def read_after_competitor(*args: Any) -> Mapping[str, str]:
         nonlocal looks
-        found = recording_recorded(*args)
+        recorded = recording_recorded(*args)
         looks += 1
         if looks == window:
             run(table, "orders_append", instance, resource, partition="2026-01-01")
-        return found
+        return recorded
 
     recording_recorded = recording.recorded_data_versions
-    monkeypatch.setattr(recording, "recorded_data_versions", look)
+    monkeypatch.setattr(recording, "recorded_data_versions", read_after_competitor)
     run(table, "orders_append", instance, resource, partition="2026-01-01")
     assert looks >= window
     assert Table.open(table.uri).version == 1
@@ -339,7 +341,7 @@ def test_two_runs_that_record_one_version_make_one_event(
 
 
 @pytest.mark.parametrize("kind", [PySparkResource, LazyPySparkResource])
-def test_the_resource_of_dagster_pyspark_will_do(
+def test_resource_of_dagster_pyspark_is_accepted(
     tmp_path: Path,
     instance: dg.DagsterInstance,
     spark: SparkSession,
@@ -350,7 +352,7 @@ def test_the_resource_of_dagster_pyspark_will_do(
     assert Table.open(table.uri).count_rows() == 10
 
 
-def misfit(spark: SparkSession, ctx: WriteContext) -> DataFrame:
+def write_wrong_type(spark: SparkSession, ctx: WriteContext) -> DataFrame:
     return ten_rows(spark, ctx).selectExpr("id", "array(day) AS day")
 
 
@@ -361,19 +363,19 @@ def not_a_frame(spark: SparkSession, ctx: WriteContext) -> DataFrame:
 FAILURES = [
     (ten_rows, object(), "without .spark_session"),
     (not_a_frame, None, "must return a Spark DataFrame, not list"),
-    (misfit, None, "day"),
+    (write_wrong_type, None, "day"),
     (lambda spark, ctx: ctx.read("nowhere.lance"), None, "no Lance table"),
 ]
 
 
-@pytest.mark.parametrize(("fn", "other_resource", "said"), FAILURES)
-def test_what_goes_wrong_is_said_and_not_tried_again(
+@pytest.mark.parametrize(("fn", "other_resource", "message"), FAILURES)
+def test_permanent_errors_are_not_retried(
     tmp_path: Path,
     instance: dg.DagsterInstance,
     resource: SparkSessionResource,
     fn: Callable[[SparkSession, WriteContext], DataFrame],
     other_resource: object,
-    said: str,
+    message: str,
 ) -> None:
     table = orders(tmp_path, fn=fn, retry_policy=dg.RetryPolicy(max_retries=3))
     Table.create(table.uri, pa.table({"id": [0], "day": ["x"]}))
@@ -382,12 +384,12 @@ def test_what_goes_wrong_is_said_and_not_tried_again(
     data = failure.step_failure_data.user_failure_data
     assert data is not None
     assert data.description is not None
-    assert said in data.description
+    assert message in data.description
     assert data.description.startswith("lake/orders: ")
     assert Table.open(table.uri).version == 1
 
 
-def test_a_range_of_partitions_in_one_run_is_refused(
+def test_range_of_partitions_in_one_run_is_refused(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
     table = orders(tmp_path, partitions=DAYS)

@@ -1,4 +1,4 @@
-"""What each check finds of tables that are made for it, without Dagster's runs."""
+"""Check rules: the result of each check on small tables, without Dagster runs."""
 
 import datetime as dt
 import re
@@ -51,9 +51,9 @@ def people(tmp_path: Path) -> Table:
     return Table.create(tmp_path / "people", PEOPLE, properties=RUN)
 
 
-def check(it: Check, seen: CheckContext, *, passes: bool, said: str) -> CheckResult:
-    finding = evaluate(it, seen).result
-    assert (finding.passed, bool(re.search(said, finding.description))) == (passes, True), finding.description
+def check(rule: Check, context: CheckContext, *, passes: bool, description: str) -> CheckResult:
+    finding = evaluate(rule, context).result
+    assert (finding.passed, bool(re.search(description, finding.description))) == (passes, True), finding.description
     return finding
 
 
@@ -85,163 +85,189 @@ SCHEMAS: tuple[tuple[str, Callable[[Table], object], SchemaStable, bool, str], .
 
 
 @pytest.mark.parametrize(
-    ("change", "it", "passes", "said"), [case[1:] for case in SCHEMAS], ids=[c[0] for c in SCHEMAS]
+    ("change", "rule", "passes", "description"), [case[1:] for case in SCHEMAS], ids=[c[0] for c in SCHEMAS]
 )
-def test_schemas(people: Table, change: Callable[[Table], object], it: SchemaStable, passes: bool, said: str) -> None:
-    check(it, after(people, change), passes=passes, said=said)
+def test_schemas(
+    people: Table, change: Callable[[Table], object], rule: SchemaStable, passes: bool, description: str
+) -> None:
+    check(rule, after(people, change), passes=passes, description=description)
 
 
-def test_a_column_that_may_be_null_now(tmp_path: Path) -> None:
+def test_schema_check_detects_new_nullability(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", pa.table({"id": [1]}, pa.schema([pa.field("id", pa.int64(), nullable=False)])))
-    seen = after(table, lambda t: t.alter_column("id", nullable=True))
-    check(SchemaStable(), seen, passes=False, said="'id' is now nullable")
-    check(SchemaStable(allow=["nullability"]), seen, passes=True, said="as allowed")
+    context = after(table, lambda t: t.alter_column("id", nullable=True))
+    check(SchemaStable(), context, passes=False, description="'id' is now nullable")
+    check(SchemaStable(allow=["nullability"]), context, passes=True, description="as allowed")
 
 
-def test_the_first_version_has_nothing_before_it(people: Table) -> None:
-    for it in (SchemaStable(allow=[]), RowChange(max_gain=0)):
-        check(it, context_at(people), passes=True, said="no parent version")
+def test_first_version_has_no_parent_to_compare(people: Table) -> None:
+    for rule in (SchemaStable(allow=[]), RowChange(max_gain=0)):
+        check(rule, context_at(people), passes=True, description="no parent version")
 
 
-def test_a_parent_that_cleanup_took(people: Table, tmp_path: Path) -> None:
+def test_removed_parent_cannot_be_compared(people: Table, tmp_path: Path) -> None:
     head = people.append(PEOPLE).table
     (tmp_path / "people" / people.manifest.path.rpartition("people/")[2]).unlink()
     assert context_at(head).parent is None
-    check(SchemaStable(), context_at(head), passes=True, said="no parent version")
+    check(SchemaStable(), context_at(head), passes=True, description="no parent version")
 
 
 def test_rows(people: Table) -> None:
     first = context_at(people)
-    check(RowCount(min=4, max=4), first, passes=True, said="^4 rows$")
-    check(RowCount(min=5), first, passes=False, said="4 rows, fewer than the required 5")
-    check(RowCount(max=3), first, passes=False, said="4 rows, more than the allowed 3")
+    check(RowCount(min=4, max=4), first, passes=True, description="^4 rows$")
+    check(RowCount(min=5), first, passes=False, description="4 rows, fewer than the required 5")
+    check(RowCount(max=3), first, passes=False, description="4 rows, more than the allowed 3")
     more = after(people, lambda t: t.append(PEOPLE))
-    check(RowChange(max_gain=4, max_gain_share=1.0), more, passes=True, said="4 rows more than the 4 of version 1")
-    check(RowChange(max_gain=3), more, passes=False, said="more than the allowed 3")
-    check(RowChange(max_gain_share=0.5), more, passes=False, said=r"which is 100.00%, more than the allowed 50.00%")
-    check(RowChange(max_loss=0), more, passes=True, said="4 rows more")
+    check(
+        RowChange(max_gain=4, max_gain_share=1.0), more, passes=True, description="4 rows more than the 4 of version 1"
+    )
+    check(RowChange(max_gain=3), more, passes=False, description="more than the allowed 3")
+    check(
+        RowChange(max_gain_share=0.5), more, passes=False, description=r"which is 100.00%, more than the allowed 50.00%"
+    )
+    check(RowChange(max_loss=0), more, passes=True, description="4 rows more")
     fewer = after(people, lambda t: t.refresh().delete("id = 1"))
-    check(RowChange(max_loss_share=0.25), fewer, passes=True, said="2 rows fewer than the 8 of version 2")
-    check(RowChange(max_loss_share=0.2), fewer, passes=False, said="25.00%")
-    check(RowChange(max_loss=1), fewer, passes=False, said="more than the allowed 1")
-    check(RowCount(min=6, max=6), fewer, passes=True, said="6 rows")
+    check(RowChange(max_loss_share=0.25), fewer, passes=True, description="2 rows fewer than the 8 of version 2")
+    check(RowChange(max_loss_share=0.2), fewer, passes=False, description="25.00%")
+    check(RowChange(max_loss=1), fewer, passes=False, description="more than the allowed 1")
+    check(RowCount(min=6, max=6), fewer, passes=True, description="6 rows")
 
 
 def test_freshness(people: Table) -> None:
-    made, fresh = people.timestamp, Fresh(within=timedelta(hours=24))
+    committed_at, fresh = people.timestamp, Fresh(within=timedelta(hours=24))
 
     def at(age: timedelta, *, is_head: bool = True) -> CheckContext:
-        return CheckContext(people, None, is_head=is_head, now=made + age)
+        return CheckContext(people, None, is_head=is_head, now=committed_at + age)
 
-    check(fresh, at(timedelta(hours=23)), passes=True, said="it is 23 h old")
+    check(fresh, at(timedelta(hours=23)), passes=True, description="it is 23 h old")
     check(
-        fresh, at(timedelta(hours=25, minutes=2)), passes=False, said="it is 1 day 1 h old, more than the allowed 1 day"
+        fresh,
+        at(timedelta(hours=25, minutes=2)),
+        passes=False,
+        description="it is 1 day 1 h old, more than the allowed 1 day",
     )
-    check(fresh, at(timedelta(days=9), is_head=False), passes=True, said="a newer version exists")
-    check(fresh, at(timedelta(hours=-3)), passes=False, said="3 h in the future")
-    check(fresh, at(timedelta(seconds=-3)), passes=True, said="0 s old")
+    check(fresh, at(timedelta(days=9), is_head=False), passes=True, description="a newer version exists")
+    check(fresh, at(timedelta(hours=-3)), passes=False, description="3 h in the future")
+    check(fresh, at(timedelta(seconds=-3)), passes=True, description="0 s old")
 
 
 def test_index_coverage(people: Table, tmp_path: Path) -> None:
     every = IndexCoverage()
-    check(every, context_at(people), passes=True, said="^there is no index to evaluate$")
+    check(every, context_at(people), passes=True, description="^there is no index to evaluate$")
     table = people.create_index("id", "BTREE").table.append(PEOPLE).table.create_index("age", "ZONEMAP").table
-    found = check(
+    finding = check(
         every,
         context_at(table),
         passes=False,
-        said="'id_idx' on id covers 50.00% of the rows, less than the required 90",
+        description="'id_idx' on id covers 50.00% of the rows, less than the required 90",
     )
-    assert "4 rows in 1 fragment are scanned; run SparkBuildIndex" in found.description
-    assert found.description.endswith("; 1 other is covered well")
-    assert {name: each.value for name, each in found.metadata.items()} == {
+    assert "4 rows in 1 fragment are scanned; run SparkBuildIndex" in finding.description
+    assert finding.description.endswith("; 1 other is covered well")
+    assert {name: each.value for name, each in finding.metadata.items()} == {
         "lance/index_coverage/id_idx": 0.5,
         "lance/index_coverage/age_idx": 1.0,
     }
     by_age = IndexCoverage(indices=["age_idx"])
-    check(by_age, context_at(table), passes=True, said="^1 index covered; the lowest is 'age_idx', with 100.00% of the")
-    check(IndexCoverage(at_least=0.5), context_at(table), passes=True, said="^2 indices .* 'id_idx', with 50.00%")
-    check(IndexCoverage(indices=["x"]), context_at(table), passes=False, said="^there is no index 'x'$")
-    # Rows that are deleted need no index.
-    fewer = table.delete("id > 1").table.append(PEOPLE.slice(0, 1)).table
-    check(IndexCoverage(indices=["age_idx"], at_least=0.6), context_at(fewer), passes=True, said="66.67%")
     check(
-        IndexCoverage(indices=["age_idx"], at_least=0.7), context_at(fewer), passes=False, said="1 row in 1 fragment is"
+        by_age,
+        context_at(table),
+        passes=True,
+        description="^1 index covered; the lowest is 'age_idx', with 100.00% of the",
+    )
+    check(
+        IndexCoverage(at_least=0.5), context_at(table), passes=True, description="^2 indices .* 'id_idx', with 50.00%"
+    )
+    check(IndexCoverage(indices=["x"]), context_at(table), passes=False, description="^there is no index 'x'$")
+    # Deleted rows need no index.
+    fewer = table.delete("id > 1").table.append(PEOPLE.slice(0, 1)).table
+    check(IndexCoverage(indices=["age_idx"], at_least=0.6), context_at(fewer), passes=True, description="66.67%")
+    check(
+        IndexCoverage(indices=["age_idx"], at_least=0.7),
+        context_at(fewer),
+        passes=False,
+        description="1 row in 1 fragment is",
     )
 
-    # Of a kind to come, and one whose bitmap is damaged.
+    # An index of a future type, and one with a damaged bitmap.
     future = _index("future", table, b"", "/lance.index.pb.FutureIndexDetails", BitMap([0]).serialize())
     damaged = _index("damaged", table, b"", "/lance.table.BTreeIndexDetails", b"nonsense")
     strange = fewer.optimize_indices().table.commit(CreateIndex((future,))).table
     left_out = "; not evaluated: 'future' has an unknown index type .FutureIndexDetails.$"
-    check(every, context_at(strange), passes=True, said=f"^2 indices covered; .*{left_out}")
+    check(every, context_at(strange), passes=True, description=f"^2 indices covered; .*{left_out}")
     check(
-        IndexCoverage(indices=["future"]), context_at(strange), passes=False, said="^'future' has an unknown index type"
+        IndexCoverage(indices=["future"]),
+        context_at(strange),
+        passes=False,
+        description="^'future' has an unknown index type",
     )
     strange = strange.commit(CreateIndex((damaged,))).table
-    said = "'damaged' on id covers 0.00% .*since it cannot be trusted: .*; rebuild it; 2 others are covered well"
-    check(every, context_at(strange), passes=False, said=f"{said}{left_out}")
+    description = "'damaged' on id covers 0.00% .*since it cannot be trusted: .*; rebuild it; 2 others are covered well"
+    check(every, context_at(strange), passes=False, description=f"{description}{left_out}")
     assert not any(each.reads_data for each in (every, by_age))
 
 
 def _index(name: str, table: Table, details: bytes, url: str, bitmap: bytes) -> IndexMetadata:
-    """With a directory that has something in it."""
+    """Return an index whose directory has a file."""
     index = IndexMetadata.new(
         uuid.uuid4(), name=name, field_id=0, dataset_version=table.version, covers=BitMap(), type_url=url,
         details=details, index_version=0, created_ms=0,
     )  # fmt: skip
     index.message.fragment_bitmap = bitmap
-    place = Path(table.uri, "_indices", str(index.uuid))
-    place.mkdir()
-    (place / "of.idx").touch()
+    folder = Path(table.uri, "_indices", str(index.uuid))
+    folder.mkdir()
+    (folder / "of.idx").touch()
     return index
 
 
 def test_small_files(people: Table) -> None:
     for _ in range(3):
         people = people.append(PEOPLE).table
-    check(SmallFiles(max_small=4), context_at(people), passes=True, said="4 of 4 fragments are small")
-    finding = check(SmallFiles(max_small=3), context_at(people), passes=False, said="more than the allowed 3; compact")
+    check(SmallFiles(max_small=4), context_at(people), passes=True, description="4 of 4 fragments are small")
+    finding = check(
+        SmallFiles(max_small=3), context_at(people), passes=False, description="more than the allowed 3; compact"
+    )
     assert finding.metadata["lance/small_fragments"].value == 4
-    check(SmallFiles(max_small=1), context_at(people.compact().table), passes=True, said="1 of 1")
+    check(SmallFiles(max_small=1), context_at(people.compact().table), passes=True, description="1 of 1")
 
 
 def test_foreign_writers(people: Table) -> None:
-    check(ForeignWriters(), context_at(people), passes=True, said="committed by the run r-1 of lake/people_append")
+    check(
+        ForeignWriters(), context_at(people), passes=True, description="committed by the run r-1 of lake/people_append"
+    )
     check(
         ForeignWriters(),
         CheckContext(people, None, run_is_known=False),
         passes=False,
-        said="r-1 is unknown to this Dagster",
+        description="r-1 is unknown to this Dagster",
     )
     foreign = after(people, lambda t: t.append(PEOPLE))
-    check(ForeignWriters(), foreign, passes=False, said=r"by lance-assets.*\(Append\), without a run id.*people")
+    check(ForeignWriters(), foreign, passes=False, description=r"by lance-assets.*\(Append\), without a run id.*people")
 
 
 def test_nulls(people: Table) -> None:
-    seen = context_at(people)
-    check(Nulls(columns=["id"]), seen, passes=True, said="no nulls in 4 rows")
-    finding = check(Nulls(columns=["id", "age", "address.city"]), seen, passes=False,
-                    said=r"'age' has 1 null \(25.00%\); 'address.city' has 2 nulls \(50.00%\), "
+    context = context_at(people)
+    check(Nulls(columns=["id"]), context, passes=True, description="no nulls in 4 rows")
+    finding = check(Nulls(columns=["id", "age", "address.city"]), context, passes=False,
+                    description=r"'age' has 1 null \(25.00%\); 'address.city' has 2 nulls \(50.00%\), "
                     "and none may")  # fmt: skip
     assert {name: value.value for name, value in finding.metadata.items()} == {
         "lance/nulls/id": 0,
         "lance/nulls/age": 1,
         "lance/nulls/address.city": 2,
     }
-    check(Nulls(columns=["age", "address"], max_share=0.25), seen, passes=True, said="2 nulls in 4 rows")
-    check(Nulls(columns=["age"], max_share=0.2), seen, passes=False, said="at most 20.00%")
-    check(Nulls(columns=["agee"]), seen, passes=False, said="could not be evaluated: .*'agee'")
-    gone = after(people, lambda t: t.delete("age is null"))
-    check(Nulls(columns=["age"]), gone, passes=True, said="no nulls in 3 rows")
+    check(Nulls(columns=["age", "address"], max_share=0.25), context, passes=True, description="2 nulls in 4 rows")
+    check(Nulls(columns=["age"], max_share=0.2), context, passes=False, description="at most 20.00%")
+    check(Nulls(columns=["agee"]), context, passes=False, description="could not be evaluated: .*'agee'")
+    without_nulls = after(people, lambda t: t.delete("age is null"))
+    check(Nulls(columns=["age"]), without_nulls, passes=True, description="no nulls in 3 rows")
 
 
-def test_columns_that_cannot_be_null_are_not_read(tmp_path: Path) -> None:
+def test_required_columns_are_not_read(tmp_path: Path) -> None:
     rows = pa.table({"id": [1]}, pa.schema([pa.field("id", pa.int64(), nullable=False)]))
     table = Table.create(tmp_path / "t", rows)
     for file in (tmp_path / "t" / "data").iterdir():
         file.unlink()
-    check(Nulls(columns=["id"]), context_at(table), passes=True, said="no nulls in 1 rows")
+    check(Nulls(columns=["id"]), context_at(table), passes=True, description="no nulls in 1 rows")
 
 
 KEYS: tuple[tuple[str, pa.Array, str | None], ...] = (
@@ -265,108 +291,133 @@ KEYS: tuple[tuple[str, pa.Array, str | None], ...] = (
 )
 
 
-@pytest.mark.parametrize(("keys", "twice"), [case[1:] for case in KEYS], ids=[case[0] for case in KEYS])
-@pytest.mark.parametrize("held", [1, 1 << 22])
-def test_keys(tmp_path: Path, keys: pa.Array, twice: str | None, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In memory, and with every fingerprint on disk."""
-    monkeypatch.setattr(finding_duplicates, "BUFFERED_MAX", held)
+@pytest.mark.parametrize(("keys", "duplicate"), [case[1:] for case in KEYS], ids=[case[0] for case in KEYS])
+@pytest.mark.parametrize("buffered_max", [1, 1 << 22])
+def test_keys(
+    tmp_path: Path, keys: pa.Array, duplicate: str | None, buffered_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All fingerprints are in memory, or all are on disk."""
+    monkeypatch.setattr(finding_duplicates, "BUFFERED_MAX", buffered_max)
     table = Table.create(tmp_path / "t", pa.table({"k": keys}))
-    said = r"no duplicate key in \d+ rows" if twice is None else f"1 key occurs more than once in .* rows.*: {twice}"
-    finding = check(KeysUnique(columns=["k"]), context_at(table), passes=twice is None, said=said)
+    description = (
+        r"no duplicate key in \d+ rows"
+        if duplicate is None
+        else f"1 key occurs more than once in .* rows.*: {duplicate}"
+    )
+    finding = check(KeysUnique(columns=["k"]), context_at(table), passes=duplicate is None, description=description)
     assert (", 2 of them with a null" in finding.description) == (keys.null_count == 2)
 
 
-def test_keys_of_several_columns(tmp_path: Path) -> None:
+def test_composite_keys(tmp_path: Path) -> None:
     table = Table.create(
         tmp_path / "t", pa.table({"a": [1, 1, 2, 1], "b": ["x", "y", "x", "y"], HOSTILE: [1, 1, 1, 1]})
     )
-    seen = context_at(table)
-    check(KeysUnique(columns=["a", "b"]), seen, passes=False, said="1 key occurs more .*: a=1, b='y'$")
-    check(KeysUnique(columns=[HOSTILE]), seen, passes=False, said="<script>.*=1$")
-    check(Nulls(columns=[HOSTILE]), seen, passes=True, said="no nulls")
+    context = context_at(table)
+    check(KeysUnique(columns=["a", "b"]), context, passes=False, description="1 key occurs more .*: a=1, b='y'$")
+    check(KeysUnique(columns=[HOSTILE]), context, passes=False, description="<script>.*=1$")
+    check(Nulls(columns=[HOSTILE]), context, passes=True, description="no nulls")
     swapped = Table.create(tmp_path / "u", pa.table({"a": [1, 2], "b": [2, 1]}))
-    check(KeysUnique(columns=["a", "b"]), context_at(swapped), passes=True, said="no duplicate key")
+    check(KeysUnique(columns=["a", "b"]), context_at(swapped), passes=True, description="no duplicate key")
 
 
-def test_keys_that_share_a_fingerprint_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_with_equal_fingerprints_are_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding_duplicates, "mix_bits", lambda numbers: numbers & 3)
     table = Table.create(tmp_path / "t", pa.table({"k": list(range(100))}))
-    check(KeysUnique(columns=["k"]), context_at(table), passes=True, said="no duplicate key in 100 rows")
+    check(KeysUnique(columns=["k"]), context_at(table), passes=True, description="no duplicate key in 100 rows")
     check(
-        KeysUnique(columns=["k"]), after(table, lambda t: t.append(pa.table({"k": [70]}))), passes=False, said="k=70$"
+        KeysUnique(columns=["k"]),
+        after(table, lambda t: t.append(pa.table({"k": [70]}))),
+        passes=False,
+        description="k=70$",
     )
 
 
-def test_many_keys_that_are_there_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_duplicate_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding_duplicates, "SUSPECTS_PER_PASS", 3)
     table = Table.create(tmp_path / "t", pa.table({"k": [*range(50), *range(50)]}))
     check(
         KeysUnique(columns=["k"]),
         context_at(table),
         passes=False,
-        said="5 keys occur .* in 100 rows: k=.*, and more$",
+        description="5 keys occur .* in 100 rows: k=.*, and more$",
     )
-    check(KeysUnique(columns=["nope"]), context_at(table), passes=False, said="could not be evaluated: .*'nope'.*k")
+    check(
+        KeysUnique(columns=["nope"]), context_at(table), passes=False, description="could not be evaluated: .*'nope'.*k"
+    )
     nested = Table.create(tmp_path / "u", pa.table({"k": [[1], [1]]}))
-    check(KeysUnique(columns=["k"]), context_at(nested), passes=False, said="could not be evaluated: .*cannot be a key")
+    check(
+        KeysUnique(columns=["k"]),
+        context_at(nested),
+        passes=False,
+        description="could not be evaluated: .*cannot be a key",
+    )
 
 
 def test_sql(people: Table) -> None:
-    seen = context_at(people)
-    check(SqlCheck("old", "select id from dataset where age > 99"), seen, passes=True, said="returned no rows")
-    finding = check(SqlCheck("old", "select id, age from dataset where age > 40"), seen, passes=False,
-                    said="returned 2 rows, the first: id=3, age=50$")  # fmt: skip
+    context = context_at(people)
+    check(
+        SqlCheck("old", "select id from dataset where age > 99"), context, passes=True, description="returned no rows"
+    )
+    finding = check(SqlCheck("old", "select id, age from dataset where age > 40"), context, passes=False,
+                    description="returned 2 rows, the first: id=3, age=50$")  # fmt: skip
     assert [record.data for record in finding.metadata["lance/rows"].records] == [  # type: ignore[attr-defined]
         {"id": "3", "age": "50"},
         {"id": "4", "age": "60"},
     ]
     mean = "select avg(age) > {} from dataset"
-    check(SqlCheck("mean", mean.format(10), expect="true"), seen, passes=True, said="returned True")
-    check(SqlCheck("mean", mean.format(90), expect="true"), seen, passes=False, said="returned False")
-    check(SqlCheck("mean", mean.format(90)), seen, passes=False, said="if this value should be .* expect='true'")
+    check(SqlCheck("mean", mean.format(10), expect="true"), context, passes=True, description="returned True")
+    check(SqlCheck("mean", mean.format(90), expect="true"), context, passes=False, description="returned False")
+    check(
+        SqlCheck("mean", mean.format(90)), context, passes=False, description="if this value should be .* expect='true'"
+    )
     none = "select bool_and(age > 0) from dataset where id > 99"
-    check(SqlCheck("none", none, expect="true"), seen, passes=False, said="returned null")
+    check(SqlCheck("none", none, expect="true"), context, passes=False, description="returned null")
     check(
         SqlCheck("odd", "select id from dataset", expect="true"),
-        seen,
+        context,
         passes=False,
-        said="returned 4 row.*leave expect",
+        description="returned 4 row.*leave expect",
     )
     check(
         SqlCheck("odd", "select nope from dataset"),
-        seen,
+        context,
         passes=False,
-        said="could not be evaluated: .*'nope'.*id, age",
+        description="could not be evaluated: .*'nope'.*id, age",
     )
     many = people.append(PEOPLE).table
-    check(SqlCheck("all", "select id from dataset"), context_at(many), passes=False, said="more than 5 rows")
+    check(SqlCheck("all", "select id from dataset"), context_at(many), passes=False, description="more than 5 rows")
 
 
 def test_functions(people: Table) -> None:
-    seen = context_at(people)
+    context = context_at(people)
 
     @lance_check(severity=Severity.WARN)
-    def has_rows(seen: CheckContext) -> bool:
+    def has_rows(context: CheckContext) -> bool:
         """There is a row."""
-        return seen.table.count_rows() > 0
+        return context.table.count_rows() > 0
 
     assert (has_rows.name, has_rows.severity, has_rows.description, has_rows.reads_data) == (
         "has_rows", Severity.WARN, "There is a row.", True,
     )  # fmt: skip
-    check(has_rows, seen, passes=True, said="There is a row")
-    own = FunctionCheck("own", lambda seen: CheckResult(False, f"version {seen.table.version}"), reads_rows=False)
-    check(own, seen, passes=False, said="version 1")
+    check(has_rows, context, passes=True, description="There is a row")
+    own = FunctionCheck("own", lambda context: CheckResult(False, f"version {context.table.version}"), reads_rows=False)
+    check(own, context, passes=False, description="version 1")
     assert not own.reads_data
 
-    def broken(seen: CheckContext) -> bool:
+    def broken(context: CheckContext) -> bool:
         nothing: dict[str, bool] = {}
         return nothing["nope"]
 
     finding = check(
-        FunctionCheck("broken", broken), seen, passes=False, said="could not be evaluated: KeyError: 'nope'"
+        FunctionCheck("broken", broken), context, passes=False, description="could not be evaluated: KeyError: 'nope'"
     )
     assert "in broken" in str(finding.metadata["lance/trace"].value)
-    check(FunctionCheck("odd", lambda seen: "yes"), seen, passes=False, said="must return a CheckResult.*'yes'")  # type: ignore[arg-type, return-value]
+    check(
+        FunctionCheck("odd", lambda context: "yes"),  # type: ignore[arg-type, return-value]
+        context,
+        passes=False,
+        description="must return a CheckResult.*'yes'",
+    )
 
 
 WRONG: tuple[tuple[str, Callable[[], object]], ...] = (
@@ -387,11 +438,11 @@ WRONG: tuple[tuple[str, Callable[[], object]], ...] = (
     ("sql= must be a query", lambda: SqlCheck("x", " ")),
     ("expect= must be 'no rows' or 'true'", lambda: SqlCheck("x", "select 1", expect="false")),  # type: ignore[arg-type]
     ("fn= must be a function", lambda: FunctionCheck("x", "module.fn")),  # type: ignore[arg-type]
-    ("with parentheses", lambda: lance_check(lambda seen: True)),  # type: ignore[arg-type]
+    ("with parentheses", lambda: lance_check(lambda context: True)),  # type: ignore[arg-type]
 )
 
 
-@pytest.mark.parametrize(("said", "declare"), WRONG)
-def test_a_wrong_declaration_says_what_to_change(said: str, declare: Callable[[], object]) -> None:
-    with pytest.raises(InvalidInput, match=said):
+@pytest.mark.parametrize(("description", "declare"), WRONG)
+def test_invalid_declarations(description: str, declare: Callable[[], object]) -> None:
+    with pytest.raises(InvalidInput, match=description):
         declare()

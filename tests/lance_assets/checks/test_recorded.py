@@ -1,4 +1,4 @@
-"""Checks as Dagster knows them: asked by the run that made a version, by the sensor, and by hand."""
+"""Recorded checks: Dagster evaluates them in the run that made a version, in the sensor, and by hand."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -43,7 +43,7 @@ def same_rows(spark: SparkSession, ctx: WriteContext) -> DataFrame:
     return spark.range(0, 2, 1, 1)
 
 
-def broken(seen: CheckContext) -> bool:
+def broken(context: CheckContext) -> bool:
     raise KeyError("a project's own mistake")
 
 
@@ -68,8 +68,8 @@ def declared(folder: Path, **options: Any) -> LanceTable:
     )
 
 
-def told(instance: dg.DagsterInstance, table: LanceTable, name: str) -> list[tuple[str, str | None, bool]]:
-    """Run, partition and result of each time that the check was asked; newest first."""
+def evaluations_of(instance: dg.DagsterInstance, table: LanceTable, name: str) -> list[tuple[str, str | None, bool]]:
+    """Return run, partition and result of each evaluation of the check, newest first."""
     return [
         (record.run_id, record.partition, record.evaluation.passed)
         for record in records(instance, table, name)
@@ -82,7 +82,7 @@ def records(instance: dg.DagsterInstance, table: LanceTable, name: str) -> Any:
     return instance.event_log_storage.get_asset_check_execution_history(key, limit=99)
 
 
-def by_hand(table: LanceTable, instance: dg.DagsterInstance, *names: str) -> dg.ExecuteInProcessResult:
+def run_by_hand(table: LanceTable, instance: dg.DagsterInstance, *names: str) -> dg.ExecuteInProcessResult:
     chosen = dg.AssetSelection.checks(*(dg.AssetCheckKey(table.key, name) for name in names))
     jobs = dg.Definitions(jobs=[dg.define_asset_job("job", chosen)], resources={"spark": SparkSessionResource()})
     return (
@@ -96,18 +96,18 @@ def by_hand(table: LanceTable, instance: dg.DagsterInstance, *names: str) -> dg.
     )
 
 
-def test_a_run_asks_about_the_version_that_it_made(
+def test_run_evaluates_checks_on_its_own_version(
     tmp_path: Path, instance: dg.DagsterInstance, spark: SparkSession
 ) -> None:
     table, first, second = declared(tmp_path), "v0000000001", "v0000000002"
     one = run(table, "daily", instance, SparkSessionResource(), partition="a").run_id
     two = run(table, "append", instance, SparkSessionResource()).run_id
-    # Failed checks and a broken one are results, and no failures of the runs that made the versions.
-    assert told(instance, table, "row_count") == [(two, second, False), (one, first, True)]
-    assert told(instance, table, "schema_stable") == [(two, second, True), (one, first, True)]
-    assert told(instance, table, "keys_unique") == [(two, second, False), (one, first, True)]
-    assert told(instance, table, "foreign_writers") == [(two, second, True), (one, first, True)]
-    assert told(instance, table, "broken") == [(two, second, False), (one, first, False)]
+    # Failed and broken checks are results; they do not fail the runs that made the versions.
+    assert evaluations_of(instance, table, "row_count") == [(two, second, False), (one, first, True)]
+    assert evaluations_of(instance, table, "schema_stable") == [(two, second, True), (one, first, True)]
+    assert evaluations_of(instance, table, "keys_unique") == [(two, second, False), (one, first, True)]
+    assert evaluations_of(instance, table, "foreign_writers") == [(two, second, True), (one, first, True)]
+    assert evaluations_of(instance, table, "broken") == [(two, second, False), (one, first, False)]
     newest = records(instance, table, "keys_unique")[0].evaluation
     assert newest.severity is dg.AssetCheckSeverity.WARN
     assert newest.description == "2 keys occur more than once in 4 rows: id=0; id=1"
@@ -116,69 +116,72 @@ def test_a_run_asks_about_the_version_that_it_made(
     assert 'could not be evaluated: KeyError: "a project\'s own mistake"' in str(broken_one.description)
     assert [event.partition for _, event in events(instance, table.key)] == [first, second]
 
-    # Told of again, when another version is the newest: nothing new is said of it.
+    # A version that is reported again while another one is the newest gets no new evaluation.
     again = run(table, "daily", instance, SparkSessionResource(), partition="a")
     assert again.success
-    assert len(told(instance, table, "row_count")) == 2
+    assert len(evaluations_of(instance, table, "row_count")) == 2
 
-    # By hand: the newest version, and those checks alone that were chosen.
-    asked = by_hand(table, instance, "row_count", "broken")
-    assert asked.success
-    assert told(instance, table, "row_count")[0] == (asked.run_id, None, False)
-    assert len(told(instance, table, "schema_stable")) == 2
-    said = records(instance, table, "row_count")[0].evaluation
-    assert (said.metadata["lance/version"].value, said.description) == (2, "4 rows, more than the allowed 3")
+    # A run by hand evaluates only the selected checks, on the newest version.
+    result = run_by_hand(table, instance, "row_count", "broken")
+    assert result.success
+    assert evaluations_of(instance, table, "row_count")[0] == (result.run_id, None, False)
+    assert len(evaluations_of(instance, table, "schema_stable")) == 2
+    evaluation = records(instance, table, "row_count")[0].evaluation
+    assert (evaluation.metadata["lance/version"].value, evaluation.description) == (
+        2,
+        "4 rows, more than the allowed 3",
+    )
 
 
-def test_the_sensor_asks_what_a_manifest_answers(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_sensor_evaluates_manifest_checks(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path)
     lance.write_dataset(ROWS, table.uri)
     lance.write_dataset(ROWS, table.uri, mode="append")
     (sensor,) = table.defs.sensors or ()
     cursor, _ = tick(sensor, instance)
-    both = ["v0000000002", "v0000000001"]
-    assert told(instance, table, "row_count") == [("", both[0], False), ("", both[1], True)]
-    assert told(instance, table, "foreign_writers") == [("", each, False) for each in both]
+    newest_first = ["v0000000002", "v0000000001"]
+    assert evaluations_of(instance, table, "row_count") == [("", newest_first[0], False), ("", newest_first[1], True)]
+    assert evaluations_of(instance, table, "foreign_writers") == [("", each, False) for each in newest_first]
     assert "written by lance" in str(records(instance, table, "foreign_writers")[0].evaluation.description)
-    assert told(instance, table, "keys_unique") == told(instance, table, "broken") == []
+    assert evaluations_of(instance, table, "keys_unique") == evaluations_of(instance, table, "broken") == []
     tick(sensor, instance, cursor)
     tick(sensor, instance, None)
-    assert len(told(instance, table, "row_count")) == 2
+    assert len(evaluations_of(instance, table, "row_count")) == 2
 
 
-def test_a_damaged_parent_keeps_nothing_from_being_recorded(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_damaged_parent_does_not_prevent_recording(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path)
-    made = Table.create(table.uri, ROWS)
-    made.append(ROWS)
-    name = made.manifest.path.rpartition("/")[2]
+    created = Table.create(table.uri, ROWS)
+    created.append(ROWS)
+    name = created.manifest.path.rpartition("/")[2]
     (Path(table.uri) / "_versions" / name).write_bytes(b"nonsense")
     (sensor,) = table.defs.sensors or ()
     tick(sensor, instance)
     assert [event.partition for _, event in events(instance, table.key)] == ["v0000000002"]
-    assert told(instance, table, "schema_stable") == [("", "v0000000002", True)]
+    assert evaluations_of(instance, table, "schema_stable") == [("", "v0000000002", True)]
 
 
-def test_by_hand_before_there_is_a_table(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_run_by_hand_without_a_table(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path)
-    result = by_hand(table, instance, "row_count")
+    result = run_by_hand(table, instance, "row_count")
     (failed,) = [event for event in result.all_events if event.is_step_failure]
     data = failed.step_failure_data
     assert data.user_failure_data is not None
     assert "lake/orders: a requested object does not exist" in str(data.user_failure_data.description)
 
 
-def test_a_branch_has_the_checks_of_its_table(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_branches_have_the_checks_of_their_table(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path, branches=["dev/x"])
     Table.create(table.uri, ROWS).branches.create("dev/x")
     Table.open(table.uri, branch="dev/x").append(ROWS)
     (sensor,) = table.defs.sensors or ()
     tick(sensor, instance)
     dev = table.branch("dev/x")
-    assert [passed for _, _, passed in told(instance, dev, "row_count")] == [False, True]
-    assert [passed for _, _, passed in told(instance, table, "row_count")] == [True]
+    assert [passed for _, _, passed in evaluations_of(instance, dev, "row_count")] == [False, True]
+    assert [passed for _, _, passed in evaluations_of(instance, table, "row_count")] == [True]
 
 
-def test_what_dagster_shows_of_a_check(tmp_path: Path) -> None:
+def test_check_metadata_in_dagster(tmp_path: Path) -> None:
     policy = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=24))
     table = lance_table(
         "t", uri=str(tmp_path), checks=[Fresh(within=timedelta(hours=24)), KeysUnique(columns=["id"])],

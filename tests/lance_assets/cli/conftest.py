@@ -1,4 +1,4 @@
-"""A shell for `lance-assets`, and tables of which somebody wants to know."""
+"""Fixtures of the command line tests: a shell for `lance-assets`, and tables to inspect."""
 
 import json
 import re
@@ -38,7 +38,7 @@ class Answer:
         return json.loads(self.out)
 
     def drawn(self, folder: Path) -> str:
-        """Without what is new every time."""
+        """Return the output with placeholders for times, uuids and sizes."""
         text = self.out.replace(f"{folder}/", "").replace(RUN, "RUN")
         return _SIZE.sub("SIZE", _UUID.sub("UUID", _TIME.sub("TIME", text)))
 
@@ -48,19 +48,19 @@ Shell = Callable[..., Answer]
 
 @pytest.fixture
 def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
-    def asked(*arguments: object) -> Answer:
+    def run_command(*arguments: object) -> Answer:
         try:
             code = main([str(each) for each in arguments])
         except SystemExit as ended:
             code = int(ended.code or 0)
-        said = capsys.readouterr()
-        return Answer(code, said.out, said.err)
+        captured = capsys.readouterr()
+        return Answer(code, captured.out, captured.err)
 
-    return asked
+    return run_command
 
 
 def reading(*tables: Table) -> dict[str, str]:
-    """The property of a version that was made from these."""
+    """Return the property that records these tables as inputs."""
     return {INPUTS: json.dumps({table.uri: table.version for table in tables})}
 
 
@@ -70,7 +70,7 @@ def rows(*ids: int) -> pa.Table:
 
 @pytest.fixture
 def orders(tmp_path: Path) -> Table:
-    """Five versions: one of a run, one that was rebased, one with another column, one that was restored."""
+    """Table of five versions: one from a run, a rebased one, one with another column, and a restored one."""
     first = Table.create(str(tmp_path / "orders.lance"), rows(1, 2, 3), durable=False)
     first.append(rows(4), properties=FROM_RUN)
     removed = first.delete("id = 1").table

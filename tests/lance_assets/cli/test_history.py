@@ -1,4 +1,4 @@
-"""`lance-assets history`: what it shows, in which order, and how much it reads for that."""
+"""`lance-assets history`: its output, the order of the versions, and the number of reads."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def test_newest_first_with_run_asset_and_partition(orders: Table, shell: Shell, 
     assert answer.drawn(tmp_path) == _SHOWN
 
 
-def test_only_so_many(orders: Table, shell: Shell, tmp_path: Path) -> None:
+def test_limit(orders: Table, shell: Shell, tmp_path: Path) -> None:
     some = shell("history", orders.uri, "--limit", 2).drawn(tmp_path)
     assert some.startswith("orders.lance: 5 versions; the newest 2, --limit 0 for all\n")
     assert [line.split()[0] for line in some.splitlines()[3:]] == ["5", "4"]
@@ -39,12 +39,12 @@ def test_only_so_many(orders: Table, shell: Shell, tmp_path: Path) -> None:
     assert (refused.code, refused.err) == (2, "error: --limit must be at least 0, not -1; 0 shows all versions\n")
 
 
-def test_from_a_version_back(orders: Table, shell: Shell) -> None:
+def test_start_version(orders: Table, shell: Shell) -> None:
     lines = shell("history", f"{orders.uri}@spring", "--limit", 2).out.splitlines()
     assert [line.split()[0] for line in lines[3:]] == ["3", "2"]
 
 
-def test_a_branch_begins_as_a_version_of_another_line(orders: Table, shell: Shell, tmp_path: Path) -> None:
+def test_branch_starts_at_a_version_of_its_source(orders: Table, shell: Shell, tmp_path: Path) -> None:
     orders.branches.create("dev").append(rows(9))
     assert shell("history", f"{orders.uri}@dev:").drawn(tmp_path) == (
         "orders.lance/tree/dev: 2 versions\n\n"
@@ -54,7 +54,7 @@ def test_a_branch_begins_as_a_version_of_another_line(orders: Table, shell: Shel
     )
 
 
-def test_a_version_beside_the_line(orders: Table, shell: Shell) -> None:
+def test_detached_version(orders: Table, shell: Shell) -> None:
     made_by = orders.transaction(2)
     assert made_by is not None
     beside = orders.at(1).commit(made_by.operation, detached=True).version
@@ -62,14 +62,14 @@ def test_a_version_beside_the_line(orders: Table, shell: Shell) -> None:
     assert [line.split()[0] for line in lines[3:]] == [str(beside), "1"]
 
 
-def test_a_gap_that_a_cleanup_left(orders: Table, shell: Shell) -> None:
+def test_gap_after_cleanup(orders: Table, shell: Shell) -> None:
     (Path(orders.uri) / manifest_path(Version(2))).unlink()
     lines = shell("history", orders.uri).out.splitlines()
     assert [line.split()[0] for line in lines[3:]] == ["5", "4", "3", "1"]
-    assert lines[5].split()[3:6] == ["delete", "3", "rebased"]  # what it removed nobody can tell
+    assert lines[5].split()[3:6] == ["delete", "3", "rebased"]  # the operations of removed versions are unknown
 
 
-def test_one_that_is_damaged_is_told_beside_the_others(orders: Table, shell: Shell) -> None:
+def test_damaged_version_is_listed_with_the_others(orders: Table, shell: Shell) -> None:
     (Path(orders.uri) / manifest_path(Version(2))).write_bytes(b"LANC")
     answer = shell("history", orders.uri)
     assert answer.code == 0
@@ -82,10 +82,10 @@ def test_one_that_is_damaged_is_told_beside_the_others(orders: Table, shell: She
 
 
 def test_json(orders: Table, shell: Shell) -> None:
-    told = shell("history", orders.uri, "--json").json
-    assert (told["uri"], told["versions"]) == (orders.uri, 5)
-    assert [each["version"] for each in told["history"]] == [5, 4, 3, 2, 1]
-    restored, _, deleted, appended, first = told["history"]
+    output = shell("history", orders.uri, "--json").json
+    assert (output["uri"], output["versions"]) == (orders.uri, 5)
+    assert [each["version"] for each in output["history"]] == [5, 4, 3, 2, 1]
+    restored, _, deleted, appended, first = output["history"]
     assert (restored["sources"], restored["inputs"]) == ([{"uri": orders.uri, "version": 2, "bond": "restored"}], [])
     assert (deleted["planned_on"], deleted["rebased_over"], deleted["parent"]) == (1, [2], 2)
     assert (appended["run_id"], appended["asset"], appended["partition"]) == (RUN, "lake/orders_append", "2026-01-02")
@@ -93,18 +93,18 @@ def test_json(orders: Table, shell: Shell) -> None:
     assert (first["parent"], first["planned_on"], first["together"]) == (None, None, [])
 
 
-def test_what_others_wrote(shell: Shell, tmp_path: Path) -> None:
-    place = str(tmp_path / "theirs")
-    lance.write_dataset(rows(1, 2), place)
-    lance.write_dataset(rows(3), place, mode="append")
-    told = shell("history", place, "--json").json["history"]
-    assert [(each["operation"], each["rows"], each["run_id"]) for each in told] == [
+def test_versions_of_other_writers(shell: Shell, tmp_path: Path) -> None:
+    uri = str(tmp_path / "theirs")
+    lance.write_dataset(rows(1, 2), uri)
+    lance.write_dataset(rows(3), uri, mode="append")
+    output = shell("history", uri, "--json").json["history"]
+    assert [(each["operation"], each["rows"], each["run_id"]) for each in output] == [
         ("Append", 3, None),
         ("Overwrite", 2, None),
     ]
 
 
-def test_terminals_are_as_wide_as_they_are(orders: Table, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_fits_the_terminal(orders: Table, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     for width in (200, 100, 80, 40, 20):
         monkeypatch.setenv("COLUMNS", str(width))
@@ -115,7 +115,7 @@ def test_terminals_are_as_wide_as_they_are(orders: Table, shell: Shell, monkeypa
     assert "lake" in shell("history", orders.uri).out
 
 
-def test_words_of_a_table_do_not_steer_a_terminal(orders: Table, shell: Shell) -> None:
+def test_control_characters_are_escaped(orders: Table, shell: Shell) -> None:
     evil = {"dagster.asset_key": "\x1b]0;owned\x07\nasset", "dagster.run_id": "\x1b[31m-red", "dagster.partition": "‮"}
     orders.append(rows(9), properties=evil)
     for command in ("history", "show", "lineage"):
@@ -125,16 +125,16 @@ def test_words_of_a_table_do_not_steer_a_terminal(orders: Table, shell: Shell) -
         assert "\u202e" not in out
 
 
-def test_thousands_of_versions_are_not_all_read(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_listed_versions_are_read(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table.create(str(tmp_path / "t"), pa.table({"id": [1]}), durable=False)
     for number in range(60):
         table = table.set_config({"n": str(number)}).table
     read: list[str] = []
-    whole = LocalStore.read
+    original_read = LocalStore.read
 
     def counted(store: LocalStore, path: str, *args: int) -> bytes:
         read.append(path)
-        return whole(store, path, *args)
+        return original_read(store, path, *args)
 
     monkeypatch.setattr(LocalStore, "read", counted)
     assert len(shell("history", table.uri, "--limit", 5, "--json").json["history"]) == 5

@@ -1,4 +1,4 @@
-"""`lance-assets lineage`: the ancestry of real tables, and what of it is gone, out of reach, or not true."""
+"""`lance-assets lineage`: the ancestry of real tables, including missing, unreachable and contradictory inputs."""
 
 import json
 import os
@@ -28,7 +28,7 @@ features.lance@2  append  TIME  run RUN  asset lake/orders_append  partition 202
 
 @pytest.fixture
 def features(tmp_path: Path) -> Table:
-    """A diamond over four tables."""
+    """Table whose lineage is a diamond of four tables."""
     raw = Table.create(str(tmp_path / "raw.lance"), rows(1), durable=False)
     customers = Table.create(str(tmp_path / "customers.lance"), rows(1), properties=reading(raw), durable=False)
     orders = Table.create(str(tmp_path / "orders.lance"), rows(1), durable=False)
@@ -37,37 +37,37 @@ def features(tmp_path: Path) -> Table:
     return features.append(rows(2), properties={**FROM_RUN, **reading(orders, customers)}).table
 
 
-def saying(table: Table, inputs: object) -> Table:
+def append_with_inputs(table: Table, inputs: object) -> Table:
     return table.append(rows(9), properties={"lance_assets.inputs": json.dumps(inputs)}).table
 
 
-def test_a_diamond(features: Table, shell: Shell, tmp_path: Path) -> None:
+def test_diamond(features: Table, shell: Shell, tmp_path: Path) -> None:
     answer = shell("lineage", features.uri)
     assert (answer.code, answer.err) == (0, "")
     assert answer.drawn(tmp_path) == _DIAMOND
 
 
-def test_the_same_as_a_function(features: Table) -> None:
-    found = ancestry_of(features)
-    assert [Path(name.uri).name for name in found.origins] == [
+def test_python_function(features: Table) -> None:
+    ancestry = ancestry_of(features)
+    assert [Path(name.uri).name for name in ancestry.origins] == [
         "features.lance", "customers.lance", "orders.lance", "raw.lance",
     ]  # fmt: skip
-    assert found.is_complete
+    assert ancestry.is_complete
 
 
-def test_with_the_versions_before(features: Table, shell: Shell, tmp_path: Path) -> None:
+def test_parent_versions(features: Table, shell: Shell, tmp_path: Path) -> None:
     lines = shell("lineage", features.uri, "--parents").drawn(tmp_path).splitlines()
     assert lines[-1] == "└─ follows features.lance@1  create (Overwrite)  TIME"
     assert "│  └─ follows orders.lance@1  create (Overwrite)  TIME" in lines
 
 
-def test_a_cycle(features: Table, shell: Shell, tmp_path: Path) -> None:
-    """No honest history has one; a table that was put back from a backup may."""
+def test_cycle(features: Table, shell: Shell, tmp_path: Path) -> None:
+    """A correct history has no cycle, but a table restored from a backup may."""
     raw = Table.open(str(tmp_path / "raw.lance"))
-    saying(raw, {features.uri: 4})
-    last = saying(features, {raw.uri: 2})
+    append_with_inputs(raw, {features.uri: 4})
+    last = append_with_inputs(features, {raw.uri: 2})
     assert last.version == 3
-    last = saying(last, {raw.uri: 2})
+    last = append_with_inputs(last, {raw.uri: 2})
     lines = shell("lineage", features.uri).drawn(tmp_path).splitlines()
     assert lines == [
         "features.lance@4  append  TIME",
@@ -90,16 +90,16 @@ def test_restores_clones_and_branches(features: Table, shell: Shell, tmp_path: P
     ]
 
 
-def test_those_of_another_library(shell: Shell, tmp_path: Path) -> None:
+def test_versions_of_other_libraries(shell: Shell, tmp_path: Path) -> None:
     theirs = lance.write_dataset(rows(1), str(tmp_path / "theirs"))
     theirs.create_branch("dev")
     theirs.shallow_clone(str(tmp_path / "copy"), 1)
-    for place in (tmp_path / "theirs/tree/dev", tmp_path / "copy"):
-        lines = shell("lineage", place).drawn(tmp_path).splitlines()
+    for path in (tmp_path / "theirs/tree/dev", tmp_path / "copy"):
+        lines = shell("lineage", path).drawn(tmp_path).splitlines()
         assert lines[1] == "└─ begins as theirs@1  create (Overwrite)  TIME"
 
 
-def test_a_branch_of_a_branch(features: Table, shell: Shell, tmp_path: Path) -> None:
+def test_branch_of_a_branch(features: Table, shell: Shell, tmp_path: Path) -> None:
     features.branches.create("dev").append(rows(3)).table.branches.create("dev/more")
     lines = shell("lineage", f"{features.uri}@dev/more:").drawn(tmp_path).splitlines()
     assert lines == [
@@ -108,7 +108,7 @@ def test_a_branch_of_a_branch(features: Table, shell: Shell, tmp_path: Path) -> 
     ]
 
 
-def test_what_is_gone_or_out_of_reach_is_a_line(features: Table, shell: Shell, tmp_path: Path) -> None:
+def test_missing_and_unreachable_inputs_are_lines(features: Table, shell: Shell, tmp_path: Path) -> None:
     raw = Table.open(str(tmp_path / "raw.lance")).append(rows(2)).table
     (Path(raw.uri) / manifest_path(Version(1))).unlink()
     shutil.rmtree(tmp_path / "customers.lance")
@@ -121,13 +121,13 @@ def test_what_is_gone_or_out_of_reach_is_a_line(features: Table, shell: Shell, t
         "├─ customers.lance@1  (unknown: no table exists at this location)",
         f"└─ orders.lance@2  (unknown: it cannot be read: {damaged}: {too_short})",
     ]
-    assert shell("lineage", saying(raw, {raw.uri: 1}).uri).drawn(tmp_path).splitlines()[1:] == [
+    assert shell("lineage", append_with_inputs(raw, {raw.uri: 1}).uri).drawn(tmp_path).splitlines()[1:] == [
         "└─ raw.lance@1  (unknown: this version no longer exists; the table has 2-3)"
     ]
 
 
 @pytest.mark.parametrize(
-    ("uri", "said"),
+    ("uri", "message"),
     [
         ("orders.lance", "(unknown: the recorded location is not absolute)"),
         ("", "(unknown: the recorded location is not absolute)"),
@@ -138,23 +138,23 @@ def test_what_is_gone_or_out_of_reach_is_a_line(features: Table, shell: Shell, t
         ("s3://me:s3cr3t-of-theirs@lake/t", "(unknown: it cannot be read:"),
     ],
 )
-def test_inputs_that_are_no_tables(features: Table, shell: Shell, uri: str, said: str) -> None:
-    saying(features, {uri: 1})
+def test_inputs_that_are_not_tables(features: Table, shell: Shell, uri: str, message: str) -> None:
+    append_with_inputs(features, {uri: 1})
     answer = shell("lineage", features.uri)
     assert answer.code == 0
-    assert said in answer.out
+    assert message in answer.out
     assert "s3cr3t" not in answer.out + shell("lineage", features.uri, "--json").out + shell("show", features.uri).out
 
 
 @pytest.mark.parametrize("inputs", [[1], "x", {"/t": "1"}, {"/t": 0}, {"/t": True}, {"/t": 2**65}, {"/t": None}, 7])
-def test_a_record_that_nobody_can_read(features: Table, shell: Shell, inputs: object) -> None:
-    saying(features, inputs)
+def test_unparsable_record_of_inputs(features: Table, shell: Shell, inputs: object) -> None:
+    append_with_inputs(features, inputs)
     answer = shell("lineage", features.uri)
     assert (answer.code, answer.out.count("\n")) == (0, 1)
     assert "(its recorded inputs cannot be parsed)" in answer.out
 
 
-def test_a_table_that_took_the_place_of_another(features: Table, shell: Shell, tmp_path: Path) -> None:
+def test_replaced_table(features: Table, shell: Shell, tmp_path: Path) -> None:
     raw = tmp_path / "raw.lance"
     shutil.rmtree(raw)
     Table.create(str(raw), rows(7), durable=False)
@@ -169,7 +169,7 @@ def test_a_table_that_took_the_place_of_another(features: Table, shell: Shell, t
     assert "(younger than the version made from it: the table was replaced" in shell("lineage", features.uri).out
 
 
-def test_bounds(features: Table, shell: Shell, tmp_path: Path) -> None:
+def test_limits(features: Table, shell: Shell, tmp_path: Path) -> None:
     short = shell("lineage", features.uri, "--depth", 1)
     of_run = "run RUN  asset lake/orders_append  partition 2026-01-02"
     assert short.drawn(tmp_path).splitlines()[1:] == [
@@ -186,14 +186,14 @@ def test_bounds(features: Table, shell: Shell, tmp_path: Path) -> None:
 
 def test_json(features: Table, shell: Shell, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "customers.lance")
-    told = shell("lineage", features.uri, "--json").json
-    assert (told["uri"], told["version"], told["not_followed"]) == (features.uri, 2, [])
-    first, gone, orders, raw = told["versions"]
+    output = shell("lineage", features.uri, "--json").json
+    assert (output["uri"], output["version"], output["not_followed"]) == (features.uri, 2, [])
+    first, missing, orders, raw = output["versions"]
     assert first["inputs"] == [
         {"uri": str(tmp_path / "customers.lance"), "version": 1},
         {"uri": str(tmp_path / "orders.lance"), "version": 2},
     ]
-    assert gone == {
+    assert missing == {
         "uri": str(tmp_path / "customers.lance"), "version": 1, "unknown": "no table exists at this location",
     }  # fmt: skip
     assert (orders["run_id"], orders["asset"], orders["intent"], orders["code_location"]) == (
@@ -202,7 +202,7 @@ def test_json(features: Table, shell: Shell, tmp_path: Path) -> None:
     assert raw["operation"] == "Overwrite"
 
 
-def test_a_narrow_terminal(features: Table, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_narrow_terminal(features: Table, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     assert all(len(line) <= 60 for line in shell("lineage", features.uri).out.splitlines())

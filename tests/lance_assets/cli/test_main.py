@@ -1,4 +1,4 @@
-"""The program: what it loads, how fast it starts, what it says to input that makes no sense, and what it never says."""
+"""Command line program: imports, start-up time, errors for invalid input, and secrets that it never prints."""
 
 import json
 import os
@@ -19,12 +19,12 @@ SECRET = "s3cr3t-of-everybody"
 SECONDS_MAX = 0.6
 _NEVER_LOADED = ("dagster", "pyspark", "boto3", "botocore")
 _BY_THE_DOCTOR = ("datafusion", "lance", "pandas")
-"""Which looks into data files."""
+"""Command that reads data files."""
 _COMMANDS = ("history", "show", "diff", "lineage", "doctor", "run")
 
 
 @pytest.mark.parametrize("command", _COMMANDS)
-def test_a_command_loads_neither_dagster_nor_spark_and_starts_at_once(orders: Table, command: str) -> None:
+def test_commands_start_fast_without_dagster_and_spark(orders: Table, command: str) -> None:
     arguments = [command, *([RUN] if command == "run" else []), orders.uri]
     not_loaded = _NEVER_LOADED if command == "doctor" else (*_NEVER_LOADED, *_BY_THE_DOCTOR)
     program = (
@@ -36,7 +36,7 @@ def test_a_command_loads_neither_dagster_nor_spark_and_starts_at_once(orders: Ta
     )
     is_doctor = command == "doctor"
     seconds = SECONDS_MAX
-    for _ in range(6):  # beside others it may take longer; once is enough
+    for _ in range(6):  # other processes may slow down some attempts; one fast attempt suffices
         done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
         seconds, ended, has_said, loaded = json.loads(done.stdout)
         assert (ended, has_said, loaded) == (int(is_doctor), True, [])
@@ -45,7 +45,7 @@ def test_a_command_loads_neither_dagster_nor_spark_and_starts_at_once(orders: Ta
     assert is_doctor or seconds < SECONDS_MAX
 
 
-def test_it_is_a_program(orders: Table) -> None:
+def test_module_is_executable(orders: Table) -> None:
     command = [sys.executable, "-m", "lance_assets", "history", orders.uri]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -53,7 +53,7 @@ def test_it_is_a_program(orders: Table) -> None:
     assert subprocess.run(command[:4], cwd=ROOT, capture_output=True, check=False).returncode == 2
 
 
-def test_whoever_has_seen_enough_may_go(orders: Table) -> None:
+def test_closed_output_pipe_ends_the_command(orders: Table) -> None:
     for _ in range(3):
         orders = orders.set_config({"n": "x" * 300_000}).table
     program = subprocess.Popen(
@@ -69,7 +69,7 @@ def test_whoever_has_seen_enough_may_go(orders: Table) -> None:
     program.wait()
 
 
-def test_an_output_that_knows_few_letters(tmp_path: Path) -> None:
+def test_output_with_a_limited_encoding(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "größe"), rows(1), durable=False)
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     command = [sys.executable, "-m", "lance_assets", "lineage", table.uri]
@@ -79,14 +79,14 @@ def test_an_output_that_knows_few_letters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [each for each in _COMMANDS if each != "run"])
-def test_no_table(shell: Shell, tmp_path: Path, command: str) -> None:
+def test_missing_table(shell: Shell, tmp_path: Path, command: str) -> None:
     answer = shell(command, tmp_path / "nowhere")
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith(f"error: there is no Lance table at {tmp_path}/nowhere")
 
 
 @pytest.mark.parametrize("command", ["history", "show", "diff", "lineage"])
-def test_a_damaged_newest_version(orders: Table, shell: Shell, command: str) -> None:
+def test_damaged_newest_version(orders: Table, shell: Shell, command: str) -> None:
     (Path(orders.uri) / manifest_path(Version(5))).write_bytes(b"LANC")
     answer = shell(command, orders.uri)
     assert (answer.code, answer.out) == (2, "")
@@ -96,7 +96,7 @@ def test_a_damaged_newest_version(orders: Table, shell: Shell, command: str) -> 
 
 
 @pytest.mark.parametrize("command", ["history", "show", "diff", "lineage"])
-def test_no_such_version(orders: Table, shell: Shell, command: str) -> None:
+def test_missing_version(orders: Table, shell: Shell, command: str) -> None:
     answer = shell(command, f"{orders.uri}@77")
     assert (answer.code, answer.out) == (2, "")
     assert "has no version 77; it has 1-5" in answer.err
@@ -119,7 +119,7 @@ def test_no_such_version(orders: Table, shell: Shell, command: str) -> None:
         ("doctor", "az://lake/t", "--storage-option-from", "azure_storage_account_key=KEY"),
     ],
 )  # fmt: skip
-def test_secrets_are_not_taken_and_not_said(
+def test_secrets_are_refused_and_not_printed(
     orders: Table, shell: Shell, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("KEY", SECRET)
@@ -130,9 +130,7 @@ def test_secrets_are_not_taken_and_not_said(
     assert SECRET not in answer.err
 
 
-def test_a_table_whose_versions_are_reserved_elsewhere(
-    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_table_with_a_manifest_store(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = f"sqlite:///{tmp_path}/manifests.db"
     table = Table.create(str(tmp_path / "t"), rows(1), manifest_store=store, durable=False)
     table.append(rows(2))
@@ -143,7 +141,7 @@ def test_a_table_whose_versions_are_reserved_elsewhere(
     assert shell("show", f"{table.uri}@2", "--manifest-store-from", "STORE", "--json").json["version"] == 2
 
 
-def test_an_option_that_the_environment_does_not_have(shell: Shell) -> None:
+def test_option_with_an_unset_environment_variable(shell: Shell) -> None:
     answer = shell("show", "s3://lake/t", "--storage-option-from", "aws_region=NOWHERE_TO_BE_FOUND")
     assert answer.err == ("error: the environment variable 'NOWHERE_TO_BE_FOUND' is not set; set it, or name another\n")
     assert answer.code == 2
@@ -157,8 +155,8 @@ def test_help_names_every_command(shell: Shell) -> None:
         assert "--storage-option-from" in shell(command, "--help").out
 
 
-def test_a_versions_own_bytes_stay_as_they_are(orders: Table, shell: Shell) -> None:
-    """Nothing is written by looking."""
+def test_commands_write_nothing(orders: Table, shell: Shell) -> None:
+    """Read-only commands leave every file of the table unchanged."""
     before = {path: path.stat().st_mtime_ns for path in Path(orders.uri).rglob("*")}
     for command in ("history", "show", "diff", "lineage", "doctor"):
         shell(command, orders.uri)
@@ -166,10 +164,10 @@ def test_a_versions_own_bytes_stay_as_they_are(orders: Table, shell: Shell) -> N
     assert {path: path.stat().st_mtime_ns for path in Path(orders.uri).rglob("*")} == before
 
 
-def test_json_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    told = {"asset": "\x1b[31m \x9b31m \x7f \u202e é", "rows": [1]}
-    print_json(told)
-    said = capsys.readouterr().out
-    assert json.loads(said) == told
-    assert said.replace("\n", "").isprintable()
-    assert "é" in said
+def test_json_escapes_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"asset": "\x1b[31m \x9b31m \x7f \u202e é", "rows": [1]}
+    print_json(value)
+    output = capsys.readouterr().out
+    assert json.loads(output) == value
+    assert output.replace("\n", "").isprintable()
+    assert "é" in output

@@ -1,4 +1,4 @@
-"""The commands on a table in an S3 bucket, with secrets from the environment; inputs that lie in the same bucket."""
+"""Commands on S3: a table in a bucket with inputs in the same bucket, and secrets from the environment."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ def test_every_command(bucket: Bucket, shell: Shell, monkeypatch: pytest.MonkeyP
     ]
     for name in ("aws_endpoint", "aws_region", "allow_http"):
         access += ["--storage-option", f"{name}={options[name]}"]
-    said = {
+    outputs = {
         "history": shell("history", orders.uri, *access),
         "show": shell("show", f"{orders.uri}@2", *access),
         "diff": shell("diff", f"{orders.uri}@1", "@2", *access),
@@ -38,13 +38,13 @@ def test_every_command(bucket: Bucket, shell: Shell, monkeypatch: pytest.MonkeyP
         "run": shell("run", RUN, orders.uri, *access),
         "doctor": shell("doctor", orders.uri, *access),
     }
-    assert {name: (answer.code, answer.err) for name, answer in said.items()} == {
-        name: (int(name == "doctor"), "") for name in said
+    assert {name: (answer.code, answer.err) for name, answer in outputs.items()} == {
+        name: (int(name == "doctor"), "") for name in outputs
     }
-    assert f"└─ {raw.uri}@1  create (Overwrite)" in said["lineage"].out
-    assert f"    read {raw.uri}@1" in said["run"].out
-    assert "fragments  + 1 fragment, 1 row" in said["diff"].out
-    assert all(options["aws_secret_access_key"] not in answer.out for answer in said.values())
+    assert f"└─ {raw.uri}@1  create (Overwrite)" in outputs["lineage"].out
+    assert f"    read {raw.uri}@1" in outputs["run"].out
+    assert "fragments  + 1 fragment, 1 row" in outputs["diff"].out
+    assert all(options["aws_secret_access_key"] not in answer.out for answer in outputs.values())
     refused = shell("show", f"{orders.uri}@9", *access)
     assert (refused.code, refused.out) == (2, "")
     assert "has no version 9; it has 1-2" in refused.err

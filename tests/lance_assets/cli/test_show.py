@@ -67,7 +67,7 @@ config
 """
 
 
-def test_a_version_of_a_run(shell: Shell, tmp_path: Path) -> None:
+def test_version_of_a_run(shell: Shell, tmp_path: Path) -> None:
     raw = Table.create(str(tmp_path / "raw.lance"), rows(1), durable=False).append(rows(2)).table
     customers = Table.create(str(tmp_path / "customers.lance"), rows(1), durable=False)
     orders = Table.create(str(tmp_path / "orders.lance"), rows(1, 2, 3), durable=False)
@@ -77,86 +77,92 @@ def test_a_version_of_a_run(shell: Shell, tmp_path: Path) -> None:
     assert answer.drawn(tmp_path) == _OF_A_RUN
 
 
-def test_a_version_that_was_rebased(orders: Table, shell: Shell, tmp_path: Path) -> None:
+def test_rebased_version(orders: Table, shell: Shell, tmp_path: Path) -> None:
     assert shell("show", f"{orders.uri}@spring").drawn(tmp_path) == _REBASED
 
 
-def test_appends_that_share_a_version(shell: Shell, tmp_path: Path) -> None:
+def test_group_commit(shell: Shell, tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), bare_rows(1), durable=False)
     together = {"lance_assets.together": '[["one",1],["two",1]]', **FROM_RUN}
     table.commit(Append((*written(table, 2), *written(table, 3, 4))), properties=together)
-    told = shell("show", table.uri, "--json").json
-    assert told["parts"] == [{"transaction": "one", "rows": 1}, {"transaction": "two", "rows": 2}]
-    assert (told["together"], told["run_id"]) == (["one", "two"], RUN)
-    shown = shell("show", table.uri).out
-    assert "  append         one, 1 row\n  append         two, 2 rows\n" in shown
+    output = shell("show", table.uri, "--json").json
+    assert output["parts"] == [{"transaction": "one", "rows": 1}, {"transaction": "two", "rows": 2}]
+    assert (output["together"], output["run_id"]) == (["one", "two"], RUN)
+    text = shell("show", table.uri).out
+    assert "  append         one, 1 row\n  append         two, 2 rows\n" in text
     assert "combines 2 appends" in shell("history", table.uri).out
 
 
-def test_offshoots_name_their_source(orders: Table, shell: Shell, tmp_path: Path) -> None:
+def test_branches_and_clones_name_their_source(orders: Table, shell: Shell, tmp_path: Path) -> None:
     orders.branches.create("dev")
     orders.clone(str(tmp_path / "copy.lance"))
     for first in (f"{orders.uri}@dev:", tmp_path / "copy.lance"):
-        shown = shell("show", first).drawn(tmp_path)
-        assert "  begins as    orders.lance@5\n" in shown
-        assert "parent" not in shown
+        text = shell("show", first).drawn(tmp_path)
+        assert "  begins as    orders.lance@5\n" in text
+        assert "parent" not in text
     assert "  branch      dev\n" in shell("show", f"{orders.uri}@dev:").out
     assert "  restored     orders.lance@2\n" in shell("show", orders.uri).drawn(tmp_path)
 
 
-def test_a_detached_version(orders: Table, shell: Shell) -> None:
+def test_detached_version(orders: Table, shell: Shell) -> None:
     made_by = orders.transaction(2)
     assert made_by is not None
     assert isinstance(made_by.operation, Append)
     beside = orders.at(1).commit(made_by.operation, detached=True, properties=FROM_RUN).version
-    told = shell("show", f"{orders.uri}@{beside}", "--json").json
-    assert (told["version"], told["parent"], told["rebased_over"], told["run_id"]) == (beside, 1, [], RUN)
+    output = shell("show", f"{orders.uri}@{beside}", "--json").json
+    assert (output["version"], output["parent"], output["rebased_over"], output["run_id"]) == (beside, 1, [], RUN)
 
 
-def test_json_has_what_is_in_it(shell: Shell, tmp_path: Path) -> None:
-    place = str(tmp_path / "t")
+def test_json(shell: Shell, tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
     schema = pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.list_(pa.float32(), 2))])
-    table = Table.create(
-        place, pa.table([[1, 2], [[1.0, 2.0], None]], schema=schema), stable_row_ids=True, durable=False
-    )
-    lance.dataset(place).create_scalar_index("id", "BTREE", name="by_id")
+    table = Table.create(uri, pa.table([[1, 2], [[1.0, 2.0], None]], schema=schema), stable_row_ids=True, durable=False)
+    lance.dataset(uri).create_scalar_index("id", "BTREE", name="by_id")
     table = table.refresh().append(pa.table([[3], [None]], schema=schema)).table.delete("id = 1").table
     (index,) = table.index_statistics()
     assert index.created_at is not None
-    told = shell("show", place, "--json").json
-    assert told["columns"] == [
+    output = shell("show", uri, "--json").json
+    assert output["columns"] == [
         {"name": "id", "type": "int64", "nullable": False},
         {"name": "v", "type": "fixed_size_list<item: float>[2]", "nullable": True},
     ]
-    assert told["indices"] == [
+    assert output["indices"] == [
         {
             "name": "by_id", "kind": "BTREE", "columns": ["id"], "segments": 1, "fragments_covered": 1,
             "fragments_not_covered": 1, "rows_not_covered": 1, "bytes": index.bytes, "unused": None,
             "created_at": index.created_at.isoformat(),
         }
     ]  # fmt: skip
-    assert (told["rows"], told["deleted_rows"], told["fragments"], told["fragments_with_deletions"]) == (2, 1, 2, 1)
-    assert (told["files"], told["bytes"]) == (2, sum(each.stat().st_size for each in (tmp_path / "t/data").iterdir()))
-    assert (told["stable_row_ids"], told["table_id"], told["tags"]) == (True, table.id, [])
-    line = next(each for each in shell("show", place).out.splitlines() if each.startswith("by_id"))
+    assert (output["rows"], output["deleted_rows"], output["fragments"], output["fragments_with_deletions"]) == (
+        2,
+        1,
+        2,
+        1,
+    )
+    assert (output["files"], output["bytes"]) == (
+        2,
+        sum(each.stat().st_size for each in (tmp_path / "t/data").iterdir()),
+    )
+    assert (output["stable_row_ids"], output["table_id"], output["tags"]) == (True, table.id, [])
+    line = next(each for each in shell("show", uri).out.splitlines() if each.startswith("by_id"))
     assert line.split()[:8] == ["by_id", "BTREE", "id", "1", "of", "2", "1", "1"]
     assert line.split()[8:] == [*format_bytes(index.bytes).split(), *f"{index.created_at:%Y-%m-%d %H:%M:%S}".split()]
 
 
-def test_columns_of_a_wide_table(shell: Shell, tmp_path: Path) -> None:
+def test_wide_table(shell: Shell, tmp_path: Path) -> None:
     wide = Table.create(str(tmp_path / "t"), pa.table({f"c{n}": [n] for n in range(150)}), durable=False)
     assert "… and 50 more, with --json" in shell("show", wide.uri).out
     assert len(shell("show", wide.uri, "--json").json["columns"]) == 150
 
 
-def test_inputs_that_nobody_can_read(shell: Shell, tmp_path: Path) -> None:
-    noted = {"lance_assets.inputs": "[1, 2"}
-    table = Table.create(str(tmp_path / "t"), rows(1), properties=noted, durable=False)
+def test_unparsable_inputs(shell: Shell, tmp_path: Path) -> None:
+    properties = {"lance_assets.inputs": "[1, 2"}
+    table = Table.create(str(tmp_path / "t"), rows(1), properties=properties, durable=False)
     assert "  inputs       cannot be parsed: [1, 2\n" in shell("show", table.uri).out
     assert shell("show", table.uri, "--json").json["unreadable_inputs"] == "[1, 2"
 
 
-def test_names_of_settings_do_not_steer_a_terminal(shell: Shell, tmp_path: Path) -> None:
+def test_control_characters_in_settings_are_escaped(shell: Shell, tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), rows(1), durable=False)
     table.set_config({"a\x1b]0;owned\x07\nb": "c"})
     answer = shell("show", table.uri)

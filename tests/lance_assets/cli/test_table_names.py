@@ -1,4 +1,4 @@
-"""From what is typed to a version: every form, names with an `@` of their own, and what is said where nothing is."""
+"""Table names on the command line: every form, names that contain an `@`, and the errors for missing versions."""
 
 from pathlib import Path
 
@@ -56,13 +56,13 @@ HERE = Access()
         ),
     ],
 )
-def test_readings(text: str, expected: list[ParsedName]) -> None:
+def test_parsed_names(text: str, expected: list[ParsedName]) -> None:
     assert [*parse_name(text)] == expected
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """At version 3, with a tag, and a branch that has gone on."""
+    """Table at version 3 with a tag and a branch that has newer versions."""
     table = Table.create(str(tmp_path / "t"), rows(1), durable=False).append(rows(2)).table
     table.tags.create("spring")
     table.branches.create("dev/ann").append(rows(3))
@@ -84,33 +84,33 @@ def table(tmp_path: Path) -> Table:
         ("/tree/dev/ann@2", 2, "dev/ann"),
     ],
 )
-def test_what_is_there(table: Table, text: str, version: int, branch: str | None) -> None:
-    found = open_named(table.uri + text, HERE)
-    assert (found.table.version, found.table.branch) == (version, branch)
-    assert found.is_newest == (version == 3)
+def test_existing_versions(table: Table, text: str, version: int, branch: str | None) -> None:
+    opened = open_named(table.uri + text, HERE)
+    assert (opened.table.version, opened.table.branch) == (version, branch)
+    assert opened.is_newest == (version == 3)
 
 
-def test_a_branch_by_its_name_alone(table: Table) -> None:
+def test_branch_by_name(table: Table) -> None:
     table.branches.create("dev")
-    found = open_named(f"{table.uri}@dev", HERE)
-    assert (found.table.branch, found.is_newest) == ("dev", True)
+    opened = open_named(f"{table.uri}@dev", HERE)
+    assert (opened.table.branch, opened.is_newest) == ("dev", True)
 
 
-def test_a_tag_goes_before_a_version_that_is_spelt_like_it(table: Table) -> None:
+def test_tags_precede_versions_of_the_same_spelling(table: Table) -> None:
     table.tags.create("v0000000001", version=2)
     assert open_named(f"{table.uri}@v0000000001", HERE).table.version == 2
 
 
 @pytest.mark.parametrize("name", ["t@3", "t@spring", "me@work/t", "t@dev:3", "t@v0000000003"])
-def test_a_table_whose_own_name_has_that_sign(tmp_path: Path, name: str) -> None:
-    place = str(tmp_path / name)
-    Table.create(place, rows(1), durable=False).append(rows(2))
-    assert open_named(place, HERE).table.version == 2
-    assert open_named(f"{place}@1", HERE).table.version == 1
+def test_table_name_with_at_sign(tmp_path: Path, name: str) -> None:
+    uri = str(tmp_path / name)
+    Table.create(uri, rows(1), durable=False).append(rows(2))
+    assert open_named(uri, HERE).table.version == 2
+    assert open_named(f"{uri}@1", HERE).table.version == 1
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{t}@7", "has no version 7; it has 1-3 ('{t}@7' was understood as version 7 of {t})"),
         ("{t}@dev/ann:7", "has no version 7; it has 2-3 ('{t}@dev/ann:7' was understood as version 7 of the branch"),
@@ -127,19 +127,19 @@ def test_a_table_whose_own_name_has_that_sign(tmp_path: Path, name: str) -> None
         ("{t}@18446744073709551615", "has no version 18446744073709551615; it has 1-3"),
     ],
 )
-def test_what_is_not_there(table: Table, text: str, said: str) -> None:
+def test_missing_tables_and_versions(table: Table, text: str, message: str) -> None:
     with pytest.raises(NotFound) as raised:
         open_named(text.format(t=table.uri), HERE)
-    assert said.format(t=table.uri) in str(raised.value)
+    assert message.format(t=table.uri) in str(raised.value)
 
 
 @pytest.mark.parametrize("text", ["s3://me:word@lake/t@3", "s3://lake/t?key=word", "https://me:word@there/t"])
-def test_a_password_is_not_taken_and_not_said(text: str) -> None:
+def test_passwords_are_refused_and_not_printed(text: str) -> None:
     with pytest.raises(InvalidInput, match="every user of this machine can see a command line") as raised:
         open_named(text, HERE)
     assert "word" not in str(raised.value).replace("password", "")
 
 
-def test_version_nought(table: Table) -> None:
+def test_version_zero(table: Table) -> None:
     with pytest.raises(InvalidInput, match="versions count from 1"):
         open_named(f"{table.uri}@0", HERE)

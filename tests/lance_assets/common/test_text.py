@@ -1,4 +1,4 @@
-"""Words from tables, for people: harmless to a terminal and to markdown, and cut to size."""
+"""Text formatting: text from tables is escaped for terminals and markdown, and truncated."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ from lance_core.shell import plain
         ("e\u0301e\u0301", 2, "e\u0301e\u0301"),
     ],
 )
-def test_words_are_cut_by_their_cells(text: str, most: int, expected: str) -> None:
+def test_text_is_truncated_by_terminal_cells(text: str, most: int, expected: str) -> None:
     assert truncate(text, most) == expected
     assert cell_width(expected) <= most
 
@@ -36,15 +36,15 @@ def test_words_are_cut_by_their_cells(text: str, most: int, expected: str) -> No
         ("evil\u202etxt\ud800\u2028", "evil�txt��"),
     ],
 )
-def test_nothing_steers_a_terminal(text: str, expected: str) -> None:
+def test_control_characters_are_escaped(text: str, expected: str) -> None:
     assert plain(text) == expected
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=())))
-def test_whatever_it_is_can_be_printed(text: str) -> None:
-    shown = plain(text)
-    assert shown.encode().decode() == shown
-    assert shown.isprintable()
+def test_any_value_is_printable(text: str) -> None:
+    printable = plain(text)
+    assert printable.encode().decode() == printable
+    assert printable.isprintable()
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_whatever_it_is_can_be_printed(text: str) -> None:
         ("![x](y)\n# z", "\\!\\[x\\]\\(y\\)�\\# z"),
     ],
 )
-def test_nothing_is_markup(text: str, expected: str) -> None:
+def test_markdown_is_escaped(text: str, expected: str) -> None:
     assert escape_markdown(text) == expected
 
 

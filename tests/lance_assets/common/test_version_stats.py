@@ -1,4 +1,4 @@
-"""What a manifest says of files and fragments, and which fragments are small."""
+"""Version statistics: files and fragments of a manifest, and the small fragments among them."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ ROWS = pa.table({"id": list(range(1_000))})
         (500, 10**9, [False, True]),
     ],
 )
-def test_small_is_what_has_few_rows_and_few_bytes(
+def test_small_fragments_have_few_rows_and_few_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, size: int, small: list[bool]
 ) -> None:
     monkeypatch.setattr(version_stats, "FULL_FRAGMENT_ROWS", rows)
@@ -37,7 +37,7 @@ def test_deleted_rows_do_not_make_a_fragment_small(tmp_path: Path, monkeypatch: 
     assert (piece.rows, piece.deleted, piece.is_small) == (6, 994, False)
 
 
-def test_nothing(tmp_path: Path) -> None:
+def test_empty_table(tmp_path: Path) -> None:
     empty = VersionStats.of(Table.create(tmp_path / "t", ROWS.schema))
     assert empty == VersionStats(
         rows=0,

@@ -1,4 +1,4 @@
-"""The command line `dg` with our components: what it lists, writes and checks, as somebody at a terminal sees it."""
+"""Command line `dg` with our components: what it lists, scaffolds and checks, and its output."""
 
 import os
 import shutil
@@ -15,10 +15,10 @@ TYPE = "lance_assets.components.LanceTableComponent"
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project of the examples, elsewhere."""
-    place = tmp_path_factory.mktemp("dg") / "shop"
-    shutil.copytree(ROOT / "examples/yaml_only", place, ignore=shutil.ignore_patterns(".*"))
-    return place
+    """Copy of the example project."""
+    project = tmp_path_factory.mktemp("dg") / "shop"
+    shutil.copytree(ROOT / "examples/yaml_only", project, ignore=shutil.ignore_patterns(".*"))
+    return project
 
 
 def dg(shop: Path, *words: str) -> tuple[int, str]:
@@ -42,52 +42,55 @@ def dg(shop: Path, *words: str) -> tuple[int, str]:
 
 
 def entry_points(site: Path) -> None:
-    """What an installed package says of itself, as `pyproject.toml` has it."""
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    """Write the entry points of `pyproject.toml`, as an installed package has them."""
+    entry_point_groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     folder = site / "declared_here-1.dist-info"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: declared-here\nVersion: 1\n")
     lines = [
-        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in each.items()) for group, each in told.items()
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in each.items())
+        for group, each in entry_point_groups.items()
     ]
     (folder / "entry_points.txt").write_text("\n".join(lines))
 
 
 def test_components_are_listed(shop: Path) -> None:
-    code, told = dg(shop, "list", "components", "--json")
-    assert code == 0, told
-    assert f'"{TYPE}"' in told
-    assert '"lance_assets.components.SparkSessionComponent"' in told
+    code, output = dg(shop, "list", "components", "--json")
+    assert code == 0, output
+    assert f'"{TYPE}"' in output
+    assert '"lance_assets.components.SparkSessionComponent"' in output
 
 
-def test_a_table_is_scaffolded_checked_and_loaded(shop: Path) -> None:
-    code, told = dg(shop, "scaffold", "defs", TYPE, "authors", "--uri", "/lake/authors.lance", "--files", "in/*.csv")
-    assert code == 0, told
+def test_scaffolded_table_is_checked_and_loaded(shop: Path) -> None:
+    code, output = dg(shop, "scaffold", "defs", TYPE, "authors", "--uri", "/lake/authors.lance", "--files", "in/*.csv")
+    assert code == 0, output
     written = (shop / "bookshop/defs/authors/defs.yaml").read_text()
     assert f"type: {TYPE}\n" in written
     assert 'uri: "/lake/authors.lance"' in written
     assert 'files: "in/*.csv"' in written
-    code, told = dg(shop, "check", "yaml")
-    assert (code, "All component YAML validated successfully." in told) == (0, True), told
-    code, told = dg(shop, "list", "defs", "--json")  # which loads them
-    assert code == 0, told
+    code, output = dg(shop, "check", "yaml")
+    assert (code, "All component YAML validated successfully." in output) == (0, True), output
+    code, output = dg(shop, "list", "defs", "--json")  # this command loads the definitions
+    assert code == 0, output
     for key in ("authors", "authors_ingest", "authors_compact", "shop/books_sale", "shop/reviews_forget"):
-        assert f'"{key}"' in told
+        assert f'"{key}"' in output
 
 
-def test_a_mistake_is_found_by_both_checks(shop: Path) -> None:
+def test_mistakes_are_found_by_both_checks(shop: Path) -> None:
     file = shop / "bookshop/defs/books/defs.yaml"
     right = file.read_text()
     wrong = right.replace("predicate: ", "predicat: ")
     line = 1 + wrong[: wrong.index("predicat: ")].count("\n")
     file.write_text(wrong)
     try:
-        code, told = dg(shop, "check", "yaml")
+        code, output = dg(shop, "check", "yaml")
         assert code == 1
-        assert f"{file}:{line} - " in told
-        assert "Additional properties are not allowed ('predicat' was unexpected)" in told
-        code, told = dg(shop, "check", "defs", "--no-check-yaml")
+        assert f"{file}:{line} - " in output
+        assert "Additional properties are not allowed ('predicat' was unexpected)" in output
+        code, output = dg(shop, "check", "defs", "--no-check-yaml")
         assert code == 1
-        assert f"{file}:{line}: writes[2].predicat: the op delete has no 'predicat' (did you mean 'predicate'?)" in told
+        assert (
+            f"{file}:{line}: writes[2].predicat: the op delete has no 'predicat' (did you mean 'predicate'?)" in output
+        )
     finally:
         file.write_text(right)

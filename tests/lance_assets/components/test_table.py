@@ -1,4 +1,4 @@
-"""Tables in YAML: the same as in Python; errors name file, line and option, and secrets stay where they are."""
+"""Tables in YAML: equal to those in Python; errors name file, line and option, and secrets stay in the environment."""
 
 import inspect
 import json
@@ -69,7 +69,7 @@ def plausible(seen):
 
 @dataclass
 class Project:
-    """A package whose `defs/orders/defs.yaml` is written and loaded again and again."""
+    """Package whose `defs/orders/defs.yaml` the tests write and load repeatedly."""
 
     root: Path
 
@@ -92,9 +92,9 @@ class Project:
 
     def error(self, text: str) -> BaseException:
         self.write(text)
-        with pytest.raises(Exception) as told:  # what Dagster wraps it in is its own affair
+        with pytest.raises(Exception) as raised:  # Dagster wraps the error in exceptions of its own
             self.defs()
-        error: BaseException = told.value
+        error: BaseException = raised.value
         while not isinstance(error, InvalidInput) and error.__cause__ is not None:
             error = error.__cause__
         return error
@@ -170,7 +170,7 @@ EVERYTHING = """
 """
 
 
-def test_yaml_is_python_in_other_words(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml_equals_python(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", CANARY)
     monkeypatch.setenv("LAKE", "/elsewhere")
     project.write(
@@ -319,7 +319,7 @@ def test_checks_and_profiles_in_yaml(project: Project) -> None:
     dg.Definitions.validate_loadable(project.defs())
 
 
-def test_a_secret_stays_in_the_environment(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_stay_in_the_environment(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY", CANARY)
     options = (
         "  storage_options:\n    aws_access_key_id: \"{{ env('KEY') }}\"\n    aws_secret_access_key: '{{ env.KEY }}'\n"
@@ -328,18 +328,18 @@ def test_a_secret_stays_in_the_environment(project: Project, monkeypatch: pytest
     project.write(in_yaml("    - {op: compact, name: tidy}\n", options))
     table = project.table()
     assert CANARY not in repr(table)
-    shown = [repr(vars(each)) for each in project.defs().resolve_all_asset_specs()]
-    assert CANARY not in "".join(shown)
+    specs = [repr(vars(each)) for each in project.defs().resolve_all_asset_specs()]
+    assert CANARY not in "".join(specs)
     reached = access(table)
     assert reached["aws_access_key_id"] == reached["aws_secret_access_key"] == CANARY
     assert reached["aws_region"] == "north"
     monkeypatch.delenv("KEY")
-    project.table()  # looked up when it is used, not when it is declared
+    project.table()  # the variable is read at use, not at declaration
     with pytest.raises(InvalidInput, match="environment variable KEY, which is not set in this process"):
         access(table)
 
 
-def test_a_storage_in_yaml(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_in_yaml(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOT", "/lake/below")
     project.write(
         HEAD.replace("/lake/orders.lance", "orders.lance")
@@ -506,7 +506,7 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_said_with_file_line_and_name(project: Project, name: str) -> None:
+def test_errors_name_file_line_and_option(project: Project, name: str) -> None:
     text, line, message = MISTAKES[name]
     error = project.error(text)
     assert isinstance(error, InvalidInput)
@@ -515,19 +515,19 @@ def test_a_mistake_is_said_with_file_line_and_name(project: Project, name: str) 
     assert CANARY not in str(error)
 
 
-def test_a_template_of_nothing_is_said_by_dagster(project: Project) -> None:
-    told = str(project.error(HEAD.replace("/lake", "{{ nothing.there }}")))
-    assert f"{project.file}:4 - attributes.uri" in told
-    assert "'nothing' not found in scope" in told
+def test_unknown_template_variables_are_errors_of_dagster(project: Project) -> None:
+    message = str(project.error(HEAD.replace("/lake", "{{ nothing.there }}")))
+    assert f"{project.file}:4 - attributes.uri" in message
+    assert "'nothing' not found in scope" in message
 
 
-def test_two_tables_in_yaml_at_one_place(project: Project) -> None:
-    told = project.error(f"{HEAD}---\n{HEAD.replace('name: orders', 'name: sales')}")
-    assert isinstance(told, InvalidInput)
-    assert "'orders' and 'sales' of this project have the same location, /lake/orders.lance" in str(told)
+def test_two_tables_in_yaml_at_one_location(project: Project) -> None:
+    message = project.error(f"{HEAD}---\n{HEAD.replace('name: orders', 'name: sales')}")
+    assert isinstance(message, InvalidInput)
+    assert "'orders' and 'sales' of this project have the same location, /lake/orders.lance" in str(message)
 
 
-def test_every_option_of_python_is_one_of_yaml() -> None:
+def test_yaml_has_every_option_of_python() -> None:
     assert set(TABLE) == set(inspect.signature(lance_table).parameters)
     for word, kind in WRITES.items():
         cases = {each["if"]["properties"]["op"]["const"]: each["then"] for each in WRITE.schema["allOf"]}
@@ -535,10 +535,10 @@ def test_every_option_of_python_is_one_of_yaml() -> None:
     json.dumps([each.schema for each in TABLE.values()])
 
 
-def test_an_option_without_a_form_is_noticed() -> None:
+def test_options_without_a_yaml_form_are_detected() -> None:
     @dataclass
     class Odd:
-        what: Callable[[], None] = field(default=lambda: None)
+        callback: Callable[[], None] = field(default=lambda: None)
 
     with pytest.raises(InvalidInput, match="the option 'what' has no YAML form"):
         field_form(Odd.__dataclass_fields__["what"], TYPES)

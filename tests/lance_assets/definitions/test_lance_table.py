@@ -1,4 +1,4 @@
-"""What a declaration becomes in a project, and what is wrong with one, said when it is made."""
+"""Declaration of a table: its assets in a project, and the errors of an invalid declaration."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ def declared() -> LanceTable:
     )
 
 
-def test_a_table_is_a_ledger_downstream_of_its_writes() -> None:
+def test_ledger_is_downstream_of_the_writes() -> None:
     table = declared()
     resolved = dg.Definitions.merge(table.defs, dg.Definitions(resources={"spark": SparkSessionResource()}))
     graph = resolved.resolve_asset_graph()
@@ -52,7 +52,7 @@ def test_a_table_is_a_ledger_downstream_of_its_writes() -> None:
     assert sensor.name == "lance_discover__lake_orders"
 
 
-def test_two_tables_and_a_consumer_fit_into_one_project() -> None:
+def test_two_tables_and_a_consumer_in_one_project() -> None:
     orders, clicks = declared(), lance_table("clicks", uri="clicks.lance", discover=False)
 
     @dg.asset(deps=[orders.dep, clicks.dep])
@@ -63,7 +63,7 @@ def test_two_tables_and_a_consumer_fit_into_one_project() -> None:
     dg.Definitions.validate_loadable(project)
 
 
-def test_storage_options_are_shown_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_options_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_KEY", CANARY)
     table = declared()
     project = dg.Definitions.merge(table.defs, dg.Definitions(resources={"spark": SparkSessionResource()}))
@@ -121,9 +121,9 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "declare"), WRONG)
-def test_a_wrong_declaration_says_what_to_change(said: str, declare: Callable[[], object]) -> None:
-    with pytest.raises(InvalidInput, match=said) as refused:
+@pytest.mark.parametrize(("message", "declare"), WRONG)
+def test_invalid_declarations(message: str, declare: Callable[[], object]) -> None:
+    with pytest.raises(InvalidInput, match=message) as refused:
         declare()
     assert CANARY not in str(refused.value)
 
@@ -138,13 +138,13 @@ WRITTEN_OUT = (
 
 
 @pytest.mark.parametrize(("key", "value"), WRITTEN_OUT)
-def test_what_would_be_masked_in_a_message_may_not_be_written_out(key: str, value: str) -> None:
+def test_literal_secrets_are_refused(key: str, value: str) -> None:
     with pytest.raises(InvalidInput, match="EnvVar") as refused:
         SparkSessionResource(conf={key: value})
     assert "canary" not in str(refused.value)
 
 
-def test_settings_that_only_look_like_secrets_are_taken() -> None:
+def test_settings_that_resemble_secrets_are_accepted() -> None:
     SparkSessionResource(
         conf={
             "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
@@ -153,7 +153,7 @@ def test_settings_that_only_look_like_secrets_are_taken() -> None:
     )
 
 
-def test_a_secret_of_spark_reaches_it_and_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_SECRET", CANARY)
     conf = {"spark.hadoop.fs.s3a.secret.key": dg.EnvVar("TEST_SECRET")}
     resource = SparkSessionResource(conf=conf)
@@ -171,7 +171,7 @@ def test_a_secret_of_spark_reaches_it_and_no_page(monkeypatch: pytest.MonkeyPatc
     assert job.execute_in_process().output_for_node("look") == CANARY
 
 
-def test_a_plain_import_loads_neither_dagster_nor_spark() -> None:
+def test_import_loads_neither_dagster_nor_spark() -> None:
     code = (
         "import sys, lance_assets, lance_assets.spark\n"
         "assert lance_assets.__all__ == sorted(lance_assets.__all__)\n"

@@ -1,4 +1,4 @@
-"""What is drawn of a table, and that it stays small, well-formed and harmless."""
+"""Diagrams of a table: their content, and that they stay small, well-formed and escaped."""
 
 import re
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from lance_core import Table
 
 BYTES_MAX = 10_000
 SHOWN_AT_ONCE = 1_000
-"""Dagster 1.13 puts longer markdown behind a link."""
+"""Dagster 1.13 hides longer markdown behind a link."""
 HOSTILE = "<script>alert('&')<\x00"
 ROW = pa.table({"id": [1, 2]})
 
 
 def drawn(picture: Picture) -> list[str]:
-    """The words of a picture that is well-formed, and small."""
+    """Return the texts of a diagram; check that it is well-formed and small."""
     assert len(picture.markdown("x")) < BYTES_MAX
     return [each.text or "" for each in ElementTree.fromstring(picture.svg()).iter() if each.tag.endswith("text")]
 
@@ -50,7 +50,7 @@ def test_versions_around_one(tmp_path: Path) -> None:
     assert "3 older" in drawn(draw_version_graph(table.at(11)))
 
 
-def test_versions_that_are_gone(tmp_path: Path) -> None:
+def test_removed_versions(tmp_path: Path) -> None:
     table = grown(tmp_path / "t")
     for number in (3, 4, 6):
         path = table.at(number).manifest.path
@@ -60,7 +60,7 @@ def test_versions_that_are_gone(tmp_path: Path) -> None:
     assert ("1 version removed" in words, "2 versions removed" in words) == (True, True)
 
 
-def test_a_branch_says_where_it_began(tmp_path: Path) -> None:
+def test_branch_names_its_source(tmp_path: Path) -> None:
     table = grown(tmp_path / "t")
     table.branches.create("dev", 4)
     dev = Table.open(table.uri, branch="dev").append(ROW).table
@@ -79,7 +79,7 @@ def test_many_names_are_counted(tmp_path: Path) -> None:
     assert "+6" in drawn(draw_version_graph(table))
 
 
-def test_a_damaged_neighbour_is_told_and_the_others_drawn(tmp_path: Path) -> None:
+def test_damaged_neighbour_does_not_hide_the_others(tmp_path: Path) -> None:
     table = grown(tmp_path / "t")
     name = table.at(9).manifest.path.rpartition("/")[2]
     (tmp_path / "t" / "_versions" / name).write_bytes(b"nonsense")
@@ -102,22 +102,22 @@ MAPS: tuple[tuple[str, list[FragmentStats], str], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("found", "said"), [case[1:] for case in MAPS], ids=[case[0] for case in MAPS])
-def test_maps_of_fragments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Sequence[FragmentStats], said: str
+@pytest.mark.parametrize(("fragments", "text"), [case[1:] for case in MAPS], ids=[case[0] for case in MAPS])
+def test_fragment_maps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fragments: Sequence[FragmentStats], text: str
 ) -> None:
-    monkeypatch.setattr(fragment_map_module, "fragment_stats", lambda table: iter(found))
+    monkeypatch.setattr(fragment_map_module, "fragment_stats", lambda table: iter(fragments))
     picture = draw_fragment_map(Table.create(tmp_path / "t", ROW))
-    assert any(said in word for word in drawn(picture))
+    assert any(text in word for word in drawn(picture))
     once = picture.svg()
     strip = draw_fragment_strip(Table.create(tmp_path / "u", ROW))
     assert len(strip.markdown("rows by fragment")) < SHOWN_AT_ONCE
-    assert (RED in strip.svg(), BLUE in strip.svg()) == (any(each.deleted for each in found), True)
-    marked = (once.count(RED) > 1, once.count(ORANGE) > 1)  # once each in the legend
-    assert marked == (any(each.deleted for each in found), any(each.is_small for each in found))
+    assert (RED in strip.svg(), BLUE in strip.svg()) == (any(each.deleted for each in fragments), True)
+    marked = (once.count(RED) > 1, once.count(ORANGE) > 1)  # each occurs once in the legend
+    assert marked == (any(each.deleted for each in fragments), any(each.is_small for each in fragments))
 
 
-def test_a_map_of_a_real_table(tmp_path: Path) -> None:
+def test_fragment_map_of_a_real_table(tmp_path: Path) -> None:
     table = grown(tmp_path / "t").delete("id = 1").table.add_columns({"x": "id"}).table
     words = drawn(draw_fragment_map(table))
     assert words[0] == "version 17: 15 fragments, 15 rows"
@@ -129,5 +129,5 @@ def test_a_map_of_a_real_table(tmp_path: Path) -> None:
 
 
 def test_sizes() -> None:
-    told = [bytes_text(size) for size in (0, 1, 1023, 1024, 1536, 3 * 1024**2, 1024**4, 5 * 1024**5)]
-    assert told == ["0 B", "1 B", "1023 B", "1.0 KiB", "1.5 KiB", "3.0 MiB", "1.0 TiB", "5,120.0 TiB"]
+    texts = [bytes_text(size) for size in (0, 1, 1023, 1024, 1536, 3 * 1024**2, 1024**4, 5 * 1024**5)]
+    assert texts == ["0 B", "1 B", "1023 B", "1.0 KiB", "1.5 KiB", "3.0 MiB", "1.0 TiB", "5,120.0 TiB"]

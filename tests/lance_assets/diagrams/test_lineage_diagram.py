@@ -1,4 +1,4 @@
-"""The picture of a version's lineage: what is on it, and that nothing makes it large or broken."""
+"""Lineage diagram: its content, and that no lineage makes it large or malformed."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ BYTES_MAX = 10_000
 
 def origin(
     *sources: InputVersion,
-    noted: Mapping[str, str] | None = None,
+    properties: Mapping[str, str] | None = None,
     uri: str = "/lake/features.lance",
     parent: int | None = None,
     over: range = range(0),
@@ -36,7 +36,7 @@ def origin(
         planned_on=parent,
         rebased_over=over,
         uuid=None,
-        properties=noted or {},
+        properties=properties or {},
         sources=sources,
     )
 
@@ -50,19 +50,19 @@ def words(of: Origin) -> list[str]:
     return ["".join(each.itertext()) for each in root.iter(f"{SVG}text")]
 
 
-def test_what_is_on_it() -> None:
-    noted = {ASSET_KEY: "lake/features_append", PARTITION: "2026-01-02", RUN_ID: "3f1c9f0e-1111"}
-    shown = words(
+def test_content() -> None:
+    properties = {ASSET_KEY: "lake/features_append", PARTITION: "2026-01-02", RUN_ID: "3f1c9f0e-1111"}
+    texts = words(
         origin(
             read("s3://lake/orders.lance", 42),
             read("/lake/raw.lance/tree/dev", 3),
             read("/lake/features.lance", 5, AncestryKind.RESTORED),
             parent=16,
             over=range(14, 17),
-            noted=noted,
+            properties=properties,
         )
     )
-    assert shown == [
+    assert texts == [
         "orders.lance", "version 42",
         "raw.lance (dev)", "version 3",
         "features.lance", "version 5, restored",
@@ -72,24 +72,24 @@ def test_what_is_on_it() -> None:
     ]  # fmt: skip
 
 
-def test_of_one_that_comes_from_nothing() -> None:
+def test_version_without_inputs() -> None:
     assert words(origin()) == ["features.lance", "version 17: Append"]
 
 
 def test_many_sources_are_counted() -> None:
-    shown = words(origin(*(read(f"/lake/t{number}") for number in range(1000))))
-    assert shown[:2] == ["t0", "version 7"]
-    assert shown.count("version 7") == 6
-    assert "and 994 more" in shown
+    texts = words(origin(*(read(f"/lake/t{number}") for number in range(1000))))
+    assert texts[:2] == ["t0", "version 7"]
+    assert texts.count("version 7") == 6
+    assert "and 994 more" in texts
 
 
 @pytest.mark.parametrize("sign", ['"', "&", "表", "\U0001f600", "\x00", "x", "\u0301"])
-def test_it_stays_small(sign: str) -> None:
+def test_size_is_bounded(sign: str) -> None:
     long = sign * 5000
-    noted = {ASSET_KEY: long, PARTITION: long, RUN_ID: long}
+    properties = {ASSET_KEY: long, PARTITION: long, RUN_ID: long}
     of = origin(
         *(read(f"/lake/{long}", 2**63, AncestryKind.FORKED) for _ in range(100)),
-        uri=f"/lake/{long}", parent=2**63, over=range(10, 2**62), noted=noted,
+        uri=f"/lake/{long}", parent=2**63, over=range(10, 2**62), properties=properties,
     )  # fmt: skip
     picture = draw_lineage(of)
     assert len(picture.markdown("what version 17 comes from")) <= BYTES_MAX
@@ -98,12 +98,12 @@ def test_it_stays_small(sign: str) -> None:
 
 
 @given(st.lists(st.text(alphabet=st.characters(exclude_categories=())), max_size=8), st.text())
-def test_whatever_tables_are_called(names: list[str], asset: str) -> None:
-    shown = words(origin(*(read(name) for name in names), uri="".join(names), noted={ASSET_KEY: asset}))
-    assert len(shown) >= 2 * min(len(names), 6)
+def test_any_table_name(names: list[str], asset: str) -> None:
+    texts = words(origin(*(read(name) for name in names), uri="".join(names), properties={ASSET_KEY: asset}))
+    assert len(texts) >= 2 * min(len(names), 6)
 
 
-def test_boxes_lie_beside_each_other_and_on_the_picture() -> None:
+def test_boxes_do_not_overlap_and_lie_inside() -> None:
     for number in range(10):
         picture = draw_lineage(origin(*(read(f"/t{each}") for each in range(number)), parent=1))
         root = ElementTree.fromstring(picture.svg())

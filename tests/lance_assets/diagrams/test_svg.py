@@ -1,4 +1,4 @@
-"""Pictures are XML whatever they are told, small, and cut to size."""
+"""SVG: any text gives valid and small XML, and long text is truncated."""
 
 import base64
 from xml.etree import ElementTree
@@ -17,7 +17,7 @@ def drawn(picture: Picture) -> ElementTree.Element:
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=())))
-def test_any_words_make_a_picture(words: str) -> None:
+def test_any_text_gives_valid_xml(words: str) -> None:
     picture = Picture(100, 20)
     picture.text(0, 10, words)
     picture.rect(0, 0, 10, 10, fill=words)
@@ -29,7 +29,7 @@ def test_any_words_make_a_picture(words: str) -> None:
 @pytest.mark.parametrize(
     "words", ["</text><script>alert(1)</script>", '"/><a href="javascript:1">', "a & b", "\x00\ud800"]
 )
-def test_words_stay_words(words: str) -> None:
+def test_text_is_not_markup(words: str) -> None:
     picture = Picture(100, 20)
     picture.text(0, 10, words, fill=words)
     root = drawn(picture)
@@ -63,17 +63,17 @@ def test_every_shape_is_drawn() -> None:
     assert root.get("viewBox") == "0 0 200 100"
 
 
-def test_markdown_is_an_image_with_its_data() -> None:
+def test_markdown_embeds_the_image() -> None:
     picture = Picture(10, 10)
     picture.text(0, 0, "größer")
-    told = picture.markdown("a](x)\n![b")
-    assert told.startswith("![a x b](data:image/svg+xml;base64,")
-    assert told.endswith(")")
-    data = told.removesuffix(")").partition("base64,")[2]
+    markdown = picture.markdown("a](x)\n![b")
+    assert markdown.startswith("![a x b](data:image/svg+xml;base64,")
+    assert markdown.endswith(")")
+    data = markdown.removesuffix(")").partition("base64,")[2]
     assert base64.b64decode(data).decode() == picture.svg()
 
 
-def test_words_are_cut_by_width() -> None:
+def test_text_is_truncated_by_width() -> None:
     words = "x" * 100
     assert shorten(words, text_width(words)) == words
     assert text_width(shorten(words, 200, 10), 10) <= 200

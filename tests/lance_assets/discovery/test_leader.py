@@ -1,5 +1,5 @@
-"""Ticks of one sensor that overlap, as two daemons have them where one replaces the other, in every kind of order, with
-a run that records one of the versions and with a daemon that dies: no version twice, and none lost."""
+"""Leader election: random interleavings of the ticks of two daemons that evaluate one sensor, as while one replaces the
+other. With a run that records one of the versions, and with a daemon that crashes, each version is recorded once."""
 
 import random
 from collections import Counter
@@ -23,29 +23,29 @@ from lance_assets.ledger.partition_keys import partition_key
 from lance_assets.ledger.recording_claims import TICK_CLAIM_LIFETIME
 from lance_assets.ledger.version_metadata import VersionFacts
 from lance_core import Table
-from tests.lance_assets.cooperative_scheduler import WAITS_MAX, Database, Turns
+from tests.lance_assets.cooperative_scheduler import SLEEPS_MAX, CooperativeScheduler, FakeInstance
 
 LEDGER = lance_table("orders", uri="orders.lance").ledger
 NOW = datetime.now(UTC)
 LATER = NOW + TICK_CLAIM_LIFETIME + timedelta(seconds=1)
 
 
-class Still(datetime):
-    """The clock of a run, which stands where that of the ticks does, however late the test has its turn."""
+class FixedDatetime(datetime):
+    """Clock of a run, fixed at the time of the ticks, so that a slow machine does not change the interleaving."""
 
     @classmethod
-    def now(cls, tz: tzinfo | None = None) -> "Still":
-        return cast(Still, NOW)
+    def now(cls, tz: tzinfo | None = None) -> "FixedDatetime":
+        return cast(FixedDatetime, NOW)
 
 
 RUN = "run"
-OF_A_RUN = 3
+RUN_VERSION = 3
 VERSIONS = range(1, 5)
 SEEDS = 500
 
 
-def facts_of(version: int) -> VersionFacts:
-    properties = {"dagster.run_id": RUN} if version == OF_A_RUN else {}
+def make_facts(version: int) -> VersionFacts:
+    properties = {"dagster.run_id": RUN} if version == RUN_VERSION else {}
     return VersionFacts(
         version=version, incarnation=1, uri="/orders.lance", schema=pa.schema([]), timestamp=NOW, operation="Append",
         uuid=f"{version:08}", planned_on=None, properties=properties, rows=0, rows_added=0, rows_removed=0,
@@ -53,16 +53,16 @@ def facts_of(version: int) -> VersionFacts:
     )  # fmt: skip
 
 
-FACTS = {version: facts_of(version) for version in VERSIONS}
+FACTS = {version: make_facts(version) for version in VERSIONS}
 
 
-class OfVersion(SimpleNamespace):
-    """As much of a table as a look asks for."""
+class FakeTable(SimpleNamespace):
+    """Part of a table that reconciliation reads."""
 
     version: int
 
-    def at(self, version: int) -> "OfVersion":
-        return OfVersion(version=version)
+    def at(self, version: int) -> "FakeTable":
+        return FakeTable(version=version)
 
     def version_numbers(self) -> tuple[int, ...]:
         return tuple(VERSIONS)
@@ -71,19 +71,21 @@ class OfVersion(SimpleNamespace):
         return SimpleNamespace(timestamp=NOW - timedelta(hours=1))
 
 
-OPENED = OpenedTable(cast(Table, OfVersion(version=VERSIONS[-1])), "id", tuple(VERSIONS))
+OPENED = OpenedTable(cast(Table, FakeTable(version=VERSIONS[-1])), "id", tuple(VERSIONS))
 
 
 class Cursor:
-    """Of the one sensor: whoever stores it last has it."""
+    """Cursor of the sensor; the last daemon that stores it wins."""
 
     seen: Watermark | None = None
 
 
-def tick(database: Database, cursor: Cursor, now: datetime, put: Callable[[dg.AssetMaterialization], None]) -> None:
-    """The code of the sensor, and then what a daemon does with what it found."""
-    looked = reconcile(
-        cast(dg.DagsterInstance, database),
+def run_tick(
+    instance: FakeInstance, cursor: Cursor, now: datetime, put: Callable[[dg.AssetMaterialization], None]
+) -> None:
+    """Run the code of the sensor, then store its events as a daemon does."""
+    result = reconcile(
+        cast(dg.DagsterInstance, instance),
         LEDGER,
         OPENED,
         cursor.seen,
@@ -92,103 +94,103 @@ def tick(database: Database, cursor: Cursor, now: datetime, put: Callable[[dg.As
         cache=DiscoveryCache(),
         now=now,
     )
-    for event in looked.events:
+    for event in result.events:
         put(event)
-    cursor.seen = looked.watermark
+    cursor.seen = result.watermark
 
 
-def play(
+def run_interleaving(
     seed: int,
     monkeypatch: pytest.MonkeyPatch,
     *,
-    somebody_dies: bool = False,
-    with_a_run: bool = False,
+    with_crash: bool = False,
+    with_run: bool = False,
     ticks: int = 3,
-) -> tuple[Database, Cursor]:
-    draw = random.Random(seed)
-    names = ["daemon-0", "daemon-1", *([RUN] if with_a_run else [])]
-    dies = (draw.choice(names[:2]), draw.randint(1, 40)) if somebody_dies else None
-    turns = Turns(draw, changes=draw.choice((0.1, 0.3, 1.0)))
-    database, cursor = Database(turns, dies), Cursor()
-    if not with_a_run:
-        database.dead.add(RUN)
+) -> tuple[FakeInstance, Cursor]:
+    generator = random.Random(seed)
+    names = ["daemon-0", "daemon-1", *([RUN] if with_run else [])]
+    crash_at = (generator.choice(names[:2]), generator.randint(1, 40)) if with_crash else None
+    scheduler = CooperativeScheduler(generator, switch_probability=generator.choice((0.1, 0.3, 1.0)))
+    instance, cursor = FakeInstance(scheduler, crash_at), Cursor()
+    if not with_run:
+        instance.crashed.add(RUN)
     monkeypatch.setattr(Ledger, "identity_of", lambda *_: "id")
     monkeypatch.setattr(pending_versions, "discovered_facts", lambda at, *_: FACTS[at.version])
-    monkeypatch.setattr("lance_assets.discovery.leader.sleep", turns.wait)
-    monkeypatch.setattr("lance_assets.ledger.recording_claims.sleep", turns.wait)
-    monkeypatch.setattr("lance_assets.ledger.recording_claims.datetime", Still)
+    monkeypatch.setattr("lance_assets.discovery.leader.sleep", scheduler.sleep)
+    monkeypatch.setattr("lance_assets.ledger.recording_claims.sleep", scheduler.sleep)
+    monkeypatch.setattr("lance_assets.ledger.recording_claims.datetime", FixedDatetime)
 
     def daemon() -> None:
         for _ in range(ticks):
-            tick(database, cursor, NOW, database.put)
+            run_tick(instance, cursor, NOW, instance.store_event)
 
     def run() -> None:
         log = SimpleNamespace(info=lambda *_: None, warning=lambda *_: None)
         context: Any = SimpleNamespace(
-            instance=database, run=SimpleNamespace(run_id=RUN), log=log, log_event=database.put
+            instance=instance, run=SimpleNamespace(run_id=RUN), log=log, log_event=instance.store_event
         )
-        recording.record_in_run(context, LEDGER, FACTS[OF_A_RUN])
+        recording.record_in_run(context, LEDGER, FACTS[RUN_VERSION])
 
-    turns.run({name: run if name == RUN else daemon for name in names})
-    assert turns.waits <= WAITS_MAX, seed
-    return database, cursor
-
-
-def counted(database: Database) -> dict[str | None, int]:
-    return dict(Counter(event.partition for event in database.events))
+    scheduler.run({name: run if name == RUN else daemon for name in names})
+    assert scheduler.sleep_count <= SLEEPS_MAX, seed
+    return instance, cursor
 
 
-def ticks_later(database: Database, cursor: Cursor, now: datetime) -> None:
-    """Nobody else is there any more."""
-    database.turns.is_over = True
+def count_events(instance: FakeInstance) -> dict[str | None, int]:
+    return dict(Counter(event.partition for event in instance.events))
+
+
+def run_later_ticks(instance: FakeInstance, cursor: Cursor, now: datetime) -> None:
+    """Run ticks of a single remaining daemon."""
+    instance.scheduler.is_disabled = True
     for _ in range(3):
-        tick(database, cursor, now, database.put)
+        run_tick(instance, cursor, now, instance.store_event)
 
 
 ONCE = {partition_key(version): 1 for version in VERSIONS}
 
 
-@pytest.mark.parametrize("with_a_run", [False, True])
-def test_two_daemons_record_each_version_once(with_a_run: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also in the very next ticks, for nobody died."""
-    at_once = 0
+@pytest.mark.parametrize("with_run", [False, True])
+def test_two_daemons_record_each_version_once(with_run: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since no daemon crashed, the next ticks complete the ledger."""
+    complete_count = 0
     for seed in range(SEEDS):
-        database, cursor = play(seed, monkeypatch, with_a_run=with_a_run)
-        at_once += counted(database) == ONCE
-        ticks_later(database, cursor, NOW)
-        assert counted(database) == ONCE, seed
-        cursor.seen = None  # what is left of claims goes with the next look that is none of an unchanged table
-        ticks_later(database, cursor, NOW)
-        assert all(key.startswith("* ") for of, key in database.keys if of == LEDGER.claim_set), seed
-        assert {key for of, key in database.keys if of == LEDGER.partition_set} == set(ONCE), seed
-    assert at_once > SEEDS * 0.8
+        instance, cursor = run_interleaving(seed, monkeypatch, with_run=with_run)
+        complete_count += count_events(instance) == ONCE
+        run_later_ticks(instance, cursor, NOW)
+        assert count_events(instance) == ONCE, seed
+        cursor.seen = None  # a tick that finds a changed table deletes the remaining claims
+        run_later_ticks(instance, cursor, NOW)
+        assert all(key.startswith("* ") for of, key in instance.is_visible if of == LEDGER.claim_set), seed
+        assert {key for of, key in instance.is_visible if of == LEDGER.partition_set} == set(ONCE), seed
+    assert complete_count > SEEDS * 0.8
 
 
-def test_a_daemon_that_dies_stops_nothing_for_longer_than_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crashed_daemon_blocks_others_only_until_its_claim_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     waited = 0
     for seed in range(SEEDS):
-        database, cursor = play(seed, monkeypatch, somebody_dies=True)
-        assert set(counted(database).values()) <= {1}, seed
-        waited += counted(database) != ONCE
-        ticks_later(database, cursor, LATER)
-        assert counted(database) == ONCE, seed
+        instance, cursor = run_interleaving(seed, monkeypatch, with_crash=True)
+        assert set(count_events(instance).values()) <= {1}, seed
+        waited += count_events(instance) != ONCE
+        run_later_ticks(instance, cursor, LATER)
+        assert count_events(instance) == ONCE, seed
     assert waited
 
 
-def test_two_that_meet_hardly_ever_leave_it_to_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that came first waits a moment for the other to go."""
+def test_concurrent_ticks_rarely_both_withdraw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tick with the earlier claim waits a moment for the later one to withdraw."""
 
-    def neither(looks: int) -> int:
-        monkeypatch.setattr("lance_assets.discovery.leader.CHECKS_MAX", looks)
-        return sum(not play(seed, monkeypatch, ticks=1)[0].events for seed in range(SEEDS // 3))
+    def count_runs_without_events(checks_max: int) -> int:
+        monkeypatch.setattr("lance_assets.discovery.leader.CHECKS_MAX", checks_max)
+        return sum(not run_interleaving(seed, monkeypatch, ticks=1)[0].events for seed in range(SEEDS // 3))
 
-    assert neither(looks=20) * 3 < neither(looks=1)
+    assert count_runs_without_events(checks_max=20) * 3 < count_runs_without_events(checks_max=1)
 
 
 @pytest.mark.parametrize("broken", ["claim_tick", "recorded_data_versions"])
-def test_the_orders_that_are_tried_need_each_step(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That one tick is alone, and that it looks at the ledger again then."""
+def test_interleavings_need_each_step_of_the_protocol(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps are the exclusive claim of the tick and the second read of the ledger."""
     monkeypatch.setattr(
         reconcile_module, broken, {"claim_tick": lambda *_: True, "recorded_data_versions": lambda *_: {}}[broken]
     )
-    assert any(max(counted(play(seed, monkeypatch)[0]).values()) > 1 for seed in range(SEEDS))
+    assert any(max(count_events(run_interleaving(seed, monkeypatch)[0]).values()) > 1 for seed in range(SEEDS))

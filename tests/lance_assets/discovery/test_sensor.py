@@ -1,4 +1,4 @@
-"""Versions of other writers get onto the ledger once, whatever the daemon, the runs and the writers do meanwhile."""
+"""Discovery sensor: it records each version of other writers once, despite crashed daemons and concurrent runs."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.recording_claims import TICK_CLAIM_LIFETIME, claim_partitions
 from lance_core import Corrupt, InvalidInput, Table
-from tests.lance_assets.instances import claims, events, partitions, shown, tags, tick
+from tests.lance_assets.instances import events, metadata_values, partitions, tags, tick, version_claims
 
 ROW = pa.table({"id": [1]})
 
@@ -47,7 +47,7 @@ def keys_of(instance: dg.DagsterInstance, table: LanceTable) -> list[str | None]
     return [event.partition for _, event in events(instance, table.key)]
 
 
-def test_foreign_commits_are_found_once_however_often_it_looks(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_foreign_commits_are_recorded_once(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path)
     lance.write_dataset(ROW, table.uri)
     lance.write_dataset(pa.table({"id": [2, 3]}), table.uri, mode="append")
@@ -60,12 +60,12 @@ def test_foreign_commits_are_found_once_however_often_it_looks(tmp_path: Path, i
     assert tags(second)["lance/origin"] == "external"
     assert tags(second)["lance/parent"] == "1"
     assert tags(second)["dagster/data_version"] == f"2-{made_by.uuid[:8]}"
-    assert shown(second)["dagster/row_count"] == 3
-    assert shown(second)["lance/rows_added"] == 2
-    assert [column.name for column in shown(second)["dagster/column_schema"].columns] == ["id"]
+    assert metadata_values(second)["dagster/row_count"] == 3
+    assert metadata_values(second)["lance/rows_added"] == 2
+    assert [column.name for column in metadata_values(second)["dagster/column_schema"].columns] == ["id"]
 
-    cursor, said = tick(sensor_of(table), instance, cursor)
-    assert said == "no new versions"
+    cursor, skip_message = tick(sensor_of(table), instance, cursor)
+    assert skip_message == "no new versions"
     tick(sensor_of(table), instance, cursor=None)  # a renamed sensor starts without a cursor
     tick(sensor_of(table), instance, cursor="{ not ours")
     assert keys_of(instance, table) == ["v0000000001", "v0000000002"]
@@ -74,40 +74,42 @@ def test_foreign_commits_are_found_once_however_often_it_looks(tmp_path: Path, i
     tick(sensor_of(table), instance, cursor)
     *_, (_, last) = events(instance, table.key)
     assert last.partition == "v0000000003"
-    assert shown(last)["lance/rows_removed"] == 1
+    assert metadata_values(last)["lance/rows_removed"] == 1
 
 
-def test_a_tick_that_died_between_key_and_event_is_made_good(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_tick_that_crashed_between_key_and_event_is_repaired(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path)
     lance.write_dataset(ROW, table.uri)
     sensor_of(table).evaluate_tick(dg.build_sensor_context(instance=instance))  # and its events are never stored
     assert partitions(instance, table) == ["v0000000001"]
     assert keys_of(instance, table) == []
-    _, said = tick(sensor_of(table), instance)  # nobody can tell it from one whose events are being stored
-    assert "being recorded by a run or by another tick" in str(said)
+    _, skip_message = tick(
+        sensor_of(table), instance
+    )  # it is indistinguishable from a tick whose events are being stored
+    assert "being recorded by a run or by another tick" in str(skip_message)
     over = datetime.now(UTC) + TICK_CLAIM_LIFETIME + timedelta(seconds=1)
     tick(discovery_sensor(sensor_of(table).name, [table.ledger], now=lambda: over), instance)
     assert keys_of(instance, table) == ["v0000000001"]
 
 
-def test_a_version_is_left_to_its_run_until_that_ends(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_version_is_left_to_its_run_until_the_run_ends(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path)
     working = add_run(instance, dg.DagsterRunStatus.STARTED)
     Table.create(table.uri, ROW, properties={"dagster.run_id": working.run_id})
-    cursor, said = tick(sensor_of(table), instance)
-    assert said is not None
-    assert "left to its run" in said
+    cursor, skip_message = tick(sensor_of(table), instance)
+    assert skip_message is not None
+    assert "left to its run" in skip_message
     assert partitions(instance, table) == []
 
-    lance.write_dataset(ROW, table.uri, mode="append")  # what comes after it does not have to wait
+    lance.write_dataset(ROW, table.uri, mode="append")  # later versions do not have to wait
     cursor, _ = tick(sensor_of(table), instance, cursor)
     assert keys_of(instance, table) == ["v0000000002"]
 
     instance.report_run_failed(working)
     retry = add_run(instance, dg.DagsterRunStatus.STARTING, root=working)
-    cursor, said = tick(sensor_of(table), instance, cursor)
-    assert said is not None
-    assert "left to its run" in said  # the retry will find the version and record it
+    cursor, skip_message = tick(sensor_of(table), instance, cursor)
+    assert skip_message is not None
+    assert "left to its run" in skip_message  # the retry finds the version and records it
     instance.report_run_canceled(retry)
 
     tick(sensor_of(table), instance, cursor)
@@ -118,7 +120,7 @@ def test_a_version_is_left_to_its_run_until_that_ends(tmp_path: Path, instance: 
     assert event.metadata["lance/run"] == dg.MetadataValue.dagster_run(working.run_id)
 
 
-def test_it_waits_ten_minutes_at_most(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_sensor_waits_for_a_run_at_most_ten_minutes(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path)
     stuck = add_run(instance, dg.DagsterRunStatus.STARTED)
     Table.create(table.uri, ROW, properties={"dagster.run_id": stuck.run_id})
@@ -129,7 +131,7 @@ def test_it_waits_ten_minutes_at_most(tmp_path: Path, instance: dg.DagsterInstan
     assert keys_of(instance, table) == ["v0000000001"]
 
 
-def test_a_run_of_another_instance_is_not_waited_for(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_sensor_does_not_wait_for_runs_of_other_instances(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path)
     Table.create(table.uri, ROW, properties={"dagster.run_id": "from elsewhere, and not even an id"})
     table_of_others = Table.open(table.uri).append(ROW, properties={"dagster.run_id": (theirs := str(uuid4()))})
@@ -141,7 +143,7 @@ def test_a_run_of_another_instance_is_not_waited_for(tmp_path: Path, instance: d
     assert second.metadata["lance/run"] == dg.MetadataValue.text(theirs)
 
 
-def test_versions_beyond_the_bound_come_with_the_next_ticks(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_versions_beyond_the_limit_follow_in_later_ticks(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     busy, calm = declared(tmp_path, "busy"), declared(tmp_path, "calm")
     for table, versions in ((busy, 5), (calm, 1)):
         at = Table.create(table.uri, ROW)
@@ -156,10 +158,8 @@ def test_versions_beyond_the_bound_come_with_the_next_ticks(tmp_path: Path, inst
 
 
 @pytest.mark.parametrize("versions", [1, 2, 4])
-def test_a_table_created_anew_gets_partitions_of_its_own(
-    tmp_path: Path, instance: dg.DagsterInstance, versions: int
-) -> None:
-    """Whether it has fewer versions than the old one had, as many, or more."""
+def test_recreated_table_gets_its_own_partitions(tmp_path: Path, instance: dg.DagsterInstance, versions: int) -> None:
+    """The new table has fewer versions than the old one, as many, or more."""
     table = declared(tmp_path)
     Table.create(table.uri, ROW).append(ROW)
     cursor, _ = tick(sensor_of(table), instance)
@@ -170,20 +170,20 @@ def test_a_table_created_anew_gets_partitions_of_its_own(
     cursor, _ = tick(sensor_of(table), instance, cursor)
     new = [f"w02.v000000000{version}" for version in range(1, versions + 1)]
     assert keys_of(instance, table) == ["v0000000001", "v0000000002", *new]
-    assert partitions(instance, table) == new  # those of versions that are gone are retired
-    # Without a cursor it is still the second table that was there.
-    cursor, said = tick(sensor_of(table), instance, cursor=None)
-    assert said == "no new versions"
+    assert partitions(instance, table) == new  # partitions of removed versions are retired
+    # Without a cursor it is still the second table at this location.
+    cursor, skip_message = tick(sensor_of(table), instance, cursor=None)
+    assert skip_message == "no new versions"
     assert len(keys_of(instance, table)) == 2 + versions
     assert tick(sensor_of(table), instance, cursor)[1] == "no new versions"
 
 
-def test_a_table_that_is_put_back_is_known_again(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_restored_table_is_recognized(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path)
     Table.create(table.uri, ROW)
     cursor, _ = tick(sensor_of(table), instance)
     Path(table.uri).rename(tmp_path / "aside")
-    lance.write_dataset(ROW, table.uri)  # of another library: known by its first transaction
+    lance.write_dataset(ROW, table.uri)  # a table of another library is identified by its first transaction
     cursor, _ = tick(sensor_of(table), instance, cursor)
     assert partitions(instance, table) == ["w02.v0000000001"]
     shutil.rmtree(table.uri)
@@ -193,7 +193,7 @@ def test_a_table_that_is_put_back_is_known_again(tmp_path: Path, instance: dg.Da
     assert keys_of(instance, table) == ["v0000000001", "w02.v0000000001"]
 
 
-def test_a_table_that_loses_its_identity_stays_the_one_it_was(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_table_that_loses_its_id_stays_the_same(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path)
     lance.write_dataset(ROW, table.uri)
     cursor, _ = tick(sensor_of(table), instance)
@@ -206,12 +206,12 @@ def test_a_table_that_loses_its_identity_stays_the_one_it_was(tmp_path: Path, in
 
 
 @pytest.mark.parametrize("name", ["unknown", "a b" * 500, "\n"])
-def test_identities_may_be_anything(tmp_path: Path, instance: dg.DagsterInstance, name: str) -> None:
+def test_table_ids_may_be_any_text(tmp_path: Path, instance: dg.DagsterInstance, name: str) -> None:
     ledger = declared(tmp_path).ledger
     assert [incarnation_of(instance, ledger, each) for each in (None, name, "other", name, None)] == [1, 2, 3, 2, 3]
 
 
-def test_partitions_of_versions_that_were_cleaned_up_are_retired(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_partitions_of_removed_versions_are_retired(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path)
     at = Table.create(table.uri, ROW)
     for _ in range(5):
@@ -221,16 +221,16 @@ def test_partitions_of_versions_that_were_cleaned_up_are_retired(tmp_path: Path,
     for _ in range(2):
         cursor, _ = tick(sensor, instance, cursor)
     instance.add_dynamic_partitions(table.ledger.partition_set, ["typed by hand"])
-    lance.dataset(table.uri).cleanup_old_versions(older_than=timedelta(0))  # and no new version
+    lance.dataset(table.uri).cleanup_old_versions(older_than=timedelta(0))  # and there is no new version
     cursor, _ = tick(sensor, instance, cursor)
-    assert len(partitions(instance, table)) == 4  # no more than its bound in one tick
+    assert len(partitions(instance, table)) == 4  # no more than the limit of one tick
     cursor, _ = tick(sensor, instance, cursor)
     assert partitions(instance, table) == ["v0000000006", "typed by hand"]
-    assert len(keys_of(instance, table)) == 6  # what happened stays on record
+    assert len(keys_of(instance, table)) == 6  # the events stay on record
     assert tick(sensor, instance, cursor)[1] == "no new versions"
 
 
-def test_a_damaged_old_version_stops_nothing_else(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_damaged_old_version_does_not_stop_the_sensor(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path)
     at = Table.create(table.uri, ROW).append(ROW).table
     manifest = Path(table.uri) / at.manifest.path
@@ -239,7 +239,7 @@ def test_a_damaged_old_version_stops_nothing_else(tmp_path: Path, instance: dg.D
     cursor, _ = tick(sensor_of(table), instance)
     assert keys_of(instance, table) == ["v0000000001", "v0000000003", "v0000000004"]
     (_, third) = events(instance, table.key)[1]
-    assert "lance/rows_removed" not in third.metadata  # nobody can tell
+    assert "lance/rows_removed" not in third.metadata  # unknown, since the manifest is unreadable
     Table.open(table.uri).append(ROW)
     tick(sensor_of(table), instance, cursor)
     assert keys_of(instance, table)[-1] == "v0000000005"
@@ -248,30 +248,30 @@ def test_a_damaged_old_version_stops_nothing_else(tmp_path: Path, instance: dg.D
     assert [info.version for info in Table.open(table.uri).versions(since=3)] == [4, 5]
 
 
-def test_a_damaged_version_is_recorded_once_it_is_repaired(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_damaged_version_is_recorded_after_its_repair(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path)
     at = Table.create(table.uri, ROW).append(ROW).table
     at.append(ROW).table.append(ROW)
     manifests = [Path(table.uri) / Table.open(table.uri, version=number).manifest.path for number in (2, 3)]
-    whole = [each.read_bytes() for each in manifests]
+    intact_bytes = [each.read_bytes() for each in manifests]
     for each in manifests:
         each.write_bytes(b"not a manifest")
     cursor, _ = tick(sensor_of(table), instance)
     assert keys_of(instance, table) == ["v0000000001", "v0000000004"]
-    cursor, said = tick(sensor_of(table), instance, cursor)
-    assert said == "no new versions"  # it was said once
-    manifests[1].write_bytes(whole[1])
+    cursor, skip_message = tick(sensor_of(table), instance, cursor)
+    assert skip_message == "no new versions"  # the warning is logged once
+    manifests[1].write_bytes(intact_bytes[1])
     cursor, _ = tick(sensor_of(table), instance, cursor)
     assert keys_of(instance, table)[2:] == ["v0000000003"]
-    manifests[0].unlink()  # and the other is gone for good
-    cursor, said = tick(sensor_of(table), instance, cursor)
-    cursor, said = tick(sensor_of(table), instance, cursor)
-    assert said == "no new versions"
+    manifests[0].unlink()  # and the other one is lost permanently
+    cursor, skip_message = tick(sensor_of(table), instance, cursor)
+    cursor, skip_message = tick(sensor_of(table), instance, cursor)
+    assert skip_message == "no new versions"
     assert cursor is not None
     assert Cursor.parse(cursor).tables[table.ledger.label].unreadable == ()
 
 
-def test_of_many_damaged_versions_the_newest_are_looked_at_again(
+def test_newest_of_many_damaged_versions_are_retried(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lance_assets.discovery.reconcile.UNREADABLE_MAX", 2)
@@ -289,38 +289,38 @@ def test_of_many_damaged_versions_the_newest_are_looked_at_again(
     assert Cursor.parse(evaluated.cursor).tables[table.ledger.label].unreadable == (3, 4)
 
 
-def test_a_cursor_of_before_is_read(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_cursor_of_an_older_release_is_read(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     assert Cursor.parse('{"tables": {"lake/orders": [1, 7, 7]}, "first": ""}').tables["lake/orders"].version == 7
 
 
 @pytest.mark.parametrize("by", ["us", "others"])
-def test_a_table_that_is_replaced_between_opening_and_looking_is_left_to_the_next_tick(
+def test_table_replaced_during_a_tick_is_left_to_the_next_tick(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    """Or its versions would have the partitions of the one that was there."""
+    """Otherwise its versions would get the partitions of the replaced table."""
     table = declared(tmp_path)
     Table.create(table.uri, ROW)
     cursor, _ = tick(sensor_of(table), instance)
     Table.open(table.uri).append(ROW)
     opened = OpenedTable.open
 
-    def and_then_replaced(ledger: Ledger) -> OpenedTable:
-        found = opened(ledger)
+    def open_and_replace(ledger: Ledger) -> OpenedTable:
+        opened_table = opened(ledger)
         shutil.rmtree(table.uri)
         lance.write_dataset(ROW, table.uri) if by == "others" else Table.create(table.uri, ROW)
         lance.write_dataset(ROW, table.uri, mode="append")
-        return found
+        return opened_table
 
     with monkeypatch.context() as patch:
-        patch.setattr(OpenedTable, "open", and_then_replaced)
-        cursor, said = tick(sensor_of(table), instance, cursor)
-    assert "was replaced during this tick" in str(said)
+        patch.setattr(OpenedTable, "open", open_and_replace)
+        cursor, skip_message = tick(sensor_of(table), instance, cursor)
+    assert "was replaced during this tick" in str(skip_message)
     assert keys_of(instance, table) == ["v0000000001"]
     tick(sensor_of(table), instance, cursor)
     assert keys_of(instance, table) == ["v0000000001", "w02.v0000000001", "w02.v0000000002"]
 
 
-def test_a_version_that_vanishes_under_the_look_stops_nothing_else(
+def test_version_removed_during_a_tick_does_not_stop_the_sensor(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = declared(tmp_path)
@@ -328,13 +328,13 @@ def test_a_version_that_vanishes_under_the_look_stops_nothing_else(
     at.append(ROW)
     listed = at.version_numbers()
     (Path(table.uri) / at.manifest.path).unlink()
-    monkeypatch.setattr(Table, "version_numbers", lambda _: listed)  # what was listed before cleanup came
+    monkeypatch.setattr(Table, "version_numbers", lambda _: listed)  # the list as it was before cleanup
     tick(sensor_of(table), instance)
     assert keys_of(instance, table) == ["v0000000001", "v0000000003"]
     assert [info.version for info in Table.open(table.uri).versions()] == [1, 3]
 
 
-def test_a_table_with_numbers_out_of_range_does_not_hide_the_others(
+def test_table_with_out_of_range_numbers_does_not_hide_others(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = [lance_table(name, uri=str(tmp_path / name), discover=False) for name in ("odd", "good")]
@@ -342,33 +342,33 @@ def test_a_table_with_numbers_out_of_range_does_not_hide_the_others(
         Table.create(each.uri, ROW)
     real = Table.open
 
-    def hostile(uri: str, **options: Any) -> Table:
+    def open_or_fail(uri: str, **options: Any) -> Table:
         if uri.endswith("odd"):
             raise OverflowError("date value out of range")
         return real(uri, **options)
 
-    monkeypatch.setattr(Table, "open", hostile)
+    monkeypatch.setattr(Table, "open", open_or_fail)
     evaluated = lance_discovery("lake", group).evaluate_tick(dg.build_sensor_context(instance=instance))
     assert [event.asset_key for event in evaluated.asset_events] == [group[1].key]
     assert "odd: OverflowError: date value out of range" in (evaluated.skip_message or "")
 
 
-def test_the_sensor_leaves_to_a_run_what_that_run_is_recording(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_sensor_respects_the_claim_of_a_recording_run(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path)
     dead, other = (add_run(instance, status) for status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.STARTED))
     Table.create(table.uri, ROW, properties={"dagster.run_id": dead.run_id})
     claim_partitions(instance, table.ledger, ["v0000000001"], other.run_id)
-    cursor, said = tick(sensor_of(table), instance)
-    assert said is not None
-    assert "is being recorded by a run" in said
-    instance.report_run_failed(other)  # it died, and never let go
+    cursor, skip_message = tick(sensor_of(table), instance)
+    assert skip_message is not None
+    assert "is being recorded by a run" in skip_message
+    instance.report_run_failed(other)  # it crashed without releasing its claim
     cursor, _ = tick(sensor_of(table), instance, cursor)
     assert keys_of(instance, table) == ["v0000000001"]
     tick(sensor_of(table), instance, cursor)
-    assert claims(instance, table) == []
+    assert version_claims(instance, table) == []
 
 
-def test_no_table_yet_and_damaged_tables_do_not_hide_the_others(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_missing_and_damaged_tables_do_not_hide_others(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     coming, damaged, good = (declared(tmp_path, name) for name in ("coming", "damaged", "good"))
     for table in (damaged, good):
         Table.create(table.uri, ROW)
@@ -380,13 +380,13 @@ def test_no_table_yet_and_damaged_tables_do_not_hide_the_others(tmp_path: Path, 
     ]
     cursor, _ = tick(lance_discovery("lake", group), instance)
     assert keys_of(instance, good) == ["v0000000001"]
-    _, said = tick(lance_discovery("lake", group), instance, cursor)
-    assert said is not None
-    assert "there is no table" in said
-    assert "damaged" in said
+    _, skip_message = tick(lance_discovery("lake", group), instance, cursor)
+    assert skip_message is not None
+    assert "there is no table" in skip_message
+    assert "damaged" in skip_message
 
 
-def test_a_shared_sensor_refuses_tables_that_have_their_own(tmp_path: Path) -> None:
+def test_shared_sensor_refuses_tables_with_their_own_sensor(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="discover=False"):
         lance_discovery("lake", [declared(tmp_path)])
 
@@ -399,20 +399,20 @@ def add_run(
 
 
 def test_two_sensors_of_one_table_record_each_version_once(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    """As two code locations have them that declare the same table, with ticks at the same moment."""
+    """Two code locations declare the same table, and their ticks overlap."""
     table = declared(tmp_path)
     Table.create(table.uri, ROW).append(ROW)
     clock = [datetime.now(UTC)]
     first, second = (discovery_sensor(name, [table.ledger], now=lambda: clock[0]) for name in ("first", "second"))
-    both = [each.evaluate_tick(dg.build_sensor_context(instance=instance)) for each in (first, second)]
-    assert [len(evaluated.asset_events) for evaluated in both] == [2, 0]
-    assert "the versions of other writers are recorded by sensor:first" in (both[1].skip_message or "")
-    for event in both[0].asset_events:
+    evaluations = [each.evaluate_tick(dg.build_sensor_context(instance=instance)) for each in (first, second)]
+    assert [len(evaluated.asset_events) for evaluated in evaluations] == [2, 0]
+    assert "the versions of other writers are recorded by sensor:first" in (evaluations[1].skip_message or "")
+    for event in evaluations[0].asset_events:
         assert isinstance(event, dg.AssetMaterialization)
         instance.report_runless_asset_event(event)
     tick(second, instance)
     assert keys_of(instance, table) == ["v0000000001", "v0000000002"]
-    # The first is switched off: the other takes over, and says nothing again.
+    # The first is switched off: the other one takes over and reports nothing twice.
     Table.open(table.uri).append(ROW)
     clock[0] += timedelta(minutes=10, seconds=1)
     tick(second, instance)
@@ -421,7 +421,7 @@ def test_two_sensors_of_one_table_record_each_version_once(tmp_path: Path, insta
 
 
 def test_two_daemons_of_one_sensor_record_each_version_once(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    """Both evaluate it before either has stored what it found; those of a run that died are among the versions."""
+    """Both evaluate the sensor before either has stored its events; some versions are of a run that crashed."""
     table = declared(tmp_path)
     dead = add_run(instance, dg.DagsterRunStatus.FAILURE)
     Table.create(table.uri, ROW).append(ROW, properties={"dagster.run_id": dead.run_id})
@@ -431,32 +431,32 @@ def test_two_daemons_of_one_sensor_record_each_version_once(tmp_path: Path, inst
     for event in twins[0].asset_events:
         assert isinstance(event, dg.AssetMaterialization)
         instance.report_runless_asset_event(event)
-    cursor, _ = tick(sensor, instance, twins[1].cursor)  # the twin's is stored last
+    cursor, _ = tick(sensor, instance, twins[1].cursor)  # the cursor of the other daemon is stored last
     assert keys_of(instance, table) == ["v0000000001", "v0000000002"]
     Table.open(table.uri).append(ROW)
-    tick(sensor, instance, cursor)  # at once: what is stored is in nobody's way
+    tick(sensor, instance, cursor)  # immediately: stored events block no claim
     assert keys_of(instance, table) == ["v0000000001", "v0000000002", "v0000000003"]
 
 
-def test_of_two_sensors_that_begin_at_once_one_stays(
+def test_one_of_two_concurrently_started_sensors_leads(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second's claim shows first, though it was added later, and then both do."""
+    """The claim of the second becomes visible first, although it was added later; then both are visible."""
     table = declared(tmp_path)
     Table.create(table.uri, ROW)
     first, second = (discovery_sensor(name, [table.ledger]) for name in ("first", "second"))
-    shown = instance.get_dynamic_partitions
+    metadata_values = instance.get_dynamic_partitions
     elect_leader(instance, table.ledger, "sensor:first", datetime.now(UTC))
-    hidden = [key for key in shown(table.ledger.claim_set) if "first" in key]
+    hidden = [key for key in metadata_values(table.ledger.claim_set) if "first" in key]
     with monkeypatch.context() as patch:
         patch.setattr(
-            instance, "get_dynamic_partitions", lambda name: [key for key in shown(name) if key not in hidden]
+            instance, "get_dynamic_partitions", lambda name: [key for key in metadata_values(name) if key not in hidden]
         )
         tick(second, instance)
     assert keys_of(instance, table) == ["v0000000001"]
     Table.open(table.uri).append(ROW)
-    cursor, said = tick(first, instance)
-    assert "recorded by sensor:second" in str(said)
+    cursor, skip_message = tick(first, instance)
+    assert "recorded by sensor:second" in str(skip_message)
     tick(second, instance)
     assert keys_of(instance, table) == ["v0000000001"]
     tick(first, instance, cursor)
@@ -464,7 +464,7 @@ def test_of_two_sensors_that_begin_at_once_one_stays(
     assert keys_of(instance, table) == ["v0000000001", "v0000000002"]
 
 
-def test_a_busy_table_does_not_keep_the_others_waiting(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_busy_table_does_not_delay_others(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     tables = [declared(tmp_path, name) for name in ("busy", "second", "third")]
     for table, versions in zip(tables, (12, 2, 2), strict=True):
         at = Table.create(table.uri, ROW)
@@ -472,12 +472,12 @@ def test_a_busy_table_does_not_keep_the_others_waiting(tmp_path: Path, instance:
             at = at.append(ROW).table
     sensor = discovery_sensor("s", [table.ledger for table in tables], versions_per_tick=4)
     cursor = None
-    told = []
+    recorded_counts = []
     for _ in range(4):
         cursor, _ = tick(sensor, instance, cursor)
-        told.append([len(keys_of(instance, table)) for table in tables])
-    assert told == [[4, 0, 0], [4, 2, 2], [8, 2, 2], [12, 2, 2]]
-    # One that has not told everything comes last in the next tick.
+        recorded_counts.append([len(keys_of(instance, table)) for table in tables])
+    assert recorded_counts == [[4, 0, 0], [4, 2, 2], [8, 2, 2], [12, 2, 2]]
+    # A table with pending versions comes last in the next tick.
     sensor = discovery_sensor("s", [table.ledger for table in reversed(tables)], versions_per_tick=4)
     for _ in range(8):
         Table.open(tables[0].uri).append(ROW)
@@ -488,12 +488,12 @@ def test_a_busy_table_does_not_keep_the_others_waiting(tmp_path: Path, instance:
 
 
 def files_of(table: LanceTable) -> dict[Path, int]:
-    found = [*Path(table.uri, "data").rglob("*"), *Path(table.uri, "_deletions").rglob("*")]
-    return {path: path.stat().st_size for path in found if path.is_file()}
+    paths = [*Path(table.uri, "data").rglob("*"), *Path(table.uri, "_deletions").rglob("*")]
+    return {path: path.stat().st_size for path in paths if path.is_file()}
 
 
-def test_each_operation_of_others_is_told_with_the_files_it_wrote(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    """By what pylance really wrote, for all that pylance does."""
+def test_metadata_lists_the_files_of_foreign_operations(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """The expected files are those that pylance wrote, for every operation of pylance."""
     table = declared(tmp_path)
     rows = pa.table({"id": range(100), "n": range(100)})
     ids = pa.table({"id": range(90, 110), "n": range(20)})
@@ -535,10 +535,16 @@ def test_each_operation_of_others_is_told_with_the_files_it_wrote(tmp_path: Path
         step()
         wrote[name] = [(path, size) for path, size in files_of(table).items() if path not in before]
     tick(sensor_of(table), instance)
-    told = {tags(event)["lance/op"]: shown(event) for _, event in events(instance, table.key)}
-    assert {name.partition(" ")[0] for name in steps} <= set(told)
-    said = [shown(event) for _, event in events(instance, table.key) if tags(event)["lance/op"] != "ReserveFragments"]
-    for (name, files), figures in zip(wrote.items(), said, strict=True):
+    metadata_by_operation = {
+        tags(event)["lance/op"]: metadata_values(event) for _, event in events(instance, table.key)
+    }
+    assert {name.partition(" ")[0] for name in steps} <= set(metadata_by_operation)
+    descriptions = [
+        metadata_values(event)
+        for _, event in events(instance, table.key)
+        if tags(event)["lance/op"] != "ReserveFragments"
+    ]
+    for (name, files), figures in zip(wrote.items(), descriptions, strict=True):
         data = [size for path, size in files if path.parent.name == "data"]
         assert figures["lance/files_written"] == len(data), name
         assert figures["lance/bytes_written"] == sum(data), name

@@ -1,4 +1,4 @@
-"""Every error of the core has its treatment: which are tried again, and what a user is told."""
+"""Error translation: the errors of the core that Dagster retries, and the failures that users see."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +45,7 @@ DETAILS = [
 
 
 @pytest.mark.parametrize(("error", "is_retried", "details"), DETAILS)
-def test_the_failure_names_the_table_and_the_details(
+def test_failure_names_the_table_and_the_details(
     error: LanceError, is_retried: bool, details: dict[str, object]
 ) -> None:
     failure = failure_of(error, LEDGER)
@@ -53,39 +53,39 @@ def test_the_failure_names_the_table_and_the_details(
     assert failure.description is not None
     assert failure.description.startswith("lake/orders: ")
     assert str(error) in failure.description
-    shown = {name: value.value for name, value in failure.metadata.items()}
-    assert shown["lance/table"] == "lake/orders"
-    assert details.items() <= shown.items()
-    assert "canary-5f1d" not in f"{failure.description}{shown}{LEDGER!r}"
+    metadata = {name: value.value for name, value in failure.metadata.items()}
+    assert metadata["lance/table"] == "lake/orders"
+    assert details.items() <= metadata.items()
+    assert "canary-5f1d" not in f"{failure.description}{metadata}{LEDGER!r}"
 
 
-def test_every_error_of_the_core_has_a_treatment_of_its_own_or_of_its_kind() -> None:
+def test_every_core_error_is_translated() -> None:
     kinds = [kind for kind in vars(lance_core).values() if isinstance(kind, type) and issubclass(kind, LanceError)]
     general = TREATMENTS[LanceError]
     for kind in kinds:
-        found = next(treatment for known, treatment in TREATMENTS.items() if issubclass(kind, known))
-        assert found is not general or kind in (LanceError, lance_core.ConflictError), kind
+        treatment_of_class = next(treatment for known, treatment in TREATMENTS.items() if issubclass(kind, known))
+        assert treatment_of_class is not general or kind in (LanceError, lance_core.ConflictError), kind
 
 
 @pytest.mark.parametrize("error", [LOST_RACE, UNKNOWN])
-def test_what_may_end_otherwise_is_tried_again_a_few_times(error: LanceError) -> None:
+def test_retryable_errors_are_retried(error: LanceError) -> None:
     for number, wait in enumerate(RETRY_DELAYS_S):
-        with pytest.raises(dg.RetryRequested) as asked, translate_errors(LEDGER, retry_number=number):
+        with pytest.raises(dg.RetryRequested) as raised, translate_errors(LEDGER, retry_number=number):
             raise error
-        assert (asked.value.seconds_to_wait, asked.value.max_retries) == (wait, len(RETRY_DELAYS_S))
-        assert isinstance(asked.value.__cause__, dg.Failure)
+        assert (raised.value.seconds_to_wait, raised.value.max_retries) == (wait, len(RETRY_DELAYS_S))
+        assert isinstance(raised.value.__cause__, dg.Failure)
     with pytest.raises(dg.Failure, match="lake/orders"), translate_errors(LEDGER, retry_number=len(RETRY_DELAYS_S)):
         raise error
 
 
-def test_what_cannot_end_otherwise_fails_at_once() -> None:
+def test_permanent_errors_fail_immediately() -> None:
     with pytest.raises(dg.Failure) as failed, translate_errors(LEDGER, retry_number=0):
         raise MISFIT
     assert failed.value.allow_retries is False
     assert failed.value.__cause__ is MISFIT
 
 
-def test_errors_of_others_pass() -> None:
+def test_other_errors_propagate() -> None:
     with pytest.raises(ZeroDivisionError), translate_errors(LEDGER, retry_number=0):
         raise ZeroDivisionError
 
@@ -99,36 +99,36 @@ MAKERS = [
 ]
 
 
-@pytest.mark.parametrize(("properties", "said"), MAKERS)
-def test_a_conflict_names_the_run_of_the_other_writer(tmp_path: Path, properties: dict[str, str], said: str) -> None:
+@pytest.mark.parametrize(("properties", "message"), MAKERS)
+def test_conflict_names_the_run_of_the_other_writer(tmp_path: Path, properties: dict[str, str], message: str) -> None:
     ledger = Ledger("orders", ("lake",), str(tmp_path / "orders.lance"))
     Table.create(ledger.uri, pa.table({"id": [1]})).delete("id = 1", properties=properties)
-    conflict = IncompatibleConflict("in the way", ours="Update", theirs="Delete", version=2, rule="same_rows")
+    conflict = IncompatibleConflict("conflicts", ours="Update", theirs="Delete", version=2, rule="same_rows")
     failure = failure_of(conflict, ledger)
     assert failure.description is not None
-    assert failure.description.endswith(said)
+    assert failure.description.endswith(message)
     asset = failure.metadata.get("lance/their_asset")
     assert (asset and asset.value) == properties.get("dagster.asset_key")
-    gone = IncompatibleConflict("in the way", ours="Update", theirs="Delete", version=9, rule="same_rows")
-    assert str(failure_of(gone, ledger).description).endswith("in the way")
+    incompatible = IncompatibleConflict("conflicts", ours="Update", theirs="Delete", version=9, rule="same_rows")
+    assert str(failure_of(incompatible, ledger).description).endswith("conflicts")
 
 
-def test_an_asset_that_returns_a_frame_names_it_too(tmp_path: Path) -> None:
+def test_conflict_of_the_io_manager_names_the_run(tmp_path: Path) -> None:
     uri = str(tmp_path / "orders.lance")
     Table.create(uri, pa.table({"id": [1]})).delete("id = 1", properties=MADE_BY)
-    conflict = IncompatibleConflict("in the way", ours="Update", theirs="Delete", version=2, rule="same_rows")
+    conflict = IncompatibleConflict("conflicts", ours="Update", theirs="Delete", version=2, rule="same_rows")
     target = Target("orders", dg.AssetKey("orders"), uri, LanceResource().access(), "overwrite")
     assert str(failure_of(conflict, target).description).endswith(MAKERS[0][1])
 
 
-def test_the_place_of_a_frame_tells_no_secret() -> None:
+def test_location_in_a_failure_has_no_secret() -> None:
     target = Target("orders", dg.AssetKey("orders"), "s3://key:canary-5f1d@lake/orders", STORAGE.access(), "append")
-    shown = failure_of(StorageError("the store said no"), target).metadata
-    assert shown["dagster/uri"].value == "s3://lake/orders"
+    metadata = failure_of(StorageError("the store said no"), target).metadata
+    assert metadata["dagster/uri"].value == "s3://lake/orders"
     assert "canary-5f1d" not in repr(target).replace(target.uri, "")
 
 
-def test_a_write_that_meets_another_names_it_in_its_failure(tmp_path: Path, spark: SparkSession) -> None:
+def test_failure_of_a_conflicting_write_names_the_other_run(tmp_path: Path, spark: SparkSession) -> None:
     uri = str(tmp_path / "orders.lance")
     Table.create(uri, pa.table({"id": [1]}))
 

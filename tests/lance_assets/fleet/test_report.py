@@ -1,4 +1,4 @@
-"""The report of a round, from facts to what the pages show."""
+"""Fleet report: from the outcome of each table to the text of the page."""
 
 import json
 from dataclasses import replace
@@ -13,15 +13,15 @@ def figures(files: int, size: int) -> Figures:
     return Figures(version=1, rows=10, deleted_rows=files, fragments=files, files=files, bytes=size)
 
 
-def reported(uri: str, fate: TableOutcome, **more: object) -> TableReport:
+def make_report(uri: str, fate: TableOutcome, **more: object) -> TableReport:
     return TableReport(uri, fate, **more)  # type: ignore[arg-type]
 
 
 FLEET = FleetReport(
     "s3://lake",
     [
-        reported("s3://lake/calm", TableOutcome.IN_SHAPE, before=figures(2, 20)),
-        reported(
+        make_report("s3://lake/calm", TableOutcome.IN_SHAPE, before=figures(2, 20)),
+        make_report(
             "s3://lake/done",
             TableOutcome.MAINTAINED,
             due=("9 fragments can be joined",),
@@ -33,16 +33,18 @@ FLEET = FleetReport(
             files_removed=90,
             bytes_removed=12_345,
         ),
-        reported("s3://lake/bad|name", TableOutcome.FAILED, message="it is damaged:\nlook at it", before=figures(1, 1)),
-        reported("s3://lake/delta", TableOutcome.SKIPPED, message="it is a table of Delta Lake, and not of Lance"),
+        make_report(
+            "s3://lake/bad|name", TableOutcome.FAILED, message="it is damaged:\nlook at it", before=figures(1, 1)
+        ),
+        make_report("s3://lake/delta", TableOutcome.SKIPPED, message="it is a table of Delta Lake, and not of Lance"),
     ],
     planning_seconds=1.23456,
     jobs=1,
 )
 
 
-def test_figures_are_sums_that_can_be_plotted() -> None:
-    shown: dict[str, Any] = {name: value.value for name, value in FLEET.metadata.items()}
+def test_figures_are_sums() -> None:
+    metadata: dict[str, Any] = {name: value.value for name, value in FLEET.metadata.items()}
     expected = {
         "lance/tables": 3,
         "lance/tables_in_shape": 1,
@@ -65,8 +67,8 @@ def test_figures_are_sums_that_can_be_plotted() -> None:
         "lance/spark_jobs": 1,
         "lance/planning_seconds": 1.235,
     }
-    assert {name: shown[name] for name in expected} == expected
-    as_json = json.loads(json.dumps(shown["lance/report_json"]))
+    assert {name: metadata[name] for name in expected} == expected
+    as_json = json.loads(json.dumps(metadata["lance/report_json"]))
     assert [each["uri"].rpartition("/")[2] for each in as_json["tables"]] == ["bad|name", "delta", "done", "calm"]
     assert as_json["tables"][2]["after"]["files"] == 3
     table = FLEET.metadata["lance/report_table"]
@@ -74,7 +76,7 @@ def test_figures_are_sums_that_can_be_plotted() -> None:
     assert [record.data["fate"] for record in table.records] == ["failed", "skipped", "maintained"]
 
 
-def test_the_page_begins_with_what_is_wrong() -> None:
+def test_page_begins_with_the_failures() -> None:
     first, _, head, rule, *rows = FLEET.markdown.splitlines()
     assert first == "**4 tables below `s3://lake`**: 1 in shape, 1 maintained, 1 failed, 1 skipped"
     assert head.startswith("| table | fate | found | files | bytes |")
@@ -86,22 +88,22 @@ def test_the_page_begins_with_what_is_wrong() -> None:
     )
 
 
-def test_what_a_directory_is_called_is_no_markup() -> None:
-    called = reported("/lake/![x](https://elsewhere/p.png)\\|<b>", TableOutcome.SKIPPED, message="it is `odd`")
+def test_directory_names_are_escaped() -> None:
+    called = make_report("/lake/![x](https://elsewhere/p.png)\\|<b>", TableOutcome.SKIPPED, message="it is `odd`")
     (row,) = FleetReport("/lake", [called], 0.0, 0).markdown.splitlines()[4:]
     assert row.startswith(r"| /lake/\!\[x\]\(https\://elsewhere/p\.png\)\\\|\<b\> | skipped |")
     assert row.endswith(r"| it is \`odd\` |")
 
 
-def test_a_page_is_not_longer_than_somebody_reads() -> None:
-    many = FleetReport("x", [reported(f"x/{n}", TableOutcome.FAILED, message="no") for n in range(130)], 0.0, 0)
+def test_page_length_is_bounded() -> None:
+    many = FleetReport("x", [make_report(f"x/{n}", TableOutcome.FAILED, message="no") for n in range(130)], 0.0, 0)
     assert len(many.markdown.splitlines()) == 4 + 100 + 2
     assert many.markdown.endswith("30 more are in the JSON.")
     everything: Any = many.metadata["lance/report_json"].value
     assert len(everything["tables"]) == 130
 
 
-def test_failures_add_up() -> None:
+def test_failures_are_counted() -> None:
     table = TableReport("x")
     table.add_failure(ValueError("first"))
     table.add_failure(KeyError())

@@ -1,4 +1,4 @@
-"""Assets that just return a frame: each library's both ways, slices, versions and columns on load, what is noted."""
+"""I/O manager: frames of each library in both directions, partitions, versions and columns of a load, and metadata."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from lance_assets import LanceIOManager, LanceResource, SparkSessionResource, la
 from lance_assets.lineage.model import sources_of
 from lance_assets.maintenance.downstream_pins import pins_from_ledgers
 from lance_core import Table
-from tests.lance_assets.instances import events, shown
+from tests.lance_assets.instances import events, metadata_values
 
 ROWS = pa.table({"id": [1, 2, 3], "city": ["Oslo", None, "Lima"]})
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-05")
@@ -54,13 +54,13 @@ RETURNED: list[Callable[[], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("made", RETURNED, ids=["Table", "Reader", "Batch", "pandas", "polars", "lazy"])
+@pytest.mark.parametrize("make_frame", RETURNED, ids=["Table", "Reader", "Batch", "pandas", "polars", "lazy"])
 def test_frames_are_returned_and_replaced(
-    tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance, made: Callable[[], Any]
+    tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance, make_frame: Callable[[], Any]
 ) -> None:
     @dg.asset(key_prefix="shop")
     def orders():
-        return made()
+        return make_frame()
 
     for _ in range(2):
         run([orders], manager, instance)
@@ -68,90 +68,90 @@ def test_frames_are_returned_and_replaced(
     assert dataset.to_table().to_pylist() == ROWS.to_pylist()
     assert [version["version"] for version in dataset.versions()] == [1, 2]
     *_, (run_id, event) = events(instance, orders.key)
-    assert shown(event)["dagster/row_count"] == 3
-    assert shown(event)["lance/version"] == 2
+    assert metadata_values(event)["dagster/row_count"] == 3
+    assert metadata_values(event)["lance/version"] == 2
     properties = Table.open(tmp_path / "shop" / "orders.lance").version_info().properties
     assert properties["dagster.run_id"] == run_id
     assert properties["dagster.asset_key"] == "shop/orders"
 
 
-def test_frames_are_loaded_as_they_are_annotated(
+def test_frames_are_loaded_as_their_annotation(
     tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance
 ) -> None:
     Table.create(tmp_path / "orders.lance", ROWS)
     orders = dg.AssetSpec("orders")
-    seen: dict[str, Any] = {}
+    loaded: dict[str, Any] = {}
 
     @dg.asset
     def table(orders: pa.Table) -> None:
-        seen["table"] = orders.to_pylist()
+        loaded["table"] = orders.to_pylist()
 
     @dg.asset
     def plain(orders) -> None:
-        seen["plain"] = orders.to_pylist()
+        loaded["plain"] = orders.to_pylist()
 
     @dg.asset
     def reader(orders: pa.RecordBatchReader) -> None:
-        seen["reader"] = orders.read_all().to_pylist()
+        loaded["reader"] = orders.read_all().to_pylist()
 
     @dg.asset
     def batch(orders: pa.RecordBatch) -> None:
-        seen["batch"] = orders.to_pylist()
+        loaded["batch"] = orders.to_pylist()
 
     @dg.asset
     def pandas(orders: pd.DataFrame) -> None:
-        seen["pandas"] = pa.Table.from_pandas(orders, preserve_index=False).to_pylist()
+        loaded["pandas"] = pa.Table.from_pandas(orders, preserve_index=False).to_pylist()
 
     @dg.asset
     def polars(orders: pl.DataFrame) -> None:
-        seen["polars"] = orders.to_dicts()
+        loaded["polars"] = orders.to_dicts()
 
     @dg.asset
     def lazy(orders: pl.LazyFrame) -> None:
-        seen["lazy"] = orders.collect().to_dicts()
+        loaded["lazy"] = orders.collect().to_dicts()
 
     @dg.asset
     def handle(orders: Table) -> None:
-        seen["handle"] = orders.to_table().to_pylist()
+        loaded["handle"] = orders.to_table().to_pylist()
 
     assets = [table, plain, reader, batch, pandas, polars, lazy, handle]
     done = run([orders, *assets], manager, instance, selection=assets)  # type: ignore[list-item]
     assert done.success
-    assert set(seen) == {"table", "plain", "reader", "batch", "pandas", "polars", "lazy", "handle"}
-    for kind, rows in seen.items():
+    assert set(loaded) == {"table", "plain", "reader", "batch", "pandas", "polars", "lazy", "handle"}
+    for kind, rows in loaded.items():
         assert rows == ROWS.to_pylist(), kind
 
 
-def test_columns_version_tag_and_filter_are_chosen_on_load(
+def test_columns_version_tag_and_filter_of_a_load(
     tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance
 ) -> None:
     first = Table.create(tmp_path / "orders.lance", ROWS)
     first.tags.create("spring")
     first.append(pa.table({"id": [4], "city": ["Pune"]}))
-    seen: dict[str, Any] = {}
+    loaded: dict[str, Any] = {}
 
     @dg.asset(ins={"orders": dg.AssetIn(metadata={"columns": ["id"], "version": 1})})
     def old(orders: pa.Table) -> pa.Table:
-        seen["old"] = orders.to_pydict()
+        loaded["old"] = orders.to_pydict()
         return orders
 
     @dg.asset(ins={"orders": dg.AssetIn(metadata={"tag": "spring", "filter": "city is null"})})
     def tagged(orders: pa.Table) -> None:
-        seen["tagged"] = orders["id"].to_pylist()
+        loaded["tagged"] = orders["id"].to_pylist()
 
     @dg.asset(ins={"orders": dg.AssetIn(metadata={"colums": ["id"]})})
     def misspelt(orders: pa.Table) -> None: ...
 
     specs = [dg.AssetSpec("orders")]
     run([*specs, old, tagged], manager, instance, selection=[old, tagged])  # type: ignore[list-item]
-    assert seen == {"old": {"id": [1, 2, 3]}, "tagged": [2]}
-    made = Table.open(tmp_path / "old.lance").version_info()
-    assert json.loads(made.properties["lance_assets.inputs"]) == {first.uri: 1}
+    assert loaded == {"old": {"id": [1, 2, 3]}, "tagged": [2]}
+    old_info = Table.open(tmp_path / "old.lance").version_info()
+    assert json.loads(old_info.properties["lance_assets.inputs"]) == {first.uri: 1}
     failed = run([*specs, misspelt], manager, instance, selection=[misspelt], raise_on_error=False)  # type: ignore[list-item]
     assert "'colums'" in reason(failed)
 
 
-def test_a_partition_replaces_its_own_rows_and_no_others(
+def test_partition_replaces_only_its_own_rows(
     tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance
 ) -> None:
     rows = {"n": 1}
@@ -173,7 +173,7 @@ def test_a_partition_replaces_its_own_rows_and_no_others(
     assert counts(table) == {"2026-01-01": 2, "2026-01-02": 1}
     assert table.version == 3
     assert table.version_info().properties["dagster.partition"] == "2026-01-01"
-    # Several partitions in one run are one slice, and one version.
+    # Several partitions in one run are one replaced range and one version.
     rows["n"] = 3
     span = {"dagster/asset_partition_range_start": "2026-01-02", "dagster/asset_partition_range_end": "2026-01-04"}
     run([orders], manager, instance, tags=span)
@@ -181,42 +181,44 @@ def test_a_partition_replaces_its_own_rows_and_no_others(
     assert counts(table) == {"2026-01-01": 2, "2026-01-02": 3, "2026-01-03": 3, "2026-01-04": 3}
     assert table.version == 4
     assert table.version_info().properties["dagster.partition"] == "2026-01-02...2026-01-04"
-    # A partition is loaded as its own rows. The asset downstream has not said which column its partitions are of.
+    # A partition is loaded as its own rows. The downstream asset does not declare a partition column.
     failed = run(
         [orders, counted], manager, instance, partition_key="2026-01-03", selection=[counted], raise_on_error=False
     )
     assert "partition_expr" in reason(failed)
-    whole = dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"}, name="kept")(lambda orders: orders)
-    run([orders, whole], manager, instance, partition_key="2026-01-03", selection=[whole])
+    unpartitioned = dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"}, name="kept")(
+        lambda orders: orders
+    )
+    run([orders, unpartitioned], manager, instance, partition_key="2026-01-03", selection=[unpartitioned])
     assert counts(Table.open(tmp_path / "kept.lance")) == {"2026-01-03": 3}
 
 
-def test_a_declared_table_is_loaded_at_the_version_that_the_mapping_gives(
+def test_declared_table_is_loaded_at_the_mapped_version(
     tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance
 ) -> None:
     orders = lance_table("orders", uri=str(tmp_path / "elsewhere" / "o.lance"), discover=False, profile=False)
     table = Table.create(orders.uri, ROWS).append(pa.table({"id": [4], "city": ["Pune"]})).table
     instance.add_dynamic_partitions("lance/orders", ["v0000000001", "v0000000002"])
     table.append(pa.table({"id": [5], "city": ["Pune"]}))
-    seen: dict[str, int] = {}
+    loaded_rows: dict[str, int] = {}
 
     @dg.asset(ins={"orders": dg.AssetIn(partition_mapping=dg.LastPartitionMapping())})
     def newest(orders: pa.Table) -> None:
-        seen["newest"] = orders.num_rows
+        loaded_rows["newest"] = orders.num_rows
 
     @dg.asset(partitions_def=orders.partitions)
     def each(context: dg.AssetExecutionContext, orders: pa.Table) -> None:
-        seen[context.partition_key] = orders.num_rows
+        loaded_rows[context.partition_key] = orders.num_rows
 
     run([orders.spec, newest], manager, instance, selection=[newest])  # type: ignore[list-item]
     run([orders.spec, each], manager, instance, selection=[each], partition_key="v0000000001")  # type: ignore[list-item]
-    assert seen == {"newest": 4, "v0000000001": 3}
+    assert loaded_rows == {"newest": 4, "v0000000001": 3}
 
 
-def test_a_version_that_an_asset_is_made_of_stays(
+def test_version_that_is_an_input_is_retained(
     tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance
 ) -> None:
-    """As long as nothing newer was made of it, in no partition."""
+    """It is retained until each partition has a newer version of the downstream asset."""
     table = Table.create(tmp_path / "orders.lance", ROWS)
 
     @dg.asset(partitions_def=CITIES, metadata={"partition_expr": "city"})
@@ -230,14 +232,14 @@ def test_a_version_that_an_asset_is_made_of_stays(
     assert set(pins_from_ledgers(instance)[table.uri]) == {2, 3}
 
 
-def test_figures_of_a_version_that_is_gone_are_not_those_of_the_head(
+def test_metadata_of_a_removed_version_is_not_that_of_the_newest(
     tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @dg.asset
     def kept() -> pa.Table:
         return ROWS
 
-    with monkeypatch.context() as patch:  # what ends between the commit and Dagster's word for it
+    with monkeypatch.context() as patch:  # the run ends between the commit and Dagster's event
         patch.setattr("lance_assets.io_manager.manager.metadata_of", lambda *_, **__: 1 / 0)
         failed = run([kept], manager, instance, raise_on_error=False)
     table = Table.open(tmp_path / "kept.lance")
@@ -247,29 +249,31 @@ def test_figures_of_a_version_that_is_gone_are_not_those_of_the_head(
     again = {"dagster/parent_run_id": failed.run_id, "dagster/is_resume_retry": "true"}
     run([kept], manager, instance, tags=again)
     (_, event) = events(instance, kept.key)[-1]
-    assert set(shown(event)) == {"lance/version", "lance/operation", "lance/landed_before", "lance/gone"}
-    assert shown(event)["lance/version"] == 1
-    assert "committed before, as version 1, which cleanup has removed since" in shown(event)["lance/gone"]
+    assert set(metadata_values(event)) == {"lance/version", "lance/operation", "lance/landed_before", "lance/gone"}
+    assert metadata_values(event)["lance/version"] == 1
+    assert "committed before, as version 1, which cleanup has removed since" in metadata_values(event)["lance/gone"]
     assert Table.open(table.uri).version == 3
 
 
-def test_two_versions_of_one_table_are_both_noted(
+def test_two_versions_of_one_table_are_both_recorded(
     tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance
 ) -> None:
     table = Table.create(tmp_path / "orders.lance", ROWS).append(ROWS).table
 
-    earlier = dg.AssetSpec("earlier", metadata={"uri": table.uri})  # an input for each key is what Dagster takes
+    earlier = dg.AssetSpec("earlier", metadata={"uri": table.uri})  # Dagster accepts one input per key
 
     @dg.asset(ins={"now": dg.AssetIn("orders"), "before": dg.AssetIn("earlier", metadata={"version": 1})})
     def arrived(now: pa.Table, before: pa.Table) -> pa.Table:
         return now.slice(before.num_rows)
 
     run([dg.AssetSpec("orders"), earlier, arrived], manager, instance, selection=[arrived])  # type: ignore[list-item]
-    made = Table.open(tmp_path / "arrived.lance")
+    arrived_table = Table.open(tmp_path / "arrived.lance")
     (event,) = instance.fetch_materializations(arrived.key, limit=10).records
     assert event.asset_materialization is not None
     assert event.asset_materialization.metadata["lance/inputs"].value == {table.uri: [1, 2]}
-    assert {source.name.version for source in sources_of(made.uri, made.version_info().properties, None)} == {1, 2}
+    assert {
+        source.name.version for source in sources_of(arrived_table.uri, arrived_table.version_info().properties, None)
+    } == {1, 2}
     assert set(pins_from_ledgers(instance)[table.uri]) == {1, 2}
 
 
@@ -309,7 +313,7 @@ def test_appending_and_a_retried_run(tmp_path: Path, instance: dg.DagsterInstanc
     assert (table.version, table.count_rows()) == (2, 6)
 
 
-def test_frames_of_spark_stay_with_spark(tmp_path: Path, instance: dg.DagsterInstance, spark: SparkSession) -> None:
+def test_spark_frames_are_not_collected(tmp_path: Path, instance: dg.DagsterInstance, spark: SparkSession) -> None:
     manager = LanceIOManager(storage=LanceResource(root=str(tmp_path)), spark=SparkSessionResource())
 
     @dg.asset(partitions_def=CITIES, metadata={"partition_expr": "city"})
@@ -333,15 +337,15 @@ def test_frames_of_spark_stay_with_spark(tmp_path: Path, instance: dg.DagsterIns
 
 
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("returned", "message"),
     [
         (lambda: 3, "returned a int; return a pyarrow.Table"),
         (lambda: None, "returned a NoneType"),
         (lambda: pa.table({"id": ["x"]}), "id"),
     ],
 )
-def test_what_is_no_frame_and_what_does_not_fit_is_said(
-    tmp_path: Path, instance: dg.DagsterInstance, returned: Callable[[], Any], said: str
+def test_errors_of_wrong_outputs(
+    tmp_path: Path, instance: dg.DagsterInstance, returned: Callable[[], Any], message: str
 ) -> None:
     Table.create(tmp_path / "orders.lance", ROWS)
 
@@ -350,21 +354,21 @@ def test_what_is_no_frame_and_what_does_not_fit_is_said(
         return returned()
 
     failed = run([orders], LanceIOManager(storage=LanceResource(root=str(tmp_path))), instance, raise_on_error=False)
-    assert said in reason(failed)
+    assert message in reason(failed)
     assert reason(failed).startswith("orders: ")
     assert Table.open(tmp_path / "orders.lance").version == 1
 
 
-def test_a_mode_that_is_none_is_refused_at_once() -> None:
+def test_unknown_modes_are_refused_at_declaration() -> None:
     with pytest.raises(Exception, match="mode is 'overwrite' or 'append', not 'replace'"):
         LanceIOManager(mode="replace")
 
 
 def counts(table: Table) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts_by_name: dict[str, int] = {}
     for day in table.to_table(columns=["day"])["day"].to_pylist():
-        found[str(day)] = found.get(str(day), 0) + 1
-    return dict(sorted(found.items()))
+        counts_by_name[str(day)] = counts_by_name.get(str(day), 0) + 1
+    return dict(sorted(counts_by_name.items()))
 
 
 def reason(result: dg.ExecuteInProcessResult) -> str:

@@ -1,4 +1,4 @@
-"""Which rows are a partition's: conditions, and the rows that they find in a table."""
+"""Partition predicates: the condition of each kind of partition, and the rows that it selects."""
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -21,7 +21,7 @@ NOON = [datetime(2026, 3, 1, 12, tzinfo=UTC) + timedelta(days) for days in range
 
 
 @pytest.mark.parametrize(
-    ("partitions", "keys", "values", "found"),
+    ("partitions", "keys", "values", "expected_ids"),
     [
         (DAILY, ["2026-03-02"], pa.array(DAYS), [1]),
         (DAILY, ["2026-03-02", "2026-03-03"], pa.array(DAYS), [1, 2]),
@@ -29,7 +29,7 @@ NOON = [datetime(2026, 3, 1, 12, tzinfo=UTC) + timedelta(days) for days in range
         (DAILY, ["2026-03-02"], pa.array(["2026-03-02", "2026-03-2", None]), [0]),
         (DAILY, ["2026-03-02"], pa.array(NOON, pa.timestamp("us", "UTC")), [1]),
         (DAILY, ["2026-03-02"], pa.array([each.replace(tzinfo=None) for each in NOON], pa.timestamp("ms")), [1]),
-        # The night in which the clocks change has an hour less.
+        # The night in which the clocks go forward is one hour shorter.
         (
             OSLO,
             ["2026-03-29-01:00"],
@@ -53,11 +53,11 @@ def test_rows_of_partitions(
     partitions: dg.PartitionsDefinition[str],
     keys: Sequence[str],
     values: pa.Array,
-    found: list[int],
+    expected_ids: list[int],
 ) -> None:
     table = Table.create(tmp_path_factory.mktemp("t") / "t", pa.table({"n": range(len(values)), "A b": values}))
     condition = partition_predicate(partitions, keys, "A b", table.schema, subject="x")
-    assert table.to_table(filter=condition)["n"].to_pylist() == found
+    assert table.to_table(filter=condition)["n"].to_pylist() == expected_ids
 
 
 def test_partitions_of_two_dimensions() -> None:
@@ -69,14 +69,14 @@ def test_partitions_of_two_dimensions() -> None:
     )
 
 
-def test_windows_in_a_row_are_one_range() -> None:
+def test_consecutive_windows_are_one_range() -> None:
     keys = DAILY.get_partition_keys(current_time=datetime(2027, 3, 1, tzinfo=ZoneInfo("UTC")))
     condition = partition_predicate(DAILY, keys, "d", pa.schema({"d": pa.date32()}), subject="x")
     assert condition == "`d` >= date '2026-03-01' and `d` < date '2027-03-01'"
 
 
 @pytest.mark.parametrize(
-    ("partitions", "key", "by", "kind", "said"),
+    ("partitions", "key", "by", "kind", "message"),
     [
         (DAILY, "2026-03-01", "e", pa.date32(), "the asset x is partitioned by 'e', but has no such column; it has d"),
         (DAILY, "2026-03-01", {"day": "d"}, pa.date32(), "partitions of one dimension"),
@@ -95,9 +95,9 @@ def test_windows_in_a_row_are_one_range() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_named(
-    partitions: dg.PartitionsDefinition[str], key: str, by: Columns, kind: Any, said: str
+def test_unsupported_partitions_are_named(
+    partitions: dg.PartitionsDefinition[str], key: str, by: Columns, kind: Any, message: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
         partition_predicate(partitions, [key], by, pa.schema({"d": kind}), subject="the asset x")
-    assert said in str(refused.value)
+    assert message in str(refused.value)

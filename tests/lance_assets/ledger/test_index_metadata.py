@@ -1,4 +1,4 @@
-"""Indices from the button to the ledger, with their check and their figures; and what can be wrong with one."""
+"""Index assets: from the materialization to the ledger, with check and metadata, and invalid declarations."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +18,8 @@ from lance_assets import (
 from lance_assets.profiles.profile import Profile, profile_version
 from lance_assets.profiles.profile_metadata import metadata_of
 from lance_core import InvalidInput, Table
-from tests.lance_assets.instances import events, partitions, run, shown, tags
-from tests.lance_core.index.index_differential import FILTER_BY_COLUMN, check_answers, covered_fragments, is_used, rows
+from tests.lance_assets.instances import events, metadata_values, partitions, run, tags
+from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
 
 
 @pytest.fixture
@@ -33,10 +33,10 @@ def words(folder: Path, *writes: SparkBuildIndex | SparkOptimizeIndices, **more:
 
 
 def last(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, object]:
-    return {name.removeprefix("lance/"): value for name, value in shown(events(instance, key)[-1][1]).items()}
+    return {name.removeprefix("lance/"): value for name, value in metadata_values(events(instance, key)[-1][1]).items()}
 
 
-def test_an_index_is_built_and_kept_by_an_asset_that_runs_again(
+def test_index_asset_builds_and_maintains_the_index(
     tmp_path: Path, instance: dg.DagsterInstance, spark: SparkSession
 ) -> None:
     by_id = SparkBuildIndex("id", "BTREE")
@@ -52,19 +52,19 @@ def test_an_index_is_built_and_kept_by_an_asset_that_runs_again(
     Table.create(table.uri, rows(0, 80), max_rows_per_file=40, durable=False).delete("id = 3")
     resource = SparkSessionResource()
 
-    # Built, committed, recorded, judged.
+    # The index is built, committed, recorded and checked.
     ran = run(table, "words_index_id", instance, resource)
     head = Table.open(table.uri)
     (index,) = head.index_statistics()
-    told = last(instance, key)
+    metadata = last(instance, key)
     figures = {
         "version": 3, "operation": "CreateIndex", "index": "id_idx", "index_kind": "BTREE", "index_column": "id",
         "index_coverage": 1.0, "index_fragments_covered": 2, "index_fragments_uncovered": 0, "index_rows_covered": 79,
         "index_rows_uncovered": 0, "index_segments": 1, "index_bytes": index.bytes, "rows_added": 0,
         "landed_before": False,
     }  # fmt: skip
-    assert {name: told[name] for name in figures} == figures
-    assert is_used(head, FILTER_BY_COLUMN["id"])
+    assert {name: metadata[name] for name in figures} == figures
+    assert is_used(head, OF["id"])
     ((run_id, event),) = events(instance, table.key)
     assert (run_id, event.partition, tags(event)["lance/op"]) == (ran.run_id, "v0000000003", "CreateIndex")
     assert head.version_info().properties["dagster.run_id"] == ran.run_id
@@ -74,7 +74,7 @@ def test_an_index_is_built_and_kept_by_an_asset_that_runs_again(
         "1 index covered; the lowest is 'id_idx', with 100.00% of the rows",
     )
 
-    # Once more, for nothing: no version, and the figures as they are.
+    # A second run has nothing to do: no version, unchanged metadata.
     run(table, "words_index_id", instance, resource)
     assert Table.open(table.uri).version == 3
     assert {name: last(instance, key)[name] for name in ("version", "index", "index_coverage", "rows_added")} == {
@@ -82,7 +82,7 @@ def test_an_index_is_built_and_kept_by_an_asset_that_runs_again(
     }  # fmt: skip
     assert partitions(instance, table) == ["v0000000003"]
 
-    # What a day brings; a second index sees that the first one lags.
+    # New rows arrive; the second index finds that the first one lags behind.
     head.append(rows(80, 20))
     ran = run(table, "zoned", instance, resource)
     (check,) = ran.get_asset_check_evaluations()
@@ -93,7 +93,7 @@ def test_an_index_is_built_and_kept_by_an_asset_that_runs_again(
     assert last(instance, key)["index_fragments_covered"] == 3
     assert covered_fragments(Table.open(table.uri), "id_idx") == [[0, 1, 2]]
 
-    # All of them.
+    # All indices.
     Table.open(table.uri).append(rows(100, 20))
     ran = run(table, "kept_up", instance, resource)
     head = Table.open(table.uri)
@@ -101,23 +101,23 @@ def test_an_index_is_built_and_kept_by_an_asset_that_runs_again(
     assert [check.passed for check in ran.get_asset_check_evaluations()] == [True]
     check_answers(head)
 
-    # Said otherwise, it is built anew.
+    # With other options the index is rebuilt.
     changed = words(tmp_path, SparkBuildIndex("id", "BITMAP"), key_prefix="lake")
     run(changed, "words_index_id", instance, resource)
-    told = last(instance, key)
-    assert (told["index"], told["index_kind"], told["index_fragments_covered"]) == ("id_idx", "BITMAP", 4)
+    metadata = last(instance, key)
+    assert (metadata["index"], metadata["index_kind"], metadata["index_fragments_covered"]) == ("id_idx", "BITMAP", 4)
     check_answers(Table.open(table.uri))
     assert Table.open(table.uri).fsck().is_sound
 
 
-def test_a_profile_tells_of_indices(tmp_path: Path) -> None:
+def test_profile_describes_indices(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", rows(0, 40), durable=False)
     how = Profile(columns=[], pictures=False)
     without = metadata_of(profile_version(table, how), pictures=False)
     assert without["lance/indices"].value == 0
     assert not [name for name in without if name.startswith("lance/ind") and name != "lance/indices"]
     table = table.create_index("id", "BTREE").table.append(rows(40, 40)).table.create_index("word", "BITMAP").table
-    told = metadata_of(profile_version(table, how), pictures=False)
+    metadata = metadata_of(profile_version(table, how), pictures=False)
     by_id, by_word = table.index_statistics()
     figures = {
         "indices": 2,
@@ -126,8 +126,8 @@ def test_a_profile_tells_of_indices(tmp_path: Path) -> None:
         "index_bytes/id_idx": by_id.bytes,
         "index_coverage/word_idx": 1.0,
     }
-    assert {name: told[f"lance/{name}"].value for name in figures} == figures
-    shown_table = told["lance/indices_profile"]
+    assert {name: metadata[f"lance/{name}"].value for name in figures} == figures
+    shown_table = metadata["lance/indices_profile"]
     assert isinstance(shown_table, dg.TableMetadataValue)
     first, second = (dict(record.data) for record in shown_table.records)
     assert (first["index"], first["kind"], first["column"], first["covered"]) == ("id_idx", "BTREE", "id", "50.00%")
@@ -162,13 +162,13 @@ BAD: list[tuple[str, Callable[[], object]]] = [
 
 
 @pytest.mark.parametrize(("message", "declare"), BAD, ids=[message for message, _ in BAD])
-def test_what_is_wrong_is_said_when_it_is_declared(message: str, declare: Callable[[], object]) -> None:
+def test_invalid_declarations(message: str, declare: Callable[[], object]) -> None:
     with pytest.raises(InvalidInput) as refused:
         declare()
     assert message in str(refused.value)
 
 
-def test_an_index_is_named_after_table_and_column(tmp_path: Path) -> None:
+def test_default_index_name(tmp_path: Path) -> None:
     table = words(
         tmp_path,
         SparkBuildIndex("address.`post code`", "BTREE"),

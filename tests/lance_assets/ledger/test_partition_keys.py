@@ -1,4 +1,4 @@
-"""Partition keys: they sort as the versions do, and name nothing else."""
+"""Partition keys: they sort like the versions and represent nothing else."""
 
 import pytest
 
@@ -8,13 +8,13 @@ from lance_core import InvalidInput
 VERSIONS = (1, 9, 10, 42, 99_999, 100_000, 9_999_999_999)
 
 
-def test_keys_and_versions_are_one_to_one_and_sort_alike() -> None:
+def test_keys_are_bijective_and_sort_like_versions() -> None:
     keys = [partition_key(version) for version in VERSIONS]
     assert keys == sorted(keys)
     assert [version_of(key) for key in keys] == list(VERSIONS)
 
 
-def test_keys_of_later_epochs_sort_after_and_keep_their_version() -> None:
+def test_keys_of_later_incarnations_sort_last() -> None:
     epochs = (1, 2, 9, 10, 99, 100, 999, 1000, 9999, 10_000, 99_999)
     keys = [partition_key(version, epoch) for epoch in epochs for version in VERSIONS]
     assert keys == sorted(keys)
@@ -24,18 +24,18 @@ def test_keys_of_later_epochs_sort_after_and_keep_their_version() -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, -1, 100_000])
-def test_no_key_for_what_is_no_epoch(epoch: int) -> None:
+def test_invalid_incarnations_have_no_key(epoch: int) -> None:
     with pytest.raises(InvalidInput, match=r"incarnation .* has no partition key"):
         partition_key(1, epoch)
 
 
 @pytest.mark.parametrize("key", ["", "42", "v42", "v0000000000", "v00000000420", "w01.v0000000001", "v0000000001\n"])
-def test_a_key_typed_by_hand_that_names_no_version_is_refused(key: str) -> None:
+def test_malformed_keys_are_refused(key: str) -> None:
     with pytest.raises(InvalidInput, match="names no version"):
         version_of(key)
 
 
 @pytest.mark.parametrize("version", [0, -1, 10**10])
-def test_no_key_for_what_is_no_version(version: int) -> None:
+def test_invalid_versions_have_no_key(version: int) -> None:
     with pytest.raises(InvalidInput, match=r"version .* has no partition key"):
         partition_key(version)

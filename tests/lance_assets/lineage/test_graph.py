@@ -1,4 +1,4 @@
-"""The ancestry of random graphs, and the lines of small ones that somebody can read."""
+"""Lineage graph: the ancestry of random graphs, and the rendered lines of small ones."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -35,28 +35,28 @@ def origin(number: int, sources: Sequence[int], at: datetime = NOON) -> Origin:
     )
 
 
-def found_in(graph: Graph, root: int = 0, **bounds: int) -> tuple[Ancestry, list[VersionName]]:
-    """And what was asked, in order. A number without an entry is a version that is gone."""
-    asked: list[VersionName] = []
+def find_ancestry(graph: Graph, root: int = 0, **bounds: int) -> tuple[Ancestry, list[VersionName]]:
+    """Return the ancestry and the versions in the order of their reads. A version without an entry is removed."""
+    reads: list[VersionName] = []
 
-    def look(each: VersionName) -> Origin | Unknown:
-        asked.append(each)
+    def read_inputs(each: VersionName) -> Origin | Unknown:
+        reads.append(each)
         number = each.version
         return origin(number, graph[number]) if number in graph else Unknown(each, "gone")
 
-    return build_ancestry(name(root), look, **bounds), asked
+    return build_ancestry(name(root), read_inputs, **bounds), reads
 
 
-def drawn(graph: Graph, root: int = 0, **bounds: int) -> list[str]:
-    told = {
+def rendered(graph: Graph, root: int = 0, **bounds: int) -> list[str]:
+    descriptions = {
         LineKind.NEW: "",
         LineKind.REPEATED: " again",
         LineKind.CYCLE: " cycle",
         LineKind.TRUNCATED: " cut",
         LineKind.UNKNOWN: " gone",
     }
-    found, _ = found_in(graph, root, **bounds)
-    return [f"{'.' * line.depth}{line.name.version}{told[line.kind]}" for line in found.lines()]
+    ancestry, _ = find_ancestry(graph, root, **bounds)
+    return [f"{'.' * line.depth}{line.name.version}{descriptions[line.kind]}" for line in ancestry.lines()]
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def drawn(graph: Graph, root: int = 0, **bounds: int) -> list[str]:
         pytest.param({0: [1, 2], 1: [3], 2: [], 3: []}, {"versions_max": 3}, ["0", ".1 cut", ".2"], id="many"),
     ],
 )
-def test_lines(graph: Graph, bounds: Mapping[str, int], expected: list[str]) -> None:
-    assert drawn(graph, **bounds) == expected
+def test_rendered_lines(graph: Graph, bounds: Mapping[str, int], expected: list[str]) -> None:
+    assert rendered(graph, **bounds) == expected
 
 
 graphs = st.integers(1, 12).flatmap(
@@ -89,33 +89,33 @@ graphs = st.integers(1, 12).flatmap(
 
 
 def reachable(graph: Graph, depth_max: int) -> set[int]:
-    found, edge = {0}, {0}
+    reached, edge = {0}, {0}
     for _ in range(depth_max):
-        edge = {to for each in edge for to in graph.get(each, ())} - found
-        found |= edge
-    return found
+        edge = {to for each in edge for to in graph.get(each, ())} - reached
+        reached |= edge
+    return reached
 
 
 @given(graphs, st.integers(0, 6))
-def test_every_version_has_its_say_once_and_every_edge_a_line(graph: Graph, depth_max: int) -> None:
-    found, asked = found_in(graph, depth_max=depth_max)
-    assert len(asked) == len(set(asked))
-    assert {each.version for each in asked} == reachable(graph, depth_max)
-    lines = [*found.lines()]
+def test_every_version_is_expanded_once_and_every_edge_is_a_line(graph: Graph, depth_max: int) -> None:
+    ancestry, reads = find_ancestry(graph, depth_max=depth_max)
+    assert len(reads) == len(set(reads))
+    assert {each.version for each in reads} == reachable(graph, depth_max)
+    lines = [*ancestry.lines()]
     having_their_say = [line for line in lines if line.kind in (LineKind.NEW, LineKind.TRUNCATED)]
-    said = [line.name.version for line in having_their_say]
+    expanded = [line.name.version for line in having_their_say]
     followed = [line.name.version for line in lines if line.kind is LineKind.NEW]
-    assert sorted(set(said)) == sorted(number for number in reachable(graph, depth_max) if number in graph)
+    assert sorted(set(expanded)) == sorted(number for number in reachable(graph, depth_max) if number in graph)
     assert len(followed) == len(set(followed))
     assert len(lines) == 1 + sum(len(graph[number]) for number in followed)
-    assert found.is_complete == (reachable(graph, depth_max) == reachable(graph, 99))
+    assert ancestry.is_complete == (reachable(graph, depth_max) == reachable(graph, 99))
 
 
 @given(graphs)
-def test_a_cycle_is_told_where_there_is_one(graph: Graph) -> None:
-    found, _ = found_in(graph)
+def test_cycles_are_detected(graph: Graph) -> None:
+    ancestry, _ = find_ancestry(graph)
     path: list[TreeLine] = []
-    for line in found.lines():
+    for line in ancestry.lines():
         del path[line.depth :]
         above = {each.name for each in path}
         assert (line.kind is LineKind.CYCLE) == (line.name in above)
@@ -124,12 +124,12 @@ def test_a_cycle_is_told_where_there_is_one(graph: Graph) -> None:
 
 
 @given(graphs)
-def test_the_branches_of_the_tree_end_where_they_end(graph: Graph) -> None:
-    """So that what is drawn before a line leads from its parent to its next sister."""
-    found, _ = found_in(graph)
-    lines = [*found.lines()]
-    for place, line in enumerate(lines):
-        after = next((each for each in lines[place + 1 :] if each.depth <= line.depth), None)
+def test_tree_lines_connect_parents_and_siblings(graph: Graph) -> None:
+    """The prefix of a line connects its parent to its next sibling."""
+    ancestry, _ = find_ancestry(graph)
+    lines = [*ancestry.lines()]
+    for position, line in enumerate(lines):
+        after = next((each for each in lines[position + 1 :] if each.depth <= line.depth), None)
         if line.is_last:
             assert line.is_last[-1] == (after is None or after.depth < line.depth)
             assert (
@@ -140,22 +140,22 @@ def test_the_branches_of_the_tree_end_where_they_end(graph: Graph) -> None:
 
 
 @given(graphs, st.integers(1, 20))
-def test_no_more_are_asked_than_may_be(graph: Graph, versions_max: int) -> None:
-    found, asked = found_in(graph, versions_max=versions_max)
-    assert len(asked) <= versions_max
-    assert len([*found.lines()]) <= 1 + sum(map(len, graph.values()))
+def test_reads_are_bounded(graph: Graph, versions_max: int) -> None:
+    ancestry, reads = find_ancestry(graph, versions_max=versions_max)
+    assert len(reads) <= versions_max
+    assert len([*ancestry.lines()]) <= 1 + sum(map(len, graph.values()))
 
 
-def test_a_long_chain_is_no_deep_call() -> None:
+def test_long_chains_do_not_recurse() -> None:
     graph = {number: [number + 1] for number in range(2000)}
-    lines = drawn(graph, depth_max=10_000, versions_max=10_000)
+    lines = rendered(graph, depth_max=10_000, versions_max=10_000)
     assert (len(lines), lines[-1].lstrip(".")) == (2001, "2000 gone")
 
 
-def test_a_source_that_is_younger_than_what_comes_from_it() -> None:
-    def look(each: VersionName) -> Origin | Unknown:
+def test_source_that_is_younger_than_its_descendant() -> None:
+    def read_inputs(each: VersionName) -> Origin | Unknown:
         later = NOON + timedelta(minutes=each.version)
         return origin(each.version, {0: [4, 6], 4: [], 6: []}[each.version], later)
 
-    lines = [*build_ancestry(name(0), look).lines()]
+    lines = [*build_ancestry(name(0), read_inputs).lines()]
     assert [(line.name.version, line.is_younger) for line in lines] == [(0, False), (4, False), (6, True)]

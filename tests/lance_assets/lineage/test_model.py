@@ -1,4 +1,4 @@
-"""The ancestors that a version names, from what its transaction says."""
+"""Lineage model: the sources of a version, parsed from the properties of its transaction."""
 
 import json
 from collections.abc import Mapping
@@ -37,6 +37,6 @@ def test_sources(inputs: Mapping[str, int], operation: Operation | None, expecte
     assert [*sources_of("/t", properties, operation)] == expected
 
 
-def test_ten_thousand_are_enough() -> None:
+def test_number_of_sources_is_bounded() -> None:
     inputs = json.dumps({f"/t{number}": 1 for number in range(20_000)})
     assert len(sources_of("/t", {INPUTS: inputs}, None)) == 10_000

@@ -1,4 +1,4 @@
-"""A fleet of tables to look after, and a run of its asset; as a program, one that is killed in the middle.
+"""Fleet harness: a fleet of tables and a run of its asset; as a program, a run that kills itself after some commits.
 
 python -m tests.lance_assets.maintenance.fleet_harness LAKE DAGSTER_HOME COMMITS
 """
@@ -29,25 +29,25 @@ POLICY = Maintenance(compact_when_small_files=3, clean_when_versions=2, keep_ver
 RUN_ID = "10000000-0000-4000-8000-000000000000"
 
 
-def small(place: Path, appends: int = 4) -> Table:
-    """Fragments of five rows, and versions of twenty days."""
-    made = Table.create(place, pa.table({"id": range(5)}), durable=False)
+def create_small_table(path: Path, appends: int = 4) -> Table:
+    """Create a table with fragments of five rows and versions that are twenty days old."""
+    table = Table.create(path, pa.table({"id": range(5)}), durable=False)
     for number in range(1, appends):
-        made = made.append(pa.table({"id": range(5 * number, 5 * number + 5)})).table
-    age(str(place), timedelta(days=20))
-    return made
+        table = table.append(pa.table({"id": range(5 * number, 5 * number + 5)})).table
+    age(str(path), timedelta(days=20))
+    return table
 
 
-def several(lake: Path, count: int) -> list[Path]:
-    """Alike, so that one is made and copied; whose tables they are is not asked here."""
-    small(lake / "t000")
-    places = [lake / f"t{number:03d}" for number in range(count)]
-    for place in places[1:]:
-        shutil.copytree(lake / "t000", place)
-    return places
+def create_tables(lake: Path, count: int) -> list[Path]:
+    """Create identical tables by copying one of them; the fleet does not check table ids."""
+    create_small_table(lake / "t000")
+    paths = [lake / f"t{number:03d}" for number in range(count)]
+    for path in paths[1:]:
+        shutil.copytree(lake / "t000", path)
+    return paths
 
 
-def declared(lake: Path, **more: object) -> tuple[LanceFleet, LanceTable]:
+def declare_fleet(lake: Path, **more: object) -> tuple[LanceFleet, LanceTable]:
     table = lance_table("first", uri=str(lake / "t000"))
     return lance_fleet("lake", prefix=str(lake), policy=POLICY, tables=[table], **more), table  # type: ignore[arg-type]
 
@@ -69,7 +69,7 @@ def run(
 
 @contextmanager
 def without_spark() -> Iterator[object]:
-    """A resource, and a loop in the place of Spark's workers."""
+    """Replace Spark by a loop in this process; yield a stand-in for the Spark resource."""
     with (
         patch("lance_assets.fleet.fleet.session_of", lambda resource: None),
         patch("lance_assets.fleet.fleet.SparkRunner", lambda spark: LocalRunner(slots=2)),
@@ -78,24 +78,24 @@ def without_spark() -> Iterator[object]:
 
 
 def main(lake: str, home: str, commits: int) -> None:
-    """Ends after so many tables are committed, and before anybody is told."""
-    go_on, left = resume, [None] * commits
+    """Run the fleet, and kill the process after this number of commits, before Dagster records them."""
+    original_resume, remaining = resume, [None] * commits
 
-    def counting(*arguments: Any, **named: Any) -> WriteResult:
-        landed = go_on(*arguments, **named)
-        left.pop()
-        if not left:
+    def resume_and_count(*arguments: Any, **named: Any) -> WriteResult:
+        result = original_resume(*arguments, **named)
+        remaining.pop()
+        if not remaining:
             os.kill(os.getpid(), signal.SIGKILL)
-        return landed
+        return result
 
     overrides = {"telemetry": {"enabled": False}}
     with (
         without_spark() as resource,
-        patch("lance_core.tasks.compaction.compact_many.resume", counting),
+        patch("lance_core.tasks.compaction.compact_many.resume", resume_and_count),
         patch.object(compact_many, "TABLES_AT_ONCE", 1),
         dg.DagsterInstance.local_temp(home, overrides=overrides) as instance,
     ):
-        run(declared(Path(lake))[0], instance, resource, run_id=RUN_ID)
+        run(declare_fleet(Path(lake))[0], instance, resource, run_id=RUN_ID)
 
 
 if __name__ == "__main__":

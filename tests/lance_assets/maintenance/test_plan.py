@@ -1,4 +1,4 @@
-"""What is due and why, by cases; and policies that make no sense."""
+"""Maintenance plan: the due actions with their reasons, and invalid policies."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -129,7 +129,7 @@ INDEX_CASES: dict[str, tuple[dict[str, int], Maintenance, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", INDEX_CASES.values(), ids=INDEX_CASES)
-def test_what_is_due_for_indices(case: tuple[dict[str, int], Maintenance, tuple[str, ...]]) -> None:
+def test_due_index_maintenance(case: tuple[dict[str, int], Maintenance, tuple[str, ...]]) -> None:
     changes, policy, expected = case
     index = replace(BY_USER, **changes)  # type: ignore[arg-type]
     due = plan_maintenance(replace(IN_SHAPE, indices=(BY_USER, index)), policy)
@@ -139,15 +139,15 @@ def test_what_is_due_for_indices(case: tuple[dict[str, int], Maintenance, tuple[
 
 def test_indices_come_between_compaction_and_cleanup() -> None:
     lags = replace(BY_USER, uncovered_rows=100_000)
-    found = replace(IN_SHAPE, small_fragments=16, indices=(lags,), expired_versions=OLD)  # type: ignore[arg-type]
-    due = plan_maintenance(found, POLICY)
+    survey = replace(IN_SHAPE, small_fragments=16, indices=(lags,), expired_versions=OLD)  # type: ignore[arg-type]
+    due = plan_maintenance(survey, POLICY)
     assert due.reasons == (*due.compact, LAGS, *due.clean)
     assert due.key == "v50-compact-index-clean20"
-    assert "; its index 'user_idx' leaves 100,000 rows uncovered; " in describe_shape(found)
+    assert "; its index 'user_idx' leaves 100,000 rows uncovered; " in describe_shape(survey)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_what_is_due(
+def test_due_maintenance(
     case: tuple[dict[str, object], Maintenance, tuple[str, ...], tuple[str, ...]],
 ) -> None:
     changes, policy, compact, clean = case
@@ -157,23 +157,23 @@ def test_what_is_due(
     assert due.reasons == compact + clean
 
 
-def test_versions_that_others_need_do_not_count() -> None:
-    found = replace(IN_SHAPE, expired_versions=OLD)  # type: ignore[arg-type]
-    assert plan_maintenance(found, POLICY, pinned={20, 99}).clean == ()
-    due = plan_maintenance(found, Maintenance(clean_when_versions=19), pinned={20, 99})
+def test_needed_versions_do_not_count() -> None:
+    survey = replace(IN_SHAPE, expired_versions=OLD)  # type: ignore[arg-type]
+    assert plan_maintenance(survey, POLICY, pinned={20, 99}).clean == ()
+    due = plan_maintenance(survey, Maintenance(clean_when_versions=19), pinned={20, 99})
     assert due.clean[0].startswith("19 versions (up to 19) can be removed")
 
 
-def test_the_key_is_that_of_the_work() -> None:
+def test_run_key_identifies_the_work() -> None:
     small, old = replace(IN_SHAPE, small_fragments=16), replace(IN_SHAPE, expired_versions=OLD)  # type: ignore[arg-type]
     keys = [
-        plan_maintenance(found, Maintenance(clean_when_versions=1)).key
-        for found in (IN_SHAPE, small, replace(small, version=51), old, replace(old, expired_versions=OLD[:-1]))  # type: ignore[arg-type]
+        plan_maintenance(survey, Maintenance(clean_when_versions=1)).key
+        for survey in (IN_SHAPE, small, replace(small, version=51), old, replace(old, expired_versions=OLD[:-1]))  # type: ignore[arg-type]
     ]
     assert keys == ["v50", "v50-compact", "v51-compact", "v50-clean20", "v50-clean19"]
 
 
-def test_a_table_in_shape_is_told_in_a_sentence() -> None:
+def test_plan_without_work_is_described() -> None:
     assert describe_shape(replace(IN_SHAPE, fragments=1, expired_versions=(3,))) == (  # type: ignore[arg-type]
         "version 50 has 1,000,000 rows in 1 fragment, of which 0 could be joined; 1 version could be removed"
     )
@@ -212,7 +212,7 @@ BAD: list[tuple[str, Callable[[], object]]] = [
 
 
 @pytest.mark.parametrize(("message", "declare"), BAD, ids=[message for message, _ in BAD])
-def test_what_is_wrong_is_said_when_it_is_declared(message: str, declare: Callable[[], object]) -> None:
+def test_invalid_policies(message: str, declare: Callable[[], object]) -> None:
     with pytest.raises(InvalidInput) as refused:
         declare()
     assert str(refused.value).startswith("Maintenance: ")

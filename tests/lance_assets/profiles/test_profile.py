@@ -1,4 +1,4 @@
-"""Figures of a version against those that Arrow computes of its rows; without Dagster."""
+"""Profile: the statistics of a version compared with those that Arrow computes from its rows, without Dagster."""
 
 import math
 import time
@@ -57,7 +57,7 @@ def some_rows(first: int, count: int) -> pa.Table:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """Three fragments, one of which loses rows, and a column in a file of its own."""
+    """Table of three fragments, one with deleted rows, and with a column in a separate file."""
     table = Table.create(tmp_path / "t", some_rows(0, 300))
     table = table.append(some_rows(300, 50)).table.append(some_rows(350, 150)).table
     table = table.delete("id >= 20 and id < 60").table
@@ -65,8 +65,8 @@ def table(tmp_path: Path) -> Table:
 
 
 def column(contents: ContentProfile, name: str) -> ColumnProfile:
-    (found,) = [each for each in contents.columns if each.name == name]
-    return found
+    (matching,) = [each for each in contents.columns if each.name == name]
+    return matching
 
 
 def vectors_of(rows: pa.Table, name: str) -> tuple[int, int, int, list[float]]:
@@ -78,19 +78,19 @@ def vectors_of(rows: pa.Table, name: str) -> tuple[int, int, int, list[float]]:
     return len(vectors), len(vectors) - len(finite), norms.count(0.0), norms
 
 
-def agrees(found: VectorStats | None, rows: pa.Table, name: str) -> None:
+def check_profile(stats: VectorStats | None, rows: pa.Table, name: str) -> None:
     count, not_finite, zero, norms = vectors_of(rows, name)
-    assert found is not None
-    assert (found.count, found.not_finite, found.zero) == (count, not_finite, zero)
-    assert (found.shortest, found.longest) == pytest.approx((min(norms), max(norms)))
-    assert found.mean == pytest.approx(sum(norms) / len(norms))
+    assert stats is not None
+    assert (stats.count, stats.not_finite, stats.zero) == (count, not_finite, zero)
+    assert (stats.shortest, stats.longest) == pytest.approx((min(norms), max(norms)))
+    assert stats.mean == pytest.approx(sum(norms) / len(norms))
 
 
-def test_figures_are_those_of_the_rows(table: Table) -> None:
+def test_statistics_equal_those_of_the_rows(table: Table) -> None:
     dataset = lance.dataset(table.uri)
     rows, fragments = dataset.to_table(), dataset.get_fragments()
-    found = profile_version(table, Profile())
-    assert found.stats == VersionStats(
+    profile = profile_version(table, Profile())
+    assert profile.stats == VersionStats(
         rows=dataset.count_rows(),
         deleted=sum(each.num_deletions for each in fragments),
         fragments=len(fragments),
@@ -100,20 +100,20 @@ def test_figures_are_those_of_the_rows(table: Table) -> None:
         bytes=sum(file.stat().st_size for file in (Path(table.uri) / "data").iterdir()),
         files_without_size=0,
     )
-    assert found.stats.deleted_share == 40 / 500
-    assert (found.contents.rows_read, found.contents.is_sampled) == (460, False)
+    assert profile.stats.deleted_share == 40 / 500
+    assert (profile.contents.rows_read, profile.contents.is_sampled) == (460, False)
     truth = {name: rows[name].null_count for name in rows.column_names} | {
         path: pc.struct_field(rows["place"], path.split(".")[1:]).null_count
         for path in ("place.city", "place.at", "place.at.lat")
     }
-    assert {each.name: each.nulls for each in found.contents.columns} == truth
-    assert not column(found.contents, "id").can_be_null
-    agrees(column(found.contents, "vec").vectors, rows, "vec")
-    agrees(column(found.contents, "half").vectors, rows, "half")
+    assert {each.name: each.nulls for each in profile.contents.columns} == truth
+    assert not column(profile.contents, "id").can_be_null
+    check_profile(column(profile.contents, "vec").vectors, rows, "vec")
+    check_profile(column(profile.contents, "half").vectors, rows, "half")
 
 
-def test_a_field_is_null_where_its_struct_is_whatever_lies_there() -> None:
-    """Arrow may keep values below a null."""
+def test_fields_of_null_structs_are_null() -> None:
+    """Arrow may store values below a null struct."""
     kind = pa.struct([("city", pa.string())])
     places = pa.StructArray.from_arrays(
         [pa.array(["a", None, "c"])], fields=list(kind), mask=pa.array([True, False, False])
@@ -123,47 +123,51 @@ def test_a_field_is_null_where_its_struct_is_whatever_lies_there() -> None:
     assert city.nulls == 2
 
 
-def test_an_older_version_is_profiled_as_it_was(table: Table) -> None:
-    found = profile_version(table.at(1), Profile())
-    assert (found.stats.rows, found.stats.deleted, found.stats.fragments) == (300, 0, 1)
-    assert "late" not in {each.name for each in found.contents.columns}
-    assert column(found.contents, HOSTILE).nulls == 150
+def test_older_version(table: Table) -> None:
+    profile = profile_version(table.at(1), Profile())
+    assert (profile.stats.rows, profile.stats.deleted, profile.stats.fragments) == (300, 0, 1)
+    assert "late" not in {each.name for each in profile.contents.columns}
+    assert column(profile.contents, HOSTILE).nulls == 150
 
 
-def test_named_columns_alone_are_read(table: Table) -> None:
-    found = profile_version(table, Profile(columns=["vec", "no such column"])).contents
-    assert [each.name for each in found.columns] == ["vec"]
+def test_only_named_columns_are_read(table: Table) -> None:
+    contents = profile_version(table, Profile(columns=["vec", "no such column"])).contents
+    assert [each.name for each in contents.columns] == ["vec"]
     for file in (Path(table.uri) / "data").iterdir():
         file.unlink()
     assert profile_version(table, Profile(columns=[])).contents.columns == ()
     assert profile_version(table, Profile(columns=["id"])).contents.rows_read == 460
 
 
-def test_what_is_larger_than_the_bound_is_sampled_from_end_to_end(tmp_path: Path) -> None:
-    """The first half has nulls, the last row alone has another vector."""
+def test_large_tables_are_sampled_from_end_to_end(tmp_path: Path) -> None:
+    """The first half of the rows has nulls, and only the last row has a different vector."""
     count = 20_000
     values = np.ones((count, 4), np.float32)
     values[-1] = 7
     vec = pa.FixedSizeListArray.from_arrays(values.ravel(), 4)
     rows = pa.table({"n": pa.array([None] * (count // 2) + [1] * (count // 2), pa.int64()), "vec": vec})
     table = Table.create(tmp_path / "t", rows, max_rows_per_file=3_000)
-    found = profile_version(table, Profile(read_bytes_max=24 * 1_600))
-    assert (found.contents.rows_read, found.contents.is_sampled) == (1_600, True)
-    assert column(found.contents, "n").nulls == 800
-    vectors = column(found.contents, "vec").vectors
+    sampled = profile_version(table, Profile(read_bytes_max=24 * 1_600))
+    assert (sampled.contents.rows_read, sampled.contents.is_sampled) == (1_600, True)
+    assert column(sampled.contents, "n").nulls == 800
+    vectors = column(sampled.contents, "vec").vectors
     assert vectors is not None
     assert (vectors.count, vectors.shortest, vectors.longest) == (1_600, 2.0, 14.0)
-    told = {name: value.value for name, value in metadata_of(found, pictures=False).items()}
-    assert "a sample: 1,600 of 20,000 rows (8.00%)" in str(told["lance/read"])
-    assert told["lance/null_share/n"] == 0.5
-    assert not [name for name in told if name.startswith(("lance/nulls/", "lance/zero_vectors/", "lance/nan_vectors/"))]
-    whole = profile_version(table, Profile(read_bytes_max=24 * count))
-    assert not whole.contents.is_sampled
+    metadata_by_name = {name: value.value for name, value in metadata_of(sampled, pictures=False).items()}
+    assert "a sample: 1,600 of 20,000 rows (8.00%)" in str(metadata_by_name["lance/read"])
+    assert metadata_by_name["lance/null_share/n"] == 0.5
+    assert not [
+        name
+        for name in metadata_by_name
+        if name.startswith(("lance/nulls/", "lance/zero_vectors/", "lance/nan_vectors/"))
+    ]
+    complete = profile_version(table, Profile(read_bytes_max=24 * count))
+    assert not complete.contents.is_sampled
     tiny = profile_version(table, Profile(read_bytes_max=1))
     assert tiny.contents.rows_read == 1
 
 
-def test_vectors_whose_squares_no_double_holds(tmp_path: Path) -> None:
+def test_vectors_whose_squares_overflow(tmp_path: Path) -> None:
     kind = pa.list_(pa.float64(), 2)
     rows = pa.table({"v": pa.array([[3e200, 4e200], [NAN, 1.0], None, [0.0, 0.0]], kind)})
     vectors = column(profile_version(Table.create(tmp_path / "t", rows), Profile()).contents, "v").vectors
@@ -180,23 +184,25 @@ EMPTY: tuple[tuple[str, Callable[[Path], Table]], ...] = (
 
 
 @pytest.mark.parametrize("make", [make for _, make in EMPTY], ids=[name for name, _ in EMPTY])
-def test_nothing_to_look_at(tmp_path: Path, make: Callable[[Path], Table]) -> None:
+def test_empty_table_and_no_columns(tmp_path: Path, make: Callable[[Path], Table]) -> None:
     table = make(tmp_path / "t")
-    found = profile_version(table, Profile())
-    assert found.contents.rows_read == found.stats.rows == table.count_rows()
-    told = metadata_of(found, pictures=True)
-    assert not [name for name in told if name.startswith("lance/norm_") and "vec" in name]
-    assert "lance/bytes_per_row" in told or not table.count_rows()
+    profile = profile_version(table, Profile())
+    assert profile.contents.rows_read == profile.stats.rows == table.count_rows()
+    metadata_by_name = metadata_of(profile, pictures=True)
+    assert not [name for name in metadata_by_name if name.startswith("lance/norm_") and "vec" in name]
+    assert "lance/bytes_per_row" in metadata_by_name or not table.count_rows()
 
 
-def test_many_columns_are_bounded(tmp_path: Path) -> None:
+def test_number_of_columns_is_bounded(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", pa.table({f"c{number}": [None, 1] for number in range(300)}))
-    found = profile_version(table, Profile())
-    assert (len(found.contents.columns), found.contents.columns_skipped) == (200, 100)
-    told = metadata_of(found, pictures=True)
-    assert "100 more columns are not profiled; the table shows the first 60" in str(told["lance/read"].value)
-    assert len(str(told)) < 60_000
-    assert sum(name.startswith("lance/null_share/") for name in told) == 20
+    profile = profile_version(table, Profile())
+    assert (len(profile.contents.columns), profile.contents.columns_skipped) == (200, 100)
+    metadata_by_name = metadata_of(profile, pictures=True)
+    assert "100 more columns are not profiled; the table shows the first 60" in str(
+        metadata_by_name["lance/read"].value
+    )
+    assert len(str(metadata_by_name)) < 60_000
+    assert sum(name.startswith("lance/null_share/") for name in metadata_by_name) == 20
 
 
 PLOTTED = {
@@ -206,13 +212,13 @@ PLOTTED = {
 }  # fmt: skip
 
 
-def test_names_that_plots_are_made_of(table: Table) -> None:
-    """They stay: a plot over versions is of one name."""
+def test_metadata_names_of_plots(table: Table) -> None:
+    """The names are stable, since a plot over versions uses one name."""
     metadata = metadata_of(profile_version(table, Profile()), pictures=True)
-    told = {name: value.value for name, value in metadata.items()}
-    assert told | PLOTTED == told
-    assert (told["lance/operation"], told["lance/read"]) == ("Merge", "all 460 rows")
-    names = {name for name, value in told.items() if isinstance(value, int | float)} - PLOTTED.keys()
+    metadata_by_name = {name: value.value for name, value in metadata.items()}
+    assert metadata_by_name | PLOTTED == metadata_by_name
+    assert (metadata_by_name["lance/operation"], metadata_by_name["lance/read"]) == ("Merge", "all 460 rows")
+    names = {name for name, value in metadata_by_name.items() if isinstance(value, int | float)} - PLOTTED.keys()
     nullable = ["place", "place.at", "place.at.lat", "place.city", "tags", "vec", "half", HOSTILE, "late"]
     figures = ["norm_min", "norm_mean", "norm_max", "zero_vectors", "nan_vectors"]
     assert names == {
@@ -220,19 +226,19 @@ def test_names_that_plots_are_made_of(table: Table) -> None:
         "lance/bytes_per_row",
         "lance/committed_at",
         "lance/seconds",
-        *(f"lance/{what}/{name}" for what in ("nulls", "null_share") for name in nullable),
-        *(f"lance/{what}/{name}" for what in figures for name in ("vec", "half")),
+        *(f"lance/{statistic}/{name}" for statistic in ("nulls", "null_share") for name in nullable),
+        *(f"lance/{statistic}/{name}" for statistic in figures for name in ("vec", "half")),
     }
-    assert told[f"lance/null_share/{HOSTILE}"] == pytest.approx(0.5)
+    assert metadata_by_name[f"lance/null_share/{HOSTILE}"] == pytest.approx(0.5)
     assert [record.data["column"] for record in metadata["lance/columns_profile"].records][:2] == ["id", "place"]  # type: ignore[attr-defined]
     for name in ("lance/fragment_map", "lance/version_graph"):
-        assert str(told[name]).startswith("![")
-        assert len(str(told[name])) < 10_000
+        assert str(metadata_by_name[name]).startswith("![")
+        assert len(str(metadata_by_name[name])) < 10_000
 
 
 def test_five_thousand_fragments_take_less_than_a_second(tmp_path: Path) -> None:
     table = Table.open(build_table(tmp_path / "t", 5_000, rows_per_fragment=10))
-    started = time.thread_time()  # a busy machine makes it wait, not work
-    told = metadata_of(profile_version(table, Profile(columns=[])), pictures=True)
+    started = time.thread_time()  # thread time excludes waiting on a busy machine
+    metadata_by_name = metadata_of(profile_version(table, Profile(columns=[])), pictures=True)
     assert time.thread_time() - started < 1
-    assert (told["lance/fragments"].value, told["lance/rows"].value) == (5_000, 50_000)
+    assert (metadata_by_name["lance/fragments"].value, metadata_by_name["lance/rows"].value) == (5_000, 50_000)

@@ -1,4 +1,4 @@
-"""Which runs go on for which: the chains that retries and re-executions make in an instance."""
+"""Run intents: the chains of retries and re-executions in an instance, and the intent that a chain shares."""
 
 from uuid import uuid4
 
@@ -9,7 +9,7 @@ from lance_assets.provenance.run_provenance import logical_run_id, partition_int
 
 OK, FAILED, CANCELED = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED
 
-# The fates of a chain's earlier runs, first to last, and which of them (by place) the last run goes on for.
+# Outcomes of the earlier runs of a chain, first to last, and the positions of those that the last run continues.
 CHAINS = [
     ((), 0),
     ((FAILED,), 0),
@@ -24,25 +24,23 @@ CHAINS = [
 
 
 @pytest.mark.parametrize(("fates", "expected"), CHAINS)
-def test_a_run_goes_on_for_those_before_it_that_did_not_succeed(
-    fates: tuple[dg.DagsterRunStatus, ...], expected: int
-) -> None:
+def test_run_continues_earlier_runs_that_did_not_succeed(fates: tuple[dg.DagsterRunStatus, ...], expected: int) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        runs = chain(instance, *fates)
+        runs = create_chain(instance, *fates)
         assert logical_run_id(instance, runs[-1]) == runs[expected].run_id
 
 
-def test_a_retry_goes_on_for_a_parent_whose_record_was_deleted() -> None:
+def test_retry_of_a_deleted_run() -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         parent = str(uuid4())
         for tags, expected in (({}, "itself"), ({"dagster/retry_number": "1"}, "parent")):
-            orphan = add(instance, dg.DagsterRunStatus.STARTED, parent, parent, tags)
+            orphan = add_run(instance, dg.DagsterRunStatus.STARTED, parent, parent, tags)
             assert logical_run_id(instance, orphan) == (parent if expected == "parent" else orphan.run_id)
 
 
-def test_intents_tell_apart_what_must_land_apart() -> None:
+def test_intents_of_separate_commits_differ() -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        first, second = chain(instance)[-1], chain(instance)[-1]
+        first, second = create_chain(instance)[-1], create_chain(instance)[-1]
         asset, other = dg.AssetKey(["lake", "a"]), dg.AssetKey(["lake", "b"])
         texts = [
             *(
@@ -56,15 +54,15 @@ def test_intents_tell_apart_what_must_land_apart() -> None:
         assert len(set(texts)) == len(texts)
 
 
-def chain(instance: dg.DagsterInstance, *fates: dg.DagsterRunStatus) -> list[dg.DagsterRun]:
+def create_chain(instance: dg.DagsterInstance, *fates: dg.DagsterRunStatus) -> list[dg.DagsterRun]:
     runs: list[dg.DagsterRun] = []
     for fate in (*fates, dg.DagsterRunStatus.STARTED):
         parent = runs[-1].run_id if runs else None
-        runs.append(add(instance, fate, parent, runs[0].run_id if runs else None, {}))
+        runs.append(add_run(instance, fate, parent, runs[0].run_id if runs else None, {}))
     return runs
 
 
-def add(
+def add_run(
     instance: dg.DagsterInstance,
     status: dg.DagsterRunStatus,
     parent: str | None,

@@ -1,4 +1,4 @@
-"""How tables are reached: what is looked up and when, and that no secret is written out."""
+"""Lance resource: resolution of locations and secrets, and that no literal secret is accepted."""
 
 import os
 
@@ -12,7 +12,7 @@ from lance_core import InvalidInput, Table
 CANARY = "canary-5d20"
 
 
-def test_secrets_are_looked_up_when_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_resolved_at_use(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"aws_secret_access_key": dg.EnvVar("TEST_KEY"), "aws_session_token": "env:TEST_TOKEN", "region": "x"}
     resource = LanceResource(storage_options=options, manifest_store=dg.EnvVar("TEST_STORE"))
     with pytest.raises(InvalidInput, match="'aws_secret_access_key' comes from the environment variable TEST_KEY"):
@@ -35,7 +35,7 @@ def test_secrets_are_looked_up_when_they_are_used(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         ({"storage_options": {"aws_secret_access_key": CANARY}}, "'aws_secret_access_key' is a literal secret"),
         ({"storage_options": {"account_key": CANARY}}, "'account_key' is a literal secret"),
@@ -43,14 +43,14 @@ def test_secrets_are_looked_up_when_they_are_used(monkeypatch: pytest.MonkeyPatc
         ({"root": f"s3://user:{CANARY}@bucket"}, "root= of LanceResource contains a password"),
     ],
 )
-def test_what_is_written_out_is_refused(given: dict[str, object], said: str) -> None:
+def test_literal_secrets_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        LanceResource(**given)
-    assert said in str(refused.value)
+        LanceResource(**options)
+    assert message in str(refused.value)
     assert CANARY not in str(refused.value)
 
 
-def test_what_the_code_takes_out_of_the_environment_is_refused_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_read_by_user_code_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_TAKEN", CANARY)
     taken = os.environ["TEST_TAKEN"]
     with pytest.raises(InvalidInput, match="'account_key' is a literal secret"):
@@ -60,7 +60,7 @@ def test_what_the_code_takes_out_of_the_environment_is_refused_as_well(monkeypat
 
 
 @pytest.mark.parametrize(
-    ("root", "uri", "place"),
+    ("root", "uri", "location"),
     [
         ("s3://lake/", "a/b.lance", "s3://lake/a/b.lance"),
         ("s3://lake", "gs://other/b.lance", "gs://other/b.lance"),
@@ -69,11 +69,11 @@ def test_what_the_code_takes_out_of_the_environment_is_refused_as_well(monkeypat
         (None, "b.lance", "b.lance"),
     ],
 )
-def test_places_are_below_the_root(root: str | None, uri: str, place: str) -> None:
-    assert LanceResource(root=root).resolve_uri(uri) == place
+def test_locations_are_below_the_root(root: str | None, uri: str, location: str) -> None:
+    assert LanceResource(root=root).resolve_uri(uri) == location
 
 
-def test_an_asset_opens_tables_with_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_asset_opens_tables(tmp_path_factory: pytest.TempPathFactory) -> None:
     root = tmp_path_factory.mktemp("lake")
     resource = LanceResource(root=str(root))
     assert not resource.exists("t.lance")

@@ -1,4 +1,4 @@
-"""What may stand under the resource key `spark`, and that none of its settings is dropped in silence."""
+"""Spark resource: the accepted values of the resource key `spark`; no setting is ignored silently."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,24 +30,24 @@ FINE: list[Mapping[str, object]] = [
 ]
 
 
-@pytest.mark.parametrize(("conf", "said"), LATE)
+@pytest.mark.parametrize(("conf", "message"), LATE)
 @pytest.mark.parametrize("kind", [PySparkResource, LazyPySparkResource])
-def test_settings_that_come_too_late_are_refused_by_name(
-    spark: SparkSession, kind: type, conf: Mapping[str, object], said: str
+def test_late_settings_are_refused_by_name(
+    spark: SparkSession, kind: type, conf: Mapping[str, object], message: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
-        session_of(begun(kind, conf))
-    assert said in str(refused.value)
+        session_of(initialize(kind, conf))
+    assert message in str(refused.value)
     assert CANARY not in str(refused.value)
 
 
 @pytest.mark.parametrize("conf", FINE)
 @pytest.mark.parametrize("kind", [PySparkResource, LazyPySparkResource])
-def test_settings_that_hold_are_taken(spark: SparkSession, kind: type, conf: Mapping[str, object]) -> None:
-    assert session_of(begun(kind, conf)).range(3).count() == 3
+def test_settings_in_effect_are_accepted(spark: SparkSession, kind: type, conf: Mapping[str, object]) -> None:
+    assert session_of(initialize(kind, conf)).range(3).count() == 3
 
 
-def test_a_second_resource_of_ours_must_fit_the_application_of_the_first(spark: SparkSession) -> None:
+def test_second_resource_must_match_the_running_application(spark: SparkSession) -> None:
     first = SparkSessionResource(conf={"spark.sql.shuffle.partitions": "3"})
     assert session_of(first).conf.get("spark.sql.shuffle.partitions") == "3"
     second = SparkSessionResource(conf={"spark.sql.warehouse.dir": "file:/elsewhere"})
@@ -55,7 +55,7 @@ def test_a_second_resource_of_ours_must_fit_the_application_of_the_first(spark: 
         session_of(second)
 
 
-def test_a_session_itself_will_do(tmp_path: Path, spark: SparkSession) -> None:
+def test_plain_session_is_accepted(tmp_path: Path, spark: SparkSession) -> None:
     def rows(session: SparkSession, ctx: WriteContext) -> DataFrame:
         return session.range(4)
 
@@ -65,23 +65,23 @@ def test_a_session_itself_will_do(tmp_path: Path, spark: SparkSession) -> None:
     assert Table.open(table.uri).count_rows() == 4
 
 
-def test_java_is_not_started_to_find_out_that_it_is_a_resource() -> None:
+def test_resource_is_recognized_without_starting_java() -> None:
     class Costly:
-        asked = 0
+        calls = 0
 
         @property
         def spark_session(self) -> SparkSession:
-            self.asked += 1
+            self.calls += 1
             raise InvalidInput("no session today")
 
     costly = Costly()
     with pytest.raises(InvalidInput, match="no session today"):
         session_of(costly)
-    assert costly.asked == 1
+    assert costly.calls == 1
 
 
-def begun(kind: type, conf: Mapping[str, object]) -> object:
-    """As Dagster begins a resource for a run."""
+def initialize(kind: type, conf: Mapping[str, object]) -> object:
+    """Initialize a resource as Dagster does for a run."""
     resource = kind(spark_config=dict(conf))
     resource.setup_for_execution(dg.build_init_resource_context())
     return resource

@@ -1,4 +1,4 @@
-"""Which batches Spark is told not to measure."""
+"""Arrow bridge: the batches that Spark sends without measuring their size."""
 
 from collections.abc import Iterable, Iterator
 
@@ -33,7 +33,7 @@ from lance_assets.spark.arrow_bridge import (
         ("a variant", None),
     ],
 )
-def test_by_type(spark: SparkSession, types: str, rows: int | None) -> None:
+def test_unmeasured_rows_by_type(spark: SparkSession, types: str, rows: int | None) -> None:
     kinds = T._parse_datatype_string(types)
     assert isinstance(kinds, T.StructType)
     assert unmeasured_batch_rows(kinds) == rows
@@ -52,24 +52,24 @@ def texts(spark: SparkSession, rows: int = 3000, size: int = 1000) -> DataFrame:
     return spark.range(0, rows, 1, 1).select(F.repeat(F.lit("x"), size).alias("text"))
 
 
-def test_batches_are_measured_where_rows_may_be_wide(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_of_wide_rows_are_measured(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     context = spark.sparkContext
-    told: list[tuple[str | None, str | None]] = []
+    settings: list[tuple[str | None, str | None]] = []
     map_in_arrow = type(spark.range(1)).mapInArrow
 
-    def noted(df: DataFrame, *given: object) -> DataFrame:
-        told.append((context.getLocalProperty(BYTES_SETTING), context.getLocalProperty(ROWS_SETTING)))
+    def record_and_call(df: DataFrame, *given: object) -> DataFrame:
+        settings.append((context.getLocalProperty(BYTES_SETTING), context.getLocalProperty(ROWS_SETTING)))
         return map_in_arrow(df, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(type(spark.range(1)), "mapInArrow", noted)
+    monkeypatch.setattr(type(spark.range(1)), "mapInArrow", record_and_call)
     assert largest(spark.range(0, 70_000, 1, 1)) == 65_536
     assert largest(texts(spark)) == 1024
     assert 600 < largest(texts(spark, rows=1000, size=100_000).select(F.array("text").alias("list"))) < 800
-    assert told == [("2147483647", "65536"), ("2147483647", "1024"), (None, "65536")]
+    assert settings == [("2147483647", "65536"), ("2147483647", "1024"), (None, "65536")]
     assert context.getLocalProperty(BYTES_SETTING) is context.getLocalProperty(ROWS_SETTING) is None
 
 
-def test_what_the_session_says_counts(spark: SparkSession) -> None:
+def test_settings_of_the_session_apply(spark: SparkSession) -> None:
     own = spark.newSession()
     own.conf.set(ROWS_SETTING, 2000)
     assert largest(texts(own)) == 2000
@@ -81,22 +81,24 @@ def test_what_the_session_says_counts(spark: SparkSession) -> None:
     assert largest(texts(spark)) == TEXT_BATCH_ROWS
 
 
-def test_batches_that_the_session_wants_larger_are_measured(spark: SparkSession) -> None:
+def test_larger_batches_of_the_session_are_measured(spark: SparkSession) -> None:
     own = spark.newSession()
     own.conf.set(ROWS_SETTING, 5000)
     assert 600 < largest(texts(own, rows=1000, size=100_000)) < 800
 
 
-def test_python_on_the_way_keeps_its_batches(spark: SparkSession) -> None:
-    """Its rows may be wide, though those that come out of it are not."""
+def test_python_functions_keep_their_batches(spark: SparkSession) -> None:
+    """The input of the function may have wide rows even if its output has not."""
 
     def sizes(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in rows:
             yield pa.record_batch({"rows": [batch.num_rows], "name": ["x"]})
 
-    def noted(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def record_and_call(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in rows:
             yield batch.select(["rows"])
 
-    found = map_in_arrow(texts(spark, rows=12_000).mapInArrow(sizes, "rows bigint, name string"), noted, "rows bigint")
-    assert found["rows"].to_pylist() == [10_000, 2_000]
+    mapped = map_in_arrow(
+        texts(spark, rows=12_000).mapInArrow(sizes, "rows bigint, name string"), record_and_call, "rows bigint"
+    )
+    assert mapped["rows"].to_pylist() == [10_000, 2_000]

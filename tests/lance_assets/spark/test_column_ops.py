@@ -1,4 +1,4 @@
-"""New columns, by real executors."""
+"""Column operations: new columns, computed by real executors."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,8 +19,8 @@ from lance_core.tasks.columns import merge_columns as merging
 DOUBLE = pa.schema([pa.field("twice", pa.int64())])
 
 
-def made(place: Path) -> str:
-    uri = str(place / "table")
+def create_table(folder: Path) -> str:
+    uri = str(folder / "table")
     rows = pa.table(
         {
             "id": pa.array(range(1000), pa.int64()),
@@ -34,20 +34,20 @@ def made(place: Path) -> str:
 
 
 @pytest.fixture(params=["held", "shuffled"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows are held by every worker, many are sorted and joined by Spark."""
+def join_strategy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broadcast of few rows to every worker, or a sort-merge join by Spark."""
     if request.param == "shuffled":
         monkeypatch.setattr(merging, "BROADCAST_BYTES_MAX", -1)
 
 
-def addressed(spark: SparkSession, uri: str) -> DataFrame:
+def with_addresses(spark: SparkSession, uri: str) -> DataFrame:
     table = Table.open(uri).to_table(columns=["id"], with_row_address=True)
     rows = pa.table({"id": table["id"], "_rowaddr": table["_rowaddr"].cast(pa.int64())})
     return spark.createDataFrame(rows.take(np.random.default_rng(1).permutation(rows.num_rows)))
 
 
-def test_a_function_makes_columns_and_goes_on_where_it_stopped(spark: SparkSession, tmp_path: Path) -> None:
-    uri = made(tmp_path)
+def test_column_function_resumes_after_an_interruption(spark: SparkSession, tmp_path: Path) -> None:
+    uri = create_table(tmp_path)
     ready = tmp_path / "ready"
 
     def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -62,7 +62,7 @@ def test_a_function_makes_columns_and_goes_on_where_it_stopped(spark: SparkSessi
     assert Table.open(uri).version == 2
     before = len((tmp_path / "calls").read_text().splitlines())
     ready.touch()
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     committed = map_columns(
         spark,
         uri,
@@ -70,16 +70,16 @@ def test_a_function_makes_columns_and_goes_on_where_it_stopped(spark: SparkSessi
         read_columns=["id"],
         schema=DOUBLE,
         resume_key="k",
-        progress=lambda done, of: told.append((done, of)),
+        progress=lambda done, of: progress.append((done, of)),
     )
-    assert (committed.operation, committed.version, told[-1]) == ("Merge", 3, (9, 9))
-    assert told[0][0] + len((tmp_path / "calls").read_text().splitlines()) - before == 9
-    found = lance.dataset(uri).to_table()
-    assert found["twice"] == pc.multiply(found["id"], 2)
+    assert (committed.operation, committed.version, progress[-1]) == ("Merge", 3, (9, 9))
+    assert progress[0][0] + len((tmp_path / "calls").read_text().splitlines()) - before == 9
+    stored = lance.dataset(uri).to_table()
+    assert stored["twice"] == pc.multiply(stored["id"], 2)
 
 
-def test_what_a_function_returns_wrongly_is_told_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
-    uri = made(tmp_path)
+def test_invalid_results_of_a_function_are_errors_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    uri = create_table(tmp_path)
     with pytest.raises(SchemaMismatch, match=r"fragment \d, rows 0 to 99: .*'twice' is stored as int64"):
         map_columns(
             spark, uri, lambda batch: pa.record_batch({"twice": batch["ratio"]}), read_columns=["ratio"], schema=DOUBLE
@@ -88,44 +88,44 @@ def test_what_a_function_returns_wrongly_is_told_on_the_driver(spark: SparkSessi
 
 
 @pytest.mark.usefixtures("way")
-def test_columns_come_by_address_through_any_transformation(spark: SparkSession, tmp_path: Path) -> None:
-    uri = made(tmp_path)
-    df = addressed(spark, uri).repartition(7).withColumn("a b", F.col("id") * 10).drop("id")
-    found = merge_columns(df, uri).table.to_table()
-    assert found["a b"] == pc.multiply(found["id"], 10)
-    assert lance.dataset(uri).to_table()["a b"] == found["a b"]
+def test_columns_are_joined_by_address_after_a_transformation(spark: SparkSession, tmp_path: Path) -> None:
+    uri = create_table(tmp_path)
+    df = with_addresses(spark, uri).repartition(7).withColumn("a b", F.col("id") * 10).drop("id")
+    stored = merge_columns(df, uri).table.to_table()
+    assert stored["a b"] == pc.multiply(stored["id"], 10)
+    assert lance.dataset(uri).to_table()["a b"] == stored["a b"]
     assert Table.open(uri).fsck().is_sound
 
 
 @pytest.mark.usefixtures("way")
 def test_vectors_keep_their_size(spark: SparkSession, tmp_path: Path) -> None:
-    uri = made(tmp_path)
+    uri = create_table(tmp_path)
 
     def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             vectors = np.repeat(batch["id"].to_numpy(), 8).astype(np.float32).tobytes()
-            values = pa.array([vectors[place : place + 32] for place in range(0, len(vectors), 32)], pa.binary())
+            values = pa.array([vectors[start : start + 32] for start in range(0, len(vectors), 32)], pa.binary())
             yield pa.record_batch([batch["_rowaddr"], values], names=["_rowaddr", "packed"])
 
-    df = addressed(spark, uri)
+    df = with_addresses(spark, uri)
     schema = pa.schema([pa.field("packed", pa.list_(pa.float32(), 8)), pa.field("listed", pa.list_(pa.float32(), 2))])
-    both = df.mapInArrow(packed, "_rowaddr bigint, packed binary").join(
+    joined = df.mapInArrow(packed, "_rowaddr bigint, packed binary").join(
         df.select("_rowaddr", F.array(F.col("id").cast("float"), F.lit(1.0).cast("float")).alias("listed")), "_rowaddr"
     )
-    found = merge_columns(both, uri, schema=schema).table.to_table()
-    assert [found.schema.field(name).type for name in schema.names] == schema.types
-    assert found["packed"].to_pylist() == [[float(number)] * 8 for number in found["id"].to_pylist()]
-    assert found["listed"].to_pylist() == [[float(number), 1.0] for number in found["id"].to_pylist()]
+    stored = merge_columns(joined, uri, schema=schema).table.to_table()
+    assert [stored.schema.field(name).type for name in schema.names] == schema.types
+    assert stored["packed"].to_pylist() == [[float(number)] * 8 for number in stored["id"].to_pylist()]
+    assert stored["listed"].to_pylist() == [[float(number), 1.0] for number in stored["id"].to_pylist()]
 
 
 @pytest.mark.parametrize(
     ("condition", "message"), [("id != 1", "no value for row 1 of fragment 0"), ("true", "more than once")]
 )
-def test_bad_addresses_are_told_on_the_driver(
+def test_invalid_addresses_are_errors_on_the_driver(
     spark: SparkSession, tmp_path: Path, condition: str, message: str
 ) -> None:
-    uri = made(tmp_path)
-    df = addressed(spark, uri).where(condition)
+    uri = create_table(tmp_path)
+    df = with_addresses(spark, uri).where(condition)
     df = df if condition != "true" else df.union(df.where("id = 500"))
     df = df.withColumnRenamed("id", "score")
     with pytest.raises(InvalidInput, match=message):
@@ -135,22 +135,22 @@ def test_bad_addresses_are_told_on_the_driver(
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("key", ["id", "amount", "ratio"])
-def test_columns_come_by_key(spark: SparkSession, tmp_path: Path, key: str) -> None:
-    uri, alone = made(tmp_path), made(tmp_path / "alone")
+def test_columns_are_joined_by_key(spark: SparkSession, tmp_path: Path, key: str) -> None:
+    uri, alone = create_table(tmp_path), create_table(tmp_path / "alone")
     table = Table.open(uri).to_table()
     source = pa.table({key: table[key], "score": pc.multiply(table["id"], 10)}).slice(0, 500)
-    held = source.set_column(0, key, source[key].cast(pa.int64())) if key == "amount" else source
-    found = merge_columns(spark.createDataFrame(held), uri, on=[key]).table.to_table()
+    converted = source.set_column(0, key, source[key].cast(pa.int64())) if key == "amount" else source
+    stored = merge_columns(spark.createDataFrame(converted), uri, on=[key]).table.to_table()
     expected = Table.open(alone, durable=False).merge_columns(source, key).table.to_table()
-    assert found["score"] == expected["score"]
+    assert stored["score"] == expected["score"]
     assert lance.dataset(uri).to_table()["score"] == expected["score"]
 
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("key", [5, 123_456])
-def test_a_key_that_is_there_twice_is_named_on_the_driver(spark: SparkSession, tmp_path: Path, key: int) -> None:
-    """Whether the table has it or not."""
-    uri = made(tmp_path)
+def test_duplicate_keys_are_named_on_the_driver(spark: SparkSession, tmp_path: Path, key: int) -> None:
+    """The key exists in the table, or it does not."""
+    uri = create_table(tmp_path)
     df = spark.createDataFrame([(key, 1), (6, 2), (key, 3), (None, 1), (None, 2)], "id int, score int")
     with pytest.raises(InvalidInput, match=f"(key id = {key} more than once|more than once .*: id = {key})"):
         merge_columns(df, uri, on="id")

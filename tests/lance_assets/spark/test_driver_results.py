@@ -1,4 +1,4 @@
-"""No op brings rows to the driver: where Spark lets it take next to nothing, all of them run on a table of vectors."""
+"""Driver results: with a tiny limit on collected results, every operation succeeds on a table of vectors."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,20 +30,20 @@ ROWS, WIDTH = 3000, 64
 
 @pytest.fixture
 def bounded(spark: SparkSession) -> Iterator[SparkSession]:
-    """So much of each job's results as a handful of tasks give back that say what they did; a row has 256 bytes."""
+    """Session whose result limit admits the reports of a few tasks, but no rows; a row has 256 bytes."""
     conf = spark.sparkContext._jsc.sc().conf()
     conf.set(BOUND, "128k")
     yield spark
     conf.remove(BOUND)
 
 
-def test_ops_bring_no_rows_to_the_driver(bounded: SparkSession, tmp_path: Path) -> None:
+def test_operations_collect_no_rows(bounded: SparkSession, tmp_path: Path) -> None:
     spark, uri = bounded, str(tmp_path / "t")
     numbers = pa.array(np.random.default_rng(0).random(ROWS * WIDTH), pa.float32())
     vectors = pa.FixedSizeListArray.from_arrays(numbers, WIDTH)
     Table.create(uri, pa.table({"id": range(ROWS), "v": vectors}), max_rows_per_file=ROWS // 4, durable=False)
     with pytest.raises(Py4JError, match=rf"bigger than {BOUND}"):
-        read(spark, uri).collect()  # whoever asks for all rows is told by Spark
+        read(spark, uri).collect()  # a query that collects all rows fails in Spark
 
     append(read(spark, uri), uri)
     update(spark, uri, {"id": f"id + {ROWS}"}, "_rowoffset >= 0 and id % 2 = 0")
@@ -64,11 +64,11 @@ def test_ops_bring_no_rows_to_the_driver(bounded: SparkSession, tmp_path: Path) 
     assert overwrite(read(spark, uri, columns=["id", "v", "w", "name"], filter="id < 500"), uri).rows_added < rows
 
 
-def test_groups_that_are_too_many_for_the_driver_are_told(bounded: SparkSession, tmp_path: Path) -> None:
+def test_too_many_groups_are_an_error(bounded: SparkSession, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, pa.table({"id": range(100_000)}), durable=False)
-    told = rf"(?s)t: the groups of 'select id.*the workers returned.*{BOUND} \(128.0 KiB\).*fewer groups"
-    with pytest.raises(InvalidInput, match=told):
+    message = rf"(?s)t: the groups of 'select id.*the workers returned.*{BOUND} \(128.0 KiB\).*fewer groups"
+    with pytest.raises(InvalidInput, match=message):
         aggregate(bounded, uri, "select id, count(*) as n from dataset group by id")
-    found = aggregate(bounded, uri, "select id % 10 as digit, count(*) as n from dataset group by digit")
-    assert sorted(found["n"].to_pylist()) == [10_000] * 10
+    groups = aggregate(bounded, uri, "select id % 10 as digit, count(*) as n from dataset group by digit")
+    assert sorted(groups["n"].to_pylist()) == [10_000] * 10

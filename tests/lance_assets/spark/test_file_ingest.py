@@ -1,4 +1,4 @@
-"""Files read by real executors: the table's types, one version, what is new, and errors that arrive whole."""
+"""File ingest by real executors: types of the table, one version, new files only, and errors of workers."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from lance_assets.spark import CsvFormat, ingest
 from lance_core import SchemaMismatch, Table
 
 
-def test_files_are_read_by_the_workers(spark: SparkSession, tmp_path: Path) -> None:
+def test_workers_read_files(spark: SparkSession, tmp_path: Path) -> None:
     uri, landing = str(tmp_path / "table"), tmp_path / "landing"
     exact = pa.schema([("id", pa.uint32()), ("v", pa.list_(pa.float32(), 2)), ("at", pa.timestamp("ns", "UTC"))])
     Table.create(uri, exact, durable=False)
@@ -35,7 +35,7 @@ def test_files_are_read_by_the_workers(spark: SparkSession, tmp_path: Path) -> N
     assert committed.table.fsck().is_sound
 
 
-def test_what_is_wrong_in_a_worker_arrives_as_what_it_is(spark: SparkSession, tmp_path: Path) -> None:
+def test_worker_errors_keep_their_type(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("id\n1\nx\n")
     with pytest.raises(SchemaMismatch, match=r"a\.csv, row 2 \(line 3\), column 'id'") as raised:

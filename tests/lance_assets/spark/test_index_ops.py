@@ -1,4 +1,4 @@
-"""Indices built by real executors, and read by pylance; what is built is tried in tests/lance_core/tasks."""
+"""Index operations: real executors build indices that pylance reads; tests/lance_core/tasks tests their content."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from lance_core import AuditFailed, InvalidInput, Table
 from lance_core.tasks.indices import index_build
 from tests.lance_core.index.index_differential import FILTER_BY_COLUMN, check_answers, covered_fragments, is_used, rows
 
-KINDS = [
+INDEX_TYPES = [
     ("id", "BTREE"),
     ("word", "btree"),
     ("word", "BITMAP"),
@@ -24,19 +24,19 @@ KINDS = [
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
-def test_workers_build_what_pylance_uses(
+def test_pylance_uses_indices_built_by_workers(
     spark: SparkSession, tmp_path: Path, stable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index_build, "SINGLE_WORKER_ROWS_MAX", 10)
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 130), max_rows_per_file=30, stable_row_ids=stable, durable=False).delete("id % 10 = 4")
-    for column, kind in KINDS:
-        build_index(spark, uri, column, kind, name=f"{column} {kind}")
-        assert is_used(Table.open(uri), FILTER_BY_COLUMN[column])
-        check_answers(Table.open(uri), [FILTER_BY_COLUMN[column]])
+    for column, index_type in INDEX_TYPES:
+        build_index(spark, uri, column, index_type, name=f"{column} {index_type}")
+        assert is_used(Table.open(uri), OF[column])
+        check_answers(Table.open(uri), [OF[column]])
     table = Table.open(uri)
     check_answers(table)
-    assert {each.name for each in lance.dataset(uri).describe_indices()} == {f"{c} {k}" for c, k in KINDS}
+    assert {each.name for each in lance.dataset(uri).describe_indices()} == {f"{c} {k}" for c, k in INDEX_TYPES}
     assert {each.name for each in Path(uri, "_indices").iterdir()} == {str(each.uuid) for each in table.indices}
     table.append(rows(130, 20))
     more = build_index(spark, uri, "id", "BTREE", name="id BTREE", only="uncovered", intent="daily")
@@ -51,7 +51,7 @@ def test_workers_build_what_pylance_uses(
     assert table.fsck().is_sound
 
 
-def test_few_keys_are_upserted_without_a_job_for_the_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_upsert_of_few_keys_does_not_scan_the_table(spark: SparkSession, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, pa.table({"id": range(2000), "v": range(2000)}), max_rows_per_file=500, durable=False)
     frame = spark.createDataFrame([(5, -1), (1999, -2), (7000, -3)], "id long, v long")
@@ -68,7 +68,7 @@ def test_few_keys_are_upserted_without_a_job_for_the_table(spark: SparkSession, 
     assert Table.open(uri).to_table(filter="id in (5, 1999)")["v"].to_pylist() == [-1, -2]
 
 
-def test_what_is_wrong_is_told_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+def test_errors_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 50), durable=False)
     with pytest.raises(InvalidInput, match="there is no column 'idd'"):

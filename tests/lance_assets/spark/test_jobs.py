@@ -1,4 +1,4 @@
-"""How many tasks a table is cut for."""
+"""Jobs: the number of tasks for a table."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 from lance_assets.spark.jobs import configured_slots, count_task_slots
 
 
-def test_what_runs_is_asked_where_it_says(spark: SparkSession) -> None:
+def test_slots_of_the_running_application(spark: SparkSession) -> None:
     assert count_task_slots(spark) == 2
 
 
@@ -25,5 +25,5 @@ def test_what_runs_is_asked_where_it_says(spark: SparkSession) -> None:
         ({"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "99999"}, 1024),
     ],
 )
-def test_executors_that_are_not_there_yet_are_counted(settings: dict[str, str], expected: int) -> None:
+def test_expected_executors_are_counted(settings: dict[str, str], expected: int) -> None:
     assert configured_slots(settings.get) == expected

@@ -1,4 +1,4 @@
-"""Tables as DataFrames."""
+"""Reader: tables as DataFrames."""
 
 import datetime as dt
 from decimal import Decimal
@@ -33,7 +33,7 @@ def test_rows_written_by_pylance_with_deletions(spark: SparkSession, tmp_path: P
     assert frame.selectExpr("sum(id)").collect()[0][0] == sum(n for n in range(1000) if n % 3)
 
 
-def test_a_frame_keeps_its_version(spark: SparkSession, tmp_path: Path) -> None:
+def test_frame_keeps_its_version(spark: SparkSession, tmp_path: Path) -> None:
     append(spark.range(10), uri_in(tmp_path))
     frame = read(spark, uri_in(tmp_path))
     append(spark.range(5), uri_in(tmp_path))
@@ -42,14 +42,14 @@ def test_a_frame_keeps_its_version(spark: SparkSession, tmp_path: Path) -> None:
     assert read(spark, uri_in(tmp_path), version=1).count() == 10
 
 
-def test_only_the_columns_that_are_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_column_selection(spark: SparkSession, tmp_path: Path) -> None:
     Table.create(uri_in(tmp_path), pa.table({"a": [1], "b": ["x"], "c": [2.0]}))
     frame = read(spark, uri_in(tmp_path), columns=["c", "a"])
     assert frame.columns == ["c", "a"]
     assert [tuple(row) for row in frame.collect()] == [(2.0, 1)]
 
 
-def test_types_that_spark_does_not_have_arrive_as_the_next_wider(spark: SparkSession, tmp_path: Path) -> None:
+def test_types_that_spark_lacks_are_widened(spark: SparkSession, tmp_path: Path) -> None:
     cases = {
         "u8": (pa.array([255], pa.uint8()), 255, "smallint"),
         "u16": (pa.array([65535], pa.uint16()), 65535, "int"),
@@ -79,7 +79,7 @@ def test_types_that_spark_does_not_have_arrive_as_the_next_wider(spark: SparkSes
     assert frame.collect()[0].asDict() == {name: value for name, (_, value, _) in cases.items()}
 
 
-def test_a_column_that_spark_cannot_hold_names_the_way_out(spark: SparkSession, tmp_path: Path) -> None:
+def test_unsupported_column_names_the_remedy(spark: SparkSession, tmp_path: Path) -> None:
     wide = pa.array([Decimal(1)], pa.decimal256(60, 0))
     Table.create(uri_in(tmp_path), pa.table({"id": [1], "wide": wide}))
     with pytest.raises(Unsupported, match=r"column 'wide' is stored as decimal256.*columns="):
@@ -87,19 +87,19 @@ def test_a_column_that_spark_cannot_hold_names_the_way_out(spark: SparkSession, 
     assert read(spark, uri_in(tmp_path), columns=["id"]).count() == 1
 
 
-def test_an_empty_table_is_an_empty_frame(spark: SparkSession, tmp_path: Path) -> None:
+def test_empty_table(spark: SparkSession, tmp_path: Path) -> None:
     Table.create(uri_in(tmp_path), pa.schema([("id", pa.int64())]))
     frame = read(spark, uri_in(tmp_path))
     assert (frame.columns, frame.count()) == (["id"], 0)
 
 
-def test_no_columns_are_still_so_many_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_without_columns_are_counted(spark: SparkSession, tmp_path: Path) -> None:
     Table.create(uri_in(tmp_path), pa.table({"id": [1, 2, 3]}))
     frame = read(spark, uri_in(tmp_path), columns=[])
     assert (frame.columns, frame.count()) == ([], 3)
 
 
-def test_what_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_tables_versions_and_columns(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no Lance table at"):
         read(spark, uri_in(tmp_path))
     Table.create(uri_in(tmp_path), pa.table({"city": ["Oslo"]}))
@@ -114,7 +114,7 @@ def thousand(folder: Path) -> Table:
     return Table.create(uri_in(folder), rows, max_rows_per_file=100).delete("id % 4 = 1").table
 
 
-def test_a_filter_is_lances_and_is_evaluated_by_the_workers(spark: SparkSession, tmp_path: Path) -> None:
+def test_workers_evaluate_filters(spark: SparkSession, tmp_path: Path) -> None:
     table = thousand(tmp_path)
     condition = "regexp_match(s, '^r[12]$') and id / 2 > 100"
     frame = read(spark, table.uri, columns=["x", "id"], filter=condition)
@@ -126,7 +126,7 @@ def test_a_filter_is_lances_and_is_evaluated_by_the_workers(spark: SparkSession,
         read(spark, table.uri, filter="ids = 3")
 
 
-def test_addresses_are_signed_numbers(spark: SparkSession, tmp_path: Path) -> None:
+def test_addresses_are_signed_integers(spark: SparkSession, tmp_path: Path) -> None:
     table = thousand(tmp_path)
     frame = read(spark, table.uri, columns=["id"], with_row_address=True, with_row_id=True)
     assert dict(frame.dtypes) == {"id": "bigint", "_rowid": "bigint", "_rowaddr": "bigint"}
@@ -149,7 +149,7 @@ def test_tags_and_branches(spark: SparkSession, tmp_path: Path) -> None:
     assert counts == [1000, 751, 1000, 750]
 
 
-def test_rows_are_counted_and_aggregated_by_the_workers(spark: SparkSession, tmp_path: Path) -> None:
+def test_workers_count_and_aggregate_rows(spark: SparkSession, tmp_path: Path) -> None:
     table = thousand(tmp_path)
     assert count_rows(spark, table.uri) == 750
     assert count_rows(spark, table.uri, "s = 'r2' and x > 3") == table.count_rows("s = 'r2' and x > 3")
@@ -160,8 +160,8 @@ def test_rows_are_counted_and_aggregated_by_the_workers(spark: SparkSession, tmp
         aggregate(spark, table.uri, "select median(x) from dataset")
 
 
-def test_a_large_table_is_not_sent_to_every_worker(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark would take it to be as small as the numbers of its parts, and run out of memory in a join."""
+def test_large_table_is_not_broadcast(spark: SparkSession, tmp_path: Path) -> None:
+    """Without an estimate Spark would take the table for a list of split numbers and run out of memory in a join."""
     Table.create(str(tmp_path / "large"), pa.table({"id": np.arange(2_000_000)}), max_rows_per_file=500_000)
     Table.create(str(tmp_path / "small"), pa.table({"id": [5, 7]}))
     large, small = (read(spark, str(tmp_path / name)) for name in ("large", "small"))
@@ -181,10 +181,10 @@ def plan_of(frame: DataFrame) -> str:
 
 
 @pytest.mark.parametrize("memory_bytes", [0, 24, 25_000, 2**50])
-def test_numbers_of_parts(spark: SparkSession, memory_bytes: int) -> None:
-    """One in each partition, in their order, however large the parts are said to be."""
-    found = partition_numbers(spark, 3, memory_bytes)
-    assert [row.id for row in found.collect()] == [0, 1, 2]
-    partitions = found.withColumn("partition", F.spark_partition_id())
+def test_partition_numbers(spark: SparkSession, memory_bytes: int) -> None:
+    """Each partition has one number, in order, for any estimated size."""
+    frame = partition_numbers(spark, 3, memory_bytes)
+    assert [row.id for row in frame.collect()] == [0, 1, 2]
+    partitions = frame.withColumn("partition", F.spark_partition_id())
     assert [(row.id, row.partition) for row in partitions.collect()] == [(0, 0), (1, 1), (2, 2)]
-    assert found._jdf.queryExecution().optimizedPlan().stats().sizeInBytes() >= min(memory_bytes, 2**27)
+    assert frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes() >= min(memory_bytes, 2**27)

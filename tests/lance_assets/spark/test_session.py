@@ -1,4 +1,4 @@
-"""Sessions over one running application: what is set, what is refused, what stays apart, what is never shown."""
+"""Spark sessions of one application: settings, refusals, isolation of sessions, and secrets that are never shown."""
 
 import gc
 import os
@@ -59,13 +59,13 @@ def test_the_settings_are_applied(spark: SparkSession, spark_settings: SparkSett
     assert {key: spark.conf.get(key, None) for key in expected} == expected
 
 
-def test_starting_leaves_the_environment_as_it_was(spark: SparkSession) -> None:
+def test_start_does_not_change_the_environment(spark: SparkSession) -> None:
     assert "SPARK_LOCAL_IP" not in os.environ
     assert spark.range(1).count() == 1
 
 
-def test_a_task_that_fails_is_tried_again_by_our_interpreter(spark: SparkSession) -> None:
-    def once_more(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def test_failed_task_is_retried_with_our_interpreter(spark: SparkSession) -> None:
+    def fail_first_attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
         if context.attemptNumber() == 0:
@@ -73,7 +73,7 @@ def test_a_task_that_fails_is_tried_again_by_our_interpreter(spark: SparkSession
         for _ in batches:
             yield pa.record_batch({"attempt": [context.attemptNumber()], "python": [sys.executable]})
 
-    done = spark.range(0, 2, 1, 2).mapInArrow(once_more, "attempt long, python string").toArrow()
+    done = spark.range(0, 2, 1, 2).mapInArrow(fail_first_attempt, "attempt long, python string").toArrow()
     assert done.to_pylist() == [{"attempt": 1, "python": sys.executable}] * 2
 
 
@@ -87,7 +87,7 @@ def test_columns_in_the_wrong_order_are_an_error(spark: SparkSession) -> None:
         pairs.mapInArrow(swapped, "a long, b long").toArrow()
 
 
-def test_sessions_share_the_application_and_nothing_else(spark: SparkSession, spark_settings: SparkSettings) -> None:
+def test_sessions_share_only_the_application(spark: SparkSession, spark_settings: SparkSettings) -> None:
     other = open_session(
         replace(spark_settings, conf={"spark.sql.session.timeZone": "Asia/Tokyo", "spark.sql.ansi.enabled": False})
     )
@@ -96,7 +96,7 @@ def test_sessions_share_the_application_and_nothing_else(spark: SparkSession, sp
     assert not other.catalog.tableExists("three")
     assert other.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
-    assert other.conf.get("spark.sql.shuffle.partitions") == "200"  # what the first session asked for is its own
+    assert other.conf.get("spark.sql.shuffle.partitions") == "200"  # the settings of the first session are its own
     assert open_session().conf.get("spark.sql.ansi.enabled") == "true"
 
 
@@ -111,12 +111,12 @@ def test_sessions_share_the_application_and_nothing_else(spark: SparkSession, sp
         ("spark.hadoop.fs.s3a.endpoint", "http://localhost:9000"),
     ],
 )
-def test_a_setting_that_comes_too_late_is_refused_by_name(
+def test_late_setting_is_refused_by_name(
     key: str, value: str, spark: SparkSession, spark_settings: SparkSettings
 ) -> None:
     late = replace(spark_settings, conf={**spark_settings.conf, key: value})
-    asked = str(late.conf[key])
-    with pytest.raises(InvalidInput, match=f"{key}: requested {asked}, but it runs with") as refused:
+    requested = str(late.conf[key])
+    with pytest.raises(InvalidInput, match=f"{key}: requested {requested}, but it runs with") as refused:
         open_session(late)
     assert "spark.sql.warehouse.dir" not in str(refused.value)
 
@@ -128,7 +128,7 @@ def test_another_master_is_refused(spark: SparkSession) -> None:
         open_session(SparkSettings(remote="sc://localhost:15002"))
 
 
-def test_a_live_session_is_found_in_any_resource(spark: SparkSession) -> None:
+def test_session_is_found_in_any_resource(spark: SparkSession) -> None:
     assert live_session(spark) is spark
     assert live_session(Resource(spark)) is spark  # type: ignore[arg-type]
     assert classic_context(spark) is spark.sparkContext
@@ -147,7 +147,7 @@ def test_a_live_session_is_found_in_any_resource(spark: SparkSession) -> None:
         ({"log_level": "loud"}, "has no log level 'loud'"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict, complaint: str) -> None:
+def test_invalid_settings_are_refused(settings: dict, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         SparkSettings(**settings)
 
@@ -156,29 +156,29 @@ def test_settings_that_make_no_sense_are_refused(settings: dict, complaint: str)
     ("size", "expected"),
     [("600m", 600), ("2g", 2048), ("1024", 1024), ("1048576k", 1024), ("1TB", 1024**2), (None, None), ("much", None)],
 )
-def test_sizes_are_read_as_spark_reads_them(size: str | None, expected: int | None) -> None:
+def test_size_parsing(size: str | None, expected: int | None) -> None:
     assert parse_mebibytes(size) == expected
 
 
-def test_too_little_room_for_workers_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    """It bounds what they map, and ends them without a word."""
+def test_low_memory_limit_of_workers_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """The limit bounds the mapped memory, and Spark kills a worker that exceeds it without a message."""
     for limit in ("600m", "2g", "3g", "1TB", None):
         _warn_of_low_memory_limit(limit)
     assert [record.args for record in caplog.records] == [(PYTHON_MEMORY, "600m"), (PYTHON_MEMORY, "2g")]
 
 
-def test_rows_go_over_sockets_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unix_domain_sockets_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _socket_settings() == {
         "spark.python.daemon.module": "lance_assets.spark.daemon",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.unix.domain.socket.dir": tempfile.gettempdir(),
     }
     monkeypatch.setattr(tempfile, "tempdir", "/" + "long" * 20)
-    assert _socket_settings() == {}, "a name that is too long is no socket's"
+    assert _socket_settings() == {}, "the path is too long for a socket"
 
 
-def test_a_worker_that_is_let_go_says_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    def worked(answer: int | BaseException) -> int:
+def test_released_worker_ends_silently(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_worker(answer: int | BaseException) -> int:
         def work(*_: object) -> int:
             if isinstance(answer, BaseException):
                 raise answer
@@ -188,13 +188,13 @@ def test_a_worker_that_is_let_go_says_no_word(monkeypatch: pytest.MonkeyPatch) -
         with socket.socket() as any_socket:
             return daemon.worker(any_socket, True)
 
-    assert (worked(0), worked(7), worked(BrokenPipeError())) == (0, 7, 1)
+    assert (run_worker(0), run_worker(7), run_worker(BrokenPipeError())) == (0, 7, 1)
     with pytest.raises(ConnectionError):
-        worked(ConnectionResetError())
+        run_worker(ConnectionResetError())
 
 
-def test_a_worker_that_works_for_us_has_no_modules_to_look_through(spark: SparkSession) -> None:
-    """After each task Spark collects garbage."""
+def test_worker_excludes_modules_from_garbage_collection(spark: SparkSession) -> None:
+    """Spark runs the garbage collector after each task."""
 
     def seen(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -205,14 +205,14 @@ def test_a_worker_that_works_for_us_has_no_modules_to_look_through(spark: SparkS
     assert WorkerTask(seen).__name__ == "seen"
 
 
-def test_settings_are_text_for_spark_and_can_be_sent() -> None:
+def test_settings_are_text_and_picklable() -> None:
     settings = SparkSettings(master="sc://host", conf={"a": True, "b": 2, "c": "x"})
     assert settings.settings == {"a": "true", "b": "2", "c": "x"}
     assert (settings.master, settings.remote) == (None, "sc://host")
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 
-def test_no_secret_is_shown(spark: SparkSession) -> None:
+def test_secrets_are_not_shown(spark: SparkSession) -> None:
     settings = SparkSettings(conf=SECRETS)
     assert "hush" not in repr(settings)
     assert "hush" not in repr(SparkSettings(remote="sc://host:15002/;token=hush"))
@@ -223,8 +223,8 @@ def test_no_secret_is_shown(spark: SparkSession) -> None:
     assert mask_secret("spark.executor.memory", "3g") == "3g"
 
 
-def in_a_fresh_process(program: str) -> str:
-    """What the program wrote on stderr before it failed."""
+def stderr_of_new_process(program: str) -> str:
+    """Run a program that fails, and return its stderr."""
     done = subprocess.run(
         [sys.executable, "-c", f"from lance_assets.spark import SparkSettings, open_session\n{program}"],
         capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -233,15 +233,15 @@ def in_a_fresh_process(program: str) -> str:
     return done.stderr
 
 
-def test_connect_without_its_packages_says_what_to_install() -> None:
-    said = in_a_fresh_process(
+def test_connect_without_packages_names_the_remedy() -> None:
+    stderr = stderr_of_new_process(
         "import sys; sys.modules['grpc'] = None; open_session(SparkSettings(remote='sc://localhost:1/;token=hush'))"
     )
-    assert "MissingDependency: Spark Connect needs grpcio" in said
-    assert 'pip install "pyspark[connect]"' in said
+    assert "MissingDependency: Spark Connect needs grpcio" in stderr
+    assert 'pip install "pyspark[connect]"' in stderr
 
 
-def test_a_java_process_that_does_not_come_up_says_where_to_look() -> None:
-    said = in_a_fresh_process("open_session(SparkSettings(conf={'spark.driver.memory': 'plenty'}))")
-    assert "InvalidInput: Spark's Java process ended before it was ready" in said
-    assert "spark.driver.memory" in said
+def test_failed_java_process_names_its_log() -> None:
+    stderr = stderr_of_new_process("open_session(SparkSettings(conf={'spark.driver.memory': 'plenty'}))")
+    assert "InvalidInput: Spark's Java process ended before it was ready" in stderr
+    assert "spark.driver.memory" in stderr

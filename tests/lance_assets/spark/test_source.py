@@ -1,4 +1,4 @@
-"""The format `lance`, as Spark finds and uses it: nobody has registered it here."""
+"""Data source: the format `lance` as Spark discovers and uses it, without registration."""
 
 import math
 import subprocess
@@ -19,7 +19,7 @@ from lance_core import Table
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
-def made(folder: Path) -> Table:
+def create_table(folder: Path) -> Table:
     numbers = [None if n % 7 == 0 else math.nan if n % 11 == 0 else -0.0 if n % 5 == 0 else n / 4 for n in range(400)]
     rows = {
         "id": pa.array(range(400), pa.int64()),
@@ -32,7 +32,7 @@ def made(folder: Path) -> Table:
     return table.delete("id % 10 = 9").table
 
 
-def loaded(spark: SparkSession, uri: str, **options: object) -> DataFrame:
+def load_frame(spark: SparkSession, uri: str, **options: object) -> DataFrame:
     return spark.read.format("lance").options(**{name: str(value) for name, value in options.items()}).load(uri)
 
 
@@ -47,28 +47,28 @@ def with_pushdown(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.unset(PUSHDOWN)
 
 
-def test_options_say_what_is_read(spark: SparkSession, tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_read_options(spark: SparkSession, tmp_path: Path) -> None:
+    table = create_table(tmp_path)
     table.tags.create("first", 1)
-    frame = loaded(spark, table.uri)
+    frame = load_frame(spark, table.uri)
     assert dict(frame.dtypes) == {"id": "bigint", "x": "double", "s": "string", "u": "smallint", "v": "array<float>"}
     assert frame.count() == 360
-    assert loaded(spark, table.uri, version=1).count() == 400
-    narrow = loaded(spark, table.uri, tag="first", columns="u, id", filter="id / 2 < 4", with_row_address="true")
+    assert load_frame(spark, table.uri, version=1).count() == 400
+    narrow = load_frame(spark, table.uri, tag="first", columns="u, id", filter="id / 2 < 4", with_row_address="true")
     assert narrow.columns == ["u", "id", "_rowaddr"]
     assert ids(narrow) == list(range(8))
     assert spark.read.format("lance").schema("id bigint").load(table.uri).agg(F.sum("id")).collect()[0][0] == sum(
         n for n in range(400) if n % 10 != 9
     )
-    assert loaded(spark, table.uri, filter="false").count() == 0
+    assert load_frame(spark, table.uri, filter="false").count() == 0
 
 
-def test_a_frame_keeps_the_version_that_it_was_made_of(spark: SparkSession, tmp_path: Path) -> None:
-    table = made(tmp_path)
-    frame = loaded(spark, table.uri, columns="id")
+def test_frame_keeps_its_version(spark: SparkSession, tmp_path: Path) -> None:
+    table = create_table(tmp_path)
+    frame = load_frame(spark, table.uri, columns="id")
     table.delete("id < 200")
     assert frame.count() == 360
-    assert loaded(spark, table.uri, columns="id").count() == 180
+    assert load_frame(spark, table.uri, columns="id").count() == 180
 
 
 CONDITIONS = [
@@ -86,14 +86,13 @@ CONDITIONS = [
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_sparks_filters_are_sparks_whatever_its_configuration(
+def test_filters_with_and_without_pushdown(
     spark: SparkSession, with_pushdown: SparkSession, tmp_path: Path, allowed: bool
 ) -> None:
-    """One frame with one filter after another, and with two in one query: what one of them left out must not be missing
-    from the next."""
+    """One frame is read with several filters in turn, and with two in one query; no filter may affect another read."""
     spark.conf.set(PUSHDOWN, str(allowed).lower())
-    table = made(tmp_path)
-    frame = loaded(spark, table.uri, columns="id, x, s, u")
+    table = create_table(tmp_path)
+    frame = load_frame(spark, table.uri, columns="id, x, s, u")
     rows = read(spark, table.uri, columns=["id", "x", "s", "u"])
     for condition in CONDITIONS:
         assert ids(frame.where(condition)) == ids(rows.where(condition)), condition
@@ -101,8 +100,8 @@ def test_sparks_filters_are_sparks_whatever_its_configuration(
 
 
 def test_rows_are_appended_and_overwritten(spark: SparkSession, tmp_path: Path) -> None:
-    table = made(tmp_path)
-    rows = loaded(spark, table.uri, filter="id < 10")
+    table = create_table(tmp_path)
+    rows = load_frame(spark, table.uri, filter="id < 10")
     rows.write.format("lance").mode("append").option("property.dagster.run_id", "r1").save(table.uri)
     after = table.refresh()
     assert (after.version, after.count_rows(), after.schema) == (3, 369, table.schema)
@@ -116,18 +115,18 @@ def test_rows_are_appended_and_overwritten(spark: SparkSession, tmp_path: Path) 
     assert Table.open(str(tmp_path / "new")).count_rows() == 5
 
 
-def test_what_cannot_be_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_errors(spark: SparkSession, tmp_path: Path) -> None:
+    table = create_table(tmp_path)
     writer = spark.range(5).withColumn("nope", F.lit(1)).write.format("lance")
     for mode in ("errorifexists", "ignore"):
         with pytest.raises(AnalysisException, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
             spark.range(5).write.format("lance").mode(mode).save(table.uri)
-    for attempt, told in (
+    for attempt, message in (
         (lambda: writer.mode("append").save(table.uri), "nope"),
-        (lambda: loaded(spark, table.uri, columns="ids"), "no column 'ids'"),
-        (lambda: loaded(spark, table.uri, version="one"), "whole number"),
-        (lambda: loaded(spark, table.uri, filter="id = = 1"), "does not parse"),
-        (lambda: loaded(spark, table.uri, version=77), "has no version 77"),
+        (lambda: load_frame(spark, table.uri, columns="ids"), "no column 'ids'"),
+        (lambda: load_frame(spark, table.uri, version="one"), "whole number"),
+        (lambda: load_frame(spark, table.uri, filter="id = = 1"), "does not parse"),
+        (lambda: load_frame(spark, table.uri, version=77), "has no version 77"),
         (lambda: spark.read.format("lance").load(), "CREATE TEMPORARY VIEW"),
         (
             lambda: spark.range(5).write.format("lance").option("audit", "f").mode("append").save(table.uri),
@@ -135,27 +134,27 @@ def test_what_cannot_be_is_told(spark: SparkSession, tmp_path: Path) -> None:
         ),
         (lambda: spark.read.format("lance").schema("id int").load(table.uri).count(), "requested as int"),
     ):
-        with pytest.raises(PySparkException, match=told):
+        with pytest.raises(PySparkException, match=message):
             attempt()
     assert table.refresh().version == table.version
 
 
-def test_a_value_that_does_not_fit_commits_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    table = made(tmp_path)
-    rows = loaded(spark, table.uri, filter="id < 3").withColumn("u", F.lit(300).cast("smallint"))
+def test_value_that_does_not_fit_commits_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    table = create_table(tmp_path)
+    rows = load_frame(spark, table.uri, filter="id < 3").withColumn("u", F.lit(300).cast("smallint"))
     with pytest.raises(PySparkException, match="'u'"):
         rows.write.format("lance").mode("append").save(table.uri)
     assert table.refresh().version == table.version
 
 
-def test_a_view_in_sql(spark: SparkSession, tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_sql_view(spark: SparkSession, tmp_path: Path) -> None:
+    table = create_table(tmp_path)
     spark.sql(f"create temporary view lance_rows using lance options (path '{table.uri}', columns 'id')")
     assert spark.sql("select count(*), max(id) from lance_rows").collect()[0] == (360, 398)
 
 
-def test_the_stub_is_light() -> None:
-    """Spark imports it in a process of its own, whatever format is asked for."""
+def test_format_stub_imports_little() -> None:
+    """Spark imports it in a separate process for every format."""
     code = (
         "import sys, pyspark.sql.datasource; before = set(sys.modules); import pyspark_lance; "
         "heavy = {'lance', 'lance_core', 'dagster', 'datafusion'}; print(sorted(heavy & set(sys.modules) - before))"

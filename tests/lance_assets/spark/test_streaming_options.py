@@ -1,4 +1,4 @@
-"""What the options of streams mean, without a session: Spark only hands them on."""
+"""Streaming options, without a session: Spark only forwards them."""
 
 import pickle
 from collections.abc import Mapping
@@ -26,11 +26,11 @@ def uri(tmp_path: Path) -> str:
 
 
 def reader(uri: str, options: Mapping[str, object] | None = None, schema: StructType = IDS) -> LanceStreamReader:
-    given = {"path": uri, **{name: str(value) for name, value in (options or {}).items()}}
-    return stream_reader(CaseInsensitiveDict(given), schema)
+    options_of_spark = {"path": uri, **{name: str(value) for name, value in (options or {}).items()}}
+    return stream_reader(CaseInsensitiveDict(options_of_spark), schema)
 
 
-def sent(source: LanceStreamReader, start: dict[str, object], end: dict[str, object]) -> list[int]:
+def written_messages(source: LanceStreamReader, start: dict[str, object], end: dict[str, object]) -> list[int]:
     worker = pickle.loads(pickle.dumps(source))
     parts = pickle.loads(pickle.dumps(source.partitions(start, end)))
     return [int(n) for part in parts for batch in worker.read(part) for n in batch.column("id").to_pylist()]
@@ -46,17 +46,17 @@ def sent(source: LanceStreamReader, start: dict[str, object], end: dict[str, obj
         ({"maxRowsPerTrigger": 3, "maxFilesPerTrigger": 1}, ReadMaxRows(3), 3),
     ],
 )
-def test_spark_is_told_that_there_are_limits(uri: str, options: dict[str, int], limit: ReadLimit, first: int) -> None:
+def test_source_reports_rate_limits(uri: str, options: dict[str, int], limit: ReadLimit, first: int) -> None:
     source = reader(uri, options)
     assert source.getDefaultReadLimit() == limit
     begin = source.initialOffset()
-    assert len(sent(source, begin, source.latestOffset(begin, limit))) == first
-    assert len(sent(source, begin, source.latestOffset(begin, ReadAllAvailable()))) == 10
+    assert len(written_messages(source, begin, source.latestOffset(begin, limit))) == first
+    assert len(written_messages(source, begin, source.latestOffset(begin, ReadAllAvailable()))) == 10
     assert source.reportLatestOffset()["version"] == 2
     assert list(source.read(None)) == []
 
 
-def test_options_are_understood_in_both_spellings(uri: str) -> None:
+def test_both_spellings_of_options(uri: str) -> None:
     Table.open(uri).append(pa.table({"id": [50, 51], "s": ["a", "b"]}))
     Table.open(uri).delete("id = 50")
     for options, expected in (
@@ -68,13 +68,13 @@ def test_options_are_understood_in_both_spellings(uri: str) -> None:
     ):
         source = reader(uri, options)
         begin = source.initialOffset()
-        assert sent(source, begin, source.latestOffset(begin, ReadAllAvailable())) == expected, options
+        assert written_messages(source, begin, source.latestOffset(begin, ReadAllAvailable())) == expected, options
     with pytest.raises(InvalidInput, match="two spellings"):
         reader(uri, {"startingVersion": 1, "starting_version": 2})
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"startingVersion": 9}, "starting_version=9 cannot be; the table is at version 1"),
         ({"startingVersion": 0}, "starting_version=0"),
@@ -93,38 +93,38 @@ def test_options_are_understood_in_both_spellings(uri: str) -> None:
         ({"storage.account_key": "hush"}, "secret.account_key"),
     ],
 )
-def test_what_cannot_be(uri: str, options: dict[str, object], told: str) -> None:
-    def begun() -> None:
+def test_invalid_options(uri: str, options: dict[str, object], message: str) -> None:
+    def start() -> None:
         source = reader(uri, options)
         source.latestOffset(source.initialOffset(), ReadAllAvailable())
 
-    with pytest.raises((InvalidInput, NotFound), match=told):
-        begun()
+    with pytest.raises((InvalidInput, NotFound), match=message):
+        start()
 
 
-def test_a_column_asked_for_as_what_it_is_not(uri: str) -> None:
+def test_requested_type_that_differs(uri: str) -> None:
     with pytest.raises(InvalidInput, match="requested as string"):
         reader(uri, schema=StructType().add("id", StringType()))
 
 
-def test_no_secret_goes_with_a_reader_or_a_message(uri: str) -> None:
+def test_readers_and_writers_pickle_no_secret(uri: str) -> None:
     source = reader(uri)
     assert "_stream': None" in str(pickle.loads(pickle.dumps(source)).__dict__)
     assert "LanceStreamPartition(1 slices)" in repr(
         source.partitions(source.initialOffset(), source.latestOffset(source.initialOffset(), ReadAllAvailable()))
     )
-    writer = writing(uri, **{"secret.aws_secret_access_key": "hush"})
+    writer = create_writer(uri, **{"secret.aws_secret_access_key": "hush"})
     assert "hush" not in repr(vars(writer))
 
 
-def writing(uri: str, **options: object) -> LanceStreamWriter:
-    given = CaseInsensitiveDict({"path": uri, **{name: str(value) for name, value in options.items()}})
-    return stream_writer(given, StructType().add("id", LongType()).add("s", StringType()), overwrite=False)
+def create_writer(uri: str, **options: object) -> LanceStreamWriter:
+    options_of_spark = CaseInsensitiveDict({"path": uri, **{name: str(value) for name, value in options.items()}})
+    return stream_writer(options_of_spark, StructType().add("id", LongType()).add("s", StringType()), overwrite=False)
 
 
-def test_a_sink_that_spark_does_not_tell_the_query(uri: str) -> None:
-    """Outside of a task of a streaming query nobody knows which batch it is."""
-    writer = writing(uri)
+def test_sink_outside_a_streaming_query(uri: str) -> None:
+    """The number of the batch is unknown outside a task of a streaming query."""
+    writer = create_writer(uri)
     message = writer.write(iter(pa.table({"id": [1], "s": ["y"]}).to_batches()))
     with pytest.raises(InvalidInput, match="foreachBatch"):
         writer.commit([message], 0)
@@ -133,14 +133,16 @@ def test_a_sink_that_spark_does_not_tell_the_query(uri: str) -> None:
     assert Table.open(uri).version == 1
 
 
-def test_nobody_who_fails_deletes_anything(uri: str) -> None:
-    """Spark calls abort after a commit that failed, which may have landed."""
-    writer = writing(uri, **{"maxRowsPerFile": 2, "property.team": "a"})
-    told = writer.sink.write_batches(pa.table({"id": range(20, 25), "s": ["y"] * 5}).to_batches(), MicroBatch("q", 0))
+def test_aborted_batch_deletes_nothing(uri: str) -> None:
+    """Spark calls `abort` after a failed commit, which may have succeeded."""
+    writer = create_writer(uri, **{"maxRowsPerFile": 2, "property.team": "a"})
+    sink_message = writer.sink.write_batches(
+        pa.table({"id": range(20, 25), "s": ["y"] * 5}).to_batches(), MicroBatch("q", 0)
+    )
     message = writer.write(iter(()))
-    landed = type(message)(told)
-    writer.commit([landed], 0)
-    writer.abort([landed, None], 0)
+    committed = type(message)(sink_message)
+    writer.commit([committed], 0)
+    writer.abort([committed, None], 0)
     table = Table.open(uri)
     assert sorted(table.to_table()["id"].to_pylist()) == [*range(10), *range(20, 25)]
     assert len(table.fragments) == 4
@@ -148,26 +150,26 @@ def test_nobody_who_fails_deletes_anything(uri: str) -> None:
     assert table.fsck().is_sound
 
 
-def test_a_batch_write_that_is_aborted_deletes_nothing(tmp_path: Path) -> None:
-    """A commit that raised may have landed: its files may be a version's."""
-    place = str(tmp_path / "t")
-    given = CaseInsensitiveDict({"path": place})
-    writer = LanceDataSource(given).writer(StructType().add("id", LongType()), overwrite=False)
+def test_aborted_batch_write_deletes_nothing(tmp_path: Path) -> None:
+    """A commit that raised may have succeeded, so a version may reference its files."""
+    table_uri = str(tmp_path / "t")
+    options_of_spark = CaseInsensitiveDict({"path": table_uri})
+    writer = LanceDataSource(options_of_spark).writer(StructType().add("id", LongType()), overwrite=False)
     message = writer.write(iter(pa.table({"id": [1, 2]}).to_batches()))
     writer.commit([message])
     writer.abort([message, None])
-    assert Table.open(place).to_table()["id"].to_pylist() == [1, 2]
+    assert Table.open(table_uri).to_table()["id"].to_pylist() == [1, 2]
     with pytest.raises(StorageError, match="results of some tasks"):
         writer.commit([message, None])
 
 
-@pytest.mark.parametrize(("option", "told"), [("intent", "its own intent"), ("create", "true or false")])
-def test_options_of_the_sink(uri: str, option: str, told: str) -> None:
-    with pytest.raises(InvalidInput, match=told):
-        writing(uri, **{option: "x"})
+@pytest.mark.parametrize(("option", "message"), [("intent", "its own intent"), ("create", "true or false")])
+def test_sink_options(uri: str, option: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        create_writer(uri, **{option: "x"})
 
 
-def test_the_format_has_both(uri: str) -> None:
+def test_format_has_reader_and_writer(uri: str) -> None:
     source = LanceDataSource(CaseInsensitiveDict({"path": uri, "columns": "id"}))
     assert isinstance(source.streamReader(source.schema()), LanceStreamReader)
     assert isinstance(source.streamWriter(source.schema(), False), LanceStreamWriter)

@@ -1,4 +1,4 @@
-"""Spark's types and Lance's, cell by cell, through a real Spark: what is stored comes back as it was, or is refused."""
+"""Spark types: each cell of the type matrix passes through a real Spark and returns unchanged, or is refused."""
 
 import datetime as dt
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from pyspark.sql import SparkSession
 from lance_assets.spark import append, delete, read
 from lance_assets.spark.types import FIXED_SIZE_KEY
 from lance_core import Table
-from tests.lance_assets.spark.type_matrix import cells, plain, table_of
+from tests.lance_assets.spark.type_matrix import all_cells, comparable_value, make_table
 
 ZONE = "spark.sql.session.timeZone"
 
 
 @pytest.fixture
-def elsewhere(spark: SparkSession) -> Iterator[SparkSession]:
-    """In New York, where an hour comes twice a year and another one never."""
+def new_york_session(spark: SparkSession) -> Iterator[SparkSession]:
+    """Session in the time zone of New York, where the clocks change."""
     before = spark.conf.get(ZONE)
     spark.conf.set(ZONE, "America/New_York")
     yield spark
@@ -28,20 +28,20 @@ def elsewhere(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def values(table: pa.Table) -> dict[str, object]:
-    return {name: plain(table[name].to_pylist()) for name in table.column_names}
+    return {name: comparable_value(table[name].to_pylist()) for name in table.column_names}
 
 
-def stored(uri: str) -> pa.Table:
-    """As pylance reads it."""
+def read_stored(uri: str) -> pa.Table:
+    """Return the values as pylance reads them."""
     return lance.dataset(uri).to_table()
 
 
-def test_every_type_in_every_shape(elsewhere: SparkSession, tmp_path: Path) -> None:
-    spark, every = elsewhere, cells()
+def test_every_type_in_every_shape(new_york_session: SparkSession, tmp_path: Path) -> None:
+    spark, every = new_york_session, all_cells()
     source, copy = str(tmp_path / "source"), str(tmp_path / "copy")
-    for uri, rows in ((source, table_of(every)), (copy, table_of(every).slice(0, 0))):
+    for uri, rows in ((source, make_table(every)), (copy, make_table(every).slice(0, 0))):
         lance.write_dataset(rows, uri, data_storage_version="2.2")
-    expected, schema = values(stored(source)), lance.dataset(source).schema
+    expected, schema = values(read_stored(source)), lance.dataset(source).schema
 
     frame, facade = read(spark, source), spark.read.format("lance").load(source)
     spelt = {each.name: each.spark for each in every}
@@ -50,14 +50,14 @@ def test_every_type_in_every_shape(elsewhere: SparkSession, tmp_path: Path) -> N
         assert values(each.toArrow()) == expected
 
     append(frame, copy)
-    assert_same(copy, schema, expected)
+    assert_same_values(copy, schema, expected)
     facade.write.format("lance").mode("overwrite").save(copy)
-    assert_same(copy, schema, expected)
+    assert_same_values(copy, schema, expected)
 
 
-def test_rows_that_an_index_knows_are_the_same_and_take_no_job(elsewhere: SparkSession, tmp_path: Path) -> None:
-    spark, uri = elsewhere, str(tmp_path / "table")
-    rows = table_of(cells())
+def test_indexed_rows_are_equal_and_need_no_job(new_york_session: SparkSession, tmp_path: Path) -> None:
+    spark, uri = new_york_session, str(tmp_path / "table")
+    rows = make_table(all_cells())
     lance.write_dataset(rows.append_column("key", pa.array(range(rows.num_rows))), uri, data_storage_version="2.2")
     Table.open(uri).create_index("key", "BTREE")
     for condition, count in (("key in (1, 4)", 2), ("key = 5", 1), ("key = 77", 0)):
@@ -73,15 +73,15 @@ def test_rows_that_an_index_knows_are_the_same_and_take_no_job(elsewhere: SparkS
     assert read(spark, uri, columns=["key"], filter="key in (1, 5)", with_row_address=True).collect() == [(1, 1)]
 
 
-def assert_same(uri: str, schema: pa.Schema, expected: dict[str, object]) -> None:
-    found = lance.dataset(uri)
-    assert found.schema.equals(schema, check_metadata=True)
-    assert values(found.to_table()) == expected
+def assert_same_values(uri: str, schema: pa.Schema, expected: dict[str, object]) -> None:
+    dataset = lance.dataset(uri)
+    assert dataset.schema.equals(schema, check_metadata=True)
+    assert values(dataset.to_table()) == expected
     assert Table.open(uri).fsck().is_sound
 
 
-def test_a_new_table_has_vectors_and_no_notes_of_spark(elsewhere: SparkSession, tmp_path: Path) -> None:
-    spark, first, second = elsewhere, str(tmp_path / "first"), str(tmp_path / "second")
+def test_new_table_has_vectors_and_no_spark_metadata(new_york_session: SparkSession, tmp_path: Path) -> None:
+    spark, first, second = new_york_session, str(tmp_path / "first"), str(tmp_path / "second")
     frame = spark.sql(
         "select array(1f, 2f) vector, named_struct('a', array(1)) nested, date'1582-10-10' day, "
         "timestamp_ntz'2026-03-08 02:30:00' wall, timestamp'2026-03-08 03:30:00' instant"
@@ -91,12 +91,12 @@ def test_a_new_table_has_vectors_and_no_notes_of_spark(elsewhere: SparkSession, 
     expected = {
         "vector": [1.0, 2.0],
         "nested": {"a": [1]},
-        "day": dt.date(1582, 10, 10),  # a day that the calendar which Java once had leaves out
+        "day": dt.date(1582, 10, 10),  # a day that the hybrid calendar of older Java versions lacks
         "wall": dt.datetime(2026, 3, 8, 2, 30),  # noqa: DTZ001 - an hour that New York does not have that day
         "instant": dt.datetime(2026, 3, 8, 7, 30, tzinfo=dt.UTC),
     }
     for uri in (first, second):
-        (row,) = stored(uri).to_pylist()
+        (row,) = read_stored(uri).to_pylist()
         assert row == expected
         schema = lance.dataset(uri).schema
         assert schema.field("vector").type == pa.list_(pa.float32(), 2)
@@ -107,7 +107,7 @@ def test_a_new_table_has_vectors_and_no_notes_of_spark(elsewhere: SparkSession, 
         assert b"element" not in files
 
 
-def test_a_value_that_spark_cannot_hold_says_so_where_it_is_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_value_that_spark_lacks_is_an_error_of_the_read(spark: SparkSession, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, pa.table({"n": [1], "v": pa.array([1_001], pa.timestamp("ns"))}), durable=False)
     for frame in (read(spark, uri), spark.read.format("lance").load(uri)):

@@ -1,4 +1,4 @@
-"""Tables by SQL, frames without rows, and what a plan says of where its rows come from."""
+"""SQL views, frames without rows, and the description of a source in a query plan."""
 
 from pathlib import Path
 
@@ -13,12 +13,12 @@ from lance_core import Table
 
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
-    place = str(tmp_path / "clicks.lance")
-    Table.create(place, pa.table({"id": [1, 2, 3]}))
-    return place
+    table_uri = str(tmp_path / "clicks.lance")
+    Table.create(table_uri, pa.table({"id": [1, 2, 3]}))
+    return table_uri
 
 
-def test_a_view_is_read_and_written(spark: SparkSession, uri: str) -> None:
+def test_view_is_read_and_written(spark: SparkSession, uri: str) -> None:
     spark.sql(f"create temporary view clicks using lance options (path '{uri}', filter 'id > 1')")
     try:
         assert [row.id for row in spark.sql("select id from clicks order by id").collect()] == [2, 3]
@@ -28,14 +28,14 @@ def test_a_view_is_read_and_written(spark: SparkSession, uri: str) -> None:
     assert Table.open(uri).to_table()["id"].to_pylist() == [1, 2, 3, 9]
 
 
-def test_a_table_of_the_catalog_is_refused_and_says_what_to_do(spark: SparkSession, uri: str) -> None:
-    """It would lose its options on the way, and with them where it is."""
+def test_catalog_tables_are_refused_with_a_remedy(spark: SparkSession, uri: str) -> None:
+    """A catalog table loses its options, including its location."""
     with pytest.raises(AnalysisException, match=r"make a view|neither a path nor a URI"):
         spark.sql(f"create table clicks using lance options (path '{uri}')")
     assert not spark.catalog.tableExists("clicks")
 
 
-def test_no_rows_make_no_version(spark: SparkSession, uri: str) -> None:
+def test_empty_frame_makes_no_version(spark: SparkSession, uri: str) -> None:
     nothing = spark.createDataFrame([], "id bigint")
     nothing.write.format("lance").mode("append").save(uri)
     assert append(nothing, uri).version == 1
@@ -45,8 +45,8 @@ def test_no_rows_make_no_version(spark: SparkSession, uri: str) -> None:
     assert read(spark, uri).collect() == spark.read.format("lance").load(uri).collect() == []
 
 
-def test_a_plan_says_which_version_it_reads(spark: SparkSession, uri: str) -> None:
-    """Of a frame that is kept in memory it is not seen in any other way."""
+def test_plan_names_the_version(spark: SparkSession, uri: str) -> None:
+    """The plan is the only place that shows the version of a cached frame."""
     append(spark.range(5, 6), uri)
     for version in (1, 2):
         frame = read(spark, uri, version=version)

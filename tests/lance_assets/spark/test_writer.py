@@ -1,4 +1,4 @@
-"""DataFrames into tables: through real executors' Python workers, and read back by us and by pylance."""
+"""Writer: DataFrames written by the Python workers of real executors, and read back by us and by pylance."""
 
 import datetime as dt
 import json
@@ -35,7 +35,7 @@ def test_the_first_append_creates_the_table(spark: SparkSession, tmp_path: Path)
     assert Table.open(uri_in(tmp_path)).versions()[0].properties["dagster.run_id"] == "r1"
 
 
-def test_every_spark_type_comes_back_from_pylance(spark: SparkSession, tmp_path: Path) -> None:
+def test_pylance_reads_every_spark_type(spark: SparkSession, tmp_path: Path) -> None:
     row = {
         "b": True,
         "i8": 1,
@@ -68,7 +68,7 @@ def test_every_spark_type_comes_back_from_pylance(spark: SparkSession, tmp_path:
     assert read[1] == dict.fromkeys(row)
 
 
-def test_rows_are_brought_into_the_types_of_the_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_are_converted_to_the_types_of_the_table(spark: SparkSession, tmp_path: Path) -> None:
     stored = pa.schema(
         [
             pa.field("u8", pa.uint8()),
@@ -113,7 +113,7 @@ def test_rows_are_brought_into_the_types_of_the_table(spark: SparkSession, tmp_p
         ("cast(null as string) as text", "column 'text' is not nullable"),
     ],
 )
-def test_a_value_that_does_not_fit_names_its_column(
+def test_value_that_does_not_fit_names_its_column(
     spark: SparkSession, tmp_path: Path, expression: str, words: str
 ) -> None:
     stored = pa.schema(
@@ -125,14 +125,14 @@ def test_a_value_that_does_not_fit_names_its_column(
         ]
     )
     Table.create(uri_in(tmp_path), stored)
-    given = expression.rpartition(" as ")[2]
-    frame = spark.range(1).selectExpr(expression, *(["'x' as text"] if given != "text" else []))
+    spark_type = expression.rpartition(" as ")[2]
+    frame = spark.range(1).selectExpr(expression, *(["'x' as text"] if spark_type != "text" else []))
     with pytest.raises(SchemaMismatch, match=words):
         append(frame, uri_in(tmp_path))
     assert Table.open(uri_in(tmp_path)).version == 1
 
 
-def test_columns_that_do_not_match_are_refused_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+def test_mismatched_columns_are_refused_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     append(spark.range(3), uri_in(tmp_path))
     with pytest.raises(SchemaMismatch, match="has no column 'idd'"):
         append(spark.range(3).withColumnRenamed("id", "idd"), uri_in(tmp_path))
@@ -151,7 +151,7 @@ def test_columns_that_do_not_match_are_refused_on_the_driver(spark: SparkSession
         ("current_timestamp() as d", "column 'd' is stored as date32"),
     ],
 )
-def test_types_that_do_not_belong_are_refused_before_any_work(
+def test_mismatched_types_are_refused_before_a_job(
     spark: SparkSession, tmp_path: Path, expression: str, words: str
 ) -> None:
     nested = pa.struct([("a", pa.int64()), ("b", pa.string())])
@@ -161,16 +161,16 @@ def test_types_that_do_not_belong_are_refused_before_any_work(
     assert not (tmp_path / "table" / "data").exists()
 
 
-def test_children_are_matched_by_name(spark: SparkSession, tmp_path: Path) -> None:
+def test_struct_fields_are_matched_by_name(spark: SparkSession, tmp_path: Path) -> None:
     nested = pa.struct([("a", pa.int64()), ("b", pa.string()), ("c", pa.bool_())])
     Table.create(uri_in(tmp_path), pa.schema([("p", nested), ("l", pa.list_(nested))]))
-    given = "named_struct('b', 'x', 'a', 5L)"
-    append(spark.range(1).selectExpr(f"{given} as p", f"array({given}) as l"), uri_in(tmp_path))
+    expression = "named_struct('b', 'x', 'a', 5L)"
+    append(spark.range(1).selectExpr(f"{expression} as p", f"array({expression}) as l"), uri_in(tmp_path))
     row = {"a": 5, "b": "x", "c": None}
     assert lance.dataset(uri_in(tmp_path)).to_table().to_pylist() == [{"p": row, "l": [row]}]
 
 
-def test_empty_partitions_leave_no_file_and_no_rows_no_version(spark: SparkSession, tmp_path: Path) -> None:
+def test_empty_partitions_write_no_file(spark: SparkSession, tmp_path: Path) -> None:
     append(spark.range(0, 10, 1, 4).where("id = 3"), uri_in(tmp_path))
     assert len(list((tmp_path / "table" / "data").iterdir())) == 1
     nothing = append(spark.range(0, 10, 1, 4).where("id < 0"), uri_in(tmp_path))
@@ -182,8 +182,8 @@ def test_files_are_rolled_by_rows(spark: SparkSession, tmp_path: Path) -> None:
     assert [fragment.physical_rows for fragment in committed.table.fragments] == [300, 300, 300, 100]
 
 
-def test_a_task_that_fails_once_adds_its_rows_once(spark: SparkSession, tmp_path: Path) -> None:
-    """The session retries tasks. The first attempt of each dies with its files written: orphans, not rows."""
+def test_retried_task_adds_its_rows_once(spark: SparkSession, tmp_path: Path) -> None:
+    """The session retries tasks. The first attempt of each crashes after it wrote its files, now orphan files."""
 
     def die_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         results = list(batches)
@@ -211,14 +211,14 @@ def test_a_task_that_fails_once_adds_its_rows_once(spark: SparkSession, tmp_path
     assert len(list((tmp_path / "table" / "data").iterdir())) == 9
 
 
-def test_the_same_intent_lands_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_same_intent_commits_once(spark: SparkSession, tmp_path: Path) -> None:
     first = append(spark.range(10), uri_in(tmp_path), intent="2026-01-01")
     again = append(spark.range(10), uri_in(tmp_path), intent="2026-01-01")
     assert (again.version, again.already_committed) == (first.version, True)
     assert Table.open(uri_in(tmp_path)).count_rows() == 10
 
 
-def test_overwrite_may_read_what_it_replaces(spark: SparkSession, tmp_path: Path) -> None:
+def test_overwrite_reads_the_rows_it_replaces(spark: SparkSession, tmp_path: Path) -> None:
     append(spark.range(10), uri_in(tmp_path))
     doubled = read(spark, uri_in(tmp_path)).select((F.col("id") * 2).alias("id"))
     committed = overwrite(doubled, uri_in(tmp_path))
@@ -226,7 +226,7 @@ def test_overwrite_may_read_what_it_replaces(spark: SparkSession, tmp_path: Path
     assert sorted(committed.table.to_table()["id"].to_pylist()) == list(range(0, 20, 2))
 
 
-def test_overwrite_with_another_schema_has_to_be_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_overwrite_with_another_schema_needs_an_option(spark: SparkSession, tmp_path: Path) -> None:
     append(spark.range(10), uri_in(tmp_path))
     frame = spark.sql("select 'x' as name")
     with pytest.raises(SchemaMismatch, match="no column 'name'"):
@@ -234,8 +234,8 @@ def test_overwrite_with_another_schema_has_to_be_asked_for(spark: SparkSession, 
     assert overwrite(frame, uri_in(tmp_path), replace_schema=True).table.schema == pa.schema([("name", pa.string())])
 
 
-def test_workers_load_neither_dagster_nor_the_dataset_room_of_anything(spark: SparkSession, tmp_path: Path) -> None:
-    """What a worker has imported after it has written, told by the worker itself."""
+def test_workers_import_neither_dagster_nor_dataset_modules(spark: SparkSession, tmp_path: Path) -> None:
+    """The worker itself reports its modules after a write."""
     append(spark.range(10), uri_in(tmp_path))
 
     def loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -253,7 +253,7 @@ def test_workers_load_neither_dagster_nor_the_dataset_room_of_anything(spark: Sp
 
 
 def test_bytes_become_blobs(spark: SparkSession, tmp_path: Path) -> None:
-    """Where they went is what comes back: a driver opens them by row."""
+    """A read returns the locations of the blobs; the driver opens them by row."""
     film = pa.field("film", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     Table.create(str(tmp_path / "t"), pa.schema([pa.field("id", pa.int64()), film]))
     values = [b"x" * 100_000, None, b""]
@@ -264,8 +264,8 @@ def test_bytes_become_blobs(spark: SparkSession, tmp_path: Path) -> None:
     assert [row.film and (row.film.kind, int(row.film.size)) for row in rows] == [(1, 100_000), None, (0, 0)]
 
 
-def test_rows_can_be_laid_out_by_key(spark: SparkSession, tmp_path: Path) -> None:
-    """Files hold ranges of the key, in order, so that a filter on it can leave most of them alone."""
+def test_rows_are_sorted_by_key(spark: SparkSession, tmp_path: Path) -> None:
+    """Files hold consecutive ranges of the key, so that a filter on the key skips most of them."""
     shuffled = spark.range(0, 10_000, 1, 4).selectExpr("(id * 7919) % 10007 as key", "id % 3 as `a b`")
     spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
     try:
@@ -280,13 +280,13 @@ def test_rows_can_be_laid_out_by_key(spark: SparkSession, tmp_path: Path) -> Non
     assert [(row["a b"], row["key"]) for row in rows] == sorted((row["a b"], row["key"]) for row in rows)
 
 
-def test_an_unknown_column_to_lay_out_by_is_refused_before_any_work(spark: SparkSession, tmp_path: Path) -> None:
+def test_unknown_sort_column_is_refused_before_a_job(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"cluster_by=\['kye'\]: no column 'kye'; the columns are id"):
         append(spark.range(3), uri_in(tmp_path), cluster_by="kye")
     assert not Path(uri_in(tmp_path)).exists()
 
 
-def test_a_slice_is_overwritten_by_the_workers(spark: SparkSession, tmp_path: Path) -> None:
+def test_workers_replace_where(spark: SparkSession, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     days = spark.range(0, 300, 1, 3).selectExpr("id", "date_add(date'2026-01-01', cast(id % 3 as int)) as day")
     where = "day = date '2026-01-02'"
@@ -303,24 +303,24 @@ def test_a_slice_is_overwritten_by_the_workers(spark: SparkSession, tmp_path: Pa
     assert lance.dataset(uri).count_rows() == 200 + rows.num_rows
     assert done.table.version_info().properties["by"] == "me"
     for intent, version in (("first", 1), ("second", 3)):
-        found = overwrite(days, uri, where=where, intent=intent)
-        assert (found.already_committed, found.version, Table.open(uri).version) == (True, version, 3)
+        result = overwrite(days, uri, where=where, intent=intent)
+        assert (result.already_committed, result.version, Table.open(uri).version) == (True, version, 3)
     with pytest.raises(InvalidInput, match="replace_schema=True is for an overwrite of all rows"):
         overwrite(days, uri, where=where, replace_schema=True)
     assert done.table.fsck().is_sound
 
 
-def test_a_first_append_is_looked_at_before_there_is_a_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_audit_precedes_the_creation_of_a_table(spark: SparkSession, tmp_path: Path) -> None:
     uri = uri_in(tmp_path)
 
-    def refuses(table: Table, base: Table | None) -> None:
+    def refuse(table: Table, base: Table | None) -> None:
         assert (table.count_rows(), base, Table.exists(uri)) == (100, None, False)
         raise ValueError("not today")
 
     with pytest.raises(AuditFailed, match="not today") as refused:
-        append(spark.range(100), uri, audit=refuses, intent="first")
+        append(spark.range(100), uri, audit=refuse, intent="first")
     assert not Table.exists(uri)
     assert lance.dataset(uri, version=refused.value.detached_version).count_rows() == 100
     done = append(spark.range(100), uri, audit=lambda table, base: None, intent="first")
     assert (done.version, lance.dataset(uri).count_rows()) == (1, 100)
-    assert append(spark.range(100), uri, audit=refuses, intent="first").already_committed
+    assert append(spark.range(100), uri, audit=refuse, intent="first").already_committed

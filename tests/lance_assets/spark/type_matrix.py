@@ -1,6 +1,6 @@
-"""Every type that a Lance table stores, with values at its edges, in every shape that a column can have.
+"""Type matrix: every type that a Lance table stores, with values at the ends of its range, in every shape of a column.
 
-A cell is a type in a shape. What Spark calls it stands beside it, as does the Spark column that goes into it.
+A cell is a type in a shape, with the name of its Spark type and the column that Spark writes.
 """
 
 import datetime as dt
@@ -16,14 +16,14 @@ ROWS = 6
 
 
 @dataclass(frozen=True)
-class Kind:
+class ColumnType:
     name: str
     stored: pa.DataType
     spark: str
-    """To Spark, as `simpleString` spells it."""
+    """Spark type as `simpleString` spells it."""
     values: tuple[object, ...]
     only_plain: bool = False
-    """The codec has it as a column, and not below another type."""
+    """True if the codec supports the type as a column only, not inside another type."""
 
     def column(self, shape: "Shape") -> pa.Array:
         arrow = shape.type(self.stored)
@@ -32,7 +32,7 @@ class Kind:
         return array if arrow == storage else _as_extension(array, arrow)
 
     def _stored_values(self) -> list[object]:
-        return [each.bytes if isinstance(each, uuid.UUID) else each for each in self.values]
+        return [value.bytes if isinstance(value, uuid.UUID) else value for value in self.values]
 
 
 @dataclass(frozen=True)
@@ -44,20 +44,20 @@ class Shape:
     nullable: bool = True
 
 
-def _around(values: list[object]) -> list[object]:
-    """So many rows, all values among them."""
+def _repeat_to_rows(values: list[object]) -> list[object]:
+    """Repeat the values up to `ROWS` rows."""
     assert len(values) <= ROWS
-    return [values[at % len(values)] for at in range(ROWS)]
+    return [values[row % len(values)] for row in range(ROWS)]
 
 
 SHAPES = (
-    Shape("plain", lambda inner: inner, lambda values: _around([*values, None])),
-    Shape("required", lambda inner: inner, _around, nullable=False),
+    Shape("plain", lambda inner: inner, lambda values: _repeat_to_rows([*values, None])),
+    Shape("required", lambda inner: inner, _repeat_to_rows, nullable=False),
     Shape("nothing", lambda inner: inner, lambda _values: [None] * ROWS),
     Shape(
         "in_struct",
         lambda inner: pa.struct([pa.field("a", inner), pa.field("b", pa.int32())]),
-        lambda values: [{"a": each, "b": 1} for each in _around([*values, None])[: ROWS - 1]] + [None],
+        lambda values: [{"a": value, "b": 1} for value in _repeat_to_rows([*values, None])[: ROWS - 1]] + [None],
         "struct<a:{},b:int>",
     ),
     Shape(
@@ -81,71 +81,71 @@ SHAPES = (
     Shape(
         "in_structs_in_list",
         lambda inner: pa.list_(pa.field("item", pa.struct([pa.field("a", inner)]))),
-        lambda values: [[{"a": each} for each in values], [{"a": None}], [None], [], None, [{"a": values[0]}]],
+        lambda values: [[{"a": value} for value in values], [{"a": None}], [None], [], None, [{"a": values[0]}]],
         "array<struct<a:{}>>",
     ),
 )
 
 _SMALL, _LARGE = float.fromhex("0x1p-24"), 65504.0
-_INSTANT = dt.datetime(2026, 3, 29, 1, 30, tzinfo=dt.UTC)  # when clocks go forward in Berlin
-_BACK = dt.datetime(2025, 11, 2, 5, 30, tzinfo=dt.UTC)  # an hour that New York has twice
-_OLD = dt.datetime(1582, 10, 4, 12, tzinfo=dt.UTC)  # a day before calendars were changed
+_INSTANT = dt.datetime(2026, 3, 29, 1, 30, tzinfo=dt.UTC)  # the clocks go forward in Berlin
+_BACK = dt.datetime(2025, 11, 2, 5, 30, tzinfo=dt.UTC)  # an hour that occurs twice in New York
+_OLD = dt.datetime(1582, 10, 4, 12, tzinfo=dt.UTC)  # the last day of the Julian calendar
 _FIRST, _LAST = dt.datetime(1, 1, 2, tzinfo=dt.UTC), dt.datetime(9999, 12, 30, 23, 59, 59, tzinfo=dt.UTC)
 
 
-def _wall(moment: dt.datetime) -> dt.datetime:
-    return moment.replace(tzinfo=None)
+def _without_zone(timestamp: dt.datetime) -> dt.datetime:
+    return timestamp.replace(tzinfo=None)
 
 
 def _integers(bits: int, *, signed: bool) -> tuple[int, ...]:
-    least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-    return (least, most, 0 if signed else most // 2 + 1)
+    minimum, maximum = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    return (minimum, maximum, 0 if signed else maximum // 2 + 1)
 
 
-def _moments(unit: str, zone: str | None) -> tuple[dt.datetime, ...]:
-    few: tuple[dt.datetime, ...]
+def _timestamps(unit: str, zone: str | None) -> tuple[dt.datetime, ...]:
+    timestamps: tuple[dt.datetime, ...]
     if unit == "ns":
-        few = (_INSTANT, _BACK, dt.datetime(1677, 9, 22, tzinfo=dt.UTC), dt.datetime(2262, 4, 11, tzinfo=dt.UTC))
+        timestamps = (_INSTANT, _BACK, dt.datetime(1677, 9, 22, tzinfo=dt.UTC), dt.datetime(2262, 4, 11, tzinfo=dt.UTC))
     elif unit == "us":
-        few = (_INSTANT.replace(microsecond=1), _BACK, _OLD, _FIRST, _LAST.replace(microsecond=999_999))
+        timestamps = (_INSTANT.replace(microsecond=1), _BACK, _OLD, _FIRST, _LAST.replace(microsecond=999_999))
     else:
-        few = (_INSTANT, _BACK, _OLD, _FIRST, _LAST)
-    return few if zone else tuple(map(_wall, few))
+        timestamps = (_INSTANT, _BACK, _OLD, _FIRST, _LAST)
+    return timestamps if zone else tuple(map(_without_zone, timestamps))
 
 
-KINDS = (
-    Kind("null", pa.null(), "void", (None,), only_plain=True),
-    Kind("bool", pa.bool_(), "boolean", (True, False)),
-    Kind("int8", pa.int8(), "tinyint", _integers(8, signed=True)),
-    Kind("int16", pa.int16(), "smallint", _integers(16, signed=True)),
-    Kind("int32", pa.int32(), "int", _integers(32, signed=True)),
-    Kind("int64", pa.int64(), "bigint", _integers(64, signed=True)),
-    Kind("uint8", pa.uint8(), "smallint", _integers(8, signed=False)),
-    Kind("uint16", pa.uint16(), "int", _integers(16, signed=False)),
-    Kind("uint32", pa.uint32(), "bigint", _integers(32, signed=False)),
-    Kind("uint64", pa.uint64(), "decimal(20,0)", _integers(64, signed=False)),
-    Kind("float16", pa.float16(), "float", (_LARGE, -_SMALL, -0.0, math.inf, math.nan)),
-    Kind("float32", pa.float32(), "float", (float.fromhex("0x1.fffffep127"), -0.0, -math.inf, math.nan)),
-    Kind("float64", pa.float64(), "double", (5e-324, -0.0, math.inf, math.nan, 0.1)),
-    Kind("string", pa.string(), "string", ("", "ä\0😀", "x" * 300)),
-    Kind("large_string", pa.large_string(), "string", ("", "ä\0😀")),
-    Kind("binary", pa.binary(), "binary", (b"", b"\xff\x00")),
-    Kind("large_binary", pa.large_binary(), "binary", (b"", b"\xff\x00")),
-    Kind("fixed_binary", pa.binary(3), "binary", (b"\x00\x00\x00", b"\xff\x01\x02")),
-    Kind("date32", pa.date32(), "date", (dt.date(1, 1, 1), dt.date(1582, 10, 4), dt.date(9999, 12, 31))),
-    Kind("date64", pa.date64(), "date", (dt.date(1, 1, 1), dt.date(1582, 10, 4), dt.date(9999, 12, 31))),
+COLUMN_TYPES = (
+    ColumnType("null", pa.null(), "void", (None,), only_plain=True),
+    ColumnType("bool", pa.bool_(), "boolean", (True, False)),
+    ColumnType("int8", pa.int8(), "tinyint", _integers(8, signed=True)),
+    ColumnType("int16", pa.int16(), "smallint", _integers(16, signed=True)),
+    ColumnType("int32", pa.int32(), "int", _integers(32, signed=True)),
+    ColumnType("int64", pa.int64(), "bigint", _integers(64, signed=True)),
+    ColumnType("uint8", pa.uint8(), "smallint", _integers(8, signed=False)),
+    ColumnType("uint16", pa.uint16(), "int", _integers(16, signed=False)),
+    ColumnType("uint32", pa.uint32(), "bigint", _integers(32, signed=False)),
+    ColumnType("uint64", pa.uint64(), "decimal(20,0)", _integers(64, signed=False)),
+    ColumnType("float16", pa.float16(), "float", (_LARGE, -_SMALL, -0.0, math.inf, math.nan)),
+    ColumnType("float32", pa.float32(), "float", (float.fromhex("0x1.fffffep127"), -0.0, -math.inf, math.nan)),
+    ColumnType("float64", pa.float64(), "double", (5e-324, -0.0, math.inf, math.nan, 0.1)),
+    ColumnType("string", pa.string(), "string", ("", "ä\0😀", "x" * 300)),
+    ColumnType("large_string", pa.large_string(), "string", ("", "ä\0😀")),
+    ColumnType("binary", pa.binary(), "binary", (b"", b"\xff\x00")),
+    ColumnType("large_binary", pa.large_binary(), "binary", (b"", b"\xff\x00")),
+    ColumnType("fixed_binary", pa.binary(3), "binary", (b"\x00\x00\x00", b"\xff\x01\x02")),
+    ColumnType("date32", pa.date32(), "date", (dt.date(1, 1, 1), dt.date(1582, 10, 4), dt.date(9999, 12, 31))),
+    ColumnType("date64", pa.date64(), "date", (dt.date(1, 1, 1), dt.date(1582, 10, 4), dt.date(9999, 12, 31))),
     *(
-        Kind(
+        ColumnType(
             f"timestamp_{unit}_{name}",
             pa.timestamp(unit, zone),
             "timestamp" if zone else "timestamp_ntz",
-            _moments(unit, zone),
+            _timestamps(unit, zone),
         )
         for unit in ("s", "ms", "us", "ns")
         for name, zone in (("ntz", None), ("utc", "UTC"), ("berlin", "Europe/Berlin"), ("fixed", "+05:30"))
     ),
     *(
-        Kind(
+        ColumnType(
             f"duration_{unit}",
             pa.duration(unit),
             "interval day to second",
@@ -153,77 +153,80 @@ KINDS = (
         )
         for unit in ("s", "ms", "us", "ns")
     ),
-    Kind("decimal_small", pa.decimal128(5, 2), "decimal(5,2)", (Decimal("999.99"), Decimal("-0.01"), Decimal("0.00"))),
-    Kind(
+    ColumnType(
+        "decimal_small", pa.decimal128(5, 2), "decimal(5,2)", (Decimal("999.99"), Decimal("-0.01"), Decimal("0.00"))
+    ),
+    ColumnType(
         "decimal_large",
         pa.decimal128(38, 10),
         "decimal(38,10)",
         (Decimal(f"{'9' * 28}.{'9' * 10}"), Decimal("-0.0000000001")),
     ),
-    Kind(
+    ColumnType(
         "decimal256",
         pa.decimal256(38, 3),
         "decimal(38,3)",
         (Decimal(f"{'9' * 35}.999"), Decimal("-1.001")),
     ),
-    Kind("vector", pa.list_(pa.float32(), 3), "array<float>", ([1.5, -0.0, math.inf], [0.0, 1.0, 2.0])),
-    Kind("half_vector", pa.list_(pa.float16(), 2), "array<float>", ([_LARGE, _SMALL], [0.0, 1.0])),
-    Kind("int8_vector", pa.list_(pa.int8(), 2), "array<tinyint>", ([-128, 127], [0, 1])),
-    Kind("uint8_vector", pa.list_(pa.uint8(), 2), "array<smallint>", ([255, 0], [0, 1])),
-    Kind("dictionary", pa.dictionary(pa.int8(), pa.string()), "string", ("a", "", "a"), only_plain=True),
-    Kind("uuid", pa.uuid(), "binary", (uuid.UUID(int=0), uuid.UUID(int=(1 << 128) - 1))),
+    ColumnType("vector", pa.list_(pa.float32(), 3), "array<float>", ([1.5, -0.0, math.inf], [0.0, 1.0, 2.0])),
+    ColumnType("half_vector", pa.list_(pa.float16(), 2), "array<float>", ([_LARGE, _SMALL], [0.0, 1.0])),
+    ColumnType("int8_vector", pa.list_(pa.int8(), 2), "array<tinyint>", ([-128, 127], [0, 1])),
+    ColumnType("uint8_vector", pa.list_(pa.uint8(), 2), "array<smallint>", ([255, 0], [0, 1])),
+    ColumnType("dictionary", pa.dictionary(pa.int8(), pa.string()), "string", ("a", "", "a"), only_plain=True),
+    ColumnType("uuid", pa.uuid(), "binary", (uuid.UUID(int=0), uuid.UUID(int=(1 << 128) - 1))),
 )
 
 
 @dataclass(frozen=True)
 class Cell:
-    kind: Kind
+    column_type: ColumnType
     shape: Shape
 
     @property
     def name(self) -> str:
-        return f"{self.kind.name}__{self.shape.name}"
+        return f"{self.column_type.name}__{self.shape.name}"
 
     @property
     def field(self) -> pa.Field:
         return pa.field(
             self.name,
-            self.shape.type(self.kind.stored),
+            self.shape.type(self.column_type.stored),
             self.shape.nullable,
             metadata={"cell": self.name},
         )
 
     @property
     def spark(self) -> str:
-        return self.shape.spark.format(self.kind.spark)
+        return self.shape.spark.format(self.column_type.spark)
 
     def array(self) -> pa.Array:
-        return self.kind.column(self.shape)
+        return self.column_type.column(self.shape)
 
 
-def cells() -> tuple[Cell, ...]:
+def all_cells() -> tuple[Cell, ...]:
     return tuple(
-        Cell(kind, shape)
-        for kind in KINDS
+        Cell(column_type, shape)
+        for column_type in COLUMN_TYPES
         for shape in SHAPES
-        if not (kind.only_plain and shape.spark != "{}") and not (kind.name == "null" and not shape.nullable)
+        if not (column_type.only_plain and shape.spark != "{}")
+        and not (column_type.name == "null" and not shape.nullable)
     )
 
 
-def table_of(some: tuple[Cell, ...]) -> pa.Table:
-    return pa.table([each.array() for each in some], pa.schema([each.field for each in some]))
+def make_table(selected: tuple[Cell, ...]) -> pa.Table:
+    return pa.table([value.array() for value in selected], pa.schema([value.field for value in selected]))
 
 
-def plain(value: object) -> object:
-    """Comparable, whatever type it came in: bytes for UUIDs, one NaN, signs of zeros."""
+def comparable_value(value: object) -> object:
+    """Return a value that compares independently of its type: bytes for UUIDs, one NaN, signed zeros."""
     if isinstance(value, uuid.UUID):
         return value.bytes
     if isinstance(value, float):
         return "nan" if math.isnan(value) else (value, math.copysign(1, value))
     if isinstance(value, Mapping):
-        return {name: plain(each) for name, each in value.items()}
+        return {name: comparable_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [comparable_value(item) for item in value]
     return value
 
 
@@ -231,7 +234,7 @@ def _without_extensions(arrow: pa.DataType) -> pa.DataType:
     if isinstance(arrow, pa.BaseExtensionType):
         return arrow.storage_type
     if pa.types.is_struct(arrow):
-        return pa.struct([each.with_type(_without_extensions(each.type)) for each in arrow])
+        return pa.struct([value.with_type(_without_extensions(value.type)) for value in arrow])
     if pa.types.is_map(arrow):
         return pa.map_(arrow.key_type, _without_extensions(arrow.item_type))
     if pa.types.is_large_list(arrow):

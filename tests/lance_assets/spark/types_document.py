@@ -1,4 +1,4 @@
-"""`lance_assets/spark/TYPES.md`, printed from the conversions of the code.
+"""Types document: renders `lance_assets/spark/TYPES.md` from the conversions of the code.
 
 `python -m tests.lance_assets.spark.types_document` writes it.
 """
@@ -9,11 +9,11 @@ import pyarrow as pa
 
 import lance_assets.spark
 from lance_assets.spark.types import spark_schema, stored_schema
-from tests.lance_assets.spark.type_matrix import KINDS
+from tests.lance_assets.spark.type_matrix import COLUMN_TYPES
 
-PLACE = Path(lance_assets.spark.__file__).with_name("TYPES.md")
+DOCUMENT_PATH = Path(lance_assets.spark.__file__).with_name("TYPES.md")
 
-_BEFORE = """# Type conversions between Spark and Lance
+_HEADER = """# Type conversions between Spark and Lance
 
 The table lists how Spark sees a stored column, and what a new table stores for a Spark column of that type. An
 existing table keeps its own types: rows that return from Spark are converted to them. A value that does not fit is
@@ -43,7 +43,7 @@ _NOTES = {
     "null": "Spark's `void`",
 }
 
-_AFTER = """
+_FOOTER = """
 **Spark lacks** `time32`, `time64` and decimals of more than 38 digits: the error names the column. Leave it out with
 `columns=[...]`, or read it with `lance_core.Table`. Decimals with a negative scale are read with zeros for the missing
 digits. JSON is read as text. A blob is read as its location, as in `Table.to_table`, and is written as bytes.
@@ -64,16 +64,18 @@ name for the items of a list.
 """
 
 
-def printed() -> str:
+def render_document() -> str:
     rows = []
-    for kind in KINDS:
-        schema = pa.schema([pa.field("v", kind.stored)])
+    for column_type in COLUMN_TYPES:
+        schema = pa.schema([pa.field("v", column_type.stored)])
         spark = spark_schema(schema)
-        again = stored_schema(spark).field("v").type
-        assert spark["v"].dataType.simpleString() == kind.spark
-        rows.append(f"| `{kind.stored}` | `{kind.spark}` | `{again}` | {_NOTES.get(kind.name, '')} |")
-    return _BEFORE + "\n".join(rows) + "\n" + _AFTER
+        stored_type = stored_schema(spark).field("v").type
+        assert spark["v"].dataType.simpleString() == column_type.spark
+        rows.append(
+            f"| `{column_type.stored}` | `{column_type.spark}` | `{stored_type}` | {_NOTES.get(column_type.name, '')} |"
+        )
+    return _HEADER + "\n".join(rows) + "\n" + _FOOTER
 
 
 if __name__ == "__main__":
-    PLACE.write_text(printed())
+    DOCUMENT_PATH.write_text(render_document())

@@ -1,4 +1,4 @@
-"""Writes that are audited: what the step, its asset checks, the ledger and the table show, whichever way it went."""
+"""Audited writes: the step, its asset checks, the ledger and the table after a passed or failed audit."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from lance_assets.failures.checks_failed import ChecksFailed
 from lance_assets.writes import Write
 from lance_assets.writes.audit import Audit, check_specs
 from lance_core import InvalidInput, NotFound, StorageError, Table
-from tests.lance_assets.instances import events, partitions, run, shown
+from tests.lance_assets.instances import events, metadata_values, partitions, run
 
 WRONG = "a check of mine has found something"
 
@@ -39,20 +39,20 @@ WRONG = "a check of mine has found something"
 class RowsAtMost(Check):
     most: int
 
-    def judge(self, seen: CheckContext) -> CheckResult:
-        count, before = seen.table.count_rows(), seen.parent.count_rows() if seen.parent else 0
+    def judge(self, context: CheckContext) -> CheckResult:
+        count, before = context.table.count_rows(), context.parent.count_rows() if context.parent else 0
         metadata = {"rows": dg.MetadataValue.int(count), "before": dg.MetadataValue.int(before)}
         return CheckResult(count <= self.most, f"{count} rows, where {self.most} are allowed", metadata)
 
 
 @dataclass(frozen=True, slots=True)
-class Told(Check):
-    """Does what a function does."""
+class CallableCheck(Check):
+    """Check that calls a function."""
 
     judges: Callable[[CheckContext], CheckResult]
 
-    def judge(self, seen: CheckContext) -> CheckResult:
-        return self.judges(seen)
+    def judge(self, context: CheckContext) -> CheckResult:
+        return self.judges(context)
 
 
 @pytest.fixture
@@ -74,14 +74,16 @@ def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch({"twice": batch["id"]})
 
 
-def made(folder: Path, *writes: Write) -> LanceTable:
+def declare_table(folder: Path, *writes: Write) -> LanceTable:
     return lance_table("t", uri=str(folder / "t.lance"), writes=writes)
 
 
-def checked(instance: dg.DagsterInstance, table: LanceTable, write: str, name: str) -> list[dg.AssetCheckEvaluation]:
-    """What the page of the asset shows of one of its checks, oldest first."""
+def check_evaluations(
+    instance: dg.DagsterInstance, table: LanceTable, write: str, name: str
+) -> list[dg.AssetCheckEvaluation]:
+    """Return the evaluations of one check of the asset, oldest first."""
     key = dg.AssetCheckKey(table.write_key(write), name)
-    found = []
+    evaluations = []
     for event_type in (dg.DagsterEventType.ASSET_CHECK_EVALUATION,):
         for run_id in [record.dagster_run.run_id for record in instance.get_run_records(ascending=True)]:
             for entry in instance.all_logs(run_id, of_type=event_type):
@@ -89,36 +91,36 @@ def checked(instance: dg.DagsterInstance, table: LanceTable, write: str, name: s
                 evaluation = entry.dagster_event.event_specific_data
                 assert isinstance(evaluation, dg.AssetCheckEvaluation)
                 if evaluation.asset_check_key == key:
-                    found.append(evaluation)
-    return found
+                    evaluations.append(evaluation)
+    return evaluations
 
 
 def failure(result: dg.ExecuteInProcessResult) -> tuple[str, dict[str, object]]:
     (event,) = [event for event in result.all_events if event.is_step_failure]
-    told = event.step_failure_data.user_failure_data
-    assert told is not None
-    return told.description or "", {name: value.value for name, value in told.metadata.items()}
+    failure_data = event.step_failure_data.user_failure_data
+    assert failure_data is not None
+    return failure_data.description or "", {name: value.value for name, value in failure_data.metadata.items()}
 
 
-def test_what_passes_is_published_and_what_fails_is_not(
+def test_passing_audits_publish_and_failing_ones_do_not(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
     few = RowsAtMost("few", most=15)
     none = RowsAtMost("none_at_all", most=5, severity=Severity.WARN)
-    patient = dg.RetryPolicy(max_retries=2)  # which is for what another try can mend
+    patient = dg.RetryPolicy(max_retries=2)  # a retry is for errors that another attempt can resolve
     more = SparkAppend("more", ten, audit=[few, none], retry_policy=patient)
-    table = made(tmp_path, more, SparkDelete("purge", "id < 8", audit=[few]))
+    table = declare_table(tmp_path, more, SparkDelete("purge", "id < 8", audit=[few]))
     passed = run(table, "more", instance, resource)
     head = Table.open(table.uri)
     assert (head.version, head.count_rows()) == (1, 10)
-    (few_said,) = checked(instance, table, "more", "few")
+    (few_said,) = check_evaluations(instance, table, "more", "few")
     assert (few_said.passed, few_said.description) == (True, "10 rows, where 15 are allowed")
     assert {name: value.value for name, value in few_said.metadata.items()} == {
         "lance/version": 1,
         "rows": 10,
         "before": 0,
     }
-    (none_said,) = checked(instance, table, "more", "none_at_all")
+    (none_said,) = check_evaluations(instance, table, "more", "none_at_all")
     assert (none_said.passed, none_said.severity) == (False, dg.AssetCheckSeverity.WARN)
     warned = [entry.user_message for entry in instance.all_logs(passed.run_id) if entry.level == 30]
     assert warned == ["t: version 1 was published; check none_at_all: 10 rows, where 5 are allowed"]
@@ -153,54 +155,54 @@ def test_what_passes_is_published_and_what_fails_is_not(
     made_by = left.transaction()
     assert made_by is not None
     assert made_by.properties["dagster.run_id"] == refused.run_id
-    *_, few_said = checked(instance, table, "more", "few")
+    *_, few_said = check_evaluations(instance, table, "more", "few")
     assert (few_said.passed, few_said.severity) == (False, dg.AssetCheckSeverity.ERROR)
     assert few_said.metadata["lance/detached_version"].value == str(number)
-    assert len(checked(instance, table, "more", "none_at_all")) == 2
+    assert len(check_evaluations(instance, table, "more", "none_at_all")) == 2
 
     run(table, "purge", instance, resource)
-    again = run(table, "more", instance, resource, tags=family(refused))
+    again = run(table, "more", instance, resource, tags=retry_tags(refused))
     head = Table.open(table.uri)
     assert (head.version, head.count_rows(), again.success) == (3, 12, True)
     assert head.version_info().properties["dagster.run_id"] == again.run_id
     *_, (run_id, event) = events(instance, table.key)
-    assert (run_id, event.partition, shown(event)["lance/rows_added"]) == (again.run_id, "v0000000003", 10)
-    assert checked(instance, table, "more", "few")[-1].passed
+    assert (run_id, event.partition, metadata_values(event)["lance/rows_added"]) == (again.run_id, "v0000000003", 10)
+    assert check_evaluations(instance, table, "more", "few")[-1].passed
 
 
-def family(failed: dg.ExecuteInProcessResult) -> dict[str, str]:
+def retry_tags(failed: dg.ExecuteInProcessResult) -> dict[str, str]:
     return {"dagster/parent_run_id": failed.run_id, "dagster/root_run_id": failed.run_id}
 
 
-def test_what_landed_and_what_was_nothing_is_said(
+def test_metadata_of_repeated_and_empty_writes(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
     days = dg.StaticPartitionsDefinition(["a", "b"])
-    asked: list[int] = []
+    audited: list[int] = []
 
-    def counted(seen: CheckContext) -> CheckResult:
-        asked.append(seen.table.version)
+    def counted(context: CheckContext) -> CheckResult:
+        audited.append(context.table.version)
         return CheckResult(True, "fine")
 
-    audit = [Told("told", judges=counted)]
+    audit = [CallableCheck("told", judges=counted)]
     once = SparkAppend("once", ten, audit=audit, partitions=days, once_per="partition")
-    table = made(tmp_path, once, SparkAppend("none", lambda spark, ctx: spark.range(0), audit=audit))
+    table = declare_table(tmp_path, once, SparkAppend("none", lambda spark, ctx: spark.range(0), audit=audit))
     for _ in range(2):
         run(table, "once", instance, resource, partition="a")
     run(table, "none", instance, resource)
-    assert len(asked) == 1
+    assert len(audited) == 1
     assert Table.open(table.uri).version == 1
-    assert [each.description for each in checked(instance, table, "once", "told")] == [
+    assert [each.description for each in check_evaluations(instance, table, "once", "told")] == [
         "fine",
         "Not evaluated again: already committed as version 1.",
     ]
-    (said,) = checked(instance, table, "none", "told")
-    assert (said.passed, said.description) == (True, "Not evaluated: nothing was written.")
+    (evaluation,) = check_evaluations(instance, table, "none", "told")
+    assert (evaluation.passed, evaluation.description) == (True, "Not evaluated: nothing was written.")
 
 
 def test_every_write_is_audited(tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource) -> None:
-    """None publishes past its audit."""
-    audit = [Told("never", judges=lambda seen: CheckResult(False, WRONG))]
+    """No write publishes without its audit."""
+    audit = [CallableCheck("never", judges=lambda context: CheckResult(False, WRONG))]
     landing = tmp_path / "rows.csv"
     landing.write_text("id\n77\n")
     table_schema = pa.schema([pa.field("twice", pa.int64())])
@@ -217,8 +219,8 @@ def test_every_write_is_audited(tmp_path: Path, instance: dg.DagsterInstance, re
             "merged", lambda spark, ctx: spark.range(0, 3).selectExpr("id", "id as x"), on="id", audit=audit
         ),
     ]
-    table = made(tmp_path, *writes)
-    for name in ("append", "overwrite", "slice", "ingest"):  # that create it
+    table = declare_table(tmp_path, *writes)
+    for name in ("append", "overwrite", "slice", "ingest"):  # these writes create the table
         refused = run(table, name, instance, resource, raise_on_error=False)
         assert WRONG in failure(refused)[0], name
         assert not Table.exists(table.uri), name
@@ -229,23 +231,23 @@ def test_every_write_is_audited(tmp_path: Path, instance: dg.DagsterInstance, re
         refused = run(table, write.name, instance, resource, raise_on_error=False)
         assert WRONG in failure(refused)[0], write.name
         assert Table.open(table.uri).version == 1, write.name
-        assert not checked(instance, table, write.name, "never")[-1].passed
+        assert not check_evaluations(instance, table, write.name, "never")[-1].passed
     assert not events(instance, table.key)
 
 
-def test_a_check_that_raises_and_a_store_that_fails(tmp_path: Path) -> None:
+def test_raising_checks_and_failing_stores(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.table({"id": [1]}))
 
     def raising(error: Exception) -> Callable[[CheckContext], CheckResult]:
-        def judge(seen: CheckContext) -> CheckResult:
+        def judge(context: CheckContext) -> CheckResult:
             raise error
 
         return judge
 
     audit = Audit([
-        Told("broken", judges=raising(KeyError("x"))),
-        Told("gone", judges=raising(NotFound("the file is gone"))),
-        Told("warns", judges=raising(ValueError("y")), severity=Severity.WARN),
+        CallableCheck("broken", judges=raising(KeyError("x"))),
+        CallableCheck("gone", judges=raising(NotFound("the file is gone"))),
+        CallableCheck("warns", judges=raising(ValueError("y")), severity=Severity.WARN),
     ])  # fmt: skip
     with pytest.raises(ChecksFailed) as refused:
         audit(table, None)
@@ -256,10 +258,10 @@ def test_a_check_that_raises_and_a_store_that_fails(tmp_path: Path) -> None:
     assert list(audit.check_results) == ["broken", "gone", "warns"]
     assert audit.warnings()[-1] == "check warns: the check could not be evaluated: ValueError: y"
     with pytest.raises(StorageError):
-        Audit([Told("store", judges=raising(StorageError("down")))])(table, None)
+        Audit([CallableCheck("store", judges=raising(StorageError("down")))])(table, None)
 
 
-def test_checks_are_declared_on_the_write_and_block_nothing() -> None:
+def test_audit_checks_are_declared_on_the_write() -> None:
     key = dg.AssetKey(["lake", "more"])
     (spec,) = check_specs([RowsAtMost("few", most=1)], key)
     assert (spec.key, spec.blocking) == (dg.AssetCheckKey(key, "few"), False)
@@ -280,7 +282,7 @@ BAD: list[tuple[str, Callable[[], object]]] = [
 
 
 @pytest.mark.parametrize(("message", "declare"), BAD, ids=range(len(BAD)))
-def test_what_is_wrong_is_said_when_it_is_declared(message: str, declare: Callable[[], object]) -> None:
+def test_invalid_declarations(message: str, declare: Callable[[], object]) -> None:
     with pytest.raises(InvalidInput) as refused:
         declare()
     assert message in str(refused.value)
