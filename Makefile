@@ -30,7 +30,7 @@ AZURITE := .tools/azurite/node_modules/.bin/azurite-blob
 NODE := .tools/node
 INSTALL_LOG := .tools/install.log
 
-.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs damage golden fleets interop check fmt bench protos lock wheel clean
+.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs damage golden fleets interop check fmt bench bench-smoke protos lock wheel clean
 
 help: ## list the targets
 	@echo 'usage: make <target>'

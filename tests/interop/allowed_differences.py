@@ -13,7 +13,6 @@ from lance_core.format.config_keys import TABLE_ID
 from lance_core.format.operations import Operation, Overwrite, Restore, Update, UpdateMode
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
-from lance_core.format.config_keys import TABLE_ID
 from tests.interop.history_reader import BranchHistory, VersionContent, steps_by_version
 
 OUR_CONFIG_KEYS = (TABLE_ID, field_ids.FIELD_ID_MAX_KEY)

@@ -36,8 +36,8 @@ def commit_our_segment(
     selected = [
         fragment for fragment in dataset.get_fragments() if fragments is None or fragment.fragment_id in fragments
     ]
-    files = NewSegment(locate(uri, durable=False), uuid.uuid4())
-    version = index_type.written_version(stable_row_ids=dataset.has_stable_row_ids)
+    files = NewSegment(locate(uri, durable=False), uuid.uuid4(), StorageVersion.parse(dataset.data_storage_version))
+    version = index_type.written_version
     field = dataset.schema.field(column)
     rows = _read_values(dataset, selected, column, _stores_addresses(index_type, version))
     details = index_type.write(files, field, rows, (), index_type.parse_options(options))

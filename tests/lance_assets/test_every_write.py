@@ -153,6 +153,33 @@ def test_partition_replaces_its_rows(
     assert lance.dataset(table.uri).count_rows() == 10
 
 
+def test_a_partition_overwrites_the_rows_of_its_window(
+    tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
+) -> None:
+    """Whatever the zone of the column is. Keys that are one value are refused."""
+    days = dg.DailyPartitionsDefinition("2025-11-01", end_date="2025-11-04", timezone="America/New_York")
+    shops = dg.StaticPartitionsDefinition(["1", "01"])
+
+    def on_the_day(spark: SparkSession, ctx: WriteContext) -> DataFrame:
+        window = days.time_window_for_partition_key(str(ctx.partition_key))
+        return spark.createDataFrame([(window.start, 0)], "at timestamp, shop int")
+
+    daily = SparkOverwrite("daily", on_the_day, partitions=days, partition_expr="at")
+    of_shop = SparkOverwrite("of_shop", on_the_day, partitions=shops, partition_expr="shop")
+    table = declare_table(tmp_path, daily, of_shop)
+    hours = [datetime(2025, 11, 1, 4, tzinfo=UTC) + timedelta(hours=n) for n in range(73)]
+    written = pa.table({"at": pa.array(hours, pa.timestamp("us", "America/New_York"))}).append_column(
+        pa.field("shop", pa.int32()), pa.array([1] * len(hours), pa.int32())
+    )
+    Table.create(table.uri, written)
+    run(table, "daily", instance, resource, partition="2025-11-02")
+    left = [at.astimezone(UTC) for at in Table.open(table.uri).to_table()["at"].to_pylist()]
+    assert sorted(left) == [*hours[:24], hours[24], *hours[49:]]
+    failed = run(table, "of_shop", instance, resource, partition="01", raise_on_error=False)
+    assert not failed.success
+    assert Table.open(table.uri).version == 2
+
+
 def test_write_without_rows_makes_no_version(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
@@ -282,6 +309,11 @@ BAD: list[tuple[str, Callable[[], object]]] = [
     (
         "SparkOverwrite('o'): replace_schema=True",
         lambda: SparkOverwrite("o", later_rows, "a = 1", replace_schema=True),
+    ),
+    ("SparkOverwrite('o'): partition_expr= needs", lambda: SparkOverwrite("o", later_rows, partition_expr="day")),
+    (
+        "SparkOverwrite('o'): partition_expr= selects",
+        lambda: SparkOverwrite("o", later_rows, "a = 1", partitions=DAYS, partition_expr="day"),
     ),
     ("SparkIngest('i'): files= is empty; name at least one", lambda: SparkIngest("i", [])),
     ("SparkMapColumns('m'): schema= is missing", lambda: SparkMapColumns("m", twice, pa.schema([]))),

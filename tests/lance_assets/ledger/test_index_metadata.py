@@ -19,7 +19,13 @@ from lance_assets.profiles.profile import Profile, profile_version
 from lance_assets.profiles.profile_metadata import metadata_of
 from lance_core import InvalidInput, Table
 from tests.lance_assets.instances import events, metadata_values, partitions, run, tags
-from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
+from tests.lance_core.index.index_differential import (
+    FILTER_BY_COLUMN,
+    check_answers,
+    covered_fragments,
+    is_used,
+    rows,
+)
 
 
 @pytest.fixture
@@ -64,7 +70,7 @@ def test_index_asset_builds_and_maintains_the_index(
         "landed_before": False,
     }  # fmt: skip
     assert {name: metadata[name] for name in figures} == figures
-    assert is_used(head, OF["id"])
+    assert is_used(head, FILTER_BY_COLUMN["id"])
     ((run_id, event),) = events(instance, table.key)
     assert (run_id, event.partition, tags(event)["lance/op"]) == (ran.run_id, "v0000000003", "CreateIndex")
     assert head.version_info().properties["dagster.run_id"] == ran.run_id

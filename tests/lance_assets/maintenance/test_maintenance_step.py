@@ -17,7 +17,7 @@ from lance_assets import LanceTable, Maintenance, SparkSessionResource, lance_ta
 from lance_assets.ledger.recording import record_in_run
 from lance_core import Table
 from tests.lance_assets.instances import events, metadata_values, partitions, tags, tick
-from tests.lance_core.index.asking import check_answers, rows
+from tests.lance_core.index.index_differential import check_answers, rows
 from tests.lance_core.maintenance.test_cleanup import age
 
 DAY = timedelta(days=1)

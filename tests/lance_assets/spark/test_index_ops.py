@@ -32,8 +32,8 @@ def test_pylance_uses_indices_built_by_workers(
     Table.create(uri, rows(0, 130), max_rows_per_file=30, stable_row_ids=stable, durable=False).delete("id % 10 = 4")
     for column, index_type in INDEX_TYPES:
         build_index(spark, uri, column, index_type, name=f"{column} {index_type}")
-        assert is_used(Table.open(uri), OF[column])
-        check_answers(Table.open(uri), [OF[column]])
+        assert is_used(Table.open(uri), FILTER_BY_COLUMN[column])
+        check_answers(Table.open(uri), [FILTER_BY_COLUMN[column]])
     table = Table.open(uri)
     check_answers(table)
     assert {each.name for each in lance.dataset(uri).describe_indices()} == {f"{c} {k}" for c, k in INDEX_TYPES}

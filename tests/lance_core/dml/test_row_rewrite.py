@@ -16,12 +16,16 @@ from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_latest
 from tests.interop.table_comparison import read_by_pylance, read_by_us, values_by_column
 from tests.interop.type_cases import CASES, StorageName, TypeCase
+from tests.pairwise import pairwise
 
-TYPES_AND_VERSIONS = [
-    pytest.param(case, version, id=f"{case.name}-{version}")
-    for case in CASES
-    for version in sorted({case.versions[0], case.versions[-1]})
+CASES_BY_VERSION = [(case, version) for case in CASES for version in sorted({case.versions[0], case.versions[-1]})]
+COMBINATIONS = [
+    pytest.param(
+        case, version, in_place, column, id=f"{case.name}-{version}-{'in place' if in_place else 'moved'}-{column}"
+    )
+    for (case, version), in_place, column in pairwise(CASES_BY_VERSION, (False, True), ("v", "x"))
 ]
+"""Every type in its first and last storage version meets both strategies and both columns."""
 LIMITS = FileLimits(1000, 1 << 30)
 
 
@@ -47,9 +51,7 @@ def plan_changes(uri: str, columns: tuple[str, ...], new: pa.Table, offsets: lis
     return RowRewrite(base, columns, (), (FragmentChange(fragment, np.array(offsets), values),))
 
 
-@pytest.mark.parametrize(("case", "version"), TYPES_AND_VERSIONS)
-@pytest.mark.parametrize("in_place", [False, True], ids=["moved", "in place"])
-@pytest.mark.parametrize("column", ["v", "x"])
+@pytest.mark.parametrize(("case", "version", "in_place", "column"), COMBINATIONS)
 def test_every_type(case: TypeCase, version: StorageName, in_place: bool, column: str, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     source = table_of(case)
@@ -74,16 +76,16 @@ def test_every_type(case: TypeCase, version: StorageName, in_place: bool, column
     expected = {row["k"]: row for row in as_dictionaries(stored)}
     for place, value in zip(offsets, as_dictionaries(new), strict=True):
         expected[place] = {**expected[place], **value}
-    found = {row["k"]: row for row in named(read_by_us(uri))}
+    found = {row["k"]: row for row in as_dictionaries(read_by_us(uri))}
     assert found == expected
-    assert {row["k"]: row for row in named(read_by_pylance(uri))} == expected
+    assert {row["k"]: row for row in as_dictionaries(read_by_pylance(uri))} == expected
     ids = after.to_table(["k", "_rowid"])
     assert ids["k"].to_pylist() == ids["_rowid"].to_pylist()
     lance.dataset(uri).validate()
 
 
-def named(table: pa.Table) -> list[dict]:
-    """Row by row, each value as Python spells it, the key as it is."""
+def as_dictionaries(table: pa.Table) -> list[dict]:
+    """Return the rows as dictionaries with the representation of each value; the key stays an integer."""
     spelt = values_by_column(table)
     keys = [int(key) for key in spelt.get("k", [])]
     listed = [dict(zip(spelt, each, strict=True)) for each in zip(*spelt.values(), strict=True)]
