@@ -6,6 +6,7 @@ callers, and `audit.py` for audits.
 
 from lance_core.commit.fencing import ClockReading, CommitFence
 from lance_core.commit.loop import CommitResult
+from lance_core.commit.reader_caps import check_caps, refusing_unreadable
 from lance_core.coordination.backoff import Backoff
 from lance_core.errors import StorageError
 from lance_core.format import naming
@@ -46,9 +47,12 @@ def put_detached(
                 transaction_file=naming.transaction_name(ours.read_version, str(runtime.new_uuid())),
                 version=naming.detached_version(runtime.new_uuid().int >> 65),
             )
-            manifest = apply(head, ours, context, fetched=fetched)
             transaction_file = f"{naming.TRANSACTIONS}/{context.transaction_file}"
-            location.store.put(transaction_file, encode_transaction_file(head, ours))
+            content = encode_transaction_file(head, ours)
+            with refusing_unreadable(location, operation):
+                manifest = apply(head, ours, context, fetched=fetched)
+                check_caps(manifest, {transaction_file: content})
+            location.store.put(transaction_file, content)
             fence.begin_attempt()
             fence.before_put(manifest, before, [transaction_file])
             # If the number exists, or the store did not answer, the next attempt takes another number.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from lance_core.commit.fencing import ClockReading, CommitFence, find_commit_problem, find_overtaking_version
 from lance_core.commit.key_conflicts import KeyConflicts
+from lance_core.commit.reader_caps import check_caps, refusing_unreadable
 from lance_core.coordination.backoff import Backoff
 from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.errors import (
@@ -210,7 +211,9 @@ class _CommitLoop:
             transaction_file=self._transaction_file.name,
             scheme=scheme,
         )
-        manifest = apply(head, rebased.transaction, context, fetched=inputs.manifest)
+        with refusing_unreadable(location, self._ours.operation):
+            manifest = apply(head, rebased.transaction, context, fetched=inputs.manifest)
+            check_caps(manifest, files)
         for path, data in files.items():
             location.store.put(path, data)
         return _Candidate(manifest, scheme, before, rebased.transaction.operation, files)

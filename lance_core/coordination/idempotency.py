@@ -73,6 +73,7 @@ class IntentRecord:
 _SEGMENT_PREFIX = f"{naming.INDICES}/"
 _RECORD_FIELDS = [field.name for field in fields(IntentRecord)]
 _SUMMARY_FIELDS = [field.name for field in fields(CommitSummary)]
+_LARGEST_SUMMARY = json.dumps(dict.fromkeys(_SUMMARY_FIELDS, 2**63) | {"operation": "x" * 64}).encode()
 
 
 def path_of(intent: str) -> str:
@@ -154,7 +155,12 @@ def _encode(record: IntentRecord) -> bytes:
     summary = record.landing
     members = {name: getattr(record, name) for name in _RECORD_FIELDS}
     members["landing"] = summary and {name: getattr(summary, name) for name in _SUMMARY_FIELDS}
-    return json.dumps(members).encode()
+    data = json.dumps(members).encode()
+    if summary is None:  # the commit is added to it later, and a record must never be too large to be read
+        path = path_of(record.intent)
+        INTENT_BYTES.check(len(data) + len(_LARGEST_SUMMARY), path=path)
+        size_guard.check_json(data + _LARGEST_SUMMARY, path=path)
+    return data
 
 
 def _decode(data: bytes, path: str, intent: str | None = None) -> IntentRecord:

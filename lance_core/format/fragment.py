@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from lance_core.errors import Corrupt
-from lance_core.format import naming
+from lance_core.format import naming, size_guard
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import qualify_path
 from lance_core.format.ids import FragmentId, Version
-from lance_core.limits import FIELDS, FILES_OF_A_FRAGMENT
+from lance_core.limits import DELETED_ROWS, FIELDS, FILES_OF_A_FRAGMENT
 
 _U32_MAX = 2**32 - 1
 TOMBSTONE = -2
@@ -329,6 +329,15 @@ class Fragment:
             raise Corrupt(f"{self.physical_rows} rows in one fragment do not fit 32 bits", path=path, field=where)
         if self._message.overlays:
             raise Corrupt("has overlays, but the version does not set their feature flag", path=path, field=where)
+
+    def check_caps(self, *, path: str) -> None:
+        """Raise `Unsupported` if a reader with the caps of this process would refuse the rows of the fragment."""
+        message = self._message
+        FILES_OF_A_FRAGMENT.check(len(message.files), path=path)
+        DELETED_ROWS.check(message.deletion_file.num_deleted_rows, path=path)
+        size_guard.check_message(message.inline_row_ids, path=path)
+        size_guard.check_message(message.inline_created_at_versions, path=path)
+        size_guard.check_message(message.inline_last_updated_at_versions, path=path)
 
     def check(self, *, path: str) -> None:
         """Check what must hold for a fragment before its rows are read."""

@@ -257,7 +257,7 @@ class IndexMetadata:
 def decode_section(data: bytes | None, *, path: str) -> tuple[IndexMetadata, ...]:
     if data is None:
         return ()
-    size_guard.check_message(data, path=path)
+    size_guard.check_message(data, path=path, kind=table_pb2.IndexSection)
     try:
         segments = table_pb2.IndexSection.FromString(data).indices
     except DecodeError as error:

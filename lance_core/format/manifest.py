@@ -36,7 +36,7 @@ from lance_core.format.fragment import Fragment, StorageVersion, live_rows
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import IndexMetadata, decode_section
 from lance_core.format.schema import TableSchema
-from lance_core.limits import FRAGMENTS
+from lance_core.limits import FIELDS, FRAGMENTS, INDICES
 
 FRAGMENT_ID_MAX = 2**32 - 1
 PARENT = "lance_assets.parent"
@@ -106,7 +106,7 @@ class Manifest:
     def decode(cls, file: bytes, *, path: str, version: Version | None = None) -> "Manifest":
         """Parse a whole manifest file. `version` is the version that its name states."""
         body = framing.extract_manifest_message(file, path=path)
-        size_guard.check_message(body, path=path)
+        size_guard.check_message(body, path=path, kind=table_pb2.Manifest)
         try:
             message = manifest_header.parse(body)
         except DecodeError as error:
@@ -340,6 +340,18 @@ class Manifest:
             raise self._unparsable_fragment_error() from error
         if last is not None and last > self.max_fragment_id:
             raise unassigned_id_error(last, self.max_fragment_id, path=self.path)
+
+    def check_caps(self) -> None:
+        """Raise `Unsupported` if a reader with the caps of this process would refuse this version. The builder checks
+        the fragments that it changes."""
+        body = framing.extract_manifest_message(self._file, path=self.path)
+        size_guard.check_message(body, path=self.path, kind=table_pb2.Manifest)
+        FIELDS.check(len(self._header.fields), path=self.path)
+        # Parsing takes long, and fewer ids or bytes cannot exceed the caps.
+        if self.max_fragment_id >= FRAGMENTS.maximum:
+            FRAGMENTS.check(len(self.message.fragments), path=self.path)
+        if len(self.index_section or b"") > INDICES.maximum:
+            INDICES.check(len(self.indices), path=self.path)
 
     def _unparsable_fragment_error(self) -> Corrupt:
         return Corrupt("a fragment of the manifest does not parse", path=self.path, field="fragments")

@@ -198,6 +198,7 @@ class ManifestBuilder:
         assert self.fragments is self._fragments
         for fragment in fragments:
             assert fragment.id in self._fragments, f"fragment {fragment.id} does not exist"
+            fragment.check_caps(path=self._path)
             self._fragments[fragment.id] = fragment
 
     def remove_fragments(self, fragment_ids: Iterable[FragmentId]) -> None:
@@ -240,6 +241,7 @@ class ManifestBuilder:
             next_id = max(next_id, fragment.id + 1)
             if self.has_stable_row_ids:
                 self._assign_row_ids(fragment)
+            Fragment(fragment).check_caps(path=self._path)
         if fragments:
             message.max_fragment_id = max(self.max_fragment_id, next_id - 1)
 

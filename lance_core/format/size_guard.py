@@ -1,20 +1,24 @@
 """Size guard: estimates how much memory a message needs, before it is parsed.
 
 A parsed part of a message is an object of 64 to 130 bytes, and an empty part costs two bytes to write: ten megabytes
-of empty parts become 640 megabytes. Large parts are paid for by their own bytes, so only small parts are counted. The
-count is an upper bound: `check_message` counts every position that could be a small part, in numpy, without following
-the structure of the message. Bytes of text or numbers rarely look like one. A message that is too short to hold too
-many parts is not scanned.
+of empty parts become 640 megabytes. Large parts are paid for by their own bytes, so only small parts are counted.
+`check_message` first counts every position that could be a small part, in numpy, without following the structure of
+the message. A message that is too short to hold too many parts is not scanned. One above the bound is weighed exactly
+if its type is known (`message_weight.py`): the numbers of wide fragments look like parts.
 """
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.message import Message
 
-from lance_core.limits import JSON_PARTS, SMALL_PARTS
+from lance_core.format.message_weight import SMALL_PART_BYTES, TooManyParts, Unweighable, weigh
+from lance_core.limits import JSON_PARTS, NUMBERS, SMALL_PARTS
 
 _PART_BYTES_MIN = 2
-_SMALL_PART_BYTES = 16
-"""A part shorter than this is small."""
+_BYTES_OF_A_PART = 24
+"""A message may have one small part for each of so many of its bytes. A fragment has three in a hundred bytes. A parsed
+message then takes at most seven times its own bytes."""
+_UNITS_OF_A_NUMBER_MAX = 2
 _CHUNK_BYTES = 1 << 18
 _LENGTH_DELIMITED = 2
 _WIRE_TYPE = 7
@@ -23,17 +27,31 @@ _CONTINUATION_BIT = 0x80
 _Bytes = npt.NDArray[np.uint8]
 
 
-def check_message(message: bytes, *, path: str) -> None:
-    """Raise `Unsupported` if a message has too many small parts, at any depth."""
+def check_message(message: bytes, *, path: str, kind: type[Message] | None = None) -> None:
+    """Raise `Unsupported` if a message has too many small parts, at any depth, or too many numbers. `kind` is its type.
+    A message of unknown type is refused by the upper bound of its parts alone, and its numbers are not counted."""
     if len(message) < _PART_BYTES_MIN * SMALL_PARTS.maximum:
         return
+    parts = _bound_small_parts(message)
+    if parts <= SMALL_PARTS.maximum and len(message) * _UNITS_OF_A_NUMBER_MAX <= NUMBERS.maximum:
+        return
+    if kind is None:
+        if parts > SMALL_PARTS.maximum:
+            raise SMALL_PARTS.exceeded(f"up to {parts:,}", path=path)
+        return
+    try:
+        weight = weigh(message, kind, small_parts_max=max(SMALL_PARTS.maximum, len(message) // _BYTES_OF_A_PART))
+    except (TooManyParts, Unweighable):
+        raise SMALL_PARTS.exceeded(f"up to {parts:,}", path=path) from None
+    NUMBERS.check(weight.numbers, path=path)
+
+
+def _bound_small_parts(message: bytes) -> int:
+    """Return an upper bound on the number of small parts, or any number up to the cap if there are at most so many."""
     data = np.frombuffer(message, dtype=np.uint8)
     # Every small part has its length in a byte below 16, even if the length is encoded in more bytes than it needs.
-    if np.count_nonzero(data < _SMALL_PART_BYTES) <= SMALL_PARTS.maximum:
-        return
-    count = count_small_parts(data)
-    if count > SMALL_PARTS.maximum:
-        raise SMALL_PARTS.exceeded(f"up to {count:,}", path=path)
+    quick = int(np.count_nonzero(data < SMALL_PART_BYTES))
+    return quick if quick <= SMALL_PARTS.maximum else count_small_parts(data)
 
 
 def check_json(text: bytes, *, path: str) -> None:
@@ -57,4 +75,4 @@ def _count_in_chunk(data: _Bytes) -> int:
     tag, following, third = data[:-2], data[1:-1], data[2:]
     is_tag = (tag & _WIRE_TYPE) == _LENGTH_DELIMITED
     is_padded = (following >= _CONTINUATION_BIT) & ((third & ~np.uint8(_CONTINUATION_BIT)) == 0)
-    return int(np.count_nonzero(is_tag & ((following < _SMALL_PART_BYTES) | is_padded)))
+    return int(np.count_nonzero(is_tag & ((following < SMALL_PART_BYTES) | is_padded)))

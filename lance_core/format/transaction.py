@@ -60,9 +60,14 @@ class Transaction:
         return message.SerializeToString(deterministic=True)
 
     @classmethod
-    def decode(cls, data: bytes, *, path: str) -> "Transaction":
+    def check_caps(cls, data: bytes, *, path: str) -> None:
+        """Raise `Unsupported` if a reader with the caps of this process refuses an encoded transaction."""
         TRANSACTION_BYTES.check(len(data), path=path)
-        size_guard.check_message(data, path=path)
+        size_guard.check_message(data, path=path, kind=transaction_pb2.Transaction)
+
+    @classmethod
+    def decode(cls, data: bytes, *, path: str) -> "Transaction":
+        cls.check_caps(data, path=path)
         try:
             message = transaction_pb2.Transaction.FromString(data)
         except DecodeError as error:

@@ -278,8 +278,13 @@ BOMBS: dict[str, Bomb] = {
     )(place),
     "a data file of format 0.1 that is a terabyte": lambda place: _legacy(place),
     "empty parts of a transaction": transaction(delimited(b"\xa2\x06", repeated(b"\x0a"))),
-    "a transaction of 65 MB": transaction(delimited(b"\x12", b"x" * 65 * 2**20)),
+    "a transaction of a terabyte": lambda place: sparse(
+        "_transactions/1-x.txn", 2**40, lambda table: Table.open(table.uri).transaction()
+    )(_with_transaction_file(place)),
     "ids of a deletion in a byte each": transaction(delimited(b"\xaa\x06", delimited(b"\x12", b"\x01" * 16_000_000))),
+    "many ids in a byte each": lambda place: transaction(
+        delimited(b"\xaa\x06", delimited(b"\x12", b"\x01" * 70_000_000))
+    )(place),
     "an inline transaction of empty parts": lambda place: _inline(place, delimited(b"\xa2\x06", repeated(b"\x0a"))),
     "keys in a byte each": keys,
     "arrow, 128 million rows in 17 KB": lambda place: place.with_deletions(
@@ -317,6 +322,12 @@ READ = frozenset(("a hint of 50 MB", "keys in a byte each", "an index over all f
 def _indexed(place: BombTable) -> bytes:
     place.message.index_section = 0
     return place.whole()
+
+
+def _with_transaction_file(place: BombTable) -> BombTable:
+    place.message.transaction_file = "1-x.txn"
+    place.put(place.whole())
+    return place
 
 
 def _inline(place: BombTable, body: bytes) -> object:

@@ -35,6 +35,7 @@ HARNESSES = {
     "pairs": Harness(splits=4),
     "states": Harness(),
     "fuzz": Harness(splits=8),
+    "limits": Harness(is_exclusive=True),
     "cleaner": Harness(is_exclusive=True),
     "hammer": Harness(is_exclusive=True),
 }
