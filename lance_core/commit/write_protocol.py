@@ -111,7 +111,11 @@ def find_committed(started: StartedWrite) -> WriteResult | None:
             if problem := find_commit_problem(location, snapshot.manifest, snapshot.scheme):
                 why = f"was committed as version {other.version}, but {problem}"
                 raise _undecided_intent(location, record, other.version, why)
-            location.store.ensure_durable([snapshot.manifest.path])
+            try:
+                location.store.ensure_durable([snapshot.manifest.path])
+            except StorageError as error:
+                why = f"was committed as version {other.version}, but perhaps not durably: {error}"
+                raise _undecided_intent(location, record, other.version, why) from error
             return record_result(started, CommitResult(snapshot, made.operation, None, 0, ()))
     if history and history.missing:
         why = f"began on version {record.base}, and a cleanup removed version {history.missing[0]} since"

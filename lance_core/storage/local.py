@@ -10,6 +10,9 @@ process acknowledges its first write, it syncs the root, all directories in it, 
 parent, whichever program created them. It does not cover the contents of files that were written without fsync, by
 pylance or with `durable=False`: syncing a table of terabytes at its first small append would be worse.
 
+A sync that failed is never repeated: after a failure, the system may drop what it could not write and report success
+for the next sync. The process then refuses every write in the directory (`002-failed-syncs.md`).
+
 A path that leads out of the root through a symbolic link is not read, written or deleted. The root itself may be a
 link.
 """
@@ -36,6 +39,10 @@ _DEFINITELY_NOT_LINKED = (errno.EACCES, errno.EDQUOT, errno.ENAMETOOLONG, errno.
 _Identity: TypeAlias = tuple[int, int]
 _synced_entries: dict[Path, _Identity] = {}
 """Directories whose entry in their parent this process has synced, with the identity that a recreated one lacks."""
+_failed_directories: dict[_Identity, int] = {}
+"""Directories of which a sync has failed, each with a descriptor that stays open, so that its number is not reused."""
+_failed_files: set[tuple[int, int, int]] = set()
+"""Files of which a sync has failed: device, number and modification time."""
 _TIMESTAMP_TOLERANCE_NS = 10_000_000
 """The clock that file systems take timestamps from ticks every few milliseconds."""
 
@@ -138,6 +145,7 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
     def put(self, path: str, data: bytes) -> None:
         target = self._resolve_target(path)
         try:
+            _check_no_sync_failed(os.path.dirname(target))
             os.replace(self._write_temporary(target, data), target)
             self._sync_directory(os.path.dirname(target))
         except OSError as error:
@@ -146,6 +154,7 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
     def create(self, path: str, data: bytes) -> Put:
         target = self._resolve_target(path)
         try:
+            _check_no_sync_failed(os.path.dirname(target))
             temporary = self._write_temporary(target, data)
         except OSError as error:
             raise _storage_error("write", target, error) from error
@@ -399,11 +408,42 @@ def _read_range(descriptor: int, start: int, length: int) -> bytes:
 
 
 def _fsync(path: Path | str) -> None:
+    """Sync a file or a directory, unless an earlier sync of it has failed."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        _check_no_sync_failed(descriptor)
+        try:
+            os.fsync(descriptor)
+        except OSError:
+            _record_failed_sync(descriptor)
+            raise
     finally:
         os.close(descriptor)
+
+
+def _record_failed_sync(descriptor: int) -> None:
+    status = os.fstat(descriptor)
+    if stat.S_ISDIR(status.st_mode):
+        _failed_directories.setdefault((status.st_dev, status.st_ino), os.dup(descriptor))
+    else:
+        _failed_files.add((status.st_dev, status.st_ino, status.st_mtime_ns))
+
+
+def _check_no_sync_failed(file: str | int) -> None:
+    """Raise `OSError` if a sync of this file or directory has failed. A missing one passes."""
+    if not (_failed_directories or _failed_files):
+        return
+    try:
+        status = os.stat(file)
+    except OSError:
+        return
+    number = status.st_dev, status.st_ino
+    if number in _failed_directories or (*number, status.st_mtime_ns) in _failed_files:
+        raise OSError(
+            errno.EIO,
+            "an earlier sync in this process failed, and what it left unwritten may be lost although a sync succeeds "
+            "now. Check the disk, then start the process again",
+        )
 
 
 def _fsync_if_allowed(directory: Path) -> None:

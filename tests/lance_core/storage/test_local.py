@@ -11,9 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from lance_core import StorageError
+from lance_core import CommitUndecided, StorageError, Table
 from lance_core.storage.local import LocalStore
 from lance_core.storage.store import Put
 from tests.lance_core.storage.contract import StoreContract
@@ -292,3 +293,84 @@ def test_a_note_is_not_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -
     recorder = Recorder(root, monkeypatch)
     LocalStore(root).put_volatile("d/note", b"1")
     assert recorder.calls == [("replace", "root/d/* -> root/d/note")]
+
+
+class FailingSync:
+    """`os.fsync` that fails once for one file or directory, as a disk does that lost a block, and succeeds later."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, code: int = errno.EIO) -> None:
+        self.path, self.code, self.calls, self._real = path, code, 0, os.fsync
+        monkeypatch.setattr(os, "fsync", self)
+
+    def __call__(self, descriptor: int) -> None:
+        if self.path.exists() and os.path.samestat(os.fstat(descriptor), self.path.stat()):
+            self.calls += 1
+            if self.calls == 1:
+                raise OSError(self.code, os.strerror(self.code))
+        self._real(descriptor)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_a_failed_sync_of_a_directory_is_not_repeated(root: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    store = LocalStore(root)
+    store.put("a/before", b"x")
+    sync = FailingSync(root / "a", monkeypatch, code)
+    assert store.create("a/name", b"x") is Put.UNKNOWN
+    for write in (
+        lambda: store.ensure_durable(["a/name"]),
+        lambda: store.put("a/other", b"y"),
+        lambda: store.create("a/other", b"y"),
+        lambda: LocalStore(root).put("a/other", b"y"),
+    ):
+        with pytest.raises(StorageError, match=r"an earlier sync in this process failed.*start the process again"):
+            write()
+    assert sync.calls == 1
+    assert [info.path for info in store.list("a")] == ["a/before", "a/name"]
+    store.put("b/name", b"x")
+
+
+def test_a_failed_sync_of_a_file_is_not_repeated(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The codec writes data files without a sync; the store syncs them."""
+    store = LocalStore(root)
+    store.put("a/name", b"x")
+    sync = FailingSync(root / "a" / "name", monkeypatch)
+    for message in ("Input/output error", "an earlier sync in this process failed"):
+        with pytest.raises(StorageError, match=message):
+            store.ensure_durable(["a/name"])
+    assert sync.calls == 1
+    store.put("a/name", b"written again")
+    store.ensure_durable(["a/name"])
+
+
+def test_the_number_of_a_failed_directory_is_not_that_of_another(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(root)
+    store.put("a/before", b"x")
+    FailingSync(root / "a", monkeypatch)
+    assert store.create("a/name", b"x") is Put.UNKNOWN
+    store.delete("a/before")
+    store.delete("a/name")
+    (root / "a").rmdir()
+    for number in range(20):
+        store.put(f"{number}/name", b"x")
+
+
+def test_a_commit_whose_sync_failed_is_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version exists; whether it survives a power loss is not known. This process acknowledges no repetition, and
+    a later one finds the version by reading."""
+    uri = str(tmp_path / "t")
+    table = Table.create(uri, pa.table({"id": [1]}))
+    sync = FailingSync(tmp_path / "t" / "_versions", monkeypatch)
+    with pytest.raises(CommitUndecided, match=r"reading it back failed.*an earlier sync in this process failed"):
+        table.append(pa.table({"id": [2]}), intent="i")
+    with pytest.raises(CommitUndecided, match="version 2, but perhaps not durably"):
+        Table.open(uri).append(pa.table({"id": [2]}), intent="i")
+    with pytest.raises(StorageError, match="an earlier sync"):
+        Table.open(uri).append(pa.table({"id": [3]}))
+    assert sync.calls == 1
+    program = (
+        "import sys, pyarrow as pa; from lance_core import Table; "
+        "made = Table.open(sys.argv[1]).append(pa.table({'id': [2]}), intent='i'); "
+        "print(made.already_committed, made.version, made.table.to_table()['id'].to_pylist())"
+    )
+    done = subprocess.run([sys.executable, "-c", program, uri], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "True 2 [1, 2]\n"
