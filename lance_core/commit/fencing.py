@@ -14,6 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
+from lance_core.commit.succession import find_unrelated_successor
 from lance_core.coordination import leases
 from lance_core.coordination.leases import Lease
 from lance_core.errors import CommitUndecided, LanceError, NotFound
@@ -23,9 +24,10 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.runtime import Runtime
-from lance_core.storage.store import load_details, read_whole
+from lance_core.storage.store import read_whole
 from lance_core.versions.file_inventory import file_exists, references_of
 from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot
 
 STALL_NS = 20 * 10**9
 """A third of the minimum age at which a cleanup removes a version."""
@@ -138,11 +140,11 @@ class CommitFence:
 
 def find_commit_problem(location: Location, manifest: Manifest, scheme: NamingScheme) -> str:
     """Describe what is wrong with a version that may have been created late; empty if it is valid."""
-    if later := find_overtaking_version(location, scheme, manifest.version):
+    if later := find_unrelated_successor(Snapshot(location, manifest, scheme)):
         return (
             f"it was created after version {later}, in a gap that a cleanup had left below that version, so no "
-            "version is based on it. Check whether its rows are in the table; if they are not, repeat the change, "
-            "under another intent if it had one"
+            "version is known to be based on it. Check whether its rows are in the table; if they are not, repeat the "
+            "change, under another intent if it had one"
         )
     references = references_of(manifest)
     added = references.own - _files_of_previous_version(location, manifest, scheme)
@@ -154,16 +156,6 @@ def find_commit_problem(location: Location, manifest: Manifest, scheme: NamingSc
             f"{manifest.version - 1}, then repeat the change, under another intent if it had one"
         )
     return ""
-
-
-def find_overtaking_version(location: Location, scheme: NamingScheme, version: Version) -> Version | None:
-    """Find a later version that existed before this one. This one then replaced a version that a cleanup removed."""
-    created = location.store.head(naming.manifest_path(version, scheme))
-    for listed in load_details(location.store.list(naming.VERSIONS)) if created else ():
-        parsed = naming.parse_manifest_name(listed.path.rpartition("/")[2])
-        if created and parsed and parsed[0] > version and listed.modified < created.modified:
-            return parsed[0]
-    return None
 
 
 def _files_of_previous_version(location: Location, manifest: Manifest, scheme: NamingScheme) -> frozenset[str]:

@@ -13,9 +13,10 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
-from lance_core.commit.fencing import ClockReading, CommitFence, find_commit_problem, find_overtaking_version
+from lance_core.commit.fencing import ClockReading, CommitFence, find_commit_problem
 from lance_core.commit.key_conflicts import KeyConflicts
 from lance_core.commit.reader_caps import check_caps, refusing_unreadable
+from lance_core.commit.succession import find_unrelated_successor
 from lance_core.coordination.backoff import Backoff
 from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.errors import (
@@ -171,9 +172,7 @@ class _CommitLoop:
         to be created exists."""
         open_put = self._open_put
         if history and open_put and history.head.version >= open_put:
-            if open_put in history.missing or (
-                has_stalled and find_overtaking_version(self._location, history.head.scheme, open_put)
-            ):
+            if open_put in history.missing or (has_stalled and self._has_replaced_another(open_put)):
                 raise self._undecided("a cleanup removed that version, whichever transaction it held")
             self._open_put = None  # another writer's version has the name, so an earlier put of ours cannot succeed
         if self._attempts == self._attempts_max or (self._attempts and self._backoff.is_expired):
@@ -182,6 +181,16 @@ class _CommitLoop:
             raise _exhausted(self._location, self._ours, self._known, self._attempts)
         if history and self._opened is None:
             raise AlreadyExists(f"there is a table at {self._location.uri} already, at version {history.head.version}")
+
+    def _has_replaced_another(self, version: Version) -> bool:
+        """Return whether a version is gone, or no later version is based on it: a cleanup removed the one that had its
+        number before."""
+        try:
+            return find_unrelated_successor(load_at(self._location, version)) is not None
+        except NotFound:
+            return True
+        except LanceError as error:
+            raise self._undecided(f"reading the versions from there on failed: {error}") from error
 
     def _check_conflicts(self, history: History | None) -> Sequence[CommittedTransaction]:
         """Judge our transaction against those committed since its base and return them; raise if one blocks it."""

@@ -1,0 +1,173 @@
+"""Whether a version stands in a gap is decided by contents: times of files are those of a copy, a set clock or a file
+system that stores whole seconds."""
+
+import os
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import CommitUndecided, Table
+from lance_core.commit.succession import find_unrelated_successor
+from lance_core.format import naming
+from lance_core.format.ids import Version
+from lance_core.storage.memory import MemoryStore
+from lance_core.versions.location import locate
+from lance_core.versions.snapshot import list_versions, load_at
+from tests.lance_core.world import Fault, FaultyStore, World, calling
+
+ROWS = pa.table({"id": [1, 2, 3], "x": ["a", "b", "c"]})
+NOTE = calling("put", "_lance_assets/intents/")
+"""The heartbeat of an intent and, as the second such call, the record of its commit."""
+
+
+class Died(Exception):
+    """The process ends here."""
+
+
+def die() -> None:
+    raise Died
+
+
+CLOCKS: dict[str, Callable[[int], datetime]] = {
+    "a clock that runs": lambda call: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=call),
+    "a clock that runs backwards": lambda call: datetime(2026, 1, 1, tzinfo=UTC) - timedelta(seconds=call),
+    "a clock that jumps ahead and back": lambda call: datetime(2026, 1, 1 + 27 * (call % 2), tzinfo=UTC),
+    "a store of whole days": lambda call: datetime(2026, 1, 1, tzinfo=UTC),
+}
+
+
+@pytest.mark.parametrize("clock", CLOCKS.values(), ids=CLOCKS)
+def test_an_intent_that_was_committed_is_found_whatever_the_times_are(clock: Callable[[int], datetime]) -> None:
+    """The process died between the commit and its record, and others have committed since."""
+    calls = iter(range(10**6))
+    stored = MemoryStore(now=lambda: clock(next(calls)))
+    World(stored).create("a")
+    dying = FaultyStore(stored, [Fault(NOTE, "", lambda: None), Fault(NOTE, "", die)])
+    with pytest.raises(Died):
+        World(dying).append("b", intent="i")
+    world = World(stored)
+    for writer, name in enumerate("cd", start=10):
+        world.append(name, writer=writer)
+    assert (made := world.append("b", intent="i", writer=20)).already_committed
+    assert made.summary.version == 2
+    assert world.names() == ["a", "b", "c", "d"]
+
+
+def test_an_intent_is_found_in_a_copy_of_the_table(tmp_path: Path) -> None:
+    """A copy is made in the order of names, the newest version first."""
+    table = Table.create(tmp_path / "t", ROWS, durable=False)
+    table.append(ROWS, intent="i")
+    for _ in range(3):
+        table = Table.open(tmp_path / "t").append(ROWS).table
+    (record,) = Path(tmp_path, "t", "_lance_assets", "intents").iterdir()
+    landed = record.read_text()
+    record.write_text(landed[: landed.index('"landing"')] + '"landing": null}')
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "t", copy)
+    for place, name in enumerate(sorted(path.name for path in (copy / "_versions").iterdir())):
+        os.utime(copy / "_versions" / name, (1_000 + place, 1_000 + place))
+    made = Table.open(copy).append(ROWS, intent="i")
+    assert (made.already_committed, made.version) == (True, 2)
+    assert Table.open(copy).count_rows() == 15
+
+
+def append(uri: Path) -> None:
+    lance.write_dataset(ROWS, uri, mode="append")
+
+
+def overwrite(uri: Path) -> None:
+    lance.write_dataset(ROWS, uri, mode="overwrite")
+
+
+def delete(uri: Path) -> None:
+    lance.dataset(uri).delete("id = 1")
+
+
+def update(uri: Path) -> None:
+    lance.dataset(uri).update({"x": "'z'"}, where="id = 2")
+
+
+def add_columns(uri: Path) -> None:
+    lance.dataset(uri).add_columns({"y": "id + 1"})
+
+
+def drop_columns(uri: Path) -> None:
+    lance.dataset(uri).drop_columns(["x"])
+
+
+def compact(uri: Path) -> None:
+    append(uri)  # so that there are two fragments
+    lance.dataset(uri).optimize.compact_files()
+
+
+def build_index(uri: Path) -> None:
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+
+
+def change_config(uri: Path) -> None:
+    lance.dataset(uri).update_config({"k": "v"})
+
+
+OURS: dict[str, Callable[[Table], object]] = {
+    "append": lambda table: table.append(ROWS),
+    "delete": lambda table: table.delete("id = 3"),
+    "set_config": lambda table: table.set_config({"mine": "1"}),
+}
+THEIRS = [append, delete, update, add_columns, drop_columns, compact, build_index, change_config, overwrite]
+
+
+@pytest.mark.parametrize("theirs", THEIRS)
+@pytest.mark.parametrize("ours", OURS)
+def test_a_successor_by_another_library(tmp_path: Path, ours: str, theirs: Callable[[Path], None]) -> None:
+    """pylance records no parent, so its version is compared. A version in a gap is found unless nothing of any version
+    before it would be left."""
+    root = tmp_path / "t"
+    Table.create(root, ROWS, durable=False)
+    shutil.copytree(root, tmp_path / "late")
+    made = OURS[ours](Table.open(root))
+    assert made is not None
+    theirs(root)
+    location = locate(root)
+    assert find_unrelated_successor(load_at(location, Version(2))) is None
+    late = Table.open(tmp_path / "late").append(ROWS.slice(1)).table
+    put = Path(late.uri, late.manifest.path)
+    shutil.copytree(tmp_path / "late" / "data", root / "data", dirs_exist_ok=True)
+    shutil.copytree(tmp_path / "late" / "_transactions", root / "_transactions", dirs_exist_ok=True)
+    shutil.copy(put, root / naming.VERSIONS / put.name)
+    unrelated = find_unrelated_successor(load_at(location, Version(2)))
+    assert unrelated == (None if theirs is overwrite else 3)
+
+
+def test_a_version_whose_successor_was_removed_is_known_by_its_files(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = Table.create(root, ROWS, durable=False)
+    for _ in range(3):
+        table = table.append(ROWS).table
+    (root / Table.open(root).at(version=3).manifest.path).unlink()
+    assert find_unrelated_successor(load_at(locate(root), Version(2))) is None
+    table.compact()
+    assert find_unrelated_successor(load_at(locate(root), Version(2))) is None  # version 4 has its files
+    *_, last = list_versions(locate(root)).numbers
+    for version in range(4, last):
+        (root / naming.manifest_path(Version(version))).unlink()
+    assert find_unrelated_successor(load_at(locate(root), Version(2))) == last
+
+
+def test_what_cannot_be_known_is_undecided() -> None:
+    """The version of the intent is gone, and so is the one that would tell."""
+    stored = MemoryStore()
+    World(stored).create("a")
+    dying = FaultyStore(stored, [Fault(NOTE, "", lambda: None), Fault(NOTE, "", die)])
+    with pytest.raises(Died):
+        World(dying).append("b", intent="i")
+    world = World(stored)
+    for writer, name in enumerate("cd", start=10):
+        world.append(name, writer=writer)
+    stored.delete(naming.manifest_path(Version(2)))
+    with pytest.raises(CommitUndecided, match="a cleanup removed version 2"):
+        world.append("b", intent="i", writer=20)
