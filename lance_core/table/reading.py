@@ -32,7 +32,7 @@ from lance_core.scan.vector_search import Vector, search
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.base import TableBase
 from lance_core.versions.history import VersionInfo, version_info, version_infos
-from lance_core.versions.location import Location, locate
+from lance_core.versions.location import Location, check_opened_with_own_manifest_store, locate
 from lance_core.versions.refs import resolve_version
 from lance_core.versions.snapshot import list_versions, load_at, load_latest, load_transaction, table_exists, table_id
 
@@ -70,14 +70,10 @@ class TableReading(TableBase):
         location = locate(
             uri, storage_options=storage_options, durable=durable, bases=bases, manifest_store=manifest_store
         )
-        if tag is None and branch is None and timestamp is None:
-            return cls(
-                load_latest(location)
-                if version is None
-                else load_at(location, validation.check_version_number(version))
-            )
         number = None if version is None else validation.check_version_number(version)
-        return cls(resolve_version(location, version=number, tag=tag, branch=branch, timestamp=timestamp))
+        snapshot = resolve_version(location, version=number, tag=tag, branch=branch, timestamp=timestamp)
+        check_opened_with_own_manifest_store(snapshot.location, snapshot.manifest)
+        return cls(snapshot)
 
     @staticmethod
     def exists(

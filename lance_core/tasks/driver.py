@@ -25,9 +25,9 @@ from lance_core.tasks.partitioning import (
     collect_results,
     partition_fragments,
 )
-from lance_core.versions.location import locate
+from lance_core.versions.location import check_opened_with_own_manifest_store, locate
 from lance_core.versions.refs import resolve_version
-from lance_core.versions.snapshot import Snapshot, load_latest
+from lance_core.versions.snapshot import Snapshot
 
 TASKS_PER_SLOT = 4
 ROWS_PER_TASK_MIN = 1 << 22
@@ -52,7 +52,9 @@ class TableRef:
             manifest_store=self.manifest_store,
             durable=self.durable,
         )
-        return load_latest(location) if self.branch is None else resolve_version(location, branch=self.branch)
+        snapshot = resolve_version(location, branch=self.branch)
+        check_opened_with_own_manifest_store(snapshot.location, snapshot.manifest)
+        return snapshot
 
 
 def run_change(

@@ -17,7 +17,7 @@ from lance_core.datafiles.bases import BasedCodec, BasedStore, OpenBase
 from lance_core.datafiles.codec import DataCodec
 from lance_core.datafiles.lance_codec import LanceCodec
 from lance_core.errors import Corrupt, InvalidInput
-from lance_core.format import refs
+from lance_core.format import naming, refs
 from lance_core.format.base_path import BasePath, by_id
 from lance_core.format.manifest import Manifest
 from lance_core.storage.factory import is_at_or_below, open_store, without_secrets
@@ -207,12 +207,35 @@ def manifest_store_config(location: Location) -> dict[str, str]:
 
 
 def check_manifest_store(location: Location, manifest: Manifest) -> None:
-    """Raise `InvalidInput` if the config of a table names a manifest store and the table was opened without one, so
-    that no commit bypasses the store."""
-    kind = manifest.config.get(MANIFEST_STORE)
-    if kind is not None and location.access.manifest_store is None:
+    """Raise `InvalidInput` if a commit would bypass the manifest store of a table: the one that its config names, or
+    the one that has its versions."""
+    kind, given = manifest.config.get(MANIFEST_STORE), location.access.manifest_store
+    if given is not None and given.kind != kind:
+        check_opened_with_own_manifest_store(location, manifest)
+    if kind is not None and given is None:
         raise InvalidInput(
             f"{location.uri}: versions of this table are reserved in a manifest store ({kind}), and a commit "
             "that bypasses it could be overwritten. Open the table with manifest_store=. If no writer uses that store "
             f"any more, open the table with it once more and call set_config({{{MANIFEST_STORE!r}: None}})"
+        )
+
+
+def check_opened_with_own_manifest_store(location: Location, manifest: Manifest) -> None:
+    """Raise `InvalidInput` if a table was opened with a manifest store that is not its own: of another kind, or without
+    any of its versions. Two stores would both reserve the next version."""
+    given = location.access.manifest_store
+    if given is None or naming.is_detached(manifest.version):
+        return
+    kind = manifest.config.get(MANIFEST_STORE)
+    if kind not in (None, given.kind):
+        raise InvalidInput(
+            f"{location.uri}: versions of this table are reserved in a manifest store of the kind {kind!r}, not in "
+            f"{given.description}; open the table with manifest_store= as it was passed to create"
+        )
+    if given.newest_entry(given.table_key(location.uri)) is None:
+        created = "without a manifest store" if kind is None else f"with another {kind} manifest store, or was moved"
+        raise InvalidInput(
+            f"{location.uri}: {given.description} has no version of this table, which was created {created}. Open it "
+            "as it was created. If all of its writers use this store from now on, add its versions first: "
+            "python -m lance_core fsck --repair entries --apply, with this manifest store"
         )

@@ -226,10 +226,31 @@ class TwoPhaseStore(SupportsOrderedListing):
                 return listed
         newest_path = self._finish_entry(slot, entry)
         listed = list_directory()
-        if newest_path is None or any(info.path == newest_path for info in listed):
+        if newest_path is None:
+            self._check_not_lost(slot, entry, listed)
+            return listed
+        if any(info.path == newest_path for info in listed):
             return listed
         newest = self.table_store.head(newest_path)
         return listed if newest is None else sorted((*listed, newest), key=lambda info: info.path)
+
+    def _check_not_lost(self, slot: _Slot, entry: Entry, listed: Sequence[ObjectInfo]) -> None:
+        """Raise `Corrupt` if the newest entry names a staged file that does not exist, unless the entry has changed.
+
+        An older version is not returned in its place, since the newest one may have been acknowledged. A directory
+        without any manifest is that of a table that was deleted without its entries, and so are finished entries above
+        the versions of a table that was created anew.
+        """
+        has_manifests = any(naming.parse_manifest_name(info.path.rpartition("/")[2]) for info in listed)
+        if entry.is_final or not has_manifests or self.manifest_store.newest_entry(slot.key) != entry:
+            return
+        raise Corrupt(
+            f"{self.manifest_store.description} reserves version {entry.version}, the newest one, for this file, which "
+            "does not exist. Restore it from a copy; if its commit was not acknowledged, remove the entry: python -m "
+            "lance_core fsck --repair entries --apply",
+            path=f"{self.description}/{slot.root}{entry.path}",
+            field="path",
+        )
 
     def _finish_at(self, path: str) -> str | None:
         slot = self._slot_of(path)

@@ -25,9 +25,9 @@ from lance_core.scan.plan import ScanPlan, ScanTask, plan_scan
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.tasks.partitioning import PartitionTask, Runner, VersionHeader, collect_results
 from lance_core.tasks.scan.pushed_selection import PushedRows, pack_rows
-from lance_core.versions.location import locate
+from lance_core.versions.location import check_opened_with_own_manifest_store, locate
 from lance_core.versions.refs import resolve_version
-from lance_core.versions.snapshot import Snapshot, load_at, load_latest
+from lance_core.versions.snapshot import Snapshot
 
 _PARTITIONS_PER_SLOT = 4
 PARTITION_ROWS_MIN = 65_536
@@ -66,9 +66,9 @@ class VersionRef:
             self.uri, storage_options=self.storage_options, bases=self.bases, manifest_store=self.manifest_store
         )
         number = None if self.version is None else validation.check_version_number(self.version)
-        if self.tag is None and self.branch is None:
-            return load_latest(location) if number is None else load_at(location, number)
-        return resolve_version(location, version=number, tag=self.tag, branch=self.branch)
+        snapshot = resolve_version(location, version=number, tag=self.tag, branch=self.branch)
+        check_opened_with_own_manifest_store(snapshot.location, snapshot.manifest)
+        return snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,9 @@ from lance_core.format import naming
 from lance_core.format.ids import FragmentId, Version
 from lance_core.storage.manifest_stores.factory import open_manifest_store, split_uri
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
+from lance_core.tasks.driver import TableRef
 from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
+from lance_core.tasks.scan.read import VersionRef
 from lance_core.versions.location import MANIFEST_STORE
 from tests.lance_core.world import cleaned
 
@@ -191,8 +193,43 @@ def test_nobody_commits_past_the_manifest_store(tmp_path: Path, given: str, opti
     assert table.refresh().version == free.version + 1
 
 
+def test_a_manifest_store_that_is_not_that_of_the_table_is_refused(
+    tmp_path: Path, given: str, options: dict[str, str]
+) -> None:
+    """Both would reserve the next version. A detached version is in neither."""
+    other = f"sqlite:///{tmp_path}/another.db"
+    place = str(tmp_path / "orders")
+    table = Table.create(place, ROWS, manifest_store=given, storage_options=options)
+    table.branches.create("dev")
+    opening: list[Callable[[], object]] = [
+        lambda: Table.open(place, manifest_store=other),
+        lambda: Table.open(place, version=1, manifest_store=other),
+        lambda: Table.open(place, branch="dev", manifest_store=other),
+        lambda: VersionRef(place, manifest_store=other).snapshot(),
+        lambda: TableRef(place, manifest_store=other).newest(),
+    ]
+    for open_table in opening:
+        with pytest.raises(InvalidInput, match=r"another\.db|of the kind 'dynamodb', not in sqlite"):
+            open_table()
+    plain = Table.create(tmp_path / "plain", ROWS)
+    for create in (True, False):
+        with pytest.raises(InvalidInput, match="has no version of this table, which was created without a manifest"):
+            begin_append(
+                plain.uri, ROWS.schema, create=create, intent=None, limits=FileLimits(), manifest_store=given,
+                storage_options=options,
+            )  # fmt: skip
+    assert Table.open(place, manifest_store=given, storage_options=options).version == 1
+    assert plain.refresh().version == 1
+
+
 def test_a_table_may_get_a_manifest_store_later(tmp_path: Path, given: str, options: dict[str, str]) -> None:
     Table.create(tmp_path / "orders", ROWS).append(pa.table({"id": [4]}))
+    with pytest.raises(InvalidInput, match=r"fsck --repair entries --apply"):
+        Table.open(tmp_path / "orders", manifest_store=given, storage_options=options)
+    report = Table.check(tmp_path / "orders", storage_options=options, manifest_store=given)
+    for finding in report.findings:
+        if finding.automatic_repair is not None:
+            finding.automatic_repair.apply()
     table = Table.open(tmp_path / "orders", manifest_store=given, storage_options=options)
     assert ids(table) == [1, 2, 3, 4]
     assert table.append(pa.table({"id": [5]})).version == 3

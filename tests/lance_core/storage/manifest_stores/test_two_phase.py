@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from lance_core.coordination import idempotency
-from lance_core.errors import CommitUndecided, Corrupt, LanceError, RetryableConflict, Unsupported
+from lance_core.errors import CommitUndecided, Corrupt, LanceError, RetryableConflict, StorageError, Unsupported
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore
@@ -319,7 +319,31 @@ def test_a_table_deleted_by_hand_is_made_anew() -> None:
     assert [again.world().at(version).version for version in (1, 2)] == [1, 2]
 
 
-def test_what_was_staged_and_deleted_by_others_was_never_a_version() -> None:
+def test_a_newest_version_without_a_file_is_refused_instead_of_an_older_one() -> None:
+    """The table format: a reader that cannot publish what is staged refuses to load. fsck offers the removal."""
+    place = new_place()
+    place.world().create("a")
+    calls = calls_of(place, lambda world: world.append("b"))
+    with pytest.raises(Killed):
+        place.world(Steps(calls.index("reserve 2"), "after")).append("c", writer=2)
+    entry = place.manifests.newest_entry(KEY)
+    assert entry is not None
+    staged = place.stored.read(entry.path)
+    place.stored.delete(entry.path)
+    uses: list[Callable[[], object]] = [
+        lambda: place.world().at(),
+        lambda: list_versions(place.world().location()),
+        lambda: place.world().append("d", writer=3),
+    ]
+    for use in uses:
+        with pytest.raises(Corrupt, match=r"reserves version 3, the newest one.*--repair entries"):
+            use()
+    assert place.world().at(2).version == 2, "an older version is opened by its number"
+    place.stored.put(entry.path, staged)
+    assert place.world().names() == ["a", "b", "c"]
+
+
+def test_a_staged_version_that_nobody_acknowledged_is_given_up_by_removing_its_entry() -> None:
     place = new_place()
     place.world().create("a")
     calls = calls_of(place, lambda world: world.append("b"))
@@ -328,9 +352,32 @@ def test_what_was_staged_and_deleted_by_others_was_never_a_version() -> None:
     entry = place.manifests.newest_entry(KEY)
     assert entry is not None
     place.stored.delete(entry.path)
+    place.manifests.remove_entry(KEY, entry)
     assert place.world().names() == ["a", "b"]
     place.world().append("d", writer=3)
     assert place.world().names() == ["a", "b", "d"]
+
+
+@pytest.mark.parametrize("how", ["raises", "fails"])
+def test_a_staged_version_that_cannot_be_copied_is_refused(how: str) -> None:
+    """Whatever the copy answers, no older version is loaded in its place."""
+    place = new_place()
+    place.world().create("a")
+    calls = calls_of(place, lambda world: world.append("b"))
+    with pytest.raises(Killed):
+        place.world(Steps(calls.index("reserve 2"), "after")).append("c", writer=2)
+
+    class Unwritable(MemoryStore):
+        def create(self, path: str, data: bytes) -> Put:
+            if how == "raises":
+                raise StorageError("access denied")
+            return Put.UNKNOWN
+
+    unwritable = Unwritable()
+    for info in place.stored.walk(naming.VERSIONS):
+        unwritable.put(info.path, place.stored.read(info.path))
+    with pytest.raises(StorageError, match=r"access denied|got no answer 5 times"):
+        World(TwoPhaseStore(unwritable, place.manifests, KEY)).at()
 
 
 def test_an_entry_is_moved_though_what_was_staged_is_gone() -> None:
