@@ -34,7 +34,15 @@ from lance_core.transactions.apply import NewTable
 from lance_core.transactions.change_summary import RowsChanged, files_written, rows_changed, segments_written
 from lance_core.transactions.fold import part_with_uuid
 from lance_core.versions.location import Location, check_manifest_store, manifest_store_config
-from lance_core.versions.snapshot import Snapshot, load_at, load_latest, load_transaction, read_history
+from lance_core.versions.snapshot import (
+    Snapshot,
+    check_one_naming_scheme,
+    load_at,
+    load_latest,
+    load_transaction,
+    read_history,
+)
+from lance_core.format.config_keys import TABLE_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,7 @@ def begin(
     if isinstance(base, Snapshot):
         check_not_detached(base)
         check_manifest_store(location, base.manifest)
+        check_one_naming_scheme(location)
     uuid = str(runtime.new_uuid())
     started_at = ClockReading.now(runtime)
     if intent is None:

@@ -5,9 +5,10 @@ The newest version is the highest name in `_versions/`. If its manifest is damag
 it: falling back to an older version would hide rows whose commit was acknowledged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
+from lance_core.coordination.lru_cache import LruCache
 from lance_core.coordination.single_flight import SingleFlight
 from lance_core.datafiles.manifest_completion import with_counts, with_lineage
 from lance_core.errors import Corrupt, CorruptHead, NotFound, Unsupported
@@ -19,7 +20,7 @@ from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Clone
 from lance_core.format.transaction import Transaction
 from lance_core.limits import MANIFEST_BYTES, TRANSACTION_BYTES
-from lance_core.storage.store import read_whole
+from lance_core.storage.store import SupportsOrderedListing, read_whole
 from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
@@ -48,19 +49,44 @@ class Versions:
 
 def list_versions(location: Location) -> Versions:
     """List the versions of a table. Raises `Corrupt` if manifests of both naming schemes exist."""
-    scheme_by_number: dict[Version, NamingScheme] = {}
-    for listed in location.store.list(naming.VERSIONS):
-        if parsed := naming.parse_manifest_name(listed.path.rpartition("/")[2]):
-            scheme_by_number[parsed[0]] = parsed[1]
-    schemes = set(scheme_by_number.values())
+    names = [listed.path.rpartition("/")[2] for listed in location.store.list(naming.VERSIONS)]
+    parsed = [version for name in names if (version := naming.parse_manifest_name(name))]
+    schemes = {scheme for _number, scheme in parsed}
     if len(schemes) > 1:
-        raise Corrupt(
-            "contains manifests of both naming schemes. Stop all writers, open a version by its number and call "
-            "migrate_manifest_names() on it",
-            path=f"{location.uri}/{naming.VERSIONS}",
-            field="names",
-        )
-    return Versions(tuple(sorted(scheme_by_number)), schemes.pop() if schemes else NamingScheme.V2)
+        raise _mixed_names_error(location)
+    return Versions(tuple(sorted(number for number, _scheme in parsed)), schemes.pop() if schemes else NamingScheme.V2)
+
+
+def check_one_naming_scheme(location: Location) -> None:
+    """Raise `Corrupt` if manifests of both naming schemes exist, once per process and table: a newest version is often
+    found without a listing, and a writer must not continue one of two histories.
+
+    Names of the old scheme sort before or after all names of the new one. On an ordered store, every search for the
+    newest version meets the former, so only the latter are listed."""
+    if _uniform_names.get(location.key):
+        return
+    store = location.store
+    if isinstance(store, SupportsOrderedListing):
+        listed = store.list(naming.VERSIONS, start_after=_AFTER_NEW_NAMES)
+        schemes = [parsed[1] for info in listed if (parsed := naming.parse_manifest_name(info.path.rpartition("/")[2]))]
+        if NamingScheme.V1 in schemes:
+            list_versions(location)
+    else:
+        list_versions(location)
+    _uniform_names.put(location.key, True)
+
+
+_AFTER_NEW_NAMES = "18446744073709551616"
+_uniform_names: LruCache[Hashable, bool] = LruCache(1000)
+
+
+def _mixed_names_error(location: Location) -> Corrupt:
+    return Corrupt(
+        "contains manifests of both naming schemes. Stop all writers, open a version by its number and call "
+        "migrate_manifest_names() on it",
+        path=f"{location.uri}/{naming.VERSIONS}",
+        field="names",
+    )
 
 
 def table_exists(location: Location) -> bool:

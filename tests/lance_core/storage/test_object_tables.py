@@ -220,7 +220,8 @@ def test_opening_and_appending_cost_the_same_after_many_versions(s3_server: Serv
             opened = len(chaos.seen)
             table.append(rows(number))
             asked.append((opened - before, len(chaos.seen) - opened))
-        assert set(asked) == {(2, 5)}
+        assert asked[0] == (2, 6), "the first write of a process to a table looks for names of the other scheme"
+        assert set(asked[1:]) == {(2, 5)}
         assert [path for _, path, _ in chaos.seen if path.endswith("latest_version_hint.json")] == []
         assert "max-keys=1000" not in chaos.seen[-3][1]
 
