@@ -77,6 +77,21 @@ def test_a_clone_is_a_table_of_its_own(table: Table, tmp_path: Path) -> None:
     assert Table.open(str(tmp_path / "d")).id not in (None, Table.open(foreign.uri).id)
 
 
+@pytest.mark.parametrize("shallow", [True, False])
+def test_an_intent_counts_for_one_table_and_one_branch(table: Table, tmp_path: Path, shallow: bool) -> None:
+    """A clone and a branch are other targets: the same intent writes there once more. A copied directory is not one."""
+    source = table.append(rows(7), intent="load").table
+    clone = source.clone(str(tmp_path / "clone"), shallow=shallow)
+    branch = source.branches.create("dev")
+    for target in (clone, branch):
+        before = target.count_rows()
+        assert not (made := target.append(rows(7), intent="load")).already_committed
+        assert made.table.append(rows(7), intent="load").already_committed
+        assert made.table.refresh().count_rows() == before + rows(7).num_rows
+    shutil.copytree(source.uri, tmp_path / "copy")
+    assert Table.open(tmp_path / "copy").append(rows(7), intent="load").already_committed
+
+
 def test_trap_28_base_zero_is_a_base(table: Table, tmp_path: Path) -> None:
     clone = table.clone(str(tmp_path / "c"))
     assert [base.id for base in clone.manifest.base_paths] == [0]
