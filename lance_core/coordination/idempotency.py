@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
-from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
+from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError, Unsupported
 from lance_core.format import naming, size_guard
 from lance_core.format.ids import Version
 from lance_core.limits import INTENT_BYTES
@@ -135,16 +135,20 @@ def record_commit(store: Store, record: IntentRecord, summary: CommitSummary, *,
     store.put(path_of(record.intent), _encode(replace(record, landing=summary, heartbeat_ns=now_ns)))
 
 
-def read_records(store: Store, is_wanted: Callable[[ObjectInfo], bool]) -> Sequence[tuple[ObjectInfo, IntentRecord]]:
-    """Read the records that `is_wanted` selects by path and time of the last change. A record that is removed meanwhile
-    is left out."""
-    records = []
+def read_records(
+    store: Store, is_wanted: Callable[[ObjectInfo], bool]
+) -> tuple[Sequence[tuple[ObjectInfo, IntentRecord]], Sequence[str]]:
+    """Read the records that `is_wanted` selects by path and time of the last change. Return also the paths of those
+    that are damaged. A record that is removed meanwhile is left out."""
+    records, damaged = [], []
     for listed in filter(is_wanted, load_details(store.list(DIRECTORY))):
         try:
-            records.append((listed, _decode(read_whole(store, listed.path, INTENT_BYTES), listed.path)))
+            records.append((listed, read_record(store, listed.path)))
         except NotFound:
             continue
-    return records
+        except (Corrupt, Unsupported):
+            damaged.append(listed.path)
+    return records, damaged
 
 
 def read_record(store: Store, path: str) -> IntentRecord:

@@ -37,7 +37,10 @@ def check_intents(location: Location, made: Mapping[str, Version], newest: Snaps
             continue
         except LanceError as error:
             what = error.what if isinstance(error, Corrupt) else f"it could not be read: {error}"
-            repair = "Cleanup stops at it. Find out whether its change was committed, then remove it."
+            repair = (
+                "Cleanup removes no orphan files while it is younger than their grace period. Find out whether its "
+                "change was committed, then remove it."
+            )
             yield Finding(Severity.ERROR, "intent", info.path, what, repair)
             continue
         committed, subject = made.get(record.transaction_uuid), f"the {record.verb} of the intent {record.intent!r}"

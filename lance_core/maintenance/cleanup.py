@@ -28,7 +28,13 @@ from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.maintenance import post_cleanup_check
-from lance_core.maintenance.retention_guards import expired_intents, expired_work, files_in_progress, retention_reasons
+from lance_core.maintenance.retention_guards import (
+    damaged_records,
+    expired_intents,
+    expired_work,
+    files_in_progress,
+    retention_reasons,
+)
 from lance_core.runtime import Runtime
 from lance_core.storage.store import ObjectInfo, Put, load_details, read_whole
 from lance_core.storage.tree_operations import remove_empty_directories
@@ -98,6 +104,9 @@ class CleanupReport:
     """Detached versions."""
     seems_wrong: bool = False
     """True if more than half of all files are orphans."""
+    damaged: tuple[str, ...] = ()
+    """Damaged records of intents that were active within the grace period. No orphan file was removed, since it is not
+    known which of them the records protect; `fsck` describes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +234,8 @@ def _plan_sweep(base: Snapshot, retention: Retention, dry_run: bool, runtime: Ru
     leaving = _referenced_keys(location, manifests.values(), own_only=True) - staying
     in_progress = files_in_progress(location.store, now=now, patience=retention.orphan_grace)
     files = _find_removable(location, staying | in_progress, leaving, older_than=now - retention.orphan_grace)
+    if damaged := damaged_records(in_progress):
+        files = replace(files, orphans=())
 
     sizes = {info.path: info.size for info in (*files.leaving, *files.orphans)}
     sizes |= {info.path: info.size for info in map(location.store.head, manifests.values()) if info is not None}
@@ -237,6 +248,7 @@ def _plan_sweep(base: Snapshot, retention: Retention, dry_run: bool, runtime: Ru
         bytes=sum(sizes.values()),
         kept={**choice.kept, **kept_detached},
         detached=tuple(detached),
+        damaged=damaged,
         seems_wrong=len(files.orphans) > _PLAUSIBLE_ORPHAN_SHARE * files.known,
     )
     return _SweepPlan(branch, now, retention.orphan_grace, versions, manifests, files, sizes, report)
@@ -274,6 +286,8 @@ def _find_spared_files(plan: _SweepPlan, put_back: Collection[Version]) -> set[s
     needed |= _referenced_keys(location, [*newer, *(plan.manifests[version] for version in put_back)])
     needed |= references_of_other_branches(plan.branch)
     spared = {info.path for info in (*plan.files.leaving, *plan.files.orphans) if file_key(info.path) in needed}
+    if damaged_records(needed):
+        spared.update(info.path for info in plan.files.orphans)
     return spared | {plan.manifests[version] for version in put_back}
 
 

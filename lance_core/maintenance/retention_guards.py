@@ -5,7 +5,7 @@ Every function reads the store again at each call, since the answer may change w
 written here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
 
@@ -44,9 +44,12 @@ def retention_reasons(branch_files: BranchFiles, *, now: datetime) -> dict[Versi
 
 def files_in_progress(store: Store, *, now: datetime, patience: timedelta) -> set[str]:
     """Return the files that are about to be referenced: those of active leases, and those of uncommitted intents and
-    of resumable work that were active within `patience`."""
+    of resumable work that were active within `patience`. A damaged record of an intent does not say which files it
+    protects; its own path stands for them (`damaged_records`)."""
     files = {file for lease in active_leases(store, now=now) for file in lease.files}
-    for _listed, record in idempotency.read_records(store, lambda listed: now - listed.modified < patience):
+    records, damaged = idempotency.read_records(store, lambda listed: now - listed.modified < patience)
+    files.update(damaged)
+    for _listed, record in records:
         if record.landing is None:
             files |= record.file_keys
     for directory, last in progress.last_activity(store).items():
@@ -56,13 +59,20 @@ def files_in_progress(store: Store, *, now: datetime, patience: timedelta) -> se
     return files
 
 
+def damaged_records(files: Collection[str]) -> tuple[str, ...]:
+    """Return the damaged records among files in progress. While there are any, no orphan file may be removed."""
+    return tuple(sorted(file for file in files if file.startswith(f"{idempotency.DIRECTORY}/")))
+
+
 def expired_intents(store: Store, *, now: datetime) -> list[str]:
-    """Return the records of writes that committed so long ago that they will not be repeated, except permanent ones."""
+    """Return the records of writes that committed so long ago that they will not be repeated, except permanent ones and
+    damaged ones, which a person has to judge."""
 
     def is_old(listed: ObjectInfo) -> bool:
         return not idempotency.is_permanent(listed.path) and now - listed.modified > INTENT_MEMORY
 
-    return [listed.path for listed, record in idempotency.read_records(store, is_old) if record.landing is not None]
+    records, _damaged = idempotency.read_records(store, is_old)
+    return [listed.path for listed, record in records if record.landing is not None]
 
 
 def expired_work(store: Store, *, now: datetime) -> list[str]:

@@ -14,7 +14,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import Corrupt, InvalidInput, NotFound, StorageError, Table
+from lance_core import Corrupt, InvalidInput, NotFound, StorageError, Table, Unsupported
 from lance_core.commit.write_protocol import StartedWrite, begin, finish
 from lance_core.coordination import leases
 from lance_core.coordination.leases import Lease, SweepNotice, acquire, announce_sweep, release
@@ -28,7 +28,7 @@ from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.local import LocalStore
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import load_at, load_latest
-from tests.lance_core.world import Fault, FaultyStore, calling
+from tests.lance_core.world import Fault, FaultyStore, calling, cleaned
 
 DAY = timedelta(days=1)
 NOTHING = timedelta(0)
@@ -315,6 +315,31 @@ def test_files_of_a_live_intent_stay(place: str) -> None:
     age(place, 8 * DAY, "_lance_assets/intents/*.json")
     assert Table.open(place).cleanup().orphans == (name,)
     assert path.exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b'{"intent": "x", "ve', b"[]", b"[" * 100_000, b'{"base_version": -1}', b"\xff\x00", b"," * 3_000_000],
+)
+def test_a_damaged_record_of_an_intent_is_reported_and_protects_orphans(place: str, damage: bytes) -> None:
+    """Versions go, and orphans stay until the record is older than their grace period: they may be its files."""
+    Table.open(place).append(rows(0), intent="i")
+    (record,) = Path(place, "_lance_assets", "intents").iterdir()
+    record.write_bytes(damage)
+    old = orphan(place, "data/orphan.lance", timedelta(days=30))
+    report = cleaned(Table.open(place))
+    assert report.versions
+    assert (report.orphans, report.damaged) == ((), (f"_lance_assets/intents/{record.name}",))
+    assert old in files(place)
+    check_whole(place)
+    with pytest.raises((Corrupt, Unsupported)):
+        Table.open(place).append(rows(0), intent="i")
+    age(place, timedelta(days=8), "_lance_assets/intents/*")
+    report = cleaned(Table.open(place))
+    assert (report.orphans, report.damaged) == (("data/orphan.lance",), ())
+    age(place, timedelta(days=80), "_lance_assets/intents/*")
+    assert cleaned(Table.open(place)).intents == ()
+    assert record.exists()
 
 
 def test_records_of_intents_that_landed_long_ago_go(place: str) -> None:

@@ -226,7 +226,7 @@ def test_a_table_may_get_a_manifest_store_later(tmp_path: Path, given: str, opti
     Table.create(tmp_path / "orders", ROWS).append(pa.table({"id": [4]}))
     with pytest.raises(InvalidInput, match=r"fsck --repair entries --apply"):
         Table.open(tmp_path / "orders", manifest_store=given, storage_options=options)
-    report = Table.check(tmp_path / "orders", storage_options=options, manifest_store=given)
+    report = Table.check(str(tmp_path / "orders"), storage_options=options, manifest_store=given)
     for finding in report.findings:
         if finding.automatic_repair is not None:
             finding.automatic_repair.apply()
