@@ -42,7 +42,6 @@ from lance_core.versions.snapshot import (
     load_transaction,
     read_history,
 )
-from lance_core.format.config_keys import TABLE_ID
 
 
 @dataclass(frozen=True, slots=True)

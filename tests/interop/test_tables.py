@@ -262,18 +262,18 @@ def test_mixed_manifest_names_are_refused(tmp_path: Path) -> None:
 def test_mixed_names_are_not_written_to(tmp_path: Path, name: str) -> None:
     """The newest version is found without a listing, and a version of the other scheme is not seen then."""
     uri = tmp_path / "table"
-    table = Table.create(str(uri), numbers(0, 1))
+    table = Table.create(str(uri), make_rows(0, 1))
     hint = (uri / HINT).stat()
     (uri / "_versions" / name).write_bytes((uri / table.manifest.path).read_bytes())
     os.utime(uri / "_versions", ns=(hint.st_ctime_ns, hint.st_ctime_ns))
     moved = uri.rename(tmp_path / "moved")  # a process that wrote to a table before has looked
     opened = Table.open(str(moved))
     with pytest.raises(Corrupt, match=r"both naming schemes.*migrate_manifest_names"):
-        opened.append(numbers(1, 2))
+        opened.append(make_rows(1, 2))
 
 
-def test_several_files_in_a_fragment(tmp_path: Path) -> None:
-    """Columns added one by one each have a file; a fragment appended later has one for all."""
+def test_fragments_with_several_files(tmp_path: Path) -> None:
+    """Columns that are added one by one have a file each; a fragment appended later has one file for all columns."""
     uri = str(tmp_path / "table")
     lance.write_dataset(make_rows(0, 10), uri, max_rows_per_file=5)
     lance.dataset(uri).add_columns({"d": "a * 2", "e": "named_struct('x', a, 'y', b)"})

@@ -324,7 +324,7 @@ def test_a_newest_version_without_a_file_is_refused_instead_of_an_older_one() ->
     place = new_place()
     place.world().create("a")
     calls = calls_of(place, lambda world: world.append("b"))
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessKilled):
         place.world(Steps(calls.index("reserve 2"), "after")).append("c", writer=2)
     entry = place.manifests.newest_entry(KEY)
     assert entry is not None
@@ -364,7 +364,7 @@ def test_a_staged_version_that_cannot_be_copied_is_refused(how: str) -> None:
     place = new_place()
     place.world().create("a")
     calls = calls_of(place, lambda world: world.append("b"))
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessKilled):
         place.world(Steps(calls.index("reserve 2"), "after")).append("c", writer=2)
 
     class Unwritable(MemoryStore):
