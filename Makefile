@@ -65,7 +65,7 @@ dagster-proofs: $(STAMP) ## kill Dagster runs at every step, deploy on PostgreSQ
 		tests/lance_assets/test_cancellation.py $(ARGS)
 
 damage: $(STAMP) ## change every byte of a table's small files, VALUES times each (255: all), and truncate each everywhere
-	@DAMAGE=$(or $(VALUES),8) $(PYTHON) -m pytest tests/lance_core/test_damaged_bytes.py --timeout=0 $(ARGS)
+	@DAMAGE=$(or $(VALUES),8) $(PYTHON) -m pytest tests/lance_core/test_corrupted_bytes.py --timeout=0 $(ARGS)
 
 golden: $(STAMP) ## regenerate the golden tables with every old release of pylance (ARGS="4.0.0" for some)
 	@$(PYTHON) -m tests.golden.make $(ARGS)

@@ -11,8 +11,8 @@ from benchmarks.appending import DELTA, OURS, PYLANCE, Options, System
 from benchmarks.fleet import Fleet, Race, race_case, start_fleet
 from benchmarks.harness import Case, Scale, Stage
 from tests.histories.hammer_locations import random_faults
-from tests.lance_core.storage.chaos import between
-from tests.lance_core.storage.servers import Bucket, s3, s3_options
+from tests.lance_core.storage.faulty_proxy import proxy_to
+from tests.lance_core.storage.object_servers import Bucket, s3, s3_options
 
 _WRITERS: Mapping[Scale, int] = {Scale.SMOKE: 2, Scale.DEFAULT: 8, Scale.FULL: 8}
 _APPENDS: Mapping[Scale, int] = {Scale.SMOKE: 1, Scale.DEFAULT: 10, Scale.FULL: 25}
@@ -44,7 +44,7 @@ class Proxy:
         writers, appends = _WRITERS[stage.scale], _APPENDS[stage.scale]
         with s3() as server, start_fleet(writers) as processes:
             for percent in (_FAULTS_PERCENT,) if stage.scale is Scale.SMOKE else (0, _FAULTS_PERCENT):
-                with between(server.endpoint, random_faults(percent / 100, _SEED)) as chaos:
+                with proxy_to(server.endpoint, random_faults(percent / 100, _SEED)) as chaos:
                     options = {**s3_options(chaos.endpoint), "timeout": _TIMEOUT}
                     name = f"{writers} writers, {writers * appends} appends, {percent} % faults"
                     yield race_case(

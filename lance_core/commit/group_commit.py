@@ -41,7 +41,7 @@ from lance_core.transactions.fold import PARTS_MAX, SharedFragment, can_fold, fo
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
-_PATIENCE_SECONDS = 60.0
+QUEUE_PATIENCE_SECONDS = 60.0
 _ERRORS_OF_ONE_APPEND = (
     LanceError,
     ArithmeticError,
@@ -187,7 +187,7 @@ def _wait_for_turn(queue: _CommitQueue, append: PendingAppend) -> bool:
     """Wait until the append leads or has its answer; False if it has left the queue after waiting for too long. A
     follower is no longer in the queue and waits as long as its leader takes."""
     assert append.turn is not None
-    while not append.turn.wait(_PATIENCE_SECONDS):
+    while not append.turn.wait(QUEUE_PATIENCE_SECONDS):
         with _lock:
             if append in queue.waiting:
                 queue.waiting.remove(append)

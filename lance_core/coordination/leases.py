@@ -26,7 +26,7 @@ from lance_core.storage.store import ObjectInfo, Store, load_details, read_whole
 EXPIRY = timedelta(days=30)
 LEASE_DIRECTORY = f"{naming.PROJECT_DIRECTORY}/holds"
 NOTICE_DIRECTORY = f"{naming.PROJECT_DIRECTORY}/notices"
-_FILES_PER_RECORD = 100_000
+FILES_PER_RECORD = 100_000
 """Maximum number of names in one record, so that readers accept its size (`limits.py`)."""
 _Kind = TypeVar("_Kind")
 
@@ -60,7 +60,7 @@ class SweepNotice:
 
 def _slices(count: int) -> Iterator[slice]:
     """Yield slices that cover `count` items; at least one slice."""
-    return (slice(start, start + _FILES_PER_RECORD) for start in range(0, max(count, 1), _FILES_PER_RECORD))
+    return (slice(start, start + FILES_PER_RECORD) for start in range(0, max(count, 1), FILES_PER_RECORD))
 
 
 def acquire(store: Store, lease: Lease, runtime: Runtime) -> str:

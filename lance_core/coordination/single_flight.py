@@ -15,8 +15,8 @@ from typing import Generic, TypeVar
 
 Answer = TypeVar("Answer")
 
-_PATIENCE_SECONDS = 10.0
-"""Maximum time to wait for the call of another thread."""
+PATIENCE_SECONDS = 10.0
+"""Default of the maximum time to wait for the call of another thread."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,9 +34,11 @@ class _Flight(Generic[Answer]):
 
 
 class SingleFlight(Generic[Answer]):
-    """Calls of one kind, by key. A module holds one instance for the life of the process."""
+    """Calls of one kind, by key. A module holds one instance for the life of the process. A thread waits at most
+    `patience_seconds` for the call of another thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._patience_seconds = patience_seconds
         self._forget()
         os.register_at_fork(after_in_child=self._forget)
 
@@ -54,9 +56,9 @@ class SingleFlight(Generic[Answer]):
             if joined is None:  # this thread is in a call for the same key and cannot wait for itself
                 return call()
             if joined is not own:
-                joined.has_ended.wait(_PATIENCE_SECONDS)
+                joined.has_ended.wait(self._patience_seconds)
                 return joined.answer[0] if joined.answer else call()
-            if not own.may_begin.wait(_PATIENCE_SECONDS):
+            if not own.may_begin.wait(self._patience_seconds):
                 self._take_over(key, own)
             answer = call()
             own.answer = (answer,)

@@ -33,11 +33,12 @@ _INLINE_MAX = 64 * 1024
 _PACKED_MAX = 4 * 1024**2
 _PACK_BYTES = 1024**3
 _WRITE_BYTES = 8 * 1024**2
-_LIMIT_KEYS = (
+LIMIT_KEYS = (
     (b"lance-encoding:blob-inline-size-threshold", _INLINE_MAX),
     (b"lance-encoding:blob-dedicated-size-threshold", _PACKED_MAX),
     (b"lance-encoding:blob-pack-file-size-threshold", _PACK_BYTES),
 )
+"""Metadata keys of a blob column for the sizes of its files, and their defaults in bytes."""
 
 
 def is_blob_v2(field: pa.Field) -> bool:
@@ -177,7 +178,7 @@ def _to_uint64(array: pa.Array) -> npt.NDArray[np.uint64]:
 def _size_limits(field: pa.Field) -> tuple[int, int, int]:
     metadata = field.metadata or {}
     inline_max, packed_max, pack_bytes = (
-        _parse_byte_count(metadata.get(key), default, key) for key, default in _LIMIT_KEYS
+        _parse_byte_count(metadata.get(key), default, key) for key, default in LIMIT_KEYS
     )
     return inline_max, packed_max, pack_bytes
 

@@ -29,7 +29,7 @@ SQL_CHARACTERS_MAX = 4_000_000
 OPERATORS_MAX = 2_000
 """Largest number of operators. The engine recurses for each; 10,000 overflow the stack of the process."""
 NESTING_MAX = 32
-"""Largest depth of parentheses, brackets and CASE. Where the parser reaches its own limit of 50 calls, it tries every
+"""Largest depth of parentheses, brackets and CASE. The parser stops at 50 nested calls, and then tries every
 alternative at every depth: 40 nested NOT take minutes."""
 COPIES_MAX = 10_000
 """Largest number of parts that the planner may add by copying operands; planning them takes about a second."""

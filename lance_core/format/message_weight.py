@@ -200,7 +200,7 @@ class _Weigher:
                 self.weight.numbers += self._count_numbers(starts[chosen], ends[chosen]) * units
 
     def _count_numbers(self, starts: _Positions, ends: _Positions) -> int:
-        """Count the numbers in arrays. Of short arrays, each byte counts as a number."""
+        """Count the numbers in arrays. Each byte of short arrays counts as a number."""
         total = int(np.sum(ends - starts))
         if total < len(starts) * _LONG_ARRAY_BYTES:
             return total

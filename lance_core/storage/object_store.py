@@ -24,7 +24,7 @@ from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, SupportsOrd
 _T = TypeVar("_T")
 _RETRYABLE = frozenset((RequestErrorKind.UNREACHED, RequestErrorKind.BUSY, RequestErrorKind.LOST))
 _NOT_SENT = frozenset((RequestErrorKind.UNREACHED,))
-_PAGE_KEYS_MAX = 1000
+PAGE_KEYS_MAX = 1000
 _PROBE_DIRECTORY = "_lance_assets/probe"
 _PROBES_MAX = 5
 _verified: set[tuple[str, Settings]] = set()
@@ -99,7 +99,7 @@ class ObjectStore(SupportsOrderedListing):
         names: list[str] = []
         continuation: str | None = None
         while True:
-            page = self._send("list", directory, _page_request(prefix, False, "", continuation, _PAGE_KEYS_MAX))
+            page = self._send("list", directory, _page_request(prefix, False, "", continuation, PAGE_KEYS_MAX))
             names += (key.removeprefix(prefix).rstrip("/") for key in page.directories)
             continuation = page.continuation
             if continuation is None:
@@ -206,7 +206,7 @@ class ObjectStore(SupportsOrderedListing):
         )
 
     def _list_pages(
-        self, directory: str, *, recursive: bool, after: str = "", limit: int = _PAGE_KEYS_MAX
+        self, directory: str, *, recursive: bool, after: str = "", limit: int = PAGE_KEYS_MAX
     ) -> Iterator[ObjectInfo]:
         """List page by page; `limit` is the size of the first page."""
         prefix = self.location.key_of(f"{directory}/" if directory else "")
@@ -217,7 +217,7 @@ class ObjectStore(SupportsOrderedListing):
             for listed in page.keys:
                 if not listed.key.endswith("/"):  # some tools put such objects to represent directories
                     yield self._details(listed)
-            continuation, limit = page.continuation, _PAGE_KEYS_MAX
+            continuation, limit = page.continuation, PAGE_KEYS_MAX
             if continuation is None:
                 return
 

@@ -1,4 +1,4 @@
-"""Store interface: the contract of every store. `tests/lance_core/storage/contract.py` tests each implementation.
+"""Store interface: the contract of every store. `tests/lance_core/storage/store_contract.py` tests each implementation.
 
 Paths are relative to the root of the store and use `/`. A call either succeeds or definitely fails; only `create` may
 answer that its outcome is unknown. A store never retries a `create` by itself: if the first answer was lost, the

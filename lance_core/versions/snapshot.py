@@ -99,7 +99,7 @@ def load_latest(location: Location) -> Snapshot:
 
     Concurrent threads share one load: separate loads would return the same version, and slow each other down.
     """
-    snapshot = _shared_loads.do((location.key, location.access.bases), lambda: _load_latest(location))
+    snapshot = shared_loads.do((location.key, location.access.bases), lambda: _load_latest(location))
     if snapshot.location is location:
         return snapshot
     if snapshot.location.access != location.access:
@@ -107,7 +107,8 @@ def load_latest(location: Location) -> Snapshot:
     return replace(snapshot, location=location.for_manifest(snapshot.manifest))
 
 
-_shared_loads: "SingleFlight[Snapshot]" = SingleFlight()
+shared_loads: "SingleFlight[Snapshot]" = SingleFlight()
+"""Loads of newest versions that concurrent threads share."""
 
 
 def _load_latest(location: Location) -> Snapshot:

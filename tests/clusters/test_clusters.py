@@ -20,8 +20,8 @@ from tests.clusters import cancelled, faults, killed, life
 from tests.clusters.driver import Driver, DriverEnded, start_driver
 from tests.clusters.places import DEPLOYMENTS, SparkAddress
 from tests.histories.hammer_locations import random_faults as of_a_store
-from tests.lance_core.storage.chaos import between
-from tests.lance_core.storage.servers import s3
+from tests.lance_core.storage.faulty_proxy import proxy_to
+from tests.lance_core.storage.object_servers import s3
 
 EVERYTHING = os.environ.get("CLUSTERS") == "all"
 LIFECYCLES = [(place, "disk", 0.0) for place in DEPLOYMENTS]
@@ -142,14 +142,14 @@ if EVERYTHING:
             driver.run_scene(life.run_lifecycle, uri=uri, reference_uri=alone)
             assert lance.dataset(uri).count_rows() == Table.open(uri).count_rows() > 0
             return
-        with s3() as server, between(server.endpoint, of_a_store(faulty, SEED)) as chaos:
+        with s3() as server, proxy_to(server.endpoint, of_a_store(faulty, SEED)) as proxy:
             bucket = server.bucket()
             uri, quiet = f"{bucket.uri}/table", dict(bucket.options)
-            options = {**quiet, "aws_endpoint": chaos.endpoint, "timeout": "2s", "client_max_retries": "20"}
+            options = {**quiet, "aws_endpoint": proxy.endpoint, "timeout": "2s", "client_max_retries": "20"}
             driver.run_scene(life.run_lifecycle, uri=uri, reference_uri=alone, options=options)
             rows = lance.dataset(uri, storage_options=quiet).count_rows()
             assert rows == Table.open(uri, storage_options=quiet).count_rows() > 0
-            assert sum(fault is not None for _, _, fault in chaos.seen) >= 100 * faulty
+            assert sum(fault is not None for _, _, fault in proxy.requests) >= 100 * faulty
 
     def test_a_killed_driver_has_its_columns_finished_by_the_next(places: RunningDeployment, tmp_path: Path) -> None:
         uri, calls, mark = (str(tmp_path / name) for name in ("table", "calls", "mark"))

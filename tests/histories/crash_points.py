@@ -26,7 +26,7 @@ from tests.histories.cooperative_scheduler import ProcessKilled
 from tests.histories.stoppable_operations import ProcessContext, StoppableOperation
 from tests.histories.storage_backends import LocalDiskBackend, StorageBackend, simulated_process
 from tests.histories.table_operations import OPERATION_PROPERTIES, create_initial_table
-from tests.lance_core.storage.manifest_stores.stepping import Steps
+from tests.lance_core.storage.manifest_stores.fault_injection import FaultPlan
 
 STOPS = ("before", "after")
 STOPS_OF_CREATES = (*STOPS, "late", "later", "adrift")
@@ -71,7 +71,7 @@ class CrashScenario:
         self.restore_backend = backend.take_snapshot()
         self.restore_backend()
         self.contents_before = None if operation.creates_table else self.read_contents()
-        steps = Steps()
+        steps = FaultPlan()
         self.run_operation(steps)
         self.store_calls = steps.calls
         self.contents_after = self.read_contents()
@@ -91,10 +91,10 @@ class CrashScenario:
         return ""
 
     def _check_crash(self, point: CrashPoint) -> None:
-        steps = Steps(point.call_number, point.stop)
+        steps = FaultPlan(point.call_number, point.stop)
         is_acknowledged = self._run_until_crash(point, steps)
         if point.stop == "late":
-            steps.land()
+            steps.run_late_calls()
         if not self.operation.has_visible_steps:
             contents = self.read_contents()
             assert contents in (self.contents_before, self.contents_after), f"partly done: {contents}"
@@ -105,14 +105,14 @@ class CrashScenario:
                 assert result.already_committed, "committed twice"
             contents = self.read_contents()
             assert contents == self.contents_after, f"wrong contents after a repetition: {contents}"
-        steps.land()
+        steps.run_late_calls()
         contents = self.read_contents()
         assert contents == self.contents_after, f"changed by a delayed request: {contents}"
         self._check_append()
         with simulated_process(self.backend) as manifest_store:
             self.operation.follow_up(ProcessContext(self.backend, manifest_store))
 
-    def _run_until_crash(self, point: CrashPoint, steps: Steps) -> bool:
+    def _run_until_crash(self, point: CrashPoint, steps: FaultPlan) -> bool:
         """Return whether the operation was acknowledged."""
         try:
             self.run_operation(steps)
@@ -130,7 +130,7 @@ class CrashScenario:
         """Delete the contents of the backend."""
         self.backend.close()
 
-    def run_operation(self, steps: Steps | None = None) -> object:
+    def run_operation(self, steps: FaultPlan | None = None) -> object:
         with simulated_process(self.backend, steps) as manifest_store:
             return self.operation.run(ProcessContext(self.backend, manifest_store))
 

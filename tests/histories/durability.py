@@ -30,7 +30,7 @@ from lance_core.versions.version_hint import HINT
 from tests.histories.crash_points import CrashScenario
 from tests.histories.stoppable_operations import STOPPABLE_OPERATIONS, ProcessContext, StoppableOperation
 from tests.histories.storage_backends import LocalDiskBackend, simulated_process
-from tests.lance_core.storage.recorder import Event, Recorder
+from tests.lance_core.storage.syscall_recorder import Event, SyscallRecorder
 
 TABLE = "table"
 ROOT = "."
@@ -116,10 +116,10 @@ class SimulatedDisk:
                     self._put_file(event.path, DiskFile(event.data))
                 self._files_by_name[event.path].is_synced = True
             case "link":
-                self._put_file(event.to, self._files_by_name[event.path])
+                self._put_file(event.target, self._files_by_name[event.path])
             case "replace":
-                file = self._files_by_name[event.to] = self._files_by_name.pop(event.path)
-                self.pending.append(DirectoryChange("put", event.to, file, replaced_path=event.path))
+                file = self._files_by_name[event.target] = self._files_by_name.pop(event.path)
+                self.pending.append(DirectoryChange("put", event.target, file, replaced_path=event.path))
             case "remove":
                 self._files_by_name.pop(event.path, None)
                 self.pending.append(DirectoryChange("remove", event.path))
@@ -173,7 +173,7 @@ class RecordedOperation:
         self.directories = frozenset(str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_dir())
         with pytest.MonkeyPatch.context() as patch:
             forget_synced_entries()
-            recorder = Recorder(self.root / TABLE, patch)
+            recorder = SyscallRecorder(self.root / TABLE, patch)
             with simulated_process(replace(self.backend, durable=durable)) as manifest_store:
                 operation.run(ProcessContext(self.backend, manifest_store))
         self.events = recorder.events
@@ -203,12 +203,12 @@ class RecordedOperation:
         violations = []
         referenced: set[str] = set()
         for event_number, event in enumerate(self.events):
-            path, _, name = event.to.partition(f"{naming.VERSIONS}/")
+            path, _, name = event.target.partition(f"{naming.VERSIONS}/")
             if event.kind == "link" and (parsed := naming.parse_manifest_name(name)):
-                own = references_of(Manifest.decode(event.data, path=event.to, version=parsed[0])).own
+                own = references_of(Manifest.decode(event.data, path=event.target, version=parsed[0])).own
                 referenced |= {path + key for key in own}
-                violations += [f"{event.to} references {key}" for key in referenced if not disk.is_durable(key)]
-                referenced.add(event.to)
+                violations += [f"{event.target} references {key}" for key in referenced if not disk.is_durable(key)]
+                referenced.add(event.target)
             disk.apply_event(event_number)
         return violations + [
             f"{key} was acknowledged before it was durable" for key in referenced if not disk.is_durable(key)

@@ -29,7 +29,7 @@ from tests.histories.cooperative_scheduler import ProcessKilled
 from tests.histories.simulated_network import HARSH_NETWORK, RELIABLE_NETWORK
 from tests.histories.simulated_operations import FIELD_NAMES, SCHEMA, WORK_PROPERTY, SimulatedOperation
 from tests.histories.simulation import COMMIT_ATTEMPTS, TRIES_PER_INTENT, Outcome, Simulation, WorkItem
-from tests.lance_core.world import VERSION, World
+from tests.lance_core.in_memory_table import STORAGE_VERSION, InMemoryTable
 
 _Member = tuple[WorkItem, StartedWrite, PendingAppend]
 
@@ -112,7 +112,12 @@ class GroupCommitSimulation(Simulation):
         names = work.operation.new_rows()
         batch = pa.record_batch({FIELD_NAMES[0]: list(names), FIELD_NAMES[1]: [""] * len(names)})
         return buffer_rows(
-            [batch], schema=SCHEMA, version=VERSION, limits=FileLimits(), conversion=Conversion.EXACT, what=work.name
+            [batch],
+            schema=SCHEMA,
+            version=STORAGE_VERSION,
+            limits=FileLimits(),
+            conversion=Conversion.EXACT,
+            what=work.name,
         )
 
     def _can_join(self, leader: PendingAppend, other: PendingAppend, capacity: FileCapacity | None) -> bool:
@@ -168,7 +173,7 @@ def count_shared_versions(simulation: GroupCommitSimulation) -> int:
 
 def count_shared_files(simulation: GroupCommitSimulation) -> int:
     """Return the number of versions that have a file of several appends."""
-    world = World(simulation.observer.archive)
+    world = InMemoryTable(simulation.observer.archive)
     transactions = [
         load_transaction(world.location(), world.at(number).manifest)
         for number in list_versions(world.location()).numbers

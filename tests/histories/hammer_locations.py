@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from lance_core import Table
-from tests.lance_core.storage.chaos import FAULTS_OF_READS, FAULTS_OF_WRITES, Decide, between
-from tests.lance_core.storage.servers import s3, s3_options
+from tests.lance_core.storage.faulty_proxy import FAULTS_OF_READS, FAULTS_OF_WRITES, FaultChooser, proxy_to
+from tests.lance_core.storage.object_servers import s3, s3_options
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
 _ANSWER_TIMEOUT = "2s"
@@ -42,7 +42,7 @@ def create_local_table(directory: Path) -> TableLocation:
 @contextmanager
 def create_s3_table(fault_fraction: float, seed: int = 0) -> Iterator[TableLocation]:
     """Create a table in an object store behind a network that injects faults into requests."""
-    with s3() as server, between(server.endpoint, random_faults(fault_fraction, seed)) as chaos:
+    with s3() as server, proxy_to(server.endpoint, random_faults(fault_fraction, seed)) as chaos:
         bucket = server.bucket()
         options = {**s3_options(chaos.endpoint), "timeout": _ANSWER_TIMEOUT, "client_max_retries": "20"}
         location = TableLocation(f"{bucket.uri}/hammered", options, dict(bucket.options))
@@ -50,7 +50,7 @@ def create_s3_table(fault_fraction: float, seed: int = 0) -> Iterator[TableLocat
         yield location
 
 
-def random_faults(fault_fraction: float, seed: int) -> Decide:
+def random_faults(fault_fraction: float, seed: int) -> FaultChooser:
     """Return a decision that injects a random fault into this fraction of all requests."""
     generator = random.Random(seed)
 

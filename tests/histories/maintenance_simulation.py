@@ -43,7 +43,7 @@ from tests.histories.simulated_operations import WORK_PROPERTY, SimulatedOperati
 from tests.histories.simulated_store import START_TIME
 from tests.histories.simulation import Simulation, WorkItem
 from tests.histories.storage_backends import StoreDirectory
-from tests.lance_core.world import World
+from tests.lance_core.in_memory_table import InMemoryTable
 
 KEEP_RUNNING_PROBABILITIES = (0.0, 0.8, 0.95)
 ROOT = "memory://table"
@@ -219,7 +219,7 @@ class MaintenanceSimulation(Simulation):
             self._check_opens(load_at, location, f"the tag {name}", version)
         for name in self.branches:
             self._check_opens(load_at, location.locate_branch(name), f"the branch {name}", None)
-        newest = list_versions(World(self.observer.archive).location()).numbers[-1]
+        newest = list_versions(InMemoryTable(self.observer.archive).location()).numbers[-1]
         assert load_latest(location).version == newest, (
             f"the newest version was {newest}, and is now {load_latest(location).version}"
         )
@@ -255,7 +255,7 @@ class MaintenanceSimulation(Simulation):
         deleted = [(manifest, (path,)) for path, manifest in self.observer.deleted_files_in_use]
         for path, missing in [*self.observer.missing_files.items(), *deleted]:
             manifest = Manifest.decode(self.observer.archive.read(path), path=path)
-            transaction = load_transaction(World(self.observer.archive).location(), manifest)
+            transaction = load_transaction(InMemoryTable(self.observer.archive).location(), manifest)
             committers = [
                 work
                 for work in self.work_items

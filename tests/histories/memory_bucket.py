@@ -1,6 +1,6 @@
 """In-memory bucket: the product's object store without a network, where every request can be stopped.
 
-A request is executed immediately, unless `Steps` specify a fault for it.
+A request is executed immediately, unless `FaultPlan` specify a fault for it.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from lance_core.storage.object_uri import ObjectUri
 from lance_core.storage.request_errors import RequestError, RequestErrorKind, RetryPolicy
 from lance_core.storage.secret_references import StoreOptions
 from lance_core.storage.store import Put
-from tests.lance_core.storage.manifest_stores.stepping import Steps
+from tests.lance_core.storage.manifest_stores.fault_injection import FaultPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +78,18 @@ class MemoryBucket:
 @dataclass(frozen=True)
 class SteppedBucket:
     inner: Bucket
-    steps: Steps
+    steps: FaultPlan
 
     def get(self, key: str, start: int, length: int | None) -> bytes:
-        return self.steps.other(f"get {key}", lambda: self.inner.get(key, start, length))
+        return self.steps.run(f"get {key}", lambda: self.inner.get(key, start, length))
 
     def head(self, key: str) -> ListedKey:
-        return self.steps.other(f"head {key}", lambda: self.inner.head(key))
+        return self.steps.run(f"head {key}", lambda: self.inner.head(key))
 
     def list_page(
         self, prefix: str, *, recursive: bool, after: str, continuation: str | None, limit: int
     ) -> ListingPage:
-        return self.steps.other(
+        return self.steps.run(
             f"page {prefix}",
             lambda: self.inner.list_page(
                 prefix, recursive=recursive, after=after, continuation=continuation, limit=limit
@@ -97,7 +97,7 @@ class SteppedBucket:
         )
 
     def put(self, key: str, data: bytes) -> None:
-        self.steps.other(f"put {key}", lambda: self.inner.put(key, data))
+        self.steps.run(f"put {key}", lambda: self.inner.put(key, data))
 
     def create(self, key: str, data: bytes) -> None:
         def put() -> Put:
@@ -109,33 +109,33 @@ class SteppedBucket:
                 return Put.EXISTS
             return Put.CREATED
 
-        match self.steps.put(f"create {key}", put):
+        match self.steps.run_put(f"create {key}", put):
             case Put.EXISTS:
                 raise RequestError(RequestErrorKind.EXISTS, key)
             case Put.UNKNOWN:
                 raise RequestError(RequestErrorKind.LOST, key)
 
     def delete(self, key: str) -> None:
-        self.steps.other(f"delete {key}", lambda: self.inner.delete(key))
+        self.steps.run(f"delete {key}", lambda: self.inner.delete(key))
 
     def download(self, key: str, to: Path) -> None:
-        self.steps.other(f"download {key}", lambda: self.inner.download(key, to))
+        self.steps.run(f"download {key}", lambda: self.inner.download(key, to))
 
     def upload(self, source: Path, key: str) -> None:
-        self.steps.other(f"upload {key}", lambda: self.inner.upload(source, key))
+        self.steps.run(f"upload {key}", lambda: self.inner.upload(source, key))
 
     def copy(self, key: str, to: str) -> None:
-        self.steps.other(f"copy {key}", lambda: self.inner.copy(key, to))
+        self.steps.run(f"copy {key}", lambda: self.inner.copy(key, to))
 
 
-def open_memory_bucket_store(uri: str, bucket: MemoryBucket, steps: Steps) -> BucketStore:
+def open_memory_bucket_store(uri: str, bucket: MemoryBucket, steps: FaultPlan) -> BucketStore:
     location, retry_policy = ObjectUri.parse(uri, redacted=uri), RetryPolicy(sleep=lambda _seconds: None)
     return BucketStore(
         location, StoreOptions.parse("s3", uri, {}), retry_policy=retry_policy, bucket=SteppedBucket(bucket, steps)
     )
 
 
-def open_emulator_store(uri: str, options: Mapping[str, str], steps: Steps) -> BucketStore:
+def open_emulator_store(uri: str, options: Mapping[str, str], steps: FaultPlan) -> BucketStore:
     location = ObjectUri.parse(uri, redacted=uri)
     parsed = StoreOptions.parse(location.scheme, uri, options)
     bucket = SteppedBucket(cached_client(location.authority, parsed.settings), steps)

@@ -29,7 +29,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.runtime import Runtime
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
-from tests.lance_core.world import VERSION
+from tests.lance_core.in_memory_table import STORAGE_VERSION
 
 ARROW_SCHEMA = pa.schema([pa.field("name", pa.string()), pa.field("done", pa.string())])
 SCHEMA = TableSchema.from_arrow(ARROW_SCHEMA)
@@ -69,11 +69,11 @@ class DataFileContents:
         self.files[path] = dict(values)
         fields = sorted(values)
         batch = pa.record_batch({FIELD_NAMES[field]: values[field] for field in fields})
-        writer = location.codec.create(f"{naming.DATA}/{path}", batch.schema, VERSION)
+        writer = location.codec.create(f"{naming.DATA}/{path}", batch.schema, STORAGE_VERSION)
         writer.write(batch)
         count = writer.finish()
         return DataFile.of(
-            path=path, field_ids=fields, column_indices=range(len(fields)), version=VERSION, size=count
+            path=path, field_ids=fields, column_indices=range(len(fields)), version=STORAGE_VERSION, size=count
         )  # fmt: skip
 
     def write_fragment(

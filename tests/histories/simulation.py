@@ -40,7 +40,7 @@ from tests.histories.simulated_operations import (
     TableState,
 )
 from tests.histories.simulated_store import START_TIME, SimulatedClock, SimulatedStore, StoreObserver
-from tests.lance_core.world import VERSION, World, runtime
+from tests.lance_core.in_memory_table import STORAGE_VERSION, InMemoryTable, deterministic_runtime
 
 COMMIT_ATTEMPTS = 8
 UNCHANGED_OPERATION = "nothing"
@@ -120,13 +120,17 @@ class Simulation:
         return self
 
     def create_table(self) -> None:
-        location, process_runtime = World(self.shared_store).location(), runtime(0)
+        location, process_runtime = InMemoryTable(self.shared_store).location(), deterministic_runtime(0)
         fragments = [
             self.data_files.write_fragment(location, process_runtime, ROOTS[first:end])
             for first, end in ((0, 2), (2, 8))
         ]
         started = begin(
-            location, NewTable(VERSION, self._stable_row_ids), verb="create", intent=None, runtime=process_runtime
+            location,
+            NewTable(STORAGE_VERSION, self._stable_row_ids),
+            verb="create",
+            intent=None,
+            runtime=process_runtime,
         )
         assert isinstance(started, StartedWrite)
         finish(started, Overwrite(tuple(fragments), SCHEMA), properties={}, attempts=1)
@@ -136,7 +140,7 @@ class Simulation:
         return self._network_type(self)
 
     def location(self) -> Location:
-        return World(self.process_store()).location()
+        return InMemoryTable(self.process_store()).location()
 
     def record_event(self, event: str, path: str = "") -> None:
         self.event_count += 1
@@ -177,7 +181,7 @@ class Simulation:
         """Return the runtime of a process, whose clock is wrong by up to two days."""
         skew = (process * 7919 % 97 - 48) * 3600 * 10**9
         return replace(
-            runtime(process),
+            deterministic_runtime(process),
             now_ns=lambda: int(START_TIME.timestamp()) * 10**9 + self.clock.elapsed_ns + skew,
             elapsed_ns=lambda: self.clock.elapsed_ns,
         )
@@ -263,7 +267,7 @@ class Simulation:
 
     def check(self) -> None:
         """Raise `AssertionError` if the history violates a guarantee."""
-        world = World(self.observer.archive)
+        world = InMemoryTable(self.observer.archive)
         numbers = list(list_versions(world.location()).numbers)
         assert numbers == list(range(1, len(numbers) + 1)), f"versions are not dense: {numbers}"
         operations = {work.name: work.operation for work in self.work_items}

@@ -22,7 +22,7 @@ from tests.histories.reference_model import (
     to_arrow,
 )
 from tests.histories.storage_backends import MemoryBackend, simulated_process
-from tests.lance_core.world import cleaned
+from tests.lance_core.in_memory_table import clean_up
 
 COLUMNS = ("id", "v", "w")
 INTENTS = ("monday", "tuesday", "friday")
@@ -209,7 +209,7 @@ class TableStateMachine(RuleBasedStateMachine):
 
     @rule(keep=st.integers(1, 4))
     def clean_up(self, keep: int) -> None:
-        report = cleaned(self.open_table(), keep)
+        report = clean_up(self.open_table(), keep)
         tagged = {version for branch, version in self.tags.values() if branch == self.branch_name}
         newest = sorted(self.branch_model.versions)[-keep:]
         assert not set(report.versions) & {*tagged, *newest}

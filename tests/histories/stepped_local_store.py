@@ -15,45 +15,45 @@ from pathlib import Path
 from lance_core.storage.local import LocalStore
 from lance_core.storage.store import ObjectInfo, Put
 from lance_core.versions.version_hint import HINT
-from tests.lance_core.storage.manifest_stores.stepping import Steps
+from tests.lance_core.storage.manifest_stores.fault_injection import FaultPlan
 
 
 @dataclass(frozen=True, slots=True)
 class SteppedLocalStore(LocalStore):
-    steps: Steps = field(default_factory=Steps, compare=False)
+    steps: FaultPlan = field(default_factory=FaultPlan, compare=False)
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        return self.steps.other(f"read {path}", lambda: LocalStore.read(self, path, start, length))
+        return self.steps.run(f"read {path}", lambda: LocalStore.read(self, path, start, length))
 
     def head(self, path: str) -> ObjectInfo | None:
-        return self.steps.other(f"head {path}", lambda: LocalStore.head(self, path))
+        return self.steps.run(f"head {path}", lambda: LocalStore.head(self, path))
 
     def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
-        return self.steps.other(f"list {directory}", lambda: LocalStore.list(self, directory, start_after))
+        return self.steps.run(f"list {directory}", lambda: LocalStore.list(self, directory, start_after))
 
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
-        return self.steps.other(f"walk {directory}", lambda: LocalStore.walk(self, directory))
+        return self.steps.run(f"walk {directory}", lambda: LocalStore.walk(self, directory))
 
     def put(self, path: str, data: bytes) -> None:
-        self.steps.other(f"put {path}", lambda: LocalStore.put(self, path, data))
+        self.steps.run(f"put {path}", lambda: LocalStore.put(self, path, data))
 
     def create(self, path: str, data: bytes) -> Put:
-        return self.steps.put(f"create {path}", lambda: LocalStore.create(self, path, data))
+        return self.steps.run_put(f"create {path}", lambda: LocalStore.create(self, path, data))
 
     def delete(self, path: str) -> None:
-        self.steps.other(f"delete {path}", lambda: LocalStore.delete(self, path))
+        self.steps.run(f"delete {path}", lambda: LocalStore.delete(self, path))
 
     def ensure_durable(self, paths: Sequence[str]) -> None:
-        self.steps.other("settle", lambda: LocalStore.ensure_durable(self, paths))
+        self.steps.run("settle", lambda: LocalStore.ensure_durable(self, paths))
 
     def put_volatile(self, path: str, data: bytes) -> None:
-        self.steps.other(f"note {path}", lambda: LocalStore.put_volatile(self, path, data))
+        self.steps.run(f"note {path}", lambda: LocalStore.put_volatile(self, path, data))
 
     def remove_empty_directories(self, directory: str) -> None:
-        self.steps.other(f"prune {directory}", lambda: LocalStore.remove_empty_directories(self, directory))
+        self.steps.run(f"prune {directory}", lambda: LocalStore.remove_empty_directories(self, directory))
 
     def create_directory(self, directory: str) -> None:
-        self.steps.other(f"make {directory}", lambda: LocalStore.create_directory(self, directory))
+        self.steps.run(f"make {directory}", lambda: LocalStore.create_directory(self, directory))
 
 
 def copy_directory(directory: Path, target: Path) -> None:

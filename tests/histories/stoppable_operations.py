@@ -14,9 +14,9 @@ from lance_core.operations import Append
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from tests.histories.storage_backends import StorageBackend
 from tests.histories.table_operations import OPERATION_PROPERTIES, ROWS_PER_FRAGMENT, TABLE_OPERATIONS, make_rows
-from tests.lance_core.meeting import landed_together
-from tests.lance_core.transactions.moves import fragments
-from tests.lance_core.world import cleaned
+from tests.lance_core.concurrent_appends import commit_together
+from tests.lance_core.in_memory_table import clean_up
+from tests.lance_core.transactions.example_operations import write_new_fragments
 
 INTENT = "the same every time"
 
@@ -102,7 +102,7 @@ def _audited_operation(
 
 def _commit_detached(context: ProcessContext) -> Committed:
     table = context.open_table()
-    append = Append(fragments(table._snapshot, make_rows(700, 1)))
+    append = Append(write_new_fragments(table._snapshot, make_rows(700, 1)))
     return table.commit(append, detached=True, properties=OPERATION_PROPERTIES)
 
 
@@ -129,11 +129,11 @@ def _append_to_branch(context: ProcessContext) -> Committed:
 def _commit_append_group(context: ProcessContext) -> object:
     """Commit three appends, each with its own intent, as one group that shares a file."""
     appends = [make_rows(800 + number, 1 + number) for number in (0, 10, 20)]
-    return landed_together(context.open_table(), *appends, intent=INTENT, properties=OPERATION_PROPERTIES)
+    return commit_together(context.open_table(), *appends, intent=INTENT, properties=OPERATION_PROPERTIES)
 
 
 def _clean_up(context: ProcessContext) -> object:
-    return cleaned(context.open_table())
+    return clean_up(context.open_table())
 
 
 def _create_branch(context: ProcessContext) -> Table:

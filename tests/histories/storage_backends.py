@@ -1,7 +1,7 @@
 """Storage backends: memory, local disk and object stores, each also with a manifest store. Their contents outlive the
 processes that open them, and can be saved and restored.
 
-A process is the owner of one `Steps` value and can be stopped at any of its calls. Operations open their stores by
+A process is the owner of one `FaultPlan` value and can be stopped at any of its calls. Operations open their stores by
 themselves, so `simulated_process` replaces the function that opens stores while the process runs. Start with
 `STORAGE_BACKENDS`.
 """
@@ -34,10 +34,14 @@ from tests.histories.stepped_local_store import (
     read_manifest_rows,
     restore_manifest_rows,
 )
-from tests.lance_core.storage.gcs_server import Gcs
-from tests.lance_core.storage.manifest_stores.memory import MemoryManifestStore
-from tests.lance_core.storage.manifest_stores.stepping import SteppedManifests, SteppedStore, Steps
-from tests.lance_core.storage.servers import gcs
+from tests.lance_core.storage.gcs_server import GcsEmulator
+from tests.lance_core.storage.manifest_stores.fault_injection import (
+    FaultInjectingManifestStore,
+    FaultInjectingStore,
+    FaultPlan,
+)
+from tests.lance_core.storage.manifest_stores.in_memory import InMemoryManifestStore
+from tests.lance_core.storage.object_servers import gcs
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -51,7 +55,7 @@ class StorageBackend(Protocol):
     @property
     def manifest_store(self) -> ManifestStore | None: ...
 
-    def store(self, uri: str, steps: Steps) -> Store: ...
+    def store(self, uri: str, steps: FaultPlan) -> Store: ...
 
     def codec(self, store: Store) -> DataCodec: ...
 
@@ -63,13 +67,13 @@ class StorageBackend(Protocol):
 
 
 @contextmanager
-def simulated_process(backend: StorageBackend, steps: Steps | None = None) -> Iterator[ManifestStore | None]:
+def simulated_process(backend: StorageBackend, steps: FaultPlan | None = None) -> Iterator[ManifestStore | None]:
     """Open every table in this block as one process, whose store calls `steps` counts and stops.
 
     Yields the argument for `manifest_store=`. The process knows nothing of the store when it starts, and what it learns
     ends with it.
     """
-    process_steps = steps or Steps()
+    process_steps = steps or FaultPlan()
 
     def open_backend_store(uri: str, *, storage_options: Mapping[str, str], durable: bool) -> Store:
         return backend.store(uri, process_steps)
@@ -79,7 +83,11 @@ def simulated_process(backend: StorageBackend, steps: Steps | None = None) -> It
         patch.setattr(location, "LanceCodec", backend.codec)
         _forget_stores()
         try:
-            yield None if backend.manifest_store is None else SteppedManifests(backend.manifest_store, process_steps)
+            yield (
+                None
+                if backend.manifest_store is None
+                else FaultInjectingManifestStore(backend.manifest_store, process_steps)
+            )
         finally:
             _forget_stores()
 
@@ -95,8 +103,8 @@ class MemoryBackend:
     manifest_store: ManifestStore | None = None
     uri: str = "/memory/table"
 
-    def store(self, uri: str, steps: Steps) -> Store:
-        return SteppedStore(StoreDirectory(self.memory_store, uri, description=uri), steps)
+    def store(self, uri: str, steps: FaultPlan) -> Store:
+        return FaultInjectingStore(StoreDirectory(self.memory_store, uri, description=uri), steps)
 
     def codec(self, store: Store) -> DataCodec:
         return IpcCodec(store)
@@ -164,7 +172,7 @@ class LocalDiskBackend:
     def manifest_store(self) -> ManifestStore | None:
         return SqlManifestStore(f"sqlite:///{self.root}/manifests.db") if self.uses_database else None
 
-    def store(self, uri: str, steps: Steps) -> Store:
+    def store(self, uri: str, steps: FaultPlan) -> Store:
         return SteppedLocalStore(Path(uri), durable=self.durable, steps=steps)
 
     def codec(self, store: Store) -> DataCodec:
@@ -198,7 +206,7 @@ class BucketBackend:
     manifest_store: ManifestStore | None = None
     uri: str = "s3://bucket/table"
 
-    def store(self, uri: str, steps: Steps) -> Store:
+    def store(self, uri: str, steps: FaultPlan) -> Store:
         return open_memory_bucket_store(uri, self.bucket, steps)
 
     def codec(self, store: Store) -> DataCodec:
@@ -208,7 +216,7 @@ class BucketBackend:
         restore_objects = _snapshot_dict(self.bucket.objects)
         restore_entries = (
             _snapshot_dict(self.manifest_store._entries)
-            if isinstance(self.manifest_store, MemoryManifestStore)
+            if isinstance(self.manifest_store, InMemoryManifestStore)
             else None
         )
 
@@ -229,12 +237,12 @@ class EmulatorBackend:
     manifest_store = None
 
     def __init__(self) -> None:
-        self._server = Gcs()
+        self._server = GcsEmulator()
         self._stack = ExitStack()
         self._bucket = self._stack.enter_context(gcs(self._server)).bucket()
         self.uri = f"{self._bucket.uri}/table"
 
-    def store(self, uri: str, steps: Steps) -> Store:
+    def store(self, uri: str, steps: FaultPlan) -> Store:
         return open_emulator_store(uri, self._bucket.options, steps)
 
     def codec(self, store: Store) -> DataCodec:
@@ -254,10 +262,10 @@ STORAGE_BACKENDS: Mapping[str, Callable[[], StorageBackend]] = {
     "disk": LocalDiskBackend,
     "bucket": BucketBackend,
     "bucket with manifest store": lambda: BucketBackend(
-        manifest_store=MemoryManifestStore(), uri="s3://bucket/published"
+        manifest_store=InMemoryManifestStore(), uri="s3://bucket/published"
     ),
     "careless bucket with manifest store": lambda: BucketBackend(
-        MemoryBucket(honours_conditions=False), MemoryManifestStore(), "s3://careless/table"
+        MemoryBucket(honours_conditions=False), InMemoryManifestStore(), "s3://careless/table"
     ),
     "bucket of an emulator": EmulatorBackend,
     "disk with database": lambda: LocalDiskBackend(uses_database=True),

@@ -20,7 +20,7 @@ from lance_assets.provenance.properties import RUN_ID
 from lance_core import Table
 from lance_core.operations import Append
 from tests.lance_assets.instances import events, instance_in, metadata_values, partitions, run, tick
-from tests.lance_core.commit.test_detached import written
+from tests.lance_core.commit.test_detached import write_fragments
 
 PICTURE = re.compile(r"!\[[^\]]*\]\(data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)\)")
 PICTURE_BYTES_MAX = 10_000
@@ -131,7 +131,9 @@ def test_ledger_describes_foreign_operations(tmp_path: Path, instance: dg.Dagste
     first.append(pa.table({"id": [4]}))
     together = {"lance_assets.together": '[["one",1],["two",1]]'}
     restored_to = first.delete("id = 2").table.restore(2).table
-    restored_to.commit(Append((*written(restored_to, 8), *written(restored_to, 9))), properties=together)
+    restored_to.commit(
+        Append((*write_fragments(restored_to, 8), *write_fragments(restored_to, 9))), properties=together
+    )
     tick(discovery_sensor("s", [table.ledger]), instance)
     metadata_by_partition = {event.partition: metadata_values(event) for _, event in events(instance, table.key)}
     joined, restored = metadata_by_partition["v0000000004"], metadata_by_partition["v0000000005"]

@@ -1,4 +1,6 @@
-"""Every verb on tables with blobs, of both generations, beside pylance: after each, both read the same bytes."""
+"""Changes of tables with blobs: after each operation pylance and this library read the same bytes, for both blob
+encodings.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from lance_core import Committed, InvalidInput, SchemaMismatch, Table
 from lance_core.tasks.rows.write import RESULT, FileLimits, PlannedWrite, WriteTask, begin_append
 from lance_core.tasks.scan.read import ReadTask, VersionRef, plan_read
-from tests.lance_core.world import cleaned
+from tests.lance_core.in_memory_table import clean_up
 
 VERSIONS = ["2.0", "2.1", "2.2"]
 COLUMN = pa.field("film", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
@@ -31,14 +33,14 @@ def rows_of(ids: range) -> Rows:
 
 @pytest.fixture(params=[(writer, version) for writer in ("ours", "theirs") for version in VERSIONS])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
-    """Two fragments of seven rows."""
+    """A table with two fragments of seven rows."""
     writer, version = request.param
-    place = str(tmp_path / "t")
+    path = str(tmp_path / "t")
     if writer == "ours":
-        return Table.create(place, films(range(7)), storage_version=version).append(films(range(10, 17))).table
-    lance.write_dataset(films(range(7)), place, data_storage_version=version)
-    lance.write_dataset(films(range(10, 17)), place, mode="append")
-    return Table.open(place)
+        return Table.create(path, films(range(7)), storage_version=version).append(films(range(10, 17))).table
+    lance.write_dataset(films(range(7)), path, data_storage_version=version)
+    lance.write_dataset(films(range(10, 17)), path, mode="append")
+    return Table.open(path)
 
 
 def is_v2(table: Table) -> bool:
@@ -46,11 +48,11 @@ def is_v2(table: Table) -> bool:
 
 
 def check(table: Table, expected: Rows, column: str = "film", *, pylance_finds: bool = True) -> None:
-    """By id: some verbs change the order of rows."""
+    """Compare the rows by id, since some operations change their order."""
     count = table.count_rows()
     blobs = [None if blob is None else blob.read() for blob in table.blobs(column, range(count))]
-    seen = table.to_table(["id", "title"]).to_pydict()
-    assert sorted(zip(seen["id"], blobs, seen["title"], strict=True)) == sorted(expected)
+    observed = table.to_table(["id", "title"]).to_pydict()
+    assert sorted(zip(observed["id"], blobs, observed["title"], strict=True)) == sorted(expected)
     dataset = lance.dataset(table.uri, version=table.version)
     if pylance_finds:
         theirs = dataset.take_blobs(column, indices=list(range(count)))
@@ -67,7 +69,7 @@ EVERYTHING = rows_of(range(7)) + rows_of(range(10, 17))
 
 
 def test_update_of_other_columns(table: Table) -> None:
-    """Some rows move with their blobs; in all rows at once the column alone is written."""
+    """Rows that change move with their blobs; if all rows change, only the column is written."""
     few = table.update({"title": "'new'"}, "id IN (3, 5, 11, 12)").table
     check(few, changed(EVERYTHING, lambda row: (row[0], row[1], "new") if row[0] in (3, 5, 11, 12) else row))
     every = few.update({"title": "concat('t', cast(id as string))"}).table
@@ -123,8 +125,8 @@ def test_upsert(table: Table) -> None:
     check(after, list(expected.values()))
     part = after.upsert(news.select(["id", "film"]).slice(0, 1), on="id", insert=False).table
     check(part, list(expected.values()))
-    gone = part.upsert(news.slice(0, 2), on="id", matched="ignore", insert=False, delete_unmatched=True).table
-    check(gone, [expected[5], expected[6]])
+    missing = part.upsert(news.slice(0, 2), on="id", matched="ignore", insert=False, delete_unmatched=True).table
+    check(missing, [expected[5], expected[6]])
 
 
 def test_new_columns_of_blobs(table: Table) -> None:
@@ -135,10 +137,10 @@ def test_new_columns_of_blobs(table: Table) -> None:
         return pa.record_batch([pa.array(values, pa.large_binary())], schema=pa.schema([second]))
 
     table = table.delete("id IN (1, 2, 16)").table
-    left = changed(EVERYTHING, lambda row: None if row[0] in (1, 2, 16) else row)
+    remaining = changed(EVERYTHING, lambda row: None if row[0] in (1, 2, 16) else row)
     after = table.add_columns(compute, read_columns=["id"]).table
-    expected = changed(left, lambda row: (row[0], None if row[0] % 2 else b"x" * row[0] * 10_000, row[2]))
-    check(after, left)
+    expected = changed(remaining, lambda row: (row[0], None if row[0] % 2 else b"x" * row[0] * 10_000, row[2]))
+    check(after, remaining)
     check(after, expected, "second")
     after = after.compact(target_rows=100).table
     check(after, expected, "second")
@@ -146,7 +148,7 @@ def test_new_columns_of_blobs(table: Table) -> None:
         pa.table([[3, 10], [b"three", b"ten"]], schema=pa.schema([SCHEMA.field("id"), COLUMN.with_name("third")])), "id"
     ).table
     joined = {3: b"three", 10: b"ten"}
-    check(third, changed(left, lambda row: (row[0], joined.get(row[0]), row[2])), "third")
+    check(third, changed(remaining, lambda row: (row[0], joined.get(row[0]), row[2])), "third")
 
 
 def test_columns_computed_from_blobs(table: Table) -> None:
@@ -154,8 +156,8 @@ def test_columns_computed_from_blobs(table: Table) -> None:
     assert after.to_table(["is_there"])["is_there"].to_pylist() == [blob is not None for blob in BLOBS] * 2
 
     def lengths(batch: pa.RecordBatch) -> pa.RecordBatch:
-        found = [row["film"] for row in batch.to_pylist()]
-        values = [each["data"] if isinstance(each, dict) else each for each in found]
+        actual = [row["film"] for row in batch.to_pylist()]
+        values = [each["data"] if isinstance(each, dict) else each for each in actual]
         return pa.RecordBatch.from_pydict({"bytes": [None if each is None else len(each) for each in values]})
 
     after = after.add_columns(lengths, read_columns=["film"]).table
@@ -163,8 +165,8 @@ def test_columns_computed_from_blobs(table: Table) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_column_of_no_blobs_yet(version: str, tmp_path: Path) -> None:
-    """Added without a file, then written to; pylance declares v1 where only v2 can be stored."""
+def test_a_blob_column_without_values(version: str, tmp_path: Path) -> None:
+    """The column is added without a file and then written to; pylance declares v1 where only v2 can be stored."""
     table = Table.create(str(tmp_path / "t"), pa.table({"id": [0], "title": ["film 0"]}), storage_version=version)
     table = table.add_columns(COLUMN).table
     assert table.blobs("film", [0]) == [None]
@@ -172,14 +174,14 @@ def test_a_column_of_no_blobs_yet(version: str, tmp_path: Path) -> None:
     check(table.compact(target_rows=10).table, [(0, None, "film 0"), *rows_of(range(1, 8))])
 
 
-def test_columns_move_and_go(table: Table) -> None:
+def test_columns_are_reordered_and_dropped(table: Table) -> None:
     renamed = table.alter_column("film", rename="movie").table.reorder_columns(["title", "movie", "id"]).table
     check(renamed, EVERYTHING, "movie")
     check(renamed.compact(target_rows=100).table, EVERYTHING, "movie")
-    gone = renamed.refresh().drop_columns(["title"]).table
-    assert [None if blob is None else blob.read() for blob in gone.blobs("movie", range(7))] == BLOBS
-    gone = gone.drop_columns(["movie"]).table
-    assert gone.to_table().equals(lance.dataset(table.uri).to_table())
+    missing = renamed.refresh().drop_columns(["title"]).table
+    assert [None if blob is None else blob.read() for blob in missing.blobs("movie", range(7))] == BLOBS
+    missing = missing.drop_columns(["movie"]).table
+    assert missing.to_table().equals(lance.dataset(table.uri).to_table())
 
 
 def test_nullability_and_type(table: Table) -> None:
@@ -207,8 +209,9 @@ def test_overwrite_restore_and_branches(table: Table) -> None:
 
 @pytest.mark.parametrize("shallow", [True, False])
 def test_clones(table: Table, shallow: bool, tmp_path: Path) -> None:
-    """A shallow one reads blobs of its source, a deep one does without; compacted, both do. Pylance looks for blobs of
-    v1 beside the shallow clone, even if it has made that itself."""
+    """A shallow clone reads blobs of its source, a deep clone does not; both read them after a compaction. pylance
+    looks for v1 blobs in the shallow clone, even if it created the clone itself.
+    """
     clone = table.clone(str(tmp_path / "clone"), shallow=shallow)
     finds = is_v2(table) or not shallow
     check(clone, EVERYTHING, pylance_finds=finds)
@@ -231,7 +234,7 @@ def test_cleanup_keeps_files_of_blobs_with_their_data_files(tmp_path: Path) -> N
     assert len(before) == 4
     after = table.compact(target_rows=100).table
     assert sidecars(after) > before
-    report = cleaned(after)
+    report = clean_up(after)
     assert before <= set(report.files)
     assert sidecars(after).isdisjoint(before)
     assert [each for each in after.fsck().findings if each.rule == "orphan"] == []
@@ -239,14 +242,14 @@ def test_cleanup_keeps_files_of_blobs_with_their_data_files(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
-def test_fsck_finds_blobs_that_are_gone_or_cut(version: Literal["2.1", "2.2"], tmp_path: Path) -> None:
+def test_fsck_finds_missing_and_truncated_blobs(version: Literal["2.1", "2.2"], tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), films(range(7)), storage_version=version)
     if version == "2.2":
         alone, packed = sorted((tmp_path / "t").glob("data/*/*.blob"))
         alone.rename(alone.with_suffix(".aside"))
         packed.write_bytes(packed.read_bytes()[:-1])
-        found = {each.path: each.what for each in table.fsck().findings if each.rule == "blob_file"}
-        assert found == {
+        actual = {each.path: each.what for each in table.fsck().findings if each.rule == "blob_file"}
+        assert actual == {
             str(alone.relative_to(table.uri)): "it does not exist, but column 'film' has 1 blobs in it",
             str(packed.relative_to(table.uri)): (
                 "it has 149999 bytes, but blobs of column 'film' extend to byte 150000"
@@ -257,7 +260,7 @@ def test_fsck_finds_blobs_that_are_gone_or_cut(version: Literal["2.1", "2.2"], t
 
 
 def test_an_intent_keeps_files_of_blobs(tmp_path: Path) -> None:
-    """Landed once, however often it is asked for, and nothing of it is an orphan."""
+    """The intent is committed once for any number of repetitions, and none of its files is an orphan."""
     table = Table.create(str(tmp_path / "t"), films(range(7)))
     first: Committed = table.append(films(range(10, 17)), intent="films")
     again = table.append(films(range(10, 17)), intent="films")
@@ -270,28 +273,28 @@ def test_an_intent_keeps_files_of_blobs(tmp_path: Path) -> None:
 def test_what_changed(version: str, tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), films(range(7)), storage_version=version, stable_row_ids=True)
     after = table.append(films(range(10, 17))).table.update({"title": "'new'"}, "id = 3").table
-    found = after.changes(table.version)
-    assert sorted(found["id"].to_pylist()) == [3, 10, 11, 12, 13, 14, 15, 16]
-    assert found.schema.field("film") == after.to_table().schema.field("film")
+    actual = after.changes(table.version)
+    assert sorted(actual["id"].to_pylist()) == [3, 10, 11, 12, 13, 14, 15, 16]
+    assert actual.schema.field("film") == after.to_table().schema.field("film")
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
 def test_workers(version: str, tmp_path: Path) -> None:
-    """Bytes are what comes from the other side; where blobs are is what goes there."""
+    """Blob bytes travel from the engine to the table; their locations travel back."""
     uri = str(tmp_path / "t")
     Table.create(uri, films(range(7)), storage_version=version)
-    given = films(range(10, 17)).cast(pa.schema([SCHEMA.field("id"), ("film", pa.binary()), SCHEMA.field("title")]))
-    plan = begin_append(uri, given.schema, create=False, intent=None, limits=FileLimits())
+    incoming = films(range(10, 17)).cast(pa.schema([SCHEMA.field("id"), ("film", pa.binary()), SCHEMA.field("title")]))
+    plan = begin_append(uri, incoming.schema, create=False, intent=None, limits=FileLimits())
     assert isinstance(plan, PlannedWrite)
-    table = plan.finish(pa.Table.from_batches(WriteTask(plan.plan)(given.to_batches()), RESULT)).table
+    table = plan.finish(pa.Table.from_batches(WriteTask(plan.plan)(incoming.to_batches()), RESULT)).table
     check(table, EVERYTHING)
-    reading = plan_read(VersionRef(uri).snapshot(), transport=travelling, slots=1)
+    reading = plan_read(VersionRef(uri).snapshot(), transport=without_unsigned_integers, slots=1)
     batches = ReadTask(reading)([pa.RecordBatch.from_pydict({"id": [0]})])
     assert pa.Table.from_batches(batches).to_pylist() == table.to_table().to_pylist()
 
 
-def travelling(schema: pa.Schema) -> pa.Schema:
-    """Without unsigned integers."""
+def without_unsigned_integers(schema: pa.Schema) -> pa.Schema:
+    """Replace unsigned integers, which Spark lacks, by wider signed ones."""
     types = {pa.uint8(): pa.int16(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
 
     def wider(arrow: pa.DataType) -> pa.DataType:
@@ -304,9 +307,9 @@ def travelling(schema: pa.Schema) -> pa.Schema:
     return pa.schema([(field.name, wider(field.type)) for field in schema])
 
 
-def test_a_table_begun_by_workers(tmp_path: Path) -> None:
+def test_a_table_created_by_workers(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     plan = begin_append(uri, SCHEMA, create=True, intent=None, limits=FileLimits())
     assert isinstance(plan, PlannedWrite)
-    written = pa.Table.from_batches(WriteTask(plan.plan)(films(range(7)).to_batches()), RESULT)
-    check(plan.finish(written).table, rows_of(range(7)))
+    result = pa.Table.from_batches(WriteTask(plan.plan)(films(range(7)).to_batches()), RESULT)
+    check(plan.finish(result).table, rows_of(range(7)))

@@ -1,4 +1,4 @@
-"""Large blobs go through a process that has room for a few of them: written, read and moved."""
+"""Memory of blobs: large blobs are written, read and moved by a process that can hold only a few of them."""
 
 import json
 import subprocess
@@ -21,11 +21,11 @@ peaks = {}
 def peak():
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 
-def measured(what, work):
-    open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
+def measure(name, work):
+    open("/proc/self/clear_refs", "w").write("5")  # resets the peak
     before = peak()
     found = work()
-    peaks[what] = peak() - before
+    peaks[name] = peak() - before
     return found
 
 def batches():
@@ -43,10 +43,10 @@ def read(table, row):
 
 table = Table.create(place, pa.table([[-1], [b"small"]], schema=schema), storage_version=version)
 table.to_table()
-table = measured("append", lambda: table.append(batches())).table
-measured("read", lambda: read(table, blobs))
-table = measured("update", lambda: table.update({"id": "id + 1"}, "id >= 0")).table
-table = measured("compact", lambda: table.compact(target_rows=1000)).table
+table = measure("append", lambda: table.append(batches())).table
+measure("read", lambda: read(table, blobs))
+table = measure("update", lambda: table.update({"id": "id + 1"}, "id >= 0")).table
+table = measure("compact", lambda: table.compact(target_rows=1000)).table
 read(table, blobs)
 assert table.count_rows() == blobs + 1 and len(table.fragments) == 1
 print(json.dumps(peaks))

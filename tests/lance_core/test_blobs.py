@@ -1,4 +1,4 @@
-"""Blobs read by row, written by us and by pylance, in every storage version that has them."""
+"""Blobs: reading by row, from tables of this library and of pylance, in every storage version with blobs."""
 
 import array
 import io
@@ -26,20 +26,20 @@ def films(start: int = 0) -> pa.Table:
     return pa.table([rows, BLOBS, [f"film {row}" for row in rows], [row * 2 for row in rows]], schema=SCHEMA)
 
 
-def contents(found: list) -> list[bytes | None]:
-    return [None if blob is None else blob.read() for blob in found]
+def contents(actual: list) -> list[bytes | None]:
+    return [None if blob is None else blob.read() for blob in actual]
 
 
 @pytest.fixture(scope="module", params=[(writer, version) for writer in ("ours", "theirs") for version in VERSIONS])
 def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Table:
     writer, version = request.param
-    place = str(tmp_path_factory.mktemp(writer) / "t")
+    path = str(tmp_path_factory.mktemp(writer) / "t")
     if writer == "ours":
-        table = Table.create(place, films(), storage_version=version)
+        table = Table.create(path, films(), storage_version=version)
         return table.append(films(len(BLOBS)), max_rows_per_file=4).table
-    lance.write_dataset(films(), place, data_storage_version=version)
-    lance.write_dataset(films(len(BLOBS)), place, mode="append", max_rows_per_file=4)
-    return Table.open(place)
+    lance.write_dataset(films(), path, data_storage_version=version)
+    lance.write_dataset(films(len(BLOBS)), path, mode="append", max_rows_per_file=4)
+    return Table.open(path)
 
 
 def test_blobs_by_row(table: Table) -> None:
@@ -52,14 +52,14 @@ def test_blobs_by_row(table: Table) -> None:
 
 def test_pylance_reads_the_same(table: Table) -> None:
     dataset = lance.dataset(table.uri)
-    seen = dataset.take_blobs("film", indices=list(range(len(BLOBS) * 2)))
-    assert [None if blob is None else blob.readall() for blob in seen] == BLOBS * 2
+    observed = dataset.take_blobs("film", indices=list(range(len(BLOBS) * 2)))
+    assert [None if blob is None else blob.readall() for blob in observed] == BLOBS * 2
     assert table.to_table().equals(dataset.to_table())
     assert table.to_table().schema.equals(dataset.to_table().schema, check_metadata=True)
 
 
-def test_what_comes_after_a_blob_column_is_not_mistaken(table: Table) -> None:
-    """The codec alone miscounts the columns of a file with blobs of v2."""
+def test_columns_after_a_blob_column_are_read_correctly(table: Table) -> None:
+    """The codec alone miscounts the columns of a file with v2 blobs."""
     both = pa.concat_tables([films(), films(len(BLOBS))])
     for columns in (["kind"], ["title"], ["id"], ["kind", "id", "title"]):
         assert table.to_table(columns).equals(both.select(columns))
@@ -67,7 +67,7 @@ def test_what_comes_after_a_blob_column_is_not_mistaken(table: Table) -> None:
     assert table.take([9, 3], ["kind"])["kind"].to_pylist() == [18, 6]
 
 
-def test_only_what_is_read_is_read(table: Table) -> None:
+def test_only_the_requested_bytes_are_read(table: Table) -> None:
     (blob,) = table.blobs("film", [5])
     assert blob is not None
     assert (blob.size, blob.readable(), blob.seekable(), blob.tell()) == (5_000_000, True, True, 0)
@@ -90,14 +90,14 @@ def test_only_what_is_read_is_read(table: Table) -> None:
 
 
 def test_as_a_file(table: Table) -> None:
-    """What the library of Python asks of a file that is open for reading."""
+    """The methods that the standard library calls on a file opened for reading."""
     (blob,) = table.blobs("film", [3])
     assert blob is not None
     with blob:
         assert isinstance(blob, io.RawIOBase)
         assert not blob.writable()
-        words = array.array("I", [0] * 4)
-        assert (blob.readinto(memoryview(words)), words.tobytes(), blob.tell()) == (16, b"m" * 16, 16)
+        numbers = array.array("I", [0] * 4)
+        assert (blob.readinto(memoryview(numbers)), numbers.tobytes(), blob.tell()) == (16, b"m" * 16, 16)
         into = bytearray(80_000)
         assert (blob.readinto(into), blob.readinto(into), blob.readall()) == (69_984, 0, b"")
         assert (blob.seek(0), len(blob.readall()), blob.read(None)) == (0, 70_000, b"")
@@ -111,7 +111,7 @@ def test_as_a_file(table: Table) -> None:
     for closed in (blob.read, blob.tell, lambda: blob.seek(0), blob.readall):
         with pytest.raises(ValueError, match="closed file"):
             closed()
-    one, other = (found for found in table.blobs("film", [3, 3]) if found)
+    one, other = (actual for actual in table.blobs("film", [3, 3]) if actual)
     assert (one.read(5), other.tell(), other.read(2)) == (b"mmmmm", 0, b"mm")
 
 
@@ -122,8 +122,8 @@ def test_another_library_reads_one(tmp_path: Path) -> None:
     rows = pa.table({"film": [archive.getvalue()]}, schema=pa.schema([COLUMN]))
     (stored,) = Table.create(str(tmp_path / "t"), rows).blobs("film", [0])
     assert stored is not None
-    with tarfile.open(fileobj=io.BufferedReader(stored)) as found:
-        assert found.getnames() == ["film"]
+    with tarfile.open(fileobj=io.BufferedReader(stored)) as actual:
+        assert actual.getnames() == ["film"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -145,19 +145,19 @@ def test_by_row_id(version: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_column_of_blobs_is_never_read(version: str, tmp_path: Path) -> None:
-    """By what the process has read altogether, the codec's threads included."""
+def test_a_whole_blob_column_is_never_read(version: str, tmp_path: Path) -> None:
+    """The measure is the bytes that the process reads in total, including the threads of the codec."""
     values = [bytes([number]) * 400_000 for number in range(100)]
     rows = pa.table([range(100), values], schema=pa.schema([SCHEMA.field("id"), COLUMN]))
     table = Table.create(str(tmp_path / "t"), rows, storage_version=version)
     warm = table.blobs("film", [0, 1])
     before = bytes_read()
-    found = table.blobs("film", range(100))
+    actual = table.blobs("film", range(100))
     assert bytes_read() - before < 200_000
-    assert [blob.size for blob in found if blob] == [400_000] * 100
+    assert [blob.size for blob in actual if blob] == [400_000] * 100
     before = bytes_read()
-    assert found[42] is not None
-    assert (found[42].seek(300_000), found[42].read(1000)) == (300_000, b"*" * 1000)
+    assert actual[42] is not None
+    assert (actual[42].seek(300_000), actual[42].read(1000)) == (300_000, b"*" * 1000)
     assert bytes_read() - before < 20_000
     before = bytes_read()
     assert table.to_table(["film", "id"], "id > 50").num_rows == 49
@@ -172,7 +172,7 @@ def bytes_read() -> int:
 
 
 def test_blobs_inside_a_column(tmp_path: Path) -> None:
-    """Pylance stores them; here the columns beside them are read."""
+    """pylance stores them; this library reads the columns next to them."""
     inside = pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.large_binary(), metadata=COLUMN.metadata)])
     rows = pa.table({"id": [1], "s": pa.array([{"a": 3, "b": b"x"}], inside), "n": [2]})
     lance.write_dataset(rows, str(tmp_path / "t"))
@@ -194,15 +194,15 @@ def test_a_changed_table(version: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_both_add_to_the_other(version: Literal["2.0", "2.1", "2.2"], tmp_path: Path) -> None:
+def test_both_append_to_tables_of_the_other(version: Literal["2.0", "2.1", "2.2"], tmp_path: Path) -> None:
     lance.write_dataset(films(), str(tmp_path / "t"), data_storage_version=version)
     lance.write_dataset(films(len(BLOBS)), str(tmp_path / "t"), mode="append")
     table = Table.open(str(tmp_path / "t")).append(films(100)).table
     lance.write_dataset(films(200), table.uri, mode="append")
     table = table.refresh()
     assert contents(table.blobs("film", range(14, 28))) == BLOBS * 2
-    seen = lance.dataset(table.uri).take_blobs("film", indices=list(range(14, 28)))
-    assert [None if blob is None else blob.readall() for blob in seen] == BLOBS * 2
+    observed = lance.dataset(table.uri).take_blobs("film", indices=list(range(14, 28)))
+    assert [None if blob is None else blob.readall() for blob in observed] == BLOBS * 2
 
 
 def test_the_schema_pylance_would_write(tmp_path: Path) -> None:
@@ -213,35 +213,35 @@ def test_the_schema_pylance_would_write(tmp_path: Path) -> None:
     lance.write_dataset(rows, str(tmp_path / "theirs"))
     theirs = Table.open(str(tmp_path / "theirs"))
     assert ours.manifest.schema == theirs.manifest.schema
-    for seen in (ours, theirs):
-        assert [found["kind"] for found in seen.to_table()["film"].to_pylist()] == [0, 1]
+    for observed in (ours, theirs):
+        assert [actual["kind"] for actual in observed.to_table()["film"].to_pylist()] == [0, 1]
 
 
-def test_blobs_as_pylance_makes_them(tmp_path: Path) -> None:
+def test_blobs_of_pylance_arrays(tmp_path: Path) -> None:
     rows = pa.table({"film": blob_array([b"a", None, b"c" * 70_000])}, schema=pa.schema([blob_field("film")]))
     table = Table.create(str(tmp_path / "t"), rows).append(pa.table({"film": [b"plain"]})).table
     assert contents(table.blobs("film", range(4))) == [b"a", None, b"c" * 70_000, b"plain"]
 
 
 def test_packs_end_at_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blob_files, "_LIMIT_KEYS", tuple((key, 5) for key, _ in blob_files._LIMIT_KEYS))
+    monkeypatch.setattr(blob_files, "LIMIT_KEYS", tuple((key, 5) for key, _ in blob_files.LIMIT_KEYS))
     limits = {"lance-encoding:blob-inline-size-threshold": "1", "lance-encoding:blob-dedicated-size-threshold": "9"}
     column = pa.field("film", pa.large_binary(), metadata={"lance-encoding:blob": "true", **limits})
     values = [b"abc", b"defg", b"hi", b"j", b"k" * 10]
     table = Table.create(str(tmp_path / "t"), pa.table({"film": values}, schema=pa.schema([column])))
-    found = table.to_table()["film"].to_pylist()
-    assert [(each["kind"], each["blob_id"], each["position"], each["size"]) for each in found[:3]] == [
+    actual = table.to_table()["film"].to_pylist()
+    assert [(each["kind"], each["blob_id"], each["position"], each["size"]) for each in actual[:3]] == [
         (1, 1, 0, 3),
         (1, 1, 3, 4),
         (1, 2, 0, 2),
     ]
-    assert [each["kind"] for each in found[3:]] == [0, 2]
+    assert [each["kind"] for each in actual[3:]] == [0, 2]
     assert contents(table.blobs("film", range(5))) == values
-    seen = lance.dataset(table.uri).take_blobs("film", indices=list(range(5)))
-    assert [blob and blob.readall() for blob in seen] == values
+    observed = lance.dataset(table.uri).take_blobs("film", indices=list(range(5)))
+    assert [blob and blob.readall() for blob in observed] == values
 
 
-def test_a_column_added_since_has_none(tmp_path: Path) -> None:
+def test_a_column_added_later_has_no_blobs(tmp_path: Path) -> None:
     dataset = lance.write_dataset(pa.table({"id": [1]}), str(tmp_path / "t"), data_storage_version="2.1")
     dataset.add_columns(pa.schema([COLUMN]))
     table = Table.open(str(tmp_path / "t"))
@@ -261,8 +261,8 @@ def test_other_columns(table: Table, column: str, message: str) -> None:
         table.blobs(column, [0])
 
 
-def test_a_filter_asks_where_blobs_are(table: Table) -> None:
-    """Of 2.0 pylance says that nothing is null."""
+def test_filters_on_blob_nulls(table: Table) -> None:
+    """pylance reports no null in storage version 2.0."""
     if table.manifest.storage_version == StorageVersion(2, 0):
         with pytest.raises(InvalidInput, match="the filter reads 'film', a blob column, and files of storage version"):
             table.to_table(filter="film IS NULL")
@@ -288,16 +288,16 @@ def test_a_filter_asks_where_blobs_are(table: Table) -> None:
     ],
     ids=["text", "binary v1", "v2 before its time", "nested"],
 )
-def test_what_cannot_be_stored(field: pa.Field, version: str, message: str, tmp_path: Path) -> None:
+def test_invalid_blob_columns_are_rejected(field: pa.Field, version: str, message: str, tmp_path: Path) -> None:
     with pytest.raises((InvalidInput, Unsupported), match=message):
         Table.create(str(tmp_path / "t"), pa.schema([field]), storage_version=version)
 
 
-def test_a_blob_file_cut_short(tmp_path: Path) -> None:
+def test_a_truncated_blob_file(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), films())
     (path,) = (tmp_path / "t" / "data").glob("*/1000*.blob")
     path.write_bytes(path.read_bytes()[:75_000])
-    found = table.blobs("film", [3, 4])
-    assert contents(found[:1]) == [BLOBS[3]]
+    actual = table.blobs("film", [3, 4])
+    assert contents(actual[:1]) == [BLOBS[3]]
     with pytest.raises(Corrupt, match="ends 75000 bytes before its blob does"):
-        contents(found[1:])
+        contents(actual[1:])

@@ -1,5 +1,6 @@
-"""Branches beside pylance: each creates, writes, reads and deletes the other's. The traps of the format that concern
-them are named."""
+"""Branches: pylance and this library create, write, read and delete each other's branches. The tests name the traps of
+the format that concern branches.
+"""
 
 import json
 from pathlib import Path
@@ -30,19 +31,19 @@ def described(theirs: lance.LanceDataset, name: str) -> dict:
     }
 
 
-def test_ours_are_described_as_theirs(table: Table) -> None:
+def test_branches_are_described_as_by_pylance(table: Table) -> None:
     theirs = lance.dataset(table.uri)
     theirs.create_branch("their/one", 1)
     their_sub = theirs.checkout_version(("their/one", None)).create_branch("their-sub")
     ours = table.branches.create("our/one", 1)
     our_sub = ours.branches.create("our-sub")
     for one, other in (("our/one", "their/one"), ("our-sub", "their-sub")):
-        mine, yours = described(theirs, one), described(theirs, other)
-        assert mine["lineage"] == yours["lineage"]
+        own, yours = described(theirs, one), described(theirs, other)
+        assert own["lineage"] == yours["lineage"]
         if one == "our/one":
-            assert mine == yours
-        else:  # manifests of other sizes: their names of the branch differ
-            assert (mine["parent"], yours["parent"]) == (("our/one", 1), ("their/one", 1))
+            assert own == yours
+        else:  # manifest sizes differ because the branch names do
+            assert (own["parent"], yours["parent"]) == (("our/one", 1), ("their/one", 1))
     assert our_sub.version == their_sub.version == 1
     assert ids(our_sub) == their_sub.to_table()["id"].to_pylist() == [1, 2]
     assert sorted(table.branches.list()) == sorted(theirs.branches.list())
@@ -78,7 +79,7 @@ def test_both_write_to_their_branch(table: Table) -> None:
     assert (trial.version, trial.branch, ids(trial)) == (1, "trial", [1, 2])
     trial = trial.delete("id = 1").table.append(rows(9)).table
     assert their_branch(table, "trial").to_table()["id"].to_pylist() == ids(trial) == [2, 9]
-    reopened = Table.open(trial.uri)  # by its own place
+    reopened = Table.open(trial.uri)  # by its own URI
     assert (reopened.branch, ids(reopened), reopened.id) == ("trial", [2, 9], table.id)
     assert ids(Table.open(table.uri, branch="trial", version=1)) == [1, 2]
     assert [info.operation for info in trial.versions()] == ["Clone", "Delete", "Append"]
@@ -132,7 +133,7 @@ def test_names_are_taken_once(table: Table) -> None:
     assert ids(Table.open(table.uri, branch="main")) == [1, 2, 3]
 
 
-def test_an_interrupted_creation_is_gone_on_with(table: Table) -> None:
+def test_an_interrupted_creation_is_continued(table: Table) -> None:
     table.branches.create("dev")
     reference = Path(table.uri) / "_refs/branches/dev.json"
     reference.unlink()
@@ -144,14 +145,14 @@ def test_an_interrupted_creation_is_gone_on_with(table: Table) -> None:
         table.branches.create("dev", 1)
 
 
-def test_a_branch_without_its_file_is_none(table: Table) -> None:
+def test_a_branch_without_its_reference_does_not_exist(table: Table) -> None:
     table.branches.create("dev")
     (Path(table.uri) / "_refs/branches/dev.json").unlink()
     with pytest.raises(NotFound, match="has no branch 'dev'"):
         Table.open(table.uri, branch="dev")
 
 
-def test_a_branch_that_was_moved_by_itself_has_no_references(table: Table, tmp_path: Path) -> None:
+def test_a_branch_moved_without_its_table_has_no_references(table: Table, tmp_path: Path) -> None:
     trial = table.branches.create("dev").append(rows(9)).table
     Path(trial.uri).rename(tmp_path / "moved")
     moved = Table.open(str(tmp_path / "moved"), bases=[table.uri])
@@ -171,7 +172,7 @@ def test_restore_and_indices_on_a_branch(table: Table) -> None:
     assert their_branch(table, "dev").to_table(filter="id = 2")["id"].to_pylist() == [2]
 
 
-def test_a_branch_of_a_directory_reached_by_a_link(table: Table, tmp_path: Path) -> None:
+def test_a_branch_of_a_table_behind_a_link(table: Table, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(table.uri)
     lance.dataset(str(tmp_path / "link")).create_branch("dev", 1)
     assert ids(Table.open(table.uri, branch="dev")) == ids(Table.open(str(tmp_path / "link"), branch="dev")) == [1, 2]
@@ -180,7 +181,7 @@ def test_a_branch_of_a_directory_reached_by_a_link(table: Table, tmp_path: Path)
 def test_pylance_stores_a_relative_path_as_it_was_given(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Read where it still leads into the table, refused elsewhere: never guessed."""
+    """The path is resolved if it leads into the table and rejected otherwise; the reader never guesses."""
     monkeypatch.chdir(tmp_path)
     lance.dataset("t").create_branch("dev", 1)
     branch = Table.open(table.uri, branch="dev")

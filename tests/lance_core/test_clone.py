@@ -1,4 +1,6 @@
-"""Clones, shallow and deep, and the places their files lie in, beside pylance. Traps of the format are named."""
+"""Clones: shallow and deep clones and the bases of their files, compared with pylance. The tests name the traps of the
+format that concern clones.
+"""
 
 import json
 import pickle
@@ -23,17 +25,17 @@ from tests.lance_core.versions.test_refs import ids, rows
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """Three versions, deleted rows, an index, config, metadata."""
-    place = str(tmp_path / "t")
-    Table.create(place, rows(1, 2, 3), config={"team": "red"}).append(rows(4))
-    theirs = lance.dataset(place)
+    """A table with three versions, deleted rows, an index, config and metadata."""
+    path = str(tmp_path / "t")
+    Table.create(path, rows(1, 2, 3), config={"team": "red"}).append(rows(4))
+    theirs = lance.dataset(path)
     theirs.create_scalar_index("id", "BTREE")
     theirs.delete("id = 2")
-    return Table.open(place)
+    return Table.open(path)
 
 
-def wire(manifest: Manifest) -> dict:
-    """What a manifest says, less what differs from clone to clone."""
+def comparable_manifest(manifest: Manifest) -> dict:
+    """Return the manifest without the fields that differ between clones."""
     message = manifest.message
     fragments = [str(fragment) for fragment in message.fragments]
     config = {key: value for key, value in message.config.items() if key != "lance_assets.table_id"}
@@ -50,7 +52,7 @@ def wire(manifest: Manifest) -> dict:
 
 
 @pytest.mark.parametrize("shallow", [True, False], ids=["shallow", "deep"])
-def test_our_clone_is_theirs(table: Table, tmp_path: Path, shallow: bool) -> None:
+def test_a_clone_equals_that_of_pylance(table: Table, tmp_path: Path, shallow: bool) -> None:
     source = lance.dataset(table.uri)
     if shallow:
         source.shallow_clone(str(tmp_path / "theirs"), table.version)
@@ -58,9 +60,9 @@ def test_our_clone_is_theirs(table: Table, tmp_path: Path, shallow: bool) -> Non
         source.deep_clone(str(tmp_path / "theirs"), table.version)
     ours = table.clone(str(tmp_path / "ours"), shallow)
     theirs = Table.open(str(tmp_path / "theirs"), bases=[table.uri])
-    assert wire(ours.manifest) == wire(theirs.manifest)
-    made = [each.transaction() for each in (ours, theirs)]
-    assert made[0].operation == made[1].operation  # type: ignore[union-attr]
+    assert comparable_manifest(ours.manifest) == comparable_manifest(theirs.manifest)
+    created = [each.transaction() for each in (ours, theirs)]
+    assert created[0].operation == created[1].operation  # type: ignore[union-attr]
     assert ids(ours) == ids(theirs) == lance.dataset(ours.uri).to_table()["id"].to_pylist() == [1, 3, 4]
     assert lance.dataset(ours.uri).to_table(filter="id = 3")["id"].to_pylist() == [3]
     files = [
@@ -70,7 +72,7 @@ def test_our_clone_is_theirs(table: Table, tmp_path: Path, shallow: bool) -> Non
     assert files[0] == files[1]
 
 
-def test_a_clone_is_a_table_of_its_own(table: Table, tmp_path: Path) -> None:
+def test_a_clone_is_independent(table: Table, tmp_path: Path) -> None:
     assert table.clone(str(tmp_path / "c")).id not in (None, table.id)
     foreign = lance.write_dataset(rows(1), str(tmp_path / "foreign"))
     foreign.shallow_clone(str(tmp_path / "d"), 1)
@@ -145,13 +147,13 @@ def test_clones_of_branches_and_tags(table: Table, tmp_path: Path) -> None:
 def test_files_outside_are_opened_only_if_allowed(table: Table, tmp_path: Path) -> None:
     clone = table.clone(str(tmp_path / "c"))
     outsider = Table.open(clone.uri)
-    assert outsider.count_rows() == 3  # the manifest alone
+    assert outsider.count_rows() == 3  # a count needs the manifest alone
     for reading in (outsider.to_table, lambda: outsider.delete("id = 1"), lambda: outsider.count_rows("id = 1")):
         with pytest.raises(InvalidInput, match="outside the table") as raised:
             reading()
         assert f"bases=['{table.uri}']" in str(raised.value)
     assert ids(Table.open(clone.uri, bases=[table.uri])) == [1, 3, 4]
-    assert ids(Table.open(clone.uri, bases=[str(tmp_path)])) == [1, 3, 4]  # whatever is in there
+    assert ids(Table.open(clone.uri, bases=[str(tmp_path)])) == [1, 3, 4]  # any base below the allowed path
     with pytest.raises(InvalidInput, match="outside the table"):
         Table.open(clone.uri, bases=[f"{table.uri}x", f"{table.uri}/data"]).to_table()
 
@@ -159,7 +161,7 @@ def test_files_outside_are_opened_only_if_allowed(table: Table, tmp_path: Path) 
 @pytest.mark.parametrize(
     "trick", ["{t}/../secret", "{c}/../secret", "file://{t}/../secret", "file://{t}/%2e%2e/secret"]
 )
-def test_tricks_in_a_base_path_open_nothing(table: Table, tmp_path: Path, trick: str) -> None:
+def test_malicious_base_paths_are_rejected(table: Table, tmp_path: Path, trick: str) -> None:
     clone = table.clone(str(tmp_path / "c"))
     Table.create(str(tmp_path / "secret"), rows(42))
     message = clone.manifest.copy_header()
@@ -170,7 +172,7 @@ def test_tricks_in_a_base_path_open_nothing(table: Table, tmp_path: Path, trick:
         Table.open(clone.uri, bases=[table.uri]).to_table()
 
 
-def test_a_link_inside_the_table_leads_nowhere_else(table: Table, tmp_path: Path) -> None:
+def test_a_link_out_of_the_table_is_not_followed(table: Table, tmp_path: Path) -> None:
     clone = table.clone(str(tmp_path / "c"))
     (Path(clone.uri) / "inside").symlink_to(table.uri)
     message = clone.manifest.copy_header()
@@ -181,7 +183,7 @@ def test_a_link_inside_the_table_leads_nowhere_else(table: Table, tmp_path: Path
         Table.open(clone.uri).to_table()
 
 
-def test_a_base_that_is_not_there_is_damage(table: Table, tmp_path: Path) -> None:
+def test_a_missing_base_is_corruption(table: Table, tmp_path: Path) -> None:
     clone = table.clone(str(tmp_path / "c"))
     message = clone.manifest.copy_header()
     message.base_paths[0].id = 7
@@ -192,7 +194,7 @@ def test_a_base_that_is_not_there_is_damage(table: Table, tmp_path: Path) -> Non
 
 
 def test_trap_37_a_source_knows_the_clones_we_make(table: Table, tmp_path: Path) -> None:
-    """So that cleanup can spare them; what pylance cleans up takes their files away."""
+    """A cleanup spares the files of recorded clones; a cleanup of pylance deletes them."""
     clone = table.clone(str(tmp_path / "c"))
     (record,) = (Path(table.uri) / "_lance_assets/clones").iterdir()
     assert json.loads(record.read_text()) == {"version": table.version, "uri": clone.uri}
@@ -202,7 +204,7 @@ def test_trap_37_a_source_knows_the_clones_we_make(table: Table, tmp_path: Path)
         clone.to_table()
 
 
-def test_only_an_empty_place_is_cloned_to(table: Table, tmp_path: Path) -> None:
+def test_a_clone_needs_an_empty_directory(table: Table, tmp_path: Path) -> None:
     Table.create(str(tmp_path / "c"), rows(1))
     for shallow in (True, False):
         with pytest.raises(AlreadyExists, match="a table already exists at"):
@@ -213,7 +215,7 @@ def test_only_an_empty_place_is_cloned_to(table: Table, tmp_path: Path) -> None:
     assert not Table.exists(str(tmp_path / "d"))
 
 
-def test_paths_added_beside_pylance(table: Table, tmp_path: Path) -> None:
+def test_added_base_paths_equal_those_of_pylance(table: Table, tmp_path: Path) -> None:
     ours = table.add_bases([BasePath(str(tmp_path / "b1"), name="one"), BasePath(str(tmp_path / "b2"))]).table
     assert [(base.id, base.name, base.is_dataset_root) for base in ours.manifest.base_paths] == [
         (1, "one", False),
@@ -231,25 +233,25 @@ def test_paths_added_beside_pylance(table: Table, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_root", [False, True], ids=["files right in it", "a table's directories"])
-def test_files_that_pylance_put_into_a_base_are_read(tmp_path: Path, is_root: bool) -> None:
-    place, other = str(tmp_path / "t"), tmp_path / "other"
+def test_files_of_pylance_in_a_base_are_read(tmp_path: Path, is_root: bool) -> None:
+    path, other = str(tmp_path / "t"), tmp_path / "other"
     other.mkdir()
     base = lance.DatasetBasePath(str(other), "other", is_root)
-    lance.write_dataset(rows(1), place, initial_bases=[base], target_bases=["other"])
-    lance.write_dataset(rows(2), place, mode="append")
-    table = Table.open(place, bases=[str(other)])
+    lance.write_dataset(rows(1), path, initial_bases=[base], target_bases=["other"])
+    lance.write_dataset(rows(2), path, mode="append")
+    table = Table.open(path, bases=[str(other)])
     assert [file.base_id for fragment in table.fragments for file in fragment.files] == [1, None]
     assert ids(table) == ids(table.append(rows(3)).table)[:2] == [1, 2]
     with pytest.raises(InvalidInput, match="outside the table"):
-        Table.open(place).to_table()
-    held = table.fragments[0].files[0].path
+        Table.open(path).to_table()
+    data_file = table.fragments[0].files[0].path
     directory = other / "data" if is_root else other
     message = table_pb2.DataFragment()
     message.CopyFrom(table.fragments[0].message)
     message.files[0].path = "copied.lance"
-    shutil.copy(directory / held, directory / "copied.lance")
+    shutil.copy(directory / data_file, directory / "copied.lance")
     again = table.refresh().commit(Append((Fragment(message),))).table
-    assert lance.dataset(place).to_table()["id"].to_pylist() == ids(again) == [1, 2, 3, 1]
+    assert lance.dataset(path).to_table()["id"].to_pylist() == ids(again) == [1, 2, 3, 1]
 
 
 def test_names_and_numbers_of_bases() -> None:
@@ -275,7 +277,7 @@ def test_a_clone_of_a_table_with_every_kind_of_column(tmp_path: Path) -> None:
         assert clone.append(data).table.count_rows() == 2
 
 
-def test_workers_read_what_the_driver_may(table: Table, tmp_path: Path) -> None:
+def test_workers_have_the_permissions_of_the_driver(table: Table, tmp_path: Path) -> None:
     clone = table.clone(str(tmp_path / "c"))
     for opened in (clone, Table.open(clone.uri), table.branches.create("dev")):
         base = VersionRef(opened.uri, bases=opened.bases).snapshot()
@@ -291,8 +293,8 @@ def test_workers_read_what_the_driver_may(table: Table, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shallow", [True, False], ids=["shallow", "deep"])
 @pytest.mark.parametrize("below", ["data/x", "tree/x", "x", "tree/dev/data/x"])
-def test_a_clone_lies_outside_of_its_source(table: Table, below: str, shallow: bool) -> None:
-    """Where cleanup of the source, or of a branch of it, would find files that it does not know."""
+def test_a_clone_within_its_source_is_rejected(table: Table, below: str, shallow: bool) -> None:
+    """A cleanup of the source or of its branch would treat the files of the clone as orphans."""
     dev = table.branches.create("dev")
     before = sorted(Path(table.uri).rglob("*"))
     for source in (table, dev):
@@ -301,13 +303,13 @@ def test_a_clone_lies_outside_of_its_source(table: Table, below: str, shallow: b
     assert sorted(Path(table.uri).rglob("*")) == before
 
 
-def test_a_clone_beside_its_source_is_outside(table: Table) -> None:
+def test_a_clone_next_to_its_source_is_accepted(table: Table) -> None:
     assert ids(table.clone(Path(f"{table.uri}-clone"), shallow=False)) == [1, 3, 4]
 
 
 @pytest.mark.parametrize("linked", ["data", "_deletions", "_indices"])
 def test_a_deep_clone_follows_no_link_out_of_the_table(table: Table, tmp_path: Path, linked: str) -> None:
-    """What is not read is not copied either."""
+    """A file that may not be read may not be copied either."""
     file = next(path for path in sorted(Path(table.uri, linked).rglob("*")) if path.is_file())
     secret = tmp_path / f"secret{file.suffix}"
     file.rename(secret)
@@ -318,7 +320,7 @@ def test_a_deep_clone_follows_no_link_out_of_the_table(table: Table, tmp_path: P
     assert not [path for path in (tmp_path / "copy").rglob("*") if path.name == file.name]
 
 
-def test_a_deep_clone_writes_through_no_link_out_of_its_place(table: Table, tmp_path: Path) -> None:
+def test_a_deep_clone_writes_through_no_link_out_of_its_directory(table: Table, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (tmp_path / "copy").mkdir()
@@ -329,8 +331,8 @@ def test_a_deep_clone_writes_through_no_link_out_of_its_place(table: Table, tmp_
 
 
 @pytest.mark.parametrize("bases", ["/nothing/else", "/", b"/"])
-def test_a_text_is_no_list_of_bases(table: Table, tmp_path: Path, bases: Any) -> None:
-    """Its first letter would be the whole disk."""
+def test_bases_must_not_be_a_string(table: Table, tmp_path: Path, bases: Any) -> None:
+    """The first character of the string would allow the whole disk."""
     clone = str(tmp_path / "clone")
     table.clone(clone)
     for opened in (Table.open, Table.check):

@@ -1,4 +1,4 @@
-"""What `explain` says is what the plan says."""
+"""Explain: its text describes the plan that runs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -22,9 +22,9 @@ from lance_core.versions.location import Location, locate
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
-    place = str(tmp_path_factory.mktemp("explain") / "t")
+    path = str(tmp_path_factory.mktemp("explain") / "t")
     rows = {"a": range(10), "b": [str(row) for row in range(10)], "s": [{"x": row, "y": 0} for row in range(10)]}
-    return Table.create(place, pa.table(rows), max_rows_per_file=4).delete("a = 5").table
+    return Table.create(path, pa.table(rows), max_rows_per_file=4).delete("a = 5").table
 
 
 def test_a_whole_scan(table: Table) -> None:
@@ -61,14 +61,14 @@ def test_a_window_names_the_rows(table: Table) -> None:
     assert "fragments 0 of 3 (none)" in table.explain(limit=0)
 
 
-def test_what_does_not_scan_is_not_explained(table: Table) -> None:
+def test_explain_rejects_arguments_that_do_not_scan(table: Table) -> None:
     with pytest.raises(InvalidInput, match="no column 'c'"):
         table.explain(columns=["c"])
     with pytest.raises(InvalidInput, match="no column 'q'"):
         table.explain("q = 1")
 
 
-class Asked(TypedDict, total=False):
+class QueryArguments(TypedDict, total=False):
     columns: Sequence[str] | None
     filter: str | None
     limit: int | None
@@ -77,7 +77,7 @@ class Asked(TypedDict, total=False):
     with_row_address: bool
 
 
-ASKED: list[Asked] = [
+ASKED: list[QueryArguments] = [
     {},
     {"columns": ["b"]},
     {"columns": [], "filter": "a > 3"},
@@ -88,16 +88,17 @@ ASKED: list[Asked] = [
 ]
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=str)
-def test_the_plan_that_is_told_is_the_one_that_runs(
-    table: Table, asked: Asked, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("arguments", ASKED, ids=str)
+def test_the_explained_plan_is_executed(
+    table: Table, arguments: QueryArguments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One function makes every plan. What it made is told, run for a table, and run for batches; all are equal, and the
-    one that was told can be run itself."""
-    made: list[ScanPlan] = []
+    """One function creates every plan. The explained plan, the plan of a table and the plan of batches are equal, and
+    the explained plan can be executed itself.
+    """
+    created: list[ScanPlan] = []
     run: list[ScanPlan] = []
 
-    def planning(
+    def record_plan(
         manifest: Manifest,
         *,
         columns: Sequence[str] | None,
@@ -118,63 +119,63 @@ def test_the_plan_that_is_told_is_the_one_that_runs(
             with_row_address=with_row_address,
             select=select,
         )
-        made.append(plan)
+        created.append(plan)
         return plan
 
-    def scanning(location: Location, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+    def record_scan(location: Location, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         run.append(plan)
         return scan(location, plan)
 
-    monkeypatch.setattr(reading, "plan_scan", planning)
-    monkeypatch.setattr(reading, "scan", scanning)
-    told = table.explain(**asked)
-    found = table.to_table(**asked)
-    batches = list(table.to_batches(**asked))
-    assert len(made) == 3
-    assert run[0] is made[1]
-    assert run[1] is made[2]
+    monkeypatch.setattr(reading, "plan_scan", record_plan)
+    monkeypatch.setattr(reading, "scan", record_scan)
+    reported = table.explain(**arguments)
+    actual = table.to_table(**arguments)
+    batches = list(table.to_batches(**arguments))
+    assert len(created) == 3
+    assert run[0] is created[1]
+    assert run[1] is created[2]
     location = locate(table.uri)
-    assert {explain_plan(location, plan) for plan in made} == {told}
-    assert replace(made[0], tasks=()) == replace(made[1], tasks=()) == replace(made[2], tasks=())
-    for plan in made:
+    assert {explain_plan(location, plan) for plan in created} == {reported}
+    assert replace(created[0], tasks=()) == replace(created[1], tasks=()) == replace(created[2], tasks=())
+    for plan in created:
         assert [(task.fragment.id, task.skip, task.take) for task in plan.tasks] == [
-            (task.fragment.id, task.skip, task.take) for task in made[0].tasks
+            (task.fragment.id, task.skip, task.take) for task in created[0].tasks
         ]
-    assert pa.Table.from_batches(scan(location, made[0]), made[0].schema).equals(found)
-    assert pa.Table.from_batches(batches, found.schema).equals(found)
+    assert pa.Table.from_batches(scan(location, created[0]), created[0].schema).equals(actual)
+    assert pa.Table.from_batches(batches, actual.schema).equals(actual)
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=str)
-def test_no_other_columns_and_files_are_read_than_told(
-    table: Table, asked: Asked, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("arguments", ASKED, ids=str)
+def test_only_explained_columns_and_files_are_read(
+    table: Table, arguments: QueryArguments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: set[str] = set()
     files: set[str] = set()
 
     of_range, of_rows = LanceFileReader.read, LanceFileReader.take
 
-    def note(reader: LanceFileReader, columns: Sequence[str]) -> None:
+    def record_columns(reader: LanceFileReader, columns: Sequence[str]) -> None:
         read.update(name.partition(".")[0] for name in columns)
         files.add(reader.full_path.rpartition("/")[2])
 
-    def noted_range(self: LanceFileReader, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        note(self, columns)
+    def record_range(self: LanceFileReader, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
+        record_columns(self, columns)
         return of_range(self, columns, start, count)
 
-    def noted_rows(self: LanceFileReader, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
-        note(self, columns)
+    def record_rows(self: LanceFileReader, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
+        record_columns(self, columns)
         return of_rows(self, columns, rows)
 
-    monkeypatch.setattr(LanceFileReader, "read", noted_range)
-    monkeypatch.setattr(LanceFileReader, "take", noted_rows)
+    monkeypatch.setattr(LanceFileReader, "read", record_range)
+    monkeypatch.setattr(LanceFileReader, "take", record_rows)
     plan = plan_scan(
         table.manifest,
-        columns=asked.get("columns"),
-        filter=asked.get("filter"),
-        limit=asked.get("limit"),
-        offset=asked.get("offset"),
+        columns=arguments.get("columns"),
+        filter=arguments.get("filter"),
+        limit=arguments.get("limit"),
+        offset=arguments.get("offset"),
     )
-    table.to_table(**asked)
+    table.to_table(**arguments)
     assert set(plan.early.arrow.names) <= read <= {*plan.early.arrow.names, *plan.late.arrow.names}
     assert files <= {file.path for task in plan.tasks for file in task.fragment.files}
 

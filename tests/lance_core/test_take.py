@@ -1,4 +1,4 @@
-"""Rows picked by offset, id and address: against slicing the whole table, and against pylance."""
+"""Take: rows by offset, id and address, compared with slices of the whole table and with pylance."""
 
 from pathlib import Path
 from typing import Literal
@@ -33,8 +33,8 @@ TYPES = {
 @pytest.fixture(scope="module", params=[False, True], ids=["addresses", "stable row ids"])
 def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Table:
     """Four fragments of ten rows, the second without its first five, the third without every second row."""
-    place = str(tmp_path_factory.mktemp("take") / "t")
-    table = Table.create(place, pa.table(TYPES), max_rows_per_file=10, stable_row_ids=request.param)
+    path = str(tmp_path_factory.mktemp("take") / "t")
+    table = Table.create(path, pa.table(TYPES), max_rows_per_file=10, stable_row_ids=request.param)
     return table.delete("number BETWEEN 10 AND 14 OR (number BETWEEN 20 AND 29 AND number % 2 = 0)").table
 
 
@@ -46,38 +46,38 @@ LIVE = [*range(10), *range(15, 20), 21, 23, 25, 27, 29, *range(30, 40)]
     [[], [0], [29], [3, 1, 2], [29, 0, 29, 15, 15, 11, 10, 9], list(range(30)), list(reversed(range(30)))],
     ids=str,
 )
-def test_offsets_count_live_rows_in_the_order_asked_for(table: Table, rows: list[int]) -> None:
-    found = table.take(rows)
-    assert found.schema == table.schema
-    assert found["number"].to_pylist() == [LIVE[row] for row in rows]
-    assert found.to_pylist() == [pa.table(TYPES).slice(LIVE[row], 1).to_pylist()[0] for row in rows]
+def test_offsets_count_live_rows_in_the_requested_order(table: Table, rows: list[int]) -> None:
+    actual = table.take(rows)
+    assert actual.schema == table.schema
+    assert actual["number"].to_pylist() == [LIVE[row] for row in rows]
+    assert actual.to_pylist() == [pa.table(TYPES).slice(LIVE[row], 1).to_pylist()[0] for row in rows]
     if rows:
         assert lance.dataset(table.uri).take(rows, columns=["number"])["number"].to_pylist() == [LIVE[r] for r in rows]
 
 
-def test_every_row_is_found_by_what_a_scan_says_of_it(table: Table) -> None:
+def test_every_row_is_found_by_the_id_and_address_of_a_scan(table: Table) -> None:
     scanned = table.to_table(columns=["number"], with_row_id=True, with_row_address=True)
     kinds: list[tuple[Literal["row_id", "row_address"], str]] = [("row_id", "_rowid"), ("row_address", "_rowaddr")]
     for by, name in kinds:
         numbers = scanned[name].combine_chunks().take(pa.array(np.random.default_rng(1).permutation(len(LIVE))))
-        found = table.take(numbers, ["number", name], by=by)
-        assert found[name].to_pylist() == numbers.to_pylist()
+        actual = table.take(numbers, ["number", name], by=by)
+        assert actual[name].to_pylist() == numbers.to_pylist()
         both = dict(zip(scanned[name].to_pylist(), scanned["number"].to_pylist(), strict=True))
-        assert found["number"].to_pylist() == [both[number] for number in numbers.to_pylist()]
+        assert actual["number"].to_pylist() == [both[number] for number in numbers.to_pylist()]
 
 
 def test_columns_as_in_a_scan(table: Table) -> None:
-    found = table.take(np.array([11, 2]), ["struct.y.z", "_rowaddr", "number"])
-    assert found.column_names == ["struct.y.z", "_rowaddr", "number"]
-    assert found.to_pylist() == [
+    actual = table.take(np.array([11, 2]), ["struct.y.z", "_rowaddr", "number"])
+    assert actual.column_names == ["struct.y.z", "_rowaddr", "number"]
+    assert actual.to_pylist() == [
         {"struct.y.z": "16", "_rowaddr": (1 << 32) + 6, "number": 16},
         {"struct.y.z": None, "_rowaddr": 2, "number": 2},
     ]
     assert table.take([4, 5, 5], []).num_rows == 3
 
 
-def test_a_restored_place_is_not_mistaken(tmp_path: Path) -> None:
-    """An updated row keeps its id and gets another address; the old one is a deleted row."""
+def test_an_address_of_a_moved_row_is_not_confused(tmp_path: Path) -> None:
+    """An updated row keeps its id and gets another address; the old address is a deleted row."""
     table = Table.create(str(tmp_path / "t"), pa.table({"id": [1, 2, 3], "v": ["a", "b", "c"]}), stable_row_ids=True)
     table = table.update({"v": "'z'"}, "id = 2").table
     assert table.take([1], by="row_id").to_pylist() == [{"id": 2, "v": "z"}]
@@ -101,12 +101,12 @@ def test_a_restored_place_is_not_mistaken(tmp_path: Path) -> None:
         ([1], "position", r"by='position' must be one of 'offset', 'row_id', 'row_address'"),
     ],
 )
-def test_rows_that_are_not_there_are_named(table: Table, rows: list, by: str, message: str) -> None:
+def test_missing_rows_are_reported(table: Table, rows: list, by: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         table.take(rows, by=by)  # type: ignore[arg-type]
 
 
-def test_nothing_of_nothing(tmp_path: Path) -> None:
+def test_no_rows_of_an_empty_table(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.schema([("id", pa.int64())]), stable_row_ids=True)
     for by in ("offset", "row_id", "row_address"):
         assert table.take([], by=by).num_rows == 0

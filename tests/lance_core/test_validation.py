@@ -1,4 +1,4 @@
-"""Arguments that make no sense are refused before anything is written."""
+"""Validation: invalid arguments are rejected before anything is written."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +49,7 @@ CALLS: list[tuple[Callable[[Table], object], str]] = [
 
 
 @pytest.mark.parametrize(("call", "message"), CALLS)
-def test_refused_before_anything_is_written(
+def test_invalid_arguments_are_rejected_before_a_write(
     call: Callable[[Table], object], message: str, table: Table, tmp_path: Path
 ) -> None:
     before = sorted(tmp_path.rglob("*"))
@@ -63,8 +63,8 @@ def test_an_empty_list_is_no_rows(table: Table) -> None:
     assert (committed.version, committed.rows_added) == (1, 0)
 
 
-def test_a_path_is_a_place(tmp_path: Path) -> None:
-    place = tmp_path / "t"
-    table = Table.create(place, ROW, retries=1, durable=False)
-    assert Table.exists(place)
-    assert Table.open(place).uri == table.uri == str(place)
+def test_a_path_object_is_a_location(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table = Table.create(path, ROW, retries=1, durable=False)
+    assert Table.exists(path)
+    assert Table.open(path).uri == table.uri == str(path)

@@ -22,8 +22,8 @@ from lance_core import LanceError, Table
 from lance_core.errors import CommitUndecided
 from lance_core.storage.options import options_for
 from lance_core.versions.location import Location, locate
-from tests.lance_core.storage.chaos import between
-from tests.lance_core.storage.servers import SECRET, s3
+from tests.lance_core.storage.faulty_proxy import proxy_to
+from tests.lance_core.storage.object_servers import SECRET, s3
 
 ROWS = pa.table({"id": [1, 2, 3]})
 CANARY = "canary-7f3a9c"
@@ -280,20 +280,20 @@ def test_a_commit_that_is_undecided_shows_no_secret(
 ) -> None:
     """Every response to the put of a version is lost, and so is the subsequent check."""
     endpoint, options_through = bucket
-    with between(endpoint) as chaos:
+    with proxy_to(endpoint) as chaos:
         options = dict(options_through(chaos.endpoint))
         table = Table.create(f"{options.pop('uri')}/t", ROWS, storage_options={**options, "aws_session_token": CANARY})
 
         def decide(method: str, path: str) -> str | None:
             is_version = "_versions" in path
-            put = any(method == "PUT" and ".manifest" in path for method, path, _ in chaos.seen[before:])
+            put = any(method == "PUT" and ".manifest" in path for method, path, _ in chaos.requests[before:])
             return "lost before" if is_version and (method == "PUT" or put) else None
 
-        before = len(chaos.seen)
-        chaos.decide = decide
+        before = len(chaos.requests)
+        chaos.choose_fault = decide
         with pytest.raises(LanceError) as caught:
             table.append(ROWS, intent="monday", retries=1)
-        chaos.decide = lambda method, path: None
+        chaos.choose_fault = lambda method, path: None
         records = [str(vars(table)), repr(table)]
     assert isinstance(caught.value, CommitUndecided)
     check_clean((visible_text(caught.value), *records, *logs.messages))

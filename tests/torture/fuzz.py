@@ -30,7 +30,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import FragmentReuse, FragmentRewrite
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
-from tests.lance_core.damaged import judge, read
+from tests.lance_core.corruption_cases import read_everything, write_over_history
 from tests.torture.decoders import DECODERS, LINEAGE_ROWS, DecoderCheck
 from tests.torture.mutations import damage_bytes, mutate_message
 from tests.torture.report import Report
@@ -246,14 +246,17 @@ def table_inputs(place: Path, size: Size) -> Iterator[tuple[str, bytes, DecoderC
                 target.write_bytes(data)
         table = Table.open(str(place / name))
         manifest = place / name / table.manifest.path
-        files: dict[str, tuple[Path, Callable[[str], object]]] = {"manifest": (manifest, read)}
+        files: dict[str, tuple[Path, Callable[[str], object]]] = {"manifest": (manifest, read_everything)}
         for fragment in table.fragments:
             if (deleted := fragment.deletion_file) is not None:
                 kind = "deletions as a bitmap" if deleted.is_bitmap else "deletions as arrow"
-                files[kind] = (place / name / deleted.path, read)
+                files[kind] = (place / name / deleted.path, read_everything)
         if table.manifest.transaction_file is not None and table.version > 1:
             manifest.write_bytes(_remove_inline_transaction(manifest.read_bytes()))
-            files["transaction"] = (place / name / "_transactions" / table.manifest.transaction_file, judge)
+            files["transaction"] = (
+                place / name / "_transactions" / table.manifest.transaction_file,
+                write_over_history,
+            )
         for kind, (file, use) in files.items():
             whole = file.read_bytes()
             for number in range(size.table_inputs):

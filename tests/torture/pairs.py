@@ -1,7 +1,8 @@
 """T-PAIR, conflict matrix harness: plans every ordered pair of operations on one version, commits both and compares the
 result with the two serial orders; see `tests/histories/operation_pairs.py`. For every pair of raw operations it also
-compares our verdict and result with pylance's; see `tests/lance_core/transactions/square.py`, which lists where ours is
-stricter, and why."""
+compares our verdict and result with pylance's. `tests/lance_core/transactions/conflict_matrix.py` lists the pairs for
+which ours is stricter, and why.
+"""
 
 import tempfile
 import time
@@ -11,8 +12,8 @@ from pathlib import Path
 
 from tests.histories.operation_pairs import OperationPairs
 from tests.histories.table_operations import TABLE_OPERATIONS
-from tests.lance_core.transactions.moves import MOVES
-from tests.lance_core.transactions.square import made
+from tests.lance_core.transactions.conflict_matrix import create_matrix
+from tests.lance_core.transactions.example_operations import PLANS
 from tests.torture.report import Report
 
 
@@ -21,7 +22,7 @@ class Size:
     every: int = 1
     """Run one of this many pairs."""
     first: int = 0
-    compared_with_pylance: tuple[str, ...] = tuple(MOVES)
+    compared_with_pylance: tuple[str, ...] = tuple(PLANS)
     """Operations that commit first; every other operation follows each of them."""
 
 
@@ -54,9 +55,9 @@ def run(size: Size) -> Report:
     compared = 0
     for stable in (False, True) if size.compared_with_pylance else ():
         with tempfile.TemporaryDirectory() as directory:
-            square = made(Path(directory, "t"), stable=stable)
+            square = create_matrix(Path(directory, "t"), stable=stable)
             for theirs in size.compared_with_pylance:
-                failures += square.differences(theirs, all_of_them=True)
-                compared += len(square.of_pylance)
+                failures += square.find_differences(theirs, all_of_them=True)
+                compared += len(square.operations_of_pylance)
     figures["operations compared with pylance"] = f"{compared:,}"
     return Report("pairs", 2 * len(pairs) + compared, time.perf_counter() - started, tuple(failures), figures)

@@ -43,7 +43,7 @@ This class ignores them.
 """
 _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 20
-_ATTEMPTS_MAX = 5
+ATTEMPTS_MAX = 5
 _Attribute = Mapping[str, str]
 _Item = Mapping[str, _Attribute]
 
@@ -240,7 +240,7 @@ class DynamoDBManifestStore:
         config = Config(
             connect_timeout=_CONNECT_SECONDS,
             read_timeout=_ANSWER_SECONDS,
-            retries={"mode": "standard", "total_max_attempts": _ATTEMPTS_MAX},
+            retries={"mode": "standard", "total_max_attempts": ATTEMPTS_MAX},
         )
         try:
             return cast(_Client, get_session().create_client("dynamodb", config=config, **self._client_arguments()))

@@ -6,7 +6,7 @@ import pytest
 
 from lance_core import Table
 from tests.lance_assets.cli.conftest import FROM_RUN, RUN, Shell, reading, rows
-from tests.lance_core.storage.servers import Bucket, s3
+from tests.lance_core.storage.object_servers import Bucket, s3
 
 
 @pytest.fixture(scope="module")

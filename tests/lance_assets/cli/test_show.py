@@ -9,7 +9,7 @@ from lance_assets.common.text import format_bytes
 from lance_core import Table
 from lance_core.operations import Append
 from tests.lance_assets.cli.conftest import FROM_RUN, RUN, Shell, reading, rows
-from tests.lance_core.commit.test_detached import written
+from tests.lance_core.commit.test_detached import write_fragments
 from tests.lance_core.versions.test_refs import rows as bare_rows
 
 _OF_A_RUN = """\
@@ -84,7 +84,7 @@ def test_rebased_version(orders: Table, shell: Shell, tmp_path: Path) -> None:
 def test_group_commit(shell: Shell, tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), bare_rows(1), durable=False)
     together = {"lance_assets.together": '[["one",1],["two",1]]', **FROM_RUN}
-    table.commit(Append((*written(table, 2), *written(table, 3, 4))), properties=together)
+    table.commit(Append((*write_fragments(table, 2), *write_fragments(table, 3, 4))), properties=together)
     output = shell("show", table.uri, "--json").json
     assert output["parts"] == [{"transaction": "one", "rows": 1}, {"transaction": "two", "rows": 2}]
     assert (output["together"], output["run_id"]) == (["one", "two"], RUN)

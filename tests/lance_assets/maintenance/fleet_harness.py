@@ -23,7 +23,7 @@ from lance_core.commit.change import resume
 from lance_core.commit.write_protocol import WriteResult
 from lance_core.tasks.compaction import compact_many
 from lance_core.tasks.partitioning import LocalRunner
-from tests.lance_core.maintenance.test_cleanup import age
+from tests.lance_core.maintenance.test_cleanup import set_age
 
 POLICY = Maintenance(compact_when_small_files=3, clean_when_versions=2, keep_versions=2, target_rows=1000)
 RUN_ID = "10000000-0000-4000-8000-000000000000"
@@ -34,7 +34,7 @@ def create_small_table(path: Path, appends: int = 4) -> Table:
     table = Table.create(path, pa.table({"id": range(5)}), durable=False)
     for number in range(1, appends):
         table = table.append(pa.table({"id": range(5 * number, 5 * number + 5)})).table
-    age(str(path), timedelta(days=20))
+    set_age(str(path), timedelta(days=20))
     return table
 
 

@@ -18,7 +18,7 @@ from lance_assets.ledger.recording import record_in_run
 from lance_core import Table
 from tests.lance_assets.instances import events, metadata_values, partitions, tags, tick
 from tests.lance_core.index.index_differential import check_answers, rows
-from tests.lance_core.maintenance.test_cleanup import age
+from tests.lance_core.maintenance.test_cleanup import set_age
 
 DAY = timedelta(days=1)
 POLICY = Maintenance(
@@ -67,7 +67,7 @@ def test_run_compacts_cleans_up_and_records(
     for first in range(10, 80, 10):
         created = created.append(pa.table({"id": range(first, first + 10)})).table
     created.tags.create("golden", 4)
-    age(table.uri, 20 * DAY)
+    set_age(table.uri, 20 * DAY)
     # The ledger of a downstream table records version 3 as its input.
     inputs = {"lance_assets.inputs": json.dumps({created.uri: 3})}
     features = lance_table("features", uri=str(tmp_path / "features.lance"))
@@ -154,7 +154,7 @@ def test_rerun_updates_indices_and_records_both(
         Table.create(table.uri, rows(0, 40), max_rows_per_file=10, durable=False).create_index("id", "BTREE").table
     )
     created.append(rows(40, 40), max_rows_per_file=10).table.tags.create("golden", 1)
-    age(table.uri, 20 * DAY)
+    set_age(table.uri, 20 * DAY)
     left = [None, None]
 
     def fail_recording(*arguments: Any, **named: Any) -> Any:

@@ -16,7 +16,7 @@ from lance_assets import LanceTable, Maintenance, SparkAppend, lance_discovery, 
 from lance_assets.maintenance import maintenance_sensor
 from lance_core import InvalidInput, Table
 from tests.lance_assets.instances import instance_in, tick
-from tests.lance_core.maintenance.test_cleanup import age
+from tests.lance_core.maintenance.test_cleanup import set_age
 
 DAY = timedelta(days=1)
 ROW = pa.table({"id": [1]})
@@ -164,7 +164,7 @@ def test_needed_versions_are_no_reason_for_cleanup(tmp_path: Path, instance: dg.
     policy = Maintenance(clean_when_versions=2, keep_versions=1, compact_when_small_files=None)
     table = declare_table(tmp_path, policy)
     create_filled_table(table, 4)
-    age(table.uri, 20 * DAY)
+    set_age(table.uri, 20 * DAY)
     assert isinstance(run_requests(table, instance), dg.RunRequest)
     pinned = replace(table, maintenance=replace(policy, pins=[1, 2]))
     assert "nothing is due" in str(run_requests(pinned, instance))
@@ -230,7 +230,7 @@ def test_ledgers_are_read_once_per_tick(
     tables = [declare_table(tmp_path, name=f"orders_{number}") for number in range(count)]
     for table in tables:
         create_filled_table(table, 4)
-        age(table.uri, 20 * DAY)
+        set_age(table.uri, 20 * DAY)
         tick(lance_discovery(table.ledger.name, [table]), instance)
     read: list[dg.AssetKey] = []
     fetch = dg.DagsterInstance.fetch_materializations
@@ -253,7 +253,7 @@ def test_needs_of_ledgers_are_cached_per_instance(tmp_path: Path, instance: dg.D
         tmp_path, Maintenance(clean_when_versions=3, keep_versions=1, compact_when_small_files=None, every=None)
     )
     create_filled_table(table, 4)
-    age(table.uri, 20 * DAY)
+    set_age(table.uri, 20 * DAY)
     made_of_it = dg.MetadataValue.json({table.uri: 2})
     instance.report_runless_asset_event(dg.AssetMaterialization("else", metadata={"lance/inputs": made_of_it}))
     assert "nothing is due" in str(run_requests(table, instance))

@@ -1,7 +1,7 @@
-"""Changes that somebody got in the way of: what follows by itself, what is planned again, and what a person decides.
+"""Concurrent changes: which changes are rebased, which are replanned, and which need a decision by a person.
 
-Two handles on one version: theirs commits, then ours. What is there at the end has to be what one after the other comes
-to, also where both were about the same rows.
+Two handles have one version open: the other writer commits first, then ours. The result has to equal that of the two
+changes one after the other, in either order, also if both affect the same rows.
 """
 
 import json
@@ -28,9 +28,9 @@ from lance_core.coordination.idempotency import path_of
 from lance_core.format.operations import Append, Delete, MapUpdate, Merge, Operation, Update, UpdateConfig, UpdateMode
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.snapshot import Snapshot
-from tests.lance_core.world import World, cleaned, runtime
+from tests.lance_core.in_memory_table import InMemoryTable, clean_up, deterministic_runtime
 
-Verb = Callable[[Table], Committed]
+Write = Callable[[Table], Committed]
 ROWS = pa.table({
     "id": pa.array(range(12), pa.int64()),
     "v": pa.array([n * 10 for n in range(12)], pa.int64()),
@@ -42,7 +42,7 @@ def row(key: int, value: int) -> pa.Table:
     return pa.table({"id": pa.array([key], pa.int64()), "v": pa.array([value], pa.int64()), "w": ["new"]})
 
 
-VERBS: dict[str, Verb] = {
+WRITES: dict[str, Write] = {
     "append": lambda t: t.append(row(100, 1)),
     "append a key": lambda t: t.append(row(50, 2)),
     "delete a row": lambda t: t.delete("id = 1"),
@@ -66,12 +66,12 @@ VERBS: dict[str, Verb] = {
     "set config": lambda t: t.set_config({"a": "1"}),
     "set metadata of a field": lambda t: t.set_field_metadata({"id": {"k": "1"}}),
 }
-PERSON = {
+NEEDS_DECISION = {
     ("add a column", "drop a column"), ("add another column", "drop a column"), ("merge a column", "drop a column"),
     ("add a column", "rename a column"), ("add another column", "rename a column"),
     ("merge a column", "rename a column"),
 }  # fmt: skip
-"""New columns beside a schema that others changed: Lance lets a person decide."""
+"""A new column and a concurrent schema change: Lance leaves the decision to a person."""
 
 
 def state(table: Table) -> tuple[list[str], dict[str, str], list[dict[bytes, bytes]]]:
@@ -80,64 +80,64 @@ def state(table: Table) -> tuple[list[str], dict[str, str], list[dict[bytes, byt
     return rows, config, [dict(field.metadata or {}) for field in table.schema]
 
 
-def create(place: Path, *, stable: bool) -> Table:
-    return Table.create(str(place), ROWS, max_rows_per_file=4, stable_row_ids=stable, durable=False)
+def create(path: Path, *, stable: bool) -> Table:
+    return Table.create(str(path), ROWS, max_rows_per_file=4, stable_row_ids=stable, durable=False)
 
 
-class Pairs:
-    """Tables that begin alike, each a copy of one."""
+class PairsOfWriters:
+    """Copies of the same table, for pairs of concurrent changes."""
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
-        self._made = 0
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._copies = 0
         for stable in (False, True):
-            create(place / f"first-{stable}", stable=stable)
+            create(directory / f"first-{stable}", stable=stable)
         self.serial = cache(self._serial)
 
-    def begun(self, *, stable: bool) -> Table:
-        self._made += 1
+    def copy_table(self, *, stable: bool) -> Table:
+        self._copies += 1
         return Table.open(
-            shutil.copytree(self._place / f"first-{stable}", self._place / str(self._made)), durable=False
+            shutil.copytree(self._directory / f"first-{stable}", self._directory / str(self._copies)), durable=False
         )
 
     def _serial(self, first: str, second: str, stable: bool) -> object:
-        """One after the other, the second on what the first left."""
-        table = self.begun(stable=stable)
+        """Return the state after one change and then the other, planned on the result of the first."""
+        table = self.copy_table(stable=stable)
         for name in (first, second):
-            with suppress(InvalidInput):  # the column is not there any more
-                table = VERBS[name](table).table
+            with suppress(InvalidInput):  # the column does not exist any more
+                table = WRITES[name](table).table
         return state(table)
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
-    return Pairs(tmp_path_factory.mktemp("pairs"))
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> PairsOfWriters:
+    return PairsOfWriters(tmp_path_factory.mktemp("pairs"))
 
 
-@pytest.mark.parametrize("theirs", VERBS)
-def test_two_at_once_are_one_after_the_other(pairs: Pairs, theirs: str) -> None:
-    names = list(VERBS)
+@pytest.mark.parametrize("theirs", WRITES)
+def test_two_concurrent_changes_equal_two_serial_ones(pairs: PairsOfWriters, theirs: str) -> None:
+    names = list(WRITES)
     for ours in names:
         stable = (names.index(ours) + names.index(theirs)) % 2 == 0
-        table = pairs.begun(stable=stable)
-        VERBS[theirs](table)
-        if (ours, theirs) in PERSON:
+        table = pairs.copy_table(stable=stable)
+        WRITES[theirs](table)
+        if (ours, theirs) in NEEDS_DECISION:
             with pytest.raises(IncompatibleConflict):
-                VERBS[ours](table)
+                WRITES[ours](table)
             continue
         try:
-            VERBS[ours](table)
+            WRITES[ours](table)
         except (InvalidInput, IncompatibleConflict):
             assert ours == theirs or "column" in ours, f"{ours} after {theirs}"
         after = table.refresh()
-        found, serial = state(after), [pairs.serial(theirs, ours, stable), pairs.serial(ours, theirs, stable)]
-        assert found in serial, f"{ours} after {theirs}: {found}, neither {serial[0]} nor {serial[1]}"
+        actual, serial = state(after), [pairs.serial(theirs, ours, stable), pairs.serial(ours, theirs, stable)]
+        assert actual in serial, f"{ours} after {theirs}: {actual}, neither {serial[0]} nor {serial[1]}"
         assert after.fsck().is_sound
         lance.dataset(table.uri).validate()
 
 
-def test_deletions_of_one_fragment_are_joined(tmp_path: Path) -> None:
-    """In a bitmap of a fresh name, under the version they were joined on; planned once."""
+def test_deletions_of_one_fragment_are_merged(tmp_path: Path) -> None:
+    """The bitmap has a new name with the version it was merged on, and the deletion is planned once."""
     table = create(tmp_path / "t", stable=False)
     theirs = table.delete("id = 1").table
     committed = table.delete("id in (2, 9)")
@@ -155,7 +155,7 @@ def test_deletions_of_one_fragment_are_joined(tmp_path: Path) -> None:
     assert lance.dataset(table.uri).to_table(["id"])["id"].to_pylist() == [0, 3, 4, 5, 6, 7, 8, 10, 11]
 
 
-def test_deletions_that_together_leave_nothing_take_the_fragment(tmp_path: Path) -> None:
+def test_deletions_of_all_rows_together_remove_the_fragment(tmp_path: Path) -> None:
     table = create(tmp_path / "t", stable=True)
     table.delete("id < 2")
     after = table.delete("id in (2, 3)").table
@@ -163,8 +163,8 @@ def test_deletions_that_together_leave_nothing_take_the_fragment(tmp_path: Path)
     lance.dataset(table.uri).validate()
 
 
-def test_the_same_row_is_planned_again(tmp_path: Path) -> None:
-    """It is gone when the second looks again; nothing is left to delete, and the table says so by a version."""
+def test_a_deletion_of_the_same_row_is_replanned(tmp_path: Path) -> None:
+    """The second deletion finds no row any more, and still commits a version."""
     table = create(tmp_path / "t", stable=False)
     table.delete("id = 1")
     committed = table.delete("id = 1")
@@ -184,15 +184,15 @@ def test_a_column_rewritten_in_place_keeps_what_others_deleted(tmp_path: Path) -
     assert committed.table.to_table(["v"], "id < 6")["v"].to_pylist() == [0, -10, -20, 40, 50]
 
 
-def test_raw_commits_of_the_same_fragment_are_the_callers_to_repeat(tmp_path: Path) -> None:
-    """They carry nothing of the rows they affect, so nothing can be joined: trap 21."""
+def test_raw_commits_to_the_same_fragment_are_left_to_the_caller(tmp_path: Path) -> None:
+    """They do not record the affected rows, so they cannot be merged: trap 21."""
     table = create(tmp_path / "t", stable=False)
     table.delete("id = 1")
-    made = table.refresh().transaction()
-    assert made is not None
+    transaction = table.refresh().transaction()
+    assert transaction is not None
     table.commit(Append(()))
     with pytest.raises(RetryableConflict, match="rule same_rows") as caught:
-        table.commit(made.operation)
+        table.commit(transaction.operation)
     assert "the Delete of version 2 (committed by lance-assets" in str(caught.value)
     assert " UTC)" in str(caught.value)
     theirs = lance.dataset(table.uri).read_transaction(2)
@@ -201,7 +201,7 @@ def test_raw_commits_of_the_same_fragment_are_the_callers_to_repeat(tmp_path: Pa
         lance.LanceDataset.commit(table.uri, theirs.operation, read_version=1)
 
 
-def test_an_overwrite_never_replaces_what_its_writer_did_not_see(tmp_path: Path) -> None:
+def test_an_overwrite_never_replaces_a_version_its_writer_has_not_read(tmp_path: Path) -> None:
     table = create(tmp_path / "t", stable=False)
     table.overwrite(row(1, 1))
     with pytest.raises(RetryableConflict, match="rule both_replace"):
@@ -210,14 +210,14 @@ def test_an_overwrite_never_replaces_what_its_writer_did_not_see(tmp_path: Path)
         table.delete("id = 1")
 
 
-def test_files_of_the_attempt_before_stay_for_cleanup(tmp_path: Path) -> None:
+def test_files_of_an_earlier_attempt_are_left_to_cleanup(tmp_path: Path) -> None:
     table = create(tmp_path / "t", stable=False)
     table.upsert(row(50, 1), "id")
     committed = table.upsert(row(50, 2), "id")
     assert committed.attempts == 2
-    named = {file.path for fragment in committed.table.fragments for file in fragment.files}
-    there = {path.name for path in Path(table.uri, "data").iterdir()}
-    assert named < there
+    referenced = {file.path for fragment in committed.table.fragments for file in fragment.files}
+    existing = {path.name for path in Path(table.uri, "data").iterdir()}
+    assert referenced < existing
 
 
 # Upserts of the same new key
@@ -240,17 +240,17 @@ KEYS = [
 
 @pytest.mark.parametrize(("arrow", "key", "other"), KEYS, ids=str)
 def test_a_new_key_is_inserted_once(tmp_path: Path, arrow: pa.DataType, key: object, other: object) -> None:
-    """Whatever its type, declared as the table's key or not; and who brings another one is not in the way."""
+    """This holds for any key type, declared as the table's key or not; an upsert of another key does not conflict."""
     table = Table.create(str(tmp_path / "t"), pa.schema([("k", arrow), ("v", pa.int64())]), durable=False)
     table.upsert(pa.table({"k": pa.array([key], arrow), "v": [1]}), "k")
     again = table.upsert(pa.table({"k": pa.array([key], arrow), "v": [2]}), "k")
     assert again.attempts == 2
-    aside = table.at(2).upsert(pa.table({"k": pa.array([other], arrow), "v": [3]}), "k")
-    assert (aside.attempts, aside.table.to_table(["v"])["v"].to_pylist()) == (1, [2, 3])
+    unrelated = table.at(2).upsert(pa.table({"k": pa.array([other], arrow), "v": [3]}), "k")
+    assert (unrelated.attempts, unrelated.table.to_table(["v"])["v"].to_pylist()) == (1, [2, 3])
 
 
-def test_writers_of_the_same_keys_at_once(tmp_path: Path) -> None:
-    """The reference inserts a key once for each of them."""
+def test_concurrent_upserts_of_the_same_keys(tmp_path: Path) -> None:
+    """pylance inserts a key once per writer."""
     table = Table.create(str(tmp_path / "t"), pa.schema([("k", pa.int64()), ("v", pa.int64())]), durable=False)
     data = [pa.table({"k": pa.array(range(20), pa.int64()), "v": pa.array([n] * 20, pa.int64())}) for n in range(6)]
     ready = threading.Barrier(len(data))
@@ -260,19 +260,19 @@ def test_writers_of_the_same_keys_at_once(tmp_path: Path) -> None:
         return table.upsert(rows, "k")
 
     with ThreadPoolExecutor(len(data)) as pool:
-        done = list(pool.map(write, data))
-    last = max(done, key=lambda committed: committed.version)
-    found = table.refresh().to_table()
-    assert sorted(found["k"].to_pylist()) == list(range(20))
-    assert set(found["v"].to_pylist()) == {data[done.index(last)]["v"][0].as_py()}
-    assert sorted(committed.version for committed in done) == list(range(2, 8))
+        commits = list(pool.map(write, data))
+    last = max(commits, key=lambda committed: committed.version)
+    merged = table.refresh().to_table()
+    assert sorted(merged["k"].to_pylist()) == list(range(20))
+    assert set(merged["v"].to_pylist()) == {data[commits.index(last)]["v"][0].as_py()}
+    assert sorted(committed.version for committed in commits) == list(range(2, 8))
 
 
-# When it ends
+# End of the retries
 
 
-def in_the_way(table: World, plans: list[int]) -> Callable[[Snapshot], Operation]:
-    """Always planned on a version that somebody else's config change follows at once, under the same key."""
+def always_conflicting(table: InMemoryTable, plans: list[int]) -> Callable[[Snapshot], Operation]:
+    """Return a plan that another writer's change of the same metadata key always follows at once."""
     writers = iter(range(100, 200))
 
     def plan(base: Snapshot) -> Operation:
@@ -284,58 +284,72 @@ def in_the_way(table: World, plans: list[int]) -> Callable[[Snapshot], Operation
     return plan
 
 
-def test_as_often_as_was_asked(tmp_path: Path) -> None:
-    table = World()
+def test_a_change_is_retried_as_often_as_requested(tmp_path: Path) -> None:
+    table = InMemoryTable()
     table.create("first")
     plans: list[int] = []
-    change = Change("add_columns", in_the_way(table, plans), "Merge", True)
+    change = Change("add_columns", always_conflicting(table, plans), "Merge", True)
     with pytest.raises(RetryableConflict, match="rule metadata_of_columns"):
         commit_with_retry(
-            change, table.location(), table.at(), intent=None, properties={}, retries=3, runtime=runtime(1)
+            change,
+            table.location(),
+            table.at(),
+            intent=None,
+            properties={},
+            retries=3,
+            runtime=deterministic_runtime(1),
         )
     assert plans == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(3600, 5), (61, 5), (15, 5), (10, 7)])
-def test_until_the_deadline(seconds: int, times: int) -> None:
-    """A minute, or four times as long as the work takes: a job of an hour is not thrown away at the first conflict."""
-    table = World()
+def test_a_change_is_retried_until_the_deadline(seconds: int, times: int) -> None:
+    """The deadline is a minute or four times the duration of the work: a job of an hour does not fail on its first
+    conflict.
+    """
+    table = InMemoryTable()
     table.create("first")
     plans: list[int] = []
     clock = [0]
-    in_time = in_the_way(table, plans)
+    plan = always_conflicting(table, plans)
 
-    def slow(base: Snapshot) -> Operation:
+    def plan_slowly(base: Snapshot) -> Operation:
         clock[0] += seconds * 10**9
-        return in_time(base)
+        return plan(base)
 
-    given = replace(runtime(1), elapsed_ns=lambda: clock[0])
+    runtime = replace(deterministic_runtime(1), elapsed_ns=lambda: clock[0])
     with pytest.raises(RetryableConflict):
         commit_with_retry(
-            Change("add_columns", slow, "Merge", True),
+            Change("add_columns", plan_slowly, "Merge", True),
             table.location(),
             table.at(),
             intent=None,
             properties={},
             retries=1000,
-            runtime=given,
+            runtime=runtime,
         )
     assert plans == list(range(1, times + 1))
 
 
-def test_what_cannot_be_repeated_is_not() -> None:
-    table = World()
+def test_a_change_that_cannot_be_replanned_is_not_retried() -> None:
+    table = InMemoryTable()
     table.create("first")
     plans: list[int] = []
-    change = Change("append", in_the_way(table, plans), "Merge", False)
+    change = Change("append", always_conflicting(table, plans), "Merge", False)
     with pytest.raises(RetryableConflict):
         commit_with_retry(
-            change, table.location(), table.at(), intent=None, properties={}, retries=20, runtime=runtime(1)
+            change,
+            table.location(),
+            table.at(),
+            intent=None,
+            properties={},
+            retries=20,
+            runtime=deterministic_runtime(1),
         )
     assert plans == [1]
 
 
-def test_waits_are_measured_in_turns_and_shorter_for_who_waited_long() -> None:
+def test_backoff_scales_with_the_attempt_and_shrinks_over_time() -> None:
     clock = [0]
     slept: list[float] = []
 
@@ -343,22 +357,22 @@ def test_waits_are_measured_in_turns_and_shorter_for_who_waited_long() -> None:
         slept.append(seconds)
         clock[0] += int(seconds * 1e9)
 
-    pace = Backoff(replace(SYSTEM_RUNTIME, elapsed_ns=lambda: clock[0], random=lambda: 0.5, sleep=sleep))
+    backoff = Backoff(replace(SYSTEM_RUNTIME, elapsed_ns=lambda: clock[0], random=lambda: 0.5, sleep=sleep))
     for _ in range(6):
-        clock[0] += 10**7  # a turn of 10 ms
-        pace.wait()
+        clock[0] += 10**7  # an attempt of 10 ms
+        backoff.wait()
     assert slept == sorted(slept, reverse=True)
     assert slept[0] <= 0.04
     assert slept[-1] <= 0.005
     clock[0] += 10**12
-    pace.wait()
+    backoff.wait()
     assert slept[-1] <= 2.0
 
 
-# Intents of all verbs
+# Intents of all writes
 
 
-INTENDED: dict[str, Verb] = {
+WRITES_WITH_INTENT: dict[str, Write] = {
     "append": lambda t: t.append(row(100, 1), intent="i"),
     "overwrite": lambda t: t.overwrite(row(100, 1), intent="i"),
     "delete": lambda t: t.delete("id = 1", intent="i"),
@@ -379,41 +393,41 @@ INTENDED: dict[str, Verb] = {
 }
 
 
-@pytest.mark.parametrize("verb", INTENDED)
-def test_an_intent_lands_once(tmp_path: Path, verb: str) -> None:
-    """On an old handle, with somebody in the way; twice; later, on a new handle; after cleanup of the version."""
+@pytest.mark.parametrize("write", WRITES_WITH_INTENT)
+def test_an_intent_is_committed_once(tmp_path: Path, write: str) -> None:
+    """The write is repeated on an old handle after a concurrent change, then on a new handle, then after a cleanup."""
     table = create(tmp_path / "t", stable=False)
-    if verb not in ("restore", "overwrite"):
+    if write not in ("restore", "overwrite"):
         table.update({"w": "'theirs'"}, "id < 4")
-    first = INTENDED[verb](table)
+    first = WRITES_WITH_INTENT[write](table)
     assert first.already_committed is False
     for again in (table, table.refresh()):
-        repeated = INTENDED[verb](again)
+        repeated = WRITES_WITH_INTENT[write](again)
         assert (repeated.version, repeated.already_committed, repeated.attempts) == (first.version, True, 0)
     head = table.refresh()
     uuids = [made.uuid for made in head.versions()]
     record = json.loads(Path(table.uri, path_of("i")).read_text())
     assert uuids.count(record["transaction_uuid"]) == 1
     head.set_metadata({"later": "1"})
-    cleaned(table.refresh())
-    repeated = INTENDED[verb](Table.open(table.uri, durable=False))
+    clean_up(table.refresh())
+    repeated = WRITES_WITH_INTENT[write](Table.open(table.uri, durable=False))
     assert (repeated.version, repeated.already_committed) == (first.version, True)
     assert repeated.rows_added == first.rows_added
 
 
-@pytest.mark.parametrize("verb", INTENDED)
-def test_an_intent_of_several_at_once_lands_once(tmp_path: Path, verb: str) -> None:
+@pytest.mark.parametrize("write", WRITES_WITH_INTENT)
+def test_concurrent_writes_of_one_intent_commit_once(tmp_path: Path, write: str) -> None:
     table = create(tmp_path / "t", stable=True)
     ready = threading.Barrier(3)
 
-    def hold(_holder: int) -> Committed:
+    def write_concurrently(_number: int) -> Committed:
         ready.wait()
-        return INTENDED[verb](table)
+        return WRITES_WITH_INTENT[write](table)
 
     with ThreadPoolExecutor(3) as pool:
-        done = list(pool.map(hold, range(3)))
-    assert len({committed.version for committed in done}) == 1
+        commits = list(pool.map(write_concurrently, range(3)))
+    assert len({committed.version for committed in commits}) == 1
     record = json.loads(Path(table.uri, path_of("i")).read_text())
     uuids = [made.uuid for made in table.refresh().versions()]
     assert uuids.count(record["transaction_uuid"]) == 1
-    assert state(table.refresh()) == state(table.refresh().at(done[0].version))
+    assert state(table.refresh()) == state(table.refresh().at(commits[0].version))

@@ -1,4 +1,4 @@
-"""Writers that come back after a long pause: what they put may have landed in a gap, or name what is gone."""
+"""Commit fence: a put after a long pause may fill a gap in the versions or reference deleted files."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,177 +13,191 @@ from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Append
 from lance_core.storage.memory import MemoryStore
-from tests.lance_core.world import Fault, FaultyStore, World, creating, runtime
+from tests.lance_core.in_memory_table import Fault, FaultyStore, InMemoryTable, deterministic_runtime, on_create
 
 
-class Paused:
-    """A table whose clock is moved by hand, and a writer to whom something happens right before its put."""
+class PausedWriter:
+    """A table whose clock is advanced by hand, and a writer with a callback right before its put."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
-        self.stored = MemoryStore(now=lambda: self.now)
-        self.world = World(self.stored)
-        self.world.create("a")
+        self.backing_store = MemoryStore(now=lambda: self.now)
+        self.table = InMemoryTable(self.backing_store)
+        self.table.create("a")
 
     def append(
         self,
-        before_the_put: Callable[[], object],
+        before_put: Callable[[], object],
         *,
-        begun_ago: timedelta = timedelta(0),
+        paused_for: timedelta = timedelta(0),
         attempts: int = 10,
-        lost: int = 1,
+        races_lost: int = 1,
         outcome: str = "",
     ) -> FaultyStore:
-        """`before_the_put` happens as often as `lost` says."""
-        store = FaultyStore(self.stored, [Fault(creating(naming.VERSIONS), outcome, before_the_put)] * lost)
-        given = replace(runtime(5), elapsed_ns=lambda: int(self.now.timestamp() * 1e9), now_ns=lambda: 0)
-        mine = World(store)
-        begun = begin(mine.location(), mine.at(), verb="append", intent=None, runtime=given)
-        assert isinstance(begun, StartedWrite)
-        operation = Append(mine.fragments("late"))
-        self.now += begun_ago
-        finish(begun, operation, properties={}, attempts=attempts)
+        """Append with `before_put` called before each of the first `races_lost` puts."""
+        store = FaultyStore(self.backing_store, [Fault(on_create(naming.VERSIONS), outcome, before_put)] * races_lost)
+        runtime = replace(
+            deterministic_runtime(5), elapsed_ns=lambda: int(self.now.timestamp() * 1e9), now_ns=lambda: 0
+        )
+        table = InMemoryTable(store)
+        started = begin(table.location(), table.at(), verb="append", intent=None, runtime=runtime)
+        assert isinstance(started, StartedWrite)
+        operation = Append(table.fragments("late"))
+        self.now += paused_for
+        finish(started, operation, properties={}, attempts=attempts)
         return store
 
-    def removed(self, *versions: int) -> None:
+    def remove_versions(self, *versions: int) -> None:
         for version in versions:
-            self.stored.delete(naming.manifest_path(Version(version), NamingScheme.V2))
+            self.backing_store.delete(naming.manifest_path(Version(version), NamingScheme.V2))
 
 
-def test_a_put_that_lands_in_a_gap_is_no_commit() -> None:
-    """Built for version 2; three commits, a cleanup; then it is put, and nothing is in its place."""
-    paused = Paused()
+def test_a_put_into_a_gap_is_no_commit() -> None:
+    """The version is built as version 2; three commits and a cleanup follow, and then the put finds version 2 free."""
+    slow_writer = PausedWriter()
 
-    def three_commits_and_a_cleanup() -> None:
+    def commit_three_times_and_clean_up() -> None:
         for writer, name in enumerate("bcd", start=10):
-            paused.world.append(name, writer=writer)
-        paused.now += timedelta(minutes=2)
-        paused.removed(1, 2, 3)
+            slow_writer.table.append(name, writer=writer)
+        slow_writer.now += timedelta(minutes=2)
+        slow_writer.remove_versions(1, 2, 3)
 
     with pytest.raises(CommitUndecided, match="after version 4, in a gap"):
-        paused.append(three_commits_and_a_cleanup)
-    assert paused.world.names() == ["a", "b", "c", "d"]
+        slow_writer.append(commit_three_times_and_clean_up)
+    assert slow_writer.table.file_names() == ["a", "b", "c", "d"]
 
 
-def test_who_is_quick_asks_nothing() -> None:
-    """The calls of a commit are what they were: nothing is looked at after the put."""
-    paused = Paused()
-    store = FaultyStore(paused.stored)
-    World(store).append("b")
+def test_a_quick_commit_makes_no_calls_after_its_put() -> None:
+    """The fence costs a quick commit nothing."""
+    slow_writer = PausedWriter()
+    store = FaultyStore(slow_writer.backing_store)
+    InMemoryTable(store).append("b")
     assert store.calls[-1] == ("create", naming.manifest_path(Version(2), NamingScheme.V2))
 
 
-def test_files_that_went_while_a_writer_stood_still_are_told() -> None:
-    paused = Paused()
+def test_files_deleted_during_a_pause_are_reported() -> None:
+    slow_writer = PausedWriter()
 
-    def an_orphan_is_removed() -> None:
-        paused.now += timedelta(hours=2)
-        paused.stored.delete("data/late.lance")
+    def remove_orphan() -> None:
+        slow_writer.now += timedelta(hours=2)
+        slow_writer.backing_store.delete("data/late.lance")
 
     with pytest.raises(
         CommitUndecided, match=r"removed 1 of its files as orphan files, such as data/late\.lance.*Restore version 1"
     ):
-        paused.append(an_orphan_is_removed)
+        slow_writer.append(remove_orphan)
 
 
-def test_who_took_long_holds_its_files_and_looks_whether_they_are_there() -> None:
-    paused = Paused()
-    held: list[str] = []
+def test_a_slow_writer_leases_its_files_and_checks_that_they_exist() -> None:
+    slow_writer = PausedWriter()
+    leases: list[str] = []
 
-    def look() -> None:
-        held.extend(info.path for info in paused.stored.list("_lance_assets/holds"))
+    def collect_leases() -> None:
+        leases.extend(info.path for info in slow_writer.backing_store.list("_lance_assets/holds"))
 
-    paused.append(look, begun_ago=timedelta(hours=1))
-    assert len(held) == 1
-    assert not paused.stored.list("_lance_assets/holds")
-    assert paused.world.names() == ["a", "late"]
+    slow_writer.append(collect_leases, paused_for=timedelta(hours=1))
+    assert len(leases) == 1
+    assert not slow_writer.backing_store.list("_lance_assets/holds")
+    assert slow_writer.table.file_names() == ["a", "late"]
 
 
-def test_who_took_long_looks_once_however_many_races_it_loses() -> None:
-    """And not right before a put, which would lose it the next one too."""
-    paused = Paused()
-    writers = iter(range(10, 20))
+def test_a_slow_writer_checks_its_files_once_for_any_number_of_lost_races() -> None:
+    """It does not check right before a put, since that would lose the next race too."""
+    slow_writer = PausedWriter()
+    numbers = iter(range(10, 20))
 
-    def somebody_is_first() -> None:
-        paused.world.append(f"of_{(writer := next(writers))}", writer=writer)
+    def commit_first() -> None:
+        number = next(numbers)
+        slow_writer.table.append(f"of_{number}", writer=number)
 
-    store = paused.append(somebody_is_first, begun_ago=timedelta(hours=1), lost=4)
-    assert len(paused.world.names()) == 6
+    store = slow_writer.append(commit_first, paused_for=timedelta(hours=1), races_lost=4)
+    assert len(slow_writer.table.file_names()) == 6
     assert [call for call, path in store.calls if "/holds/" in path] == ["put", "delete"]
-    late = [at for at, (call, path) in enumerate(store.calls) if (call, path) == ("head", "data/late.lance")]
+    checks = [at for at, (call, path) in enumerate(store.calls) if (call, path) == ("head", "data/late.lance")]
     puts = [at for at, (call, path) in enumerate(store.calls) if call == "create" and path.startswith(naming.VERSIONS)]
-    assert len(late) == 2, "once before the commit, once while it is held"
-    assert any(store.calls[at][0] in ("list", "read") for at in range(late[-1] + 1, puts[0])), "looked again"
+    assert len(checks) == 2, "once before the commit, once under the lease"
+    assert any(store.calls[at][0] in ("list", "read") for at in range(checks[-1] + 1, puts[0])), "read again"
 
 
-def test_to_look_at_old_files_is_no_attempt() -> None:
-    paused = Paused()
-    paused.append(lambda: None, begun_ago=timedelta(hours=1), attempts=1)
-    assert paused.world.names() == ["a", "late"]
+def test_checking_old_files_is_no_attempt() -> None:
+    slow_writer = PausedWriter()
+    slow_writer.append(lambda: None, paused_for=timedelta(hours=1), attempts=1)
+    assert slow_writer.table.file_names() == ["a", "late"]
 
 
-def test_what_was_held_is_let_go_when_it_is_known_that_nothing_landed() -> None:
-    paused = Paused()
+def test_the_lease_is_released_after_a_definite_failure() -> None:
+    slow_writer = PausedWriter()
     with pytest.raises(RetryableConflict, match="lost the race"):
-        paused.append(lambda: paused.world.append("b", writer=9), begun_ago=timedelta(hours=1), attempts=1)
-    assert not paused.stored.list("_lance_assets/holds")
+        slow_writer.append(lambda: slow_writer.table.append("b", writer=9), paused_for=timedelta(hours=1), attempts=1)
+    assert not slow_writer.backing_store.list("_lance_assets/holds")
 
 
-def test_it_is_held_on_while_a_put_may_still_land() -> None:
-    paused = Paused()
+def test_the_lease_stays_while_a_put_may_still_arrive() -> None:
+    slow_writer = PausedWriter()
     with pytest.raises(CommitUndecided):
-        paused.append(lambda: None, begun_ago=timedelta(hours=1), attempts=1, outcome="late")
-    assert len(paused.stored.list("_lance_assets/holds")) == 1
+        slow_writer.append(lambda: None, paused_for=timedelta(hours=1), attempts=1, outcome="late")
+    assert len(slow_writer.backing_store.list("_lance_assets/holds")) == 1
 
 
 @pytest.mark.parametrize("versions", ['["x"]', "[null]", "[1e400]", "[true]", "[[]]"])
-def test_a_notice_that_is_none_leaves_what_landed_undecided(versions: str) -> None:
-    paused = Paused()
+def test_an_invalid_sweep_notice_leaves_the_commit_undecided(versions: str) -> None:
+    slow_writer = PausedWriter()
 
-    def stands_still() -> None:
-        paused.now += timedelta(hours=2)
-        paused.stored.put("_lance_assets/notices/a.json", b'{"versions": %s, "files": []}' % versions.encode())
+    def pause() -> None:
+        slow_writer.now += timedelta(hours=2)
+        slow_writer.backing_store.put(
+            "_lance_assets/notices/a.json", b'{"versions": %s, "files": []}' % versions.encode()
+        )
 
     with pytest.raises(CommitUndecided, match="is not the sweep notice of a cleanup"):
-        paused.append(stands_still)
+        slow_writer.append(pause)
 
 
-def test_who_took_long_and_misses_a_file_commits_nothing() -> None:
-    paused = Paused()
-    paused.stored.delete("data/a.lance")  # of another version: not ours to look at
+def test_a_slow_writer_without_one_of_its_files_commits_nothing() -> None:
+    slow_writer = PausedWriter()
+    slow_writer.backing_store.delete("data/a.lance")  # a file of another version, which the writer need not check
 
-    class Removing(MemoryStore):
+    class RemovingStore(MemoryStore):
         def put(self, path: str, data: bytes) -> None:
             super().put(path, data)
             if path.startswith("_lance_assets/holds"):
                 self.delete("data/late.lance")
 
-    removing = Removing(now=lambda: paused.now)
-    for info in (*paused.stored.list(naming.VERSIONS), *paused.stored.list(naming.TRANSACTIONS)):
-        removing.put(info.path, paused.stored.read(info.path))
-    paused.stored, paused.world = removing, World(removing)
+    removing = RemovingStore(now=lambda: slow_writer.now)
+    for info in (
+        *slow_writer.backing_store.list(naming.VERSIONS),
+        *slow_writer.backing_store.list(naming.TRANSACTIONS),
+    ):
+        removing.put(info.path, slow_writer.backing_store.read(info.path))
+    slow_writer.backing_store, slow_writer.table = removing, InMemoryTable(removing)
     with pytest.raises(NotFound, match=r"1 files of this commit do not exist any more, such as data/late\.lance"):
-        paused.append(lambda: None, begun_ago=timedelta(hours=1))
-    assert paused.world.at().version == 1
+        slow_writer.append(lambda: None, paused_for=timedelta(hours=1))
+    assert slow_writer.table.at().version == 1
 
 
-def test_an_unanswered_put_whose_version_was_cleaned_up_is_not_called_a_conflict() -> None:
-    """It landed, or somebody else's did; nobody can tell any more."""
-    paused = Paused()
-    store = FaultyStore(paused.stored, [Fault(creating(naming.VERSIONS), "lost")])
+def test_an_unanswered_put_of_a_removed_version_is_undecided() -> None:
+    """The version may be ours or another writer's: its manifest no longer exists."""
+    slow_writer = PausedWriter()
+    store = FaultyStore(slow_writer.backing_store, [Fault(on_create(naming.VERSIONS), "lost")])
 
-    def others() -> None:
+    def commit_and_clean_up() -> None:
         for writer, name in enumerate("bcd", start=10):
-            paused.world.append(name, writer=writer)
-        paused.now += timedelta(hours=1)
-        paused.removed(2, 3)
+            slow_writer.table.append(name, writer=writer)
+        slow_writer.now += timedelta(hours=1)
+        slow_writer.remove_versions(2, 3)
 
-    store.faults.append(Fault(lambda call, path: call == "list" and len(store.calls) > creations(store), "", others))
+    store.faults.append(
+        Fault(
+            lambda call, path: call == "list" and len(store.calls) > position_of_first_put(store),
+            "",
+            commit_and_clean_up,
+        )
+    )
     with pytest.raises(CommitUndecided, match="a cleanup removed that version"):
-        World(store).append("late")
+        InMemoryTable(store).append("late")
 
 
-def creations(store: FaultyStore) -> int:
-    """Where the first put of a version was, once there was one."""
+def position_of_first_put(store: FaultyStore) -> int:
+    """Return the position of the first put of a version among the calls, or a large number."""
     puts = [at for at, (call, path) in enumerate(store.calls) if call == "create" and path.startswith(naming.VERSIONS)]
     return puts[0] if puts else 10**6

@@ -11,7 +11,7 @@ from lance_core.format.operations import Append, Overwrite
 from lance_core.limits import Limit
 from lance_core.storage.memory import MemoryStore
 from lance_core.versions.snapshot import list_versions
-from tests.lance_core.world import BIRTH, SCHEMA, World
+from tests.lance_core.in_memory_table import NEW_TABLE, SCHEMA, InMemoryTable
 from tests.torture import limits
 
 
@@ -35,7 +35,7 @@ def test_a_version_above_a_cap_is_not_put(
     monkeypatch: pytest.MonkeyPatch, name: str, module: str, maximum: int
 ) -> None:
     """The error names the cap and the ways out, and the table stays as it was."""
-    world = World()
+    world = InMemoryTable()
     world.create("a")
     base = world.at()
     unit = getattr(sys.modules[module], name).unit
@@ -44,14 +44,14 @@ def test_a_version_above_a_cap_is_not_put(
         world.write(Append(world.fragments(*"bcdefgh")), base=base)
     monkeypatch.undo()
     assert list(list_versions(world.location()).numbers) == [1]
-    assert world.names() == ["a"]
+    assert world.file_names() == ["a"]
 
 
 def test_a_first_version_above_a_cap_is_not_put(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(MemoryStore())
+    world = InMemoryTable(MemoryStore())
     monkeypatch.setattr("lance_core.format.manifest.FRAGMENTS", Limit("FRAGMENTS", 2, "fragments"))
     with pytest.raises(Unsupported, match=r"this Overwrite is not committed.*compact the table first, or write fewer"):
-        world.write(Overwrite(world.fragments(*"abc"), SCHEMA), base=BIRTH)
+        world.write(Overwrite(world.fragments(*"abc"), SCHEMA), base=NEW_TABLE)
     assert not list_versions(world.location()).numbers
 
 
@@ -72,10 +72,10 @@ def test_a_detached_version_above_a_cap_is_not_put(tmp_path: Path, monkeypatch: 
 def test_an_intent_never_gets_a_record_that_is_not_read(
     monkeypatch: pytest.MonkeyPatch, name: str, module: str, maximum: int
 ) -> None:
-    world = World()
+    world = InMemoryTable()
     world.create("a")
     monkeypatch.setattr(f"{module}.{name}", Limit(name, maximum, "units"))
     with pytest.raises(Unsupported, match=f"LANCE_ASSETS_{name}_MAX"):
         world.append(*(letter * 30 for letter in "bcdefgh"), intent="i")
-    assert world.names() == ["a"]
+    assert world.file_names() == ["a"]
     assert world.append("b", intent="i").snapshot.version == 2

@@ -18,10 +18,10 @@ from lance_core.format.ids import Version
 from lance_core.storage.memory import MemoryStore
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import list_versions, load_at
-from tests.lance_core.world import Fault, FaultyStore, World, calling
+from tests.lance_core.in_memory_table import Fault, FaultyStore, InMemoryTable, on_call
 
 ROWS = pa.table({"id": [1, 2, 3], "x": ["a", "b", "c"]})
-NOTE = calling("put", "_lance_assets/intents/")
+NOTE = on_call("put", "_lance_assets/intents/")
 """The heartbeat of an intent and, as the second such call, the record of its commit."""
 
 
@@ -46,16 +46,16 @@ def test_an_intent_that_was_committed_is_found_whatever_the_times_are(clock: Cal
     """The process died between the commit and its record, and others have committed since."""
     calls = iter(range(10**6))
     stored = MemoryStore(now=lambda: clock(next(calls)))
-    World(stored).create("a")
+    InMemoryTable(stored).create("a")
     dying = FaultyStore(stored, [Fault(NOTE, "", lambda: None), Fault(NOTE, "", die)])
     with pytest.raises(Died):
-        World(dying).append("b", intent="i")
-    world = World(stored)
+        InMemoryTable(dying).append("b", intent="i")
+    world = InMemoryTable(stored)
     for writer, name in enumerate("cd", start=10):
         world.append(name, writer=writer)
     assert (made := world.append("b", intent="i", writer=20)).already_committed
     assert made.summary.version == 2
-    assert world.names() == ["a", "b", "c", "d"]
+    assert world.file_names() == ["a", "b", "c", "d"]
 
 
 def test_an_intent_is_found_in_a_copy_of_the_table(tmp_path: Path) -> None:
@@ -161,11 +161,11 @@ def test_a_version_whose_successor_was_removed_is_known_by_its_files(tmp_path: P
 def test_what_cannot_be_known_is_undecided() -> None:
     """The version of the intent is gone, and so is the one that would tell."""
     stored = MemoryStore()
-    World(stored).create("a")
+    InMemoryTable(stored).create("a")
     dying = FaultyStore(stored, [Fault(NOTE, "", lambda: None), Fault(NOTE, "", die)])
     with pytest.raises(Died):
-        World(dying).append("b", intent="i")
-    world = World(stored)
+        InMemoryTable(dying).append("b", intent="i")
+    world = InMemoryTable(stored)
     for writer, name in enumerate("cd", start=10):
         world.append(name, writer=writer)
     stored.delete(naming.manifest_path(Version(2)))

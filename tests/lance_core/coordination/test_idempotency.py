@@ -1,4 +1,6 @@
-"""An intent lands in exactly one version: repeated, at once, after a crash, in another process, after cleanup."""
+"""Idempotency: an intent is committed in exactly one version when it is repeated, concurrent, retried after a crash,
+retried in another process, or retried after a cleanup.
+"""
 
 import json
 import os
@@ -17,7 +19,7 @@ from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.versions.snapshot import list_versions
-from tests.lance_core.world import Fault, FaultyStore, World, calling, creating
+from tests.lance_core.in_memory_table import Fault, FaultyStore, InMemoryTable, on_call, on_create
 
 MANIFESTS = naming.VERSIONS + "/"
 MANIFEST_2 = naming.manifest_path(Version(2))
@@ -28,124 +30,124 @@ def rows(*values: int) -> pa.Table:
     return pa.table({"id": pa.array(values, pa.int64())})
 
 
-def record(store: FaultyStore, intent: str) -> dict[str, object]:
-    found = json.loads(store.inner.read(path_of(intent)))
-    assert isinstance(found, dict)
-    return found
+def read_record(store: FaultyStore, intent: str) -> dict[str, object]:
+    record = json.loads(store.inner.read(path_of(intent)))
+    assert isinstance(record, dict)
+    return record
 
 
-def world() -> tuple[World, FaultyStore]:
+def table_and_store() -> tuple[InMemoryTable, FaultyStore]:
     store = FaultyStore()
-    table = World(store)
+    table = InMemoryTable(store)
     table.create("first")
     store.calls.clear()
     return table, store
 
 
 def test_the_same_intent_twice_is_one_version() -> None:
-    table, _ = world()
+    table, _ = table_and_store()
     first = table.append("mine", intent="load 7")
     again = table.append("again", intent="load 7", writer=2)
     assert (first.snapshot.version, first.already_committed) == (2, False)
     assert (again.snapshot.version, again.already_committed, again.attempts) == (2, True, 0)
     assert again.summary == first.summary
-    assert table.names() == ["first", "mine"]
+    assert table.file_names() == ["first", "mine"]
 
 
 def test_two_intents_are_two_versions() -> None:
-    table, _ = world()
+    table, _ = table_and_store()
     table.append("one", intent="load 7")
     table.append("two", intent="load 8", writer=2)
-    assert table.names() == ["first", "one", "two"]
+    assert table.file_names() == ["first", "one", "two"]
 
 
-def test_the_record_is_there_before_anything_else_is_written() -> None:
-    table, store = world()
-    store.faults.append(Fault(calling("put"), "fails"))
-    fragments = World(store.inner).fragments("mine")
+def test_the_record_is_written_before_anything_else() -> None:
+    table, store = table_and_store()
+    store.faults.append(Fault(on_call("put"), "fails"))
+    fragments = InMemoryTable(store.inner).fragments("mine")
     with pytest.raises(StorageError):
         table.write(Append(fragments), base=table.at(), intent="load 7")
     assert [call for call, _ in store.calls if call in ("create", "put")] == ["create", "put"]
-    assert record(store, "load 7")["base_version"] == 1
+    assert read_record(store, "load 7")["base_version"] == 1
 
 
-def test_the_record_notes_files_and_landing() -> None:
-    table, store = world()
+def test_the_record_has_files_and_commit() -> None:
+    table, store = table_and_store()
     table.append("mine", intent="load 7")
-    kept = record(store, "load 7")
-    assert kept["intent"] == "load 7"
-    assert kept["files"] == []
-    assert kept["landing"] == {
+    record_fields = read_record(store, "load 7")
+    assert record_fields["intent"] == "load 7"
+    assert record_fields["files"] == []
+    assert record_fields["landing"] == {
         "version": 2, "operation": "Append", "rows_added": 1, "rows_removed": 0, "files": 1, "bytes": 1,
     }  # fmt: skip
 
 
 def test_a_crash_after_the_put_is_found_by_the_next_run() -> None:
-    """It landed, and nobody was told: the record says nothing of it, the history does."""
-    table, store = world()
+    """The commit succeeded without an answer: the record lacks it, but the history has it."""
+    table, store = table_and_store()
     store.faults.append(
-        Fault(lambda call, path: call == "put" and path == path_of("load 7") and landed(table), "fails")
+        Fault(lambda call, path: call == "put" and path == path_of("load 7") and has_new_version(table), "fails")
     )
     with pytest.raises(CommitUndecided, match="was committed as version 2, but the record of its intent"):
         table.append("mine", intent="load 7")
-    assert record(store, "load 7")["landing"] is None
+    assert read_record(store, "load 7")["landing"] is None
     table.append("others", writer=2)
     again = table.append("again", intent="load 7", writer=3)
     assert (again.snapshot.version, again.already_committed) == (2, True)
-    assert table.names() == ["first", "mine", "others"]
-    assert record(store, "load 7")["landing"] is not None
+    assert table.file_names() == ["first", "mine", "others"]
+    assert read_record(store, "load 7")["landing"] is not None
 
 
-def landed(table: World) -> bool:
+def has_new_version(table: InMemoryTable) -> bool:
     return len(list_versions(table.location()).numbers) > 1
 
 
-def test_a_crash_before_the_put_goes_on_under_the_same_uuid() -> None:
-    table, store = world()
-    store.faults.append(Fault(creating(MANIFESTS), "fails"))
+def test_a_crash_before_the_put_continues_with_the_same_uuid() -> None:
+    table, store = table_and_store()
+    store.faults.append(Fault(on_create(MANIFESTS), "fails"))
     with pytest.raises(StorageError):
         table.append("mine", intent="load 7")
-    begun_as = record(store, "load 7")["transaction_uuid"]
+    first_uuid = read_record(store, "load 7")["transaction_uuid"]
     table.append("others", writer=2)
     again = table.append("again", intent="load 7", writer=3)
     assert (again.snapshot.version, again.already_committed) == (3, False)
-    assert record(store, "load 7")["transaction_uuid"] == begun_as
-    assert table.names() == ["first", "others", "again"]
+    assert read_record(store, "load 7")["transaction_uuid"] == first_uuid
+    assert table.file_names() == ["first", "others", "again"]
 
 
-def test_a_put_that_lands_after_its_process_died_is_found() -> None:
-    table, store = world()
-    store.faults.append(Fault(creating(MANIFESTS), "late"))
+def test_a_put_that_arrives_after_its_process_died_is_found() -> None:
+    table, store = table_and_store()
+    store.faults.append(Fault(on_create(MANIFESTS), "late"))
     store.faults.append(Fault(lambda call, path: call == "list" and ("create", MANIFEST_2) in store.calls, "fails"))
     with pytest.raises(CommitUndecided):
         table.append("mine", intent="load 7")
-    store.land()
+    store.deliver_late_puts()
     again = table.append("again", intent="load 7", writer=3)
     assert (again.snapshot.version, again.already_committed) == (2, True)
-    assert table.names() == ["first", "mine"]
+    assert table.file_names() == ["first", "mine"]
 
 
-@pytest.mark.parametrize("how", ["lost", "late", "never"])
-def test_an_unanswered_claim_is_settled_by_looking(how: str) -> None:
-    table, store = world()
-    store.faults.append(Fault(creating(INTENTS), how))
-    written = table.append("mine", intent="load 7")
-    store.land()
-    assert written.snapshot.version == 2
+@pytest.mark.parametrize("outcome", ["lost", "late", "never"])
+def test_an_unanswered_record_is_decided_by_reading_it_back(outcome: str) -> None:
+    table, store = table_and_store()
+    store.faults.append(Fault(on_create(INTENTS), outcome))
+    result = table.append("mine", intent="load 7")
+    store.deliver_late_puts()
+    assert result.snapshot.version == 2
     again = table.append("again", intent="load 7", writer=2)
-    assert (again.snapshot.version, table.names()) == (2, ["first", "mine"])
+    assert (again.snapshot.version, table.file_names()) == (2, ["first", "mine"])
 
 
-def test_a_claim_that_nobody_answers_writes_nothing() -> None:
-    table, store = world()
-    store.faults += [Fault(creating(INTENTS), "never") for _ in range(5)]
+def test_a_record_that_is_never_answered_stops_the_write() -> None:
+    table, store = table_and_store()
+    store.faults += [Fault(on_create(INTENTS), "never") for _ in range(5)]
     with pytest.raises(StorageError, match="could not record the intent 'load 7'"):
         table.append("mine", intent="load 7")
     assert list_versions(table.location()).numbers == (1,)
 
 
-def test_the_landing_outlives_the_version() -> None:
-    table, store = world()
+def test_the_record_outlives_the_version() -> None:
+    table, store = table_and_store()
     table.append("mine", intent="load 7")
     table.append("others", writer=2)
     store.delete(MANIFEST_2)
@@ -153,10 +155,12 @@ def test_the_landing_outlives_the_version() -> None:
     assert (again.summary.version, again.snapshot.version, again.already_committed) == (2, 3, True)
 
 
-def test_a_landing_that_cleanup_may_have_taken_is_undecided() -> None:
-    """Begun, never noted, and a version since is gone: nobody can tell, so nothing is written."""
-    table, store = world()
-    store.faults.append(Fault(creating(MANIFESTS), "fails"))
+def test_a_commit_that_cleanup_may_have_removed_is_undecided() -> None:
+    """The intent has a record without a commit, and a version since then is removed: the outcome cannot be known, so
+    nothing is written.
+    """
+    table, store = table_and_store()
+    store.faults.append(Fault(on_create(MANIFESTS), "fails"))
     with pytest.raises(StorageError):
         table.append("mine", intent="load 7")
     table.append("others", writer=2)
@@ -166,10 +170,10 @@ def test_a_landing_that_cleanup_may_have_taken_is_undecided() -> None:
         table.append("again", intent="load 7", writer=4)
 
 
-def test_a_late_heartbeat_does_not_forget_the_landing() -> None:
-    """Two hold the intent; one has landed and gone when the other tells that it is alive."""
-    table, store = world()
-    other = World(store.inner)
+def test_a_late_heartbeat_does_not_remove_the_commit_from_the_record() -> None:
+    """Two writers have the intent; one has committed and ended when the other writes its heartbeat."""
+    table, store = table_and_store()
+    other = InMemoryTable(store.inner)
     store.faults.append(
         Fault(
             lambda call, path: call == "read" and path == path_of("load 7"),
@@ -177,21 +181,21 @@ def test_a_late_heartbeat_does_not_forget_the_landing() -> None:
             lambda: other.append("theirs", intent="load 7", writer=2),
         )
     )
-    written = table.append("mine", intent="load 7", writer=3)
-    assert (written.snapshot.version, table.names()) == (2, ["first", "theirs"])
-    assert written.summary.version == 2
-    assert record(store, "load 7")["landing"] is not None
+    result = table.append("mine", intent="load 7", writer=3)
+    assert (result.snapshot.version, table.file_names()) == (2, ["first", "theirs"])
+    assert result.summary.version == 2
+    assert read_record(store, "load 7")["landing"] is not None
 
 
 @pytest.mark.parametrize("intent", ["", "x" * 4097])
 def test_an_intent_has_a_length(intent: str) -> None:
-    table, _ = world()
+    table, _ = table_and_store()
     with pytest.raises(InvalidInput, match="a text of 1 to 4096 characters"):
         table.append("mine", intent=intent)
 
 
 @pytest.mark.parametrize(
-    "damage",
+    "data",
     [
         b"",
         b"{}",
@@ -202,16 +206,16 @@ def test_an_intent_has_a_length(intent: str) -> None:
         b"\xff",
     ],
 )
-def test_a_damaged_record_is_named(damage: bytes) -> None:
-    table, store = world()
-    store.put(path_of("load 7"), damage)
+def test_a_damaged_record_is_reported(data: bytes) -> None:
+    table, store = table_and_store()
+    store.put(path_of("load 7"), data)
     with pytest.raises(Corrupt, match="is not the record of an intent") as caught:
         table.append("mine", intent="load 7")
     assert caught.value.path == path_of("load 7")
 
 
 def test_any_text_is_an_intent(tmp_path: Path) -> None:
-    """Slashes, dots and scripts of all kinds do not get into a file name."""
+    """Slashes, dots and characters of any script stay out of the file name."""
     table = Table.create(str(tmp_path / "t"), rows(1))
     for number, intent in enumerate(["../../x", "a/b", "zażółć\n", "x" * 4096, "\0"]):
         assert table.append(rows(number), intent=intent).version == number + 2
@@ -219,13 +223,13 @@ def test_any_text_is_an_intent(tmp_path: Path) -> None:
     assert {path.suffix for path in (tmp_path / "t" / INTENTS).iterdir()} == {".json"}
 
 
-def test_at_once_from_threads(tmp_path: Path) -> None:
-    place = str(tmp_path / "t")
-    Table.create(place, rows(0))
+def test_concurrent_threads_commit_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    Table.create(path, rows(0))
     barrier = threading.Barrier(6)
 
     def load(number: int) -> tuple[int, int]:
-        table = Table.open(place, durable=False)
+        table = Table.open(path, durable=False)
         barrier.wait()
         committed = table.append(rows(number), intent="once")
         return committed.version, committed.rows_added
@@ -233,22 +237,22 @@ def test_at_once_from_threads(tmp_path: Path) -> None:
     with ThreadPoolExecutor(6) as pool:
         outcomes = list(pool.map(load, range(1, 7)))
     assert set(outcomes) == {(2, 1)}
-    assert Table.open(place).count_rows() == 2
+    assert Table.open(path).count_rows() == 2
 
 
 def test_after_reopening_and_from_an_old_handle(tmp_path: Path) -> None:
-    place = str(tmp_path / "t")
-    old = Table.create(place, rows(0))
+    path = str(tmp_path / "t")
+    old = Table.create(path, rows(0))
     first = old.append(rows(1), intent="once", properties={"run": "1"})
-    Table.open(place).append(rows(2))
-    for table in (Table.open(place), old, first.table):
+    Table.open(path).append(rows(2))
+    for table in (Table.open(path), old, first.table):
         again = table.append(rows(9), intent="once")
         assert (again.version, again.already_committed, again.rows_added, again.operation) == (2, True, 1, "Append")
         assert (again.files, again.bytes) == (first.files, first.bytes)
-    assert Table.open(place).to_table()["id"].to_pylist() == [0, 1, 2]
+    assert Table.open(path).to_table()["id"].to_pylist() == [0, 1, 2]
 
 
-def test_an_overwrite_is_an_intent_too(tmp_path: Path) -> None:
+def test_an_overwrite_with_an_intent(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), rows(0, 1))
     first = table.overwrite(rows(7), intent="once")
     again = first.table.append(rows(8)).table.overwrite(rows(9), intent="once")
@@ -258,33 +262,33 @@ def test_an_overwrite_is_an_intent_too(tmp_path: Path) -> None:
 
 
 def test_creating_with_an_intent(tmp_path: Path) -> None:
-    place = str(tmp_path / "t")
-    first = Table.create(place, rows(1), intent="birth")
+    path = str(tmp_path / "t")
+    first = Table.create(path, rows(1), intent="create")
     first.append(rows(2))
-    again = Table.create(place, rows(9), intent="birth")
+    again = Table.create(path, rows(9), intent="create")
     assert (again.version, again.id) == (1, first.id)
     with pytest.raises(AlreadyExists):
-        Table.create(place, rows(9), intent="another birth")
+        Table.create(path, rows(9), intent="another create")
     with pytest.raises(AlreadyExists, match="open it or overwrite it"):
-        Table.create(place, rows(9))
-    assert Table.open(place).to_table()["id"].to_pylist() == [1, 2]
+        Table.create(path, rows(9))
+    assert Table.open(path).to_table()["id"].to_pylist() == [1, 2]
 
 
 def test_creating_again_after_a_crash_before_the_first_version(tmp_path: Path) -> None:
-    place = tmp_path / "t"
-    first = Table.create(str(place), rows(1), intent="birth")
-    (place / first.manifest.path).unlink()
-    record_path = place / path_of("birth")
-    kept = json.loads(record_path.read_text()) | {"landing": None}
-    record_path.write_text(json.dumps(kept))
-    assert not Table.exists(str(place))
-    again = Table.create(str(place), rows(2), intent="birth")
+    path = tmp_path / "t"
+    first = Table.create(str(path), rows(1), intent="create")
+    (path / first.manifest.path).unlink()
+    record_path = path / path_of("create")
+    record_fields = json.loads(record_path.read_text()) | {"landing": None}
+    record_path.write_text(json.dumps(record_fields))
+    assert not Table.exists(str(path))
+    again = Table.create(str(path), rows(2), intent="create")
     assert (again.version, again.id) == (1, first.id)
     assert again.to_table()["id"].to_pylist() == [2]
 
 
-def test_no_rows_leave_an_intent_open(tmp_path: Path) -> None:
-    """There may be rows when it is repeated; and what was committed meanwhile need not be searched again."""
+def test_an_append_without_rows_leaves_the_intent_open(tmp_path: Path) -> None:
+    """The repetition may have rows; it need not search the versions committed meanwhile again."""
     table = Table.create(str(tmp_path / "t"), rows(0))
     first = table.append(rows(), intent="empty load")
     table = table.append(rows(7)).table
@@ -296,11 +300,11 @@ def test_no_rows_leave_an_intent_open(tmp_path: Path) -> None:
     assert table.append(rows(1), intent="empty load").already_committed
 
 
-def test_a_landing_is_believed_only_of_the_version_that_is_ours(tmp_path: Path) -> None:
-    """The table was put back to an earlier state, and went on from there."""
+def test_a_recorded_commit_must_match_its_version(tmp_path: Path) -> None:
+    """The table was restored to an earlier state from a backup, and other versions followed."""
     table = Table.create(str(tmp_path / "t"), rows(0))
-    landed = table.append(rows(1), intent="day 2")
-    (tmp_path / "t" / landed.table.manifest.path).unlink()
+    has_new_version = table.append(rows(1), intent="day 2")
+    (tmp_path / "t" / has_new_version.table.manifest.path).unlink()
     with pytest.raises(CommitUndecided, match="was committed as version 2, but the table ends at version 1 now"):
         table.append(rows(1), intent="day 2")
     table.append(rows(77))
@@ -312,51 +316,51 @@ def test_a_landing_is_believed_only_of_the_version_that_is_ours(tmp_path: Path) 
 
 
 def test_an_intent_is_one_change(tmp_path: Path) -> None:
-    table = Table.create(str(tmp_path / "t"), rows(0), intent="birth")
+    table = Table.create(str(tmp_path / "t"), rows(0), intent="create")
     table.append(rows(1), intent="k")
     with pytest.raises(InvalidInput, match=r"another change already \(append, and this is overwrite\)"):
         table.overwrite(rows(2), intent="k")
     with pytest.raises(InvalidInput, match=r"\(create, and this is append\)"):
-        table.append(rows(2), intent="birth")
+        table.append(rows(2), intent="create")
     assert Table.open(table.uri).version == 2
 
 
-def test_records_are_swept_when_they_landed_and_are_old(tmp_path: Path) -> None:
-    """By the clock of the store; what is still open is remembered however old it is."""
+def test_cleanup_removes_old_records_of_committed_intents(tmp_path: Path) -> None:
+    """The clock of the store decides the age; the record of an open intent stays at any age."""
     table = Table.create(tmp_path / "t", rows(1))
-    kept = f"{PERMANENT_PREFIX}partition 7"
-    for name in ("landed long ago", "landed just now", "open", kept):
+    permanent = f"{PERMANENT_PREFIX}partition 7"
+    for name in ("committed long ago", "committed just now", "open", permanent):
         table = table.append(rows(2), intent=name).table
     unfinished = tmp_path / "t" / path_of("open")
     unfinished.write_text(json.dumps({**json.loads(unfinished.read_text()), "landing": None}))
-    for name in ("landed long ago", "open", kept):
+    for name in ("committed long ago", "open", permanent):
         when = time.time() - timedelta(days=31).total_seconds()
         os.utime(tmp_path / "t" / path_of(name), (when, when))
-    assert table.cleanup(dry_run=True).intents == (path_of("landed long ago"),)
+    assert table.cleanup(dry_run=True).intents == (path_of("committed long ago"),)
     assert len(list((tmp_path / "t" / INTENTS).iterdir())) == 4
-    assert table.cleanup().intents == (path_of("landed long ago"),)
+    assert table.cleanup().intents == (path_of("committed long ago"),)
     assert table.cleanup().intents == ()
     assert {path.name for path in (tmp_path / "t" / INTENTS).iterdir()} == {
-        Path(path_of(name)).name for name in ("landed just now", "open", kept)
+        Path(path_of(name)).name for name in ("committed just now", "open", permanent)
     }
     assert table.append(rows(2), intent="open").already_committed
-    assert table.append(rows(2), intent="landed just now").already_committed
-    assert table.append(rows(2), intent=kept).already_committed, "for good"
-    assert not table.append(rows(2), intent="landed long ago").already_committed, "as if it were a new one"
+    assert table.append(rows(2), intent="committed just now").already_committed
+    assert table.append(rows(2), intent=permanent).already_committed, "the record is permanent"
+    assert not table.append(rows(2), intent="committed long ago").already_committed, "the intent counts as new"
 
 
-def test_a_landing_that_is_noted_between_the_look_and_the_put_of_another_holder_is_noted_again() -> None:
-    """It is written over by whoever tells its files, and found by its commit."""
-    table, store = world()
-    told: list[Version] = []
+def test_a_commit_that_a_concurrent_record_overwrites_is_recorded_again() -> None:
+    """The other writer overwrites the record when it registers its files, and finds the commit in the history."""
+    table, store = table_and_store()
+    versions: list[Version] = []
 
-    def the_other_lands() -> None:
-        other = World(store.inner)
-        told.append(other.append("theirs", intent="load 7", writer=2).snapshot.version)
+    def commit_first() -> None:
+        other = InMemoryTable(store.inner)
+        versions.append(other.append("theirs", intent="load 7", writer=2).snapshot.version)
 
-    store.faults.append(Fault(calling("put", INTENTS), "", the_other_lands))
+    store.faults.append(Fault(on_call("put", INTENTS), "", commit_first))
     mine = table.append("mine", intent="load 7")
-    assert (told, mine.snapshot.version, table.names()) == ([2], 2, ["first", "theirs"])
-    landing = record(store, "load 7")["landing"]
+    assert (versions, mine.snapshot.version, table.file_names()) == ([2], 2, ["first", "theirs"])
+    landing = read_record(store, "load 7")["landing"]
     assert isinstance(landing, dict)
     assert landing["version"] == 2

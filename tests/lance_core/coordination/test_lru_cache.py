@@ -1,4 +1,4 @@
-"""The cache of most recently used values: its limit, its order, and keys that are reused."""
+"""LRU cache: its capacity, the order of eviction, and values that replace others."""
 
 import threading
 
@@ -61,13 +61,13 @@ def test_a_value_may_be_created_from_another_one_of_the_cache() -> None:
 def test_threads_keep_the_weight_consistent() -> None:
     cache: LruCache[int, int] = LruCache(50)
 
-    def work(seed: int) -> None:
+    def use_cache(seed: int) -> None:
         for step in range(2000):
             key = (seed * 31 + step * 7) % 40
             if cache.get(key) is None:
                 cache.put(key, key, 1 + key % 5)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    threads = [threading.Thread(target=use_cache, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,7 +1,8 @@
-"""Threads that ask the same at the same time: who shares an answer with whom, and that nobody waits in vain."""
+"""Single-flight: which threads share a call, and that no thread waits in vain."""
 
 import itertools
 import os
+import select
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,253 +15,246 @@ import pytest
 from lance_core import Table
 from lance_core.coordination import single_flight
 from lance_core.coordination.single_flight import Answer, SingleFlight
-from lance_core.versions import snapshot
-from lance_core.versions.location import Location
+from lance_core.format.ids import Version
+from lance_core.format.naming import NamingScheme
+from lance_core.storage.store import Store
+from lance_core.versions import snapshot, version_hint
 from lance_core.versions.snapshot import Snapshot
 
+ENDLESS_PATIENCE_SECONDS = 60.0
+"""Longer than a test waits for an answer, so that a thread that waits in vain fails the test."""
 
-class Watched(SingleFlight[Answer]):
-    """Tells who has come."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.came = threading.Semaphore(0)
-        self.stops: threading.Event | None = None
-        """Whoever comes next is stopped when this is set."""
+class ObservedSingleFlight(SingleFlight[Answer]):
+    """A single-flight that reports each thread that joins."""
 
-    def _join(self, what: Hashable, mine: "single_flight._Flight[Answer]") -> "single_flight._Flight[Answer] | None":
-        if self.stops:
-            mine.may_begin, self.stops = Stopped(self.stops), None
+    def __init__(self, patience_seconds: float = ENDLESS_PATIENCE_SECONDS) -> None:
+        super().__init__(patience_seconds)
+        self._joined = threading.Semaphore(0)
+        self.interruption: threading.Event | None = None
+        """If set, the next thread that joins is interrupted once this event is set."""
+
+    def _join(self, key: Hashable, own: "single_flight._Flight[Answer]") -> "single_flight._Flight[Answer] | None":
+        if self.interruption:
+            own.may_begin, self.interruption = InterruptedEvent(self.interruption), None
         try:
-            return super()._join(what, mine)
+            return super()._join(key, own)
         finally:
-            self.came.release()
+            self._joined.release()
 
-    def has_come(self) -> None:
-        assert self.came.acquire(timeout=30)
+    def wait_for_join(self) -> None:
+        assert self._joined.acquire(timeout=30)
 
 
-class Stop(BaseException):
+class Interruption(BaseException):
     pass
 
 
-class Stopped(threading.Event):
-    def __init__(self, when: threading.Event) -> None:
+class InterruptedEvent(threading.Event):
+    """An event whose waiting thread is interrupted as soon as `interruption` is set."""
+
+    def __init__(self, interruption: threading.Event) -> None:
         super().__init__()
-        self._when = when
+        self._interruption = interruption
 
     def wait(self, timeout: float | None = None) -> bool:
-        assert self._when.wait(30)
-        raise Stop
+        assert self._interruption.wait(30)
+        raise Interruption
 
 
-class Held:
-    """A question that does not end before it is told to, and those who come meanwhile."""
+class PausedCall:
+    """A call that is in progress until `may_continue` is set, and the threads that arrive meanwhile."""
 
-    def __init__(self, pool: ThreadPoolExecutor) -> None:
-        self.asked: Watched[int] = Watched()
+    def __init__(self, pool: ThreadPoolExecutor, patience_seconds: float) -> None:
+        self.flights: ObservedSingleFlight[int] = ObservedSingleFlight(patience_seconds)
         self._pool = pool
         self._numbers = itertools.count(1)
-        began, self.goes_on = threading.Event(), threading.Event()
+        started, self.may_continue = threading.Event(), threading.Event()
 
-        def question() -> int:
-            began.set()
-            assert self.goes_on.wait(30)
+        def call() -> int:
+            started.set()
+            assert self.may_continue.wait(30)
             return next(self._numbers)
 
-        self.first = pool.submit(self.asked.do, "it", question)
-        self.asked.has_come()
-        assert began.wait(30)
+        self.first = pool.submit(self.flights.do, "key", call)
+        self.flights.wait_for_join()
+        assert started.wait(30)
 
-    def comes(self, question: Callable[[], int] | None = None, what: str = "it") -> "Future[int]":
-        found = self._pool.submit(self.asked.do, what, question or (lambda: next(self._numbers)))
-        self.asked.has_come()
-        return found
+    def join(self, call: Callable[[], int] | None = None, key: str = "key") -> "Future[int]":
+        future = self._pool.submit(self.flights.do, key, call or (lambda: next(self._numbers)))
+        self.flights.wait_for_join()
+        return future
 
 
 @contextmanager
-def held() -> Iterator[Held]:
+def paused_call(patience_seconds: float = ENDLESS_PATIENCE_SECONDS) -> Iterator[PausedCall]:
     with ThreadPoolExecutor(16) as pool:
-        found = Held(pool)
+        paused = PausedCall(pool, patience_seconds)
         try:
-            yield found
+            yield paused
         finally:
-            found.goes_on.set()
+            paused.may_continue.set()
 
 
-def test_who_comes_alone_asks_at_once() -> None:
-    asked: SingleFlight[int] = SingleFlight()
-    assert (asked.do("it", lambda: 1), asked.do("it", lambda: 2)) == (1, 2)
-    assert asked._current == {}
+def test_a_lone_thread_calls_at_once() -> None:
+    flights: SingleFlight[int] = SingleFlight()
+    assert (flights.do("key", lambda: 1), flights.do("key", lambda: 2)) == (1, 2)
+    assert flights._current == {}
 
 
-def test_those_who_come_meanwhile_share_the_next_answer() -> None:
-    with held() as here:
-        others = [here.comes() for _ in range(5)]
-        here.goes_on.set()
-        assert here.first.result(10) == 1
+def test_threads_that_arrive_during_a_call_share_the_next_one() -> None:
+    with paused_call() as paused:
+        others = [paused.join() for _ in range(5)]
+        paused.may_continue.set()
+        assert paused.first.result(10) == 1
         assert [each.result(10) for each in others] == [2] * 5
-        assert here.asked._current == {}
+        assert paused.flights._current == {}
 
 
-def test_another_question_is_not_waited_for() -> None:
-    with held() as here:
-        assert here.comes(lambda: 7, what="something else").result(10) == 7
+def test_a_call_of_another_key_is_not_waited_for() -> None:
+    with paused_call() as paused:
+        assert paused.join(lambda: 7, key="another key").result(10) == 7
 
 
-@pytest.fixture
-def nobody_waits_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To lose patience would hide it."""
-
-    def refuse(*given: object) -> None:
-        raise AssertionError("waited for a question that has no end")
-
-    monkeypatch.setattr(single_flight, "_PATIENCE_SECONDS", 0.1)
-    monkeypatch.setattr(SingleFlight, "_take_over", refuse)
+def test_a_call_within_a_call_does_not_wait_for_it() -> None:
+    flights: SingleFlight[int] = SingleFlight(ENDLESS_PATIENCE_SECONDS)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(flights.do, "key", lambda: flights.do("key", lambda: 3) + 1).result(10) == 4
 
 
-@pytest.mark.usefixtures("nobody_waits_in_vain")
-def test_a_question_within_a_question_is_asked() -> None:
-    asked: SingleFlight[int] = SingleFlight()
-    assert asked.do("it", lambda: asked.do("it", lambda: 3) + 1) == 4
-
-
-def test_an_error_is_that_of_who_asked() -> None:
+def test_an_error_concerns_only_the_thread_that_called() -> None:
     def fail() -> int:
         raise ValueError("mine")
 
-    with held() as here:
-        failing = here.comes(fail)
-        others = [here.comes(lambda: 5) for _ in range(3)]
-        here.goes_on.set()
+    with paused_call() as paused:
+        failing = paused.join(fail)
+        others = [paused.join(lambda: 5) for _ in range(3)]
+        paused.may_continue.set()
         with pytest.raises(ValueError, match="mine"):
             failing.result(10)
         assert [each.result(10) for each in others] == [5] * 3
-        assert here.asked._current == {}
+        assert paused.flights._current == {}
 
 
-def test_a_question_without_an_end_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(single_flight, "_PATIENCE_SECONDS", 0.05)
-    with held() as here:
-        assert here.comes(lambda: 8).result(10) == 8
-        assert here.comes(lambda: 9).result(10) == 9, "and those who come later do not wait for it again"
-        assert here.asked._current == {}
-        here.goes_on.set()
-        assert here.first.result(10) == 1
-        assert here.asked._current == {}
+def test_an_endless_call_is_not_waited_for_without_limit() -> None:
+    with paused_call(patience_seconds=0.05) as paused:
+        assert paused.join(lambda: 8).result(10) == 8
+        assert paused.join(lambda: 9).result(10) == 9, "later threads do not wait for the endless call again"
+        assert paused.flights._current == {}
+        paused.may_continue.set()
+        assert paused.first.result(10) == 1
+        assert paused.flights._current == {}
 
 
-def test_who_is_interrupted_before_its_turn_leaves_nobody_waiting() -> None:
-    with held() as here:
-        stop = here.asked.stops = threading.Event()
-        interrupted = here.comes()
-        other = here.comes(lambda: 6)
-        stop.set()
-        with pytest.raises(Stop):
+def test_a_thread_interrupted_before_its_call_leaves_no_thread_waiting() -> None:
+    with paused_call() as paused:
+        interruption = paused.flights.interruption = threading.Event()
+        interrupted = paused.join()
+        other = paused.join(lambda: 6)
+        interruption.set()
+        with pytest.raises(Interruption):
             interrupted.result(10)
         assert other.result(10) == 6
-        assert here.comes(lambda: 7).done() is False, "the first question is still asked"
-        here.goes_on.set()
-        assert here.first.result(10) == 1
+        assert paused.join(lambda: 7).done() is False, "the first call is still in progress"
+        paused.may_continue.set()
+        assert paused.first.result(10) == 1
 
 
-@pytest.mark.usefixtures("nobody_waits_in_vain")
-def test_a_forked_process_waits_for_no_thread_of_the_other() -> None:
-    with held() as here:
+def test_a_forked_process_waits_for_no_thread_of_its_parent() -> None:
+    with paused_call() as paused:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                os.write(writing, b"%d" % here.asked.do("it", lambda: 4))
+                os.write(writing, b"%d" % paused.flights.do("key", lambda: 4))
             finally:
                 os._exit(0)
         os.close(writing)
         try:
+            assert select.select([reading], [], [], 10)[0], "the child waits for a thread of its parent"
             assert os.read(reading, 1) == b"4"
         finally:
             os.close(reading)
             os.waitpid(child, 0)
 
 
-def test_no_answer_is_older_than_the_one_who_gets_it() -> None:
-    asked: SingleFlight[int] = SingleFlight()
+def test_no_answer_is_older_than_its_request() -> None:
+    flights: SingleFlight[int] = SingleFlight()
     now = 0
 
-    def again(_: int) -> None:
+    def check_answers(_: int) -> None:
         nonlocal now
         for _ in range(200):
             with lock:
                 now += 1
                 known = now
-            assert asked.do("it", look) >= known
+            assert flights.do("key", read_clock) >= known
 
-    def look() -> int:
-        os.stat(".")  # others go on
+    def read_clock() -> int:
+        os.stat(".")  # releases the interpreter lock, so that other threads proceed
         return now
 
     lock = threading.Lock()
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(again, range(8)))
-    assert asked._current == {}
+        list(pool.map(check_answers, range(8)))
+    assert flights._current == {}
 
 
-def test_tables_that_are_opened_at_once_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class PausedLoads:
+    """Counts the loads of newest versions and pauses the first one until `may_continue` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.flights: ObservedSingleFlight[Snapshot] = ObservedSingleFlight()
+        self.started, self.may_continue = threading.Event(), threading.Event()
+        self.count = 0
+        self._lock = threading.Lock()
+        self._find_newest = version_hint.find_newest
+        monkeypatch.setattr(version_hint, "find_newest", self._pause_first)
+        monkeypatch.setattr(snapshot, "shared_loads", self.flights)
+
+    def _pause_first(self, store: Store) -> tuple[Version, NamingScheme] | None:
+        with self._lock:
+            self.count += 1
+            is_first = self.count == 1
+        if is_first:
+            self.started.set()
+            assert self.may_continue.wait(30)
+        return self._find_newest(store)
+
+
+def test_threads_that_open_a_table_concurrently_share_a_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, pa.table({"id": [1]}))
-    looks = itertools.count()
-    began, goes_on = threading.Event(), threading.Event()
-    look = snapshot._load_latest
-
-    def held_look(location: Location) -> Snapshot:
-        if next(looks) == 0:
-            began.set()
-            assert goes_on.wait(30)
-        return look(location)
-
-    asked: Watched[Snapshot] = Watched()
-    monkeypatch.setattr(snapshot, "_load_latest", held_look)
-    monkeypatch.setattr(snapshot, "_shared_loads", asked)
+    loads = PausedLoads(monkeypatch)
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(Table.open, uri)
-        assert began.wait(30)
+        assert loads.started.wait(30)
         others = [pool.submit(Table.open, uri) for _ in range(4)]
         for _ in (first, *others):
-            asked.has_come()
-        assert pool.submit(Table.open, uri, durable=False).result(10).version == 1, "by another store: it does not wait"
-        goes_on.set()
+            loads.flights.wait_for_join()
+        with_other_store = pool.submit(Table.open, uri, durable=False)
+        assert with_other_store.result(10).version == 1, "a load through another store does not wait"
+        loads.may_continue.set()
         opened = [each.result(10) for each in (first, *others)]
-    assert next(looks) == 3
+    assert loads.count == 3
     assert {table.version for table in opened} == {1}
     assert len({id(table.manifest) for table in opened}) == 2
 
 
-def test_a_table_that_allows_other_places_is_looked_at_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is read with one's permissions is not handed to who lacks them."""
+def test_a_load_with_other_base_paths_is_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot that is read with the permissions of one caller is not given to a caller without them."""
     uri = str(tmp_path / "t")
     Table.create(uri, pa.table({"id": [1]}))
-    asked: Watched[Snapshot] = Watched()
-    began, goes_on = threading.Event(), threading.Event()
-    look = snapshot._load_latest
-    looked: list[tuple[str, ...]] = []
-
-    def held_look(location: Location) -> Snapshot:
-        looked.append(location.access.bases)
-        began.set()
-        assert goes_on.wait(30)
-        return look(location)
-
-    monkeypatch.setattr(snapshot, "_load_latest", held_look)
-    monkeypatch.setattr(snapshot, "_shared_loads", asked)
+    loads = PausedLoads(monkeypatch)
     with ThreadPoolExecutor(8) as pool:
-        opened = [pool.submit(Table.open, uri)]
-        assert began.wait(30)
+        futures = [pool.submit(Table.open, uri)]
+        assert loads.started.wait(30)
         elsewhere = str(tmp_path / "elsewhere")
-        opened += [pool.submit(Table.open, uri, bases=bases) for bases in ([elsewhere], [elsewhere], [])]
-        for _ in opened:
-            asked.has_come()
-        goes_on.set()
-        assert [each.result(10).version for each in opened] == [1] * 4
-    assert looked[0] == ()
-    assert {elsewhere in bases for bases in looked[1:]} == {True, False}
+        futures += [pool.submit(Table.open, uri, bases=bases) for bases in ([elsewhere], [elsewhere], [])]
+        for _ in futures:
+            loads.flights.wait_for_join()
+        loads.may_continue.set()
+        first, with_bases, also_with_bases, without_bases = (future.result(10) for future in futures)
+    assert [table.version for table in (first, with_bases, also_with_bases, without_bases)] == [1] * 4
+    manifests = {id(table.manifest) for table in (first, with_bases, without_bases)}
+    assert len(manifests) == 3

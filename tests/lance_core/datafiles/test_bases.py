@@ -10,7 +10,7 @@ from lance_core.datafiles.bases import BasedCodec, BasedStore, OpenBase
 from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format.fragment import StorageVersion
 from lance_core.storage.memory import MemoryStore
-from tests.lance_core.storage.contract import StoreContract
+from tests.lance_core.storage.store_contract import StoreContract
 
 VERSION = StorageVersion(2, 2)
 

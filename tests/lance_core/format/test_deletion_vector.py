@@ -1,4 +1,4 @@
-"""Deletion vectors: both encodings, strict on what they hold, and the mask they make."""
+"""Deletion vectors: both encodings, strict validation of their content, and the selection mask."""
 
 import io
 

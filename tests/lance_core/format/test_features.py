@@ -1,4 +1,4 @@
-"""Feature flags: what we know passes, every other bit refuses by number and name."""
+"""Feature flags: known bits pass, and every other bit is rejected by number and name."""
 
 import pytest
 
@@ -29,10 +29,10 @@ def test_each_bit_of_the_writer_word(bit: int) -> None:
             check_writable(bit, what="m")
 
 
-@pytest.mark.parametrize("words", [(256, 0), (0, 256), (0, 1024), (0, 16384)])
-def test_half_of_a_pair_is_refused(words: tuple[int, int]) -> None:
+@pytest.mark.parametrize("flags", [(256, 0), (0, 256), (0, 1024), (0, 16384)])
+def test_half_of_a_pair_is_rejected(flags: tuple[int, int]) -> None:
     with pytest.raises(Unsupported, match="in only one of its two flag words"):
-        check_readable(*words, what="m")
+        check_readable(*flags, what="m")
 
 
 def test_known_bits_are_named() -> None:

@@ -1,4 +1,4 @@
-"""Which field a path means, and that every verb takes a path for the same field as a reader, and as pylance."""
+"""Field paths: a path means the same field for every operation, for readers and for pylance."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -50,30 +50,30 @@ def test_a_path_means_one_field(schema: TableSchema, path: str, names: tuple[str
     assert tuple(field.name for field in find_field(schema, path)) == names
 
 
-def test_every_path_that_is_told_leads_back(schema: TableSchema) -> None:
+def test_formatted_paths_lead_back_to_their_fields(schema: TableSchema) -> None:
     def chains(field: Field, above: FieldPath = ()) -> Iterator[FieldPath]:
         yield (*above, field)
         for child in field.children:
             yield from chains(child, (*above, field))
 
-    told = {format_path(chain): chain for top in schema.fields for chain in chains(top)}
-    assert {"s.a.b", "s.`a.b`", "s.x y", "s.`q``r`", "l.item.`x.y`"} <= set(told)
-    assert {path: find_field(schema, path) for path in told} == told
+    chains_by_path = {format_path(chain): chain for top in schema.fields for chain in chains(top)}
+    assert {"s.a.b", "s.`a.b`", "s.x y", "s.`q``r`", "l.item.`x.y`"} <= set(chains_by_path)
+    assert {path: find_field(schema, path) for path in chains_by_path} == chains_by_path
 
 
 @pytest.mark.parametrize(("path", "meant"), [("s.`a.bb`", "s.`a.b`"), ("s.xy", "s.x y"), ("idd", "id")])
-def test_what_may_have_been_meant_is_told_as_it_is_written(schema: TableSchema, path: str, meant: str) -> None:
+def test_suggestions_are_valid_paths(schema: TableSchema, path: str, meant: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(f"did you mean {meant!r}?")):
         find_field(schema, path)
 
 
 @pytest.mark.parametrize("path", ["s.`a`b", "s.``", "s.", ".s", "s..a", "`s", "s.`a.b", ""])
-def test_paths_that_mean_nothing(schema: TableSchema, path: str) -> None:
+def test_unknown_paths(schema: TableSchema, path: str) -> None:
     with pytest.raises(InvalidInput, match="there is no column"):
         find_field(schema, path)
 
 
-def test_a_path_with_two_meanings_is_refused() -> None:
+def test_an_ambiguous_path_is_rejected() -> None:
     children = pa.struct([("a.b", pa.struct([("c", pa.int8())])), ("a", pa.struct([("b.c", pa.int8())]))])
     schema = TableSchema.from_arrow(pa.schema([("s", children)]))
     with pytest.raises(InvalidInput, match=r"is ambiguous; write 's.`a.b`.c' or 's.a.`b.c`'"):
@@ -81,7 +81,7 @@ def test_a_path_with_two_meanings_is_refused() -> None:
 
 
 @pytest.mark.parametrize("path", NAMES)
-def test_what_is_read_is_what_is_dropped_as_by_pylance(place: str, tmp_path: Path, path: str) -> None:
+def test_a_path_drops_the_field_that_it_reads(place: str, tmp_path: Path, path: str) -> None:
     theirs = str(tmp_path / "theirs")
     Table.open(place).clone(theirs, shallow=False)
     assert Table.open(place).to_table([path]) == lance.dataset(theirs).to_table(columns=[path])
@@ -90,7 +90,7 @@ def test_what_is_read_is_what_is_dropped_as_by_pylance(place: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("path", [path for path, names in NAMES.items() if len(names) > 1])
-def test_what_is_read_is_what_is_changed(place: str, path: str) -> None:
+def test_a_path_alters_the_field_that_it_reads(place: str, path: str) -> None:
     def innermost(schema: pa.Schema) -> pa.Field:
         field = schema.field("s")
         for name in NAMES[path][1:]:
@@ -104,7 +104,7 @@ def test_what_is_read_is_what_is_changed(place: str, path: str) -> None:
     assert table.to_table([".".join(["s", *NAMES[path][1:-1], "new"])]).column(0).to_pylist() == before
 
 
-# Names that a table cannot have
+# Invalid names
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_is_read_is_what_is_changed(place: str, path: str) -> None:
         (lambda t: t.add_columns(pa.field("n", pa.struct([("", pa.int8())]))), "a child of the struct 'n' has no name"),
     ],
 )
-def test_names_that_nobody_could_read(place: str, change: Callable[[Table], object], message: str) -> None:
+def test_unreadable_names_are_rejected(place: str, change: Callable[[Table], object], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         change(Table.open(place))
     assert Table.open(place).version == 1
@@ -126,7 +126,7 @@ def test_names_that_nobody_could_read(place: str, change: Callable[[Table], obje
     "rows",
     [pa.table({"a`b": [1]}), pa.table({"s": pa.array([[{"": 1}]])}), pa.table({"s": pa.array([{"a": {"": 1}}])})],
 )
-def test_no_table_is_made_with_such_names(tmp_path: Path, rows: pa.Table) -> None:
+def test_no_table_is_created_with_unreadable_names(tmp_path: Path, rows: pa.Table) -> None:
     with pytest.raises(InvalidInput, match=r"back-tick|has no name; give it one"):
         Table.create(str(tmp_path / "t"), rows)
     assert not (tmp_path / "t" / "_versions").exists()

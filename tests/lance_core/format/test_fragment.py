@@ -1,4 +1,4 @@
-"""Views over fragments: what they read out of a message, and what they refuse to read."""
+"""Fragments: views over a message, what they return and what they reject."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_stamps_of_early_writers(stamp: tuple[int, int], expected: str) -> None:
     assert str(StorageVersion.of_file(*stamp)) == expected
 
 
-def test_a_fragment_travels_as_bytes() -> None:
+def test_a_fragment_is_encoded_and_decoded() -> None:
     fragment = Fragment.of(files=[file()], physical_rows=4)
     again = Fragment.decode(fragment.encode())
     assert again == fragment
@@ -54,7 +54,7 @@ def test_a_fragment_travels_as_bytes() -> None:
         Fragment.decode(b"\xff\xff")
 
 
-def test_where_deletions_are() -> None:
+def test_paths_of_deletion_files() -> None:
     arrow = deleted(table_pb2.DeletionFile.ARROW_ARRAY, 4)
     bitmap = deleted(table_pb2.DeletionFile.BITMAP, 0)
     assert arrow.deletion_file is not None
@@ -80,7 +80,7 @@ def test_a_name_that_leaves_the_table_is_corrupt(path: str) -> None:
         (Fragment.of(files=[file(), file("b.lance")], physical_rows=1), "field 0 is live in two files"),
     ],
 )
-def test_what_cannot_be_is_corrupt(fragment: Fragment, message: str) -> None:
+def test_impossible_values_are_corrupt(fragment: Fragment, message: str) -> None:
     with pytest.raises(Corrupt, match=message):
         fragment.check(path="m")
 

@@ -1,4 +1,4 @@
-"""The container of a manifest: what is written is found again, and nothing that is damaged is."""
+"""Framing: the container of a manifest returns what was written, and every corruption is detected."""
 
 import pytest
 
@@ -17,7 +17,7 @@ MESSAGE = b"the manifest"
 
 @pytest.mark.parametrize("index", [None, b"", b"indices"])
 @pytest.mark.parametrize("transaction", [None, b"", b"transaction"])
-def test_sections_are_where_the_offsets_say(index: bytes | None, transaction: bytes | None) -> None:
+def test_sections_are_found_at_their_offsets(index: bytes | None, transaction: bytes | None) -> None:
     at = section_offsets(index, transaction)
     data = frame_manifest(index, transaction, MESSAGE)
     assert extract_manifest_message(data, path="m") == MESSAGE
@@ -32,7 +32,7 @@ def test_zero_is_a_position() -> None:
     assert section_offsets(None, b"x") == Offsets(index_section=None, transaction=0)
 
 
-def test_the_footer_is_what_every_version_of_the_format_has() -> None:
+def test_the_footer_is_that_of_the_format() -> None:
     data = frame_manifest(None, None, MESSAGE)
     assert FOOTER.unpack(data[-16:]) == (0, 0, 2, b"LANC")
     assert extract_manifest_message(data[:-8] + b"\x09\0\x09\0LANC", path="m") == MESSAGE

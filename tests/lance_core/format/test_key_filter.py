@@ -1,5 +1,5 @@
-"""Filters of inserted keys: what two of them have in common. Their bytes beside the reference's are compared in
-`test_upsert.py`.
+"""Key filters: the intersection of two filters of inserted keys. `test_upsert.py` compares their bytes with those of
+pylance.
 """
 
 import pyarrow as pa
@@ -26,13 +26,13 @@ def test_a_key_in_both_is_never_missed(first: bool, second: bool) -> None:
 
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("second", [False, True])
-def test_other_keys_are_told_apart(first: bool, second: bool) -> None:
-    """Nearly always; of many keys few would be taken for one another."""
+def test_different_keys_do_not_match(first: bool, second: bool) -> None:
+    """A Bloom filter may match a few of many different keys."""
     taken = sum(may_share_keys(keys(n, exact=first), keys(n + 1, exact=second)) for n in range(200))
     assert taken == 0
 
 
-def test_many_keys_become_a_filter_that_still_finds() -> None:
+def test_many_keys_become_a_bloom_filter() -> None:
     many = keys(*range(MANY), exact=True)
     message = transaction_pb2.Transaction.KeyExistenceFilter.FromString(many)
     assert message.WhichOneof("data") == "bloom"
@@ -40,17 +40,17 @@ def test_many_keys_become_a_filter_that_still_finds() -> None:
     assert sum(may_share_keys(many, keys(n, exact=True)) for n in range(MANY, 2 * MANY)) < MANY / 100
 
 
-def test_no_keys_meet_none() -> None:
+def test_empty_filters_do_not_match() -> None:
     none = key_filter([0], [], exact=True)
     assert not may_share_keys(none, keys(1, exact=True))
     assert not may_share_keys(none, keys(1, exact=False))
     assert not may_share_keys(key_filter([0], [], exact=False), keys(1, exact=False))
 
 
-def test_what_cannot_be_compared_may_share_anything() -> None:
-    mine = keys(1, exact=False)
+def test_incomparable_filters_may_match() -> None:
+    own = keys(1, exact=False)
     other = transaction_pb2.Transaction.KeyExistenceFilter.FromString(keys(2, exact=False))
     other.bloom.bitmap = other.bloom.bitmap[:64]
     for theirs in (keys(2, exact=False, fields=(1,)), other.SerializeToString(), b"", b"\xff"):
-        assert may_share_keys(mine, theirs)
-        assert may_share_keys(theirs, mine)
+        assert may_share_keys(own, theirs)
+        assert may_share_keys(theirs, own)

@@ -1,4 +1,4 @@
-"""Logical type strings and Arrow leaves. Every type in a table of its own is tried in tests/interop."""
+"""Logical types: their strings and Arrow types. tests/interop covers every type in a table."""
 
 import pyarrow as pa
 import pytest
@@ -46,11 +46,11 @@ def test_spellings_of_older_writers(logical: str, arrow: pa.DataType) -> None:
         "blob",
     ],
 )  # fmt: skip
-def test_what_is_not_known_is_refused(logical: str) -> None:
+def test_unknown_types_are_rejected(logical: str) -> None:
     with pytest.raises(UnknownLogicalType):
         to_arrow(logical)
 
 
 def test_an_ordered_dictionary_loses_its_order() -> None:
-    """As pylance stores it: the format has the word, nobody writes it."""
+    """pylance stores it likewise: the format has the word, but no writer uses it."""
     assert from_arrow(pa.dictionary(pa.int8(), pa.string(), ordered=True)) == "dict:string:int8:false"

@@ -1,4 +1,4 @@
-"""Manifests: a real one survives the way to bytes and back; a damaged one is named, whatever the damage."""
+"""Manifests: a real manifest is encoded and decoded unchanged, and every corruption is reported."""
 
 from pathlib import Path
 
@@ -17,13 +17,13 @@ BITS = [1 << bit for bit in range(8)]
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    """As small as a table gets that still has every kind of section and field."""
-    place = str(tmp_path_factory.mktemp("manifest") / "t")
+    """A manifest as small as possible with every type of section and field."""
+    path = str(tmp_path_factory.mktemp("manifest") / "t")
     schema = pa.schema(
         [pa.field("a", pa.int64()), pa.field("s", pa.struct([pa.field("x", pa.string())]))], {"who": "me"}
     )
     table = pa.Table.from_pylist([{"a": 1, "s": {"x": "y"}}], schema)
-    return Table.create(place, table, properties={"why": "test"}, stable_row_ids=True).manifest
+    return Table.create(path, table, properties={"why": "test"}, stable_row_ids=True).manifest
 
 
 def test_bytes_give_back_the_manifest(real: Manifest) -> None:
@@ -46,8 +46,8 @@ def test_an_edit_is_a_copy(real: Manifest) -> None:
     assert (real.version, "a" in real.config) == (1, False)
 
 
-def whole(manifest: Manifest) -> table_pb2.Manifest:
-    """A message of its own, fragments included."""
+def complete_message(manifest: Manifest) -> table_pb2.Manifest:
+    """Return a separate message with the fragments."""
     copy = table_pb2.Manifest()
     copy.CopyFrom(manifest.message)
     return copy
@@ -71,7 +71,7 @@ def test_every_prefix_is_corrupt(real: Manifest) -> None:
 
 
 def test_every_tail_of_zeroes_is_corrupt(real: Manifest) -> None:
-    """What a power loss leaves of a file that was never synced."""
+    """A power loss leaves such a tail in a file that was never synced."""
     data = real.encode()
     for start in range(len(data)):
         with pytest.raises(Corrupt):
@@ -80,21 +80,21 @@ def test_every_tail_of_zeroes_is_corrupt(real: Manifest) -> None:
         Manifest.decode(data + bytes(512), path="m")
 
 
-def test_every_flipped_bit_is_read_or_refused(real: Manifest) -> None:
-    """Never another exception than ours, also not where a damaged part is first looked at."""
+def test_every_flipped_bit_is_read_or_rejected(real: Manifest) -> None:
+    """No other exception is raised, even if a corrupted part is read later."""
     data = real.encode()
     refused = 0
     for position in range(len(data)):
         for bit in BITS:
             damaged = data[:position] + bytes([data[position] ^ bit]) + data[position + 1 :]
             try:
-                look_at_all(Manifest.decode(damaged, path="m", version=Version(1)))
+                read_all_fields(Manifest.decode(damaged, path="m", version=Version(1)))
             except LanceError:
                 refused += 1
     assert refused > len(data)
 
 
-def look_at_all(manifest: Manifest) -> None:
+def read_all_fields(manifest: Manifest) -> None:
     _ = (manifest.schema.arrow, manifest.timestamp, manifest.config, manifest.table_metadata, manifest.branch)
     _ = (manifest.storage_version, manifest.index_section, manifest.max_fragment_id, manifest.transaction_file)
     manifest.row_count()
@@ -105,26 +105,26 @@ def look_at_all(manifest: Manifest) -> None:
         Transaction.decode(manifest.inline_transaction, path="m")
 
 
-@pytest.mark.parametrize(("named", "said"), [(2, 1), (None, 0)])
-def test_another_version_than_its_name_is_corrupt(real: Manifest, named: int | None, said: int) -> None:
-    message = whole(real)
-    message.version = said
+@pytest.mark.parametrize(("expected", "stored"), [(2, 1), (None, 0)])
+def test_another_version_than_its_name_is_corrupt(real: Manifest, expected: int | None, stored: int) -> None:
+    message = complete_message(real)
+    message.version = stored
     data = frame_manifest(None, None, message.SerializeToString())
-    with pytest.raises(Corrupt, match=f"contains version {said}"):
-        Manifest.decode(data, path="m", version=None if named is None else Version(named))
+    with pytest.raises(Corrupt, match=f"contains version {stored}"):
+        Manifest.decode(data, path="m", version=None if expected is None else Version(expected))
 
 
 def test_features_are_checked_before_anything_else(real: Manifest) -> None:
-    message = whole(real)
+    message = complete_message(real)
     message.reader_feature_flags |= 64
     with pytest.raises(Unsupported, match=r"m needs reader features 64 \(DATA_OVERLAYS\)"):
         Manifest.decode(frame_manifest(None, None, message.SerializeToString()), path="m")
 
 
 @pytest.mark.parametrize("field", ["index_section", "transaction_section", "legacy_transaction_section"])
-def test_a_section_that_is_elsewhere_is_corrupt(field: str, real: Manifest) -> None:
-    """There is no falling back: the offsets of another file, inherited by mistake, must not be believed."""
-    message = whole(real)
+def test_a_section_outside_the_file_is_corrupt(field: str, real: Manifest) -> None:
+    """There is no fallback: offsets copied from another file by mistake must not be used."""
+    message = complete_message(real)
     message.ClearField("transaction_section")
     setattr(message, field, 10**6)
     manifest = Manifest.decode(frame_manifest(None, None, message.SerializeToString()), path="m")
@@ -132,8 +132,8 @@ def test_a_section_that_is_elsewhere_is_corrupt(field: str, real: Manifest) -> N
         _ = (manifest.index_section, manifest.inline_transaction)
 
 
-def test_rows_that_were_never_counted_are_not_guessed(real: Manifest) -> None:
-    message = whole(real)
+def test_unrecorded_row_counts_are_not_guessed(real: Manifest) -> None:
+    message = complete_message(real)
     message.fragments[0].physical_rows = 0
     with pytest.raises(Unsupported, match="fragment 0 does not record its number of rows"):
         Manifest.decode(frame_manifest(None, None, message.SerializeToString()), path="m").row_count()
@@ -152,7 +152,7 @@ def test_rows_that_were_never_counted_are_not_guessed(real: Manifest) -> None:
 def test_the_storage_version_of_old_tables_is_inferred(
     real: Manifest, format_version: str, flags: int, stamp: tuple[int, int] | None, expected: str
 ) -> None:
-    message = whole(real)
+    message = complete_message(real)
     message.data_format.version = format_version
     message.reader_feature_flags = message.writer_feature_flags = flags
     if stamp is None:
@@ -166,20 +166,24 @@ def test_the_storage_version_of_old_tables_is_inferred(
 
 
 @pytest.mark.parametrize("damage", ["empty", "zeroes", "cut", "text"])
-def test_a_damaged_head_is_named_and_never_skipped(damage: str, tmp_path: Path) -> None:
-    place = tmp_path / "t"
-    table = Table.create(str(place), pa.table({"a": [1]})).append(pa.table({"a": [2]})).table
-    head = place / table.manifest.path
+def test_a_damaged_newest_version_is_reported_and_never_skipped(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table = Table.create(str(path), pa.table({"a": [1]})).append(pa.table({"a": [2]})).table
+    head = path / table.manifest.path
     more = pa.table({"a": [3]})
-    whole = head.read_bytes()
-    head.write_bytes({"empty": b"", "zeroes": bytes(len(whole)), "cut": whole[:-1], "text": b"oops" * 9}[damage])
+    complete_message = head.read_bytes()
+    head.write_bytes(
+        {"empty": b"", "zeroes": bytes(len(complete_message)), "cut": complete_message[:-1], "text": b"oops" * 9}[
+            damage
+        ]
+    )
     with pytest.raises(CorruptHead, match="the newest version 2 of this table is damaged") as caught:
-        Table.open(str(place))
+        Table.open(str(path))
     assert caught.value.path == str(head)
-    for look in (lambda: Table.open(str(place), version=2), lambda: Table.open(str(place), version=1).append(more)):
+    for load in (lambda: Table.open(str(path), version=2), lambda: Table.open(str(path), version=1).append(more)):
         with pytest.raises(Corrupt) as caught_at:
-            look()
+            load()
         assert caught_at.value.path == str(head)
-    assert Table.open(str(place), version=1).count_rows() == 1
-    head.write_bytes(whole)
-    assert Table.open(str(place)).count_rows() == 2
+    assert Table.open(str(path), version=1).count_rows() == 1
+    head.write_bytes(complete_message)
+    assert Table.open(str(path)).count_rows() == 2

@@ -1,4 +1,4 @@
-"""The outline of a manifest is the manifest less its fragments, which pass through it whole and in order."""
+"""Manifest header: the manifest without its fragments, which are carried complete and in order."""
 
 import pytest
 
@@ -12,26 +12,26 @@ _BROKEN_FRAGMENT = b"\x12\x02\x12\x7f"  # field 2, whose inner field is longer t
 
 
 def fragment(number: int) -> table_pb2.DataFragment:
-    made = table_pb2.DataFragment(id=number, physical_rows=number + 1)
-    made.files.add(path=f"{number}.lance", fields=[0], column_indices=[0])
-    return made
+    created = table_pb2.DataFragment(id=number, physical_rows=number + 1)
+    created.files.add(path=f"{number}.lance", fields=[0], column_indices=[0])
+    return created
 
 
 def manifest(count: int) -> table_pb2.Manifest:
-    made = table_pb2.Manifest(version=3, fragments=map(fragment, range(count)), next_row_id=7)
-    made.fields.add(name="id", logical_type="int64")
-    made.config["key"] = "value"
-    made.writer_version.library = "somebody"
-    made.timestamp.seconds = 5
-    made.data_format.version = "2.2"
-    return made
+    created = table_pb2.Manifest(version=3, fragments=map(fragment, range(count)), next_row_id=7)
+    created.fields.add(name="id", logical_type="int64")
+    created.config["key"] = "value"
+    created.writer_version.library = "another-library"
+    created.timestamp.seconds = 5
+    created.data_format.version = "2.2"
+    return created
 
 
-def carried(message: table_pb2.Manifest) -> table_pb2.Manifest:
+def round_trip(message: table_pb2.Manifest) -> table_pb2.Manifest:
     return table_pb2.Manifest.FromString(message.SerializeToString())
 
 
-def test_it_declares_every_field_but_one() -> None:
+def test_the_header_declares_every_field_but_the_fragments() -> None:
     real = {field.number: field.name for field in table_pb2.Manifest.DESCRIPTOR.fields}
     ours = {field.number: field.name for field in manifest_header.empty().DESCRIPTOR.fields}
     assert real.items() - ours.items() == {(2, "fragments")}
@@ -39,20 +39,20 @@ def test_it_declares_every_field_but_one() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 1000])
-def test_what_goes_in_comes_out(count: int) -> None:
+def test_a_manifest_is_encoded_unchanged(count: int) -> None:
     message = manifest(count)
     parsed = manifest_header.parse(message.SerializeToString())
     assert (parsed.version, parsed.config["key"], parsed.fields[0].name) == (3, "value", "id")
-    assert carried(parsed) == message == carried(manifest_header.copy(parsed))
+    assert round_trip(parsed) == message == round_trip(manifest_header.copy(parsed))
 
 
-def test_there_are_no_fragments_to_read_by_mistake() -> None:
+def test_the_header_has_no_fragments() -> None:
     with pytest.raises(AttributeError, match="fragments"):
         _ = manifest_header.parse(manifest(2).SerializeToString()).fragments
 
 
 @pytest.mark.parametrize(("count", "more"), [(0, 2), (1000, 1), (3, 0)])
-def test_adding_is_what_extending_the_whole_message_is(count: int, more: int) -> None:
+def test_adding_fragments_equals_extending_the_message(count: int, more: int) -> None:
     added = [fragment(number) for number in range(count, count + more)]
     changed, expected = manifest_header.parse(manifest(count).SerializeToString()), manifest(count)
     for message in (changed, expected):
@@ -62,24 +62,24 @@ def test_adding_is_what_extending_the_whole_message_is(count: int, more: int) ->
         message.max_fragment_id = count + more
     manifest_header.add_fragments(changed, added)
     expected.fragments.extend(added)
-    assert carried(changed) == expected
+    assert round_trip(changed) == expected
 
 
-def test_a_copy_is_on_its_own() -> None:
+def test_a_copy_is_independent() -> None:
     first = manifest_header.parse(manifest(1).SerializeToString())
     second = manifest_header.copy(first)
     manifest_header.add_fragments(second, [fragment(1)])
     second.version = 9
-    assert carried(first) == manifest(1)
+    assert round_trip(first) == manifest(1)
 
 
 def test_without_fragments() -> None:
-    assert carried(
+    assert round_trip(
         manifest_header.without_fragments(manifest_header.parse(manifest(5).SerializeToString()))
     ) == manifest(0)
 
 
-def test_fields_of_later_versions_stay() -> None:
+def test_fields_of_later_versions_are_kept() -> None:
     data = manifest(2).SerializeToString() + _FIELD_OF_THE_FUTURE
     changed = manifest_header.parse(data)
     manifest_header.add_fragments(changed, [fragment(2)])
@@ -87,7 +87,7 @@ def test_fields_of_later_versions_stay() -> None:
         assert _FIELD_OF_THE_FUTURE in message.SerializeToString()
 
 
-def test_a_broken_fragment_is_found_when_it_is_asked_for() -> None:
+def test_a_broken_fragment_is_detected_when_it_is_read() -> None:
     file = framing.frame_manifest(None, None, manifest(1).SerializeToString() + _BROKEN_FRAGMENT)
     opened = Manifest.decode(file, path="_versions/1.manifest")
     assert opened.version == 3

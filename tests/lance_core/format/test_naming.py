@@ -1,4 +1,4 @@
-"""Names: strict both ways, since live directories hold leftovers of other writers."""
+"""Naming: strict formatting and parsing, since real directories contain leftovers of other writers."""
 
 import uuid
 
@@ -26,7 +26,7 @@ V1, V2 = NamingScheme.V1, NamingScheme.V2
         (120, V1, "_versions/120.manifest"),
     ],
 )
-def test_manifest_names_go_both_ways(version: int, scheme: NamingScheme, path: str) -> None:
+def test_manifest_names_are_formatted_and_parsed(version: int, scheme: NamingScheme, path: str) -> None:
     assert manifest_path(Version(version), scheme) == path
     assert parse_manifest_name(path.rpartition("/")[2]) == (version, scheme)
 
@@ -51,7 +51,7 @@ def test_manifest_names_go_both_ways(version: int, scheme: NamingScheme, path: s
         "",
     ],
 )
-def test_what_is_no_version_is_not_taken_for_one(name: str) -> None:
+def test_other_names_are_not_versions(name: str) -> None:
     assert parse_manifest_name(name) is None
 
 
@@ -93,5 +93,5 @@ def test_plain_names_stay_inside(path: str) -> None:
         "ä",
     ],
 )
-def test_names_that_could_leave_do_not(path: str) -> None:
+def test_names_outside_the_directory_are_rejected(path: str) -> None:
     assert not is_confined(path)

@@ -1,4 +1,4 @@
-"""Our wire messages against bytes that pylance wrote, and against bytes of older and of newer writers."""
+"""Protocol buffers: our messages against bytes that pylance wrote and against bytes of older and newer writers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rows(start: int, count: int) -> pa.Table:
 
 @pytest.fixture(scope="module", params=[True, False], ids=["stable row ids", "row addresses"])
 def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table with a long life: every operation that pylance's own API can bring about."""
+    """A table with every operation that the API of pylance can cause."""
     stable: bool = request.param
     root = tmp_path_factory.mktemp("table") / "t"
     uri = str(root)
@@ -99,9 +99,9 @@ def decode(path: Path) -> tuple[table_pb2.Manifest, Transaction, table_pb2.Index
 
 
 def versions(root: Path) -> list[tuple[table_pb2.Manifest, Transaction, table_pb2.IndexSection]]:
-    """All versions of the table, its branch and its clone; those of the table last, and in order."""
+    """Return all versions of the table, its branch and its clone; those of the table last and in order."""
     others = [decode(path) for side in (root / "tree/side", Path(f"{root}_clone")) for path in manifests(side)]
-    return [*others, *sorted(map(decode, manifests(root)), key=lambda found: found[0].version)]
+    return [*others, *sorted(map(decode, manifests(root)), key=lambda actual: actual[0].version)]
 
 
 def manifests(root: Path) -> list[Path]:
@@ -109,7 +109,7 @@ def manifests(root: Path) -> list[Path]:
 
 
 def unknown(message: Message, path: str = "") -> Iterator[str]:
-    """Every field below the message that we do not declare, also in what it carries as bytes."""
+    """Yield every undeclared field below the message, also in messages that it contains as bytes."""
     name = message.DESCRIPTOR.full_name
     for field in UnknownFieldSet(message):
         yield f"{path}{name}.{field.field_number}"
@@ -119,8 +119,8 @@ def unknown(message: Message, path: str = "") -> Iterator[str]:
 
 def children(message: Message) -> Iterator[Message]:
     if isinstance(message, any_pb2.Any):
-        found = descriptor_pool.Default().FindMessageTypeByName(message.TypeName())
-        yield message_factory.GetMessageClass(found).FromString(message.value)
+        actual = descriptor_pool.Default().FindMessageTypeByName(message.TypeName())
+        yield message_factory.GetMessageClass(actual).FromString(message.value)
     if isinstance(message, table_pb2.DataFragment):
         for name, kind in SEQUENCES:
             yield kind.FromString(getattr(message, name))
@@ -134,15 +134,15 @@ def children(message: Message) -> Iterator[Message]:
 
 
 def test_nothing_that_pylance_writes_is_unknown(table: Path) -> None:
-    for found in versions(table):
-        for message in found:
+    for actual in versions(table):
+        for message in actual:
             assert list(unknown(message)) == []
             assert type(message).FromString(message.SerializeToString()) == message
 
 
 def test_every_operation_was_seen(table: Path) -> None:
-    seen = {transaction.WhichOneof("operation") for _, transaction, _ in versions(table)}
-    assert seen >= {
+    observed = {transaction.WhichOneof("operation") for _, transaction, _ in versions(table)}
+    assert observed >= {
         *("append", "clone", "create_index", "delete", "merge", "overwrite", "project"),
         *("reserve_fragments", "restore", "rewrite", "update", "update_config"),
     }
@@ -156,7 +156,7 @@ def test_the_transaction_file_is_the_inline_transaction(table: Path) -> None:
 
 
 def test_every_kind_of_index_has_details(table: Path) -> None:
-    seen = {index.index_details.type_url for *_, indices in versions(table) for index in indices.indices}
+    observed = {index.index_details.type_url for *_, indices in versions(table) for index in indices.indices}
     expected = {
         *("/lance.table.BTreeIndexDetails", "/lance.table.BitmapIndexDetails"),
         *("/lance.table.LabelListIndexDetails", "/lance.table.InvertedIndexDetails"),
@@ -164,9 +164,9 @@ def test_every_kind_of_index_has_details(table: Path) -> None:
         *("/lance.index.pb.BloomFilterIndexDetails", "/lance.index.pb.VectorIndexDetails"),
         "/lance.table.MemWalIndexDetails",
     }
-    if not decode(manifests(table)[0])[0].reader_feature_flags & 2:  # stable row ids need no such index
+    if not decode(manifests(table)[0])[0].reader_feature_flags & 2:  # tables with stable row ids need no such index
         expected.add("/lance.table.FragmentReuseIndexDetails")
-    assert seen == expected
+    assert observed == expected
 
 
 def test_the_values_are_those_that_pylance_reports(table: Path) -> None:
@@ -189,18 +189,18 @@ def test_a_data_file_describes_itself(tmp_path: Path) -> None:
     ds = lance.write_dataset(data, tmp_path / "t", data_storage_version="2.2")
     (file,) = ds.get_fragments()[0].data_files()
     content = bytes(LanceFileReader(str(tmp_path / "t" / "data" / file.path)).read_global_buffer(0))
-    found = file_pb2.FileDescriptor.FromString(content)
-    assert list(unknown(found)) == []
-    assert found.length == 10
-    assert [f.name for f in found.schema.fields] == ["id", "label", "kind", "tags", "item", "vector"]
-    assert [f.parent_id for f in found.schema.fields] == [-1, -1, -1, -1, 3, -1]
+    actual = file_pb2.FileDescriptor.FromString(content)
+    assert list(unknown(actual)) == []
+    assert actual.length == 10
+    assert [f.name for f in actual.schema.fields] == ["id", "label", "kind", "tags", "item", "vector"]
+    assert [f.parent_id for f in actual.schema.fields] == [-1, -1, -1, -1, 3, -1]
 
 
 # --- what older and newer writers write ---------------------------------------------------------------
 
 
 def field(number: int, value: bytes | int) -> bytes:
-    """One field of the wire format, written by hand: a varint or a length-delimited value."""
+    """Encode one field by hand: a varint or a length-delimited value."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     return varint(number << 3 | 2) + varint(len(value)) + value
@@ -287,7 +287,7 @@ UNDECLARED = [
 
 
 @pytest.mark.parametrize(("kind", "data"), UNDECLARED)
-def test_what_is_undeclared_on_purpose_survives(kind: type[Message], data: bytes) -> None:
+def test_deliberately_undeclared_fields_survive(kind: type[Message], data: bytes) -> None:
     message = kind.FromString(data)
     assert len(list(unknown(message))) == 1
     assert message.SerializeToString() == data
@@ -296,7 +296,7 @@ def test_what_is_undeclared_on_purpose_survives(kind: type[Message], data: bytes
     assert copy.SerializeToString() == data
 
 
-def test_an_operation_that_nobody_knows_is_none() -> None:
+def test_an_unknown_operation_is_none() -> None:
     assert Transaction.FromString(field(116, b"")).WhichOneof("operation") is None
 
 
@@ -354,7 +354,7 @@ MODULES = "from lance_core.format._pb import file_pb2, index_pb2, rowids_pb2, ta
     ],
     ids=["alone", "before pylance", "after pylance"],
 )
-def test_the_messages_live_beside_pylance_and_without_it(program: str) -> None:
+def test_the_messages_work_with_and_without_pylance(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

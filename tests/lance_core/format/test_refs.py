@@ -1,4 +1,4 @@
-"""Names of references and their JSON: what pylance writes is written byte for byte, and damage is told."""
+"""References: their names and JSON equal those of pylance byte for byte, and corruption is reported."""
 
 import json
 
@@ -11,7 +11,7 @@ from lance_core.format import refs
 from lance_core.format.ids import Version
 from lance_core.format.refs import Branch, Tag
 
-# As pylance 14 wrote them.
+# Written by pylance 14.
 TAG = b"""{
   "branch": "dev/x",
   "version": 2,
@@ -39,7 +39,7 @@ BRANCH = b"""{
 }"""
 
 
-def test_a_tag_goes_both_ways() -> None:
+def test_a_tag_is_encoded_and_decoded() -> None:
     tag = refs.decode_tag(TAG, path="t")
     assert (tag.branch, tag.version, tag.manifest_bytes, tag.metadata) == ("dev/x", 2, 422, {"k": "v"})
     assert tag.created_at is not None
@@ -47,7 +47,7 @@ def test_a_tag_goes_both_ways() -> None:
     assert refs.encode_tag(tag) == TAG
 
 
-def test_a_branch_goes_both_ways() -> None:
+def test_a_branch_is_encoded_and_decoded() -> None:
     branch = refs.decode_branch(BRANCH, name="b", path="b")
     assert (branch.parent_branch, branch.parent_version, branch.created_seconds) == (None, 2, 1795007038)
     assert branch.lineage == ((2, "f9198b468ea546b4bdab5eb380ba7e07"),)
@@ -76,7 +76,7 @@ def test_names_of_tags(name: str) -> None:
     "name",
     ["", "a/b", "..", ".a", "a.", "a..b", "a.lock", "a b", "a%2Fb", "/etc/x", "a\\b", "a\0", "x" * 300, "a:b", "~"],
 )
-def test_what_cannot_name_a_tag(name: str) -> None:
+def test_invalid_names_of_tags(name: str) -> None:
     with pytest.raises(InvalidInput, match="cannot name a tag"):
         refs.tag_path(name)
 
@@ -93,7 +93,7 @@ def test_names_of_branches(name: str) -> None:
         "a%2Fb", "%2e%2e/x", "a\0b", "http://x", "x" * 300,
     ],
 )  # fmt: skip
-def test_what_cannot_name_a_branch(name: str) -> None:
+def test_invalid_names_of_branches(name: str) -> None:
     with pytest.raises(InvalidInput, match="cannot name a branch"):
         refs.branch_path(name)
     with pytest.raises(InvalidInput, match="cannot name a branch"):
@@ -111,18 +111,18 @@ def test_a_name_that_slash_would_split_is_one_file() -> None:
 
 
 @pytest.mark.parametrize("path", ["_refs/tags/.tmpAbc123", "_refs/tags/v1.json#1", "_refs/tags/README"])
-def test_leftovers_are_no_references(path: str) -> None:
+def test_leftovers_are_not_references(path: str) -> None:
     assert refs.parse_reference_name(path) is None
 
 
 @pytest.mark.parametrize("file", ["%2E%2E%2Fx.json", "..%2F..%2Fetc.json", "%2Fetc.json", "%FF.json", "a%00.json"])
-def test_files_with_hostile_names_are_refused(file: str) -> None:
+def test_files_with_hostile_names_are_rejected(file: str) -> None:
     with pytest.raises(Corrupt, match="is not the name of a reference"):
         refs.parse_reference_name(f"_refs/branches/{file}")
 
 
 @pytest.mark.parametrize("branch", ["../../etc", "/etc", "a/../b", "%2e%2e", "main", ""])
-def test_a_tag_on_a_hostile_branch_is_refused(branch: str) -> None:
+def test_a_tag_on_a_hostile_branch_is_rejected(branch: str) -> None:
     with pytest.raises(Corrupt, match="has the invalid branch name"):
         refs.decode_tag(json.dumps({"branch": branch, "version": 1}).encode(), path="t")
 
@@ -143,7 +143,7 @@ def test_a_tag_on_a_hostile_branch_is_refused(branch: str) -> None:
         (b'{"version": 1, "branch": 7}', "branch"),
     ],
 )
-def test_damage_of_a_tag_is_told(data: bytes, field: str) -> None:
+def test_a_corrupt_tag_is_reported(data: bytes, field: str) -> None:
     with pytest.raises(Corrupt) as raised:
         refs.decode_tag(data, path="t")
     assert raised.value.field == field
@@ -161,10 +161,10 @@ def test_damage_of_a_tag_is_told(data: bytes, field: str) -> None:
         ({"identifier": {"version_mapping": [["1", "a"]]}}, "identifier"),
     ],
 )
-def test_damage_of_a_branch_is_told(members: dict[str, object], field: str) -> None:
-    whole = json.loads(BRANCH) | members
+def test_a_corrupt_branch_is_reported(members: dict[str, object], field: str) -> None:
+    original = json.loads(BRANCH) | members
     with pytest.raises(Corrupt) as raised:
-        refs.decode_branch(json.dumps(whole).encode(), name="b", path="b")
+        refs.decode_branch(json.dumps(original).encode(), name="b", path="b")
     assert raised.value.field == field
 
 
@@ -177,7 +177,7 @@ def test_any_bytes_are_a_reference_or_corrupt(data: bytes) -> None:
             continue
 
 
-def test_who_came_from_whom() -> None:
+def test_ancestors_of_branches() -> None:
     def branch(*lineage: tuple[int, str]) -> Branch:
         return Branch(None, Version(1), 0, 0, lineage)
 

@@ -1,6 +1,5 @@
-"""To bytes and back, for every message and value of the format, whatever is in it: nothing is lost, and what is said
-twice is said in the same bytes. The smaller codecs have such tests beside their own (`test_row_id_sequences.py`,
-`test_row_versions.py`).
+"""Round trips: every message and value of the format is encoded and decoded without loss, and encoded again to the same
+bytes. `test_row_id_sequences.py` and `test_row_versions.py` have such tests of their own.
 """
 
 from typing import Any
@@ -24,14 +23,14 @@ from lance_core.format.operations import Other
 from lance_core.format.refs import Branch, Tag
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
-from tests.lance_core.format.wire import TEXT, UNKNOWN, messages, schemas
+from tests.lance_core.format.message_strategies import TEXT, UNKNOWN, messages, schemas
 
 SLOW = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 ARMS = [each.name for each in transaction_pb2.Transaction.DESCRIPTOR.oneofs_by_name["operation"].fields]
 SAID_OTHERWISE = {
-    "overwrite": ("initial_bases",),  # of the first version only, which has them in its manifest
+    "overwrite": ("initial_bases",),  # in the first version only, whose manifest contains them
     "rewrite": ("legacy_old_fragments", "legacy_new_fragments", "groups"),
     "update": ("legacy_updated_fragment_offsets", "updated_fragment_offset_bitmaps", "compacted_sstables"),
     "update_config": (
@@ -39,38 +38,39 @@ SAID_OTHERWISE = {
         "legacy_delete_keys",
         "legacy_schema_metadata",
         "legacy_field_metadata",
-        "config_updates",  # in a list of entries, a key may come twice
+        "config_updates",  # a key may occur twice in a list of entries
         "table_metadata_updates",
         "schema_metadata_updates",
         "field_metadata_updates",
     ),
 }
-"""Fields that older writers used and we do not, and those that take them up: see `test_what_older_writers_said`."""
+"""Deprecated fields and the fields that replace them: see `test_fields_of_older_writers`."""
 
 
 @pytest.mark.parametrize("arm", ARMS)
 @given(data=st.data())
 @SLOW
 def test_transactions(arm: str, data: st.DataObject) -> None:
-    """What is said on the wire is said again, less what has another form today, and what is unknown; an operation that
-    is not applied is kept whole."""
+    """The encoding is unchanged except for fields with a newer form and unknown fields; an operation that is not
+    applied is kept complete.
+    """
     message = data.draw(messages(transaction_pb2.Transaction, always=(arm,), never=tuple(set(ARMS) - {arm})))
     try:
-        made = Transaction.decode(message.SerializeToString(), path="t")
+        created = Transaction.decode(message.SerializeToString(), path="t")
     except LanceError:
         return
-    written = made.encode()
-    again = Transaction.decode(written, path="t")
-    assert again == made
-    assert again.encode() == written
-    kept = transaction_pb2.Transaction.FromString(written)
-    if not isinstance(made.operation, Other):
-        for each in (message, kept):
-            as_it_is_said_today(each, arm)
-    assert kept == message
+    result = created.encode()
+    again = Transaction.decode(result, path="t")
+    assert again == created
+    assert again.encode() == result
+    retained = transaction_pb2.Transaction.FromString(result)
+    if not isinstance(created.operation, Other):
+        for each in (message, retained):
+            in_current_form(each, arm)
+    assert retained == message
 
 
-def as_it_is_said_today(message: Any, arm: str) -> None:
+def in_current_form(message: Any, arm: str) -> None:
     message.ClearField("tag")
     message.DiscardUnknownFields()
     for name in SAID_OTHERWISE.get(arm, ()):
@@ -91,28 +91,28 @@ def test_manifests(message: table_pb2.Manifest) -> None:
     message.version = max(1, message.version)
     for name in ("index_section", "transaction_section", "legacy_transaction_section"):
         message.ClearField(name)
-    made = Manifest.decode(framing.frame_manifest(None, None, message.SerializeToString()), path="m")
-    assert made.message == message
-    assert [each.id for each in made.fragments] == [each.id for each in message.fragments]
-    edited = made.copy_header()
+    created = Manifest.decode(framing.frame_manifest(None, None, message.SerializeToString()), path="m")
+    assert created.message == message
+    assert [each.id for each in created.fragments] == [each.id for each in message.fragments]
+    edited = created.copy_header()
     framed = Manifest.from_header(edited, index_section=b"i", transaction=b"t", path="m")
     again = Manifest.decode(framed.encode(), path="m")
     assert (again.index_section, again.inline_transaction) == (b"i", b"t")
     assert again.encode() == framed.encode()
-    whole = table_pb2.Manifest()
-    whole.CopyFrom(again.message)
+    original = table_pb2.Manifest()
+    original.CopyFrom(again.message)
     for name in ("index_section", "transaction_section"):
-        whole.ClearField(name)
-    assert whole == message
+        original.ClearField(name)
+    assert original == message
     assert (again.config, again.table_metadata) == (dict(message.config), dict(message.table_metadata))
 
 
 @given(messages(table_pb2.DataFragment))
 @SLOW
 def test_fragments(message: table_pb2.DataFragment) -> None:
-    made = Fragment(message)
-    again = Fragment.decode(made.encode())
-    assert again == made
+    created = Fragment(message)
+    again = Fragment.decode(created.encode())
+    assert again == created
     assert again.message == message
     for file, stored in zip(again.files, message.files, strict=True):
         assert file.field_ids == tuple(stored.fields) or file.version.is_legacy
@@ -120,12 +120,10 @@ def test_fragments(message: table_pb2.DataFragment) -> None:
         assert file.base_id == (stored.base_id if stored.HasField("base_id") else None)
         assert DataFile(stored).message == stored
     if (deleted := again.deletion_file) is not None:
-        told = message.deletion_file
-        assert deleted.deleted_rows == (told.num_deleted_rows or None)
-        assert (
-            deleted.path
-            == f"_deletions/{message.id}-{told.read_version}-{told.id}.{'bin' if told.file_type else 'arrow'}"
-        )
+        deletion = message.deletion_file
+        assert deleted.deleted_rows == (deletion.num_deleted_rows or None)
+        kind = "bin" if deletion.file_type else "arrow"
+        assert deleted.path == f"_deletions/{message.id}-{deletion.read_version}-{deletion.id}.{kind}"
     assert again.with_base(7).with_base(None) == again.with_base(None)
 
 
@@ -144,11 +142,11 @@ def test_indices(made: list[table_pb2.IndexMetadata], fragments: set[int]) -> No
 @given(messages(table_pb2.BasePath, always=("path",)))
 @SLOW
 def test_base_paths(message: table_pb2.BasePath) -> None:
-    made = base_path.decode(message)
-    assert base_path.decode(made.message) == made
-    told = (made.id, made.path, made.name or "", made.is_dataset_root)
-    assert told == (message.id, message.path, message.name, message.is_dataset_root)
-    assert base_path.split_qualified_path(base_path.qualify_path(made.id, "data/x")) == (made.id, "data/x")
+    created = base_path.decode(message)
+    assert base_path.decode(created.message) == created
+    reported = (created.id, created.path, created.name or "", created.is_dataset_root)
+    assert reported == (message.id, message.path, message.name, message.is_dataset_root)
+    assert base_path.split_qualified_path(base_path.qualify_path(created.id, "data/x")) == (created.id, "data/x")
     assert base_path.split_qualified_path(base_path.qualify_path(None, "data/x")) == (None, "data/x")
 
 
@@ -160,13 +158,13 @@ def test_fragment_reuse(content: Any, identity: Any, version: int) -> None:
         with pytest.raises(Corrupt, match="does not fit 32 bits"):
             FragmentReuse.decode(content.SerializeToString(), path="i")
         return
-    made = FragmentReuse.decode(content.SerializeToString(), path="i")
-    assert FragmentReuse.decode(made.encode(), path="i") == made
-    index = made.as_index(identity, dataset_version=version, created_ms=5)  # type: ignore[arg-type]
+    created = FragmentReuse.decode(content.SerializeToString(), path="i")
+    assert FragmentReuse.decode(created.encode(), path="i") == created
+    index = created.as_index(identity, dataset_version=version, created_ms=5)  # type: ignore[arg-type]
     assert (index.uuid, index.is_system, index.dataset_version) == (identity, True, version)
-    held = fragment_reuse.content_of(index)
-    assert not isinstance(held, ExternalContent)
-    assert held == made
+    decoded = fragment_reuse.content_of(index)
+    assert not isinstance(decoded, ExternalContent)
+    assert decoded == created
     assert index.covers == BitMap(each.id for v in content.versions for g in v.groups for each in g.new_fragments)
 
 
@@ -183,21 +181,23 @@ def test_schemas(schema: TableSchema) -> None:
 @given(st.sets(st.integers(0, 2**32 - 1), max_size=60), st.booleans(), st.integers(0, 2**20), st.integers(0, 300))
 @SLOW
 def test_deletion_vectors(offsets: set[int], as_bitmap: bool, start: int, more: int) -> None:
-    """Scattered ones and a run; in any order, read from either file type."""
-    whole = offsets | set(range(start, start + more))
-    vector = DeletionVector.of(list(whole))
+    """Scattered offsets and a run, in any order and from either file type."""
+    original = offsets | set(range(start, start + more))
+    vector = DeletionVector.of(list(original))
     data = vector.encode(as_bitmap=as_bitmap)
     decode = DeletionVector.decode_bitmap if as_bitmap else DeletionVector.decode_arrow
     again = decode(data, path="d")
     assert again.offsets.dtype == np.uint32
-    assert again.offsets.tolist() == sorted(whole)
-    assert len(again) == len(whole)
-    assert again.union(DeletionVector.of([7])).offsets.tolist() == sorted(whole | {7})
-    assert set(np.flatnonzero(~again.live_mask(start, 400)) + start) == {n for n in whole if start <= n < start + 400}
+    assert again.offsets.tolist() == sorted(original)
+    assert len(again) == len(original)
+    assert again.union(DeletionVector.of([7])).offsets.tolist() == sorted(original | {7})
+    assert set(np.flatnonzero(~again.live_mask(start, 400)) + start) == {
+        n for n in original if start <= n < start + 400
+    }
     if as_bitmap:
-        assert BitMap.deserialize(data) == BitMap(whole)
+        assert BitMap.deserialize(data) == BitMap(original)
     else:
-        assert pa.ipc.open_file(data).read_all()["row_id"].to_pylist() == sorted(whole)
+        assert pa.ipc.open_file(data).read_all()["row_id"].to_pylist() == sorted(original)
 
 
 NUMBERS = st.integers(1, 2**64 - 1)
@@ -231,8 +231,8 @@ def test_branches(parent: str | None, version: Any, size: int, made: int, lineag
     assert refs.decode_branch(refs.encode_branch(branch), name="b", path="b") == branch
 
 
-def test_a_transaction_of_the_future_is_kept_whole() -> None:
-    """An operation that is not declared, and a field that is not, in any message that is kept as it came."""
+def test_a_transaction_of_the_future_is_kept_complete() -> None:
+    """An undeclared operation, and an undeclared field in any message that is kept unchanged."""
     data = b"\x08\x03" + UNKNOWN
     assert UNKNOWN in Transaction.decode(data, path="t").encode()
     fragment = table_pb2.DataFragment(id=3)
@@ -244,18 +244,18 @@ def test_a_transaction_of_the_future_is_kept_whole() -> None:
 WIRE = transaction_pb2.Transaction
 
 
-def test_what_older_writers_said() -> None:
+def test_fields_of_older_writers() -> None:
     old, new = table_pb2.DataFragment(id=1), table_pb2.DataFragment(id=2)
     rewrite = WIRE(rewrite=WIRE.Rewrite(legacy_old_fragments=[old], legacy_new_fragments=[new]))
     group = WIRE.Rewrite.RewriteGroup(old_fragments=[old], new_fragments=[new])
-    assert said_again(rewrite).rewrite.groups == [group]
+    assert reencoded(rewrite).rewrite.groups == [group]
 
     listed = {3: WIRE.UInt32List(values=[9, 1, 9]), 4: WIRE.UInt32List(values=[5])}
     bitmap = bytes(BitMap([7]).serialize())
     update = WIRE(
         update=WIRE.Update(legacy_updated_fragment_offsets=listed, updated_fragment_offset_bitmaps={4: bitmap})
     )
-    assert dict(said_again(update).update.updated_fragment_offset_bitmaps) == {
+    assert dict(reencoded(update).update.updated_fragment_offset_bitmaps) == {
         3: bytes(BitMap([1, 9]).serialize()),
         4: bitmap,
     }
@@ -263,13 +263,13 @@ def test_what_older_writers_said() -> None:
     config = WIRE(update_config=WIRE.UpdateConfig(legacy_upsert_values={"a": "b"}, legacy_delete_keys=["c"]))
     config.update_config.legacy_schema_metadata["s"] = "t"
     config.update_config.legacy_field_metadata[4].metadata["f"] = "g"
-    today = said_again(config).update_config
+    today = reencoded(config).update_config
     entries = {each.key: each.value if each.HasField("value") else None for each in today.config_updates.update_entries}
     assert (entries, today.config_updates.replace) == ({"a": "b", "c": None}, False)
-    for whole, key in ((today.schema_metadata_updates, "s"), (today.field_metadata_updates[4], "f")):
-        assert whole.replace
-        assert [each.key for each in whole.update_entries] == [key]
+    for original, key in ((today.schema_metadata_updates, "s"), (today.field_metadata_updates[4], "f")):
+        assert original.replace
+        assert [each.key for each in original.update_entries] == [key]
 
 
-def said_again(message: WIRE) -> WIRE:
+def reencoded(message: WIRE) -> WIRE:
     return WIRE.FromString(Transaction.decode(message.SerializeToString(), path="t").encode())

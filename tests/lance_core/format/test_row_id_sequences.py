@@ -1,4 +1,4 @@
-"""Row id sequences: every form on the wire, what damaged ones do, and the reference writer's bytes and lookups."""
+"""Row id sequences: every encoding, errors for corrupt ones, and the bytes and lookups of pylance."""
 
 import random
 import tracemalloc
@@ -41,7 +41,7 @@ EXAMPLES: tuple[tuple[str, list[int], str], ...] = (
         "0a13121108ac021090031a090a0708de0212020000",
     ),
     ("array", [3, 1, 2], "0a0e2a0c0a0a08011206020000000100"),
-    # Of two forms of one size the one that is named first is taken: holes, bitmap, array.
+    # Of two encodings of one size the first of this order is used: holes, bitmap, array.
     ("range_with_holes", [0, *range(2, 32)], "0a0e120c10201a080a06080112020000"),
     ("range_with_bitmap", [0, 31], "0a0a1a0810201a0401000080"),
 )
@@ -55,8 +55,8 @@ def decoded(data: bytes, rows: int) -> RowIdSequence:
     return RowIdSequence.decode(data, rows=rows, path="m", field="row_ids")
 
 
-def chosen(ids: list[int]) -> str:
-    """The rule as the format describes it, by the book."""
+def expected_encoding(ids: list[int]) -> str:
+    """Return the encoding that the format prescribes."""
     if sorted(set(ids)) != ids:
         return "array"
     if not ids or (ids[-1] - ids[0] + 1 == len(ids) and ids[-1] < HIGHEST):
@@ -74,7 +74,7 @@ GAPS = st.sampled_from([1, 1, 1, 1, 2, 3, 9, 700])
 
 @st.composite
 def distinct_ids(draw: st.DrawFn) -> list[int]:
-    """Dense, holey and sparse stretches, in order or not, near both ends of what 64 bits hold."""
+    """Dense, holey and sparse stretches, in order or not, near both ends of the 64-bit range."""
     ids = [draw(BASES)]
     for gap in draw(st.lists(GAPS, max_size=120)):
         ids.append(min(ids[-1] + gap, HIGHEST))
@@ -84,7 +84,7 @@ def distinct_ids(draw: st.DrawFn) -> list[int]:
 
 @st.composite
 def sequences(draw: st.DrawFn) -> tuple[RowIdSequence, list[int]]:
-    """Of several segments, all ids distinct."""
+    """Sequences of several segments with distinct ids."""
     ids = draw(distinct_ids())
     cuts = sorted(draw(st.lists(st.integers(0, len(ids)), max_size=4)))
     pieces = [ids[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(ids)], strict=True)]
@@ -121,31 +121,31 @@ def test_an_array_is_as_wide_as_its_span(ids: list[int], width: str) -> None:
 
 
 @given(distinct_ids())
-def test_what_goes_in_comes_out_in_the_smallest_form(ids: list[int]) -> None:
+def test_ids_are_encoded_in_the_smallest_form(ids: list[int]) -> None:
     data = RowIdSequence.of(np.array(ids, dtype=np.uint64)).encode()
     again = decoded(data, len(ids))
-    assert kinds(data) == [chosen(ids)]
+    assert kinds(data) == [expected_encoding(ids)]
     assert (again.to_numpy().tolist(), again.encode()) == (ids, data)
 
 
 @given(sequences())
-def test_segments_come_back_as_they_were(case: tuple[RowIdSequence, list[int]]) -> None:
+def test_segments_are_decoded_unchanged(case: tuple[RowIdSequence, list[int]]) -> None:
     sequence, ids = case
     again = decoded(sequence.encode(), len(ids))
     assert (again.to_numpy().tolist(), again.encode()) == (ids, sequence.encode())
 
 
 @given(sequences(), st.data())
-def test_it_does_what_a_list_does(case: tuple[RowIdSequence, list[int]], data: st.DataObject) -> None:
+def test_operations_equal_those_of_a_list(case: tuple[RowIdSequence, list[int]], data: st.DataObject) -> None:
     sequence, ids = case
     assert (len(sequence), sequence.to_numpy().tolist()) == (len(ids), ids)
     start, stop = sorted(data.draw(st.tuples(st.integers(0, len(ids)), st.integers(0, len(ids)))))
     assert sequence.slice(start, stop).to_numpy().tolist() == ids[start:stop]
     rows = data.draw(st.lists(st.integers(0, len(ids) - 1), max_size=20))
-    gone = np.unique(np.array(rows, dtype=np.uint32))
-    left = sequence.delete(gone)
-    assert left.to_numpy().tolist() == [each for row, each in enumerate(ids) if row not in gone]
-    assert decoded(left.encode(), len(left)).encode() == left.encode()
+    missing = np.unique(np.array(rows, dtype=np.uint32))
+    remaining = sequence.delete(missing)
+    assert remaining.to_numpy().tolist() == [each for row, each in enumerate(ids) if row not in missing]
+    assert decoded(remaining.encode(), len(remaining)).encode() == remaining.encode()
 
 
 @pytest.mark.parametrize(
@@ -160,24 +160,24 @@ def test_it_does_what_a_list_does(case: tuple[RowIdSequence, list[int]], data: s
         ([[0, 1], [2, 4], [5, 6], [7]], ["range", "range_with_bitmap", "range"]),
     ],
 )
-def test_only_a_range_goes_on_in_a_range(parts: list[list[int]], wire: list[str]) -> None:
-    whole = RowIdSequence.concat([RowIdSequence.of(part) for part in parts])
-    assert whole.to_numpy().tolist() == [each for part in parts for each in part]
-    assert kinds(whole.encode()) == wire
+def test_only_adjacent_ranges_are_merged(parts: list[list[int]], wire: list[str]) -> None:
+    original = RowIdSequence.concat([RowIdSequence.of(part) for part in parts])
+    assert original.to_numpy().tolist() == [each for part in parts for each in part]
+    assert kinds(original.encode()) == wire
 
 
 def test_the_highest_id_is_not_followed_by_the_lowest() -> None:
-    whole = RowIdSequence.concat([RowIdSequence.of([HIGHEST]), RowIdSequence.of([0, 1])])
-    assert decoded(whole.encode(), 3).to_numpy().tolist() == [HIGHEST, 0, 1]
+    original = RowIdSequence.concat([RowIdSequence.of([HIGHEST]), RowIdSequence.of([0, 1])])
+    assert decoded(original.encode(), 3).to_numpy().tolist() == [HIGHEST, 0, 1]
 
 
-def test_an_array_that_is_left_in_order_is_written_as_such() -> None:
-    left = RowIdSequence.of([5, 90, 6, 7]).delete(np.array([1]))
-    assert kinds(left.encode()) == ["range"]
-    assert kinds(RowIdSequence.concat([left, RowIdSequence.of([8])]).encode()) == ["range"]
+def test_a_remaining_ordered_array_is_encoded_as_sorted() -> None:
+    remaining = RowIdSequence.of([5, 90, 6, 7]).delete(np.array([1]))
+    assert kinds(remaining.encode()) == ["range"]
+    assert kinds(RowIdSequence.concat([remaining, RowIdSequence.of([8])]).encode()) == ["range"]
 
 
-def test_fresh_ids_join_the_moved_ones_in_one_segment() -> None:
+def test_new_ids_and_moved_ids_form_one_segment() -> None:
     moved = RowIdSequence.decode_partial(RowIdSequence.of([0, 2]).encode(), rows_max=3, path="m")
     assert moved.with_appended_range(RowId(12), 1).encode().hex() == "0a081a06100d1a020510"
     assert moved.with_appended_range(RowId(12), 0) is moved
@@ -186,7 +186,7 @@ def test_fresh_ids_join_the_moved_ones_in_one_segment() -> None:
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "call",
     [
         lambda ids: ids.slice(1, 5),
         lambda ids: ids.slice(2, 1),
@@ -196,9 +196,9 @@ def test_fresh_ids_join_the_moved_ones_in_one_segment() -> None:
         lambda ids: RowIdSequence.of_range(RowId(0), -1),
     ],
 )
-def test_rows_that_are_not_there_are_refused(ask: Callable[[RowIdSequence], object]) -> None:
+def test_missing_rows_are_rejected(call: Callable[[RowIdSequence], object]) -> None:
     with pytest.raises(InvalidInput):
-        ask(RowIdSequence.of([5, 6, 9, 1]))
+        call(RowIdSequence.of([5, 6, 9, 1]))
 
 
 def u16(*offsets: int, base: int = 0) -> ARRAY:
@@ -251,14 +251,14 @@ DAMAGE: tuple[tuple[list[SEGMENT], str, str], ...] = (
 )
 
 
-@pytest.mark.parametrize(("segments", "message", "place"), DAMAGE)
-def test_damage_is_named(segments: list[SEGMENT], message: str, place: str) -> None:
+@pytest.mark.parametrize(("segments", "message", "path"), DAMAGE)
+def test_corruption_is_reported(segments: list[SEGMENT], message: str, path: str) -> None:
     with pytest.raises(Corrupt, match=f"^m: .*{message}") as caught:
         decoded(MESSAGE(segments=segments).SerializeToString(), 10)
-    assert (caught.value.path, caught.value.field) == ("m", f"row_ids{place}")
+    assert (caught.value.path, caught.value.field) == ("m", f"row_ids{path}")
 
 
-def test_bytes_that_are_no_message_are_named() -> None:
+def test_invalid_messages_are_reported() -> None:
     with pytest.raises(Corrupt, match="not a row id sequence"):
         decoded(b"\x0a\x7f", 1)
 
@@ -306,7 +306,7 @@ def test_a_small_message_takes_little_memory(segment: SEGMENT, rows: int) -> Non
 
 
 def test_one_wrong_byte_is_an_error_or_another_sequence() -> None:
-    """Nothing else is raised, and no length that a byte claims is believed before its bytes are there."""
+    """No other exception is raised, and no claimed length is trusted before its bytes exist."""
     dice = random.Random(7)
     ids = [*range(20), *range(40, 140, 2), *range(900, 1000), 70_000, 2_000_000, 5, 2**40]
     pieces = (ids[:20], ids[20:70], [each for each in ids[70:170] if each != 950], ids[170:172], [2**40, 30, 35])
@@ -332,7 +332,7 @@ def test_one_wrong_byte_is_an_error_or_another_sequence() -> None:
     assert min(outcomes.values()) > 100, outcomes
 
 
-# The index.
+# The index
 
 
 def located(index: RowIdIndex, ids: Sequence[int]) -> list[tuple[int, int] | None]:
@@ -347,16 +347,18 @@ def test_the_index_is_a_dictionary(
 ) -> None:
     fragments, expected = [], dict[int, tuple[int, int]]()
     for number, ((sequence, ids), deleted) in enumerate(parts):
-        gone = sorted({each for each in deleted if each < len(ids)} | {p for p, i in enumerate(ids) if i in expected})
-        expected |= {each: (number * 7, offset) for offset, each in enumerate(ids) if offset not in gone}
-        fragments.append(FragmentRowIds(FragmentId(number * 7), sequence, np.array(gone, dtype=np.uint32)))
+        missing = sorted(
+            {each for each in deleted if each < len(ids)} | {p for p, i in enumerate(ids) if i in expected}
+        )
+        expected |= {each: (number * 7, offset) for offset, each in enumerate(ids) if offset not in missing}
+        fragments.append(FragmentRowIds(FragmentId(number * 7), sequence, np.array(missing, dtype=np.uint32)))
     index = RowIdIndex(fragments, path="m")
     wanted = [*strangers, *(each for (_, ids), _ in parts for each in ids), 0, HIGHEST]
     assert located(index, wanted) == [expected.get(each) for each in wanted]
     assert len(index) == len(expected)
 
 
-def test_an_id_is_found_where_its_row_moved_to() -> None:
+def test_an_id_is_found_at_its_newest_row() -> None:
     old = FragmentRowIds(FragmentId(3), RowIdSequence.of([10, 11, 12]), np.array([1], dtype=np.uint32))
     new = FragmentRowIds(FragmentId(2**32 - 1), RowIdSequence.of([11]))
     index = RowIdIndex([old, new], path="m")
@@ -392,7 +394,7 @@ def test_ten_million_rows_in_ranges_stay_ranges() -> None:
     assert located(index, [9_999_999, 123_456, 10_000_000]) == [(9999, 999), (123, 456), None]
 
 
-# The reference writer.
+# pylance
 
 
 def table(ids: Sequence[int]) -> pa.Table:
@@ -401,7 +403,7 @@ def table(ids: Sequence[int]) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> lance.LanceDataset:
-    """A table that was appended to, deleted from, updated, upserted and compacted, more than once."""
+    """A table with several appends, deletes, updates, upserts and compactions."""
     uri = str(tmp_path_factory.mktemp("tables") / "t")
     lance.write_dataset(table(range(200)), uri, enable_stable_row_ids=True, max_rows_per_file=50)
     ds = lance.write_dataset(table(range(200, 300)), uri, mode="append")
@@ -444,8 +446,8 @@ def indexed(ds: lance.LanceDataset, manifest: Manifest) -> RowIdIndex:
     return RowIdIndex(parts, path=manifest.path)
 
 
-def test_the_reference_writes_what_we_would(history: lance.LanceDataset) -> None:
-    seen = set[str | None]()
+def test_pylance_writes_the_same_bytes(history: lance.LanceDataset) -> None:
+    observed = set[str | None]()
     for version in range(1, history.version + 1):
         for fragment in manifest_of(history, version).fragments:
             theirs = fragment.message.inline_row_ids
@@ -453,8 +455,8 @@ def test_the_reference_writes_what_we_would(history: lance.LanceDataset) -> None
             assert sequence.encode() == theirs
             if len(kinds(theirs)) == 1:
                 assert RowIdSequence.of(sequence.to_numpy()).encode() == theirs
-            seen |= set(kinds(theirs))
-    assert seen >= {"range", "range_with_holes", "range_with_bitmap", "sorted_array", "array"}
+            observed |= set(kinds(theirs))
+    assert observed >= {"range", "range_with_holes", "range_with_bitmap", "sorted_array", "array"}
 
 
 @pytest.mark.parametrize(
@@ -472,8 +474,8 @@ def test_the_reference_writes_what_we_would(history: lance.LanceDataset) -> None
         [*range(40), 69_000],
     ],
 )
-def test_the_reference_chooses_the_same_form(tmp_path: Path, ids: list[int]) -> None:
-    """What a compaction leaves of the first rows of a table."""
+def test_pylance_uses_the_same_encoding(tmp_path: Path, ids: list[int]) -> None:
+    """A compaction leaves such ids of the first rows of a table."""
     ds = lance.write_dataset(table(range(ids[-1] + 1)), str(tmp_path / "t"), enable_stable_row_ids=True)
     ds.delete(f"id not in ({', '.join(map(str, ids))})")
     ds.optimize.compact_files(materialize_deletions_threshold=0.0)
@@ -482,7 +484,7 @@ def test_the_reference_chooses_the_same_form(tmp_path: Path, ids: list[int]) -> 
     assert RowIdSequence.of(ids).encode() == fragment.message.inline_row_ids
 
 
-def test_the_reference_finds_rows_where_we_do(history: lance.LanceDataset) -> None:
+def test_pylance_finds_the_same_rows(history: lance.LanceDataset) -> None:
     for version in range(1, history.version + 1):
         at = history.checkout_version(version)
         rows = at.scanner(columns=["id"], with_row_id=True, with_row_address=True).to_table()
@@ -493,8 +495,10 @@ def test_the_reference_finds_rows_where_we_do(history: lance.LanceDataset) -> No
         assert len(index) == rows.num_rows
 
 
-def test_the_reference_compacts_to_the_same_ids(history: lance.LanceDataset) -> None:
-    """Ids, not bytes: it writes neighbouring ranges of one old fragment as one segment, we leave them apart."""
+def test_pylance_compacts_to_the_same_ids(history: lance.LanceDataset) -> None:
+    """The ids are equal, not the bytes: pylance writes neighbouring ranges of one old fragment as one segment, this
+    library keeps them apart.
+    """
     compactions = 0
     for version in range(2, history.version + 1):
         transaction = history.read_transaction(version)
@@ -528,7 +532,7 @@ READ_BY_THE_REFERENCE = {
 
 
 @pytest.mark.parametrize("parts", READ_BY_THE_REFERENCE.values(), ids=READ_BY_THE_REFERENCE.keys())
-def test_the_reference_reads_what_we_write(tmp_path: Path, parts: list[Sequence[int]]) -> None:
+def test_pylance_reads_our_sequences(tmp_path: Path, parts: list[Sequence[int]]) -> None:
     uri = str(tmp_path / "t")
     lance.write_dataset(table(range(30)), uri, enable_stable_row_ids=True)
     path = tmp_path / "t" / manifest_path(Version(1))

@@ -1,4 +1,4 @@
-"""Sets of rows: their algebra beside Python's sets, and their bytes."""
+"""Row sets: their algebra compared with sets of Python, and their encoding."""
 
 import struct
 
@@ -15,13 +15,13 @@ NUMBERS = st.sets(st.builds(lambda high, low: high << 32 | low, st.integers(0, 3
 ALL = 1 << 32
 
 
-def of(numbers: set[int]) -> RowSet:
+def row_set_of(numbers: set[int]) -> RowSet:
     return RowSet.of(np.array(list(numbers), dtype=np.uint64))
 
 
 @given(NUMBERS, NUMBERS)
-def test_its_algebra_is_that_of_sets(one: set[int], other: set[int]) -> None:
-    ours, theirs = of(one), of(other)
+def test_the_algebra_equals_that_of_sets(one: set[int], other: set[int]) -> None:
+    ours, theirs = row_set_of(one), row_set_of(other)
     assert set(ours) == one
     assert ours.ids().tolist() == sorted(one)
     assert set(ours | theirs) == one | other
@@ -33,17 +33,17 @@ def test_its_algebra_is_that_of_sets(one: set[int], other: set[int]) -> None:
 
 
 @given(NUMBERS)
-def test_bytes_come_back(numbers: set[int]) -> None:
-    assert set(RowSet.decode(of(numbers).encode(), lambda _high: ALL, path="x")) == numbers
+def test_row_sets_are_encoded_and_decoded(numbers: set[int]) -> None:
+    assert set(RowSet.decode(row_set_of(numbers).encode(), lambda _high: ALL, path="x")) == numbers
 
 
-def test_no_bytes_are_every_row_that_can_be_there() -> None:
+def test_an_empty_encoding_means_every_existing_row() -> None:
     data = struct.pack("<III", 1, 7, 0)
     assert set(RowSet.decode(data, {7: 3}.get, path="x")) == {7 << 32, 7 << 32 | 1, 7 << 32 | 2}  # type: ignore[arg-type]
 
 
-def test_rows_that_cannot_be_there_are_left_out() -> None:
-    data = of({1, 5, 9, 3 << 32}).encode()
+def test_impossible_rows_are_left_out() -> None:
+    data = row_set_of({1, 5, 9, 3 << 32}).encode()
     assert set(RowSet.decode(data, lambda high: 6 if high == 0 else 0, path="x")) == {1, 5}
 
 
@@ -55,6 +55,6 @@ def test_four_billion_rows_in_a_few_bytes_cost_nothing() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x01", struct.pack("<III", 1, 0, 9) + b"x", struct.pack("<II", 2, 0)])
-def test_what_is_cut_short_is_said_to_be(data: bytes) -> None:
+def test_truncated_bytes_are_corrupt(data: bytes) -> None:
     with pytest.raises(Corrupt, match="is not a set of rows"):
         RowSet.decode(data, lambda _high: ALL, path="x")

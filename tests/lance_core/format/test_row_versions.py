@@ -1,4 +1,4 @@
-"""Row versions: runs of rows, whose spans count only by length, and what the reference writer stores and reads."""
+"""Row versions: runs of rows, whose spans count by length only, and what pylance stores and reads."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -48,7 +48,7 @@ per_row = st.lists(st.sampled_from([0, 1, 2, 7, HIGHEST]), max_size=40) | st.lis
 
 
 @given(per_row)
-def test_what_goes_in_comes_out_in_consecutive_ranges(each: list[int]) -> None:
+def test_versions_are_encoded_in_consecutive_ranges(each: list[int]) -> None:
     versions = RowVersions.of(np.array(each, dtype=np.uint64))
     again = decoded(versions.encode(), len(each))
     assert (len(again), again.to_numpy().tolist(), again.runs) == (len(each), each, versions.runs)
@@ -59,7 +59,7 @@ def test_what_goes_in_comes_out_in_consecutive_ranges(each: list[int]) -> None:
 
 
 @given(per_row, per_row, st.data())
-def test_it_does_what_a_list_does(each: list[int], more: list[int], data: st.DataObject) -> None:
+def test_operations_equal_those_of_a_list(each: list[int], more: list[int], data: st.DataObject) -> None:
     versions = RowVersions.of(each)
     both = RowVersions.concat([versions, RowVersions.of(more)])
     assert both.to_numpy().tolist() == each + more
@@ -68,15 +68,15 @@ def test_it_does_what_a_list_does(each: list[int], more: list[int], data: st.Dat
     assert versions.slice(start, stop).to_numpy().tolist() == each[start:stop]
     rows = data.draw(st.lists(st.integers(0, len(each) - 1), max_size=20)) if each else []
     positions = np.array(rows, dtype=np.uint32)
-    left = [version for row, version in enumerate(each) if row not in rows]
-    assert versions.delete(np.unique(positions)).runs == RowVersions.of(left).runs
+    remaining = [version for row, version in enumerate(each) if row not in rows]
+    assert versions.delete(np.unique(positions)).runs == RowVersions.of(remaining).runs
     stamped = [9 if row in rows else version for row, version in enumerate(each)]
     assert versions.with_version_at(positions, Version(9)).to_numpy().tolist() == stamped
     assert versions.to_numpy().tolist() == each
 
 
 def test_only_the_length_of_a_span_counts() -> None:
-    """As a compaction leaves them: not rebased, overlapping, of any kind."""
+    """A compaction leaves such spans: not rebased, overlapping, of any encoding."""
     data = encoded(
         (in_range(0, 2), 3),
         (in_range(0, 3), 5),
@@ -100,7 +100,7 @@ def test_no_rows_are_no_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "rows", "message", "place"),
+    ("data", "rows", "message", "path"),
     [
         (b"\x0a\x7f", 1, "not a row version sequence", ""),
         (b"", 1, "holds 0 row versions for 1 rows", ""),
@@ -112,10 +112,10 @@ def test_no_rows_are_no_bytes() -> None:
         (None, 2**63, "a fragment has at most 4294967296", ""),
     ],
 )
-def test_damage_is_named(data: bytes | None, rows: int, message: str, place: str) -> None:
+def test_corruption_is_reported(data: bytes | None, rows: int, message: str, path: str) -> None:
     with pytest.raises(Corrupt, match=f"^m: .*{message}") as caught:
         decoded(data, rows)
-    assert (caught.value.path, caught.value.field) == ("m", f"created_at{place}")
+    assert (caught.value.path, caught.value.field) == ("m", f"created_at{path}")
 
 
 @given(st.data())
@@ -130,7 +130,7 @@ def test_one_wrong_byte_is_an_error_or_other_versions(data: st.DataObject) -> No
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "call",
     [
         lambda versions: versions.slice(0, 4),
         lambda versions: versions.delete(np.array([3])),
@@ -138,12 +138,12 @@ def test_one_wrong_byte_is_an_error_or_other_versions(data: st.DataObject) -> No
         lambda versions: versions.with_version_at(np.array([3]), Version(2)),
     ],
 )
-def test_rows_that_are_not_there_are_refused(ask: Callable[[RowVersions], object]) -> None:
+def test_missing_rows_are_rejected(call: Callable[[RowVersions], object]) -> None:
     with pytest.raises(InvalidInput):
-        ask(RowVersions.of([1, 1, 2]))
+        call(RowVersions.of([1, 1, 2]))
 
 
-# The reference writer.
+# pylance
 
 
 def table(ids: list[int]) -> pa.Table:
@@ -179,7 +179,7 @@ def created_and_updated(fragment: Fragment) -> tuple[tuple[bytes, RowVersions], 
     return (created, decoded(created, rows)), (updated, decoded(updated, rows))
 
 
-def test_the_reference_reads_the_versions_that_we_do(history: lance.LanceDataset) -> None:
+def test_pylance_reads_the_same_versions(history: lance.LanceDataset) -> None:
     for version in range(1, history.version + 1):
         stored = {each.id: created_and_updated(each) for each in fragments_of(history, version)}
         scanner = history.checkout_version(version).scanner(
@@ -192,9 +192,9 @@ def test_the_reference_reads_the_versions_that_we_do(history: lance.LanceDataset
             assert updated.slice(at, at + 1).runs == ((1, row["_row_last_updated_at_version"]),)
 
 
-def test_the_reference_writes_what_we_would(history: lance.LanceDataset) -> None:
-    """But for compactions, whose spans it does not rebase."""
-    seen, rebased = set[bytes](), 0
+def test_pylance_writes_the_same_bytes(history: lance.LanceDataset) -> None:
+    """Compactions are excluded, since pylance does not rebase their spans."""
+    observed, rebased = set[bytes](), 0
     for version in range(1, history.version + 1):
         transaction = history.read_transaction(version)
         compacts = transaction is not None and isinstance(transaction.operation, lance.LanceOperation.Rewrite)
@@ -204,7 +204,7 @@ def test_the_reference_writes_what_we_would(history: lance.LanceDataset) -> None
                 assert decoded(ours, len(versions)).runs == versions.runs
                 if compacts:
                     rebased += ours != theirs
-                    seen.add(theirs)
-                elif theirs not in seen:
+                    observed.add(theirs)
+                elif theirs not in observed:
                     assert ours == theirs == versions.encode()
     assert rebased

@@ -1,4 +1,4 @@
-"""Schemas: ids depth first, the flat list of the wire, what Lance derives from metadata, and what is refused."""
+"""Schemas: depth-first ids, the flat list of fields, properties derived from metadata, and rejected schemas."""
 
 import functools
 
@@ -29,8 +29,8 @@ def field(name: str, id: int, parent: int = -1, logical: str = "int8") -> file_p
 
 def test_ids_are_given_depth_first() -> None:
     schema = TableSchema.from_arrow(NESTED)
-    found = [(node.id, node.name, node.logical_type) for top in schema.fields for node in top.walk()]
-    assert found == [
+    actual = [(node.id, node.name, node.logical_type) for top in schema.fields for node in top.walk()]
+    assert actual == [
         (0, "id", "int64"),
         (1, "points", "list.struct"),
         (2, "element", "struct"),
@@ -47,7 +47,7 @@ def test_ids_are_given_depth_first() -> None:
     assert [top.id for top in later.fields] == [20, 21, 25, 29]
 
 
-def test_the_wire_and_arrow_give_it_back() -> None:
+def test_a_schema_is_decoded_from_fields_and_from_arrow() -> None:
     schema = TableSchema.from_arrow(NESTED)
     messages = schema.encode()
     assert [message.parent_id for message in messages] == [-1, -1, 1, 2, 2, -1, 5, 6, 6, -1]
@@ -132,7 +132,7 @@ def nested(levels: int) -> pa.DataType:
     return functools.reduce(lambda inner, _: pa.struct([("a", inner)]), range(levels), pa.int64())
 
 
-def test_the_deepest_schema_that_arrow_hands_on_can_be_stored() -> None:
+def test_the_deepest_schema_of_arrow_can_be_stored() -> None:
     schema = pa.schema([("x", nested(62))])
     assert TableSchema.from_arrow(schema).arrow == schema
 
@@ -148,7 +148,7 @@ def test_the_deepest_schema_that_arrow_hands_on_can_be_stored() -> None:
         (pa.field("x", pa.int64(), metadata={"k": b"\xff"}), "field 'x' has metadata that is not UTF-8"),
     ],
 )
-def test_what_nobody_could_read_back_is_refused(column: pa.Field, message: str) -> None:
+def test_unreadable_schemas_are_rejected(column: pa.Field, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         TableSchema.from_arrow(pa.schema([column]))
 
@@ -158,7 +158,7 @@ def test_metadata_is_text() -> None:
         TableSchema.from_arrow(pa.schema([("x", pa.int8())], metadata={b"\xff": "v"}))
 
 
-def test_some_columns_are_what_they_would_be_by_themselves() -> None:
+def test_a_projection_equals_a_schema_of_its_columns() -> None:
     arrow = pa.schema(
         [
             pa.field("id", pa.int64(), nullable=False, metadata={"k": "v"}),
@@ -167,9 +167,9 @@ def test_some_columns_are_what_they_would_be_by_themselves() -> None:
         ],
         metadata={"owner": "ada"},
     )
-    whole = TableSchema.from_arrow(arrow)
+    original = TableSchema.from_arrow(arrow)
     for names in ([], ["js"], ["at", "id"]):
-        some = whole.select(names)
+        some = original.select(names)
         alone = TableSchema(some.fields, some.metadata)
         assert some == alone
         assert some.arrow.equals(alone.arrow, check_metadata=True)

@@ -1,4 +1,4 @@
-"""Transactions and operations: to bytes and back, and every operation of the format has a name."""
+"""Transactions and operations: encoding and decoding, and a name for every operation of the format."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def test_bytes_give_back_the_transaction(operation: Operation) -> None:
     assert again.encode() == transaction.encode()
 
 
-def test_an_overlay_is_kept_whole() -> None:
+def test_an_overlay_is_kept_complete() -> None:
     message = transaction_pb2.Transaction(read_version=3, uuid="u", transaction_properties={"a": "b"})
     message.data_overlay.SetInParent()
     transaction = Transaction.decode(message.SerializeToString(), path="t")
@@ -55,8 +55,8 @@ def test_damage_is_corrupt(data: bytes) -> None:
         Transaction.decode(data, path="t")
 
 
-def theirs(folder: Path) -> list[Transaction]:
-    """A table of pylance's that went through every operation it writes by itself."""
+def transactions_of_pylance(folder: Path) -> list[Transaction]:
+    """Return the transactions of a table with every operation that pylance writes by itself."""
     uri = str(folder / "t")
     rows = pa.table({"a": range(20), "b": [str(n) for n in range(20)]})
     table = lance.write_dataset(rows, uri, max_rows_per_file=5, enable_stable_row_ids=True)
@@ -77,22 +77,22 @@ def theirs(folder: Path) -> list[Transaction]:
     table.optimize.compact_files(target_rows_per_fragment=100)
     table.restore()
     ours = Table.open(uri)
-    return [made for version in ours.versions() if (made := ours.transaction(version.version))]
+    return [created for version in ours.versions() if (created := ours.transaction(version.version))]
 
 
-def test_what_pylance_did_is_understood_and_says_the_same_again(tmp_path: Path) -> None:
-    made = theirs(tmp_path)
-    names = {transaction.operation.name for transaction in made}
+def test_transactions_of_pylance_are_reencoded_unchanged(tmp_path: Path) -> None:
+    created = transactions_of_pylance(tmp_path)
+    names = {transaction.operation.name for transaction in created}
     assert names >= {
         "Append", "CreateIndex", "Delete", "Merge", "Overwrite", "Project", "ReserveFragments", "Rewrite", "Update",
         "UpdateConfig",
     }  # fmt: skip
-    for transaction in made:
+    for transaction in created:
         assert not isinstance(transaction.operation, Other)
         assert Transaction.decode(transaction.encode(), path="t") == transaction
 
 
-def test_an_index_version_that_no_table_can_hold_is_refused() -> None:
+def test_an_impossible_index_version_is_rejected() -> None:
     message = transaction_pb2.Transaction(uuid="x")
     message.rewrite.rewritten_indices.add(new_index_version=2**31)
     with pytest.raises(Unsupported, match="2147483648"):

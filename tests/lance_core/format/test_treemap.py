@@ -1,4 +1,4 @@
-"""Sets of rows in the bytes of 64-bit Roaring bitmaps, beside the library that defines them."""
+"""Treemaps: row sets as 64-bit Roaring bitmaps, compared with the library that defines them."""
 
 import struct
 
@@ -41,14 +41,14 @@ def test_every_buffer_of_bytes_is_read() -> None:
         assert treemap.decode(buffer, lambda _high: ALL, path="x").parts == rows.parts
 
 
-def test_rows_that_cannot_be_there() -> None:
+def test_impossible_rows() -> None:
     data = treemap.encode(RowSet({0: BitMap([1, 5, 9]), 3: BitMap([0])}))
     assert set(treemap.decode(data, lambda high: 0 if high else 6, path="x")) == {1, 5}
     assert len(treemap.decode(data, lambda _high: 0, path="x", keep_impossible_rows=True)) == 4
 
 
 @pytest.mark.parametrize("halves", [(3, 1), (2, 2)])
-def test_upper_halves_that_do_not_ascend_are_refused(halves: tuple[int, int]) -> None:
+def test_upper_halves_must_ascend(halves: tuple[int, int]) -> None:
     part = bytes(BitMap([1, 70_000]).serialize())
     data = struct.pack("<Q", 2) + b"".join(struct.pack("<I", high) + part for high in halves)
     with pytest.raises(Corrupt, match="is not a set of rows"):
@@ -60,7 +60,7 @@ def test_four_billion_rows_in_a_few_bytes_cost_nothing() -> None:
     assert len(treemap.decode(data, lambda _high: 10, path="x")) == 10
 
 
-def test_what_is_cut_short_is_said_to_be() -> None:
+def test_truncated_bytes_are_corrupt() -> None:
     rows = RowSet({0: BitMap([*range(5_000), 70_000, *range(200_000, 200_009)]), 9: BitMap(np.arange(0, 30_000, 3))})
     for data in (treemap.encode(rows), bytes(BitMap64(rows).serialize())):
         for length in {*range(60), *range(60, len(data), 997), len(data) - 1}:
@@ -69,6 +69,6 @@ def test_what_is_cut_short_is_said_to_be() -> None:
 
 
 @pytest.mark.parametrize("data", [struct.pack("<Q", 1 << 60), struct.pack("<QIII", 1, 0, 77, 0), b"\xff" * 40, b""])
-def test_what_is_no_set(data: bytes) -> None:
+def test_invalid_bytes_are_corrupt(data: bytes) -> None:
     with pytest.raises(Corrupt):
         treemap.decode(data, lambda _high: ALL, path="x")

@@ -1,4 +1,4 @@
-"""XXH64 of many values beside that of each alone, and beside figures that are known."""
+"""XXH64: hashes of many values compared with single hashes and with published ones."""
 
 import numpy as np
 import pyarrow as pa
@@ -17,31 +17,31 @@ KNOWN = {
 TYPES = [pa.binary(), pa.large_binary()]
 
 
-def alone(value: bytes) -> int:
+def hash_alone(value: bytes) -> int:
     return int(xxh64(np.frombuffer(value, np.uint8).reshape(1, len(value)))[0])
 
 
 @pytest.mark.parametrize("arrow", TYPES, ids=str)
-def test_known_figures(arrow: pa.DataType) -> None:
+def test_published_hashes(arrow: pa.DataType) -> None:
     assert xxh64_of_each(pa.array(list(KNOWN), arrow)).tolist() == list(KNOWN.values())
-    assert [alone(value) for value in KNOWN] == list(KNOWN.values())
+    assert [hash_alone(value) for value in KNOWN] == list(KNOWN.values())
 
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=140)), max_size=30), st.sampled_from(TYPES), st.integers(0, 9))
-def test_each_of_many_is_as_if_it_were_alone(values: list[bytes | None], arrow: pa.DataType, skipped: int) -> None:
-    expected = [alone(value or b"") for value in values[skipped:]]
+def test_many_hashes_equal_single_ones(values: list[bytes | None], arrow: pa.DataType, skipped: int) -> None:
+    expected = [hash_alone(value or b"") for value in values[skipped:]]
     assert xxh64_of_each(pa.array(values, arrow).slice(skipped)).tolist() == expected
 
 
 @given(st.lists(st.text(max_size=40), max_size=10))
 def test_text_is_its_bytes(values: list[str]) -> None:
     for arrow in (pa.string(), pa.large_string()):
-        assert xxh64_of_each(pa.array(values, arrow)).tolist() == [alone(value.encode()) for value in values]
+        assert xxh64_of_each(pa.array(values, arrow)).tolist() == [hash_alone(value.encode()) for value in values]
 
 
-def test_bytes_behind_a_null_are_not_looked_at() -> None:
+def test_bytes_of_a_null_are_ignored() -> None:
     validity = pa.py_buffer(b"\x02")
     offsets = pa.py_buffer(np.array([0, 3, 6], np.int32).tobytes())
     array = pa.Array.from_buffers(pa.binary(), 2, [validity, offsets, pa.py_buffer(b"abcxyz")])
     assert array.to_pylist() == [None, b"xyz"]
-    assert xxh64_of_each(array).tolist() == [alone(b""), alone(b"xyz")]
+    assert xxh64_of_each(array).tolist() == [hash_alone(b""), hash_alone(b"xyz")]

@@ -1,4 +1,6 @@
-"""`python -m lance_core fsck`: what it says, how it ends, what it never takes from a command line, and its repairs."""
+"""The command `python -m lance_core fsck`: its output, its exit codes, secrets that it never accepts as arguments, and
+its repairs.
+"""
 
 import json
 import subprocess
@@ -16,7 +18,7 @@ from lance_core.coordination.idempotency import path_of
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.versions.version_hint import HINT
-from tests.lance_core.world import cleaned
+from tests.lance_core.in_memory_table import clean_up
 
 SECRET = "s3cr3t-of-everybody"
 Shell = Callable[..., tuple[int, str, str]]
@@ -24,15 +26,15 @@ Shell = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
-    def asked(*arguments: object) -> tuple[int, str, str]:
+    def run_command(*arguments: object) -> tuple[int, str, str]:
         try:
             code = main(["fsck", *map(str, arguments)])
         except SystemExit as ended:
             code = int(ended.code or 0)
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        message = capsys.readouterr()
+        return code, message.out, message.err
 
-    return asked
+    return run_command
 
 
 @pytest.fixture
@@ -64,47 +66,49 @@ def manifest(table: Table, version: int) -> Path:
     return file(table, naming.manifest_path(Version(version)))
 
 
-# Looking
+# Examinations
 
 
 def test_a_clean_table(table: Table, shell: Shell) -> None:
-    code, said, _ = shell(table.uri)
+    code, message, _ = shell(table.uri)
     assert code == 0
-    assert said == (f"{table.uri}: sound; 4 versions, 4 files; hashes match for versions 1-3; the chain begins at 1\n")
-    assert shell(table.uri, "--all")[:2] == (code, said)
+    assert message == (
+        f"{table.uri}: sound; 4 versions, 4 files; hashes match for versions 1-3; the chain begins at 1\n"
+    )
+    assert shell(table.uri, "--all")[:2] == (code, message)
     assert "; 1 version, 2 files; hashes match for versions 1-2;" in shell(table.uri, "--version", 2)[1]
     assert "; 1 version, 4 files; hashes match for versions 3\n" in shell(table.uri, "--head")[1]
 
 
-def test_what_is_only_worth_knowing_is_no_reason_to_wake_anybody(table: Table, shell: Shell) -> None:
+def test_findings_of_severity_info_are_no_failure(table: Table, shell: Shell) -> None:
     file(table, "data/left.lance").write_bytes(b"1234")
-    code, said, _ = shell(table.uri)
+    code, message, _ = shell(table.uri)
     assert code == 0
-    assert "\ninfo\n  orphan\n    data/left.lance\n      no version references it (4 bytes" in said
+    assert "\ninfo\n  orphan\n    data/left.lance\n      no version references it (4 bytes" in message
 
 
-def test_what_is_wrong_is_grouped_the_worst_first(table: Table, shell: Shell) -> None:
+def test_findings_are_grouped_from_the_most_severe(table: Table, shell: Shell) -> None:
     table.tags.create("gone", 2)
     manifest(table, 2).unlink()
     file(table, table.fragments[0].files[0].qualified_path).unlink()
-    code, said, _ = shell(table.uri)
+    code, message, _ = shell(table.uri)
     assert code == 1
-    assert said.index("\nerror\n  data_file\n") < said.index("\nwarning\n  dangling_tag\n")
-    assert "_refs/tags/gone.json" in said
-    assert "Delete the tag. Or: --repair tags" in said
-    found = json.loads(shell(table.uri, "--json")[1])
-    assert (found["sound"], found["clean"], found["versions"]) == (False, False, [1, 3, 4])
-    assert {each["rule"]: each["kind"] for each in found["findings"]} == {
+    assert message.index("\nerror\n  data_file\n") < message.index("\nwarning\n  dangling_tag\n")
+    assert "_refs/tags/gone.json" in message
+    assert "Delete the tag. Or: --repair tags" in message
+    actual = json.loads(shell(table.uri, "--json")[1])
+    assert (actual["sound"], actual["clean"], actual["versions"]) == (False, False, [1, 3, 4])
+    assert {each["rule"]: each["kind"] for each in actual["findings"]} == {
         "data_file": None,
         "dangling_tag": "tags",
         "orphan": None,
     }
-    assert set(found["findings"][0]) == {"severity", "rule", "path", "version", "what", "repair", "kind"}
-    assert found["chain"] == {"verified": [3], "begins": [1]}
+    assert set(actual["findings"][0]) == {"severity", "rule", "path", "version", "what", "repair", "kind"}
+    assert actual["chain"] == {"verified": [3], "begins": [1]}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["/nowhere/at/all"], "there is no Lance table at /nowhere/at/all"),
         (["TABLE", "--version", "99"], "has no version 99; it has 1-4"),
@@ -121,11 +125,11 @@ def test_what_is_wrong_is_grouped_the_worst_first(table: Table, shell: Shell) ->
         ([], "required: URI"),
     ],
 )
-def test_where_it_cannot_look_it_ends_with_2(table: Table, shell: Shell, arguments: list[str], said: str) -> None:
+def test_a_failed_examination_exits_with_2(table: Table, shell: Shell, arguments: list[str], message: str) -> None:
     before = files(table)
     code, out, err = shell(*(table.uri if each == "TABLE" else each for each in arguments))
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
     assert files(table) == before
 
 
@@ -140,26 +144,26 @@ def test_where_it_cannot_look_it_ends_with_2(table: Table, shell: Shell, argumen
         ["t", "--storage-option", f"google_service_account_key={SECRET}"],
         ["t", "--storage-option", f"bearer_token={SECRET}"],
         ["t", "--storage-option-from", f"aws_secret_access_key={SECRET}"],
-        ["t", "--manifest-store", f"postgresql://somebody:{SECRET}@127.0.0.1/orders"],
-        ["t", "--manifest-store", f"postgresql://somebody:a/b?c{SECRET}@127.0.0.1/orders"],
+        ["t", "--manifest-store", f"postgresql://user:{SECRET}@127.0.0.1/orders"],
+        ["t", "--manifest-store", f"postgresql://user:a/b?c{SECRET}@127.0.0.1/orders"],
         ["t", "--manifest-store", f"postgresql://127.0.0.1/orders?user=me&password={SECRET}"],
         ["t", "--manifest-store", f"postgresql://127.0.0.1/orders?pass%77ord={SECRET}"],
-        [f"s3://somebody:{SECRET}@bucket/orders"],
-        [f"s3://somebody:a/b{SECRET}@bucket/orders"],
-        [f"s3+ddb://somebody:a?b{SECRET}@bucket/orders"],
+        [f"s3://user:{SECRET}@bucket/orders"],
+        [f"s3://user:a/b{SECRET}@bucket/orders"],
+        [f"s3+ddb://user:a?b{SECRET}@bucket/orders"],
         [f"az://container/orders?sig={SECRET}"],
     ],
 )
-def test_a_secret_is_not_taken_from_a_command_line(shell: Shell, arguments: list[str]) -> None:
+def test_a_secret_is_not_accepted_as_an_argument(shell: Shell, arguments: list[str]) -> None:
     code, out, err = shell(*arguments)
     assert (code, out) == (2, "")
     if "--storage-option-from" in arguments:
-        return  # what was meant for a variable's name is named, so that it can be corrected
+        return  # an argument meant as the name of a variable is shown, so that it can be corrected
     assert SECRET not in err
     assert "-from" in err
 
 
-def test_it_is_taken_from_the_environment(
+def test_a_secret_is_read_from_the_environment(
     table: Table, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("THE_KEY", SECRET)
@@ -173,7 +177,7 @@ def test_it_is_taken_from_the_environment(
     assert SECRET not in out
 
 
-def test_a_name_in_a_table_steers_no_terminal(table: Table, shell: Shell) -> None:
+def test_names_in_a_table_cannot_control_the_terminal(table: Table, shell: Shell) -> None:
     file(table, path_of("x\x1b[2J")).write_text(json.dumps({"intent": "x\x1b[2J\x9b31m"}))
     code, out, err = shell(table.uri)
     assert code == 1
@@ -186,7 +190,7 @@ def test_a_name_in_a_table_steers_no_terminal(table: Table, shell: Shell) -> Non
     assert not {"\x1b", "\x9b"} & set(out + err)
 
 
-def test_it_is_a_program(table: Table) -> None:
+def test_fsck_runs_as_a_program(table: Table) -> None:
     def asked(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "lance_core", *arguments]
         return subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3], check=False)
@@ -196,25 +200,25 @@ def test_it_is_a_program(table: Table) -> None:
     assert asked().returncode == 2
 
 
-# Repairing
+# Repairs
 
 
 def repairs(*kinds: str) -> list[str]:
     return [word for kind in kinds for word in ("--repair", kind)]
 
 
-def test_no_repair_is_done_unless_it_is_said_twice(table: Table, shell: Shell) -> None:
+def test_a_repair_needs_two_options(table: Table, shell: Shell) -> None:
     table.tags.create("gone", 2)
     manifest(table, 2).unlink()
     before = files(table)
     for arguments in ([], ["--repair", "tags"], repairs("head", "entries", "transactions", "tags", "intents")):
-        code, said, _ = shell(table.uri, *arguments)
+        code, message, _ = shell(table.uri, *arguments)
         assert code == 1
-        assert ("Delete the tag 'gone', of version 2." in said) is bool(arguments)
+        assert ("Delete the tag 'gone', of version 2." in message) is bool(arguments)
     assert files(table) == before
-    code, said, _ = shell(table.uri, "--repair", "tags", "--apply")
+    code, message, _ = shell(table.uri, "--repair", "tags", "--apply")
     assert code == 0
-    assert said.startswith(
+    assert message.startswith(
         "Applied:\n  tags: Delete the tag 'gone', of version 2.\n    _refs/tags/gone.json was deleted\n"
     )
     assert {path for path in before if path not in files(table)} == {"_refs/tags/gone.json"}
@@ -222,23 +226,23 @@ def test_no_repair_is_done_unless_it_is_said_twice(table: Table, shell: Shell) -
     assert shell(table.uri, "--repair", "tags", "--apply")[1].startswith("There is nothing of that kind to repair.")
 
 
-def test_a_damaged_head_is_moved_aside_and_never_by_itself(table: Table, shell: Shell) -> None:
+def test_a_damaged_newest_version_is_moved_aside_on_request_only(table: Table, shell: Shell) -> None:
     path = manifest(table, 4)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-3])
+    original = path.read_bytes()
+    path.write_bytes(original[:-3])
     before = files(table)
     assert shell(table.uri, *repairs("entries", "transactions", "tags", "intents", "holds", "hint"), "--apply")[0] == 1
     assert files(table) == before
     with pytest.raises(CorruptHead):
         table.refresh()
-    code, said, _ = shell(table.uri, "--repair", "head")
+    code, message, _ = shell(table.uri, "--repair", "head")
     assert code == 1
-    assert "The table continues from version 3, without the changes committed as version 4" in said
+    assert "The table continues from version 3, without the changes committed as version 4" in message
     assert files(table) == before
     assert shell(table.uri, "--head", "--repair", "head", "--apply")[0] == 0
     after = files(table)
     moved = f"{naming.manifest_path(Version(4))}.damaged"
-    assert after.pop(moved) == whole[:-3]
+    assert after.pop(moved) == original[:-3]
     assert after.keys() == before.keys() - {naming.manifest_path(Version(4))}
     assert all(after[name] == before[name] for name in after)
     table = table.refresh()
@@ -250,10 +254,10 @@ def test_a_damaged_head_is_moved_aside_and_never_by_itself(table: Table, shell: 
     assert lance.dataset(table.uri).count_rows() == 5
     assert table.fsck().is_sound
     rules = [finding.rule for finding in table.fsck().findings if finding.severity.value != "info"]
-    assert rules == ["intent_elsewhere"], "what stood in the damaged version is told"
+    assert rules == ["intent_elsewhere"], "the commit of the damaged version is reported"
 
 
-def test_a_head_is_moved_aside_again_under_another_name(table: Table, shell: Shell) -> None:
+def test_a_newest_version_is_moved_aside_again_under_another_name(table: Table, shell: Shell) -> None:
     for expected in ("damaged", "damaged-2"):
         path = manifest(table, table.refresh().version)
         path.write_bytes(expected.encode())
@@ -272,21 +276,21 @@ def test_several_damaged_versions_at_the_end_are_moved_together(table: Table, sh
     }
 
 
-def test_nothing_is_moved_where_no_version_can_be_read_or_one_is_of_the_future(table: Table, shell: Shell) -> None:
+def test_nothing_is_moved_without_a_readable_version_or_with_a_future_one(table: Table, shell: Shell) -> None:
     for version in (1, 2, 3, 4):
         manifest(table, version).write_bytes(b"nonsense")
-    code, said, _ = shell(table.uri, "--repair", "head", "--apply")
+    code, message, _ = shell(table.uri, "--repair", "head", "--apply")
     assert code == 1
-    assert said.startswith("There is nothing of that kind to repair.")
+    assert message.startswith("There is nothing of that kind to repair.")
     assert len(list(file(table, "_versions").glob("*.manifest"))) == 4
 
 
-def test_a_repair_looks_again_before_it_does_anything(table: Table) -> None:
-    """Somebody put the file back, or made the version, between the look and the repair."""
-    whole = manifest(table, 4).read_bytes()
+def test_a_repair_checks_the_table_again_first(table: Table) -> None:
+    """Another process put the file back, or created the version, between the examination and the repair."""
+    original = manifest(table, 4).read_bytes()
     manifest(table, 4).write_bytes(b"nonsense")
     (finding,) = [each for each in Table.check(table.uri).findings if each.rule == "head"]
-    manifest(table, 4).write_bytes(whole)
+    manifest(table, 4).write_bytes(original)
     assert finding.automatic_repair is not None
     assert finding.automatic_repair.apply() == "version 4 can be read now and was not moved"
     table.tags.create("two", 2)
@@ -298,54 +302,55 @@ def test_a_repair_looks_again_before_it_does_anything(table: Table) -> None:
     assert table.fsck().is_clean
 
 
-def test_a_transaction_file_is_put_back(table: Table, shell: Shell) -> None:
+def test_a_transaction_file_is_restored(table: Table, shell: Shell) -> None:
     name = table.manifest.transaction_file
     file(table, f"_transactions/{name}").unlink()
-    code, said, _ = shell(table.uri)
+    code, message, _ = shell(table.uri)
     assert code == 0
     assert (
-        f"_transactions/{name} (version 4)\n      it does not exist; the manifest of version 4 contains a copy" in said
+        f"_transactions/{name} (version 4)\n      it does not exist; the manifest of version 4 contains a copy"
+        in message
     )
     assert shell(table.uri, "--repair", "transactions", "--apply")[0] == 0
     assert file(table, f"_transactions/{name}").read_bytes() == table.manifest.inline_transaction
     assert table.fsck().findings == ()
 
 
-def test_an_intent_that_landed_is_told_so(table: Table, shell: Shell) -> None:
-    """Its holder was gone before it could note it."""
+def test_the_commit_of_an_intent_is_recorded(table: Table, shell: Shell) -> None:
+    """The writer died before it could record its commit."""
     record = file(table, path_of("load 5"))
-    told = json.loads(record.read_text())
-    record.write_text(json.dumps({**told, "landing": None}))
-    code, said, _ = shell(table.uri, "--repair", "intents")
+    reported = json.loads(record.read_text())
+    record.write_text(json.dumps({**reported, "landing": None}))
+    code, message, _ = shell(table.uri, "--repair", "intents")
     assert code == 0
-    assert "the append of the intent 'load 5' was committed as version 4" in said
+    assert "the append of the intent 'load 5' was committed as version 4" in message
     assert shell(table.uri, "--repair", "intents", "--apply")[0] == 0
-    assert json.loads(record.read_text())["landing"] == told["landing"]
+    assert json.loads(record.read_text())["landing"] == reported["landing"]
     assert table.fsck().findings == ()
     table = table.append(rows(7)).table
-    cleaned(table)
+    clean_up(table)
     assert table.append(rows(5), intent="load 5").version == 4
 
 
-def test_an_intent_of_another_history_is_told(table: Table, shell: Shell) -> None:
-    """The table was put back to an earlier state, and went on otherwise."""
+def test_an_intent_of_another_history_is_reported(table: Table, shell: Shell) -> None:
+    """The table was restored to an earlier state from a backup, and other versions followed."""
     manifest(table, 4).unlink()
-    code, said, _ = shell(table.uri)
+    code, message, _ = shell(table.uri)
     assert code == 1
     assert (
         "the append of the intent 'load 5' was committed as version 4, but the newest version is 3: the table was reset"
-        in said
+        in message
     )
     table.refresh().append(rows(50))
     assert "was committed as version 4, which is now another change" in shell(table.uri)[1]
 
 
-def test_a_record_that_is_damaged_is_told_as_cleanup_would(table: Table, shell: Shell) -> None:
+def test_a_damaged_record_is_reported_as_by_a_cleanup(table: Table, shell: Shell) -> None:
     file(table, path_of("load 5")).write_text("{")
-    code, said, _ = shell(table.uri)
+    code, message, _ = shell(table.uri)
     assert code == 1
-    assert "\nerror\n  intent\n" in said
-    assert "Cleanup removes no orphan files while it is younger than their grace period." in said
+    assert "\nerror\n  intent\n" in message
+    assert "Cleanup removes no orphan files while it is younger than their grace period." in message
 
 
 @pytest.mark.parametrize(
@@ -357,7 +362,7 @@ def test_a_record_that_is_damaged_is_told_as_cleanup_would(table: Table, shell: 
         ("holds", "["),
     ],
 )
-def test_a_word_of_work_under_way_that_is_none_is_deleted_if_it_is_chosen(
+def test_an_invalid_record_of_a_write_in_progress_is_deleted_on_request(
     table: Table, shell: Shell, directory: str, record: str
 ) -> None:
     path = file(table, f"_lance_assets/{directory}/a.json")
@@ -365,9 +370,9 @@ def test_a_word_of_work_under_way_that_is_none_is_deleted_if_it_is_chosen(
     path.write_text(record)
     with pytest.raises(Corrupt, match=rf"{directory}/a\.json"):
         table.cleanup()
-    code, said, _ = shell(table.uri, "--repair", "holds")
+    code, message, _ = shell(table.uri, "--repair", "holds")
     assert (code, path.exists()) == (1, True)
-    assert "\nerror\n  work_under_way\n" in said
+    assert "\nerror\n  work_under_way\n" in message
     path.write_text('{"what": "x", "version": 1, "versions": [1], "files": []}')
     assert shell(table.uri, "--repair", "holds", "--apply")[0] == 0
     assert path.exists(), "it can be read now"
@@ -376,34 +381,36 @@ def test_a_word_of_work_under_way_that_is_none_is_deleted_if_it_is_chosen(
     assert not path.exists()
 
 
-def test_the_record_of_a_clone_that_is_none_is_told(table: Table, shell: Shell) -> None:
+def test_an_invalid_record_of_a_clone_is_reported(table: Table, shell: Shell) -> None:
     path = file(table, "_lance_assets/clones/a.json")
     path.parent.mkdir()
     path.write_text('{"version": 1e400, "uri": "x"}')
-    code, said, _ = shell(table.uri)
+    code, message, _ = shell(table.uri)
     assert code == 1
-    assert "_lance_assets/clones/a.json\n      is not a clone record" in said
+    assert "_lance_assets/clones/a.json\n      is not a clone record" in message
 
 
-@pytest.mark.parametrize(("note", "said"), [('{"version":2}', "it names version 2"), ("{", "it contains no version")])
-def test_a_stale_hint_is_written_anew(table: Table, shell: Shell, note: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("note", "message"), [('{"version":2}', "it names version 2"), ("{", "it contains no version")]
+)
+def test_a_stale_hint_is_rewritten(table: Table, shell: Shell, note: str, message: str) -> None:
     file(table, HINT).write_text(note)
     code, out, _ = shell(table.uri)
     assert code == 0
-    assert f"{said}, but the newest is 4" in out
+    assert f"{message}, but the newest is 4" in out
     assert shell(table.uri, "--repair", "hint", "--apply")[0] == 0
     assert json.loads(file(table, HINT).read_text()) == {"version": 4}
     assert table.fsck().findings == ()
 
 
-def test_a_branch_is_a_table_to_look_at(table: Table, shell: Shell) -> None:
+def test_a_branch_is_examined_as_a_table(table: Table, shell: Shell) -> None:
     branch = table.branches.create("dev").append(rows(9)).table
-    code, said, _ = shell(branch.uri)
+    code, message, _ = shell(branch.uri)
     assert code == 0
-    assert said.startswith(f"{branch.uri}: sound; 2 versions")
+    assert message.startswith(f"{branch.uri}: sound; 2 versions")
 
 
-def test_a_clone_is_looked_at_with_its_bases(table: Table, shell: Shell, tmp_path: Path) -> None:
+def test_a_clone_is_examined_with_its_bases(table: Table, shell: Shell, tmp_path: Path) -> None:
     table.clone(tmp_path / "clone")
     assert shell(tmp_path / "clone")[0] == 1
     assert shell(tmp_path / "clone", "--base", table.uri)[0] == 0

@@ -1,4 +1,6 @@
-"""Indices that say what is not so: each is named, and what can be taken back is, by a person who chose it."""
+"""Index checks: wrong content of an index is reported, and a repair that the caller chooses removes what can be
+rebuilt.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,8 +30,8 @@ KEEP_EVERY_ROW = {"BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER"}
 STABLE = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
 
 
-def made(place: Path, kind: str, *, stable: bool = False) -> Table:
-    table = Table.create(place / "t", rows(0, 120), max_rows_per_file=30, stable_row_ids=stable, durable=False)
+def create_table(path: Path, kind: str, *, stable: bool = False) -> Table:
+    table = Table.create(path / "t", rows(0, 120), max_rows_per_file=30, stable_row_ids=stable, durable=False)
     table = table.delete("id % 10 = 4").table.create_index(COLUMNS[kind], kind, name="it").table
     return table.append(rows(120, 20)).table
 
@@ -38,186 +40,190 @@ def findings(table: Table) -> list[Finding]:
     return [each for each in table.fsck("head").findings if each.rule not in ("index_behind",)]
 
 
-def wrong(table: Table) -> list[Finding]:
-    """Without what may be right: of short texts, and of empty lists, there is nothing in some kinds."""
+def proven_findings(table: Table) -> list[Finding]:
+    """Return the findings without those that may be correct: some index types have no entries for short texts and empty
+    lists.
+    """
     return [each for each in findings(table) if each.rule != "index_unproven"]
 
 
-def the_only(table: Table) -> IndexMetadata:
+def only_index(table: Table) -> IndexMetadata:
     (index,) = table.indices
     return index
 
 
 @STABLE
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_wrong_with_one_whatever_happened(tmp_path: Path, kind: str, stable: bool) -> None:
-    table = made(tmp_path, kind, stable=stable)
-    assert wrong(table) == []
+def test_an_index_with_a_long_history_has_no_findings(tmp_path: Path, kind: str, stable: bool) -> None:
+    table = create_table(tmp_path, kind, stable=stable)
+    assert proven_findings(table) == []
     table = table.update({"word": "'new'"}, where="id % 7 = 1").table.delete("id in (3, 45)").table
-    assert wrong(table) == []
+    assert proven_findings(table) == []
     for remap in ("now",) if stable else ("now", "reuse"):
         table = table.append(rows(200, 5)).table.compact(remap=remap).table  # type: ignore[arg-type]
-        assert wrong(table) == []
+        assert proven_findings(table) == []
         table = table.optimize_indices(merge="none").table
-        assert wrong(table) == []
+        assert proven_findings(table) == []
     table = table.delete("id < 30").table
-    assert wrong(table) == []
-    assert wrong(table.delete("id >= 0").table) == []
+    assert proven_findings(table) == []
+    assert proven_findings(table.delete("id >= 0").table) == []
 
 
 @STABLE
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wrong_coverage_bit(tmp_path: Path, kind: str, stable: bool) -> None:
-    table = made(tmp_path, kind, stable=stable)
-    index = the_only(table)
+    table = create_table(tmp_path, kind, stable=stable)
+    index = only_index(table)
     assert index.covers == BitMap([0, 1, 2, 3])
     claims = index.with_coverage(BitMap([0, 1, 2, 3, 4]))
     table = table.commit(CreateIndex((claims,))).table
-    (found,) = findings(table)
-    assert "index 'it' covers fragment 4 but" in found.what
+    (actual,) = findings(table)
+    assert "index 'it' covers fragment 4 but" in actual.what
     if kind not in KEEP_EVERY_ROW:
-        assert (found.rule, found.severity, found.automatic_repair) == (
+        assert (actual.rule, actual.severity, actual.automatic_repair) == (
             "index_unproven",
             Severity.INFO,
             None,
-        )  # of rows without a label there is nothing
+        )  # rows without a label have no entries
         return
-    assert (found.rule, found.severity) == ("index_coverage", Severity.ERROR)
-    assert "misses 20 of its rows" in found.what
-    assert found.automatic_repair is not None
-    assert found.automatic_repair.what.startswith("Remove fragment 4 from the coverage")
-    assert "done in version" in found.automatic_repair.apply()
+    assert (actual.rule, actual.severity) == ("index_coverage", Severity.ERROR)
+    assert "misses 20 of its rows" in actual.what
+    assert actual.automatic_repair is not None
+    assert actual.automatic_repair.what.startswith("Remove fragment 4 from the coverage")
+    assert "done in version" in actual.automatic_repair.apply()
     table = table.refresh()
     assert findings(table) == []
-    assert the_only(table).covers == BitMap([0, 1, 2, 3])
-    assert "no longer covers these fragments" in found.automatic_repair.apply()
+    assert only_index(table).covers == BitMap([0, 1, 2, 3])
+    assert "no longer covers these fragments" in actual.automatic_repair.apply()
     check_answers(table)
 
 
 @STABLE
-def test_a_row_that_is_missing_from_it(tmp_path: Path, stable: bool) -> None:
-    """It was deleted when the index was built; restoring its fragment's state alone brings it back unseen."""
-    table = made(tmp_path, "BTREE", stable=stable)
-    whole = table.at(1).fragments[1]
-    tamper(table, lambda message: message.fragments[1].CopyFrom(whole.message))
-    (found,) = findings(table.refresh())
-    assert found.rule == "index_coverage"
-    assert "fragment 1 but misses 3 of its rows" in found.what
+def test_a_missing_row(tmp_path: Path, stable: bool) -> None:
+    """The row was deleted when the index was built; restoring the state of its fragment alone restores it without an
+    entry.
+    """
+    table = create_table(tmp_path, "BTREE", stable=stable)
+    original = table.at(1).fragments[1]
+    tamper_with_manifest(table, lambda message: message.fragments[1].CopyFrom(original.message))
+    (actual,) = findings(table.refresh())
+    assert actual.rule == "index_coverage"
+    assert "fragment 1 but misses 3 of its rows" in actual.what
 
 
-def swapped(rows: pa.Table) -> pa.Table:
+def swap_rows(rows: pa.Table) -> pa.Table:
     order = np.arange(len(rows))
     order[[1, 2]] = order[[2, 1]]
     return rows.take(pa.array(order))
 
 
-def doubled(rows: pa.Table) -> pa.Table:
+def repeat_first_row(rows: pa.Table) -> pa.Table:
     return pa.concat_tables([rows.slice(0, 1), rows.slice(0, len(rows) - 1)])
 
 
 @pytest.mark.parametrize(
     ("file", "change", "what"),
     [
-        ("page_lookup.lance", swapped, "page"),
-        ("page_data.lance", swapped, "page"),
-        ("page_data.lance", doubled, "twice|once"),
+        ("page_lookup.lance", swap_rows, "page"),
+        ("page_data.lance", swap_rows, "page"),
+        ("page_data.lance", repeat_first_row, "twice|once"),
     ],
 )
 def test_pages_out_of_order(tmp_path: Path, file: str, change: Callable[[pa.Table], pa.Table], what: str) -> None:
     table = Table.create(tmp_path / "t", rows(0, 120), max_rows_per_file=30, durable=False)
     table = table.create_index("id", "BTREE", name="it", zone_size=1).table
-    tampered(table, file, change)
-    found, *_ = findings(table)
-    assert (found.rule, found.severity) == ("index_contents", Severity.ERROR)
-    assert "contradicts itself" in found.what
-    assert found.path == the_only(table).qualified_path
-    assert found.automatic_repair is not None
-    assert "done" in found.automatic_repair.apply()
+    tamper_with_file(table, file, change)
+    actual, *_ = findings(table)
+    assert (actual.rule, actual.severity) == ("index_contents", Severity.ERROR)
+    assert "contradicts itself" in actual.what
+    assert actual.path == only_index(table).qualified_path
+    assert actual.automatic_repair is not None
+    assert "done" in actual.automatic_repair.apply()
     assert table.refresh().indices == ()
     check_answers(table.refresh())
 
 
 def with_other_version(table: Table) -> Table:
-    """The only index of the table, of version 0 in place of 1 or the other way round."""
+    """Commit the only index of the table with version 0 instead of 1, or the other way round."""
     message = table_pb2.IndexMetadata()
-    message.CopyFrom(the_only(table).message)
+    message.CopyFrom(only_index(table).message)
     message.index_version = 1 - message.index_version
     return table.commit(CreateIndex((IndexMetadata(message),))).table
 
 
-def test_addresses_that_are_taken_for_row_ids(tmp_path: Path) -> None:
-    """And the other way round: both give no rows, and no error, to whoever queries."""
+def test_addresses_treated_as_row_ids(tmp_path: Path) -> None:
+    """Both confusions return no rows and no error to a query."""
     for number, kind in enumerate(("BTREE", "BITMAP")):
         table = Table.create(
             tmp_path / str(number), rows(0, 120), max_rows_per_file=30, stable_row_ids=True, durable=False
         )
         lance.dataset(table.uri).create_scalar_index("id", cast(Any, kind), name="it")
-        found, *_ = findings(with_other_version(table.refresh()))
+        actual, *_ = findings(with_other_version(table.refresh()))
         if kind == "BITMAP":
-            assert found.rule == "index_unknown"  # of a version that is yet to come, nothing is known
+            assert actual.rule == "index_unknown"  # the content of a future version is unknown
             continue
-        assert (found.rule, found.severity) == ("index_rows", Severity.ERROR)
-        assert "should contain row ids, but contains" in found.what
-        assert found.automatic_repair is not None
+        assert (actual.rule, actual.severity) == ("index_rows", Severity.ERROR)
+        assert "should contain row ids, but contains" in actual.what
+        assert actual.automatic_repair is not None
 
 
-def test_row_ids_that_are_taken_for_addresses(tmp_path: Path) -> None:
+def test_row_ids_treated_as_addresses(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", rows(0, 120), max_rows_per_file=30, stable_row_ids=True, durable=False)
-    found, *_ = findings(with_other_version(table.create_index("id", "BTREE", name="it").table))
-    assert found.rule == "index_rows"
-    assert "should contain row addresses, but contains row 119 of fragment 0, which has 30" in found.what
+    actual, *_ = findings(with_other_version(table.create_index("id", "BTREE", name="it").table))
+    assert actual.rule == "index_rows"
+    assert "should contain row addresses, but contains row 119 of fragment 0, which has 30" in actual.what
 
 
-def test_rows_of_fragments_that_never_were(tmp_path: Path) -> None:
-    table = made(tmp_path, "BTREE")
+def test_rows_of_fragments_that_never_existed(tmp_path: Path) -> None:
+    table = create_table(tmp_path, "BTREE")
 
     def far(rows: pa.Table) -> pa.Table:
         ids = rows["ids"].to_numpy() + np.uint64(77 << 32)
         return rows.set_column(1, rows.schema.field("ids"), pa.array(ids))
 
-    tampered(table, "page_data.lance", far)
-    found, *_ = findings(table)
-    assert found.rule == "index_rows"
-    assert "one in fragment 77, which never existed" in found.what
+    tamper_with_file(table, "page_data.lance", far)
+    actual, *_ = findings(table)
+    assert actual.rule == "index_rows"
+    assert "one in fragment 77, which never existed" in actual.what
 
 
-def test_what_is_not_known_is_told(tmp_path: Path) -> None:
+def test_an_unknown_index_type_is_reported(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", rows(0, 20), durable=False)
     lance.dataset(table.uri).create_scalar_index("word", "INVERTED")
-    (found,) = findings(table.refresh())
-    assert (found.rule, found.severity) == ("index_unknown", Severity.INFO)
-    assert "has an unknown index type" in found.what
+    (actual,) = findings(table.refresh())
+    assert (actual.rule, actual.severity) == ("index_unknown", Severity.INFO)
+    assert "has an unknown index type" in actual.what
 
 
-def test_files_that_are_gone_or_no_files(tmp_path: Path) -> None:
-    table = made(tmp_path, "BTREE")
-    index = the_only(table)
+def test_missing_and_invalid_files(tmp_path: Path) -> None:
+    table = create_table(tmp_path, "BTREE")
+    index = only_index(table)
     file = Path(table.uri) / index.qualified_path / "page_data.lance"
-    whole = file.read_bytes()
-    file.write_bytes(b"x" * len(whole))
+    original = file.read_bytes()
+    file.write_bytes(b"x" * len(original))
     assert [each.rule for each in findings(table)] == ["index_contents"]
-    file.write_bytes(whole[:-5])
+    file.write_bytes(original[:-5])
     assert "index_file" in [each.rule for each in findings(table)]
     file.unlink()
     assert [each.rule for each in findings(table)] == ["index_file"]
 
 
-def test_a_part_of_what_became_one(tmp_path: Path) -> None:
-    table = made(tmp_path, "BITMAP").compact(remap="reuse").table
+def test_a_segment_that_was_merged(tmp_path: Path) -> None:
+    table = create_table(tmp_path, "BITMAP").compact(remap="reuse").table
     index = next(each for each in table.indices if not each.is_system)
     table = table.commit(CreateIndex((index.with_coverage(BitMap([0, 2, 3])),))).table
-    (found,) = findings(table)
-    assert (found.rule, found.severity) == ("index_reuse", Severity.WARNING)
-    assert "covers fragment 0 but not 1; both were compacted to fragment" in found.what
-    assert found.automatic_repair is not None
-    assert "done" in found.automatic_repair.apply()
+    (actual,) = findings(table)
+    assert (actual.rule, actual.severity) == ("index_reuse", Severity.WARNING)
+    assert "covers fragment 0 but not 1; both were compacted to fragment" in actual.what
+    assert actual.automatic_repair is not None
+    assert "done" in actual.automatic_repair.apply()
     assert findings(table.refresh()) == []
     check_answers(table.refresh())
 
 
-def test_from_a_shell_it_is_told_before_it_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = made(tmp_path, "BTREE")
-    table = table.commit(CreateIndex((the_only(table).with_coverage(BitMap([0, 1, 2, 3, 4])),))).table
+def test_the_command_reports_a_repair_before_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = create_table(tmp_path, "BTREE")
+    table = table.commit(CreateIndex((only_index(table).with_coverage(BitMap([0, 1, 2, 3, 4])),))).table
     assert main(["fsck", table.uri, "--head", "--repair", "indices"]) == 1
     assert "Remove fragment 4 from the coverage" in capsys.readouterr().out
     assert table.refresh().version == table.version
@@ -226,15 +232,15 @@ def test_from_a_shell_it_is_told_before_it_is_done(tmp_path: Path, capsys: pytes
     check_answers(table.refresh(), FILTERS)
 
 
-def tampered(table: Table, file: str, change: Callable[[pa.Table], pa.Table]) -> None:
-    """A file of the only index with other rows, of the size that is noted for it."""
-    location, index = table._location, the_only(table)
-    place = f"{index.qualified_path}/{file}"
-    opened = location.codec.open(place)
+def tamper_with_file(table: Table, file: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Rewrite a file of the only index with changed rows and update its recorded size."""
+    location, index = table._location, only_index(table)
+    path = f"{index.qualified_path}/{file}"
+    opened = location.codec.open(path)
     before, notes = read_all_rows(opened), dict(opened.metadata)
     schema = opened.schema
     after = change(before).cast(schema.remove_metadata())
-    writer = location.codec.create(place, schema.remove_metadata(), StorageVersion(2, 2))
+    writer = location.codec.create(path, schema.remove_metadata(), StorageVersion(2, 2))
     for batch in after.combine_chunks().to_batches():
         writer.write(batch)
     for key, value in notes.items():
@@ -245,13 +251,13 @@ def tampered(table: Table, file: str, change: Callable[[pa.Table], pa.Table]) ->
     for each in message.files:
         if each.path == file:
             each.size_bytes = size
-    tamper(table, section=table_pb2.IndexSection(indices=[message]).SerializeToString())
+    tamper_with_manifest(table, section=table_pb2.IndexSection(indices=[message]).SerializeToString())
 
 
-def tamper(
+def tamper_with_manifest(
     table: Table, change: Callable[[table_pb2.Manifest], object] = lambda message: None, *, section: bytes | None = None
 ) -> None:
-    """The newest version with something else in it."""
+    """Rewrite the newest manifest with a change applied to it."""
     manifest = table.manifest
     message = table_pb2.Manifest()
     message.CopyFrom(manifest.message)

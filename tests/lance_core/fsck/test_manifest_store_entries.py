@@ -1,6 +1,4 @@
-"""Entries of a manifest store that are behind, ahead, wrong or gone: told without being touched, repaired when it is
-chosen, in every kind of manifest store.
-"""
+"""Manifest store entries: outdated, wrong or missing entries are reported and repaired on request only."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,16 +17,16 @@ from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestSto
 from lance_core.storage.manifest_stores.sql import SqlManifestStore
 from lance_core.storage.store import Put
 from lance_core.versions.location import locate
+from tests.lance_core.in_memory_table import clean_up
 from tests.lance_core.storage.manifest_stores.conftest import aws, dynamodb_table, monkeypatch_session
-from tests.lance_core.storage.manifest_stores.memory import MemoryManifestStore
-from tests.lance_core.world import cleaned
+from tests.lance_core.storage.manifest_stores.in_memory import InMemoryManifestStore
 
 __all__ = ["aws", "dynamodb_table", "monkeypatch_session"]
 STAGED = "0b5a3c9e-0000-4000-8000-000000000000"
 
 
-class Place:
-    """A table of four versions in a directory, its entries in a manifest store."""
+class TableWithEntries:
+    """A table of four versions in a directory with its entries in a manifest store."""
 
     def __init__(self, root: Path, manifests: ManifestStore) -> None:
         self.root, self.manifests = root, manifests
@@ -41,14 +39,14 @@ class Place:
         return self.root / naming.manifest_path(Version(version))
 
     def entry(self, version: int) -> Entry:
-        found = self.manifests.find_entry(self.key, Version(version))
-        assert found is not None
-        return found
+        actual = self.manifests.find_entry(self.key, Version(version))
+        assert actual is not None
+        return actual
 
     def entries(self) -> list[Entry]:
         return list(self.manifests.list_entries(self.key))
 
-    def forget(self, version: int) -> None:
+    def remove_entry(self, version: int) -> None:
         self.manifests.remove_entry(self.key, self.entry(version))
 
     def reserve(self, version: int) -> Entry:
@@ -56,8 +54,8 @@ class Place:
         assert self.manifests.reserve(self.key, entry) is Put.CREATED
         return entry
 
-    def set_back(self, version: int, *, keep_final: bool) -> None:
-        """To where its writer had reserved it, and perhaps put it in place."""
+    def undo_commit(self, version: int, *, keep_final: bool) -> None:
+        """Set a version back to the state after its reservation, optionally with its final manifest in place."""
         entry = self.entry(version)
         staged = replace(entry, path=f"{entry.path}-{STAGED}")
         (self.root / staged.path).write_bytes(self.path(version).read_bytes())
@@ -65,8 +63,8 @@ class Place:
         if not keep_final:
             self.path(version).unlink()
 
-    def look(self) -> list[Finding]:
-        """What is told of entries; nothing is written, and nothing finished."""
+    def examine(self) -> list[Finding]:
+        """Return the findings about entries; nothing is written and no version is finished."""
         before = self.files(), self.entries()
         report = examine(locate(str(self.root), manifest_store=self.manifests))
         assert (self.files(), self.entries()) == before
@@ -81,14 +79,14 @@ class Place:
 
 
 @pytest.fixture(params=["memory", "sqlite", "dynamodb"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    manifests: ManifestStore = MemoryManifestStore()
+def stored_table(request: pytest.FixtureRequest, tmp_path: Path) -> TableWithEntries:
+    manifests: ManifestStore = InMemoryManifestStore()
     if request.param == "sqlite":
         manifests = SqlManifestStore(f"sqlite:///{tmp_path}/manifests.db")
     elif request.param == "dynamodb":
         options = request.getfixturevalue("aws")
         manifests = DynamoDBManifestStore(request.getfixturevalue("dynamodb_table"), options)
-    return Place(tmp_path / "orders", manifests)
+    return TableWithEntries(tmp_path / "orders", manifests)
 
 
 def rows(*ids: int) -> pa.Table:
@@ -100,10 +98,18 @@ def ids(table: Table) -> list[int]:
 
 
 def check(
-    place: Place, rule: str, severity: Severity, what: str, *, done: str | None, after: Callable[[], object] = lambda: 0
+    stored_table: TableWithEntries,
+    rule: str,
+    severity: Severity,
+    what: str,
+    *,
+    done: str | None,
+    after: Callable[[], object] = lambda: 0,
 ) -> None:
-    """This alone is found; the repair says what it will do, does it, and then nothing is found."""
-    (finding,) = place.look()
+    """Check that this is the only finding, that the repair announces and fixes it, and that nothing is found
+    afterwards.
+    """
+    (finding,) = stored_table.examine()
     assert (finding.rule, finding.severity) == (rule, severity)
     assert what in finding.what
     assert finding.repair.endswith(".")
@@ -114,171 +120,181 @@ def check(
     assert finding.automatic_repair.what.endswith(".")
     assert done in finding.automatic_repair.apply()
     after()
-    assert place.look() == []
+    assert stored_table.examine() == []
 
 
-def test_nothing_is_wrong_after_ordinary_work(place: Place) -> None:
-    assert place.look() == []
-    cleaned(place.open(), keep=2)
-    assert place.look() == []
-    branch = place.open().branches.create("dev").append(rows(9)).table
+def test_ordinary_work_has_no_findings(stored_table: TableWithEntries) -> None:
+    assert stored_table.examine() == []
+    clean_up(stored_table.open(), keep=2)
+    assert stored_table.examine() == []
+    branch = stored_table.open().branches.create("dev").append(rows(9)).table
     assert [each.rule for each in branch.fsck().findings] == []
 
 
-def test_a_version_that_was_reserved_and_is_not_in_place(place: Place) -> None:
-    place.set_back(4, keep_final=False)
+def test_a_reserved_version_without_its_final_manifest(stored_table: TableWithEntries) -> None:
+    stored_table.undo_commit(4, keep_final=False)
     check(
-        place, "entry_unfinished", Severity.WARNING, "version 4 is reserved for this file, which is not published yet",
+        stored_table, "entry_unfinished", Severity.WARNING,
+        "version 4 is reserved for this file, which is not published yet",
         done=f"version 4 is at {naming.manifest_path(Version(4))}",
     )  # fmt: skip
-    assert place.entry(4).is_final
-    assert ids(place.open()) == [1, 2, 3, 4]
+    assert stored_table.entry(4).is_final
+    assert ids(stored_table.open()) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("version", [2, 4])
 @pytest.mark.parametrize("dropped", [False, True])
-def test_a_version_in_place_whose_entry_was_not_moved(place: Place, version: int, dropped: bool) -> None:
-    place.set_back(version, keep_final=True)
+def test_a_final_manifest_whose_entry_was_not_moved(
+    stored_table: TableWithEntries, version: int, dropped: bool
+) -> None:
+    stored_table.undo_commit(version, keep_final=True)
     if dropped:
-        (place.root / place.entry(version).path).unlink()
-    check(place, "entry_untidy", Severity.INFO, f"version {version} is published", done=f"version {version} is at ")
-    assert place.entry(version).is_final
-    assert not list(place.root.glob(f"_versions/*-{STAGED}"))
-
-
-def test_a_reservation_of_a_file_that_is_gone(place: Place) -> None:
-    place.reserve(5)
+        (stored_table.root / stored_table.entry(version).path).unlink()
     check(
-        place, "entry_of_nothing", Severity.WARNING, "version 5 is reserved for this file, which does not exist",
+        stored_table, "entry_untidy", Severity.INFO, f"version {version} is published", done=f"version {version} is at "
+    )
+    assert stored_table.entry(version).is_final
+    assert not list(stored_table.root.glob(f"_versions/*-{STAGED}"))
+
+
+def test_a_reservation_of_a_missing_manifest(stored_table: TableWithEntries) -> None:
+    stored_table.reserve(5)
+    check(
+        stored_table, "entry_of_nothing", Severity.WARNING, "version 5 is reserved for this file, which does not exist",
         done="the entry of version 5 was removed",
     )  # fmt: skip
-    assert place.open().append(rows(5)).version == 5
+    assert stored_table.open().append(rows(5)).version == 5
 
 
-def test_a_committed_version_whose_manifest_is_gone(place: Place) -> None:
-    """It was acknowledged: no repair hides that."""
-    place.path(4).unlink()
+def test_a_committed_version_without_its_manifest(stored_table: TableWithEntries) -> None:
+    """The commit was acknowledged, so no repair hides the loss."""
+    stored_table.path(4).unlink()
     check(
-        place, "manifest_gone", Severity.ERROR, "version 4 was committed, but its manifest does not "
+        stored_table, "manifest_gone", Severity.ERROR, "version 4 was committed, but its manifest does not "
         "exist; the newest existing one is 3", done=None,
     )  # fmt: skip
-    assert place.open().append(rows(5)).version == 4
-    assert place.look() == []
+    assert stored_table.open().append(rows(5)).version == 4
+    assert stored_table.examine() == []
 
 
-def test_entries_that_another_librarys_cleanup_left(place: Place) -> None:
+def test_entries_left_by_a_cleanup_of_another_library(stored_table: TableWithEntries) -> None:
     for version in (1, 2):
-        place.path(version).unlink()
+        stored_table.path(version).unlink()
     check(
-        place, "entry_left", Severity.INFO, "has entries of versions without manifests: 1-2",
+        stored_table, "entry_left", Severity.INFO, "has entries of versions without manifests: 1-2",
         done="the entry of version 1 was removed; the entry of version 2 was removed",
     )  # fmt: skip
-    assert [entry.version for entry in place.entries()] == [3, 4]
+    assert [entry.version for entry in stored_table.entries()] == [3, 4]
 
 
-def test_a_version_committed_past_the_manifest_store(place: Place) -> None:
-    place.forget(4)
+def test_a_version_committed_without_the_manifest_store(stored_table: TableWithEntries) -> None:
+    stored_table.remove_entry(4)
     check(
-        place, "no_entry", Severity.WARNING, "version 4 was committed without ", done="an entry of version 4 was added",
+        stored_table, "no_entry", Severity.WARNING, "version 4 was committed without ",
+        done="an entry of version 4 was added",
     )  # fmt: skip
-    assert place.entry(4) == Entry(Version(4), naming.manifest_path(Version(4)), place.path(4).stat().st_size)
+    assert stored_table.entry(4) == Entry(
+        Version(4), naming.manifest_path(Version(4)), stored_table.path(4).stat().st_size
+    )
 
 
-def test_versions_from_before_the_manifest_store(place: Place) -> None:
+def test_versions_from_before_the_manifest_store(stored_table: TableWithEntries) -> None:
     for version in (1, 2):
-        place.forget(version)
-    check(place, "no_entry", Severity.INFO, "no entry of versions 1-2, which are found by their names", done=None)
-
-
-def test_an_entry_of_another_size(place: Place) -> None:
-    entry = place.entry(3)
-    assert place.manifests.move_entry(place.key, entry, replace(entry, size=7))
+        stored_table.remove_entry(version)
     check(
-        place, "entry_size", Severity.WARNING, f"has {entry.size} bytes, but ",
-        done="the entry of version 3 was corrected", after=lambda: place.entry(3) == entry,
+        stored_table, "no_entry", Severity.INFO, "no entry of versions 1-2, which are found by their names", done=None
+    )
+
+
+def test_an_entry_of_another_size(stored_table: TableWithEntries) -> None:
+    entry = stored_table.entry(3)
+    assert stored_table.manifests.move_entry(stored_table.key, entry, replace(entry, size=7))
+    check(
+        stored_table, "entry_size", Severity.WARNING, f"has {entry.size} bytes, but ",
+        done="the entry of version 3 was corrected", after=lambda: stored_table.entry(3) == entry,
     )  # fmt: skip
 
 
-def test_an_entry_of_an_old_writer_without_a_size_is_none(place: Place) -> None:
-    entry = place.entry(3)
-    assert place.manifests.move_entry(place.key, entry, replace(entry, size=None))
-    assert place.look() == []
+def test_an_entry_without_a_size_is_not_a_finding(stored_table: TableWithEntries) -> None:
+    entry = stored_table.entry(3)
+    assert stored_table.manifests.move_entry(stored_table.key, entry, replace(entry, size=None))
+    assert stored_table.examine() == []
 
 
 @pytest.mark.parametrize("path", ["../../etc/passwd", "_versions/7.manifest", "data/x.lance"])
-def test_an_entry_that_cannot_be_believed(place: Place, path: str) -> None:
-    entry = place.entry(4)
-    assert place.manifests.move_entry(place.key, entry, replace(entry, path=path))
+def test_an_entry_with_an_invalid_path(stored_table: TableWithEntries, path: str) -> None:
+    entry = stored_table.entry(4)
+    assert stored_table.manifests.move_entry(stored_table.key, entry, replace(entry, path=path))
     with pytest.raises(Corrupt, match="which cannot be its manifest"):
-        place.open()
+        stored_table.open()
     check(
-        place,
+        stored_table,
         "entry_path",
         Severity.ERROR,
         "which cannot be its manifest",
         done="the entry of version 4 was corrected",
     )
-    assert place.entry(4) == entry
-    assert ids(place.open()) == [1, 2, 3, 4]
+    assert stored_table.entry(4) == entry
+    assert ids(stored_table.open()) == [1, 2, 3, 4]
 
 
-def test_an_entry_that_cannot_be_believed_of_no_version(place: Place) -> None:
-    entry = place.reserve(9)
-    assert place.manifests.move_entry(place.key, entry, replace(entry, path="../x"))
-    check(place, "entry_path", Severity.ERROR, "which cannot be its manifest", done=None)
+def test_an_entry_with_an_invalid_path_and_no_version(stored_table: TableWithEntries) -> None:
+    entry = stored_table.reserve(9)
+    assert stored_table.manifests.move_entry(stored_table.key, entry, replace(entry, path="../x"))
+    check(stored_table, "entry_path", Severity.ERROR, "which cannot be its manifest", done=None)
 
 
-def test_a_repair_of_an_entry_that_changed_meanwhile_does_nothing(place: Place) -> None:
-    entry = place.reserve(5)
-    (finding,) = place.look()
+def test_a_repair_of_a_changed_entry_does_nothing(stored_table: TableWithEntries) -> None:
+    entry = stored_table.reserve(5)
+    (finding,) = stored_table.examine()
     assert finding.automatic_repair is not None
     other = replace(entry, path=entry.path[:-1] + "7")
-    assert place.manifests.move_entry(place.key, entry, other)
+    assert stored_table.manifests.move_entry(stored_table.key, entry, other)
     assert finding.automatic_repair.apply() == "the entry of version 5 has changed and was not removed"
-    assert place.entry(5) == other
-    (place.root / other.path).write_bytes(b"1")
+    assert stored_table.entry(5) == other
+    (stored_table.root / other.path).write_bytes(b"1")
     assert finding.automatic_repair.apply() == "the entry of version 5 has changed and was not removed"
 
 
-def test_all_that_is_reserved_and_nothing_is_there(tmp_path: Path) -> None:
-    """A table that was deleted without its entries."""
-    place = Place(tmp_path / "orders", MemoryManifestStore())
-    for path in (place.root / "_versions").iterdir():
+def test_entries_without_a_table(tmp_path: Path) -> None:
+    """The table was deleted without its entries."""
+    stored_table = TableWithEntries(tmp_path / "orders", InMemoryManifestStore())
+    for path in (stored_table.root / "_versions").iterdir():
         path.unlink()
-    report = examine(locate(str(place.root), manifest_store=place.manifests))
+    report = examine(locate(str(stored_table.root), manifest_store=stored_table.manifests))
     assert {finding.rule for finding in report.findings} == {"manifest_gone"}
     assert report.versions == ()
 
 
-def test_a_head_is_moved_aside_with_its_entry(place: Place) -> None:
-    place.path(4).write_bytes(b"x" * place.path(4).stat().st_size)
+def test_the_newest_version_is_moved_aside_with_its_entry(stored_table: TableWithEntries) -> None:
+    stored_table.path(4).write_bytes(b"x" * stored_table.path(4).stat().st_size)
     (finding,) = [
         each
-        for each in examine(locate(str(place.root), manifest_store=place.manifests)).findings
+        for each in examine(locate(str(stored_table.root), manifest_store=stored_table.manifests)).findings
         if each.automatic_repair
     ]
     assert finding.automatic_repair is not None
     assert "was moved to _versions/" in finding.automatic_repair.apply()
-    assert [entry.version for entry in place.entries()] == [1, 2, 3]
-    assert place.open().append(rows(7)).version == 4
-    assert place.look() == []
+    assert [entry.version for entry in stored_table.entries()] == [1, 2, 3]
+    assert stored_table.open().append(rows(7)).version == 4
+    assert stored_table.examine() == []
 
 
-def test_from_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_repairs_entries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"sqlite:///{tmp_path}/manifests.db"
-    place = Place(tmp_path / "orders", SqlManifestStore(url))
-    place.forget(4)
-    command = ["fsck", str(place.root), "--manifest-store", url]
+    stored_table = TableWithEntries(tmp_path / "orders", SqlManifestStore(url))
+    stored_table.remove_entry(4)
+    command = ["fsck", str(stored_table.root), "--manifest-store", url]
     for arguments, code in (([], 1), (["--repair", "entries"], 1), (["--repair", "entries", "--apply"], 0), ([], 0)):
         assert main([*command, *arguments]) == code
-        said = capsys.readouterr().out
-        assert ("entries: Add an entry of version 4 to sqlite" in said) is bool(arguments)
+        message = capsys.readouterr().out
+        assert ("entries: Add an entry of version 4 to sqlite" in message) is bool(arguments)
 
 
-def test_a_manifest_store_that_is_down_is_no_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unavailable_manifest_store_is_not_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"sqlite:///{tmp_path}/manifests.db"
-    place = Place(tmp_path / "orders", SqlManifestStore(url))
-    assert main(["fsck", str(place.root), "--manifest-store", "postgresql+psycopg://127.0.0.1:1/orders"]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("the examination failed: ")
+    stored_table = TableWithEntries(tmp_path / "orders", SqlManifestStore(url))
+    assert main(["fsck", str(stored_table.root), "--manifest-store", "postgresql+psycopg://127.0.0.1:1/orders"]) == 2
+    reported = capsys.readouterr()
+    assert reported.out == ""
+    assert reported.err.startswith("the examination failed: ")

@@ -1,4 +1,6 @@
-"""Compaction beside pylance doing the same: rows, row ids, lineage and coverage, and what pylance does with ours."""
+"""Compaction: rows, row ids, lineage and index coverage compared with a compaction by pylance, and what pylance does
+with our result.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,8 +27,8 @@ def rows(first: int, count: int) -> pa.Table:
 
 
 @pytest.fixture(params=[False, True], ids=["addresses", "stable row ids"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
-    """The same history under each name: small fragments, deletes, an update, a whole fragment gone."""
+def create(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
+    """Create tables with the same history: small fragments, deletes, an update, a fully deleted fragment."""
 
     def make(name: str) -> str:
         uri = str(tmp_path / name)
@@ -43,8 +45,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str
 
 
 def indices(table: Table) -> dict[str, IndexMetadata]:
-    found = decode_section(table.manifest.index_section, path=table.manifest.path)
-    return {index.name: index for index in found}
+    decoded = decode_section(table.manifest.index_section, path=table.manifest.path)
+    return {index.name: index for index in decoded}
 
 
 def lineage(uri: str, stable: bool) -> pa.Table:
@@ -52,12 +54,12 @@ def lineage(uri: str, stable: bool) -> pa.Table:
     return lance.dataset(uri).to_table(columns=columns)
 
 
-def shapes(table: Table) -> list[tuple[int, int, int]]:
+def row_counts_of(table: Table) -> list[tuple[int, int, int]]:
     return [(each.id, each.physical_rows, each.live_rows) for each in table.manifest.fragments]
 
 
 @pytest.mark.parametrize(("deleted", "rewritten"), [(10, False), (11, True)])
-def test_more_than_a_tenth_deleted_is_worth_a_rewrite(deleted: int, rewritten: bool) -> None:
+def test_a_fragment_is_rewritten_above_a_tenth_of_deleted_rows(deleted: int, rewritten: bool) -> None:
     full = Fragment.of(files=[], physical_rows=100).with_id(0)
     fragment = full.with_deletion_file(is_bitmap=True, read_version=Version(1), number=1, rows=deleted)
     groups = plan_groups([fragment], [], target_rows=50, materialize_deletions=True)
@@ -65,15 +67,15 @@ def test_more_than_a_tenth_deleted_is_worth_a_rewrite(deleted: int, rewritten: b
 
 
 @pytest.mark.parametrize("target_rows", [50, 250, 500, 1_048_576])
-def test_the_same_as_pylance(place: Callable[[str], str], target_rows: int) -> None:
-    ours, theirs = place("ours"), place("theirs")
+def test_the_result_equals_that_of_pylance(create: Callable[[str], str], target_rows: int) -> None:
+    ours, theirs = create("ours"), create("theirs")
     before = Table.open(ours).to_table()
     lance.dataset(theirs).optimize.compact_files(target_rows_per_fragment=target_rows)
     committed = Table.open(ours).compact(target_rows=target_rows)
     stable = committed.table.manifest.has_stable_row_ids
     assert committed.table.to_table().sort_by("id").equals(before.sort_by("id"))
-    assert sorted(each[1:] for each in shapes(committed.table)) == sorted(
-        each[1:] for each in shapes(Table.open(theirs))
+    assert sorted(each[1:] for each in row_counts_of(committed.table)) == sorted(
+        each[1:] for each in row_counts_of(Table.open(theirs))
     )
     assert (
         lineage(ours, stable).sort_by("id").select([0, 1]).equals(lineage(theirs, stable).sort_by("id").select([0, 1]))
@@ -84,8 +86,8 @@ def test_the_same_as_pylance(place: Callable[[str], str], target_rows: int) -> N
     lance.dataset(ours).validate()
 
 
-def test_it_is_two_commits_and_the_rewrite_is_planned_before_the_first(place: Callable[[str], str]) -> None:
-    table = Table.open(place("t"))
+def test_a_compaction_commits_twice_and_plans_the_rewrite_first(create: Callable[[str], str]) -> None:
+    table = Table.open(create("t"))
     version, last = table.version, table.manifest.max_fragment_id
     committed = table.compact()
     history = [(info.version, info.operation, info.read_version) for info in committed.table.versions()[-2:]]
@@ -96,8 +98,8 @@ def test_it_is_two_commits_and_the_rewrite_is_planned_before_the_first(place: Ca
     assert committed.table.manifest.max_fragment_id == last + 1
 
 
-def test_pylance_goes_on_with_what_was_compacted(place: Callable[[str], str]) -> None:
-    uri = place("t")
+def test_pylance_continues_on_a_compacted_table(create: Callable[[str], str]) -> None:
+    uri = create("t")
     table = Table.open(uri).compact(target_rows=300).table
     dataset = lance.dataset(uri)
     dataset.delete("id = 1")
@@ -110,33 +112,33 @@ def test_pylance_goes_on_with_what_was_compacted(place: Callable[[str], str]) ->
     dataset.validate()
 
 
-def test_a_table_in_shape_gets_no_version(place: Callable[[str], str]) -> None:
-    table = Table.open(place("t")).compact().table
+def test_a_compact_table_gets_no_version(create: Callable[[str], str]) -> None:
+    table = Table.open(create("t")).compact().table
     again = table.compact(intent="tidy")
     assert (again.version, again.operation, again.files) == (table.version, "Rewrite", 0)
     assert Table.open(table.uri).version == table.version
     assert lance.dataset(table.uri).optimize.compact_files().fragments_removed == 0
 
 
-def test_deletions_stay_where_they_may(tmp_path: Path) -> None:
+def test_deletions_may_be_kept(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), rows(0, 100)).delete("id < 50").table
     assert table.compact(target_rows=100, materialize_deletions=False).version == table.version
     compacted = table.compact(target_rows=100).table
-    assert shapes(compacted) == [(1, 50, 50)]
+    assert row_counts_of(compacted) == [(1, 50, 50)]
     assert not compacted.manifest.message.reader_feature_flags & 1
 
 
-def test_an_intent_compacts_once(place: Callable[[str], str]) -> None:
-    table = Table.open(place("t"))
+def test_an_intent_compacts_once(create: Callable[[str], str]) -> None:
+    table = Table.open(create("t"))
     first = table.compact(intent="tidy")
     again = table.compact(intent="tidy")
     assert (again.version, again.already_committed) == (first.version, True)
     assert Table.open(table.uri).version == first.version
 
 
-def test_an_append_may_land_before_it_and_beside_it(place: Callable[[str], str]) -> None:
-    """Trap 17: ids are reserved by a commit of its own, and the rewrite keeps the earlier version it was planned on."""
-    table = Table.open(place("t"))
+def test_a_compaction_is_rebased_over_an_append(create: Callable[[str], str]) -> None:
+    """Trap 17: ids are reserved in a separate commit, and the rewrite keeps the earlier version it was planned on."""
+    table = Table.open(create("t"))
     table.append(rows(9000, 5))
     committed = table.compact()
     assert committed.rebased_over == (table.version + 1, table.version + 2)
@@ -153,9 +155,9 @@ def test_blobs_are_rewritten_as_blobs(tmp_path: Path) -> None:
     dataset = lance.write_dataset(data, uri, max_rows_per_file=5, data_storage_version="2.1")
     dataset.delete("id = 1")
     assert len(Table.open(uri).compact().table.fragments) == 1
-    found = lance.dataset(uri).take_blobs("blob", indices=list(range(9)))
+    blobs = lance.dataset(uri).take_blobs("blob", indices=list(range(9)))
     expected = [value for number, value in enumerate(values) if number != 1]
-    assert [each and each.read() for each in found] == expected
+    assert [each and each.read() for each in blobs] == expected
 
 
 # Indices
@@ -177,7 +179,7 @@ def indexed(tmp_path: Path) -> Callable[[bool], str]:
 
 
 def check_queries(uri: str) -> None:
-    """What pylance finds by index and by scan is the same, for every row there is and some that are not."""
+    """Check that pylance finds the same rows with and without indices, for existing and missing values."""
     dataset = lance.dataset(uri)
     for column, values in (("id", range(0, 805, 3)), ("word", [f"w{n}" for n in range(0, 805, 7)])):
         for value in values:
@@ -189,7 +191,7 @@ def check_queries(uri: str) -> None:
         assert by_index.sort_by("id").equals(dataset.to_table(filter=filter, use_scalar_index=False).sort_by("id"))
 
 
-def test_an_index_that_cannot_be_written_anew_says_so(tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_rewritten_is_reported(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     dataset = lance.write_dataset(rows(0, 600), uri, max_rows_per_file=100)
     dataset.create_scalar_index("id", "BTREE")
@@ -204,11 +206,12 @@ def test_an_index_that_cannot_be_written_anew_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("remap", ["now", None])
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
-def test_an_index_of_addresses_is_written_anew(
+def test_an_index_of_addresses_is_rewritten(
     indexed: Callable[[bool], str], stable: bool, remap: Literal["now"] | None
 ) -> None:
-    """With stable row ids the bitmap index holds those, and stays; the b-tree still addresses. What was built when,
-    from which version, and under which name stays."""
+    """With stable row ids the bitmap index stores them and stays; the b-tree still stores addresses. The creation time,
+    the version and the name of an index are kept.
+    """
     uri = indexed(stable)
     before = Table.open(uri)
     committed = before.compact(remap=remap)
@@ -216,8 +219,8 @@ def test_an_index_of_addresses_is_written_anew(
     old, new = indices(before), indices(committed.table)
     assert FRAGMENT_REUSE not in new
     assert {name: set(index.covers or ()) for name, index in new.items()} == {"id_idx": {8}, "word_idx": {8}}
-    same = {name for name in new if new[name].uuid == old[name].uuid}
-    assert same == ({"id_idx"} if stable else set())
+    unchanged = {name for name in new if new[name].uuid == old[name].uuid}
+    assert unchanged == ({"id_idx"} if stable else set())
     assert [(index.dataset_version, index.created_at) for index in new.values()] == [
         (index.dataset_version, index.created_at) for index in old.values()
     ]
@@ -231,7 +234,7 @@ def test_an_index_of_addresses_is_written_anew(
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
-def test_queries_stay_right_where_nothing_is_remapped(indexed: Callable[[bool], str], stable: bool) -> None:
+def test_queries_are_correct_without_remapping(indexed: Callable[[bool], str], stable: bool) -> None:
     uri = indexed(stable)
     before = Table.open(uri)
     committed = before.compact(remap="none")
@@ -247,7 +250,7 @@ def test_queries_stay_right_where_nothing_is_remapped(indexed: Callable[[bool], 
     check_queries(uri)
 
 
-def test_a_note_of_an_earlier_compaction_is_not_relied_on_by_what_would_break(
+def test_indices_are_rewritten_over_the_reuse_entry_of_pylance(
     indexed: Callable[[bool], str],
 ) -> None:
     uri = indexed(False)
@@ -261,7 +264,7 @@ def test_a_note_of_an_earlier_compaction_is_not_relied_on_by_what_would_break(
     check_queries(uri)
 
 
-KINDS = [
+INDEX_TYPES = [
     ("word", "BTREE"),
     ("word", "BITMAP"),
     ("word", "ZONEMAP"),
@@ -273,8 +276,8 @@ KINDS = [
     ("word", "INVERTED"),
 ]
 FOLLOW_ROW_IDS = {"BITMAP", "NGRAM", "LABEL_LIST", "IVF_FLAT", "INVERTED"}
-ADDRESSES_LOST = {"FM", "INVERTED"}
-"""Kinds that nobody here writes, and that would not outlive a note."""
+LOSES_ADDRESSES = {"FM", "INVERTED"}
+"""Index types that this library does not write and that lose their coverage without a remapping."""
 
 
 def rows_of_all_kinds(first: int, count: int) -> pa.Table:
@@ -285,26 +288,26 @@ def rows_of_all_kinds(first: int, count: int) -> pa.Table:
     return data.append_column("tags", tags).append_column("vector", vectors)
 
 
-def check_answers(uri: str, column: str, kind: str) -> None:
+def check_answers(uri: str, column: str, index_type: str) -> None:
     dataset = lance.dataset(uri)
 
     def ids(*, indexed: bool, **query: Any) -> list[int]:
         return sorted(dataset.to_table(columns=["id"], use_scalar_index=indexed, **query)["id"].to_pylist())
 
-    if kind == "INVERTED":
+    if index_type == "INVERTED":
         for number in range(1, 805, 80):
             expected = ids(indexed=False, filter=f"word = 'w{number}'")
             assert ids(indexed=True, full_text_query=f"w{number}") == expected
         return
-    if kind == "IVF_FLAT":
+    if index_type == "IVF_FLAT":
         for number in range(0, 805, 40):
             nearest = {"column": column, "q": [float(number), 0.0], "k": 1, "nprobes": 2}
             assert ids(indexed=True, nearest=nearest) == ids(indexed=True, nearest={**nearest, "use_index": False})
         return
     filters = [f"{column} is null", f"{column} is not null"]
-    if kind == "LABEL_LIST":
-        asked = [f"array_has_any(tags, [{number}])" for number in range(5)]
-        filters += [*asked, *(f"not {each}" for each in asked)]
+    if index_type == "LABEL_LIST":
+        filters_of_labels = [f"array_has_any(tags, [{number}])" for number in range(5)]
+        filters += [*filters_of_labels, *(f"not {each}" for each in filters_of_labels)]
     else:
         filters += ["word != 'w8'", "word > 'w5'", "contains(word, 'w10')", "contains(word, 'new')"]
         filters += [f"word = 'w{number}'" for number in range(1, 805, 80)]
@@ -313,49 +316,49 @@ def check_answers(uri: str, column: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
-@pytest.mark.parametrize(("column", "kind"), KINDS, ids=[kind for _column, kind in KINDS])
+@pytest.mark.parametrize(("column", "index_type"), INDEX_TYPES, ids=[index_type for _column, index_type in INDEX_TYPES])
 @pytest.mark.parametrize("remap", [None, "reuse"])
-def test_no_kind_of_index_answers_wrongly_after_it(
-    tmp_path: Path, column: str, kind: str, stable: bool, remap: Literal["reuse"] | None
+def test_every_index_type_answers_correctly_after_a_compaction(
+    tmp_path: Path, column: str, index_type: str, stable: bool, remap: Literal["reuse"] | None
 ) -> None:
-    """Nor, by default, after pylance compacts on: it loses what some kinds hold, where they depend on a note."""
+    """The answers stay correct after further compactions by pylance, which loses some types that depend on reuse."""
     uri = str(tmp_path / "t")
     data = rows_of_all_kinds(0, 600)
     dataset = lance.write_dataset(data, uri, max_rows_per_file=100, enable_stable_row_ids=stable)
     dataset.create_scalar_index("id", "BITMAP", name="other")
-    if kind == "IVF_FLAT":
-        dataset.create_index(column, kind, name="asked", num_partitions=2)
+    if index_type == "IVF_FLAT":
+        dataset.create_index(column, index_type, name="asked", num_partitions=2)
     else:
-        wanted: Any = lance.indices.IndexConfig("fm", {}) if kind == "FM" else kind
-        dataset.create_scalar_index(column, wanted, name="asked")
+        config: Any = lance.indices.IndexConfig("fm", {}) if index_type == "FM" else index_type
+        dataset.create_scalar_index(column, config, name="asked")
     dataset.insert(rows_of_all_kinds(600, 200))
     dataset.delete("id % 5 = 0 or (id > 130 and id < 215)")
-    if remap and stable and kind not in FOLLOW_ROW_IDS | {"ZONEMAP", "BLOOMFILTER"}:
+    if remap and stable and index_type not in FOLLOW_ROW_IDS | {"ZONEMAP", "BLOOMFILTER"}:
         with pytest.raises(Unsupported, match="index 'asked'"):
             Table.open(uri).compact(remap=remap)
         return
     committed = Table.open(uri).compact(remap=remap)
     table = committed.table
     if not remap:
-        lost = kind == "FM" if stable else kind in ADDRESSES_LOST
+        lost = index_type == "FM" if stable else index_type in LOSES_ADDRESSES
         assert committed.uncovered == (("asked",) if lost else ())
         assert not lost or not set(indices(table)["asked"].covers or ()) & {each.id for each in table.fragments}
-    check_answers(uri, column, kind)
+    check_answers(uri, column, index_type)
     lance.dataset(uri).delete("id % 6 = 4")
-    check_answers(uri, column, kind)
+    check_answers(uri, column, index_type)
     if remap:
         lance.dataset(uri).optimize.optimize_indices()
-        check_answers(uri, column, kind)
+        check_answers(uri, column, index_type)
     lance.dataset(uri).optimize.compact_files()
-    check_answers(uri, column, kind)
+    check_answers(uri, column, index_type)
     lance.dataset(uri).update({"word": "'new'"}, where="id % 3 = 1")
     Table.open(uri).compact(remap=None if stable else remap)
-    check_answers(uri, column, kind)
+    check_answers(uri, column, index_type)
     lance.dataset(uri).optimize.optimize_indices()
-    check_answers(uri, column, kind)
+    check_answers(uri, column, index_type)
 
 
-def test_what_is_covered_by_row_ids_is_covered_on(tmp_path: Path) -> None:
+def test_coverage_by_row_ids_is_kept(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     dataset = lance.write_dataset(rows(0, 600), uri, max_rows_per_file=100, enable_stable_row_ids=True)
     dataset.create_scalar_index("id", "BITMAP")
@@ -369,24 +372,24 @@ def test_what_is_covered_by_row_ids_is_covered_on(tmp_path: Path) -> None:
     check_queries(uri)
 
 
-def test_reuse_notes_where_rows_went_as_pylance_does(indexed: Callable[[bool], str], tmp_path: Path) -> None:
-    """Trap 15: other indices go on naming the old fragments, and only this entry tells where the rows went."""
+def test_the_reuse_entry_equals_that_of_pylance(indexed: Callable[[bool], str], tmp_path: Path) -> None:
+    """Trap 15: other indices keep referencing the old fragments, and only this entry records where the rows moved."""
     uri = indexed(False)
     theirs = str(tmp_path / "theirs")
     lance.dataset(uri).deep_clone(theirs, lance.dataset(uri).version)
     lance.dataset(theirs).optimize.compact_files(defer_index_remap=True)
     table = Table.open(uri).compact(remap="reuse").table
-    found, expected = indices(table), indices(Table.open(theirs))
-    ours, other = found[FRAGMENT_REUSE], expected[FRAGMENT_REUSE]
+    our_indices, expected = indices(table), indices(Table.open(theirs))
+    ours, other = our_indices[FRAGMENT_REUSE], expected[FRAGMENT_REUSE]
     assert ours.message.index_details == other.message.index_details
     assert (ours.covers, ours.dataset_version) == (other.covers, other.dataset_version)
-    assert found["id_idx"].covers == expected["id_idx"].covers
+    assert our_indices["id_idx"].covers == expected["id_idx"].covers
     assert "ScalarIndexQuery" in lance.dataset(uri).scanner(filter="id = 7").explain_plan()
     check_queries(uri)
 
 
-def test_reuse_again_and_again(indexed: Callable[[bool], str]) -> None:
-    """Each adds a version to one entry; fragments are grouped by what their predecessors' index covers."""
+def test_repeated_compactions_with_reuse(indexed: Callable[[bool], str]) -> None:
+    """Each adds a version to one entry; fragments are grouped by the index coverage of their predecessors."""
     uri = indexed(False)
     table = Table.open(uri).compact(remap="reuse").table
     assert len(table.fragments) == 2
@@ -407,7 +410,7 @@ def test_reuse_again_and_again(indexed: Callable[[bool], str]) -> None:
     check_queries(uri)
 
 
-def test_a_long_note_is_a_file(tmp_path: Path) -> None:
+def test_a_large_reuse_entry_is_stored_in_a_file(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     data = pa.table({"id": range(1_800_000)})
     dataset = lance.write_dataset(data, uri, max_rows_per_file=600_000)
@@ -428,13 +431,13 @@ def test_a_long_note_is_a_file(tmp_path: Path) -> None:
     ("arguments", "message"),
     [({"target_rows": 0}, "target_rows=0"), ({"remap": "later"}, "remap must be one of .*'later'")],
 )
-def test_what_makes_no_sense_is_refused(tmp_path: Path, arguments: dict, message: str) -> None:
+def test_invalid_arguments_are_rejected(tmp_path: Path, arguments: dict, message: str) -> None:
     table = Table.create(str(tmp_path / "t"), rows(0, 10))
     with pytest.raises(InvalidInput, match=message):
         table.compact(**arguments)
 
 
-def test_a_group_is_planned_by_rows_and_coverage() -> None:
+def test_groups_are_planned_by_rows_and_coverage() -> None:
     def fragments(*counts: int) -> list[Fragment]:
         return [Fragment.of(files=[], physical_rows=rows).with_id(number) for number, rows in enumerate(counts)]
 
@@ -456,7 +459,7 @@ def test_a_group_is_planned_by_rows_and_coverage() -> None:
 
 
 def test_every_new_fragment_keeps_the_versions_of_its_own_rows(tmp_path: Path) -> None:
-    """Of a fragment that becomes several, each with rows of other versions."""
+    """A fragment becomes several, each with rows of other versions."""
     table = Table.create(tmp_path / "t", pa.table({"id": range(3)}), stable_row_ids=True, durable=False)
     for start in (3, 6, 9):
         table = table.append(pa.table({"id": range(start, start + 3)})).table

@@ -1,6 +1,5 @@
-"""The look after a cleanup: what it finds, whom it blames, and what it costs."""
+"""Post-cleanup check: what it finds, which cause it reports, and what it costs."""
 
-from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,71 +8,71 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, Table
+from lance_core.format.manifest import Manifest
 from lance_core.maintenance import cleanup, post_cleanup_check
 from lance_core.storage.store import Store
 from lance_core.versions import file_inventory
-from lance_core.versions.location import Location
-from tests.lance_core.maintenance.test_cleanup import DAY, age
+from lance_core.versions.file_inventory import FileReferences
+from tests.lance_core.maintenance.test_cleanup import DAY, set_age
 
-NOTHING = timedelta(0)
+NO_AGE = timedelta(0)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> str:
+def uri(tmp_path: Path) -> str:
     uri = str(tmp_path / "t")
     table = Table.create(uri, pa.table({"id": range(10)}))
     for first in range(10, 60, 10):
         table = table.append(pa.table({"id": range(first, first + 10)})).table
     table.delete("id = 3")
-    age(uri, 20 * DAY)
+    set_age(uri, 20 * DAY)
     return uri
 
 
-def test_a_cleanup_that_takes_what_is_needed_says_so(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = cleanup._referenced_keys
+def test_a_cleanup_that_removes_referenced_files_is_reported(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget_version_7(manifest: Manifest) -> FileReferences:
+        return FileReferences(frozenset(), frozenset()) if manifest.version == 7 else references_of(manifest)
 
-    def forgetful(location: Location, paths: Iterable[str], *, own_only: bool = False) -> set[str]:
-        return real(location, paths, own_only=own_only) if own_only else set()
-
-    monkeypatch.setattr(cleanup, "_referenced_keys", forgetful)
+    references_of = file_inventory.references_of
+    monkeypatch.setattr(cleanup, "references_of", forget_version_7)
     with pytest.raises(Corrupt, match=r"version 7 of .* references it .*this cleanup removed it.*fsck"):
-        Table.open(place).cleanup(keep=1)
+        Table.open(uri).cleanup(keep=1)
 
 
 @pytest.mark.parametrize("kind", ["data/*.lance", "_deletions/*"])
-def test_what_was_gone_before_is_told_and_not_blamed(place: str, kind: str) -> None:
-    next(Path(place).glob(kind)).unlink()
+def test_a_file_missing_before_is_not_blamed_on_the_cleanup(uri: str, kind: str) -> None:
+    next(Path(uri).glob(kind)).unlink()
     with pytest.raises(Corrupt, match="this cleanup did not remove it"):
-        Table.open(place).cleanup(keep=1)
+        Table.open(uri).cleanup(keep=1)
 
 
-def test_an_index_without_files_is_told(place: str) -> None:
-    lance.dataset(place).create_scalar_index("id", "BTREE")
-    age(place, 20 * DAY)
-    for path in Path(place, "_indices").rglob("*.*"):
+def test_an_index_without_files_is_reported(uri: str) -> None:
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    set_age(uri, 20 * DAY)
+    for path in Path(uri, "_indices").rglob("*.*"):
         path.unlink()
     with pytest.raises(Corrupt, match=r"^_indices/.*: .*version 8 of .* references it"):
-        Table.open(place).cleanup(keep=1)
+        Table.open(uri).cleanup(keep=1)
 
 
-def test_nothing_is_asked_where_nothing_went(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_checked_if_nothing_was_removed(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(post_cleanup_check, "verify_readable", None)
-    assert Table.open(place).cleanup(keep=100).files == ()
-    assert Table.open(place).cleanup(keep=1, dry_run=True).versions == (1, 2, 3, 4, 5, 6)
+    assert Table.open(uri).cleanup(keep=100).files == ()
+    assert Table.open(uri).cleanup(keep=1, dry_run=True).versions == (1, 2, 3, 4, 5, 6)
 
 
-def test_it_asks_for_a_few_files_of_a_few_versions(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table.open(place)
+def test_a_few_files_of_a_few_versions_are_checked(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table.open(uri)
     for first in range(100, 140):
         table = table.append(pa.table({"id": [first]})).table
-    age(place, 20 * DAY)
-    asked: list[str] = []
-    real = file_inventory.file_exists
+    set_age(uri, 20 * DAY)
+    checked: list[str] = []
+    file_exists = file_inventory.file_exists
 
-    def noted(store: Store, key: str) -> bool:
-        asked.append(key)
-        return real(store, key)
+    def record_and_check(store: Store, key: str) -> bool:
+        checked.append(key)
+        return file_exists(store, key)
 
-    monkeypatch.setattr(post_cleanup_check, "file_exists", noted)
+    monkeypatch.setattr(post_cleanup_check, "file_exists", record_and_check)
     assert table.cleanup(keep=10).versions
-    assert len(asked) == post_cleanup_check.VERSIONS_CHECKED * post_cleanup_check.FILES_CHECKED
+    assert len(checked) == post_cleanup_check.VERSIONS_CHECKED * post_cleanup_check.FILES_CHECKED

@@ -1,10 +1,10 @@
-"""Emulators that all tests of this room share: each is started when the first test asks for it."""
+"""Object store emulators: one per service and session, started when the first test needs it."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.lance_core.storage.servers import Server, azure, gcs, s3
+from tests.lance_core.storage.object_servers import Server, azure, gcs, s3
 
 
 @pytest.fixture(scope="session")
@@ -27,8 +27,8 @@ def azure_server() -> Iterator[Server]:
 
 @pytest.fixture(params=["s3", "gs", "az"])
 def server(request: pytest.FixtureRequest) -> Server:
-    """Each kind in turn."""
-    found: Server = request.getfixturevalue(
+    """Run the test once for each service."""
+    selected: Server = request.getfixturevalue(
         {"s3": "s3_server", "gs": "gcs_server", "az": "azure_server"}[request.param]
     )
-    return found
+    return selected

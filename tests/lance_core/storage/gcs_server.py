@@ -1,8 +1,8 @@
-"""Google Cloud Storage, as much of it as is asked here: objects in memory, by the JSON interface, which our store and
-gcsfs speak, and by the XML interface, which the codec speaks.
+"""Google Cloud Storage emulator: objects in memory behind the JSON interface, which this library and gcsfs use, and the
+XML interface, which the codec uses.
 
-What lives here: what the service promises of conditions, ranges and listings. With `honours_conditions` false it is
-one of those that parse a condition and put all the same. Start with `Gcs`.
+It implements conditions, ranges and listings as the service documents them. With `honours_conditions` false it behaves
+like stores that accept a condition and put in any case. Start with `GcsEmulator`.
 """
 
 import json
@@ -17,24 +17,24 @@ from itertools import count
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-ABSENT = (404, b'{"error": {"code": 404, "message": "No such object: it is not there"}}')
-ALREADY = (412, b'{"error": {"code": 412, "message": "At least one of the pre-conditions did not hold."}}')
+NO_OBJECT = (404, b'{"error": {"code": 404, "message": "No such object: the object does not exist"}}')
+PRECONDITION_FAILED = (412, b'{"error": {"code": 412, "message": "At least one of the pre-conditions did not hold."}}')
 NO_BUCKET = (404, b'{"error": {"code": 404, "message": "The specified bucket does not exist."}}')
 
 
 @dataclass
-class Stored:
+class StoredObject:
     data: bytes
     generation: int
     updated: datetime
 
 
 @dataclass
-class Gcs:
-    buckets: dict[str, dict[str, Stored]] = field(default_factory=dict)
+class GcsEmulator:
+    buckets: dict[str, dict[str, StoredObject]] = field(default_factory=dict)
     honours_conditions: bool = True
     uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
-    """Parts of large objects, by upload and number."""
+    """Parts of multipart uploads, by upload and part number."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _generations: count = field(default_factory=lambda: count(1))
 
@@ -42,48 +42,50 @@ class Gcs:
         with self._lock:
             if bucket not in self.buckets:
                 return NO_BUCKET
-            there = self.buckets[bucket].get(name)
+            existing = self.buckets[bucket].get(name)
             if (
                 condition is not None
                 and self.honours_conditions
-                and int(condition) != (there.generation if there else 0)
+                and int(condition) != (existing.generation if existing else 0)
             ):
-                return ALREADY
-            stored = Stored(data, next(self._generations), datetime.now(UTC))
+                return PRECONDITION_FAILED
+            stored = StoredObject(data, next(self._generations), datetime.now(UTC))
             self.buckets[bucket][name] = stored
-            return 200, json.dumps(told(name, stored)).encode()
+            return 200, json.dumps(object_resource(name, stored)).encode()
 
-    def get(self, bucket: str, name: str) -> Stored | None:
+    def get(self, bucket: str, name: str) -> StoredObject | None:
         with self._lock:
             return self.buckets.get(bucket, {}).get(name)
 
     def delete(self, bucket: str, name: str) -> tuple[int, bytes]:
         with self._lock:
-            return (204, b"") if self.buckets.get(bucket, {}).pop(name, None) else ABSENT
+            return (204, b"") if self.buckets.get(bucket, {}).pop(name, None) else NO_OBJECT
 
-    def page(
-        self, bucket: str, prefix: str, delimiter: str, begin: str, most: int
-    ) -> tuple[list[tuple[str, Stored]], list[str], str]:
-        """Objects, common beginnings, and the name that the next page begins with."""
-        found: list[tuple[str, Stored]] = []
+    def list_page(
+        self, bucket: str, prefix: str, delimiter: str, first_name: str, limit: int
+    ) -> tuple[list[tuple[str, StoredObject]], list[str], str]:
+        """Return objects, common prefixes, and the first name of the next page."""
+        objects: list[tuple[str, StoredObject]] = []
         prefixes: list[str] = []
         with self._lock:
-            names = sorted(each for each in self.buckets.get(bucket, {}) if each.startswith(prefix) and each >= begin)
+            names = sorted(
+                each for each in self.buckets.get(bucket, {}) if each.startswith(prefix) and each >= first_name
+            )
             for name in names:
                 rest = name[len(prefix) :]
                 inside = prefix + rest.partition(delimiter)[0] + delimiter if delimiter and delimiter in rest else None
                 if inside is not None and inside in prefixes:
                     continue
-                if len(found) + len(prefixes) == most:
-                    return found, prefixes, name
+                if len(objects) + len(prefixes) == limit:
+                    return objects, prefixes, name
                 if inside is not None:
                     prefixes.append(inside)
                 else:
-                    found.append((name, self.buckets[bucket][name]))
-        return found, prefixes, ""
+                    objects.append((name, self.buckets[bucket][name]))
+        return objects, prefixes, ""
 
 
-def told(name: str, stored: Stored) -> dict[str, str]:
+def object_resource(name: str, stored: StoredObject) -> dict[str, str]:
     return {
         "kind": "storage#object",
         "name": name,
@@ -98,51 +100,51 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = -1
-    gcs: Gcs
+    gcs: GcsEmulator
 
     def do_GET(self) -> None:
-        place = urlsplit(self.path)
-        asked = {name: values[0] for name, values in parse_qs(place.query, keep_blank_values=True).items()}
-        match place.path.split("/")[1:]:
+        url = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
+        match url.path.split("/")[1:]:
             case ["storage", "v1", "b", bucket, "o"]:
-                self._list_json(unquote(bucket), asked)
+                self._list_json(unquote(bucket), query)
             case ["storage" | "download", *_, "b", bucket, "o", name]:
-                self._get(unquote(bucket), unquote(name), data=asked.get("alt") == "media")
+                self._get(unquote(bucket), unquote(name), data=query.get("alt") == "media")
             case [bucket] | [bucket, ""]:
-                self._list_xml(unquote(bucket), asked)
+                self._list_xml(unquote(bucket), query)
             case [bucket, *names]:
                 self._get(unquote(bucket), unquote("/".join(names)), data=True)
 
     do_HEAD = do_GET
 
     def do_POST(self) -> None:
-        place = urlsplit(self.path)
-        asked = {name: values[0] for name, values in parse_qs(place.query, keep_blank_values=True).items()}
+        url = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        match place.path.split("/")[1:]:
+        match url.path.split("/")[1:]:
             case ["upload", "storage", "v1", "b", bucket, "o"]:
-                name, data = asked.get("name", ""), body
-                if asked["uploadType"] == "multipart":
-                    about, data = parts(self.headers, body)
-                    name = json.loads(about)["name"]
-                self._answer(*self.gcs.put(unquote(bucket), name, data, asked.get("ifGenerationMatch")))
+                name, data = query.get("name", ""), body
+                if query["uploadType"] == "multipart":
+                    metadata, data = split_multipart(self.headers, body)
+                    name = json.loads(metadata)["name"]
+                self._answer(*self.gcs.put(unquote(bucket), name, data, query.get("ifGenerationMatch")))
             case ["storage", "v1", "b", source, "o", name, "rewriteTo", "b", target, "o", to]:
                 stored = self.gcs.get(unquote(source), unquote(name))
                 if stored is None:
-                    self._answer(*ABSENT)
+                    self._answer(*NO_OBJECT)
                     return
                 self.gcs.put(unquote(target), unquote(to), stored.data, None)
                 self._answer(200, json.dumps({"done": True}).encode())
             case [bucket, *names]:
-                self._upload(unquote(bucket), unquote("/".join(names)), asked)
+                self._upload(unquote(bucket), unquote("/".join(names)), query)
 
     def do_PUT(self) -> None:
-        place = urlsplit(self.path)
-        bucket, _, name = unquote(place.path)[1:].partition("/")
+        url = urlsplit(self.path)
+        bucket, _, name = unquote(url.path)[1:].partition("/")
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        asked = parse_qs(place.query)
-        if "uploadId" in asked:
-            self.gcs.uploads[asked["uploadId"][0]][int(asked["partNumber"][0])] = body
+        query = parse_qs(url.query)
+        if "uploadId" in query:
+            self.gcs.uploads[query["uploadId"][0]][int(query["partNumber"][0])] = body
             self._answer(200, b"", {"ETag": '"1"'})
             return
         status, answer = self.gcs.put(bucket, name, body, self.headers.get("x-goog-if-generation-match"))
@@ -155,50 +157,52 @@ class Handler(BaseHTTPRequestHandler):
             case [bucket, *names]:
                 self._answer(*self.gcs.delete(unquote(bucket), unquote("/".join(names))))
 
-    def _upload(self, bucket: str, name: str, asked: Mapping[str, str]) -> None:
-        """Its beginning, or its end."""
-        if "uploads" in asked:
+    def _upload(self, bucket: str, name: str, query: Mapping[str, str]) -> None:
+        """Start or complete a multipart upload."""
+        if "uploads" in query:
             number = f"upload-{uuid.uuid4().hex}"
             self.gcs.uploads[number] = {}
             answer = f"<InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>"
             self._answer(200, answer.encode())
             return
-        parts = self.gcs.uploads.pop(asked["uploadId"])
-        self.gcs.put(bucket, name, b"".join(parts[number] for number in sorted(parts)), None)
+        split_multipart = self.gcs.uploads.pop(query["uploadId"])
+        self.gcs.put(bucket, name, b"".join(split_multipart[number] for number in sorted(split_multipart)), None)
         self._answer(200, b"<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>")
 
     def _get(self, bucket: str, name: str, *, data: bool) -> None:
         stored = self.gcs.get(bucket, name)
         if stored is None:
-            self._answer(*ABSENT)
+            self._answer(*NO_OBJECT)
         elif not data:
-            self._answer(200, json.dumps(told(name, stored)).encode())
+            self._answer(200, json.dumps(object_resource(name, stored)).encode())
         else:
-            about = {
+            headers = {
                 "ETag": f'"{stored.generation}"',
                 "Last-Modified": stored.updated.strftime("%a, %d %b %Y %H:%M:%S GMT"),
             }
-            self._answer(*ranged(stored.data, self.headers.get("Range"), about))
+            self._answer(*range_response(stored.data, self.headers.get("Range"), headers))
 
-    def _list_json(self, bucket: str, asked: Mapping[str, str]) -> None:
-        begin = max(asked.get("startOffset", ""), asked.get("pageToken", ""))
-        most = int(asked.get("maxResults", 1000))
-        found, prefixes, following = self.gcs.page(
-            bucket, asked.get("prefix", ""), asked.get("delimiter", ""), begin, most
+    def _list_json(self, bucket: str, query: Mapping[str, str]) -> None:
+        first_name = max(query.get("startOffset", ""), query.get("pageToken", ""))
+        limit = int(query.get("maxResults", 1000))
+        objects, prefixes, next_name = self.gcs.list_page(
+            bucket, query.get("prefix", ""), query.get("delimiter", ""), first_name, limit
         )
-        answer: dict[str, object] = {"kind": "storage#objects", "items": [told(*each) for each in found]}
+        answer: dict[str, object] = {"kind": "storage#objects", "items": [object_resource(*each) for each in objects]}
         if prefixes:
             answer["prefixes"] = prefixes
-        if following:
-            answer["nextPageToken"] = following
+        if next_name:
+            answer["nextPageToken"] = next_name
         self._answer(*((200, json.dumps(answer).encode()) if bucket in self.gcs.buckets else NO_BUCKET))
 
-    def _list_xml(self, bucket: str, asked: Mapping[str, str]) -> None:
-        found, prefixes, _ = self.gcs.page(bucket, asked.get("prefix", ""), asked.get("delimiter", ""), "", 10**6)
+    def _list_xml(self, bucket: str, query: Mapping[str, str]) -> None:
+        objects, prefixes, _ = self.gcs.list_page(
+            bucket, query.get("prefix", ""), query.get("delimiter", ""), "", 10**6
+        )
         rows = [
             f"<Contents><Key>{escape(name)}</Key><Size>{len(stored.data)}</Size>"
             f"<LastModified>{stored.updated.isoformat()}</LastModified><ETag>x</ETag></Contents>"
-            for name, stored in found
+            for name, stored in objects
         ]
         rows += [f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in prefixes]
         self._answer(200, f"<ListBucketResult>{''.join(rows)}</ListBucketResult>".encode())
@@ -213,29 +217,29 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
-def ranged(data: bytes, asked: str | None, about: dict[str, str]) -> tuple[int, bytes, dict[str, str]]:
-    if asked is None:
-        return 200, data, about
-    first, _, last = asked.removeprefix("bytes=").partition("-")
+def range_response(data: bytes, byte_range: str | None, headers: dict[str, str]) -> tuple[int, bytes, dict[str, str]]:
+    if byte_range is None:
+        return 200, data, headers
+    first, _, last = byte_range.removeprefix("bytes=").partition("-")
     if first == "":
         start, end = max(0, len(data) - int(last)), len(data)
     else:
         start, end = int(first), min(len(data), int(last) + 1 if last else len(data))
     if start >= len(data):
         return 416, b"", {"Content-Range": f"bytes */{len(data)}"}
-    return 206, data[start:end], {**about, "Content-Range": f"bytes {start}-{end - 1}/{len(data)}"}
+    return 206, data[start:end], {**headers, "Content-Range": f"bytes {start}-{end - 1}/{len(data)}"}
 
 
-def parts(headers: Message, body: bytes) -> tuple[bytes, bytes]:
-    """Of a multipart/related body: what is said of the object, and the object."""
+def split_multipart(headers: Message, body: bytes) -> tuple[bytes, bytes]:
+    """Return the metadata and the data of a multipart/related body."""
     boundary = b"--" + headers.get_param("boundary").strip("'\"").encode()  # type: ignore[union-attr]
-    about, data = body.split(boundary)[1:3]
-    return about.partition(b"\n\n")[2].strip(), data.partition(b"\n\n")[2].removesuffix(b"\n")
+    metadata, data = body.split(boundary)[1:3]
+    return metadata.partition(b"\n\n")[2].strip(), data.partition(b"\n\n")[2].removesuffix(b"\n")
 
 
-def serve(gcs: Gcs) -> ThreadingHTTPServer:
-    """Listening; it answers once `serve_forever` runs."""
+def create_server(gcs: GcsEmulator) -> ThreadingHTTPServer:
+    """Return a server that listens; it answers once `serve_forever` runs."""
     return ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"gcs": gcs}))

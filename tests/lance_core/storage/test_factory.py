@@ -1,4 +1,4 @@
-"""From a URI to a store: what is a place for a table, and what the others are told."""
+"""Store factory: which URIs locate a table, and how other URIs are rejected."""
 
 from pathlib import Path
 
@@ -60,13 +60,13 @@ def test_local_paths(uri: str | Path, expected: str) -> None:
         ("memory://me:secret@t", Unsupported, "memory://t: memory:// is for tests"),
     ],
 )
-def test_other_places_are_refused_without_their_secrets(uri: str, error: type[Exception], message: str) -> None:
+def test_other_uris_are_rejected_without_their_secrets(uri: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message) as caught:
         open_store(uri)
     assert "secret" not in str(caught.value)
 
 
-def test_a_file_is_no_place_for_a_table(tmp_path: Path) -> None:
+def test_a_file_is_not_a_table_location(tmp_path: Path) -> None:
     (tmp_path / "orders.csv").touch()
     with pytest.raises(InvalidInput, match=r"orders\.csv is a file; a table is a directory"):
         open_store(str(tmp_path / "orders.csv"))
@@ -74,7 +74,7 @@ def test_a_file_is_no_place_for_a_table(tmp_path: Path) -> None:
         open_store(tmp_path / "orders.csv" / "x" / "y")
 
 
-def test_without_secrets_keeps_what_tells_places_apart() -> None:
+def test_without_secrets_keeps_what_distinguishes_locations() -> None:
     assert without_secrets("/plain/path?x") == "/plain/path?x"
     assert without_secrets("s3://user:pass@bucket/a/b?X-Amz-Signature=1") == "s3://bucket/a/b"
     assert without_secrets("abfss://lake@account.dfs.core.windows.net/t?sig=1") == (
@@ -90,6 +90,6 @@ def test_without_secrets_keeps_what_tells_places_apart() -> None:
 def test_a_password_may_have_any_character_in_it(scheme: str, password: str) -> None:
     uri = f"{scheme}://key:{password}@bucket/t"
     assert without_secrets(uri) in (f"{scheme}://bucket/t", f"{scheme}://***")
-    with pytest.raises((InvalidInput, Unsupported)) as told:
+    with pytest.raises((InvalidInput, Unsupported)) as caught:
         locate(uri)
-    assert not any(part in str(told.value) for part in ("hunter", "secret"))
+    assert not any(part in str(caught.value) for part in ("hunter", "secret"))

@@ -1,7 +1,7 @@
-"""The local store: the contract, exclusive creation between processes, and what is on the disk before it answers.
+"""Local store: the store contract, exclusive creation between processes, and durability before each answer.
 
-Durability is observed at the calls to the operating system: they are recorded while a write runs, and what was not
-synced in the right order could be lost with the power.
+The tests record the calls to the operating system during a write: data that is not synced in the right order could be
+lost in a power failure.
 """
 
 import errno
@@ -17,16 +17,16 @@ import pytest
 from lance_core import CommitUndecided, StorageError, Table
 from lance_core.storage.local import LocalStore
 from lance_core.storage.store import Put
-from tests.lance_core.storage.contract import StoreContract
-from tests.lance_core.storage.recorder import Recorder
+from tests.lance_core.storage.store_contract import StoreContract
+from tests.lance_core.storage.syscall_recorder import SyscallRecorder
 
 ROOT = Path(__file__).parents[3]
-WAY_TO_IT = [("fsync", "root/a"), ("fsync", "root"), ("fsync", ".")]
-"""Once per process, where the directories were there before."""
+SYNCS_OF_ANCESTORS = [("fsync", "root/a"), ("fsync", "root"), ("fsync", ".")]
+"""Once per process, for directories that existed before."""
 PROCESSES = 4
 NAMES = 100
 
-CREATE_ALL = """
+CREATOR_PROGRAM = """
 import json, sys
 from pathlib import Path
 from lance_core.storage.local import LocalStore
@@ -44,7 +44,7 @@ class TestLocal(StoreContract):
     def store(self, tmp_path: Path) -> LocalStore:
         return LocalStore(tmp_path / "root", durable=False)
 
-    def test_it_says_where_it_is(self, store: LocalStore, tmp_path: Path) -> None:
+    def test_its_description(self, store: LocalStore, tmp_path: Path) -> None:
         assert store.description == str(tmp_path / "root")
 
 
@@ -60,8 +60,8 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_create_is_durable_before_it_answers(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Content first, then the name, then the directory that holds the name; new directories from the top down."""
-    recorder = Recorder(root, monkeypatch)
+    """The content is synced first, then the directory with the name; new directories from the top down."""
+    recorder = SyscallRecorder(root, monkeypatch)
     assert LocalStore(root).create("a/b/name", b"x") is Put.CREATED
     assert recorder.calls == [
         ("fsync", "."),
@@ -75,51 +75,58 @@ def test_create_is_durable_before_it_answers(root: Path, monkeypatch: pytest.Mon
 
 def test_put_is_durable_before_it_returns(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "a").mkdir(parents=True)
-    recorder = Recorder(root, monkeypatch)
+    recorder = SyscallRecorder(root, monkeypatch)
     LocalStore(root).put("a/name", b"x")
     assert recorder.calls == [
         ("fsync", "root/a/*"),
         ("replace", "root/a/* -> root/a/name"),
         ("fsync", "root/a"),
-        *WAY_TO_IT,
+        *SYNCS_OF_ANCESTORS,
     ]
     recorder.calls.clear()
     LocalStore(root).put("a/name", b"y")
     assert [name for call, name in recorder.calls if call == "fsync"] == ["root/a/*", "root/a"]
 
 
-def test_settling_syncs_files_and_then_their_directories(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ensure_durable_syncs_files_and_then_their_directories(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "a").mkdir(parents=True)
     (root / "a" / "one").touch()
     (root / "a" / "two").touch()
-    recorder = Recorder(root, monkeypatch)
+    recorder = SyscallRecorder(root, monkeypatch)
     LocalStore(root).ensure_durable(["a/one", "a/two"])
-    assert recorder.calls == [("fsync", "root/a/one"), ("fsync", "root/a/two"), ("fsync", "root/a"), *WAY_TO_IT]
+    assert recorder.calls == [
+        ("fsync", "root/a/one"),
+        ("fsync", "root/a/two"),
+        ("fsync", "root/a"),
+        *SYNCS_OF_ANCESTORS,
+    ]
 
 
-def test_what_others_made_is_on_disk_before_the_first_acknowledgement(
+def test_directories_of_other_writers_are_synced_before_the_first_answer(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another writer made the directories and synced nothing: without their entries our file would go with them."""
-    others = LocalStore(root, durable=False)
-    others.put("a/theirs", b"x")
-    others.put("b/theirs", b"x")
-    recorder = Recorder(root, monkeypatch)
-    ours = LocalStore(root)
-    assert ours.create("a/ours", b"x") is Put.CREATED
+    """Another writer created the directories and synced nothing: without their entries our file would be lost with
+    them.
+    """
+    other_store = LocalStore(root, durable=False)
+    other_store.put("a/theirs", b"x")
+    other_store.put("b/theirs", b"x")
+    recorder = SyscallRecorder(root, monkeypatch)
+    store = LocalStore(root)
+    assert store.create("a/ours", b"x") is Put.CREATED
     assert {"root/a", "root/b", "root", "."} <= {name for call, name in recorder.calls if call == "fsync"}
     recorder.calls.clear()
-    others.put("c/theirs", b"x")
-    ours.put("c/ours", b"x")
+    other_store.put("c/theirs", b"x")
+    store.put("c/ours", b"x")
     assert [name for call, name in recorder.calls if call == "fsync"] == ["root/c/*", "root/c", "root"]
 
 
-def test_a_directory_made_anew_is_another_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recreated_directory_is_synced_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LocalStore(root)
     store.put("a/name", b"x")
     root.rename(root.with_name("elsewhere"))
     LocalStore(root, durable=False).put("a/name", b"x")
-    recorder = Recorder(root, monkeypatch)
+    recorder = SyscallRecorder(root, monkeypatch)
     store.put("a/name", b"y")
     assert "." in {name for call, name in recorder.calls if call == "fsync"}
 
@@ -141,15 +148,15 @@ def test_links_out_of_the_root_are_not_followed(root: Path) -> None:
     assert store.read("a/in") == b"x"
 
 
-def test_a_directory_that_cannot_be_made_is_told(root: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_reported(root: Path) -> None:
     store = LocalStore(root, durable=False)
     store.put("name", b"x")
     with pytest.raises(StorageError, match=r"could not create .*root/name/below"):
         store.create_directory("name/below")
 
 
-def test_nothing_is_synced_where_nobody_asks_for_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder(root, monkeypatch)
+def test_a_store_without_durability_syncs_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = SyscallRecorder(root, monkeypatch)
     store = LocalStore(root, durable=False)
     store.create("a/one", b"x")
     store.put("a/two", b"x")
@@ -158,9 +165,9 @@ def test_nothing_is_synced_where_nobody_asks_for_it(root: Path, monkeypatch: pyt
 
 
 def test_processes_create_each_name_once(root: Path) -> None:
-    running = [
+    processes = [
         subprocess.Popen(
-            [sys.executable, "-c", CREATE_ALL, str(root), str(number), str(NAMES)],
+            [sys.executable, "-c", CREATOR_PROGRAM, str(root), str(number), str(NAMES)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -168,14 +175,14 @@ def test_processes_create_each_name_once(root: Path) -> None:
         )
         for number in range(PROCESSES)
     ]
-    for process in running:
+    for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-    for process in running:
+    for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    answers = [json.loads(process.communicate()[0]) for process in running]
+    answers = [json.loads(process.communicate()[0]) for process in processes]
     store = LocalStore(root)
     for number in range(NAMES):
         winners = [writer for writer in range(PROCESSES) if answers[writer][number] == "CREATED"]
@@ -184,15 +191,15 @@ def test_processes_create_each_name_once(root: Path) -> None:
     assert len(list((root / "d").iterdir())) == NAMES
 
 
-def test_a_replayed_link_is_ours(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network file system repeats a link whose answer was lost, and reports that the name exists: by us."""
-    real = os.link
+def test_a_replayed_link_counts_as_created(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system repeats a link whose answer was lost and reports that the name exists."""
+    link = os.link
 
-    def replayed(source: Path, target: Path) -> None:
-        real(source, target)
-        real(source, target)
+    def link_twice(source: Path, target: Path) -> None:
+        link(source, target)
+        link(source, target)
 
-    monkeypatch.setattr(os, "link", replayed)
+    monkeypatch.setattr(os, "link", link_twice)
     assert LocalStore(root).create("a/name", b"x") is Put.CREATED
 
 
@@ -207,7 +214,7 @@ def test_a_link_that_may_have_happened_is_unknown(code: int, root: Path, monkeyp
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOSPC, errno.EROFS])
-def test_a_link_that_was_refused_did_not_happen(code: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejected_link_did_not_happen(code: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(source: Path, target: Path) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -219,19 +226,19 @@ def test_a_link_that_was_refused_did_not_happen(code: int, root: Path, monkeypat
 
 def test_a_name_that_is_not_yet_durable_is_unknown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "a").mkdir(parents=True)
-    real, calls = os.fsync, []
+    fsync, calls = os.fsync, []
 
     def fail_second(descriptor: int) -> None:
         calls.append(descriptor)
         if len(calls) == 2:
             raise OSError(errno.EIO, "I/O error")
-        real(descriptor)
+        fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fail_second)
     assert LocalStore(root).create("a/name", b"x") is Put.UNKNOWN
 
 
-def test_a_file_system_without_links_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_links_is_rejected(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(source: Path, target: Path) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
@@ -241,7 +248,7 @@ def test_a_file_system_without_links_is_refused(root: Path, monkeypatch: pytest.
     assert list((root / "a").iterdir()) == []
 
 
-def test_a_disk_that_is_full_fails_before_anything_has_a_name(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_fails_before_a_name_exists(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -256,7 +263,7 @@ def test_a_disk_that_is_full_fails_before_anything_has_a_name(root: Path, monkey
     assert list(store.list("a")) == []
 
 
-def test_leftovers_and_links_to_nowhere_are_not_listed(root: Path) -> None:
+def test_temporary_files_and_dangling_links_are_not_listed(root: Path) -> None:
     store = LocalStore(root)
     store.put("a/name", b"x")
     (root / "a" / ".tmp-1234").write_bytes(b"left behind by a crash")
@@ -274,23 +281,23 @@ def test_errors_name_the_file(root: Path) -> None:
         store.put("a", b"x")
 
 
-def test_the_last_change_of_a_directory_is_known(root: Path) -> None:
+def test_the_last_change_of_a_directory_is_detected(root: Path) -> None:
     store = LocalStore(root)
     store.put_volatile("d/note", b"1")
     assert store.head_if_directory_unchanged("d/note") == store.head("d/note")
     assert store.head_if_directory_unchanged("d/nothing") is None
-    time_of_note = (root / "d/note").stat().st_ctime_ns
-    for change in (1, -1):  # later, or set by whoever copied the directory
-        os.utime(root / "d", ns=(0, time_of_note + change * 10**9))
+    written_at = (root / "d/note").stat().st_ctime_ns
+    for change in (1, -1):  # later, or set by a copy of the directory
+        os.utime(root / "d", ns=(0, written_at + change * 10**9))
         assert store.head_if_directory_unchanged("d/note") is None
     store.put_volatile("d/note", b"2")
     assert store.read("d/note") == b"2"
     assert store.head_if_directory_unchanged("d/note") == store.head("d/note")
 
 
-def test_a_note_is_not_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_volatile_put_is_not_synced(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "d").mkdir(parents=True)
-    recorder = Recorder(root, monkeypatch)
+    recorder = SyscallRecorder(root, monkeypatch)
     LocalStore(root).put_volatile("d/note", b"1")
     assert recorder.calls == [("replace", "root/d/* -> root/d/note")]
 

@@ -1,4 +1,4 @@
-"""What the filter on the loggers of others does to a record, and that it never gets into their way."""
+"""Log redaction: how the filter changes records of other libraries, and that it never fails their loggers."""
 
 import io
 import logging
@@ -17,32 +17,32 @@ class Unprintable:
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    written = io.StringIO()
-    monkeypatch.setattr("sys.stderr", written)  # where logging tells of records that it cannot write
-    handler = logging.StreamHandler(written)
+def log_output(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)  # where logging reports records that it cannot write
+    handler = logging.StreamHandler(stream)
     logger = logging.getLogger("urllib3.connectionpool")
     logger.addHandler(handler)
     redact_in_logs([SECRET])
-    yield written
+    yield stream
     logger.removeHandler(handler)
 
 
 @pytest.mark.parametrize("arguments", [(SECRET,), (1, 2, SECRET), (Unprintable(),), ({"a": SECRET},)])
-def test_a_call_that_is_wrong_is_no_error_of_its_caller(said: io.StringIO, arguments: tuple[object, ...]) -> None:
+def test_a_wrong_logging_call_does_not_raise(log_output: io.StringIO, arguments: tuple[object, ...]) -> None:
     message = "%d requests" if not isinstance(arguments[0], Unprintable) else "%s"
     logging.getLogger("urllib3.connectionpool").warning(message, *arguments)
-    assert "message omitted" in said.getvalue()
-    assert SECRET not in said.getvalue()
+    assert "message omitted" in log_output.getvalue()
+    assert SECRET not in log_output.getvalue()
 
 
-def test_a_secret_in_an_exception_is_masked_too(said: io.StringIO) -> None:
+def test_a_secret_in_an_exception_is_masked_too(log_output: io.StringIO) -> None:
     logger = logging.getLogger("urllib3.connectionpool")
     try:
         raise ValueError(f"token={SECRET}")
     except ValueError:
         logger.exception("it failed with %s", SECRET)
     logger.error("and so did %s", "another", exc_info=True)
-    assert "ValueError: token=***" in said.getvalue()
-    assert "it failed with ***" in said.getvalue()
-    assert SECRET not in said.getvalue()
+    assert "ValueError: token=***" in log_output.getvalue()
+    assert "it failed with ***" in log_output.getvalue()
+    assert SECRET not in log_output.getvalue()

@@ -1,9 +1,9 @@
-"""The store of commit tests keeps the contract of the real ones."""
+"""In-memory store: it passes the store contract."""
 
 import pytest
 
 from lance_core.storage.memory import MemoryStore
-from tests.lance_core.storage.contract import StoreContract
+from tests.lance_core.storage.store_contract import StoreContract
 
 
 class TestMemory(StoreContract):
@@ -11,5 +11,5 @@ class TestMemory(StoreContract):
     def store(self) -> MemoryStore:
         return MemoryStore()
 
-    def test_it_says_where_it_is(self, store: MemoryStore) -> None:
+    def test_its_description(self, store: MemoryStore) -> None:
         assert store.description == "memory://memory"

@@ -1,4 +1,4 @@
-"""Object stores keep the contract, whichever they are; and what is said of one that does not."""
+"""Object stores: the store contract for each service, and the detection of stores without conditional puts."""
 
 import json
 import subprocess
@@ -13,15 +13,15 @@ from lance_core.storage.factory import open_store
 from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.request_errors import RetryPolicy
 from lance_core.storage.store import Put, SupportsOrderedListing
-from tests.lance_core.storage.chaos import between
-from tests.lance_core.storage.contract import StoreContract
-from tests.lance_core.storage.gcs_server import Gcs
-from tests.lance_core.storage.servers import AZURE_KEY, SECRET, Bucket, Server, gcs, s3_options
+from tests.lance_core.storage.faulty_proxy import proxy_to
+from tests.lance_core.storage.gcs_server import GcsEmulator
+from tests.lance_core.storage.object_servers import AZURE_KEY, SECRET, Bucket, Server, gcs, s3_options
+from tests.lance_core.storage.store_contract import StoreContract
 
 ROOT = Path(__file__).parents[3]
 
 
-def opened(bucket: Bucket, path: str = "some/where") -> ObjectStore:
+def open_in_bucket(bucket: Bucket, path: str = "some/where") -> ObjectStore:
     store = open_store(f"{bucket.uri}/{path}", storage_options=bucket.options)
     assert isinstance(store, ObjectStore)
     return replace(store, retry_policy=RetryPolicy(sleep=lambda seconds: None))
@@ -30,15 +30,15 @@ def opened(bucket: Bucket, path: str = "some/where") -> ObjectStore:
 class TestObjects(StoreContract):
     @pytest.fixture
     def store(self, server: Server) -> ObjectStore:
-        return opened(server.bucket())
+        return open_in_bucket(server.bucket())
 
-    def test_it_says_where_it_is(self, server: Server) -> None:
+    def test_its_description(self, server: Server) -> None:
         bucket = server.bucket()
-        assert opened(bucket, "a/b/").description == f"{bucket.uri}/a/b"
+        assert open_in_bucket(bucket, "a/b/").description == f"{bucket.uri}/a/b"
 
-    def test_a_store_is_its_part_of_the_bucket(self, server: Server) -> None:
+    def test_a_store_covers_its_prefix_of_the_bucket(self, server: Server) -> None:
         bucket = server.bucket()
-        top, one, two = opened(bucket, ""), opened(bucket, "t"), opened(bucket, "t2")
+        top, one, two = open_in_bucket(bucket, ""), open_in_bucket(bucket, "t"), open_in_bucket(bucket, "t2")
         one.put("d/x", b"1")
         two.put("d/y", b"22")
         assert [info.path for info in one.walk("d")] == ["d/x"]
@@ -46,7 +46,7 @@ class TestObjects(StoreContract):
         assert [info.path for info in top.walk("")] == ["t/d/x", "t2/d/y"]
         assert top.read("t2/d/y") == b"22"
 
-    def test_names_are_kept_as_they_are(self, store: ObjectStore) -> None:
+    def test_names_are_kept_unchanged(self, store: ObjectStore) -> None:
         names = ["a b", "a+b", "a%20b", "ä", "a=b&c", "tree%2Fdev", "x:y@z", "'q'"]
         for name in names:
             store.put(f"d/{name}", name.encode())
@@ -65,7 +65,7 @@ class TestObjects(StoreContract):
         assert list(store.list_first("nothing", 2)) == []
 
     def test_a_listing_has_all_its_pages(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("lance_core.storage.object_store._PAGE_KEYS_MAX", 3)
+        monkeypatch.setattr("lance_core.storage.object_store.PAGE_KEYS_MAX", 3)
         names = [f"{number:02}" for number in range(11)]
         for name in names:
             store.put(f"d/{name}", b"")
@@ -74,7 +74,7 @@ class TestObjects(StoreContract):
         assert [info.path for info in store.list("d", start_after="04x")] == [f"d/{name}" for name in names[5:]]
         assert len(store.walk("d")) == 22
 
-    def test_files_come_and_go(self, store: ObjectStore, server: Server, tmp_path: Path) -> None:
+    def test_files_are_uploaded_and_downloaded(self, store: ObjectStore, server: Server, tmp_path: Path) -> None:
         data = bytes(range(256)) * 300
         (tmp_path / "up").write_bytes(data)
         store.upload(tmp_path / "up", "d/file")
@@ -83,62 +83,64 @@ class TestObjects(StoreContract):
         assert (tmp_path / "down").read_bytes() == data
         assert store.copy_within("d/file", store, "d/copy")
         assert store.read("d/copy") == data
-        assert not store.copy_within("d/file", opened(server.bucket()), "d/copy")
+        assert not store.copy_within("d/file", open_in_bucket(server.bucket()), "d/copy")
         with pytest.raises(NotFound, match="d/nothing does not exist"):
             store.download("d/nothing", tmp_path / "nothing")
         with pytest.raises(NotFound, match="d/nothing does not exist"):
             store.copy_within("d/nothing", store, "d/x")
 
 
-def test_a_bucket_that_is_not_there_is_no_empty_one(server: Server) -> None:
+def test_a_missing_bucket_is_an_error(server: Server) -> None:
     bucket = server.bucket()
-    store = opened(Bucket(f"{bucket.uri}-gone", bucket.options))
+    store = open_in_bucket(Bucket(f"{bucket.uri}-gone", bucket.options))
     calls = (lambda: store.list("d"), lambda: store.create("d/x", b""), lambda: store.put("d/x", b""))
     for call in calls:
         with pytest.raises(StorageError, match="the store rejected the request"):
             call()
 
 
-def test_a_condition_is_seen_at_work_once_before_it_is_relied_on(s3_server: Server) -> None:
-    with between(s3_server.endpoint) as chaos:
-        bucket = s3_server.bucket(chaos.endpoint)
+def test_conditional_puts_are_probed_once(s3_server: Server) -> None:
+    with proxy_to(s3_server.endpoint) as proxy:
+        bucket = s3_server.bucket(proxy.endpoint)
         for path in ("one", "two"):
-            assert opened(bucket, path).create("x", b"1") is Put.CREATED
-    writes = [(method, path.split("/")[2:4]) for method, path, _ in chaos.seen if method in ("PUT", "DELETE")]
+            assert open_in_bucket(bucket, path).create("x", b"1") is Put.CREATED
+    writes = [(method, path.split("/")[2:4]) for method, path, _ in proxy.requests if method in ("PUT", "DELETE")]
     probe = ["one", "_lance_assets"]
     assert writes == [("PUT", probe), ("PUT", probe), ("DELETE", probe), ("PUT", ["one", "x"]), ("PUT", ["two", "x"])]
 
 
-def test_a_store_that_ignores_conditions_is_refused() -> None:
-    with gcs(stored := Gcs(honours_conditions=False)) as server:
+def test_a_store_that_ignores_conditions_is_rejected() -> None:
+    with gcs(emulator := GcsEmulator(honours_conditions=False)) as server:
         bucket = server.bucket()
         for _ in range(2):
             with pytest.raises(Unsupported, match="rows would be lost: put the table into a store that honours"):
-                opened(bucket).create("_versions/1.manifest", b"1")
-    assert list(stored.buckets.values()) == [{}]
+                open_in_bucket(bucket).create("_versions/1.manifest", b"1")
+    assert list(emulator.buckets.values()) == [{}]
 
 
 @pytest.mark.parametrize("fault", ["lost before", "lost after", "409 before", "503 before", "500 after"])
-def test_a_condition_is_found_out_though_answers_are_lost(s3_server: Server, fault: str) -> None:
+def test_the_probe_of_conditions_survives_lost_answers(s3_server: Server, fault: str) -> None:
     faults = iter([fault, None, None, fault])
 
     def decide(method: str, path: str) -> str | None:
         return next(faults, None) if method == "PUT" else None
 
-    with between(s3_server.endpoint, decide) as chaos:
-        assert opened(s3_server.bucket(chaos.endpoint)).create("x", b"1") is Put.CREATED
+    with proxy_to(s3_server.endpoint, decide) as proxy:
+        assert open_in_bucket(s3_server.bucket(proxy.endpoint)).create("x", b"1") is Put.CREATED
 
 
-def test_a_condition_that_nobody_answers_for_is_not_relied_on(s3_server: Server) -> None:
-    with between(s3_server.endpoint, lambda method, path: "503 before" if method == "PUT" else None) as chaos:
-        store = opened(s3_server.bucket(chaos.endpoint))
+def test_an_unanswered_probe_of_conditions_stops_the_write(s3_server: Server) -> None:
+    with proxy_to(s3_server.endpoint, lambda method, path: "503 before" if method == "PUT" else None) as proxy:
+        store = open_in_bucket(s3_server.bucket(proxy.endpoint))
         with pytest.raises(StorageError, match=r"got no answer.*no table data was written"):
             store.create("x", b"1")
-    assert {"probe" in path for method, path, _ in chaos.seen if method == "PUT"} == {True}
+    assert {"probe" in path for method, path, _ in proxy.requests if method == "PUT"} == {True}
 
 
-def test_after_a_fork_a_process_has_clients_of_its_own(server: Server) -> None:
-    """And ends without a word, as its parent does: no session left open, no task destroyed, nobody waited for."""
+def test_a_forked_process_has_its_own_clients(server: Server) -> None:
+    """The process ends without warnings, as its parent does: it leaves no session open, destroys no task and waits for
+    no thread.
+    """
     bucket = server.bucket()
     program = """
 import json, os, sys
@@ -153,41 +155,41 @@ if child == 0:
 print(os.waitpid(child, 0)[1], store.read("child").decode(), flush=True)
 """
     command = [sys.executable, "-W", "default", "-W", "ignore::DeprecationWarning", "-c", program]
-    done = subprocess.run(
+    completed = subprocess.run(
         [*command, f"{bucket.uri}/t", json.dumps(dict(bucket.options))],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert done.stdout.split("\n") == ["CREATED", "CREATED 1", "0 2", ""]
-    assert done.stderr == ""
+    assert completed.stdout.split("\n") == ["CREATED", "CREATED 1", "0 2", ""]
+    assert completed.stderr == ""
 
 
-@pytest.mark.parametrize("what", [repr, str])
-def test_nothing_shows_a_secret(server: Server, what: type) -> None:
+@pytest.mark.parametrize("convert", [repr, str])
+def test_no_text_contains_a_secret(server: Server, convert: type) -> None:
     bucket = server.bucket()
-    store = opened(bucket)
-    shown = [what(store), what(store.settings), what(store._bucket)]
-    nowhere = opened(Bucket(f"{bucket.uri}-gone", bucket.options))
+    store = open_in_bucket(bucket)
+    texts = [convert(store), convert(store.settings), convert(store._bucket)]
+    missing = open_in_bucket(Bucket(f"{bucket.uri}-gone", bucket.options))
     with pytest.raises(StorageError) as caught:
-        nowhere.put("x", b"")
+        missing.put("x", b"")
     error: BaseException | None = caught.value
     while error:
-        shown.append(what(error))
+        texts.append(convert(error))
         error = error.__cause__
-    assert [secret for secret in (SECRET, AZURE_KEY) if any(secret in text for text in shown)] == []
+    assert [secret for secret in (SECRET, AZURE_KEY) if any(secret in text for text in texts)] == []
 
 
-def test_what_is_not_there_is_said_so(s3_server: Server) -> None:
+def test_an_unreachable_store_is_reported(s3_server: Server) -> None:
     options = s3_options("http://127.0.0.1:9")
-    store = opened(Bucket("s3://bucket", options))
+    store = open_in_bucket(Bucket("s3://bucket", options))
     for call in (lambda: store.read("x"), lambda: store.create("x", b""), lambda: store.put("x", b"")):
         with pytest.raises(StorageError, match=r"the store was not reached.*check the endpoint"):
             call()
 
 
-def test_without_tls_only_if_asked(s3_server: Server) -> None:
+def test_connections_without_tls_need_an_option(s3_server: Server) -> None:
     options = {name: value for name, value in s3_options(s3_server.endpoint).items() if name != "allow_http"}
     with pytest.raises(InvalidInput, match=r"aws_endpoint has an address without TLS.*allow_http='true'"):
         open_store("s3://bucket/t", storage_options=options)

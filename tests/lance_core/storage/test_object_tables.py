@@ -1,6 +1,4 @@
-"""Tables in object stores, from their creation to their cleanup, by us and by pylance in turns; and appends over a
-network that loses answers.
-"""
+"""Tables in object stores: a whole life alternately with pylance, and appends over a network that loses answers."""
 
 import random
 from collections.abc import Callable
@@ -16,9 +14,9 @@ from lance_core import CommitUndecided, InvalidInput, RetryableConflict, Storage
 from lance_core.fsck import Report
 from lance_core.fsck.report import Severity
 from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
-from tests.lance_core.storage.chaos import FAULTS_OF_READS, FAULTS_OF_WRITES, between
-from tests.lance_core.storage.servers import AZURE_KEY, SECRET, Bucket, Server, s3_options
-from tests.lance_core.world import cleaned
+from tests.lance_core.in_memory_table import clean_up
+from tests.lance_core.storage.faulty_proxy import FAULTS_OF_READS, FAULTS_OF_WRITES, proxy_to
+from tests.lance_core.storage.object_servers import AZURE_KEY, SECRET, Bucket, Server, s3_options
 
 SEEDS = 8
 FAULTS_PER_REQUEST = 0.15
@@ -34,8 +32,8 @@ def ids(table: Table) -> list[int]:
     return sorted(table.to_table(columns=["id"])["id"].to_pylist())
 
 
-class Shared:
-    """One table, opened anew by either library for each step."""
+class SharedTable:
+    """One table, which each step opens again with either library."""
 
     def __init__(self, bucket: Bucket, path: str = "lake/orders") -> None:
         self.uri = f"{bucket.uri}/{path}"
@@ -51,23 +49,23 @@ class Shared:
         return Table.create(self.uri, data, storage_options=self.options, intent=intent)
 
     def check(self, *expected: int) -> None:
-        """Both read the same rows, and nothing is wrong."""
+        """Check that both libraries read these rows and that the table is sound."""
         assert ids(self.ours()) == list(expected)
         assert sorted(self.theirs().to_table(columns=["id"])["id"].to_pylist()) == list(expected)
-        assert sound(self.ours().fsck())
+        assert is_sound(self.ours().fsck())
 
 
-def sound(report: Report) -> bool:
-    """Files of writes that were given up may lie about."""
+def is_sound(report: Report) -> bool:
+    """Tell whether there are no findings but files of abandoned writes."""
     return {finding.severity for finding in report.findings} <= {Severity.INFO}
 
 
 @pytest.fixture
-def shared(server: Server) -> Shared:
-    return Shared(server.bucket())
+def shared(server: Server) -> SharedTable:
+    return SharedTable(server.bucket())
 
 
-def test_rows_are_written_and_read_in_turns(shared: Shared) -> None:
+def test_rows_are_written_and_read_alternately(shared: SharedTable) -> None:
     assert not Table.exists(shared.uri, storage_options=shared.options)
     shared.create(rows(1, 2, 3))
     assert Table.exists(shared.uri, storage_options=shared.options)
@@ -91,7 +89,7 @@ def test_rows_are_written_and_read_in_turns(shared: Shared) -> None:
     assert shared.theirs().count_rows("double = 14") == 1
 
 
-def test_references_in_turns(shared: Shared) -> None:
+def test_references_are_written_and_read_alternately(shared: SharedTable) -> None:
     shared.create(rows(1))
     shared.ours().append(rows(2))
     shared.ours().tags.create("ours", 1)
@@ -109,17 +107,17 @@ def test_references_in_turns(shared: Shared) -> None:
     shared.ours().branches.delete("dev/ours")
     shared.theirs().branches.delete("theirs/dev")
     assert shared.ours().branches.list() == {}
-    assert sound(shared.ours().fsck())
+    assert is_sound(shared.ours().fsck())
 
 
-def test_upkeep_in_turns(shared: Shared) -> None:
+def test_maintenance_runs_alternately(shared: SharedTable) -> None:
     shared.create(rows(1))
     for number in range(2, 6):
         shared.ours().append(rows(number))
     shared.ours().tags.create("kept", 3)
     shared.ours().compact()
     assert len(shared.ours().fragments) == 1
-    cleaned(shared.ours())
+    clean_up(shared.ours())
     assert shared.ours().version_numbers() == (3, shared.ours().version)
     shared.check(1, 2, 3, 4, 5)
     lance.write_dataset(rows(6), shared.uri, mode="append", storage_options=shared.options)
@@ -130,7 +128,7 @@ def test_upkeep_in_turns(shared: Shared) -> None:
     shared.check(1, 2, 3)
 
 
-def test_clones_cross_between_stores(shared: Shared, server: Server, tmp_path: Path) -> None:
+def test_clones_cross_between_stores(shared: SharedTable, server: Server, tmp_path: Path) -> None:
     table = shared.create(rows(1, 2)).append(rows(3)).table
     other = server.bucket()
     table.clone(f"{other.uri}/shallow")
@@ -139,16 +137,16 @@ def test_clones_cross_between_stores(shared: Shared, server: Server, tmp_path: P
     shallow = Table.open(f"{other.uri}/shallow", storage_options=shared.options, bases=[shared.uri])
     assert ids(shallow) == [1, 2, 3]
     assert lance.dataset(f"{other.uri}/shallow", storage_options=shared.options).count_rows() == 3
-    for place in (f"{shared.uri}-deep", f"{other.uri}/deep", str(tmp_path / "deep")):
-        table.clone(place, shallow=False)
-        assert ids(Table.open(place, storage_options=shared.options)) == [1, 2, 3]
-        assert lance.dataset(place, storage_options=shared.options).count_rows() == 3
+    for path in (f"{shared.uri}-deep", f"{other.uri}/deep", str(tmp_path / "deep")):
+        table.clone(path, shallow=False)
+        assert ids(Table.open(path, storage_options=shared.options)) == [1, 2, 3]
+        assert lance.dataset(path, storage_options=shared.options).count_rows() == 3
     local = Table.open(tmp_path / "deep", storage_options=shared.options)
     local.clone(f"{other.uri}/up", shallow=False)
     assert ids(Table.open(f"{other.uri}/up", storage_options=shared.options)) == [1, 2, 3]
 
 
-def test_an_intent_lands_once(shared: Shared) -> None:
+def test_an_intent_is_committed_once(shared: SharedTable) -> None:
     shared.create(rows(1), intent="create")
     shared.create(rows(1), intent="create")
     first = shared.ours().append(rows(2), intent="append")
@@ -157,8 +155,8 @@ def test_an_intent_lands_once(shared: Shared) -> None:
     shared.check(1, 2)
 
 
-def test_large_files_and_blobs(shared: Shared) -> None:
-    """Larger than one request of the codec: it uploads them in parts."""
+def test_large_files_and_blobs(shared: SharedTable) -> None:
+    """The files are larger than one request of the codec, which uploads them in parts."""
     sizes = [10, 100_000, 6_000_000]
     schema = pa.schema([pa.field("id", pa.int64()), lance.blob_field("blob")])
     blobs = lance.blob_array([bytes([65 + number]) * size for number, size in enumerate(sizes)])
@@ -168,20 +166,20 @@ def test_large_files_and_blobs(shared: Shared) -> None:
     theirs = shared.theirs().take_blobs("blob", indices=[0, 1, 2])
     assert [len(each.read()) for each in theirs if each is not None] == sizes
     noise = random.Random(0).randbytes(7_000_000)
-    large = Shared(Bucket(f"{shared.uri}-large", shared.options))
+    large = SharedTable(Bucket(f"{shared.uri}-large", shared.options))
     large.create(pa.table({"id": range(7), "data": [noise[n::7] for n in range(7)]}))
     assert large.ours().to_table()["data"].to_pylist() == [noise[n::7] for n in range(7)]
 
 
-def test_writers_at_once_all_land(shared: Shared) -> None:
+def test_concurrent_appends_are_all_committed(shared: SharedTable) -> None:
     shared.create(rows(0))
     with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda number: shared.ours().append(rows(number)), range(1, 9)))
+        commits = list(pool.map(lambda number: shared.ours().append(rows(number)), range(1, 9)))
     shared.check(*range(9))
-    assert {each.version for each in made} == set(range(2, shared.ours().version + 1))  # some share one
+    assert {each.version for each in commits} == set(range(2, shared.ours().version + 1))  # some share a version
 
 
-def test_workers_write_what_a_driver_planned(shared: Shared) -> None:
+def test_workers_write_the_plan_of_a_driver(shared: SharedTable) -> None:
     shared.create(rows(1))
     limits = FileLimits(1000, 2**20)
     planned = begin_append(
@@ -195,7 +193,7 @@ def test_workers_write_what_a_driver_planned(shared: Shared) -> None:
     shared.check(1, 2, 3)
 
 
-def test_a_table_of_the_old_naming_scheme(shared: Shared) -> None:
+def test_a_table_of_the_old_naming_scheme(shared: SharedTable) -> None:
     for number in range(1, 12):
         lance.write_dataset(
             rows(number),
@@ -210,59 +208,62 @@ def test_a_table_of_the_old_naming_scheme(shared: Shared) -> None:
 
 
 def test_opening_and_appending_cost_the_same_after_many_versions(s3_server: Server) -> None:
-    with between(s3_server.endpoint) as chaos:
-        shared = Shared(s3_server.bucket(chaos.endpoint))
+    with proxy_to(s3_server.endpoint) as proxy:
+        shared = SharedTable(s3_server.bucket(proxy.endpoint))
         shared.create(rows(0))
-        asked = []
+        request_counts = []
         for number in range(12):
-            before = len(chaos.seen)
+            before = len(proxy.requests)
             table = shared.ours()
-            opened = len(chaos.seen)
+            opened = len(proxy.requests)
             table.append(rows(number))
-            asked.append((opened - before, len(chaos.seen) - opened))
-        assert asked[0] == (2, 6), "the first write of a process to a table looks for names of the other scheme"
-        assert set(asked[1:]) == {(2, 5)}
-        assert [path for _, path, _ in chaos.seen if path.endswith("latest_version_hint.json")] == []
-        assert "max-keys=1000" not in chaos.seen[-3][1]
+            request_counts.append((opened - before, len(proxy.requests) - opened))
+        assert request_counts[0] == (2, 6), (
+            "the first write of a process to a table looks for names of the other scheme"
+        )
+        assert set(request_counts[1:]) == {(2, 5)}
+        assert [path for _, path, _ in proxy.requests if path.endswith("latest_version_hint.json")] == []
+        assert "max-keys=1000" not in proxy.requests[-3][1]
 
 
 @pytest.mark.parametrize("intent", [None, "append"])
 def test_a_lost_race_costs_two_requests(s3_server: Server, intent: str | None) -> None:
-    """A look at whose version it is, and the next put; after every second one, which is waited after, a listing too:
-    there may be more than one by then."""
-    to_lose = 0
+    """A lost race costs one read of the winning version and the next put; every second one also costs a listing, since
+    more versions may exist after the back-off.
+    """
+    races_to_lose = 0
 
     def decide(method: str, path: str) -> None:
-        nonlocal to_lose
-        if method == "PUT" and "/_versions/" in path and to_lose:
-            to_lose -= 1
-            quiet.ours().append(rows(0))
+        nonlocal races_to_lose
+        if method == "PUT" and "/_versions/" in path and races_to_lose:
+            races_to_lose -= 1
+            without_faults.ours().append(rows(0))
 
     bucket = s3_server.bucket()
-    quiet = Shared(bucket)
-    quiet.create(rows(0))
-    with between(s3_server.endpoint, decide) as chaos:
-        shared = Shared(Bucket(bucket.uri, s3_options(chaos.endpoint)))
-        shared.ours().append(rows(0))  # the first one tries what the store honours
-        asked = []
+    without_faults = SharedTable(bucket)
+    without_faults.create(rows(0))
+    with proxy_to(s3_server.endpoint, decide) as proxy:
+        shared = SharedTable(Bucket(bucket.uri, s3_options(proxy.endpoint)))
+        shared.ours().append(rows(0))  # the first append probes the conditions of the store
+        request_counts = []
         for races in range(5):
             table = shared.ours()
-            to_lose, before = races, len(chaos.seen)
+            races_to_lose, before = races, len(proxy.requests)
             committed = table.append(rows(races), intent=intent and f"{intent} {races}")
             assert committed.attempts == races + 1
-            asked.append(len(chaos.seen) - before)
-    assert all(count - asked[0] <= 2 * races + races // 2 for races, count in enumerate(asked))
+            request_counts.append(len(proxy.requests) - before)
+    assert all(count - request_counts[0] <= 2 * races + races // 2 for races, count in enumerate(request_counts))
 
 
-@pytest.mark.parametrize("damage", [lambda uri: f"{uri}-none", lambda uri: uri.replace("bucket", "no-bucket")])
-def test_what_is_missing_is_named_without_secrets(shared: Shared, damage: Callable[[str], str]) -> None:
-    uri = damage(shared.uri)
+@pytest.mark.parametrize("change_uri", [lambda uri: f"{uri}-none", lambda uri: uri.replace("bucket", "no-bucket")])
+def test_a_missing_table_is_reported_without_secrets(shared: SharedTable, change_uri: Callable[[str], str]) -> None:
+    uri = change_uri(shared.uri)
     with pytest.raises(Exception, match=uri.partition("://")[2]) as caught:
         Table.open(uri, storage_options=shared.options)
     assert SECRET not in str(caught.value)
 
 
-def test_a_data_file_that_is_gone_is_named_without_secrets(shared: Shared) -> None:
+def test_a_missing_data_file_is_reported_without_secrets(shared: SharedTable) -> None:
     table = shared.create(rows(1))
     file = next(iter(table.fragments)).files[0]
     shared.ours()._location.store.delete(file.qualified_path)
@@ -275,25 +276,25 @@ def test_a_data_file_that_is_gone_is_named_without_secrets(shared: Shared) -> No
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_appends_land_once_whatever_becomes_of_answers(s3_server: Server, seed: int) -> None:
-    """Every append is repeated under its intent until it is acknowledged, as an orchestrator would."""
-    luck = random.Random(seed)
+def test_appends_commit_once_over_an_unreliable_network(s3_server: Server, seed: int) -> None:
+    """Every append is repeated with its intent until it is acknowledged, as an orchestrator does."""
+    choices = random.Random(seed)
 
     def decide(method: str, path: str) -> str | None:
-        if luck.random() >= FAULTS_PER_REQUEST:
+        if choices.random() >= FAULTS_PER_REQUEST:
             return None
-        return luck.choice(FAULTS_OF_READS if method in ("GET", "HEAD") else FAULTS_OF_WRITES)
+        return choices.choice(FAULTS_OF_READS if method in ("GET", "HEAD") else FAULTS_OF_WRITES)
 
     bucket = s3_server.bucket()
-    quiet = Shared(bucket)
-    quiet.create(rows(0))
-    with between(s3_server.endpoint, decide) as chaos:
-        options = {**s3_options(chaos.endpoint), "client_max_retries": "20"}
+    without_faults = SharedTable(bucket)
+    without_faults.create(rows(0))
+    with proxy_to(s3_server.endpoint, decide) as proxy:
+        options = {**s3_options(proxy.endpoint), "client_max_retries": "20"}
 
         def append(row: int) -> None:
             for _ in range(TRIES_MAX):
                 try:
-                    Table.open(quiet.uri, storage_options=options).append(rows(row), intent=f"row {row}")
+                    Table.open(without_faults.uri, storage_options=options).append(rows(row), intent=f"row {row}")
                     return
                 except (CommitUndecided, StorageError, RetryableConflict):
                     continue
@@ -305,12 +306,12 @@ def test_appends_land_once_whatever_becomes_of_answers(s3_server: Server, seed: 
 
         with ThreadPoolExecutor(WRITERS) as pool:
             list(pool.map(write, range(WRITERS)))
-        assert any(fault for _, _, fault in chaos.seen)
+        assert any(fault for _, _, fault in proxy.requests)
     expected = sorted(writer * 10 + number + 1 for writer in range(WRITERS) for number in range(APPENDS))
-    quiet.check(0, *expected)
-    # Two that met are one version, which says of which they are.
-    landed = [uuid for info in quiet.ours().versions() for uuid in info.together or (info.uuid,)]
-    assert len(landed) == len(set(landed)) == len(expected) + 1
+    without_faults.check(0, *expected)
+    # Concurrent appends may share one version, which lists the uuids of all of them.
+    uuids = [uuid for info in without_faults.ours().versions() for uuid in info.together or (info.uuid,)]
+    assert len(uuids) == len(set(uuids)) == len(expected) + 1
 
 
 def test_tables_are_found_below_a_prefix(server: Server) -> None:
@@ -318,9 +319,9 @@ def test_tables_are_found_below_a_prefix(server: Server) -> None:
     names = ("lake/orders", "lake/sales/eu/items", "lake/sales/us", "elsewhere/t")
     for name in names:
         Table.create(f"{bucket.uri}/{name}", rows(1), storage_options=bucket.options)
-    found = find_tables(f"{bucket.uri}/lake", storage_options=bucket.options)
-    assert found.tables == tuple(f"{bucket.uri}/{name}" for name in names[:3])
-    assert found.skipped == {}
-    found = find_tables(bucket.uri, storage_options=bucket.options, exclude=["lake/s*"])
-    assert found.tables == (f"{bucket.uri}/elsewhere/t", f"{bucket.uri}/lake/orders")
+    listing = find_tables(f"{bucket.uri}/lake", storage_options=bucket.options)
+    assert listing.tables == tuple(f"{bucket.uri}/{name}" for name in names[:3])
+    assert listing.skipped == {}
+    listing = find_tables(bucket.uri, storage_options=bucket.options, exclude=["lake/s*"])
+    assert listing.tables == (f"{bucket.uri}/elsewhere/t", f"{bucket.uri}/lake/orders")
     assert find_tables(f"{bucket.uri}/lak", storage_options=bucket.options).tables == ()

@@ -1,4 +1,4 @@
-"""Places in object stores: one way to write each, and what is inside what."""
+"""Object URIs: one normalized form of each, and containment."""
 
 import pytest
 
@@ -21,11 +21,11 @@ from lance_core.storage.object_uri import ObjectUri
         ("abfss://lake@account.dfs.core.windows.net/a", "abfss://lake@account.dfs.core.windows.net/a"),
     ],
 )
-def test_one_spelling(uri: str, expected: str) -> None:
-    place = ObjectUri.parse(uri, redacted=uri)
-    assert place.uri == expected
-    assert ObjectUri.parse(place.uri, redacted=uri) == place
-    assert place.path_of(place.key_of("data/x")) == "data/x"
+def test_uris_are_normalized(uri: str, expected: str) -> None:
+    object_uri = ObjectUri.parse(uri, redacted=uri)
+    assert object_uri.uri == expected
+    assert ObjectUri.parse(object_uri.uri, redacted=uri) == object_uri
+    assert object_uri.path_of(object_uri.key_of("data/x")) == "data/x"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_one_spelling(uri: str, expected: str) -> None:
         ("s3://lake/a#1", "has a query or a fragment"),
     ],
 )
-def test_what_cannot_be_a_place(uri: str, message: str) -> None:
+def test_invalid_uris_are_rejected(uri: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         ObjectUri.parse(uri, redacted="it")
 
@@ -66,5 +66,5 @@ def test_what_cannot_be_a_place(uri: str, message: str) -> None:
         ("/lake/a/b", "/lake/a", True),
     ],
 )
-def test_inside(uri: str, directory: str, expected: bool) -> None:
+def test_containment(uri: str, directory: str, expected: bool) -> None:
     assert is_at_or_below(uri, directory) is expected

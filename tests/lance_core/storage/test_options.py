@@ -1,19 +1,21 @@
-"""Storage options: how they may be spelt, what they become, what is refused by its name and never by its value."""
+"""Storage options: their accepted names, the settings that they become, and errors that show the name of an option but
+never its value.
+"""
 
 import pytest
 
 from lance_core import InvalidInput, LanceError, Unsupported
 from lance_core.storage.options import Settings, check_option_names, parse_settings
 
-VALUE = "a-value-nobody-may-see"
+VALUE = "a-value-to-keep-secret"
 
 
-def check(scheme: str, given: dict[str, str], environment: dict[str, str], expected: dict[str, str]) -> None:
-    assert dict(parse_settings(scheme, given, environment).values) == expected
+def check(scheme: str, options: dict[str, str], environment: dict[str, str], expected: dict[str, str]) -> None:
+    assert dict(parse_settings(scheme, options, environment).values) == expected
 
 
 @pytest.mark.parametrize(
-    ("scheme", "given", "expected"),
+    ("scheme", "options", "expected"),
     [
         ("s3", {"aws_access_key_id": "a", "aws_secret_access_key": "b"}, {"key_id": "a", "key": "b"}),
         ("s3", {"access_key_id": "a", "session_token": "c"}, {"key_id": "a", "token": "c"}),
@@ -31,17 +33,17 @@ def check(scheme: str, given: dict[str, str], environment: dict[str, str], expec
         ("s3", {"account_name": "of another store", "download_retry_count": "3"}, {}),
     ],
 )
-def test_spellings(scheme: str, given: dict[str, str], expected: dict[str, str]) -> None:
-    check(scheme, given, {}, expected)
+def test_spellings(scheme: str, options: dict[str, str], expected: dict[str, str]) -> None:
+    check(scheme, options, {}, expected)
 
 
-def test_what_is_given_counts_more_than_the_environment() -> None:
-    around = {"AWS_ACCESS_KEY_ID": "e", "AWS_ENDPOINT": "https://e", "AWS_REGION": "e", "AWS_ALLOW_HTTP": "true"}
+def test_options_override_the_environment() -> None:
+    environment = {"AWS_ACCESS_KEY_ID": "e", "AWS_ENDPOINT": "https://e", "AWS_REGION": "e", "AWS_ALLOW_HTTP": "true"}
     expected = {"key_id": "g", "endpoint": "https://e", "region": "e", "allow_http": "true"}
-    check("s3", {"access_key_id": "g"}, around, expected)
+    check("s3", {"access_key_id": "g"}, environment, expected)
 
 
-def test_of_the_environment_only_what_is_meant_is_taken() -> None:
+def test_only_relevant_variables_of_the_environment_are_used() -> None:
     check("s3", {}, {"REGION": "x", "TOKEN": "x", "ENDPOINT": "x", "AZURE_STORAGE_ACCOUNT_KEY": "x"}, {})
     check("az", {}, {"AZURE_STORAGE_ACCOUNT_KEY": "k", "AZURE_STORAGE_ACCOUNT_NAME": "n"}, {"account": "n", "key": "k"})
     check("gs", {}, {"GOOGLE_APPLICATION_CREDENTIALS": "/k"}, {"key_file": "/k"})
@@ -60,27 +62,27 @@ def test_of_the_environment_only_what_is_meant_is_taken() -> None:
         ("aws_s3_express", Unsupported, "use a general purpose bucket"),
     ],
 )
-def test_what_nobody_knows_is_refused_by_name(name: str, error: type[LanceError], message: str) -> None:
+def test_unknown_options_are_rejected_by_name(name: str, error: type[LanceError], message: str) -> None:
     with pytest.raises(error, match=message) as caught:
         check_option_names({name: VALUE})
     assert VALUE not in str(caught.value)
 
 
-@pytest.mark.parametrize("given", [{"aws_region": 7}, {7: "x"}, {"aws_region": None}])
-def test_only_texts(given: dict) -> None:
+@pytest.mark.parametrize("options", [{"aws_region": 7}, {7: "x"}, {"aws_region": None}])
+def test_options_must_be_strings(options: dict) -> None:
     with pytest.raises(InvalidInput, match="a mapping of strings to strings"):
-        check_option_names(given)
+        check_option_names(options)
 
 
 @pytest.mark.parametrize(
     ("value", "expected"), [("30", 30), ("30s", 30), ("1.5s", 1.5), ("250ms", 0.25), ("2m", 120), ("1h", 3600)]
 )
-def test_times(value: str, expected: float) -> None:
+def test_durations(value: str, expected: float) -> None:
     assert Settings("s3", (("timeout", value),)).get_seconds("timeout", 1) == expected
 
 
 @pytest.mark.parametrize(
-    ("name", "ask"),
+    ("name", "read_setting"),
     [
         ("timeout", lambda found: found.get_seconds("timeout", 1)),
         ("retries", lambda found: found.get_int("retries", 1)),
@@ -88,22 +90,22 @@ def test_times(value: str, expected: float) -> None:
         ("endpoint", lambda found: found.get_endpoint()),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_without_being_shown(name: str, ask) -> None:
+def test_an_invalid_value_is_rejected_without_being_shown(name: str, read_setting) -> None:
     with pytest.raises(InvalidInput, match="the storage option ") as caught:
-        ask(Settings("s3", ((name, VALUE),)))
+        read_setting(Settings("s3", ((name, VALUE),)))
     assert VALUE not in str(caught.value)
 
 
 @pytest.mark.parametrize("endpoint", ["https://me:secret@host", "https://host?sig=secret", "ftp://host"])
-def test_an_endpoint_is_an_address_alone(endpoint: str) -> None:
+def test_an_endpoint_has_no_user_and_no_query(endpoint: str) -> None:
     with pytest.raises(InvalidInput, match="without user, password and query") as caught:
         Settings("s3", (("endpoint", endpoint),)).get_endpoint()
     assert "secret" not in str(caught.value)
 
 
-def test_settings_show_nothing() -> None:
-    found = parse_settings(
+def test_settings_show_no_secret() -> None:
+    settings = parse_settings(
         "az", {"account_key": VALUE, "sas_token": VALUE, "client_secret": VALUE, "bearer_token": VALUE}, {}
     )
-    assert VALUE not in f"{found!r} {found}"
-    assert found.without_secrets(f"signed with {VALUE}.") == "signed with ***."
+    assert VALUE not in f"{settings!r} {settings}"
+    assert settings.without_secrets(f"signed with {VALUE}.") == "signed with ***."

@@ -1,5 +1,6 @@
-"""What one request that goes wrong becomes: asked again, UNKNOWN, or an error that says what to do. Real clients, real
-servers, a proxy between them."""
+"""Request errors: a failed request is repeated, has an unknown outcome, or raises an error that says what to do. The
+tests use real clients, emulated services and a proxy between them.
+"""
 
 from dataclasses import replace
 
@@ -10,144 +11,144 @@ from lance_core.storage.factory import open_store
 from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.request_errors import RequestError, RequestErrorKind, RetryPolicy
 from lance_core.storage.store import Put
-from tests.lance_core.storage.chaos import FAULTS_OF_READS, FAULTS_OF_WRITES, Chaos, between
-from tests.lance_core.storage.servers import Server
+from tests.lance_core.storage.faulty_proxy import FAULTS_OF_READS, FAULTS_OF_WRITES, FaultyProxy, proxy_to
+from tests.lance_core.storage.object_servers import Server
 
 WRITES = ("PUT", "POST")
 
 
 class Faults:
-    """Those of one kind of request to one object, in order; then none."""
+    """The faults of one kind of request to one object, in order; no faults afterwards."""
 
     def __init__(self, *faults: str, methods: tuple[str, ...] = WRITES, name: str = "it") -> None:
-        self._left = list(faults)
+        self._remaining = list(faults)
         self._methods = methods
         self._name = name
 
     def __call__(self, method: str, path: str) -> str | None:
-        meant = method in self._methods and self._name in path and "probe" not in path
-        return self._left.pop(0) if self._left and meant else None
+        is_affected = method in self._methods and self._name in path and "probe" not in path
+        return self._remaining.pop(0) if self._remaining and is_affected else None
 
 
-def through(server: Server, chaos: Chaos, **options: str) -> tuple[ObjectStore, list[float]]:
-    """A store, and how long it paused."""
-    chaos.target = server.endpoint.removesuffix("/devstoreaccount1")
-    bucket = server.bucket(chaos.endpoint + server.endpoint.removeprefix(chaos.target))
-    paused: list[float] = []
+def open_through_proxy(server: Server, proxy: FaultyProxy, **options: str) -> tuple[ObjectStore, list[float]]:
+    """Return a store that is reached through the proxy and the list of its pauses."""
+    proxy.target = server.endpoint.removesuffix("/devstoreaccount1")
+    bucket = server.bucket(proxy.endpoint + server.endpoint.removeprefix(proxy.target))
+    pauses: list[float] = []
     store = open_store(f"{bucket.uri}/t", storage_options={**bucket.options, **options})
     assert isinstance(store, ObjectStore)
-    return replace(store, retry_policy=replace(store.retry_policy, sleep=paused.append)), paused
+    return replace(store, retry_policy=replace(store.retry_policy, sleep=pauses.append)), pauses
 
 
-def sent(chaos: Chaos, name: str = "it") -> int:
-    return sum(method in WRITES and name in path and "probe" not in path for method, path, _ in chaos.seen)
+def count_writes(proxy: FaultyProxy, name: str = "it") -> int:
+    return sum(method in WRITES and name in path and "probe" not in path for method, path, _ in proxy.requests)
 
 
 @pytest.mark.parametrize("fault", FAULTS_OF_WRITES)
-def test_a_create_is_sent_once_and_its_answer_is_not_guessed(server: Server, fault: str) -> None:
-    with between("", Faults(fault)) as chaos:
-        store, _ = through(server, chaos)
+def test_a_create_is_sent_once_and_may_be_unknown(server: Server, fault: str) -> None:
+    with proxy_to("", Faults(fault)) as proxy:
+        store, _ = open_through_proxy(server, proxy)
         assert store.create("d/it", b"1") is Put.UNKNOWN
-        assert sent(chaos) == 1
-        landed = store.head("d/it") is not None
-        assert landed == fault.endswith("after")
-        assert store.create("d/it", b"2") is (Put.EXISTS if landed else Put.CREATED)
-        assert store.read("d/it") == (b"1" if landed else b"2")
+        assert count_writes(proxy) == 1
+        is_stored = store.head("d/it") is not None
+        assert is_stored == fault.endswith("after")
+        assert store.create("d/it", b"2") is (Put.EXISTS if is_stored else Put.CREATED)
+        assert store.read("d/it") == (b"1" if is_stored else b"2")
 
 
 @pytest.mark.parametrize("fault", FAULTS_OF_WRITES)
 def test_a_put_is_sent_until_it_is_answered(server: Server, fault: str) -> None:
-    with between("", Faults(fault, fault)) as chaos:
-        store, paused = through(server, chaos)
+    with proxy_to("", Faults(fault, fault)) as proxy:
+        store, pauses = open_through_proxy(server, proxy)
         store.put("d/it", b"1")
-        assert sent(chaos) == 3
-        assert len(paused) == 2
+        assert count_writes(proxy) == 3
+        assert len(pauses) == 2
         assert store.read("d/it") == b"1"
 
 
 @pytest.mark.parametrize("fault", FAULTS_OF_READS)
-def test_whatever_reads_asks_again(server: Server, fault: str) -> None:
+def test_reads_are_repeated(server: Server, fault: str) -> None:
     data = bytes(range(256)) * 40
-    with between("", Faults(fault, fault, methods=("GET", "HEAD"), name="")) as chaos:
-        store, _ = through(server, chaos)
-        chaos.decide = lambda method, path: None
+    with proxy_to("", Faults(fault, fault, methods=("GET", "HEAD"), name="")) as proxy:
+        store, _ = open_through_proxy(server, proxy)
+        proxy.choose_fault = lambda method, path: None
         store.put("d/it", data)
-        for ask, expected in (
+        for read, expected in (
             (lambda: store.read("d/it"), data),
             (lambda: store.read("d/it", 100, 1000), data[100:1100]),
             (lambda: [info.path for info in store.list("d")], ["d/it"]),
             (lambda: [info.path for info in store.walk("d")], ["d/it"]),
             (lambda: [store.head("d/it")], [store.head("d/it")]),
         ):
-            chaos.decide = Faults(fault, fault, methods=("GET", "HEAD"), name="")
-            assert ask() == expected
-        assert sum(met is not None for _, _, met in chaos.seen) >= 9
+            proxy.choose_fault = Faults(fault, fault, methods=("GET", "HEAD"), name="")
+            assert read() == expected
+        assert sum(fault_of_request is not None for _, _, fault_of_request in proxy.requests) >= 9
 
 
-def test_an_object_that_is_deleted_twice_is_gone(server: Server) -> None:
-    with between("", Faults("lost after", methods=("DELETE",))) as chaos:
-        store, _ = through(server, chaos)
+def test_a_repeated_delete_succeeds(server: Server) -> None:
+    with proxy_to("", Faults("lost after", methods=("DELETE",))) as proxy:
+        store, _ = open_through_proxy(server, proxy)
         store.put("d/it", b"1")
         store.delete("d/it")
         assert store.head("d/it") is None
 
 
-def test_patience_ends(s3_server: Server) -> None:
-    with between("", Faults(*["503 before"] * 99, methods=("GET",))) as chaos:
-        store, paused = through(s3_server, chaos, client_max_retries="3")
+def test_retries_are_limited(s3_server: Server) -> None:
+    with proxy_to("", Faults(*["503 before"] * 99, methods=("GET",))) as proxy:
+        store, pauses = open_through_proxy(s3_server, proxy, client_max_retries="3")
         with pytest.raises(
             StorageError, match=r"could not read s3://.*/t/d/it on Amazon S3.*busy: SlowDown; try again"
         ):
             store.read("d/it")
-        assert len(paused) == 3
-        assert paused == sorted(paused)
+        assert len(pauses) == 3
+        assert pauses == sorted(pauses)
 
 
-def test_patience_ends_by_the_clock() -> None:
+def test_retries_end_at_the_deadline() -> None:
     clock = iter(range(0, 1000, 40))
-    asked = []
+    calls = []
 
-    def busy() -> None:
-        asked.append(1)
+    def raise_busy() -> None:
+        calls.append(1)
         raise RequestError(RequestErrorKind.BUSY, "")
 
-    patience = RetryPolicy(seconds_max=100, retries_max=50, sleep=lambda seconds: None, now=lambda: float(next(clock)))
+    policy = RetryPolicy(seconds_max=100, retries_max=50, sleep=lambda seconds: None, now=lambda: float(next(clock)))
     with pytest.raises(RequestError):
-        patience.run(busy, retry_on=frozenset((RequestErrorKind.BUSY,)))
-    assert len(asked) == 3
+        policy.run(raise_busy, retry_on=frozenset((RequestErrorKind.BUSY,)))
+    assert len(calls) == 3
 
 
 @pytest.mark.parametrize("call", ["read", "list", "put", "create"])
-def test_what_is_not_allowed_is_not_asked_for_again(server: Server, call: str) -> None:
-    with between("") as chaos:
-        store, paused = through(server, chaos)
+def test_a_denied_request_is_not_repeated(server: Server, call: str) -> None:
+    with proxy_to("") as proxy:
+        store, pauses = open_through_proxy(server, proxy)
         assert store.create("d/other", b"1") is Put.CREATED
-        chaos.decide = lambda method, path: "403 before"
-        before = len(chaos.seen)
-        asked = {
+        proxy.choose_fault = lambda method, path: "403 before"
+        before = len(proxy.requests)
+        calls = {
             "read": lambda: store.read("d/it"),
             "list": lambda: store.list("d"),
             "put": lambda: store.put("d/it", b"1"),
             "create": lambda: store.create("d/it", b"1"),
         }
         with pytest.raises(StorageError, match=r"access is denied.*check the credentials"):
-            asked[call]()
-        assert len(chaos.seen) == before + 1
-        assert paused == []
+            calls[call]()
+        assert len(proxy.requests) == before + 1
+        assert pauses == []
 
 
-def test_a_store_that_says_nothing_is_not_waited_for_without_end(server: Server) -> None:
-    with between("", Faults("hanging before", methods=("GET", *WRITES))) as chaos:
-        store, _ = through(server, chaos, timeout="300ms")
+def test_a_silent_store_runs_into_the_timeout(server: Server) -> None:
+    with proxy_to("", Faults("hanging before", methods=("GET", *WRITES))) as proxy:
+        store, _ = open_through_proxy(server, proxy, timeout="300ms")
         assert store.create("d/it", b"1") is Put.UNKNOWN
-        chaos.decide = Faults("hanging before", methods=("GET",))
+        proxy.choose_fault = Faults("hanging before", methods=("GET",))
         with pytest.raises(NotFound):
             store.read("d/it")
 
 
-def test_an_error_names_no_cause_with_a_secret(s3_server: Server) -> None:
-    with between("", Faults(*["500 before"] * 9, methods=("GET",))) as chaos:
-        store, _ = through(s3_server, chaos, client_max_retries="1")
+def test_an_error_has_no_cause_with_a_secret(s3_server: Server) -> None:
+    with proxy_to("", Faults(*["500 before"] * 9, methods=("GET",))) as proxy:
+        store, _ = open_through_proxy(s3_server, proxy, client_max_retries="1")
         with pytest.raises(StorageError) as caught:
             store.read("d/it")
     cause = caught.value.__cause__

@@ -1,4 +1,4 @@
-"""Files copied from store to store, directories removed with all in them."""
+"""Tree operations: copies of files between stores and removal of directories with their content."""
 
 from pathlib import Path
 
@@ -9,17 +9,17 @@ from lance_core.storage.local import LocalStore
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import Store
 from lance_core.storage.tree_operations import copy_file, remove_tree
-from tests.lance_core.storage.recorder import Recorder
+from tests.lance_core.storage.syscall_recorder import SyscallRecorder
 
 
-def stores(tmp_path: Path) -> list[Store]:
+def create_stores(tmp_path: Path) -> list[Store]:
     return [MemoryStore(), LocalStore(tmp_path / "a"), LocalStore(tmp_path / "b")]
 
 
-def test_any_store_to_any_other(tmp_path: Path) -> None:
-    for source in stores(tmp_path / "from"):
+def test_files_are_copied_between_any_two_stores(tmp_path: Path) -> None:
+    for source in create_stores(tmp_path / "from"):
         source.put("deep/name", b"0123")
-        for target in stores(tmp_path / "to"):
+        for target in create_stores(tmp_path / "to"):
             copy_file(source, "deep/name", target, "other/place/name")
             assert target.read("other/place/name") == b"0123"
             with pytest.raises(NotFound, match="nothing"):
@@ -30,15 +30,15 @@ def test_a_copy_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     source, target = LocalStore(tmp_path / "a"), LocalStore(tmp_path / "b")
     source.put("x", b"1")
     target.create_directory("data")
-    recorder = Recorder(tmp_path / "b", monkeypatch)
+    recorder = SyscallRecorder(tmp_path / "b", monkeypatch)
     copy_file(source, "x", target, "data/x")
     assert [call for call in recorder.calls if call[0] == "fsync"] == [("fsync", "b/data/x"), ("fsync", "b/data")]
 
 
-def test_removed_with_all_in_it(tmp_path: Path) -> None:
+def test_a_directory_is_removed_with_its_content(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside/precious").touch()
-    for store in stores(tmp_path):
+    for store in create_stores(tmp_path):
         for path in ("t/a/one", "t/a/b/two", "t/a/.tmp-left", "t/ab/three"):
             store.put(path, b"x")
         if isinstance(store, LocalStore):

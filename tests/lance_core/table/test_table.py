@@ -1,4 +1,4 @@
-"""The verbs of a table as people use them, and what they are told when a request cannot be met."""
+"""Table: its operations as users call them, and the errors for requests that cannot be met."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ from lance_core import (
     Unsupported,
 )
 from lance_core.operations import Append, Overwrite, TableSchema
-from tests.lance_core.storage.recorder import Recorder
+from tests.lance_core.storage.syscall_recorder import SyscallRecorder
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,18 +34,18 @@ def rows(*values: int) -> pa.Table:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> str:
+def uri(tmp_path: Path) -> str:
     return str(tmp_path / "orders")
 
 
 def ids(table: Table) -> list[int]:
-    found = table.to_table(["id"])["id"].to_pylist()
-    assert isinstance(found, list)
-    return found
+    actual = table.to_table(["id"])["id"].to_pylist()
+    assert isinstance(actual, list)
+    return actual
 
 
-def test_a_life(place: str) -> None:
-    table = Table.create(place, rows(1, 2), config={"team": "blue"})
+def test_the_life_of_a_table(uri: str) -> None:
+    table = Table.create(uri, rows(1, 2), config={"team": "blue"})
     appended = table.append(rows(3), properties={"run": "7"})
     replaced = appended.table.overwrite(rows(9).select(["id"]))
     assert isinstance(appended, Committed)
@@ -57,38 +57,38 @@ def test_a_life(place: str) -> None:
     assert (table.version, table.refresh().version, table.at(2).count_rows()) == (1, 3, 3)
     assert replaced.table.schema.names == ["id"]
     assert replaced.table.config["team"] == "blue"
-    assert replaced.table.id == table.id == Table.open(place, version=2).id
-    assert repr(table) == f"Table({place!r}, version=1)"
-    assert table.uri == place
+    assert replaced.table.id == table.id == Table.open(uri, version=2).id
+    assert repr(table) == f"Table({uri!r}, version=1)"
+    assert table.uri == uri
     assert abs(table.timestamp - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-def test_the_history_says_who_did_what(place: str) -> None:
-    Table.create(place, rows(1, 2)).append(rows(3), properties={"run": "7"}).table.overwrite(rows(4))
-    found = [
+def test_the_history_lists_operations(uri: str) -> None:
+    Table.create(uri, rows(1, 2)).append(rows(3), properties={"run": "7"}).table.overwrite(rows(4))
+    actual = [
         (v.version, v.operation, v.read_version, v.rows, v.rows_added, v.rows_removed)
-        for v in Table.open(place).versions()
+        for v in Table.open(uri).versions()
     ]
-    assert found == [(1, "Overwrite", 0, 2, 2, 0), (2, "Append", 1, 3, 1, 0), (3, "Overwrite", 2, 1, 1, 3)]
-    assert Table.open(place).versions()[1].properties == {"run": "7"}
-    transaction = Table.open(place).transaction(2)
+    assert actual == [(1, "Overwrite", 0, 2, 2, 0), (2, "Append", 1, 3, 1, 0), (3, "Overwrite", 2, 1, 1, 3)]
+    assert Table.open(uri).versions()[1].properties == {"run": "7"}
+    transaction = Table.open(uri).transaction(2)
     assert transaction is not None
     assert (transaction.operation.name, transaction.properties) == ("Append", {"run": "7"})
-    assert transaction.uuid == Table.open(place).versions()[1].uuid
+    assert transaction.uuid == Table.open(uri).versions()[1].uuid
 
 
-def test_history_with_a_hole_knows_what_it_cannot_know(place: str) -> None:
-    Table.create(place, rows(1)).append(rows(2)).table.overwrite(rows(3))
-    (Path(place) / Table.open(place, version=2).manifest.path).unlink()
-    first, last = Table.open(place).versions()
+def test_a_history_with_a_gap_has_unknown_values(uri: str) -> None:
+    Table.create(uri, rows(1)).append(rows(2)).table.overwrite(rows(3))
+    (Path(uri) / Table.open(uri, version=2).manifest.path).unlink()
+    first, last = Table.open(uri).versions()
     assert (first.version, first.rows_added) == (1, 1)
     assert (last.version, last.rows, last.rows_added, last.rows_removed) == (3, 1, None, None)
     with pytest.raises(NotFound, match="has no version 2; it has 1, 3"):
-        Table.open(place, version=2)
+        Table.open(uri, version=2)
 
 
-def test_rows_may_come_in_many_forms(place: str) -> None:
-    table = Table.create(place, rows(1).schema)
+def test_rows_are_accepted_in_many_forms(uri: str) -> None:
+    table = Table.create(uri, rows(1).schema)
     one = rows(1).to_batches()[0]
     forms = [
         rows(1),
@@ -104,28 +104,28 @@ def test_rows_may_come_in_many_forms(place: str) -> None:
 
 
 @pytest.mark.parametrize("form", [None, "rows", b"rows", {"id": [1]}, [1, 2], 7])
-def test_other_forms_are_refused(form: object, place: str) -> None:
-    table = Table.create(place, rows(1))
+def test_other_forms_are_rejected(form: object, uri: str) -> None:
+    table = Table.create(uri, rows(1))
     with pytest.raises(InvalidInput, match=r"not .*For pandas: pyarrow\.Table\.from_pandas"):
         table.append(form)
 
 
-def test_no_rows_make_no_version(place: str) -> None:
-    table = Table.create(place, rows(1))
+def test_no_rows_create_no_version(uri: str) -> None:
+    table = Table.create(uri, rows(1))
     committed = table.append(rows())
     assert (committed.version, committed.attempts, committed.rows_added) == (1, 0, 0)
     assert len(table.versions()) == 1
 
 
-def test_an_empty_table_is_a_table(place: str) -> None:
-    table = Table.create(place, rows().schema)
+def test_an_empty_table_is_a_table(uri: str) -> None:
+    table = Table.create(uri, rows().schema)
     assert (table.version, table.count_rows(), len(table.fragments)) == (1, 0, 0)
     assert table.to_table().schema.equals(rows().schema)
     assert ids(table.append(rows(1)).table) == [1]
 
 
-def test_files_are_cut_where_they_are_asked_to_be(place: str) -> None:
-    table = Table.create(place, rows(*range(10)), max_rows_per_file=4)
+def test_files_have_the_requested_size(uri: str) -> None:
+    table = Table.create(uri, rows(*range(10)), max_rows_per_file=4)
     assert [fragment.physical_rows for fragment in table.fragments] == [4, 4, 2]
     committed = table.append(rows(*range(10)), max_rows_per_file=5)
     assert committed.files == 2
@@ -133,18 +133,18 @@ def test_files_are_cut_where_they_are_asked_to_be(place: str) -> None:
         table.append(rows(1), max_rows_per_file=0)
 
 
-def test_two_handles_append_side_by_side(place: str) -> None:
-    first = Table.create(place, rows(1))
-    second = Table.open(place)
+def test_two_handles_append_concurrently(uri: str) -> None:
+    first = Table.create(uri, rows(1))
+    second = Table.open(uri)
     first.append(rows(2))
     committed = second.append(rows(3))
     assert (committed.version, committed.rebased_over, committed.attempts) == (3, (2,), 1)
     assert ids(committed.table) == [1, 2, 3]
 
 
-def test_an_append_after_somebodys_overwrite_is_told_so(place: str) -> None:
-    table = Table.create(place, rows(1))
-    Table.open(place).overwrite(rows(2))
+def test_an_append_conflicts_with_a_concurrent_overwrite(uri: str) -> None:
+    table = Table.create(uri, rows(1))
+    Table.open(uri).overwrite(rows(2))
     with pytest.raises(
         IncompatibleConflict,
         match=r"orders: this Append, planned on version 1, conflicts with the Overwrite of version 2",
@@ -152,12 +152,12 @@ def test_an_append_after_somebodys_overwrite_is_told_so(place: str) -> None:
         table.append(rows(3))
 
 
-def test_committing_what_somebody_else_wrote(place: str) -> None:
-    table = Table.create(place, rows(1))
-    other = Table.create(place + "-other", rows(5, 6))
+def test_committing_a_file_of_another_writer(uri: str) -> None:
+    table = Table.create(uri, rows(1))
+    other = Table.create(uri + "-other", rows(5, 6))
     (part,) = other.fragments
     name = part.files[0].path
-    (Path(place + "-other") / "data" / name).rename(Path(place) / "data" / name)
+    (Path(uri + "-other") / "data" / name).rename(Path(uri) / "data" / name)
     committed = table.commit(Append((part,)), properties={"by": "hand"})
     assert (committed.version, ids(committed.table)) == (2, [1, 5, 6])
     empty = table.commit(Overwrite((), TableSchema.from_arrow(rows().schema)), read_version=1)
@@ -166,81 +166,81 @@ def test_committing_what_somebody_else_wrote(place: str) -> None:
         table.commit(Append((part,)), retries=0)
 
 
-class TestWhatPeopleAreTold:
-    """Each kind of bad input: what happened, where, and what to do."""
+class TestErrors:
+    """Errors for invalid input: what happened, where, and what to do."""
 
-    def test_no_table_there(self, place: str) -> None:
-        assert not Table.exists(place)
-        with pytest.raises(NotFound, match=f"there is no Lance table at {place}; create one, or check the path"):
-            Table.open(place)
+    def test_a_missing_table(self, uri: str) -> None:
+        assert not Table.exists(uri)
+        with pytest.raises(NotFound, match=f"there is no Lance table at {uri}; create one, or check the path"):
+            Table.open(uri)
         with pytest.raises(NotFound, match="there is no Lance table"):
-            Table.open(place, version=3)
-        Path(place, "data").mkdir(parents=True)
-        assert not Table.exists(place)
+            Table.open(uri, version=3)
+        Path(uri, "data").mkdir(parents=True)
+        assert not Table.exists(uri)
 
-    def test_a_file_there(self, place: str) -> None:
-        Path(place).write_text("id,city")
-        for look in (Table.open, Table.exists, lambda uri: Table.create(uri, rows(1))):
+    def test_a_file_instead_of_a_table(self, uri: str) -> None:
+        Path(uri).write_text("id,city")
+        for load in (Table.open, Table.exists, lambda uri: Table.create(uri, rows(1))):
             with pytest.raises(InvalidInput, match=r"orders is a file; a table is a directory"):
-                look(place)
+                load(uri)
 
-    def test_a_table_there_already(self, place: str) -> None:
-        Table.create(place, rows(1))
+    def test_an_existing_table(self, uri: str) -> None:
+        Table.create(uri, rows(1))
         with pytest.raises(AlreadyExists, match="open it or overwrite it"):
-            Table.create(place, rows(1))
+            Table.create(uri, rows(1))
 
     def test_an_unknown_scheme(self) -> None:
         with pytest.raises(InvalidInput, match="unknown scheme 'gopher' in gopher://host/t: a table lives at a local"):
             Table.open("gopher://host/t")
 
-    def test_a_version_that_is_not_there(self, place: str) -> None:
-        table = Table.create(place, rows(1)).append(rows(2)).table
+    def test_a_missing_version(self, uri: str) -> None:
+        table = Table.create(uri, rows(1)).append(rows(2)).table
         with pytest.raises(NotFound, match="has no version 7; it has 1-2"):
             table.at(7)
         for number in (0, -1):
             with pytest.raises(InvalidInput, match=f"there is no version {number}"):
                 table.at(number)
 
-    def test_another_schema(self, place: str) -> None:
-        table = Table.create(place, rows(1))
+    def test_another_schema(self, uri: str) -> None:
+        table = Table.create(uri, rows(1))
         with pytest.raises(SchemaMismatch) as caught:
             table.append(pa.table({"id": ["x"], "city": ["y"]}))
         error = caught.value
-        assert str(error) == f"{place}: column 'id' is stored as int64, but the data has string; cast it before writing"
+        assert str(error) == f"{uri}: column 'id' is stored as int64, but the data has string; cast it before writing"
         assert (error.column, error.expected, error.got) == ("id", "int64", "string")
         assert isinstance(error, ValueError | LanceError)
 
-    def test_a_type_that_cannot_be_stored(self, place: str) -> None:
+    def test_a_type_that_cannot_be_stored(self, uri: str) -> None:
         with pytest.raises(InvalidInput, match=r"field 'when' has the Arrow type month_day_nano_interval"):
-            Table.create(place, pa.schema([("id", pa.int64()), ("when", pa.month_day_nano_interval())]))
-        assert not Table.exists(place)
+            Table.create(uri, pa.schema([("id", pa.int64()), ("when", pa.month_day_nano_interval())]))
+        assert not Table.exists(uri)
 
     @pytest.mark.parametrize("version", ["", "2", "newest", "9.9", "legacy", "2.3"])
-    def test_a_storage_version_that_is_not_written(self, version: str, place: str) -> None:
+    def test_a_storage_version_that_is_not_written(self, version: str, uri: str) -> None:
         with pytest.raises((InvalidInput, Unsupported), match="storage version"):
-            Table.create(place, rows(1), storage_version=version)
-        assert not Table.exists(place)
+            Table.create(uri, rows(1), storage_version=version)
+        assert not Table.exists(uri)
 
 
-def test_stable_names_the_current_storage_version(place: str) -> None:
-    assert str(Table.create(place, rows(1), storage_version="stable").manifest.storage_version) == "2.2"
+def test_stable_names_the_current_storage_version(uri: str) -> None:
+    assert str(Table.create(uri, rows(1), storage_version="stable").manifest.storage_version) == "2.2"
 
 
-def test_a_schema_of_another_table_is_kept_on_overwrite(place: str) -> None:
-    table = Table.create(place, rows(1), storage_version="2.0")
+def test_a_schema_of_another_table_is_kept_on_overwrite(uri: str) -> None:
+    table = Table.create(uri, rows(1), storage_version="2.0")
     after = table.overwrite(pa.table({"z": [1.5]}, metadata={"made": "by us"})).table
     assert str(after.manifest.storage_version) == "2.0"
     assert after.schema.metadata == {b"made": b"by us"}
 
 
-def test_the_front_door_is_sorted_and_real() -> None:
+def test_the_public_names_are_sorted_and_exist() -> None:
     names = lance_core.__all__
     assert names == sorted(names, key=lambda name: (not name.isupper(), name))
     assert all(hasattr(lance_core, name) for name in names)
 
 
 def test_examples_in_the_code_run() -> None:
-    """In a process of its own: an example may leave a table behind."""
+    """The examples run in a separate process, since one may leave a table behind."""
     program = (
         "import doctest, importlib, pkgutil, lance_core\n"
         "tried = 0\n"
@@ -256,10 +256,12 @@ def test_examples_in_the_code_run() -> None:
     assert int(done.stdout) >= 8
 
 
-def test_what_is_acknowledged_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data first, then the transaction, then the manifest under another name, its name, and the directory of it."""
+def test_an_acknowledged_append_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data is synced first, then the transaction, then the manifest under a temporary name, its name, and the
+    directory.
+    """
     table = Table.create(str(tmp_path / "t"), rows(1))
-    recorder = Recorder(tmp_path / "t", monkeypatch)
+    recorder = SyscallRecorder(tmp_path / "t", monkeypatch)
     committed = table.append(rows(2))
     manifest = committed.table.manifest
     (data,) = committed.table.fragments[1].files
@@ -276,8 +278,8 @@ def test_what_is_acknowledged_is_durable(tmp_path: Path, monkeypatch: pytest.Mon
     ]
 
 
-def test_nothing_is_synced_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder(tmp_path / "t", monkeypatch)
+def test_nothing_is_synced_without_durability(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = SyscallRecorder(tmp_path / "t", monkeypatch)
     table = Table.create(str(tmp_path / "t"), rows(1), durable=False, intent="birth")
     table.append(rows(2)).table.append(rows(3), intent="load").table.overwrite(rows(4))
     Table.open(str(tmp_path / "t"), durable=False).append(rows(5))
@@ -291,8 +293,8 @@ def test_indices_are_listed(tmp_path: Path) -> None:
     assert [(each.name, each.field_ids) for each in table.refresh().indices] == [("id_idx", (0,))]
 
 
-@pytest.mark.parametrize("verb", [lambda t: t.add_columns({"b": 5}), lambda t: t.update({"id": 5})])
-def test_values_are_given_as_sql(verb: Callable[[Table], object], tmp_path: Path) -> None:
+@pytest.mark.parametrize("operation", [lambda t: t.add_columns({"b": 5}), lambda t: t.update({"id": 5})])
+def test_values_are_given_as_sql(operation: Callable[[Table], object], tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", pa.table({"id": [1]}), durable=False)
     with pytest.raises(InvalidInput, match="is 5; write it as a SQL string: a number as '5'"):
-        verb(table)
+        operation(table)

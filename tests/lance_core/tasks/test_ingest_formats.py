@@ -22,7 +22,7 @@ from lance_core.tasks.ingest.formats import CsvFormat, Format, ReadOptions
 from lance_core.tasks.ingest.row_conversion import read_rows
 from lance_core.tasks.ingest.sources import SourceReader, list_files
 from lance_core.tasks.ingest.worker import partition_files
-from tests.lance_core.storage.servers import s3
+from tests.lance_core.storage.object_servers import s3
 from tests.lance_core.tasks.ingest_environment import IngestEnvironment
 
 ROWS = pa.table({"id": pa.array(range(1000), pa.int64()), "name": [f"n{n}" for n in range(1000)]})

@@ -25,7 +25,7 @@ from lance_core.tasks.streaming.change_feed import OnChange
 from lance_core.tasks.streaming.offsets import Offset, StreamStart
 from lance_core.tasks.streaming.stream_source import ReadLimits, Stream
 from lance_core.versions import version_hint
-from tests.lance_core.storage.servers import Bucket, s3
+from tests.lance_core.storage.object_servers import Bucket, s3
 
 OffsetJson = Mapping[str, object]
 

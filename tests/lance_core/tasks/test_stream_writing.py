@@ -16,9 +16,9 @@ from lance_core.tasks.streaming.stream_sink import BATCH, QUERY, RUN, MicroBatch
 from lance_core.tasks.streaming.stream_source import ReadLimits
 from tests.histories.cooperative_scheduler import ProcessKilled
 from tests.histories.storage_backends import STORAGE_BACKENDS, StorageBackend, simulated_process
-from tests.lance_core.storage.manifest_stores.stepping import Steps
+from tests.lance_core.in_memory_table import clean_up
+from tests.lance_core.storage.manifest_stores.fault_injection import FaultPlan
 from tests.lance_core.tasks.streaming_query import Checkpoint, run_query, write_batch, write_pieces
-from tests.lance_core.world import cleaned
 
 
 def rows(first: int, stop: int) -> pa.Table:
@@ -63,7 +63,7 @@ def test_a_batch_is_recognized_after_a_cleanup_of_its_version(tmp_path: Path) ->
     uri = str(tmp_path / "t")
     for number in range(4):
         write_batch(uri, rows(number, number + 1), number)
-    assert cleaned(Table.open(uri)).versions
+    assert clean_up(Table.open(uri)).versions
     again = write_batch(uri, rows(1, 2), 1)
     assert again is not None
     assert again.already_committed
@@ -208,21 +208,21 @@ def test_a_batch_that_dies_at_any_call_is_exactly_once(storage: str, replaces: b
         Table.create(backend.uri, rows(0, 5), manifest_store=manifests, durable=False)
     restore = backend.take_snapshot()
 
-    def attempt(steps: Steps) -> None:
+    def attempt(steps: FaultPlan) -> None:
         with simulated_process(backend, steps) as manifests:
             write_batch(backend.uri, rows(5, 9), 0, replaces=replaces, manifests=manifests)
 
-    complete = Steps()
+    complete = FaultPlan()
     attempt(complete)
     crashes = list(crash_points(complete.calls))
     for call_number, crash in crashes[:: 5 if storage == "disk" else 1]:
         restore()
-        steps = Steps(call_number, crash)
+        steps = FaultPlan(call_number, crash)
         with suppress(ProcessKilled):
             attempt(steps)
-        attempt(Steps())
-        steps.land()
-        attempt(Steps())
+        attempt(FaultPlan())
+        steps.run_late_calls()
+        attempt(FaultPlan())
         with simulated_process(backend) as manifests:
             table = Table.open(backend.uri, manifest_store=manifests, durable=False)
             found = sorted(table.to_table()["id"].to_pylist())
@@ -247,25 +247,25 @@ def test_a_query_that_dies_at_any_call_is_exactly_once(storage: str) -> None:
     restore = backend.take_snapshot()
     source, limits = f"{backend.uri}-from", ReadLimits(rows=5)
 
-    def attempt(checkpoint: Checkpoint, steps: Steps) -> None:
+    def attempt(checkpoint: Checkpoint, steps: FaultPlan) -> None:
         with simulated_process(backend, steps) as manifests:
             list(run_query(source, backend.uri, checkpoint, limits=limits, manifests=manifests))
 
-    complete = Steps()
+    complete = FaultPlan()
     attempt(Checkpoint(), complete)
     crashes = list(crash_points(complete.calls))
     assert len(crashes) > 100
     for call_number, crash in crashes[:: 23 if storage == "disk" else 3]:
         restore()
-        checkpoint, steps = Checkpoint(), Steps(call_number, crash)
+        checkpoint, steps = Checkpoint(), FaultPlan(call_number, crash)
         with suppress(ProcessKilled):
             attempt(checkpoint, steps)
         with simulated_process(backend) as manifests:
             table = Table.open(source, manifest_store=manifests, durable=False)
             table.compact(target_rows=100)
             table.refresh().append(rows(15, 20))
-        attempt(checkpoint, Steps())
-        steps.land()
+        attempt(checkpoint, FaultPlan())
+        steps.run_late_calls()
         with simulated_process(backend) as manifests:
             table = Table.open(backend.uri, manifest_store=manifests, durable=False)
             assert sorted(table.to_table()["id"].to_pylist()) == list(range(20)), (

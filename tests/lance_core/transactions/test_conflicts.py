@@ -1,7 +1,8 @@
-"""The table of conflicts, a case for each cell: `pytest -k Append-Overwrite`. Row first: ours, then theirs.
+"""Conflicts: one case for each cell of the conflict matrix, such as `pytest -k Append-Overwrite`. Our operation comes
+first, then theirs.
 
-What is expected is said twice and apart from the table: for one plain change of each kind as a grid, and for the cells
-that look closer case by case. That the reference agrees is `test_square_beside_pylance.py`'s to show.
+The expected verdicts are independent of the rules: a grid with one plain change of each operation type, and single
+cases for the cells that depend on the content of the changes. `test_conflict_matrix.py` shows that pylance agrees.
 """
 
 import uuid
@@ -62,8 +63,12 @@ def file(path: str, *fields: int) -> DataFile:
 
 
 def fragment(number: int, path: str = "", deleted: int = 0) -> Fragment:
-    made = Fragment.of(files=[file(path or f"{number}.lance", 0, 1)], physical_rows=9).with_id(number)
-    return made.with_deletion_file(is_bitmap=True, read_version=Version(1), number=7, rows=deleted) if deleted else made
+    created = Fragment.of(files=[file(path or f"{number}.lance", 0, 1)], physical_rows=9).with_id(number)
+    return (
+        created.with_deletion_file(is_bitmap=True, read_version=Version(1), number=7, rows=deleted)
+        if deleted
+        else created
+    )
 
 
 def affecting(*fragment_ids: int) -> dict[FragmentId, bytes]:
@@ -77,7 +82,7 @@ def delete(*fragment_ids: int, removed: tuple[int, ...] = (), raw: bool = False)
 
 
 def update(*fragment_ids: int, keys: bytes | None = None, removed: tuple[int, ...] = ()) -> Update:
-    """Rows that move."""
+    """An update that moves rows."""
     return Update(
         removed_ids=tuple(map(FragmentId, removed)),
         updated=tuple(fragment(number, deleted=1) for number in fragment_ids),
@@ -87,17 +92,17 @@ def update(*fragment_ids: int, keys: bytes | None = None, removed: tuple[int, ..
     )
 
 
-def in_place(*fragment_ids: int, field: int = 1) -> Update:
+def update_in_place(*fragment_ids: int, field: int = 1) -> Update:
     return Update(
-        updated=tuple(fragment(number, f"{number}-anew.lance") for number in fragment_ids),
+        updated=tuple(fragment(number, f"{number}-new.lance") for number in fragment_ids),
         fields_modified=(field,),
         mode=UpdateMode.REWRITE_COLUMNS,
         affected=affecting(*fragment_ids),
     )
 
 
-class Brought:
-    """A slice, of which the rules ask only that there is one."""
+class SourceOfSlice:
+    """The rows of a replaced slice; the rules check only that they exist."""
 
     fields = (0,)
 
@@ -129,9 +134,9 @@ def log(*progress: Progress, number: int = 9) -> IndexMetadata:
     details = table_pb2.MemWalIndexDetails()
     for each in progress:
         details.compacted_sstables.add(shard_id=table_pb2.UUID(uuid=each.shard), generation=each.generation)
-    made = index(MEM_WAL, (), None, number)
-    made.message.index_details.value = details.SerializeToString()
-    return made
+    created = index(MEM_WAL, (), None, number)
+    created.message.index_details.value = details.SerializeToString()
+    return created
 
 
 def create(*new: IndexMetadata, removed: tuple[IndexMetadata, ...] = ()) -> CreateIndex:
@@ -168,8 +173,8 @@ def bases(path: str, number: int = 0, name: str | None = None) -> UpdateBases:
     return UpdateBases((BasePath(path, number, name),))
 
 
-def of_others(wire: bytes) -> Operation:
-    return Transaction.decode(wire, path="").operation
+def decode_operation(data: bytes) -> Operation:
+    return Transaction.decode(data, path="").operation
 
 
 def progress(generation: int, shard: bytes = SHARD) -> UpdateMemWalState:
@@ -177,7 +182,7 @@ def progress(generation: int, shard: bytes = SHARD) -> UpdateMemWalState:
 
 
 APPEND, MERGE, PROJECT = Append((fragment(0, "more.lance"),)), Merge((), SCHEMA, True), Project(SCHEMA, True)
-SLICE = replace(update(0), replaced_slice=Brought())
+SLICE = replace(update(0), replaced_slice=SourceOfSlice())
 REPLACES = create(index(number=6), removed=(index(),))
 TRIM = create(index(FRAGMENT_REUSE, (), number=30), removed=(index(FRAGMENT_REUSE, (), number=31),))
 BAD_TRIM = create(index(FRAGMENT_REUSE, (), number=30))
@@ -197,11 +202,11 @@ PLAIN: dict[str, Operation] = {
     "UpdateMemWalState": progress(3),
     "UpdateBases": bases("/x"),
     "Clone": Clone(True, None, Version(1), "/x", None),
-    "AppendFragmentReuseTransitions": of_others(b"\xa2\x07\x00"),
-    "DataOverlay": of_others(b"\x9a\x07\x00"),
-    "unknown": of_others(b"\xc2\x3e\x00"),
+    "AppendFragmentReuseTransitions": decode_operation(b"\xa2\x07\x00"),
+    "DataOverlay": decode_operation(b"\x9a\x07\x00"),
+    "unknown": decode_operation(b"\xc2\x3e\x00"),
 }
-# The columns are the kinds in the same order: a plain change of each, on one fragment, one column, one key.
+# The columns are the operation types in the same order: a plain change of each, on one fragment, one column, one key.
 EXPECTED = """
 Append                         CCCXCCCCXCCCXCCRRR
 Delete                         CBBXCRRCXCCRXCCRRR
@@ -235,21 +240,21 @@ CASES: dict[str, tuple[Operation, Operation, str, str]] = {
     "Project that makes mandatory-Update": (Project(SCHEMA, False), update(0), "R", "mandatory_columns"),
     "Project that makes mandatory-DataReplacement": (Project(SCHEMA, False), replacement(0), "R", "mandatory_columns"),
     "Update-Project that makes mandatory": (update(0), Project(SCHEMA, False), "R", "columns_written"),
-    "Update in place-Project drops its column": (in_place(0), Project(WITHOUT_B, True), "R", "columns_written"),
-    "Update in place-Project drops another": (in_place(0, field=0), Project(WITHOUT_B, True), "C", ""),
+    "Update in place-Project drops its column": (update_in_place(0), Project(WITHOUT_B, True), "R", "columns_written"),
+    "Update in place-Project drops another": (update_in_place(0, field=0), Project(WITHOUT_B, True), "C", ""),
     "Delete-Delete other fragments": (delete(0), delete(1), "C", ""),
     "Delete-Delete written by hand": (delete(0, raw=True), delete(0), "R", "same_rows"),
     "Delete-Delete read from history": (delete(0), delete(0, raw=True), "B", "same_rows"),
     "Delete-Delete all of it": (delete(0), delete(removed=(0,)), "R", "same_rows"),
     "Delete all of it-Delete": (delete(removed=(0,)), delete(0), "R", "same_rows"),
     "Delete all of it-Delete all of another": (delete(removed=(0,)), delete(removed=(1,)), "C", ""),
-    "Delete-Update in place": (delete(0), in_place(0), "R", "same_rows"),
+    "Delete-Update in place": (delete(0), update_in_place(0), "R", "same_rows"),
     "Delete-Delete with other files": (delete(0), Delete((fragment(0, "other.lance", deleted=1),), (), "true",
         affecting(0)), "R", "same_rows"),
-    "Update in place-Delete": (in_place(0), delete(0), "B", "same_rows"),
-    "Update in place-Update that moves": (in_place(0), update(0), "B", "same_rows_or_new_keys"),
-    "Update-Update in place": (update(0), in_place(0), "R", "same_rows_or_new_keys"),
-    "Update in place-Update in place": (in_place(0, field=0), in_place(0), "R", "same_rows_or_new_keys"),
+    "Update in place-Delete": (update_in_place(0), delete(0), "B", "same_rows"),
+    "Update in place-Update that moves": (update_in_place(0), update(0), "B", "same_rows_or_new_keys"),
+    "Update-Update in place": (update(0), update_in_place(0), "R", "same_rows_or_new_keys"),
+    "Update in place-Update in place": (update_in_place(0, field=0), update_in_place(0), "R", "same_rows_or_new_keys"),
     "Update-Update other fragments": (update(0), update(1), "C", ""),
     "Delete-Rewrite other fragments": (delete(0), rewrite(1), "C", ""),
     "Delete-DataReplacement other fragments": (delete(0), replacement(1), "C", ""),
@@ -315,10 +320,10 @@ CASES: dict[str, tuple[Operation, Operation, str, str]] = {
     "CreateIndex-CreateIndex both remove": (create(removed=(index(),)), create(removed=(index(),)), "C", ""),
     "CreateIndex-CreateIndex both note reuse": (TRIM, TRIM, "R", "same_index"),
     "CreateIndex-CreateIndex both set up a log": (create(log()), create(log(number=10)), "R", "same_index"),
-    "CreateIndex-Update in place under it": (create(), in_place(0), "B", "values_under_an_index"),
-    "CreateIndex-Update in place elsewhere": (create(), in_place(0, field=0), "C", ""),
+    "CreateIndex-Update in place under it": (create(), update_in_place(0), "B", "values_under_an_index"),
+    "CreateIndex-Update in place elsewhere": (create(), update_in_place(0, field=0), "C", ""),
     "CreateIndex-Rewrite other fragments": (create(), rewrite(2), "C", ""),
-    "CreateIndex-Rewrite nobody knows what it covers": (create(index(covers=None)), rewrite(2), "R",
+    "CreateIndex-Rewrite of unknown coverage": (create(index(covers=None)), rewrite(2), "R",
         "indexed_rows_moved"),
     "CreateIndex-Rewrite that notes": (create(), rewrite(0, reuse=True), "C", ""),
     "CreateIndex NGram-Rewrite that notes": (create(index(kind="NGram")), rewrite(0, reuse=True), "R",
@@ -334,7 +339,7 @@ CASES: dict[str, tuple[Operation, Operation, str, str]] = {
     "CreateIndex-DataReplacement elsewhere": (create(), replacement(0, field=0), "C", ""),
     "DataReplacement-CreateIndex elsewhere": (replacement(0, field=0), create(), "C", ""),
     "Rewrite-CreateIndex other fragments": (rewrite(2), create(), "C", ""),
-    "Rewrite-CreateIndex nobody knows what it covers": (rewrite(2), create(index(covers=None)), "R",
+    "Rewrite-CreateIndex of unknown coverage": (rewrite(2), create(index(covers=None)), "R",
         "rows_under_new_index"),
     "Rewrite-CreateIndex trims": (rewrite(0), TRIM, "C", ""),
     "Rewrite-CreateIndex trims badly": (rewrite(0), BAD_TRIM, "X", "rows_under_new_index"),
@@ -349,8 +354,8 @@ CASES: dict[str, tuple[Operation, Operation, str, str]] = {
     "Rewrite-Update other fragments": (rewrite(0), update(1), "C", ""),
     "DataReplacement-Delete all of it": (replacement(0), delete(removed=(0,)), "X", "target_removed"),
     "DataReplacement-Update all of it": (replacement(0), update(removed=(0,)), "X", "target_changed"),
-    "DataReplacement-Update in place": (replacement(0), in_place(0), "R", "target_changed"),
-    "DataReplacement-Update in place elsewhere": (replacement(0), in_place(0, field=0), "C", ""),
+    "DataReplacement-Update in place": (replacement(0), update_in_place(0), "R", "target_changed"),
+    "DataReplacement-Update in place elsewhere": (replacement(0), update_in_place(0, field=0), "C", ""),
     "DataReplacement-Update other fragments": (replacement(0), update(1), "C", ""),
     "DataReplacement-Project drops its column": (replacement(0), Project(WITHOUT_B, True), "X",
         "target_columns_dropped"),
@@ -373,25 +378,25 @@ CASES: dict[str, tuple[Operation, Operation, str, str]] = {
 }  # fmt: skip
 
 
-def landed(version: int, operation: Operation | None) -> CommittedTransaction:
+def committed(version: int, operation: Operation | None) -> CommittedTransaction:
     transaction = None if operation is None else Transaction(Version(version - 1), f"theirs-{version}", operation)
     return CommittedTransaction(Version(version), transaction)
 
 
-def ours(operation: Operation) -> Transaction:
+def transaction_of(operation: Operation) -> Transaction:
     return Transaction(Version(1), "ours", operation)
 
 
 @pytest.mark.parametrize("name", GRID)
-def test_plain(name: str) -> None:
-    mine, theirs = name.split("-")
-    assert judge(ours(PLAIN[mine]), [landed(2, PLAIN[theirs])]).verdict is GRID[name]
+def test_plain_changes(name: str) -> None:
+    our_operation, theirs = name.split("-")
+    assert judge(transaction_of(PLAIN[our_operation]), [committed(2, PLAIN[theirs])]).verdict is GRID[name]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_closer(name: str) -> None:
-    mine, theirs, letter, rule = CASES[name]
-    finding = judge(ours(mine), [landed(2, theirs)])
+def test_changes_with_content(name: str) -> None:
+    our_operation, theirs, letter, rule = CASES[name]
+    finding = judge(transaction_of(our_operation), [committed(2, theirs)])
     assert (finding.verdict, finding.blocks) == (LETTERS[letter], letter in "RX")
     if letter != "C":
         assert finding.rule == rule
@@ -399,70 +404,78 @@ def test_closer(name: str) -> None:
         assert finding.theirs.version == 2
 
 
-def test_every_pair_is_written_out() -> None:
+def test_every_pair_has_a_rule() -> None:
     assert [kind.name for kind in OPERATION_TYPES] == list(PLAIN)
     for kind in OPERATION_TYPES:
         assert set(RULES[kind]) == set(OPERATION_TYPES), kind
 
 
-def test_every_rule_says_why_and_is_decided_both_ways() -> None:
-    """A rule that looks closer has a case in which it objects and one in which it does not."""
-    seen: dict[str, set[Verdict]] = {}
-    pairs = [(PLAIN[mine], PLAIN[theirs]) for mine in PLAIN for theirs in PLAIN]
-    pairs += [(mine, theirs) for mine, theirs, _letter, _rule in CASES.values()]
-    for mine, theirs in pairs:
-        rule = RULES[type(mine)][type(theirs)]
+def test_every_rule_is_documented_and_has_both_outcomes() -> None:
+    """A rule that depends on the content has a case with a conflict and one without."""
+    verdicts_by_rule: dict[str, set[Verdict]] = {}
+    pairs = [(PLAIN[our_operation], PLAIN[theirs]) for our_operation in PLAIN for theirs in PLAIN]
+    pairs += [(our_operation, theirs) for our_operation, theirs, _letter, _rule in CASES.values()]
+    for our_operation, theirs in pairs:
+        rule = RULES[type(our_operation)][type(theirs)]
         assert rule.__doc__
-        seen.setdefault(rule.__name__, set()).add(rule(mine, theirs))
-    always = {"compatible", "incompatible", "plan_again", "unknown_change"}
-    assert {name for name, verdicts in seen.items() if len(verdicts) == 1} == always
+        verdicts_by_rule.setdefault(rule.__name__, set()).add(rule(our_operation, theirs))
+    constant_rules = {"compatible", "incompatible", "plan_again", "unknown_change"}
+    assert {name for name, verdicts in verdicts_by_rule.items() if len(verdicts) == 1} == constant_rules
 
 
 @pytest.mark.parametrize(
-    "wire",
+    "data",
     [
-        b"\x82\x07\x06\x0a\x04\x0a\x02\x0a\x00",  # of 2025: the shard is no uuid
+        b"\x82\x07\x06\x0a\x04\x0a\x02\x0a\x00",  # written in 2025: the shard is not a uuid
         b"\x82\x07\x02\x12\x00",
         b"",
     ],
 )
-def test_what_is_not_known_conflicts_with_everything(wire: bytes) -> None:
-    theirs = of_others(wire)
-    for mine in PLAIN.values():
-        finding = judge(ours(mine), [landed(2, theirs)])
+def test_an_unknown_operation_conflicts_with_everything(data: bytes) -> None:
+    theirs = decode_operation(data)
+    for our_operation in PLAIN.values():
+        finding = judge(transaction_of(our_operation), [committed(2, theirs)])
         assert (finding.verdict, finding.rule) == (Verdict.RETRY, "unknown_change")
 
 
-def test_a_change_that_nobody_recorded_is_refused() -> None:
-    """Also by those that nothing else stops."""
-    for mine in PLAIN.values():
-        finding = judge(ours(mine), [landed(2, None)])
+def test_an_unrecorded_change_conflicts_with_everything() -> None:
+    """It also conflicts with operations that no other change conflicts with."""
+    for our_operation in PLAIN.values():
+        finding = judge(transaction_of(our_operation), [committed(2, None)])
         assert (finding.verdict, finding.rule) == (Verdict.RETRY, "unknown_change")
         assert finding.theirs is not None
         assert finding.theirs.operation == "unrecorded change"
 
 
-def test_the_worst_wins_and_the_first_of_the_worst_is_named() -> None:
-    history = [landed(2, APPEND), landed(3, None), landed(4, overwrite()), landed(5, overwrite()), landed(6, APPEND)]
-    finding = judge(ours(APPEND), history)
+def test_the_first_of_the_worst_conflicts_is_reported() -> None:
+    history = [
+        committed(2, APPEND),
+        committed(3, None),
+        committed(4, overwrite()),
+        committed(5, overwrite()),
+        committed(6, APPEND),
+    ]
+    finding = judge(transaction_of(APPEND), history)
     assert finding.theirs is not None
     assert (finding.verdict, finding.theirs.version) == (Verdict.INCOMPATIBLE, 4)
 
 
-def test_nothing_in_between_is_compatible() -> None:
-    finding = judge(ours(APPEND), [])
+def test_an_empty_history_is_compatible() -> None:
+    finding = judge(transaction_of(APPEND), [])
     assert (finding.verdict, finding.theirs, finding.blocks) == (Verdict.COMPATIBLE, None, False)
 
 
-@pytest.mark.parametrize("mine", [APPEND, create(), field_metadata(1)], ids=lambda mine: mine.name)
-def test_a_number_that_another_column_got_is_noticed(mine: Operation) -> None:
-    """Told by two changes, one after the other; either alone says nothing about it."""
-    gone, back = Project(WITHOUT_B, True), Merge((), SCHEMA, True)
-    finding = judge(ours(mine), [landed(2, gone), landed(3, back)])
+@pytest.mark.parametrize(
+    "our_operation", [APPEND, create(), field_metadata(1)], ids=lambda our_operation: our_operation.name
+)
+def test_a_reassigned_field_id_is_a_conflict(our_operation: Operation) -> None:
+    """Two consecutive changes reassign the id; neither alone is a conflict."""
+    drop, add = Project(WITHOUT_B, True), Merge((), SCHEMA, True)
+    finding = judge(transaction_of(our_operation), [committed(2, drop), committed(3, add)])
     assert finding.verdict is Verdict.RETRY
-    assert finding.rule == "reused_field" or isinstance(mine, CreateIndex | UpdateConfig)
-    assert judge(ours(APPEND), [landed(2, gone)]).verdict is Verdict.COMPATIBLE
-    assert judge(ours(APPEND), [landed(2, back), landed(3, back)]).verdict is Verdict.COMPATIBLE
+    assert finding.rule == "reused_field" or isinstance(our_operation, CreateIndex | UpdateConfig)
+    assert judge(transaction_of(APPEND), [committed(2, drop)]).verdict is Verdict.COMPATIBLE
+    assert judge(transaction_of(APPEND), [committed(2, add), committed(3, add)]).verdict is Verdict.COMPATIBLE
 
 
 def test_verdicts_are_ordered() -> None:
@@ -471,5 +484,5 @@ def test_verdicts_are_ordered() -> None:
 
 def test_the_printed_table_is_current() -> None:
     assert CURRENT.read_text(encoding="utf-8") == grid(), (
-        f"print it anew: python -m tools.conflicts > lance_core/transactions/{CURRENT.name}"
+        f"regenerate it: python -m tools.conflicts > lance_core/transactions/{CURRENT.name}"
     )

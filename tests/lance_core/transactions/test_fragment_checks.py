@@ -1,4 +1,4 @@
-"""Fragments that do not fit the table they are to join."""
+"""Fragment checks: fragments that do not fit the table are rejected."""
 
 import pyarrow as pa
 import pytest
@@ -21,7 +21,7 @@ SCHEMA = TableSchema.from_arrow(
 NOW = CommitContext(now_ns=10**18, library_version="1.2.3", transaction_file="0-x.txn")
 
 
-def part(*files: tuple[str, list[int]]) -> Fragment:
+def new_fragment(*files: tuple[str, list[int]]) -> Fragment:
     return Fragment.of(
         files=[
             DataFile.of(path=path, field_ids=ids, column_indices=range(len(ids)), version=V22, size=1)
@@ -31,17 +31,17 @@ def part(*files: tuple[str, list[int]]) -> Fragment:
     )
 
 
-def after(head: Manifest | NewTable, operation: Operation) -> Manifest:
+def apply_operation(head: Manifest | NewTable, operation: Operation) -> Manifest:
     return apply(head, Transaction(Version(1), "uuid", operation), NOW)
 
 
-HEAD = after(NewTable(V22), Overwrite((part(("first", [0, 2, 3, 4])),), SCHEMA))
+HEAD = apply_operation(NewTable(V22), Overwrite((new_fragment(("first", [0, 2, 3, 4])),), SCHEMA))
 
 
 @pytest.mark.parametrize("ids", [[2], [1], [0, 2, 3, 4], [-2, 3]], ids=str)
-def test_what_fits_is_taken(ids: list[int]) -> None:
-    """A column counts as stored by any of its leaves, or by itself; a dead column counts for nothing."""
-    assert len(after(HEAD, Append((part(("new", ids)),))).fragments) == 2
+def test_matching_fragments_are_accepted(ids: list[int]) -> None:
+    """A column counts as stored if any of its leaves or the column itself is stored; a dead column does not count."""
+    assert len(apply_operation(HEAD, Append((new_fragment(("new", ids)),))).fragments) == 2
 
 
 @pytest.mark.parametrize(
@@ -51,41 +51,41 @@ def test_what_fits_is_taken(ids: list[int]) -> None:
         ([0, 4], "the fragment of new does not store column 'k', which is not nullable"),
     ],
 )
-def test_fields_that_do_not_fit_are_refused(ids: list[int], message: str) -> None:
+def test_fields_that_do_not_fit_are_rejected(ids: list[int], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        after(HEAD, Append((part(("good", [2])), part(("new", ids)))))
+        apply_operation(HEAD, Append((new_fragment(("good", [2])), new_fragment(("new", ids)))))
     with pytest.raises(InvalidInput, match=message):
-        after(HEAD, Overwrite((part(("new", ids)),), SCHEMA))
+        apply_operation(HEAD, Overwrite((new_fragment(("new", ids)),), SCHEMA))
 
 
 def test_a_column_may_be_in_any_file_of_a_fragment() -> None:
-    assert len(after(HEAD, Append((part(("one", [0]), ("two", [3])),))).fragments) == 2
+    assert len(apply_operation(HEAD, Append((new_fragment(("one", [0]), ("two", [3])),))).fragments) == 2
 
 
 @pytest.mark.parametrize("others", [0, 40], ids=["searched for", "parsed"])
-def test_a_file_that_is_there_is_not_added_again(others: int) -> None:
-    fresh = tuple(part((f"new{number}", [2])) for number in range(others))
+def test_an_existing_file_is_not_added_again(others: int) -> None:
+    new = tuple(new_fragment((f"new{number}", [2])) for number in range(others))
     with pytest.raises(InvalidInput, match="data file first is already part of version 1"):
-        after(HEAD, Append((*fresh, part(("first", [2])))))
+        apply_operation(HEAD, Append((*new, new_fragment(("first", [2])))))
 
 
-def test_a_name_that_only_the_transaction_holds_is_free() -> None:
-    """The manifest carries what made it: names that it no longer lists can still be found in its bytes."""
-    gone = HEAD.with_fragments(())
-    assert b"first" in gone.encode()
-    assert len(after(gone, Append((part(("first", [2])),))).fragments) == 1
+def test_a_file_name_in_the_transaction_alone_is_free() -> None:
+    """The manifest contains its transaction: file names that it no longer references can still occur in its bytes."""
+    without_fragments = HEAD.with_fragments(())
+    assert b"first" in without_fragments.encode()
+    assert len(apply_operation(without_fragments, Append((new_fragment(("first", [2])),))).fragments) == 1
 
 
-def test_a_file_is_not_named_twice_in_one_change() -> None:
-    twice = (part(("new", [2])), part(("new", [2])))
-    for operation in (Append(twice), Overwrite(twice, SCHEMA)):
+def test_a_file_is_not_listed_twice_in_one_change() -> None:
+    fragments = (new_fragment(("new", [2])), new_fragment(("new", [2])))
+    for operation in (Append(fragments), Overwrite(fragments, SCHEMA)):
         with pytest.raises(InvalidInput, match="data file new is listed twice in one change"):
-            after(HEAD, operation)
+            apply_operation(HEAD, operation)
 
 
 def test_an_overwrite_may_keep_files() -> None:
-    """They replace what was there, so nothing is doubled."""
-    assert len(after(HEAD, Overwrite((part(("first", [2])),), SCHEMA)).fragments) == 1
+    """They replace the current files, so no row is duplicated."""
+    assert len(apply_operation(HEAD, Overwrite((new_fragment(("first", [2])),), SCHEMA)).fragments) == 1
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,6 @@ def test_an_overwrite_may_keep_files() -> None:
         ([Field(0, "a", "int8", True, {}), Field(0, "b", "int8", True, {})], "two fields have the id 0"),
     ],
 )
-def test_a_schema_that_nobody_could_read_is_refused(fields: list[Field], message: str) -> None:
+def test_an_unreadable_schema_is_rejected(fields: list[Field], message: str) -> None:
     with pytest.raises(InvalidInput, match=f"this schema is not valid for a table: .*{message}"):
-        after(HEAD, Overwrite((), TableSchema(tuple(fields), {})))
+        apply_operation(HEAD, Overwrite((), TableSchema(tuple(fields), {})))

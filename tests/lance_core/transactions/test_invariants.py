@@ -1,4 +1,4 @@
-"""What must hold between two versions: each rule is broken once."""
+"""Invariants between two consecutive versions: each rule is violated once."""
 
 from collections.abc import Callable
 
@@ -27,105 +27,105 @@ def manifest(version: int, *, ids: tuple[int, ...] = (), stable: bool = False) -
     return message
 
 
-def framed(message: Message) -> Manifest:
+def as_manifest(message: Message) -> Manifest:
     return Manifest.from_header(message, index_section=None, transaction=None, path="m")
 
 
-def changed(change: Callable[[Message], None]) -> None:
-    """Version 2 with fragment 1 behind fragment 0, after something was done to it."""
+def check_changed_version(change: Callable[[Message], None]) -> None:
+    """Check a version 2 that adds fragment 1 to fragment 0, after `change` was applied to its message."""
     message = manifest(2, ids=(0, 1))
     change(message)
-    after = framed(message)
-    check(framed(manifest(1, ids=(0,))), after, added=after.fragments[1:])
+    after = as_manifest(message)
+    check(as_manifest(manifest(1, ids=(0,))), after, added=after.fragments[1:])
 
 
-def test_a_good_version_passes() -> None:
-    changed(lambda message: None)
-    check(None, framed(manifest(1)), added=())
+def test_a_valid_version_passes() -> None:
+    check_changed_version(lambda message: None)
+    check(None, as_manifest(manifest(1)), added=())
 
 
-def _version(message: Message) -> None:
+def _skip_a_version(message: Message) -> None:
     message.version = 3
 
 
-def _fragment_counter(message: Message) -> None:
+def _decrease_fragment_counter(message: Message) -> None:
     message.max_fragment_id = 0
 
 
-def _row_counter(message: Message) -> None:
+def _decrease_row_counter(message: Message) -> None:
     message.next_row_id = 9
 
 
-def _same_id(message: Message) -> None:
+def _repeat_fragment_id(message: Message) -> None:
     message.fragments[1].id = 0
 
 
-def _not_the_last(message: Message) -> None:
+def _raise_fragment_counter(message: Message) -> None:
     message.max_fragment_id = 7
 
 
-def _no_row_ids(message: Message) -> None:
+def _require_row_ids(message: Message) -> None:
     message.reader_feature_flags = 2
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_version, "the next version would be 3, expected 2"),
-        (_fragment_counter, "max_fragment_id is 0, but the last fragment is 1"),
-        (_row_counter, "next_row_id decreased from 10 to 9"),
-        (_same_id, "fragment id 0 is not above 0"),
-        (_not_the_last, "max_fragment_id is 7, but the last fragment is 1"),
-        (_no_row_ids, "fragment 1 has no row ids"),
+        (_skip_a_version, "the next version would be 3, expected 2"),
+        (_decrease_fragment_counter, "max_fragment_id is 0, but the last fragment is 1"),
+        (_decrease_row_counter, "next_row_id decreased from 10 to 9"),
+        (_repeat_fragment_id, "fragment id 0 is not above 0"),
+        (_raise_fragment_counter, "max_fragment_id is 7, but the last fragment is 1"),
+        (_require_row_ids, "fragment 1 has no row ids"),
     ],
 )
-def test_our_own_mistakes_are_violations(change: Callable[[Message], None], message: str) -> None:
+def test_violations_are_reported(change: Callable[[Message], None], message: str) -> None:
     with pytest.raises(InvariantViolation, match=message):
-        changed(change)
+        check_changed_version(change)
 
 
-def test_counters_never_go_back_without_fragments_either() -> None:
+def test_counters_never_decrease_without_fragments() -> None:
     with pytest.raises(InvariantViolation, match="max_fragment_id decreased from 4 to -1"):
-        check(framed(manifest(1, ids=(4,))), framed(manifest(2)), added=())
+        check(as_manifest(manifest(1, ids=(4,))), as_manifest(manifest(2)), added=())
 
 
 def test_a_table_begins_at_version_1() -> None:
     with pytest.raises(InvariantViolation, match="the next version would be 2, expected 1"):
-        check(None, framed(manifest(2)), added=())
+        check(None, as_manifest(manifest(2)), added=())
 
 
-def _no_rows(message: Message) -> None:
+def _remove_rows(message: Message) -> None:
     message.fragments[1].physical_rows = 0
 
 
-def _no_files(message: Message) -> None:
+def _remove_files(message: Message) -> None:
     message.fragments[1].ClearField("files")
 
 
-def _no_fields(message: Message) -> None:
+def _remove_fields(message: Message) -> None:
     message.fragments[1].files[0].fields[:] = [-2]
 
 
-def _oldest_format(message: Message) -> None:
+def _set_oldest_format(message: Message) -> None:
     message.fragments[1].files[0].file_major_version = 0
 
 
-def _half_a_layout(message: Message) -> None:
+def _remove_column_indices(message: Message) -> None:
     message.fragments[1].files[0].column_indices[:] = []
 
 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (_no_rows, InvalidInput, "fragment 1 has no rows"),
-        (_no_files, InvalidInput, "fragment 1 has no data files"),
-        (_no_fields, InvalidInput, r"data file 1\.lance stores no live field"),
-        (_oldest_format, InvalidInput, r"data file 1\.lance has storage version 0\.1, the table has 2\.2"),
-        (_half_a_layout, Corrupt, "lists 1 fields but 0 columns"),
+        (_remove_rows, InvalidInput, "fragment 1 has no rows"),
+        (_remove_files, InvalidInput, "fragment 1 has no data files"),
+        (_remove_fields, InvalidInput, r"data file 1\.lance stores no live field"),
+        (_set_oldest_format, InvalidInput, r"data file 1\.lance has storage version 0\.1, the table has 2\.2"),
+        (_remove_column_indices, Corrupt, "lists 1 fields but 0 columns"),
     ],
 )
-def test_a_fragment_that_is_not_whole_is_refused(
+def test_an_incomplete_fragment_is_rejected(
     change: Callable[[Message], None], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        changed(change)
+        check_changed_version(change)

@@ -1,4 +1,4 @@
-"""Tags, beside pylance: each uses the other's."""
+"""Tags: this library and pylance use each other's tags."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ import pytest
 from lance_core import AlreadyExists, Corrupt, InvalidInput, NotFound, StorageError, Table
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.refs import create_reference
-from tests.lance_core.world import Fault, FaultyStore, calling
+from tests.lance_core.in_memory_table import Fault, FaultyStore, on_call
 
 
 def rows(*numbers: int) -> pa.Table:
@@ -24,11 +24,11 @@ def ids(table: Table) -> list[int]:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """Two versions: one row, then two."""
+    """A table with two versions: one row, then two."""
     return Table.create(str(tmp_path / "t"), rows(1)).append(rows(2)).table
 
 
-def test_pylance_uses_our_tags(table: Table) -> None:
+def test_pylance_uses_tags_of_this_library(table: Table) -> None:
     table.tags.create("first", 1)
     table.tags.create("now", metadata={"why": "release"})
     theirs = lance.dataset(table.uri)
@@ -40,7 +40,7 @@ def test_pylance_uses_our_tags(table: Table) -> None:
     assert {name: tag.version for name, tag in table.tags.list().items()} == {"first": 2}
 
 
-def test_we_use_their_tags(table: Table) -> None:
+def test_this_library_uses_tags_of_pylance(table: Table) -> None:
     theirs = lance.dataset(table.uri)
     theirs.tags.create("first", 1)
     before = table.tags.list()["first"]
@@ -58,7 +58,7 @@ def test_we_use_their_tags(table: Table) -> None:
     assert theirs.tags.list() == {}
 
 
-def test_our_file_is_theirs_but_for_time(table: Table) -> None:
+def test_tag_files_are_equal_except_for_their_time(table: Table) -> None:
     table.tags.create("ours", 1)
     lance.dataset(table.uri).tags.create("theirs", 1)
     texts = [(Path(table.uri) / f"_refs/tags/{name}.json").read_text() for name in ("ours", "theirs")]
@@ -67,7 +67,7 @@ def test_our_file_is_theirs_but_for_time(table: Table) -> None:
     assert ours == theirs
 
 
-def test_tags_of_branches_lie_on_the_main_line(table: Table) -> None:
+def test_tags_of_branches_are_stored_in_the_main_branch(table: Table) -> None:
     trial = table.branches.create("dev/trial", 1).append(rows(7)).table
     trial.tags.create("good")
     assert table.tags.list()["good"].branch == "dev/trial"
@@ -78,21 +78,21 @@ def test_tags_of_branches_lie_on_the_main_line(table: Table) -> None:
     assert lance.dataset(table.uri).checkout_version("good").to_table()["id"].to_pylist() == [1, 7]
 
 
-def test_what_exists_is_said(table: Table) -> None:
+def test_errors_list_existing_tags_and_versions(table: Table) -> None:
     table.tags.create("v1")
     with pytest.raises(AlreadyExists, match="already has a tag 'v1'"):
         table.tags.create("v1")
     with pytest.raises(NotFound, match="has no version 9; it has 1-2"):
         table.tags.create("v9", 9)
-    for verb in (table.tags.delete, table.tags.update, lambda name: table.at(tag=name)):
+    for operation in (table.tags.delete, table.tags.update, lambda name: table.at(tag=name)):
         with pytest.raises(NotFound, match="has no tag 'v2'; it has v1"):
-            verb("v2")
+            operation("v2")
     with pytest.raises(NotFound, match="has no branch 'dev'; it has no branches"):
         table.tags.create("v2", branch="dev")
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "%2e%2e", "a/b", ".."])
-def test_hostile_names_open_nothing(table: Table, name: str) -> None:
+def test_hostile_names_are_rejected(table: Table, name: str) -> None:
     with pytest.raises(InvalidInput, match="cannot name a tag"):
         Table.open(table.uri, tag=name)
     with pytest.raises(InvalidInput, match="cannot name a tag"):
@@ -102,7 +102,7 @@ def test_hostile_names_open_nothing(table: Table, name: str) -> None:
             Table.open(table.uri, branch=name)
 
 
-def test_a_tag_that_points_out_of_the_table_is_refused(table: Table, tmp_path: Path) -> None:
+def test_a_tag_that_points_outside_the_table_is_rejected(table: Table, tmp_path: Path) -> None:
     Table.create(str(tmp_path / "secret"), rows(42))
     table.tags.create("v1")
     path = Path(table.uri) / "_refs/tags/v1.json"
@@ -111,7 +111,7 @@ def test_a_tag_that_points_out_of_the_table_is_refused(table: Table, tmp_path: P
         table.at(tag="v1")
 
 
-def test_two_ways_to_name_a_version_are_refused(table: Table) -> None:
+def test_two_references_to_a_version_are_rejected(table: Table) -> None:
     table.tags.create("v1")
     with pytest.raises(InvalidInput, match="pass only one of them"):
         table.at(1, tag="v1")
@@ -121,18 +121,18 @@ def test_two_ways_to_name_a_version_are_refused(table: Table) -> None:
         Table.open(table.uri, tag="v1", timestamp=datetime.now(UTC))
 
 
-def test_a_lost_answer_is_settled_by_looking() -> None:
-    for how, there in (("lost", True), ("never", False)):
-        store = FaultyStore(faults=[Fault(calling("create"), how)])
-        if there:
+def test_a_lost_answer_is_decided_by_reading() -> None:
+    for outcome, is_stored in (("lost", True), ("never", False)):
+        store = FaultyStore(faults=[Fault(on_call("create"), outcome)])
+        if is_stored:
             assert create_reference(store, "_refs/tags/a.json", b"1")
         else:
             with pytest.raises(StorageError, match=r"it is unknown whether .* was written; repeat"):
                 create_reference(store, "_refs/tags/a.json", b"1")
 
 
-def test_times_come_from_the_committers_clock(table: Table) -> None:
+def test_creation_times_come_from_the_clock_of_the_writer(table: Table) -> None:
     table.tags.create("v1")
-    made = table.tags.list()["v1"].created_at
-    assert made is not None
-    assert abs(made - datetime.fromtimestamp(SYSTEM_RUNTIME.now_ns() / 1e9, UTC)) < timedelta(minutes=1)
+    created = table.tags.list()["v1"].created_at
+    assert created is not None
+    assert abs(created - datetime.fromtimestamp(SYSTEM_RUNTIME.now_ns() / 1e9, UTC)) < timedelta(minutes=1)

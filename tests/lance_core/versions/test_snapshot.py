@@ -1,12 +1,12 @@
-"""What happened since a version, asked again by one who knows a part of it."""
+"""History of a snapshot: a repeated read reuses the commits that are known already."""
 
 from lance_core.format.ids import Version
 from lance_core.versions.snapshot import History, read_history
-from tests.lance_core.world import FaultyStore, World
+from tests.lance_core.in_memory_table import FaultyStore, InMemoryTable
 
 
-def test_what_is_known_is_not_read_again_and_the_head_is_still_the_newest() -> None:
-    table = World(FaultyStore())
+def test_known_commits_are_not_read_again() -> None:
+    table = InMemoryTable(FaultyStore())
     table.create("a")
     table.append("b")
     table.append("c")

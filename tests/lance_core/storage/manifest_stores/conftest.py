@@ -1,5 +1,5 @@
-"""Databases to reserve versions in, each started once, on loopback or a socket, and stopped by its process id: SQLite's
-file, DynamoDB as moto plays it, and a PostgreSQL that came in a wheel.
+"""Databases of manifest stores, each started once on loopback or a socket and stopped by its process id: a SQLite file,
+the DynamoDB emulator of moto, and a PostgreSQL server from a wheel.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from moto.server import ThreadedMotoServer
 
 from lance_core.storage.manifest_stores.factory import open_manifest_store
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from tests.lance_core.storage.manifest_stores.memory import MemoryManifestStore
+from tests.lance_core.storage.manifest_stores.in_memory import InMemoryManifestStore
 from tests.postgres import postgres_server
 
 KEYS = {"aws_access_key_id": "AKIDTESTS", "aws_secret_access_key": "secret-of-tests", "aws_region": "eu-west-1"}
@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def aws(monkeypatch_session: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Storage options for S3 and DynamoDB, both empty."""
+    """Storage options of S3 and DynamoDB, both empty."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -36,7 +36,7 @@ def aws(monkeypatch_session: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def monkeypatch_session() -> Iterator[pytest.MonkeyPatch]:
-    """Nothing of the machine's own credentials reaches a request."""
+    """A patched environment in which no credentials of the machine reach a request."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("AWS_", "DYNAMODB_"))]:
             patch.delenv(name)
@@ -48,7 +48,7 @@ def monkeypatch_session() -> Iterator[pytest.MonkeyPatch]:
 
 @pytest.fixture
 def dynamodb_table(aws: dict[str, str]) -> str:
-    """The name of a new one, with Lance's keys."""
+    """The name of a new DynamoDB table with the keys of Lance."""
     name = f"commits-{next(_numbers)}"
     client = get_session().create_client(
         "dynamodb",
@@ -74,14 +74,14 @@ def dynamodb_table(aws: dict[str, str]) -> str:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """The URL of a server, up to the name of a database."""
+    """The URL of a server without the database name."""
     with postgres_server() as url:
         yield url
 
 
 @pytest.fixture
 def postgres_url(postgres: str) -> str:
-    """Of a database of its own, still without a table."""
+    """The URL of a new database without tables."""
     name = f"manifests_{next(_numbers)}"
     with psycopg.connect(postgres.format(database="postgres"), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
@@ -89,8 +89,8 @@ def postgres_url(postgres: str) -> str:
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql", "dynamodb"])
-def given(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """What is given as `manifest_store=`."""
+def manifest_store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A value of `manifest_store=`."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/manifests.db"
     if request.param == "memory":
@@ -102,13 +102,13 @@ def given(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def options(given: str, request: pytest.FixtureRequest) -> dict[str, str]:
-    """Storage options that reach it."""
-    return dict(request.getfixturevalue("aws")) if given.startswith("dynamodb") else {}
+def options(manifest_store: str, request: pytest.FixtureRequest) -> dict[str, str]:
+    """The storage options that reach the manifest store."""
+    return dict(request.getfixturevalue("aws")) if manifest_store.startswith("dynamodb") else {}
 
 
 @pytest.fixture
-def manifests(given: str, options: dict[str, str]) -> ManifestStore:
-    opened = MemoryManifestStore() if given == "memory" else open_manifest_store(given, options)
+def manifests(manifest_store: str, options: dict[str, str]) -> ManifestStore:
+    opened = InMemoryManifestStore() if manifest_store == "memory" else open_manifest_store(manifest_store, options)
     assert opened is not None
     return opened

@@ -1,4 +1,4 @@
-"""Tables on a local disk whose versions are reserved in a database, through the front door."""
+"""Tables with a manifest store on a local disk, through the public API."""
 
 import logging
 import subprocess
@@ -20,13 +20,13 @@ from lance_core.tasks.driver import TableRef
 from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
 from lance_core.tasks.scan.read import VersionRef
 from lance_core.versions.location import MANIFEST_STORE
-from tests.lance_core.world import cleaned
+from tests.lance_core.in_memory_table import clean_up
 
 ROWS = pa.table({"id": [1, 2, 3]})
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "dynamodb"])
-def given(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def manifest_store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/manifests.db"
     if request.param == "postgresql":
@@ -38,11 +38,13 @@ def ids(table: Table) -> list[int]:
     return sorted(table.to_table()["id"].to_pylist())
 
 
-def test_every_verb_works_as_without(tmp_path: Path, given: str, options: dict[str, str]) -> None:
-    place = str(tmp_path / "orders")
-    assert not Table.exists(place, options, manifest_store=given)
-    table = Table.create(place, ROWS, manifest_store=given, storage_options=options)
-    assert Table.exists(place, options, manifest_store=given)
+def test_operations_work_as_without_a_manifest_store(
+    tmp_path: Path, manifest_store: str, options: dict[str, str]
+) -> None:
+    path = str(tmp_path / "orders")
+    assert not Table.exists(path, options, manifest_store=manifest_store)
+    table = Table.create(path, ROWS, manifest_store=manifest_store, storage_options=options)
+    assert Table.exists(path, options, manifest_store=manifest_store)
     table = table.append(pa.table({"id": [4]}), intent="four").table
     assert table.append(pa.table({"id": [4]}), intent="four").already_committed
     table = table.delete("id = 1").table
@@ -52,24 +54,24 @@ def test_every_verb_works_as_without(tmp_path: Path, given: str, options: dict[s
     table = table.restore(3).table
     table.tags.create("good", 2)
     assert [info.operation for info in table.versions()][:3] == ["Overwrite", "Append", "Delete"]
-    again = Table.open(place, manifest_store=given, storage_options=options)
+    again = Table.open(path, manifest_store=manifest_store, storage_options=options)
     assert (again.version, ids(again)) == (table.version, [2, 3, 4])
-    assert ids(Table.open(place, tag="good", manifest_store=given, storage_options=options)) == [1, 2, 3, 4]
+    assert ids(Table.open(path, tag="good", manifest_store=manifest_store, storage_options=options)) == [1, 2, 3, 4]
     names = {path.name for path in (tmp_path / "orders" / "_versions").iterdir()}
     assert names == {naming.manifest_path(Version(each)).rpartition("/")[2] for each in range(1, table.version + 1)}
     assert table.fsck().findings == ()
-    assert Table.check(place, storage_options=options, manifest_store=given).findings == ()
+    assert Table.check(path, storage_options=options, manifest_store=manifest_store).findings == ()
 
 
-def test_a_branch_and_a_clone_are_reserved_too(
-    tmp_path: Path, given: str, options: dict[str, str], manifests: ManifestStore
+def test_versions_of_branches_and_clones_are_reserved(
+    tmp_path: Path, manifest_store: str, options: dict[str, str], manifests: ManifestStore
 ) -> None:
-    table = Table.create(tmp_path / "orders", ROWS, manifest_store=given, storage_options=options)
+    table = Table.create(tmp_path / "orders", ROWS, manifest_store=manifest_store, storage_options=options)
     branch = table.branches.create("dev")
     branch = branch.append(pa.table({"id": [9]})).table
     clone = table.clone(str(tmp_path / "copy"))
     clone.append(pa.table({"id": [8]}))
-    opened = Table.open(tmp_path / "orders", branch="dev", manifest_store=given, storage_options=options)
+    opened = Table.open(tmp_path / "orders", branch="dev", manifest_store=manifest_store, storage_options=options)
     assert ids(opened) == [1, 2, 3, 9]
     for uri, version in ((branch.uri, 2), (str(tmp_path / "copy"), 2), (table.uri, 1)):
         entry = manifests.newest_entry(manifests.table_key(uri))
@@ -78,9 +80,9 @@ def test_a_branch_and_a_clone_are_reserved_too(
 
 
 def test_a_deleted_branch_leaves_no_entry(
-    tmp_path: Path, given: str, options: dict[str, str], manifests: ManifestStore
+    tmp_path: Path, manifest_store: str, options: dict[str, str], manifests: ManifestStore
 ) -> None:
-    table = Table.create(tmp_path / "orders", ROWS, manifest_store=given, storage_options=options)
+    table = Table.create(tmp_path / "orders", ROWS, manifest_store=manifest_store, storage_options=options)
     branch = table.branches.create("dev").append(pa.table({"id": [9]})).table
     table.branches.delete("dev")
     assert manifests.newest_entry(manifests.table_key(branch.uri)) is None
@@ -88,12 +90,12 @@ def test_a_deleted_branch_leaves_no_entry(
 
 
 def test_cleanup_removes_the_entries_of_the_versions(
-    tmp_path: Path, given: str, options: dict[str, str], manifests: ManifestStore
+    tmp_path: Path, manifest_store: str, options: dict[str, str], manifests: ManifestStore
 ) -> None:
-    table = Table.create(tmp_path / "orders", ROWS, manifest_store=given, storage_options=options)
+    table = Table.create(tmp_path / "orders", ROWS, manifest_store=manifest_store, storage_options=options)
     for number in range(4):
         table = table.append(pa.table({"id": [number]})).table
-    report = cleaned(table, keep=2)
+    report = clean_up(table, keep=2)
     assert report.versions == (1, 2, 3)
     key = manifests.table_key(table.uri)
     assert [manifests.find_entry(key, Version(each)) is not None for each in range(1, 6)] == [
@@ -106,15 +108,19 @@ def test_cleanup_removes_the_entries_of_the_versions(
     assert table.refresh().append(pa.table({"id": [7]})).version == 6
 
 
-def test_many_threads_append_and_none_is_lost(tmp_path: Path, given: str, options: dict[str, str]) -> None:
-    Table.create(tmp_path / "orders", ROWS, manifest_store=given, storage_options=options, durable=False)
+def test_concurrent_appends_of_threads_are_all_kept(
+    tmp_path: Path, manifest_store: str, options: dict[str, str]
+) -> None:
+    Table.create(tmp_path / "orders", ROWS, manifest_store=manifest_store, storage_options=options, durable=False)
     failures: list[BaseException] = []
 
     def write(writer: int) -> None:
         try:
-            for turn in range(3):
-                table = Table.open(tmp_path / "orders", manifest_store=given, storage_options=options, durable=False)
-                table.append(pa.table({"id": [100 * writer + turn]}), retries=100)
+            for step in range(3):
+                table = Table.open(
+                    tmp_path / "orders", manifest_store=manifest_store, storage_options=options, durable=False
+                )
+                table.append(pa.table({"id": [100 * writer + step]}), retries=100)
         except BaseException as error:  # noqa: BLE001 - shown by the assertion below
             failures.append(error)
 
@@ -124,89 +130,91 @@ def test_many_threads_append_and_none_is_lost(tmp_path: Path, given: str, option
     for thread in threads:
         thread.join()
     assert failures == []
-    table = Table.open(tmp_path / "orders", manifest_store=given, storage_options=options)
-    assert ids(table) == [1, 2, 3, *(100 * writer + turn for writer in range(1, 5) for turn in range(3))]
-    assert 1 < table.version <= 13, "those that meet in one process may share a version"
+    table = Table.open(tmp_path / "orders", manifest_store=manifest_store, storage_options=options)
+    assert ids(table) == [1, 2, 3, *(100 * writer + step for writer in range(1, 5) for step in range(3))]
+    assert 1 < table.version <= 13, "concurrent appends of one process may share a version"
 
 
 _WRITER = """
 import sys, pyarrow as pa
 from lance_core import Table
-place, given, who = sys.argv[1:]
+path, manifest_store, writer_id = sys.argv[1:]
 sys.stdin.readline()
 for turn in range(6):
-    number = int(who) * 100 + turn
-    Table.open(place, manifest_store=given).append(pa.table({"id": [number]}), retries=200, intent=str(number))
+    number = int(writer_id) * 100 + turn
+    Table.open(path, manifest_store=manifest_store).append(pa.table({"id": [number]}), retries=200, intent=str(number))
 """
 
 
-@pytest.mark.parametrize("given", ["sqlite", "postgresql"], indirect=True)
-def test_many_processes_append_and_one_is_killed(tmp_path: Path, given: str) -> None:
-    place = str(tmp_path / "orders")
-    Table.create(place, ROWS, manifest_store=given)
+@pytest.mark.parametrize("manifest_store", ["sqlite", "postgresql"], indirect=True)
+def test_many_processes_append_and_one_is_killed(tmp_path: Path, manifest_store: str) -> None:
+    path = str(tmp_path / "orders")
+    Table.create(path, ROWS, manifest_store=manifest_store)
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", _WRITER, place, given, str(who)],
+            [sys.executable, "-c", _WRITER, path, manifest_store, str(writer_id)],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parents[4],
         )
-        for who in range(1, 4)
+        for writer_id in range(1, 4)
     ]
     for writer in writers:
         assert writer.stdin is not None
         writer.stdin.write("go\n")
         writer.stdin.flush()
-    while Table.open(place, manifest_store=given).version < 4:
+    while Table.open(path, manifest_store=manifest_store).version < 4:
         assert any(writer.poll() is None for writer in writers)
     writers[0].kill()
-    told = [writer.communicate()[1] for writer in writers]
-    assert [writer.returncode for writer in writers[1:]] == [0, 0], told
-    table = Table.open(place, manifest_store=given)
-    for turn in range(6):
-        table = table.append(pa.table({"id": [100 + turn]}), intent=str(100 + turn)).table
-    assert ids(table) == [1, 2, 3, *(100 * who + turn for who in range(1, 4) for turn in range(6))]
+    errors = [writer.communicate()[1] for writer in writers]
+    assert [writer.returncode for writer in writers[1:]] == [0, 0], errors
+    table = Table.open(path, manifest_store=manifest_store)
+    for step in range(6):
+        table = table.append(pa.table({"id": [100 + step]}), intent=str(100 + step)).table
+    assert ids(table) == [1, 2, 3, *(100 * writer_id + step for writer_id in range(1, 4) for step in range(6))]
     assert table.version == 19
 
 
-def test_nobody_commits_past_the_manifest_store(tmp_path: Path, given: str, options: dict[str, str]) -> None:
-    """What it creates says so; reading does no harm."""
-    table = Table.create(tmp_path / "orders", ROWS, manifest_store=given, storage_options=options)
+def test_a_commit_without_the_manifest_store_is_rejected(
+    tmp_path: Path, manifest_store: str, options: dict[str, str]
+) -> None:
+    """The created table records its manifest store; reading does not need it."""
+    table = Table.create(tmp_path / "orders", ROWS, manifest_store=manifest_store, storage_options=options)
     plain = Table.open(tmp_path / "orders")
     assert ids(plain) == [1, 2, 3]
     with pytest.raises(InvalidInput, match=r"manifest store \((sql|dynamodb)\).*manifest_store="):
         plain.append(pa.table({"id": [4]}))
-    past: list[Callable[[], object]] = [
+    commits: list[Callable[[], object]] = [
         lambda: begin_append(str(tmp_path / "orders"), ROWS.schema, create=False, intent=None, limits=FileLimits()),
         lambda: plain.branches.create("dev"),
         lambda: plain.clone(str(tmp_path / "copy")),
         lambda: plain.cleanup(),
         lambda: plain.restore(1),
     ]
-    for commit in past:
+    for commit in commits:
         with pytest.raises(InvalidInput, match="manifest store"):
             commit()
     assert Table.open(tmp_path / "orders").version == 1
-    free = table.set_config({MANIFEST_STORE: None})
-    assert Table.open(tmp_path / "orders").append(pa.table({"id": [4]})).version == free.version + 1
-    assert table.refresh().version == free.version + 1
+    without_manifest_store = table.set_config({MANIFEST_STORE: None})
+    assert Table.open(tmp_path / "orders").append(pa.table({"id": [4]})).version == without_manifest_store.version + 1
+    assert table.refresh().version == without_manifest_store.version + 1
 
 
 def test_a_manifest_store_that_is_not_that_of_the_table_is_refused(
-    tmp_path: Path, given: str, options: dict[str, str]
+    tmp_path: Path, manifest_store: str, options: dict[str, str]
 ) -> None:
     """Both would reserve the next version. A detached version is in neither."""
     other = f"sqlite:///{tmp_path}/another.db"
-    place = str(tmp_path / "orders")
-    table = Table.create(place, ROWS, manifest_store=given, storage_options=options)
+    uri = str(tmp_path / "orders")
+    table = Table.create(uri, ROWS, manifest_store=manifest_store, storage_options=options)
     table.branches.create("dev")
     opening: list[Callable[[], object]] = [
-        lambda: Table.open(place, manifest_store=other),
-        lambda: Table.open(place, version=1, manifest_store=other),
-        lambda: Table.open(place, branch="dev", manifest_store=other),
-        lambda: VersionRef(place, manifest_store=other).snapshot(),
-        lambda: TableRef(place, manifest_store=other).newest(),
+        lambda: Table.open(uri, manifest_store=other),
+        lambda: Table.open(uri, version=1, manifest_store=other),
+        lambda: Table.open(uri, branch="dev", manifest_store=other),
+        lambda: VersionRef(uri, manifest_store=other).snapshot(),
+        lambda: TableRef(uri, manifest_store=other).newest(),
     ]
     for open_table in opening:
         with pytest.raises(InvalidInput, match=r"another\.db|of the kind 'dynamodb', not in sqlite"):
@@ -215,57 +223,61 @@ def test_a_manifest_store_that_is_not_that_of_the_table_is_refused(
     for create in (True, False):
         with pytest.raises(InvalidInput, match="has no version of this table, which was created without a manifest"):
             begin_append(
-                plain.uri, ROWS.schema, create=create, intent=None, limits=FileLimits(), manifest_store=given,
+                plain.uri, ROWS.schema, create=create, intent=None, limits=FileLimits(), manifest_store=manifest_store,
                 storage_options=options,
             )  # fmt: skip
-    assert Table.open(place, manifest_store=given, storage_options=options).version == 1
+    assert Table.open(uri, manifest_store=manifest_store, storage_options=options).version == 1
     assert plain.refresh().version == 1
 
 
-def test_a_table_may_get_a_manifest_store_later(tmp_path: Path, given: str, options: dict[str, str]) -> None:
+def test_a_table_may_get_a_manifest_store_later(tmp_path: Path, manifest_store: str, options: dict[str, str]) -> None:
     Table.create(tmp_path / "orders", ROWS).append(pa.table({"id": [4]}))
     with pytest.raises(InvalidInput, match=r"fsck --repair entries --apply"):
-        Table.open(tmp_path / "orders", manifest_store=given, storage_options=options)
-    report = Table.check(str(tmp_path / "orders"), storage_options=options, manifest_store=given)
+        Table.open(tmp_path / "orders", manifest_store=manifest_store, storage_options=options)
+    report = Table.check(str(tmp_path / "orders"), storage_options=options, manifest_store=manifest_store)
     for finding in report.findings:
         if finding.automatic_repair is not None:
             finding.automatic_repair.apply()
-    table = Table.open(tmp_path / "orders", manifest_store=given, storage_options=options)
+    table = Table.open(tmp_path / "orders", manifest_store=manifest_store, storage_options=options)
     assert ids(table) == [1, 2, 3, 4]
     assert table.append(pa.table({"id": [5]})).version == 3
-    assert ids(Table.open(tmp_path / "orders", manifest_store=given, storage_options=options, version=1)) == [1, 2, 3]
+    assert ids(Table.open(tmp_path / "orders", manifest_store=manifest_store, storage_options=options, version=1)) == [
+        1,
+        2,
+        3,
+    ]
 
 
 def test_workers_write_and_the_driver_reserves(
-    tmp_path: Path, given: str, options: dict[str, str], manifests: ManifestStore
+    tmp_path: Path, manifest_store: str, options: dict[str, str], manifests: ManifestStore
 ) -> None:
-    place = str(tmp_path / "orders")
+    path = str(tmp_path / "orders")
     for expected in (1, 2):
         planned = begin_append(
-            place, ROWS.schema, create=True, intent=None, limits=FileLimits(), storage_options=options,
-            manifest_store=given,
+            path, ROWS.schema, create=True, intent=None, limits=FileLimits(), storage_options=options,
+            manifest_store=manifest_store,
         )  # fmt: skip
         assert isinstance(planned, PlannedWrite)
-        assert given not in repr(planned.plan)
+        assert manifest_store not in repr(planned.plan)
         results = pa.Table.from_batches(list(WriteTask(planned.plan)(ROWS.to_batches())))
         assert planned.finish(results).version == expected
-    newest = manifests.newest_entry(manifests.table_key(place))
+    newest = manifests.newest_entry(manifests.table_key(path))
     assert newest is not None
     assert newest.version == 2
-    assert Table.open(place).config[MANIFEST_STORE] in ("sql", "dynamodb")
+    assert Table.open(path).config[MANIFEST_STORE] in ("sql", "dynamodb")
 
 
-@pytest.mark.parametrize("given", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("manifest_store", ["sqlite"], indirect=True)
 def test_manifests_are_renamed_with_their_entries(
-    tmp_path: Path, given: str, options: dict[str, str], manifests: ManifestStore
+    tmp_path: Path, manifest_store: str, options: dict[str, str], manifests: ManifestStore
 ) -> None:
-    place = tmp_path / "orders"
-    Table.create(place, ROWS).append(pa.table({"id": [4]}))
+    path = tmp_path / "orders"
+    Table.create(path, ROWS).append(pa.table({"id": [4]}))
     for version in (1, 2):
-        new = place / naming.manifest_path(Version(version))
+        new = path / naming.manifest_path(Version(version))
         new.rename(new.with_name(f"{version}.manifest"))
-    table = Table.open(place, manifest_store=given).append(pa.table({"id": [5]})).table
-    key = manifests.table_key(str(place))
+    table = Table.open(path, manifest_store=manifest_store).append(pa.table({"id": [5]})).table
+    key = manifests.table_key(str(path))
     entry = manifests.newest_entry(key)
     assert entry is not None
     assert entry.path == "_versions/3.manifest"
@@ -276,26 +288,28 @@ def test_manifests_are_renamed_with_their_entries(
     assert (table.append(pa.table({"id": [6]})).version, ids(table)) == (4, [1, 2, 3, 4, 5])
 
 
-def test_a_detached_version_is_published_by_reservation(tmp_path: Path, given: str, options: dict[str, str]) -> None:
-    table = Table.create(tmp_path / "orders", ROWS, manifest_store=given, storage_options=options)
+def test_a_detached_version_is_published_by_reservation(
+    tmp_path: Path, manifest_store: str, options: dict[str, str]
+) -> None:
+    table = Table.create(tmp_path / "orders", ROWS, manifest_store=manifest_store, storage_options=options)
     detached = table.commit(operations.Delete((), (FragmentId(0),), "true"), detached=True)
     assert table.refresh().version == 1
     assert table.publish(detached.version).version == 2
     assert table.refresh().version == 2
 
 
-SECRET = "s3cr3t-of-everybody"
+SECRET = "s3cr3t-of-tests"
 
 
 @pytest.mark.parametrize(
     ("manifest_store", "options"),
     [
-        (f"postgresql://somebody:{SECRET}@127.0.0.1:1/orders", {}),
-        (f"postgresql+nothing://somebody:{SECRET}@127.0.0.1/orders", {}),
-        (f"mysql://somebody:{SECRET}@127.0.0.1/orders", {}),
-        (f"postgresql:/somebody:{SECRET}@127.0.0.1/orders", {}),
-        (f"post gresql://somebody:{SECRET}@[/orders", {}),
-        (f"dynamodb://somebody:{SECRET}@table", {}),
+        (f"postgresql://user:{SECRET}@127.0.0.1:1/orders", {}),
+        (f"postgresql+nothing://user:{SECRET}@127.0.0.1/orders", {}),
+        (f"mysql://user:{SECRET}@127.0.0.1/orders", {}),
+        (f"postgresql:/user:{SECRET}@127.0.0.1/orders", {}),
+        (f"post gresql://user:{SECRET}@[/orders", {}),
+        (f"dynamodb://user:{SECRET}@table", {}),
         (
             "dynamodb://table",
             {
@@ -307,14 +321,14 @@ SECRET = "s3cr3t-of-everybody"
         ("dynamodb://table", {"dynamodb_endpoint": f"nothing://a:{SECRET}@127.0.0.1:1", "aws_region": "r"}),
     ],
 )  # fmt: skip
-def test_no_error_says_a_secret(
+def test_errors_contain_no_secret(
     tmp_path: Path,
     manifest_store: str,
     options: dict[str, str],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lance_core.storage.manifest_stores.dynamodb._ATTEMPTS_MAX", 1)
+    monkeypatch.setattr("lance_core.storage.manifest_stores.dynamodb.ATTEMPTS_MAX", 1)
     caplog.set_level(logging.INFO)
     with pytest.raises((InvalidInput, StorageError, Unsupported, MissingDependency)) as raised:
         Table.create(tmp_path / "orders", ROWS, manifest_store=manifest_store, storage_options=options)
@@ -323,19 +337,19 @@ def test_no_error_says_a_secret(
     assert not (tmp_path / "orders" / "_versions").exists()
 
 
-def test_no_repr_says_a_secret(tmp_path: Path) -> None:
-    for given, options in (
-        (f"postgresql://somebody:{SECRET}@127.0.0.1/orders", {}),
+def test_reprs_contain_no_secret(tmp_path: Path) -> None:
+    for manifest_store, options in (
+        (f"postgresql://user:{SECRET}@127.0.0.1/orders", {}),
         ("dynamodb://table", {"aws_secret_access_key": SECRET}),
     ):
-        store = open_manifest_store(given, options)
+        store = open_manifest_store(manifest_store, options)
         assert SECRET not in f"{store!r} {store}"
         assert store is not None
         assert SECRET not in store.description
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "match"),
+    ("manifest_store", "error", "match"),
     [
         ("sqlite://", InvalidInput, "in memory"),
         ("sqlite:///:memory:", InvalidInput, "in memory"),
@@ -345,29 +359,31 @@ def test_no_repr_says_a_secret(tmp_path: Path) -> None:
         ("dynamodb://table?region=x", InvalidInput, "storage options"),
     ],
 )
-def test_what_cannot_reserve_is_refused_by_name(given: str, error: type[Exception], match: str) -> None:
+def test_unusable_urls_are_rejected(manifest_store: str, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
-        open_manifest_store(given, None)
+        open_manifest_store(manifest_store, None)
 
 
-@pytest.mark.parametrize("given", [5, b"sqlite:///x.db", Path("m.db"), {}, object])
-def test_what_is_no_manifest_store_is_refused_by_its_type(tmp_path: Path, given: object) -> None:
-    for use in (
-        lambda: Table.create(tmp_path / "t", ROWS, manifest_store=given),  # type: ignore[arg-type]
-        lambda: Table.open(tmp_path / "t", manifest_store=given),  # type: ignore[arg-type]
-        lambda: Table.exists(tmp_path / "t", manifest_store=given),  # type: ignore[arg-type]
+@pytest.mark.parametrize("manifest_store", [5, b"sqlite:///x.db", Path("m.db"), {}, object])
+def test_other_types_of_manifest_stores_are_rejected(tmp_path: Path, manifest_store: object) -> None:
+    for call in (
+        lambda: Table.create(tmp_path / "t", ROWS, manifest_store=manifest_store),  # type: ignore[arg-type]
+        lambda: Table.open(tmp_path / "t", manifest_store=manifest_store),  # type: ignore[arg-type]
+        lambda: Table.exists(tmp_path / "t", manifest_store=manifest_store),  # type: ignore[arg-type]
     ):
-        with pytest.raises(InvalidInput, match=f"manifest_store must be a URL such as .*, not {type(given).__name__}"):
-            use()
+        with pytest.raises(
+            InvalidInput, match=f"manifest_store must be a URL such as .*, not {type(manifest_store).__name__}"
+        ):
+            call()
     assert not (tmp_path / "t").exists()
 
 
-def test_a_table_of_dynamodb_that_is_missing_or_strange_is_refused(tmp_path: Path, aws: dict[str, str]) -> None:
+def test_a_missing_dynamodb_table_is_rejected(tmp_path: Path, aws: dict[str, str]) -> None:
     with pytest.raises(NotFound, match=r"table nowhere.*base_uri \(S\).*version \(N\)"):
         Table.open(tmp_path, manifest_store="dynamodb://nowhere", storage_options=aws)
 
 
-def test_a_database_that_cannot_be_reached_says_so(tmp_path: Path) -> None:
+def test_an_unreachable_database_is_reported(tmp_path: Path) -> None:
     Table.create(tmp_path / "orders", ROWS)
     with pytest.raises(StorageError, match=r"sqlite .*nowhere/m.db.*unable to open"):
         Table.open(tmp_path / "orders", manifest_store=f"sqlite:///{tmp_path}/nowhere/m.db")
@@ -376,11 +392,11 @@ def test_a_database_that_cannot_be_reached_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "uri", ["s3+ddb://lake/orders", "s3+ddb://lake/orders?ddbTableName=", "s3+ddb://lake/orders?ddbTableName=t&x=1"]
 )
-def test_a_uri_names_one_table_of_dynamodb(uri: str) -> None:
+def test_a_uri_must_name_one_dynamodb_table(uri: str) -> None:
     with pytest.raises(InvalidInput, match="ddbTableName"):
         split_uri(uri)
 
 
-def test_a_manifest_store_is_named_once() -> None:
+def test_a_manifest_store_is_passed_once() -> None:
     with pytest.raises(InvalidInput, match="pass only one of them"):
         Table.open("s3+ddb://lake/orders?ddbTableName=t", manifest_store="dynamodb://t")

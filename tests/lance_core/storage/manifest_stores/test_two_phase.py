@@ -1,5 +1,5 @@
-"""A table whose versions are reserved first, stopped between every two calls, and gone on with by somebody else: all in
-memory. `stepping.py` says how a call goes wrong.
+"""Two-phase commit of manifests: the writer is stopped between any two calls and another process continues, all in
+memory. `fault_injection.py` describes the faults.
 """
 
 import itertools
@@ -20,158 +20,164 @@ from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import Put
 from lance_core.versions.snapshot import list_versions, table_exists
 from tests.histories.cooperative_scheduler import CooperativeScheduler, ProcessKilled
-from tests.lance_core.storage.contract import StoreContract
-from tests.lance_core.storage.manifest_stores.memory import MemoryManifestStore
-from tests.lance_core.storage.manifest_stores.stepping import SteppedManifests, SteppedStore, Steps
-from tests.lance_core.world import World
+from tests.lance_core.in_memory_table import InMemoryTable
+from tests.lance_core.storage.manifest_stores.fault_injection import (
+    FaultInjectingManifestStore,
+    FaultInjectingStore,
+    FaultPlan,
+)
+from tests.lance_core.storage.manifest_stores.in_memory import InMemoryManifestStore
+from tests.lance_core.storage.store_contract import StoreContract
 
 KEY = "lake/orders"
 _names = itertools.count()
 
 
 @dataclass
-class Place:
-    """What outlives every process: the store and the database."""
+class SharedStorage:
+    """The store and the database, which outlive every process."""
 
-    stored: MemoryStore
+    store: MemoryStore
     manifests: ManifestStore
 
-    def world(self, steps: Steps | None = None) -> World:
-        """As a new process sees it."""
-        if steps is None:
-            return World(TwoPhaseStore(self.stored, self.manifests, KEY))
-        stepped = SteppedStore(self.stored, steps)
-        return World(TwoPhaseStore(stepped, SteppedManifests(self.manifests, steps), KEY))
+    def open_table(self, plan: FaultPlan | None = None) -> InMemoryTable:
+        """Open the table as a new process does."""
+        if plan is None:
+            return InMemoryTable(TwoPhaseStore(self.store, self.manifests, KEY))
+        stepped = FaultInjectingStore(self.store, plan)
+        return InMemoryTable(TwoPhaseStore(stepped, FaultInjectingManifestStore(self.manifests, plan), KEY))
 
-    def names_in_versions(self) -> list[str]:
-        return [info.path.rpartition("/")[2] for info in self.stored.list(naming.VERSIONS)]
+    def manifest_names(self) -> list[str]:
+        return [info.path.rpartition("/")[2] for info in self.store.list(naming.VERSIONS)]
 
 
-def new_place() -> Place:
-    return Place(MemoryStore(), MemoryManifestStore())
+def new_storage() -> SharedStorage:
+    return SharedStorage(MemoryStore(), InMemoryManifestStore())
 
 
 class TestContract(StoreContract):
     @pytest.fixture
     def store(self) -> TwoPhaseStore:
-        place = new_place()
-        return TwoPhaseStore(place.stored, place.manifests, KEY)
+        storage = new_storage()
+        return TwoPhaseStore(storage.store, storage.manifests, KEY)
 
 
-def test_five_steps_and_nothing_is_left_over() -> None:
-    place = new_place()
-    place.world().create("a")
-    steps = Steps()
-    place.world(steps).append("b")
+def test_a_commit_takes_five_steps_and_leaves_nothing_behind() -> None:
+    storage = new_storage()
+    storage.open_table().create("a")
+    plan = FaultPlan()
+    storage.open_table(plan).append("b")
     manifest = naming.manifest_path(Version(2))
-    written = [call for call in steps.calls if "_versions/" in call or call.startswith(("reserve", "move"))]
-    staged = next(call.removeprefix("put ") for call in written if call.startswith("put "))
+    calls_of_commit = [call for call in plan.calls if "_versions/" in call or call.startswith(("reserve", "move"))]
+    staged = next(call.removeprefix("put ") for call in calls_of_commit if call.startswith("put "))
     assert staged.startswith(f"{manifest}-")
-    assert written[written.index(f"put {staged}") :] == [
+    assert calls_of_commit[calls_of_commit.index(f"put {staged}") :] == [
         f"put {staged}",
         "reserve 2",
         f"create {manifest}",
         "move 2",
         f"delete {staged}",
     ]
-    assert place.names_in_versions() == [
+    assert storage.manifest_names() == [
         naming.manifest_path(Version(2)).rpartition("/")[2],
         naming.manifest_path(Version(1)).rpartition("/")[2],
     ]
-    assert place.manifests.newest_entry(KEY) == Entry(Version(2), manifest, len(place.stored.read(manifest)))
+    assert storage.manifests.newest_entry(KEY) == Entry(Version(2), manifest, len(storage.store.read(manifest)))
 
 
-def read(place: Place) -> None:
-    assert table_exists(place.world().location()) in (True, False)
+def read(storage: SharedStorage) -> None:
+    assert table_exists(storage.open_table().location()) in (True, False)
 
 
-def read_by_number(place: Place) -> None:
-    for version in list_versions(place.world().location()).numbers:
-        place.world().names(version)
+def read_by_number(storage: SharedStorage) -> None:
+    for version in list_versions(storage.open_table().location()).numbers:
+        storage.open_table().file_names(version)
 
 
-def write(place: Place) -> None:
+def write(storage: SharedStorage) -> None:
     try:
-        place.world().append("c", writer=3)
+        storage.open_table().append("c", writer=3)
     except LanceError:
-        # The creation that was killed left no table.
-        place.world().create("c", writer=3)
+        # The killed creation left no table.
+        storage.open_table().create("c", writer=3)
 
 
-def nobody(place: Place) -> None:
-    """Nobody looks before the same is tried again."""
+def do_nothing(storage: SharedStorage) -> None:
+    """Recover nothing: no other process accesses the table before the retry."""
 
 
-RECOVERIES = [nobody, read, read_by_number, write]
+RECOVERIES = [do_nothing, read, read_by_number, write]
 
 
-def create(world: World) -> None:
-    world.create("b", writer=1, intent="b")
+def create(table: InMemoryTable) -> None:
+    table.create("b", writer=1, intent="b")
 
 
-def append(world: World) -> None:
-    world.append("b", writer=1, intent="b")
+def append(table: InMemoryTable) -> None:
+    table.append("b", writer=1, intent="b")
 
 
-def check(place: Place, *, expected: int) -> None:
-    """Every version is there, finished, and `b` is in the table as often as expected."""
-    world = place.world()
-    numbers = list(list_versions(world.location()).numbers)
+def check(storage: SharedStorage, *, expected: int) -> None:
+    """Check that every version exists and is complete, and that `b` was added to the table `expected` times."""
+    table = storage.open_table()
+    numbers = list(list_versions(table.location()).numbers)
     assert numbers == list(range(1, len(numbers) + 1))
-    names = [world.names(number) for number in numbers]
-    landed = [
-        number for number, here in enumerate(names) if "b" in here and (number == 0 or "b" not in names[number - 1])
+    names = [table.file_names(number) for number in numbers]
+    commits = [
+        number
+        for number, file_names in enumerate(names)
+        if "b" in file_names and (number == 0 or "b" not in names[number - 1])
     ]
-    assert (names[-1].count("b"), len(landed)) == (expected, expected)
+    assert (names[-1].count("b"), len(commits)) == (expected, expected)
     for number in numbers:
-        entry = place.manifests.find_entry(KEY, Version(number))
+        entry = storage.manifests.find_entry(KEY, Version(number))
         assert entry is not None
-        # Nobody needs to tidy behind somebody else; whoever looks finds what the entry means.
-        assert place.stored.read(entry.final_path) == world.store.read(naming.manifest_path(Version(number)))
-    newest = place.manifests.newest_entry(KEY)
+        # Moving the entry of another writer is optional; every reader resolves the entry.
+        assert storage.store.read(entry.final_path) == table.store.read(naming.manifest_path(Version(number)))
+    newest = storage.manifests.newest_entry(KEY)
     assert newest is not None
     assert newest.version == numbers[-1]
 
 
-def calls_of(place: Place, change: Callable[[World], object]) -> list[str]:
-    steps = Steps()
-    change(place.world(steps))
-    return steps.calls
+def calls_of(storage: SharedStorage, change: Callable[[InMemoryTable], object]) -> list[str]:
+    plan = FaultPlan()
+    change(storage.open_table(plan))
+    return plan.calls
 
 
 @pytest.mark.parametrize("change", [create, append])
 @pytest.mark.parametrize("recover", RECOVERIES)
-@pytest.mark.parametrize("how", ["before", "after", "raises", "fails", "lost", "late"])
-def test_wherever_it_stops_the_next_one_goes_on(
-    change: Callable[[World], None], recover: Callable[[Place], None], how: str
+@pytest.mark.parametrize("outcome", ["before", "after", "raises", "fails", "lost", "late"])
+def test_a_retry_completes_a_write_stopped_at_any_call(
+    change: Callable[[InMemoryTable], None], recover: Callable[[SharedStorage], None], outcome: str
 ) -> None:
-    def begun() -> Place:
-        place = new_place()
+    def start() -> SharedStorage:
+        storage = new_storage()
         if change is append:
-            place.world().create("a")
-        return place
+            storage.open_table().create("a")
+        return storage
 
-    calls = calls_of(begun(), change)
+    calls = calls_of(start(), change)
     assert len(calls) > 10
     for at in range(len(calls)):
-        place, steps = begun(), Steps(at, how)
-        outcome = tried(change, place.world(steps))
-        if outcome == "acknowledged":
-            check(place, expected=1)
-        recover(place)
-        steps.land()
-        if outcome == "refused":
-            assert not _has(place, "b"), f"what was said to have failed at {calls[at]} is there"
-        if change is create and recover is write and outcome != "acknowledged" and not _has(place, "b"):
-            continue  # somebody else has made the table meanwhile: the creation is refused, and rightly
-        change(place.world())
-        steps.land()
-        check(place, expected=1)
+        storage, plan = start(), FaultPlan(at, outcome)
+        reported = try_change(change, storage.open_table(plan))
+        if reported == "acknowledged":
+            check(storage, expected=1)
+        recover(storage)
+        plan.run_late_calls()
+        if reported == "refused":
+            assert not _has_file(storage, "b"), f"a write that reported a failure of {calls[at]} is committed"
+        if change is create and recover is write and reported != "acknowledged" and not _has_file(storage, "b"):
+            continue  # another writer has created the table meanwhile, so the creation is rejected correctly
+        change(storage.open_table())
+        plan.run_late_calls()
+        check(storage, expected=1)
 
 
-def tried(change: Callable[[World], None], world: World) -> str:
+def try_change(change: Callable[[InMemoryTable], None], table: InMemoryTable) -> str:
     try:
-        change(world)
+        change(table)
     except (ProcessKilled, CommitUndecided):
         return "not known"
     except LanceError:
@@ -179,17 +185,17 @@ def tried(change: Callable[[World], None], world: World) -> str:
     return "acknowledged"
 
 
-def _has(place: Place, name: str) -> bool:
-    return table_exists(place.world().location()) and name in place.world().names()
+def _has_file(storage: SharedStorage, name: str) -> bool:
+    return table_exists(storage.open_table().location()) and name in storage.open_table().file_names()
 
 
 @pytest.mark.parametrize(
-    ("call", "how", "answer"),
+    ("call", "outcome", "answer"),
     [
-        ("reserve", "lost", Put.CREATED),  # the entry tells that it is ours
+        ("reserve", "lost", Put.CREATED),  # the entry shows that the version is ours
         ("reserve", "fails", Put.UNKNOWN),
         ("reserve", "late", Put.UNKNOWN),
-        ("create", "raises", Put.UNKNOWN),  # the next one may finish it
+        ("create", "raises", Put.UNKNOWN),  # the next process may finish it
         ("create", "lost", Put.CREATED),
         ("create", "fails", Put.CREATED),
         ("create", "late", Put.CREATED),
@@ -198,214 +204,220 @@ def _has(place: Place, name: str) -> bool:
         ("delete", "fails", Put.CREATED),
     ],
 )
-def test_only_what_is_not_known_is_answered_so(call: str, how: str, answer: Put) -> None:
-    counted = Steps()
+def test_only_an_undecided_put_is_answered_unknown(call: str, outcome: str, answer: Put) -> None:
+    counted = FaultPlan()
     path, data = naming.manifest_path(Version(1)), b"manifest"
-    assert new_place().world(counted).store.create(path, data) is Put.CREATED
+    assert new_storage().open_table(counted).store.create(path, data) is Put.CREATED
     at = next(at for at, each in enumerate(counted.calls) if each.startswith(call))
-    place, steps = new_place(), Steps(at, how)
-    assert place.world(steps).store.create(path, data) is answer
-    steps.land()
-    if (call, how) == ("reserve", "fails"):
-        assert place.manifests.newest_entry(KEY) is None
-        assert place.world().store.create(path, data) is Put.CREATED
-    assert place.world().store.read(path) == data
+    storage, plan = new_storage(), FaultPlan(at, outcome)
+    assert storage.open_table(plan).store.create(path, data) is answer
+    plan.run_late_calls()
+    if (call, outcome) == ("reserve", "fails"):
+        assert storage.manifests.newest_entry(KEY) is None
+        assert storage.open_table().store.create(path, data) is Put.CREATED
+    assert storage.open_table().store.read(path) == data
 
 
-def test_a_reserved_version_is_finished_by_whoever_looks() -> None:
-    def reserved() -> Place:
-        place = new_place()
-        place.world().create("a")
-        calls = calls_of_append(place)
+def test_any_access_finishes_a_reserved_version() -> None:
+    def storage_with_reservation() -> SharedStorage:
+        storage = new_storage()
+        storage.open_table().create("a")
+        calls = calls_of_append(storage)
         with pytest.raises(ProcessKilled):
-            place.world(Steps(calls.index("reserve 3"), "after")).append("c", writer=2)
-        return place
+            storage.open_table(FaultPlan(calls.index("reserve 3"), "after")).append("c", writer=2)
+        return storage
 
-    def calls_of_append(place: Place) -> list[str]:
-        steps = Steps()
-        place.world(steps).append("b")
-        return [call.replace(" 2", " 3") for call in steps.calls]
+    def calls_of_append(storage: SharedStorage) -> list[str]:
+        plan = FaultPlan()
+        storage.open_table(plan).append("b")
+        return [call.replace(" 2", " 3") for call in plan.calls]
 
-    looks: list[Callable[[Place], object]] = [
-        lambda place: place.world().at(),
-        lambda place: place.world().at(3),
-        lambda place: list_versions(place.world().location()).numbers == (1, 2, 3) or pytest.fail("not listed"),
-        lambda place: place.world().store.head(naming.manifest_path(Version(3))),
-        lambda place: place.world().append("d", writer=3),
+    accesses: list[Callable[[SharedStorage], object]] = [
+        lambda storage: storage.open_table().at(),
+        lambda storage: storage.open_table().at(3),
+        lambda storage: (
+            list_versions(storage.open_table().location()).numbers == (1, 2, 3) or pytest.fail("not listed")
+        ),
+        lambda storage: storage.open_table().store.head(naming.manifest_path(Version(3))),
+        lambda storage: storage.open_table().append("d", writer=3),
     ]
-    for look in looks:
-        place = reserved()
-        assert World(place.stored).names() == ["a", "b"], "who does not know the manifest store is one version behind"
-        look(place)
-        assert place.world().names(3) == World(place.stored).names(3) == ["a", "b", "c"]
-        entry = place.manifests.find_entry(KEY, Version(3))
+    for access in accesses:
+        storage = storage_with_reservation()
+        assert InMemoryTable(storage.store).file_names() == ["a", "b"], (
+            "a reader without the manifest store is one version behind"
+        )
+        access(storage)
+        assert storage.open_table().file_names(3) == InMemoryTable(storage.store).file_names(3) == ["a", "b", "c"]
+        entry = storage.manifests.find_entry(KEY, Version(3))
         assert entry is not None
         assert entry.is_final
-        assert not [name for name in place.names_in_versions() if not name.endswith(".manifest")]
+        assert not [name for name in storage.manifest_names() if not name.endswith(".manifest")]
 
 
-def test_who_loses_the_reservation_goes_on_upon_the_winner() -> None:
-    place = new_place()
-    place.world().create("a")
-    before_it_reserves = calls_of(place, lambda world: world.append("b")).index("reserve 2")
-    steps = Steps()
+def test_a_writer_that_loses_the_reservation_rebases_on_the_winner() -> None:
+    storage = new_storage()
+    storage.open_table().create("a")
+    reservation_position = calls_of(storage, lambda table: table.append("b")).index("reserve 2")
+    plan = FaultPlan()
 
-    def another_is_first() -> None:
-        if len(steps.calls) == before_it_reserves:
-            place.world().append("c", writer=2)
+    def commit_first() -> None:
+        if len(plan.calls) == reservation_position:
+            storage.open_table().append("c", writer=2)
 
-    steps.taking_turns = another_is_first
-    written = place.world(steps).append("d", writer=3)
-    assert (written.snapshot.version, written.attempts) == (4, 2)
-    assert place.world().names() == ["a", "b", "c", "d"]
+    plan.before_each_call = commit_first
+    result = storage.open_table(plan).append("d", writer=3)
+    assert (result.snapshot.version, result.attempts) == (4, 2)
+    assert storage.open_table().file_names() == ["a", "b", "c", "d"]
 
 
 def test_a_finished_version_keeps_its_entry() -> None:
-    place = new_place()
-    place.world().create("a")
-    steps = Steps()
+    storage = new_storage()
+    storage.open_table().create("a")
+    plan = FaultPlan()
     path = naming.manifest_path(Version(1))
-    assert place.world(steps).store.create(path, b"another") is Put.EXISTS
-    assert [call.partition(" ")[0] for call in steps.calls] == ["put", "reserve", "find", "head", "delete"]
-    assert place.names_in_versions() == [path.rpartition("/")[2]]
+    assert storage.open_table(plan).store.create(path, b"another") is Put.EXISTS
+    assert [call.partition(" ")[0] for call in plan.calls] == ["put", "reserve", "find", "head", "delete"]
+    assert storage.manifest_names() == [path.rpartition("/")[2]]
 
 
 def test_a_writer_without_the_manifest_store_is_not_overwritten() -> None:
-    """It commits the version that is reserved meanwhile; then that is the version, and the reserved one comes after."""
-    place = new_place()
-    place.world().create("a")
-    calls = calls_of(place, lambda world: world.append("b"))
+    """The other writer commits the reserved version first; the reserved change becomes the next version."""
+    storage = new_storage()
+    storage.open_table().create("a")
+    calls = calls_of(storage, lambda table: table.append("b"))
     with pytest.raises(ProcessKilled):
-        place.world(Steps(calls.index("reserve 2"), "after")).append("c", writer=2, intent="c")
-    World(place.stored).append("d", writer=3)
-    assert World(place.stored).names() == place.world().names() == ["a", "b", "d"]
-    place.world().append("c", writer=4, intent="c")
-    assert World(place.stored).names() == place.world().names() == ["a", "b", "d", "c"]
-    assert [place.world().names(version) for version in (2, 3)] == [["a", "b"], ["a", "b", "d"]]
+        storage.open_table(FaultPlan(calls.index("reserve 2"), "after")).append("c", writer=2, intent="c")
+    InMemoryTable(storage.store).append("d", writer=3)
+    assert InMemoryTable(storage.store).file_names() == storage.open_table().file_names() == ["a", "b", "d"]
+    storage.open_table().append("c", writer=4, intent="c")
+    assert InMemoryTable(storage.store).file_names() == storage.open_table().file_names() == ["a", "b", "d", "c"]
+    assert [storage.open_table().file_names(version) for version in (2, 3)] == [["a", "b"], ["a", "b", "d"]]
 
 
-def test_versions_of_writers_without_the_manifest_store_are_seen() -> None:
-    place = new_place()
-    World(place.stored).create("a")
-    assert place.world().names() == ["a"]
-    place.world().append("b")
-    World(place.stored).append("c", writer=2)
-    World(place.stored).append("d", writer=3)
-    assert place.world().names() == ["a", "b", "c", "d"]
-    assert place.world().append("e", writer=4).snapshot.version == 5
+def test_versions_of_writers_without_the_manifest_store_are_read() -> None:
+    storage = new_storage()
+    InMemoryTable(storage.store).create("a")
+    assert storage.open_table().file_names() == ["a"]
+    storage.open_table().append("b")
+    InMemoryTable(storage.store).append("c", writer=2)
+    InMemoryTable(storage.store).append("d", writer=3)
+    assert storage.open_table().file_names() == ["a", "b", "c", "d"]
+    assert storage.open_table().append("e", writer=4).snapshot.version == 5
 
 
-def test_an_entry_that_stayed_behind_is_not_the_newest() -> None:
-    """Others committed past the manifest store, and cleaned up between the last entry and their own."""
-    place = new_place()
-    place.world().create("a")
+def test_an_outdated_entry_is_not_the_newest_version() -> None:
+    """Other writers committed without the manifest store, and a cleanup removed versions between the last entry and
+    theirs.
+    """
+    storage = new_storage()
+    storage.open_table().create("a")
     for number in range(2, 6):
-        World(place.stored).append(str(number), writer=number)
+        InMemoryTable(storage.store).append(str(number), writer=number)
     for version in (2, 3):
-        place.stored.delete(naming.manifest_path(Version(version)))
-    assert place.world().at().version == 5
-    assert place.world().append("z", writer=9).snapshot.version == 6
+        storage.store.delete(naming.manifest_path(Version(version)))
+    assert storage.open_table().at().version == 5
+    assert storage.open_table().append("z", writer=9).snapshot.version == 6
 
 
-def test_a_table_deleted_by_hand_is_made_anew() -> None:
-    place = new_place()
-    place.world().create("a")
-    place.world().append("b")
-    again = Place(MemoryStore(), place.manifests)
-    assert not table_exists(again.world().location())
-    again.world().create("c", writer=2)
-    again.world().append("d", writer=3)
-    assert again.world().names() == ["c", "d"]
-    assert [again.world().at(version).version for version in (1, 2)] == [1, 2]
+def test_a_table_deleted_by_hand_can_be_recreated() -> None:
+    storage = new_storage()
+    storage.open_table().create("a")
+    storage.open_table().append("b")
+    again = SharedStorage(MemoryStore(), storage.manifests)
+    assert not table_exists(again.open_table().location())
+    again.open_table().create("c", writer=2)
+    again.open_table().append("d", writer=3)
+    assert again.open_table().file_names() == ["c", "d"]
+    assert [again.open_table().at(version).version for version in (1, 2)] == [1, 2]
 
 
 def test_a_newest_version_without_a_file_is_refused_instead_of_an_older_one() -> None:
     """The table format: a reader that cannot publish what is staged refuses to load. fsck offers the removal."""
-    place = new_place()
-    place.world().create("a")
-    calls = calls_of(place, lambda world: world.append("b"))
+    storage = new_storage()
+    storage.open_table().create("a")
+    calls = calls_of(storage, lambda table: table.append("b"))
     with pytest.raises(ProcessKilled):
-        place.world(Steps(calls.index("reserve 2"), "after")).append("c", writer=2)
-    entry = place.manifests.newest_entry(KEY)
+        storage.open_table(FaultPlan(calls.index("reserve 2"), "after")).append("c", writer=2)
+    entry = storage.manifests.newest_entry(KEY)
     assert entry is not None
-    staged = place.stored.read(entry.path)
-    place.stored.delete(entry.path)
+    staged = storage.store.read(entry.path)
+    storage.store.delete(entry.path)
     uses: list[Callable[[], object]] = [
-        lambda: place.world().at(),
-        lambda: list_versions(place.world().location()),
-        lambda: place.world().append("d", writer=3),
+        lambda: storage.open_table().at(),
+        lambda: list_versions(storage.open_table().location()),
+        lambda: storage.open_table().append("d", writer=3),
     ]
     for use in uses:
         with pytest.raises(Corrupt, match=r"reserves version 3, the newest one.*--repair entries"):
             use()
-    assert place.world().at(2).version == 2, "an older version is opened by its number"
-    place.stored.put(entry.path, staged)
-    assert place.world().names() == ["a", "b", "c"]
+    assert storage.open_table().at(2).version == 2, "an older version is opened by its number"
+    storage.store.put(entry.path, staged)
+    assert storage.open_table().file_names() == ["a", "b", "c"]
 
 
-def test_a_staged_version_that_nobody_acknowledged_is_given_up_by_removing_its_entry() -> None:
-    place = new_place()
-    place.world().create("a")
-    calls = calls_of(place, lambda world: world.append("b"))
+def test_a_staged_version_that_no_writer_acknowledged_is_given_up_by_removing_its_entry() -> None:
+    storage = new_storage()
+    storage.open_table().create("a")
+    calls = calls_of(storage, lambda table: table.append("b"))
     with pytest.raises(ProcessKilled):
-        place.world(Steps(calls.index("reserve 2"), "after")).append("c", writer=2)
-    entry = place.manifests.newest_entry(KEY)
+        storage.open_table(FaultPlan(calls.index("reserve 2"), "after")).append("c", writer=2)
+    entry = storage.manifests.newest_entry(KEY)
     assert entry is not None
-    place.stored.delete(entry.path)
-    place.manifests.remove_entry(KEY, entry)
-    assert place.world().names() == ["a", "b"]
-    place.world().append("d", writer=3)
-    assert place.world().names() == ["a", "b", "d"]
+    storage.store.delete(entry.path)
+    storage.manifests.remove_entry(KEY, entry)
+    assert storage.open_table().file_names() == ["a", "b"]
+    storage.open_table().append("d", writer=3)
+    assert storage.open_table().file_names() == ["a", "b", "d"]
 
 
-@pytest.mark.parametrize("how", ["raises", "fails"])
-def test_a_staged_version_that_cannot_be_copied_is_refused(how: str) -> None:
-    """Whatever the copy answers, no older version is loaded in its place."""
-    place = new_place()
-    place.world().create("a")
-    calls = calls_of(place, lambda world: world.append("b"))
+@pytest.mark.parametrize("outcome", ["raises", "fails"])
+def test_a_staged_version_that_cannot_be_copied_is_refused(outcome: str) -> None:
+    """No older version is loaded in its place, whether the copy raises or fails."""
+    storage = new_storage()
+    storage.open_table().create("a")
+    calls = calls_of(storage, lambda table: table.append("b"))
     with pytest.raises(ProcessKilled):
-        place.world(Steps(calls.index("reserve 2"), "after")).append("c", writer=2)
+        storage.open_table(FaultPlan(calls.index("reserve 2"), "after")).append("c", writer=2)
 
     class Unwritable(MemoryStore):
         def create(self, path: str, data: bytes) -> Put:
-            if how == "raises":
+            if outcome == "raises":
                 raise StorageError("access denied")
             return Put.UNKNOWN
 
     unwritable = Unwritable()
-    for info in place.stored.walk(naming.VERSIONS):
-        unwritable.put(info.path, place.stored.read(info.path))
+    for info in storage.store.walk(naming.VERSIONS):
+        unwritable.put(info.path, storage.store.read(info.path))
     with pytest.raises(StorageError, match=r"access denied|got no answer 5 times"):
-        World(TwoPhaseStore(unwritable, place.manifests, KEY)).at()
+        InMemoryTable(TwoPhaseStore(unwritable, storage.manifests, KEY)).at()
 
 
-def test_an_entry_is_moved_though_what_was_staged_is_gone() -> None:
-    """Another helper has finished the version and died before it could say so."""
-    place = new_place()
-    place.world().create("a")
-    before_it_tidies = calls_of(place, lambda world: world.append("b")).index("move 2")
+def test_an_entry_is_moved_after_its_staged_manifest_was_deleted() -> None:
+    """Another process finished the version and died before it moved the entry."""
+    storage = new_storage()
+    storage.open_table().create("a")
+    move_position = calls_of(storage, lambda table: table.append("b")).index("move 2")
     with pytest.raises(ProcessKilled):
-        place.world(Steps(before_it_tidies, "before")).append("c", writer=2)
-    entry = place.manifests.newest_entry(KEY)
+        storage.open_table(FaultPlan(move_position, "before")).append("c", writer=2)
+    entry = storage.manifests.newest_entry(KEY)
     assert entry is not None
-    place.stored.delete(entry.path)
-    assert place.world().at().version == 3
-    assert place.manifests.newest_entry(KEY) == Entry(Version(3), entry.final_path, entry.size)
+    storage.store.delete(entry.path)
+    assert storage.open_table().at().version == 3
+    assert storage.manifests.newest_entry(KEY) == Entry(Version(3), entry.final_path, entry.size)
 
 
 def test_a_removed_version_leaves_no_entry() -> None:
-    place = new_place()
-    place.world().create("a")
-    before_it_tidies = calls_of(place, lambda world: world.append("b")).index("move 2")
+    storage = new_storage()
+    storage.open_table().create("a")
+    move_position = calls_of(storage, lambda table: table.append("b")).index("move 2")
     with pytest.raises(ProcessKilled):
-        place.world(Steps(before_it_tidies, "before")).append("c", writer=2)
-    assert len(place.names_in_versions()) == 4, "three versions, and what was staged of the last"
+        storage.open_table(FaultPlan(move_position, "before")).append("c", writer=2)
+    assert len(storage.manifest_names()) == 4, "three versions and the staged manifest of the last"
     for version in (1, 3):
-        place.world().store.delete(naming.manifest_path(Version(version)))
-        assert place.manifests.find_entry(KEY, Version(version)) is None
-    assert place.names_in_versions() == [naming.manifest_path(Version(2)).rpartition("/")[2]]
-    assert list_versions(place.world().location()).numbers == (2,)
+        storage.open_table().store.delete(naming.manifest_path(Version(version)))
+        assert storage.manifests.find_entry(KEY, Version(version)) is None
+    assert storage.manifest_names() == [naming.manifest_path(Version(2)).rpartition("/")[2]]
+    assert list_versions(storage.open_table().location()).numbers == (2,)
 
 
 @pytest.mark.parametrize(
@@ -421,126 +433,126 @@ def test_a_removed_version_leaves_no_entry() -> None:
         "",
     ],
 )
-def test_an_entry_is_not_believed_about_other_files(path: str) -> None:
-    place = new_place()
-    place.world().create("a")
-    place.world().append("b")
-    place.manifests.reserve(KEY, Entry(Version(3), path, 1))
+def test_an_entry_with_a_foreign_path_is_rejected(path: str) -> None:
+    storage = new_storage()
+    storage.open_table().create("a")
+    storage.open_table().append("b")
+    storage.manifests.reserve(KEY, Entry(Version(3), path, 1))
     with pytest.raises(Corrupt, match="version 3"):
-        place.world().at()
+        storage.open_table().at()
 
 
-def test_what_was_staged_is_not_finished_where_it_is_cut_short() -> None:
-    place = new_place()
-    place.world().create("a")
+def test_a_truncated_staged_manifest_is_not_finished() -> None:
+    storage = new_storage()
+    storage.open_table().create("a")
     staged = f"{naming.manifest_path(Version(2))}-0b5a3c9e-0000-4000-8000-000000000000"
-    place.stored.put(staged, b"short")
-    place.manifests.reserve(KEY, Entry(Version(2), staged, 6))
+    storage.store.put(staged, b"short")
+    storage.manifests.reserve(KEY, Entry(Version(2), staged, 6))
     with pytest.raises(Corrupt, match=r"5 bytes.* 6"):
-        place.world().at()
-    assert place.stored.head(naming.manifest_path(Version(2))) is None
+        storage.open_table().at()
+    assert storage.store.head(naming.manifest_path(Version(2))) is None
 
 
-def test_versions_beside_the_line_are_not_reserved() -> None:
-    place = new_place()
-    place.world().create("a")
+def test_detached_versions_are_not_reserved() -> None:
+    storage = new_storage()
+    storage.open_table().create("a")
     detached = naming.manifest_path(naming.detached_version(7))
-    assert place.world().store.create(detached, b"x") is Put.CREATED
-    assert place.world().store.create(detached, b"y") is Put.EXISTS
-    assert place.manifests.newest_entry(KEY) == place.manifests.find_entry(KEY, Version(1))
+    assert storage.open_table().store.create(detached, b"x") is Put.CREATED
+    assert storage.open_table().store.create(detached, b"y") is Put.EXISTS
+    assert storage.manifests.newest_entry(KEY) == storage.manifests.find_entry(KEY, Version(1))
 
 
-class Careless(MemoryStore):
-    """A store that says of itself that it puts under no condition. It puts what it was asked to, and tells."""
+class UnconditionalStore(MemoryStore):
+    """A store that documents that it has no conditional puts, and puts without a condition."""
 
     def create(self, path: str, data: bytes) -> Put:
         raise Unsupported(f"{self.description} puts everything, also where something is")
 
 
-def careless_place() -> Place:
-    return Place(Careless(f"careless-{next(_names)}"), MemoryManifestStore())
+def unconditional_storage() -> SharedStorage:
+    return SharedStorage(UnconditionalStore(f"careless-{next(_names)}"), InMemoryManifestStore())
 
 
 @pytest.fixture
-def careless() -> Place:
-    return careless_place()
+def unconditional() -> SharedStorage:
+    return unconditional_storage()
 
 
 class TestContractWithoutConditions(StoreContract):
     @pytest.fixture
-    def store(self, careless: Place) -> TwoPhaseStore:
-        return TwoPhaseStore(careless.stored, careless.manifests, KEY)
+    def store(self, unconditional: SharedStorage) -> TwoPhaseStore:
+        return TwoPhaseStore(unconditional.store, unconditional.manifests, KEY)
 
 
-def test_where_the_store_has_no_conditions_everything_is_reserved(careless: Place) -> None:
-    careless.world().create("a", intent="a")
-    careless.world().append("b", intent="b")
-    assert careless.world().append("b", intent="b").already_committed
-    assert careless.world().names() == ["a", "b"]
+def test_without_conditional_puts_every_creation_is_reserved(unconditional: SharedStorage) -> None:
+    unconditional.open_table().create("a", intent="a")
+    unconditional.open_table().append("b", intent="b")
+    assert unconditional.open_table().append("b", intent="b").already_committed
+    assert unconditional.open_table().file_names() == ["a", "b"]
     record = idempotency.path_of("b")
-    entry = careless.manifests.find_entry(f"{KEY}/{record}", Version(0))
+    entry = unconditional.manifests.find_entry(f"{KEY}/{record}", Version(0))
     assert entry is not None
     assert entry.path == record
-    careless.world().store.delete(record)
-    assert careless.world().store.create(record, b"anew") is Put.CREATED
+    unconditional.open_table().store.delete(record)
+    assert unconditional.open_table().store.create(record, b"again") is Put.CREATED
 
 
-@pytest.mark.parametrize("how", ["before", "after", "fails", "lost"])
-def test_where_the_store_has_no_conditions_the_next_one_goes_on(how: str) -> None:
-    def begun() -> Place:
-        place = careless_place()
-        place.world().create("a")
-        return place
+@pytest.mark.parametrize("outcome", ["before", "after", "fails", "lost"])
+def test_without_conditional_puts_a_retry_completes_a_stopped_write(outcome: str) -> None:
+    def start() -> SharedStorage:
+        storage = unconditional_storage()
+        storage.open_table().create("a")
+        return storage
 
-    for at in range(len(calls_of(begun(), append))):
-        place = begun()
+    for at in range(len(calls_of(start(), append))):
+        storage = start()
         with suppress(ProcessKilled, LanceError):
-            append(place.world(Steps(at, how)))
-        append(place.world())
-        check(place, expected=1)
+            append(storage.open_table(FaultPlan(at, outcome)))
+        append(storage.open_table())
+        check(storage, expected=1)
 
 
-def play(place: Place, seed: int) -> None:
-    """Two writers and a reader take turns at every call, and one of the writers may be killed at any."""
+def run_schedule(storage: SharedStorage, seed: int) -> None:
+    """Two writers and a reader alternate at every call, and a writer may be killed at any call."""
     scheduler = CooperativeScheduler(seed)
-    draw = random.Random(seed)
+    choices = random.Random(seed)
     acknowledged: list[str] = []
-    seen: list[int] = []
+    versions_read: list[int] = []
 
     def writer(number: int) -> Callable[[], None]:
-        def act() -> None:
-            for turn in range(2):
-                name = f"w{number}t{turn}"
-                at = draw.randrange(60) if draw.random() < 0.5 else None
+        def write() -> None:
+            for step in range(2):
+                name = f"w{number}t{step}"
+                at = choices.randrange(60) if choices.random() < 0.5 else None
                 for attempt in range(3):
-                    steps = Steps(at if attempt == 0 else None, draw.choice(["before", "after", "lost", "fails"]))
-                    steps.taking_turns = scheduler.yield_control
+                    plan = FaultPlan(at if attempt == 0 else None, choices.choice(["before", "after", "lost", "fails"]))
+                    plan.before_each_call = scheduler.yield_control
                     try:
-                        place.world(steps).append(name, writer=number * 100 + turn * 10 + attempt, intent=name)
+                        storage.open_table(plan).append(name, writer=number * 100 + step * 10 + attempt, intent=name)
                     except (ProcessKilled, CommitUndecided, RetryableConflict, LanceError):
                         continue
                     acknowledged.append(name)
                     break
 
-        return act
+        return write
 
     def reader() -> None:
-        steps = Steps(taking_turns=scheduler.yield_control)
+        plan = FaultPlan(before_each_call=scheduler.yield_control)
         for _ in range(4):
-            seen.append(place.world(steps).at().version)
+            versions_read.append(storage.open_table(plan).at().version)
 
     scheduler.run_actors({"one": writer(1), "two": writer(2), "reader": reader})
-    names = place.world().names()
+    names = storage.open_table().file_names()
     assert sorted(names) == sorted({"a", *acknowledged}), f"seed {seed}: {names}, acknowledged {acknowledged}"
-    assert seen == sorted(seen)
-    assert list(list_versions(place.world().location()).numbers) == list(range(1, len(names) + 1))
-    assert World(place.stored).names() == names
+    assert versions_read == sorted(versions_read)
+    assert list(list_versions(storage.open_table().location()).numbers) == list(range(1, len(names) + 1))
+    assert InMemoryTable(storage.store).file_names() == names
 
 
-@pytest.mark.parametrize("make", [new_place, careless_place])
+@pytest.mark.parametrize("make", [new_storage, unconditional_storage])
 @pytest.mark.parametrize("start", range(0, 200, 50))
-def test_two_writers_and_a_reader_in_any_order(make: Callable[[], Place], start: int) -> None:
+def test_two_writers_and_a_reader_in_any_schedule(make: Callable[[], SharedStorage], start: int) -> None:
     for seed in range(start, start + 50):
-        place = make()
-        place.world().create("a")
-        play(place, seed)
+        storage = make()
+        storage.open_table().create("a")
+        run_schedule(storage, seed)

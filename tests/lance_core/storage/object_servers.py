@@ -1,8 +1,8 @@
-"""Object stores on this machine, for as long as tests run: S3 by moto, Azure by Azurite, Google Cloud Storage by
-`gcs_server.py`, since no emulator of it in the package indices honours a condition.
+"""Object store emulators: S3 by moto, Azure by Azurite, and Google Cloud Storage by `gcs_server.py`, since no packaged
+emulator of it honours conditions.
 
-What lives here: how each is started, stopped, and given a new bucket, and the storage options that lead there.
-Everything listens on loopback.
+The module starts and stops the emulators on loopback, creates buckets in them, and returns the storage options that
+reach them.
 """
 
 import json
@@ -22,19 +22,19 @@ import boto3
 from azure.storage.blob import BlobServiceClient
 from moto.server import ThreadedMotoServer
 
-from tests.lance_core.storage.gcs_server import Gcs, serve
+from tests.lance_core.storage.gcs_server import GcsEmulator, create_server
 
 KEY_ID, SECRET = "not-a-key-id", "not-a-secret-but-looked-for"
 AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""Every emulator's."""
+"""The published key of every Azure emulator."""
 TOOLS = Path(__file__).parents[3] / ".tools"
 AZURITE = TOOLS / "azurite/node_modules/.bin/azurite-blob"
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Empty, and how it is reached."""
+    """The URI of an empty bucket and the storage options that reach it."""
 
     uri: str
     options: Mapping[str, str]
@@ -43,11 +43,11 @@ class Bucket:
 @dataclass(frozen=True, slots=True)
 class Server:
     endpoint: str
-    make: Callable[[str, str], Bucket]
-    """From a name and the address through which it is to be reached."""
+    create_bucket: Callable[[str, str], Bucket]
+    """Creates a bucket from its name and the address through which clients reach it."""
 
     def bucket(self, through: str | None = None) -> Bucket:
-        return self.make(f"bucket-{uuid.uuid4().hex[:12]}", through or self.endpoint)
+        return self.create_bucket(f"bucket-{uuid.uuid4().hex[:12]}", through or self.endpoint)
 
 
 @contextmanager
@@ -80,14 +80,14 @@ def s3_options(endpoint: str) -> dict[str, str]:
 
 
 @contextmanager
-def gcs(stored: Gcs | None = None) -> Iterator[Server]:
-    held = stored or Gcs()
-    server = serve(held)
+def gcs(stored: GcsEmulator | None = None) -> Iterator[Server]:
+    emulator = stored or GcsEmulator()
+    server = create_server(emulator)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
 
     def make(name: str, through: str) -> Bucket:
-        held.buckets[name] = {}
+        emulator.buckets[name] = {}
         key = {"gcs_base_url": through, "disable_oauth": True, "private_key": SECRET}
         key |= {"private_key_id": "", "client_email": ""}
         return Bucket(f"gs://{name}", {"google_service_account_key": json.dumps(key), "allow_http": "true"})
@@ -107,15 +107,15 @@ def azure() -> Iterator[Server]:
     options = ("--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent")
     with tempfile.TemporaryDirectory() as directory:
         command = [str(AZURITE), "--blobHost", "127.0.0.1", "--blobPort", "0", *options]
-        # Node.js of the machine, or else the one that `make test` took from a wheel.
+        # The installed Node.js or else the one that `make test` took from a wheel.
         environment = {**os.environ, "PATH": os.pathsep.join([os.environ.get("PATH", ""), str(TOOLS / "node/bin")])}
         process = subprocess.Popen(
             command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         assert process.stdout is not None
         try:
-            told = (re.search(r"listens on (http://\S+)", line) for line in process.stdout)
-            endpoint = next(found[1] for found in told if found) + f"/{AZURE_ACCOUNT}"
+            matches = (re.search(r"listens on (http://\S+)", line) for line in process.stdout)
+            endpoint = next(match[1] for match in matches if match) + f"/{AZURE_ACCOUNT}"
             yield Server(endpoint, lambda name, through: _container(endpoint, name, through))
         finally:
             process.terminate()

@@ -1,7 +1,8 @@
-"""Any message of the wire format, for properties: drawn from its declaration, so that a field added later is drawn too.
+"""Message strategies: Hypothesis strategies for any message of the format, derived from its declaration, so that later
+fields are covered.
 
-What lives here: strategies only. Lists of fields make a schema, since any others are refused before anything else can
-be looked at; everything else is whatever the types allow, unknown enum values and unknown fields included.
+Lists of fields form a valid schema, since any other list is rejected first; every other field has any value of its
+type, unknown enum values and unknown fields included.
 """
 
 from collections.abc import Callable
@@ -33,7 +34,7 @@ _SCALARS: dict[int, st.SearchStrategy[Any]] = {
 _DEPTH_MAX = 5
 _SCHEMA_OF = "lance.file.Field"
 UNKNOWN = b"\xc2\x3e\x02\x08\x01"
-"""Field 1000, which no message has."""
+"""Field 1000, which no message declares."""
 
 _LEAVES = (pa.int64(), pa.string(), pa.bool_(), pa.timestamp("us", "UTC"), pa.decimal128(9, 2), pa.binary(3), pa.null())
 _TYPES = st.recursive(
@@ -64,7 +65,7 @@ _METADATA = st.one_of(st.none(), st.dictionaries(TEXT.map(lambda text: f"k{text}
 
 
 def messages(kind: type[M], *, always: tuple[str, ...] = (), never: tuple[str, ...] = ()) -> st.SearchStrategy[M]:
-    """`always` names fields that are there, `never` ones that are not."""
+    """`always` names fields that are set, `never` fields that are not."""
     return cast(st.SearchStrategy[M], _messages(kind, always, never, 0))
 
 
@@ -91,11 +92,11 @@ def _put(draw: st.DrawFn, message: Message, field: FieldDescriptor, depth: int) 
     elif inner is not None and inner.full_name == _SCHEMA_OF:
         getattr(message, field.name).extend(draw(schemas()).encode())
     elif inner is not None:
-        made = _messages(cast(Callable[[], Any], inner._concrete_class), (), (), depth + 1)  # type: ignore[arg-type]
+        created = _messages(cast(Callable[[], Any], inner._concrete_class), (), (), depth + 1)  # type: ignore[arg-type]
         if field.is_repeated:
-            getattr(message, field.name).extend(draw(st.lists(made, max_size=2)))
+            getattr(message, field.name).extend(draw(st.lists(created, max_size=2)))
         else:
-            getattr(message, field.name).CopyFrom(draw(made))
+            getattr(message, field.name).CopyFrom(draw(created))
     elif field.is_repeated:
         getattr(message, field.name).extend(draw(st.lists(_scalar(field), max_size=3)))
     else:
@@ -104,13 +105,13 @@ def _put(draw: st.DrawFn, message: Message, field: FieldDescriptor, depth: int) 
 
 def _put_map(draw: st.DrawFn, message: Message, field: FieldDescriptor, depth: int) -> None:
     key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
-    held = getattr(message, field.name)
+    entries = getattr(message, field.name)
     for each in draw(st.lists(_scalar(key), max_size=2, unique=True)):
         if value.message_type is None:
-            held[each] = draw(_scalar(value))
+            entries[each] = draw(_scalar(value))
         else:
-            made = _messages(value.message_type._concrete_class, (), (), depth + 1)
-            held[each].CopyFrom(draw(made))
+            created = _messages(value.message_type._concrete_class, (), (), depth + 1)
+            entries[each].CopyFrom(draw(created))
 
 
 def _scalar(field: FieldDescriptor) -> st.SearchStrategy[Any]:

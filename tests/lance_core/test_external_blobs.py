@@ -1,4 +1,6 @@
-"""Blobs that a table only refers to: written and read both ways with pylance, and opened where that is allowed."""
+"""External blobs: references to objects outside the table are written and read by both libraries, and opened only if
+allowed.
+"""
 
 from pathlib import Path
 
@@ -20,13 +22,13 @@ def films(*blobs: Blob | bytes | None) -> pa.Table:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Where films lie, beside the table."""
-    place = tmp_path / "archive"
-    (place / "old").mkdir(parents=True)
-    (place / "a film.bin").write_bytes(FILM)
-    (place / "old" / "b.bin").write_bytes(FILM[::-1])
+    """A directory of files outside the table."""
+    path = tmp_path / "archive"
+    (path / "old").mkdir(parents=True)
+    (path / "a film.bin").write_bytes(FILM)
+    (path / "old" / "b.bin").write_bytes(FILM[::-1])
     (tmp_path / "secret").write_bytes(b"secret")
-    return place
+    return path
 
 
 def blobs(table: Table, rows: int) -> list[bytes | None]:
@@ -34,8 +36,8 @@ def blobs(table: Table, rows: int) -> list[bytes | None]:
 
 
 def theirs(table: Table, rows: int) -> list[bytes | None]:
-    found = lance.dataset(table.uri).take_blobs("film", indices=list(range(rows)))
-    return [None if blob is None else blob.readall() for blob in found]
+    actual = lance.dataset(table.uri).take_blobs("film", indices=list(range(rows)))
+    return [None if blob is None else blob.readall() for blob in actual]
 
 
 def given(archive: Path) -> tuple[pa.Table, list[bytes | None]]:
@@ -47,22 +49,22 @@ def given(archive: Path) -> tuple[pa.Table, list[bytes | None]]:
 @pytest.mark.parametrize("writer", ["ours", "theirs", "theirs below a base path"])
 def test_references(writer: str, archive: Path, tmp_path: Path) -> None:
     rows, expected = given(archive)
-    place = str(tmp_path / "t")
+    path = str(tmp_path / "t")
     if writer == "ours":
-        Table.create(place, rows)
+        Table.create(path, rows)
     elif writer == "theirs":
-        lance.write_dataset(rows, place, allow_external_blob_outside_bases=True)
+        lance.write_dataset(rows, path, allow_external_blob_outside_bases=True)
     else:
-        lance.write_dataset(rows, place, initial_bases=[DatasetBasePath(f"file://{archive}", "archive")])
+        lance.write_dataset(rows, path, initial_bases=[DatasetBasePath(f"file://{archive}", "archive")])
     with pytest.raises(
         InvalidInput, match=r"If you trust that location, open the table with bases=\['file://.*archive"
     ):
-        Table.open(place).blobs("film", [0])
-    assert [blob and blob.read() for blob in Table.open(place).blobs("film", [3, 1, 5])] == [b"own", None, b""]
-    table = Table.open(place, bases=[str(archive)])
+        Table.open(path).blobs("film", [0])
+    assert [blob and blob.read() for blob in Table.open(path).blobs("film", [3, 1, 5])] == [b"own", None, b""]
+    table = Table.open(path, bases=[str(archive)])
     assert blobs(table, 6) == theirs(table, 6) == expected
     described = table.to_table()
-    assert described.equals(lance.dataset(place).to_table())
+    assert described.equals(lance.dataset(path).to_table())
 
     moved = table.append(rows.slice(3, 1)).table.update({"id": "id + 10"}, "id >= 0").table
     again = moved.compact(target_rows=100).table
@@ -81,12 +83,12 @@ def test_references(writer: str, archive: Path, tmp_path: Path) -> None:
 def test_references_are_lazy(archive: Path, tmp_path: Path) -> None:
     rows = films(Blob.from_uri(f"file://{archive}/gone"), Blob.from_uri(f"file://{archive}/old/b.bin"))
     table = Table.create(str(tmp_path / "t"), rows)
-    gone, there = Table.open(table.uri, bases=[str(archive)]).blobs("film", [0, 1])
-    assert gone is not None
-    assert there is not None
+    dangling, readable = Table.open(table.uri, bases=[str(archive)]).blobs("film", [0, 1])
+    assert dangling is not None
+    assert readable is not None
     with pytest.raises(NotFound, match="gone does not exist, but the table refers to a blob in it"):
-        gone.read()
-    assert (there.size, there.seek(-2, 2), there.read(), there.tell()) == (100, 98, FILM[1::-1], 100)
+        dangling.read()
+    assert (readable.size, readable.seek(-2, 2), readable.read(), readable.tell()) == (100, 98, FILM[1::-1], 100)
 
 
 def test_upsert_of_references(archive: Path, tmp_path: Path) -> None:
@@ -111,21 +113,23 @@ def test_upsert_of_references(archive: Path, tmp_path: Path) -> None:
         "file://elsewhere/film",
     ],
 )
-def test_places_that_are_not_allowed(uri: str, archive: Path, tmp_path: Path) -> None:
-    """Pylance stores any of them; `bases` says what may be opened, whichever way a URI gets there."""
+def test_locations_that_are_not_allowed(uri: str, archive: Path, tmp_path: Path) -> None:
+    """pylance stores any of them; `bases` decides which may be opened, however the URI is stored."""
     (archive / "link").symlink_to(tmp_path / "secret")
     (archive / "up").symlink_to(tmp_path)
     (tmp_path / "archive2").mkdir()
     (tmp_path / "archive2" / "x").write_bytes(b"x")
-    told = uri.format(archive=archive)
+    resolved_uri = uri.format(archive=archive)
     kind = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])
     field = pa.field("film", kind, metadata={"ARROW:extension:name": "lance.blob.v2"})
-    if told.startswith("file:///"):
-        rows = pa.table([pa.array([{"data": None, "uri": told}], kind)], schema=pa.schema([field]))
+    if resolved_uri.startswith("file:///"):
+        rows = pa.table([pa.array([{"data": None, "uri": resolved_uri}], kind)], schema=pa.schema([field]))
         lance.write_dataset(rows, str(tmp_path / "t"), allow_external_blob_outside_bases=True)
         table = Table.open(str(tmp_path / "t"), bases=[str(archive)])
     else:
-        Table.create(str(tmp_path / "t"), pa.table([pa.array([{"data": None, "uri": told}], kind)], pa.schema([field])))
+        Table.create(
+            str(tmp_path / "t"), pa.table([pa.array([{"data": None, "uri": resolved_uri}], kind)], pa.schema([field]))
+        )
         table = Table.open(str(tmp_path / "t"), bases=[str(archive)])
     with pytest.raises(LanceError):
         blobs(table, 1)
@@ -148,7 +152,7 @@ def test_places_that_are_not_allowed(uri: str, archive: Path, tmp_path: Path) ->
         ({"uri": "s3://key:word@bucket/../film"}, r"refers to 's3://bucket/\.\./film'"),
     ],
 )
-def test_what_is_no_blob(blob: dict[str, object], message: str, tmp_path: Path) -> None:
+def test_invalid_blob_values_are_rejected(blob: dict[str, object], message: str, tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SCHEMA)
     storage = SCHEMA.field("film").type.storage_type
     rows = pa.table([pa.array([1]), pa.array([blob], storage)], names=["id", "film"])
@@ -157,7 +161,7 @@ def test_what_is_no_blob(blob: dict[str, object], message: str, tmp_path: Path) 
     assert not list((tmp_path / "t").glob("data/*"))
 
 
-def test_a_part_of_a_file_needs_room_to_say_so(tmp_path: Path) -> None:
+def test_a_reference_to_a_byte_range_needs_its_own_columns(tmp_path: Path) -> None:
     v1 = pa.field("film", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     table = Table.create(str(tmp_path / "t"), pa.schema([v1]))
     with pytest.raises(Unsupported, match="cannot refer to a part of a file; refer to the whole file"):

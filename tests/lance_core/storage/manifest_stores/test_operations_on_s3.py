@@ -1,5 +1,5 @@
-"""Every verb once on a table at `s3+ddb://`, whose versions are reserved in DynamoDB and whose files are objects. Lance
-reads what comes of it, and each version has its entry. Both are played by moto.
+"""Every operation once on a table at `s3+ddb://`, with versions reserved in DynamoDB and files in S3, both emulated by
+moto. Lance reads each result, and each version has its entry.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from lance_core.operations import Append, BasePath
 from lance_core.storage.buckets.bucket import ListingPage
 from lance_core.storage.buckets.s3 import S3Bucket
 from lance_core.storage.manifest_stores.dynamodb import DynamoDBManifestStore
-from tests.lance_core.world import cleaned
+from tests.lance_core.in_memory_table import clean_up
 
-BUCKET = "verbs"
+BUCKET = "operations"
 
 
-class Shared:
+class SharedTable:
     def __init__(self, aws: dict[str, str], dynamodb_table: str) -> None:
         client = get_session().create_client(
             "s3",
@@ -35,17 +35,17 @@ class Shared:
         self.table = dynamodb_table
         self.key = f"{dynamodb_table}/orders"
         self.options = aws
-        self.uri = self.at("orders")
+        self.uri = self.uri_of("orders")
         self.entries = DynamoDBManifestStore(dynamodb_table, aws)
 
-    def at(self, name: str) -> str:
+    def uri_of(self, name: str) -> str:
         return f"s3+ddb://{BUCKET}/{self.table}/{name}?ddbTableName={self.table}"
 
     def create(self) -> Table:
         return Table.create(self.uri, rows(1, 2, 3, 4), storage_options=self.options, stable_row_ids=True)
 
-    def ours(self, **which: str) -> Table:
-        return Table.open(self.uri, storage_options=self.options, **which)  # type: ignore[arg-type]
+    def ours(self, **reference: str) -> Table:
+        return Table.open(self.uri, storage_options=self.options, **reference)  # type: ignore[arg-type]
 
     def theirs(self) -> lance.LanceDataset:
         return lance.dataset(self.uri, storage_options=self.options)
@@ -62,20 +62,20 @@ class Shared:
 
 
 @pytest.fixture
-def shared(aws: dict[str, str], dynamodb_table: str) -> Shared:
-    return Shared(aws, dynamodb_table)
+def shared(aws: dict[str, str], dynamodb_table: str) -> SharedTable:
+    return SharedTable(aws, dynamodb_table)
 
 
 def rows(*ids: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "word": [f"w{number}" for number in ids]})
 
 
-def in_order(found: pa.Table) -> list[dict[str, object]]:
-    return sorted(found.to_pylist(), key=lambda row: row["id"])
+def in_order(rows: pa.Table) -> list[dict[str, object]]:
+    return sorted(rows.to_pylist(), key=lambda row: row["id"])
 
 
-def as_rows(*ids: int, **more: object) -> list[dict[str, object]]:
-    return [{"id": number, "word": f"w{number}", **more} for number in ids]
+def as_rows(*ids: int, **columns: object) -> list[dict[str, object]]:
+    return [{"id": number, "word": f"w{number}", **columns} for number in ids]
 
 
 CHANGES: list[tuple[str, Callable[[Table], object], list[dict[str, object]]]] = [
@@ -103,15 +103,19 @@ CHANGES: list[tuple[str, Callable[[Table], object], list[dict[str, object]]]] = 
 ]
 
 
-@pytest.mark.parametrize(("act", "expected"), [each[1:] for each in CHANGES], ids=[each[0] for each in CHANGES])
-def test_a_change(shared: Shared, act: Callable[[Table], object], expected: list[dict[str, object]]) -> None:
+@pytest.mark.parametrize(
+    ("operation", "expected_rows"), [each[1:] for each in CHANGES], ids=[each[0] for each in CHANGES]
+)
+def test_a_change(
+    shared: SharedTable, operation: Callable[[Table], object], expected_rows: list[dict[str, object]]
+) -> None:
     before = shared.create().version
-    act(shared.ours())
+    operation(shared.ours())
     assert shared.ours().version > before
-    shared.check(expected)
+    shared.check(expected_rows)
 
 
-def test_an_intent_and_an_old_handle(shared: Shared) -> None:
+def test_an_intent_and_an_old_handle(shared: SharedTable) -> None:
     old = shared.create()
     first = old.append(rows(5), intent="five")
     again = shared.ours().append(rows(5), intent="five")
@@ -120,18 +124,18 @@ def test_an_intent_and_an_old_handle(shared: Shared) -> None:
     shared.check(as_rows(2, 3, 4, 5))
 
 
-def test_a_detached_version(shared: Shared) -> None:
+def test_a_detached_version(shared: SharedTable) -> None:
     table = shared.create()
-    fresh = table.append(rows(5)).table.transaction().operation  # type: ignore[union-attr]
-    assert isinstance(fresh, Append)
+    append = table.append(rows(5)).table.transaction().operation  # type: ignore[union-attr]
+    assert isinstance(append, Append)
     table = shared.ours().restore(1).table
-    beside = table.commit(fresh, detached=True)
+    detached = table.commit(append, detached=True)
     assert shared.ours().version == 3
-    assert shared.ours().publish(beside.version).version == 4
+    assert shared.ours().publish(detached.version).version == 4
     shared.check(as_rows(1, 2, 3, 4, 5))
 
 
-def test_tags_branches_and_looking(shared: Shared) -> None:
+def test_tags_branches_and_reads(shared: SharedTable) -> None:
     table = shared.create().delete("id = 1").table
     table.tags.create("first", 1)
     table.tags.update("first", 2)
@@ -151,47 +155,47 @@ def test_tags_branches_and_looking(shared: Shared) -> None:
 
 
 @pytest.mark.parametrize("shallow", [True, False])
-def test_a_clone(shared: Shared, shallow: bool) -> None:
+def test_a_clone(shared: SharedTable, shallow: bool) -> None:
     table = shared.create()
-    place = shared.at("copy")
-    clone = table.clone(place, shallow=shallow).append(rows(5)).table
+    uri = shared.uri_of("copy")
+    clone = table.clone(uri, shallow=shallow).append(rows(5)).table
     assert in_order(clone.to_table()) == as_rows(1, 2, 3, 4, 5)
-    assert in_order(lance.dataset(place, storage_options=shared.options).to_table()) == as_rows(1, 2, 3, 4, 5)
+    assert in_order(lance.dataset(uri, storage_options=shared.options).to_table()) == as_rows(1, 2, 3, 4, 5)
     newest = shared.entries.newest_entry(f"{shared.table}/copy")
     assert newest is not None
     assert newest.version == 2
     shared.check(as_rows(1, 2, 3, 4))
 
 
-def test_cleanup_and_new_names(shared: Shared) -> None:
+def test_cleanup_and_new_names(shared: SharedTable) -> None:
     table = shared.create()
     for number in (5, 6, 7):
         table = table.append(rows(number)).table
     table.tags.create("kept", 2)
-    assert cleaned(shared.ours()).versions == (1, 3)
+    assert clean_up(shared.ours()).versions == (1, 3)
     assert [entry.version for entry in shared.entries.list_entries(shared.key)] == [2, 4]
     assert shared.ours().migrate_manifest_names().version == 4
     shared.check(as_rows(1, 2, 3, 4, 5, 6, 7))
 
 
-def test_the_newest_version_is_found_by_one_entry_and_one_short_page(
-    shared: Shared, monkeypatch: pytest.MonkeyPatch
+def test_the_newest_version_costs_one_entry_and_one_short_page(
+    shared: SharedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many versions there are: who opens the table, or commits, lists no more than a glance of them."""
+    """Opening a table and committing to it list a bounded number of manifests, for any number of versions."""
     table = shared.create()
     for number in range(24):
-        table = table.set_metadata({"turn": str(number)}).table
+        table = table.set_metadata({"number": str(number)}).table
     pages: list[int] = []
-    page = S3Bucket.list_page
+    list_page = S3Bucket.list_page
 
-    def counted(
+    def count_pages(
         self: S3Bucket, prefix: str, *, recursive: bool, after: str, continuation: str | None, limit: int
     ) -> ListingPage:
         if prefix.endswith(f"{naming.VERSIONS}/"):
             pages.append(limit)
-        return page(self, prefix, recursive=recursive, after=after, continuation=continuation, limit=limit)
+        return list_page(self, prefix, recursive=recursive, after=after, continuation=continuation, limit=limit)
 
-    monkeypatch.setattr(S3Bucket, "list_page", counted)
+    monkeypatch.setattr(S3Bucket, "list_page", count_pages)
     assert shared.ours().version == 25
     assert pages == [20]
     assert table.append(rows(9)).version == 26

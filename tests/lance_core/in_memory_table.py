@@ -1,7 +1,6 @@
-"""A table that is nothing but commits: in memory, with a clock and uuids that repeat, over a store that can be told
-to fail.
+"""In-memory table: commits without row data, with a repeatable clock and repeatable uuids, over a store that can fail.
 
-What lives here: what commit tests and histories share. Start with `World`; the faults are `FaultyStore`.
+Tests of commits and histories share it. Start with `InMemoryTable`; `FaultyStore` injects the faults.
 """
 
 import uuid
@@ -31,12 +30,12 @@ from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, load_at, load_latest
 
 SCHEMA = TableSchema.from_arrow(pa.schema([pa.field("id", pa.int64())]))
-VERSION = StorageVersion(2, 2)
-BIRTH = NewTable(VERSION)
+STORAGE_VERSION = StorageVersion(2, 2)
+NEW_TABLE = NewTable(STORAGE_VERSION)
 
 
-def runtime(seed: int = 0) -> Runtime:
-    """Each call gives the next moment and the next uuid."""
+def deterministic_runtime(seed: int = 0) -> Runtime:
+    """Return a runtime whose clock advances by one nanosecond per call and whose uuids follow from `seed`."""
     ticks = iter(range(seed * 10**6, (seed + 1) * 10**6))
     ids = iter(range(seed * 10**6, (seed + 1) * 10**6))
     return Runtime(
@@ -48,23 +47,23 @@ def runtime(seed: int = 0) -> Runtime:
     )
 
 
-def fragment(store: Store, name: str, rows: int = 1) -> Fragment:
-    """One whose file exists, a byte for each row."""
+def put_fragment(store: Store, name: str, rows: int = 1) -> Fragment:
+    """Write a data file with one byte per row and return a fragment that references it."""
     path = f"{name}.lance"
     store.put(f"{naming.DATA}/{path}", bytes(rows))
-    file = DataFile.of(path=path, field_ids=[0], column_indices=[0], version=VERSION, size=rows)
+    file = DataFile.of(path=path, field_ids=[0], column_indices=[0], version=STORAGE_VERSION, size=rows)
     return Fragment.of(files=[file], physical_rows=rows)
 
 
-def cleaned(table: Table, keep: int = 1) -> CleanupReport:
-    """All versions but so many, by somebody who need not wait until nobody can be at work on their numbers."""
+def clean_up(table: Table, keep: int = 1) -> CleanupReport:
+    """Remove all versions but the newest `keep`, without the age that protects young versions from a cleanup."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cleanup, "YOUNG_VERSION_AGE", timedelta(0))
         return table.cleanup(older_than=timedelta(0), keep=keep)
 
 
-class World:
-    """One table and everybody who writes to it. `writer` is the number of a process: it makes other uuids."""
+class InMemoryTable:
+    """One table and its writers. `writer` is the number of a process: each process draws other uuids."""
 
     def __init__(self, store: Store | None = None) -> None:
         self.store: Store = MemoryStore() if store is None else store
@@ -73,7 +72,7 @@ class World:
         return Location(uri="memory://table", store=self.store, codec=IpcCodec(self.store))
 
     def create(self, *names: str, writer: int = 0, intent: str | None = None) -> WriteResult:
-        return self.write(Overwrite(self.fragments(*names), SCHEMA), base=BIRTH, writer=writer, intent=intent)
+        return self.write(Overwrite(self.fragments(*names), SCHEMA), base=NEW_TABLE, writer=writer, intent=intent)
 
     def append(self, *names: str, base: int | None = None, writer: int = 1, intent: str | None = None) -> WriteResult:
         return self.write(Append(self.fragments(*names)), base=self.at(base), writer=writer, intent=intent)
@@ -90,108 +89,114 @@ class World:
         intent: str | None = None,
         attempts: int = ATTEMPTS,
     ) -> WriteResult:
-        begun = begin(self.location(), base, verb=operation.name, intent=intent, runtime=runtime(writer))
-        if isinstance(begun, WriteResult):
-            return begun
-        return finish(begun, operation, properties={}, attempts=attempts)
+        started = begin(
+            self.location(), base, verb=operation.name, intent=intent, runtime=deterministic_runtime(writer)
+        )
+        if isinstance(started, WriteResult):
+            return started
+        return finish(started, operation, properties={}, attempts=attempts)
 
     def fragments(self, *names: str) -> tuple[Fragment, ...]:
-        return tuple(fragment(self.store, name) for name in names)
+        return tuple(put_fragment(self.store, name) for name in names)
 
     def at(self, version: int | None = None) -> Snapshot:
         if version is None:
             return load_latest(self.location())
         return load_at(self.location(), Version(version))
 
-    def names(self, version: int | None = None) -> list[str]:
-        """The files of a version: which rows it has."""
+    def file_names(self, version: int | None = None) -> list[str]:
+        """Return the names of the files of a version, which stand for its rows."""
         return [file.path.removesuffix(".lance") for part in self.at(version).manifest.fragments for file in part.files]
 
 
 Condition = Callable[[str, str], bool]
 
 
-def creating(path: str) -> Condition:
-    """A manifest, an intent: whatever is created below this directory."""
-    return lambda call, where: call == "create" and where.startswith(path)
+def on_create(path: str) -> Condition:
+    """Match the creation of an object whose path starts with `path`, such as a manifest or the record of an intent."""
+    return lambda call, called_path: call == "create" and called_path.startswith(path)
 
 
-def calling(name: str, path: str = "") -> Condition:
-    return lambda call, where: call == name and where.startswith(path)
+def on_call(name: str, path: str = "") -> Condition:
+    """Match the call of a store method for a path that starts with `path`."""
+    return lambda call, called_path: call == name and called_path.startswith(path)
 
 
 @dataclass
 class Fault:
-    """What goes wrong, once, at the first call that the condition meets."""
+    """A fault that is injected once, at the first call that meets the condition."""
 
-    when: Condition
-    how: str
-    """`fails`: nothing happens, StorageError. `lost`: done, the answer is unknown. `never`: not done, unknown.
-    `late`: not done, unknown; done when `FaultyStore.land` is called. `stale`: a listing without the newest."""
+    condition: Condition
+    outcome: str
+    """`fails`: nothing is stored, `StorageError`. `lost`: stored, but the answer is unknown. `never`: not stored, and
+    the answer is unknown. `late`: like `never`, but stored once `FaultyStore.deliver_late_puts` is called. `stale`: a
+    listing without the newest manifest. An empty text: the call succeeds."""
     before: Callable[[], object] = lambda: None
-    """Runs first: where others come in between."""
+    """Runs before the call, for instance a commit of another writer."""
 
 
 @dataclass
 class FaultyStore:
+    """A store that records its calls and injects faults into them."""
+
     inner: Store = field(default_factory=MemoryStore)
     faults: list[Fault] = field(default_factory=list)
     calls: list[tuple[str, str]] = field(default_factory=list)
-    _late: list[tuple[str, bytes]] = field(default_factory=list)
+    _late_puts: list[tuple[str, bytes]] = field(default_factory=list)
 
     description = "memory://faulty"
 
-    def land(self) -> list[Put]:
-        """What was under way arrives."""
-        arriving, self._late = self._late, []
-        return [self.inner.create(path, data) for path, data in arriving]
+    def deliver_late_puts(self) -> list[Put]:
+        """Store the late puts and return the answer to each."""
+        puts, self._late_puts = self._late_puts, []
+        return [self.inner.create(path, data) for path, data in puts]
 
-    def _fault(self, call: str, path: str) -> str:
+    def _inject(self, call: str, path: str) -> str:
         self.calls.append((call, path))
         for fault in self.faults:
-            if fault.when(call, path):
+            if fault.condition(call, path):
                 self.faults.remove(fault)
                 fault.before()
-                if fault.how == "fails":
-                    raise StorageError(f"told to fail at {call} {path}")
-                return fault.how
+                if fault.outcome == "fails":
+                    raise StorageError(f"injected failure of {call} {path}")
+                return fault.outcome
         return ""
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        self._fault("read", path)
+        self._inject("read", path)
         return self.inner.read(path, start, length)
 
     def head(self, path: str) -> ObjectInfo | None:
-        self._fault("head", path)
+        self._inject("head", path)
         return self.inner.head(path)
 
     def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
-        stale = self._fault("list", directory) == "stale"
-        found = self.inner.list(directory, start_after)
-        return found[1:] if stale else found  # names of newer manifests sort first
+        is_stale = self._inject("list", directory) == "stale"
+        infos = self.inner.list(directory, start_after)
+        return infos[1:] if is_stale else infos  # the name of the newest manifest sorts first
 
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
-        self._fault("walk", directory)
+        self._inject("walk", directory)
         return self.inner.walk(directory)
 
     def put(self, path: str, data: bytes) -> None:
-        self._fault("put", path)
+        self._inject("put", path)
         self.inner.put(path, data)
 
     def create(self, path: str, data: bytes) -> Put:
-        how = self._fault("create", path)
-        if how == "late":
-            self._late.append((path, data))
-        if how in ("late", "never"):
+        outcome = self._inject("create", path)
+        if outcome == "late":
+            self._late_puts.append((path, data))
+        if outcome in ("late", "never"):
             return Put.UNKNOWN
         answer = self.inner.create(path, data)
-        return Put.UNKNOWN if how == "lost" else answer
+        return Put.UNKNOWN if outcome == "lost" else answer
 
     def delete(self, path: str) -> None:
-        self._fault("delete", path)
+        self._inject("delete", path)
         self.inner.delete(path)
 
     def ensure_durable(self, paths: Sequence[str]) -> None:
         for path in paths:
-            self._fault("settle", path)
+            self._inject("ensure_durable", path)
         self.inner.ensure_durable(paths)

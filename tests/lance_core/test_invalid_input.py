@@ -1,8 +1,8 @@
-"""What makes no sense is refused by name, with what would: before anything is written where it was asked for, and
-before anything is opened where it is stored.
+"""Invalid input: wrong arguments raise an error that names them and says what is valid, before anything is written;
+invalid stored names raise one before anything is opened.
 
-The first tables are what callers hand in, verb by verb; ARGUMENTS is of those that are of no use to any table. The last
-one is names that a manifest, a transaction or a reference can hold and that would lead out of the table.
+The first tables contain arguments of callers by operation; ARGUMENTS contains those that are invalid for any table. The
+last table contains names in a manifest, a transaction or a reference that would lead out of the table.
 """
 
 import json
@@ -24,7 +24,13 @@ from lance_core.format.field_ids import FIELD_ID_MAX_KEY
 from lance_core.format.schema import TableSchema
 from lance_core.operations import Append, MapUpdate, Merge, Overwrite, UpdateConfig
 from lance_core.operations import Update as UpdateOperation
-from tests.lance_core.world import BIRTH, VERSION, FaultyStore, World, runtime
+from tests.lance_core.in_memory_table import (
+    NEW_TABLE,
+    STORAGE_VERSION,
+    FaultyStore,
+    InMemoryTable,
+    deterministic_runtime,
+)
 
 POINT = pa.struct([("x", pa.int8()), ("inner", pa.struct([("y", pa.string())]))])
 ROWS = pa.table(
@@ -39,16 +45,16 @@ NO_UTF8 = "\ud800"
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """Two versions, a tag, a branch."""
+    """A table with two versions, a tag and a branch."""
     table = Table.create(tmp_path / "t", ROWS, durable=False).append(ROWS).table
     table.tags.create("release-1", 1)
     table.branches.create("dev/ann")
     return table
 
 
-Asked = Callable[[Table], object]
+Call = Callable[[Table], object]
 
-READING: list[tuple[Asked, str]] = [
+READING: list[tuple[Call, str]] = [
     (lambda t: t.to_table(["idd"]), "there is no column 'idd'; did you mean 'id'"),
     (lambda t: t.to_table(["ID"]), "there is no column 'ID'; did you mean 'id'"),
     (lambda t: t.to_table(["point.z"]), r"there is no column 'point\.z'; did you mean 'point\.x'"),
@@ -96,7 +102,7 @@ SQL: list[tuple[Any, str]] = [
     (" OR ".join(["id = 1"] * 5000), "at most 2,000 are supported"),
 ]
 
-VERSIONS: list[tuple[Asked, type[LanceError], str]] = [
+VERSIONS: list[tuple[Call, type[LanceError], str]] = [
     (lambda t: Table.open(t.uri, version=9), NotFound, "has no version 9; it has 1-2"),
     (lambda t: t.at(2**63 + 5), NotFound, "it has 1-2"),
     (lambda t: t.at(0), InvalidInput, "versions count from 1"),
@@ -117,7 +123,7 @@ VERSIONS: list[tuple[Asked, type[LanceError], str]] = [
     (lambda t: t.commit(Append(()), read_version=9), NotFound, "it has 1-2"),
 ]
 
-WRITING: list[tuple[Asked, type[LanceError], str]] = [
+WRITING: list[tuple[Call, type[LanceError], str]] = [
     (lambda t: t.append(ROWS.set_column(0, "id", pa.array(["x"] * 3))), SchemaMismatch, "'id' is stored as int64"),
     (lambda t: t.append(pa.table({"zity": ["a"]})), SchemaMismatch, "has no column 'zity'"),
     (lambda t: t.append(5), InvalidInput, "rows must be a pyarrow Table"),
@@ -152,11 +158,11 @@ WRITING: list[tuple[Asked, type[LanceError], str]] = [
     (lambda t: Table.create(t.uri + "2", ROWS, storage_version=None), InvalidInput, "a string"),  # type: ignore[arg-type]
 ]
 
-# Each of no use to any table; of types that the signatures forbid, hence Any.
-BadAsked = Callable[[Any], object]
+# These values are invalid for any table. The signatures forbid their types, hence Any.
+InvalidCall = Callable[[Any], object]
 TABLE: Any = Table
 NO_FLAGS: list[Any] = [0, 5, 1.0, []]
-NUMBERS: list[tuple[BadAsked, str]] = [
+NUMBERS: list[tuple[InvalidCall, str]] = [
     (lambda t: t.tags.create("t", "1"), "a version must be an integer, not '1'"),
     (lambda t: t.tags.create("t", 1.0), "a version must be an integer, not 1.0"),
     (lambda t: t.tags.create("t", True), "a version must be an integer, not True"),
@@ -189,7 +195,7 @@ NUMBERS: list[tuple[BadAsked, str]] = [
     (lambda t: t.at(timestamp="2020-01-01"), "timestamp must be a datetime.datetime"),
     (lambda t: TABLE.open(t.uri, timestamp="2020-01-01"), "timestamp must be a datetime.datetime"),
 ]
-WORDS: list[tuple[BadAsked, str]] = [
+WORDS: list[tuple[InvalidCall, str]] = [
     *(
         (lambda t, bad=bad: t.tags.create(bad), "cannot name a tag: it has to be a string")
         for bad in (5, b"x", None, ["a"])
@@ -231,7 +237,7 @@ WORDS: list[tuple[BadAsked, str]] = [
     (lambda t: TABLE.create(t.uri + "2", ROWS, stable_row_ids="no"), "stable_row_ids must be True or False"),
     (lambda t: TABLE.create(t.uri + "2", ROWS, durable="no"), "durable must be True or False"),
 ]
-SEVERAL: list[tuple[BadAsked, str]] = [
+SEVERAL: list[tuple[InvalidCall, str]] = [
     *((lambda t, bad=bad: t.set_config(bad), "must map strings to strings") for bad in (None, "x", [("a", "b")])),
     *((lambda t, bad=bad: t.set_metadata(bad), "must map strings to strings") for bad in (None, "x", [("a", "b")])),
     *(
@@ -307,66 +313,66 @@ NO_BRANCHES_TO_CREATE = (*NO_BRANCHES, NO_UTF8, "a" * 201, "data/x", "_versions"
 
 
 def sizes(table: Table) -> dict[Path, int]:
-    """Of all files but those that were never finished: some values are found wanting while they are written."""
+    """Return the sizes of all files but temporary ones: some values are rejected while they are written."""
     files = [path for path in Path(table.uri).parent.rglob("*") if path.is_file()]
     return {path: path.stat().st_size for path in files if not path.name.startswith(".tmp")}
 
 
-def untouched(table: Table, ask: Callable[[], object], error: type[LanceError], message: str) -> None:
-    """Refused, and the place looks as before."""
+def check_rejected(table: Table, call: Callable[[], object], error: type[LanceError], message: str) -> None:
+    """Check that the call is rejected and that no file changes."""
     before = sizes(table)
     with pytest.raises(error, match=message) as refused:
-        ask()
+        call()
     assert sizes(table) == before
     assert len(str(refused.value)) < 1200
 
 
-@pytest.mark.parametrize(("ask", "message"), READING)
-def test_reading(ask: Asked, message: str, table: Table) -> None:
-    untouched(table, lambda: ask(table), InvalidInput, message)
+@pytest.mark.parametrize(("call", "message"), READING)
+def test_reading(call: Call, message: str, table: Table) -> None:
+    check_rejected(table, lambda: call(table), InvalidInput, message)
 
 
 @pytest.mark.parametrize(("sql", "message"), SQL, ids=[str(sql)[:30] for sql, _ in SQL])
 def test_sql(sql: Any, message: str, table: Table) -> None:
-    """Wherever a condition is taken."""
-    for verb in (
+    """Every operation with a condition rejects it."""
+    for operation in (
         lambda: table.to_table(filter=sql),
         lambda: table.count_rows(sql),
         lambda: table.delete(sql),
         lambda: table.update({"city": "'x'"}, where=sql),
     ):
-        untouched(table, verb, InvalidInput, message)
+        check_rejected(table, operation, InvalidInput, message)
 
 
-@pytest.mark.parametrize(("ask", "error", "message"), VERSIONS)
-def test_versions(ask: Asked, error: type[LanceError], message: str, table: Table) -> None:
-    untouched(table, lambda: ask(table), error, message)
+@pytest.mark.parametrize(("call", "error", "message"), VERSIONS)
+def test_versions(call: Call, error: type[LanceError], message: str, table: Table) -> None:
+    check_rejected(table, lambda: call(table), error, message)
 
 
-@pytest.mark.parametrize(("ask", "error", "message"), WRITING)
-def test_writing(ask: Asked, error: type[LanceError], message: str, table: Table) -> None:
-    untouched(table, lambda: ask(table), error, message)
+@pytest.mark.parametrize(("call", "error", "message"), WRITING)
+def test_writing(call: Call, error: type[LanceError], message: str, table: Table) -> None:
+    check_rejected(table, lambda: call(table), error, message)
 
 
-@pytest.mark.parametrize(("ask", "message"), ARGUMENTS)
-def test_arguments(ask: BadAsked, message: str, table: Table) -> None:
-    untouched(table, lambda: ask(table), InvalidInput, message)
+@pytest.mark.parametrize(("call", "message"), ARGUMENTS)
+def test_arguments(call: InvalidCall, message: str, table: Table) -> None:
+    check_rejected(table, lambda: call(table), InvalidInput, message)
 
 
 @pytest.mark.parametrize("name", NO_TAGS)
 def test_names_of_tags(name: str, table: Table) -> None:
-    for ask in (lambda: table.tags.create(name), lambda: table.at(tag=name), lambda: table.tags.delete(name)):
-        untouched(table, ask, InvalidInput, "cannot name a tag")
+    for call in (lambda: table.tags.create(name), lambda: table.at(tag=name), lambda: table.tags.delete(name)):
+        check_rejected(table, call, InvalidInput, "cannot name a tag")
 
 
 @pytest.mark.parametrize("name", NO_BRANCHES_TO_CREATE)
 def test_names_of_branches(name: str, table: Table) -> None:
-    untouched(table, lambda: table.branches.create(name), InvalidInput, "cannot name a branch")
-    if name in NO_BRANCHES and name != "main":  # the others are names, or one, of what is there
-        untouched(table, lambda: Table.open(table.uri, branch=name), InvalidInput, "cannot name a branch")
+    check_rejected(table, lambda: table.branches.create(name), InvalidInput, "cannot name a branch")
+    if name in NO_BRANCHES and name != "main":  # the other names are valid, or exist
+        check_rejected(table, lambda: Table.open(table.uri, branch=name), InvalidInput, "cannot name a branch")
 
 
-UPON_DETACHED: list[Asked] = [
+UPON_DETACHED: list[Call] = [
     lambda t: t.append(ROWS),
     lambda t: t.overwrite(ROWS),
     lambda t: t.delete("id = 1"),
@@ -383,27 +389,27 @@ UPON_DETACHED: list[Asked] = [
 ]
 
 
-@pytest.mark.parametrize("ask", UPON_DETACHED)
-def test_writing_upon_a_detached_version(ask: Asked, table: Table) -> None:
-    beside = table.commit(Append(()), detached=True).table
-    untouched(table, lambda: ask(beside), InvalidInput, "is detached and cannot be the base of a write")
+@pytest.mark.parametrize("call", UPON_DETACHED)
+def test_writes_on_a_detached_version(call: Call, table: Table) -> None:
+    detached = table.commit(Append(()), detached=True).table
+    check_rejected(table, lambda: call(detached), InvalidInput, "is detached and cannot be the base of a write")
 
 
-# Stable row ids are given out from the first version on
+# Stable row ids are assigned from the first version on
 
 
-def test_row_ids_are_not_turned_on_by_fragments_that_bring_them(table: Table, tmp_path: Path) -> None:
-    """The next writer would take one fragment's ids for a promise about all of them."""
+def test_fragments_with_row_ids_do_not_enable_row_ids(table: Table, tmp_path: Path) -> None:
+    """The next writer would take the ids of one fragment for a guarantee about all of them."""
     source = Table.create(tmp_path / "ids", ROWS, stable_row_ids=True, durable=False)
-    (brought,) = source.fragments
-    (file,) = brought.files
+    (fragment,) = source.fragments
+    (file,) = fragment.files
     Path(table.uri, "data", file.path).write_bytes(Path(source.uri, "data", file.path).read_bytes())
-    mine = table.fragments[0]
-    with_ids = mine.with_lineage(row_ids=brought.row_ids)
+    own = table.fragments[0]
+    with_ids = own.with_lineage(row_ids=fragment.row_ids)
     rest = tuple(table.fragments)[1:]
     for operation in (
-        Append((brought.with_id(0),)),
-        Overwrite((brought.with_id(0),), table.manifest.schema),
+        Append((fragment.with_id(0),)),
+        Overwrite((fragment.with_id(0),), table.manifest.schema),
         Merge((with_ids, *rest), table.manifest.schema, preserves_nullability=True),
         UpdateOperation(updated=(with_ids,)),
     ):
@@ -412,7 +418,7 @@ def test_row_ids_are_not_turned_on_by_fragments_that_bring_them(table: Table, tm
     assert table.refresh().version == table.version
 
 
-def test_the_way_to_row_ids_that_is_told_works(table: Table, tmp_path: Path) -> None:
+def test_the_suggested_way_to_row_ids_works(table: Table, tmp_path: Path) -> None:
     again = Table.create(tmp_path / "again", table.to_batches(), stable_row_ids=True, durable=False)
     assert again.to_table() == table.to_table()
     assert again.manifest.has_stable_row_ids
@@ -449,84 +455,86 @@ Forged = Callable[[table_pb2.Manifest, str], None]
 Use = Callable[[Table], object]
 
 
-def _data(message: table_pb2.Manifest, name: str) -> None:
+def _set_data_file(message: table_pb2.Manifest, name: str) -> None:
     message.fragments[0].files[0].path = name
 
 
-def _transaction(message: table_pb2.Manifest, name: str) -> None:
+def _set_transaction_file(message: table_pb2.Manifest, name: str) -> None:
     message.transaction_file = name
     message.ClearField("transaction_section")
 
 
-def _row_ids(message: table_pb2.Manifest, name: str) -> None:
+def _set_row_id_file(message: table_pb2.Manifest, name: str) -> None:
     message.fragments[0].external_row_ids.path = name
     message.fragments[0].external_row_ids.size = 4
 
 
-def _row_versions(message: table_pb2.Manifest, name: str) -> None:
+def _set_row_version_file(message: table_pb2.Manifest, name: str) -> None:
     message.fragments[0].external_created_at_versions.path = name
     message.fragments[0].external_created_at_versions.size = 4
 
 
 STORED: dict[str, tuple[Forged, Use]] = {
-    "data file, read": (_data, lambda t: t.to_table()),
-    "data file, filtered": (_data, lambda t: t.count_rows("id = 1")),
-    "data file, taken": (_data, lambda t: t.take([0])),
-    "data file, updated": (_data, lambda t: t.update({"id": "id + 1"})),
-    "data file, compacted": (_data, lambda t: t.compact()),
-    "transaction file": (_transaction, lambda t: t.transaction()),
-    "row ids": (_row_ids, lambda t: t.to_table(with_row_id=True)),
-    "row versions": (_row_versions, lambda t: t.to_table(["_row_created_at_version"])),
+    "data file, read": (_set_data_file, lambda t: t.to_table()),
+    "data file, filtered": (_set_data_file, lambda t: t.count_rows("id = 1")),
+    "data file, taken": (_set_data_file, lambda t: t.take([0])),
+    "data file, updated": (_set_data_file, lambda t: t.update({"id": "id + 1"})),
+    "data file, compacted": (_set_data_file, lambda t: t.compact()),
+    "transaction file": (_set_transaction_file, lambda t: t.transaction()),
+    "row ids": (_set_row_id_file, lambda t: t.to_table(with_row_id=True)),
+    "row versions": (_set_row_version_file, lambda t: t.to_table(["_row_created_at_version"])),
 }
 
 
-def in_memory() -> tuple[FaultyStore, Table]:
-    """A table every one of whose reads is seen."""
+def table_in_memory() -> tuple[FaultyStore, Table]:
+    """Return a table in memory whose store records every read."""
     store = FaultyStore()
-    world = World(store)
+    world = InMemoryTable(store)
     schema = TableSchema.from_arrow(ROWS.schema)
     parts = write_fragments(
         world.location().codec,
         ROWS.to_batches(),
         schema=schema,
-        version=VERSION,
+        version=STORAGE_VERSION,
         limits=FileLimits(2, 10**9),
         conversion=Conversion.EXACT,
-        new_uuid=runtime(7).new_uuid,
+        new_uuid=deterministic_runtime(7).new_uuid,
         what="t",
     )
-    born = type(BIRTH)(VERSION, stable_row_ids=True)
-    made = world.write(Overwrite(parts, schema), base=born).snapshot
-    return store, Table(made)
+    born = type(NEW_TABLE)(STORAGE_VERSION, stable_row_ids=True)
+    created = world.write(Overwrite(parts, schema), base=born).snapshot
+    return store, Table(created)
 
 
 @pytest.mark.parametrize("name", TRICKS, ids=repr)
 @pytest.mark.parametrize("where", STORED)
-def test_a_stored_name_that_leaves_its_directory_opens_nothing(where: str, name: str) -> None:
+def test_a_stored_name_outside_its_directory_opens_nothing(where: str, name: str) -> None:
     forge, use = STORED[where]
-    store, table = in_memory()
+    store, table = table_in_memory()
     path = table.manifest.path
     message = table_pb2.Manifest.FromString(framing.extract_manifest_message(store.read(path), path=path))
     forge(message, name)
     message.ClearField("transaction_section")
     store.inner.put(path, framing.frame_manifest(None, None, message.SerializeToString()))
     if where == "transaction file" and not name:
-        return  # that is how having none is said
-    known = {info.path for place in (naming.VERSIONS, *naming.DIRECTORIES) for info in store.inner.walk(place)}
+        return  # an empty name means that there is none
+    known = {info.path for directory in (naming.VERSIONS, *naming.DIRECTORIES) for info in store.inner.walk(directory)}
     store.calls.clear()
     with pytest.raises(Corrupt, match=r"(leaves|points outside) its directory|(lies|is) outside the table"):
-        use(Table(World(store).at()))
-    assert {asked for call, asked in store.calls if call in ("read", "head", "list")} <= known | {naming.VERSIONS}
+        use(Table(InMemoryTable(store).at()))
+    assert {requested for call, requested in store.calls if call in ("read", "head", "list")} <= known | {
+        naming.VERSIONS
+    }
     assert not [call for call in store.calls if call[0] in ("put", "create", "delete")]
 
 
 @pytest.mark.parametrize("name", [*(trick for trick in TRICKS if trick != ".hidden"), NO_UTF8])
-def test_a_reference_to_a_branch_of_such_a_name_opens_nothing(name: str, table: Table, tmp_path: Path) -> None:
+def test_a_reference_to_a_branch_with_such_a_name_opens_nothing(name: str, table: Table, tmp_path: Path) -> None:
     Table.create(tmp_path / "secret.lance", ROWS, durable=False)
     tag = Path(table.uri, "_refs/tags/release-1.json")
     branch = Path(table.uri, "_refs/branches/dev%2Fann.json")
-    told, parent = json.loads(tag.read_text()), json.loads(branch.read_text())
-    tag.write_text(json.dumps({**told, "branch": name}))
+    reported, parent = json.loads(tag.read_text()), json.loads(branch.read_text())
+    tag.write_text(json.dumps({**reported, "branch": name}))
     with pytest.raises(Corrupt, match="branch"):
         table.at(tag="release-1")
     branch.write_text(json.dumps({**parent, "parentBranch": name}))

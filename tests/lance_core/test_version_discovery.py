@@ -1,5 +1,6 @@
-"""How the newest version is found: by hint and probe where nothing can be missed, by listing otherwise; and the names
-of manifests, old and new. Traps of the format are named."""
+"""Version discovery: the newest version is found by the hint and probes if none can be missed, and by listing
+otherwise; manifests have old and new names. The tests name the traps of the format that concern them.
+"""
 
 import os
 import shutil
@@ -34,13 +35,13 @@ def hint_of(table: Table) -> Path:
     return Path(table.uri) / hints.HINT
 
 
-def left_behind(table: Table, text: bytes) -> None:
-    """As a writer leaves it: the last thing that happens in the directory."""
+def write_hint_last(table: Table, text: bytes) -> None:
+    """Write the hint as a writer does: as the last change in its directory."""
     store_of(table).put_volatile(hints.HINT, text)
 
 
-def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often the operating system is asked."""
+def count_system_calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the calls to the operating system."""
     calls: Counter[str] = Counter()
 
     def counting(name: str, real: Callable) -> Callable:
@@ -55,14 +56,14 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return calls
 
 
-def test_our_hint_is_theirs(table: Table) -> None:
+def test_the_hint_equals_that_of_pylance(table: Table) -> None:
     ours = hint_of(table).read_bytes()
     lance.write_dataset(rows(4), table.uri, mode="append")
     assert (ours, hint_of(table).read_bytes()) == (b'{"version":3}', b'{"version":4}')
 
 
 def test_the_hint_spares_the_listing(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = counted(monkeypatch)
+    calls = count_system_calls(monkeypatch)
     assert Table.open(table.uri).version == 3
     assert Table.exists(table.uri)
     assert calls["scandir"] == 0
@@ -79,25 +80,25 @@ def test_the_hint_spares_the_listing(table: Table, monkeypatch: pytest.MonkeyPat
         b'{"version":9223372036854775809}', b'{"v":3}', b"[" * 64, b'{"version":3' + b" " * 100 + b"}",
     ],
 )  # fmt: skip
-def test_a_hint_that_says_nothing_is_passed_over(table: Table, text: bytes) -> None:
-    left_behind(table, text)
+def test_an_invalid_hint_is_ignored(table: Table, text: bytes) -> None:
+    write_hint_last(table, text)
     assert hints.find_newest(store_of(table)) is None
     assert Table.open(table.uri).version == 3
 
 
-def test_no_hint_is_no_loss(table: Table) -> None:
+def test_a_missing_hint_costs_a_listing_only(table: Table) -> None:
     hint_of(table).unlink()
     assert Table.open(table.uri).version == 3
 
 
 def test_trap_26_a_low_hint_is_probed_upwards(table: Table) -> None:
-    left_behind(table, b'{"version":1}')
+    write_hint_last(table, b'{"version":1}')
     assert hints.find_newest(store_of(table)) == (3, NamingScheme.V2)
 
 
-def test_a_hint_from_before_a_gap_is_not_believed(table: Table) -> None:
-    """Version 1 is there, 2 is not, and 3 is: whoever stopped at the gap would hide version 3."""
-    left_behind(table, b'{"version":1}')
+def test_a_hint_before_a_gap_is_not_trusted(table: Table) -> None:
+    """Version 1 exists, 2 does not, 3 does: a reader that stops at the gap would miss version 3."""
+    write_hint_last(table, b'{"version":1}')
     (Path(table.uri) / naming.manifest_path(Version(2))).unlink()
     os.utime(Path(table.uri) / "_versions", ns=(0, hint_of(table).stat().st_ctime_ns + 60 * 10**9))
     assert hints.find_newest(store_of(table)) is None
@@ -105,7 +106,7 @@ def test_a_hint_from_before_a_gap_is_not_believed(table: Table) -> None:
 
 
 def test_a_copied_table_is_listed(table: Table, tmp_path: Path) -> None:
-    left_behind(table, b'{"version":1}')
+    write_hint_last(table, b'{"version":1}')
     copied = tmp_path / "copied"
     shutil.copytree(table.uri, copied)
     os.utime(copied / "_versions", ns=(0, 10**18))
@@ -113,7 +114,7 @@ def test_a_copied_table_is_listed(table: Table, tmp_path: Path) -> None:
     assert Table.open(str(copied)).version == 3
 
 
-def test_a_commit_without_a_hint_is_seen(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_without_a_hint_is_found(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANCE_USE_VERSION_HINT", "0")
     lance.write_dataset(rows(4), table.uri, mode="append")
     assert ids(Table.open(table.uri)) == [1, 2, 3, 4]
@@ -122,7 +123,7 @@ def test_a_commit_without_a_hint_is_seen(table: Table, monkeypatch: pytest.Monke
 def test_branches_and_clones_have_hints(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [table.branches.create("dev"), table.clone(str(tmp_path / "c"))]
     grown = [line.append(rows(4)).table for line in lines]
-    calls = counted(monkeypatch)
+    calls = count_system_calls(monkeypatch)
     assert [line.refresh().version for line in (*lines, *grown)] == [4] * 4
     assert calls["scandir"] == 0
     assert [hint_of(line).read_bytes() for line in lines] == [b'{"version":4}'] * 2
@@ -135,18 +136,18 @@ def test_stores_that_list_in_order_get_no_hint() -> None:
     assert hints.find_newest(store) is None
 
 
-def test_a_hint_that_cannot_be_left_is_no_failure(table: Table) -> None:
+def test_a_hint_that_cannot_be_written_is_not_a_failure(table: Table) -> None:
     hint_of(table).unlink()
     hint_of(table).mkdir()
     assert table.append(rows(4)).version == 4
     assert Table.open(table.uri).version == 4
 
 
-def test_a_damaged_head_is_named_however_it_was_found(table: Table) -> None:
+def test_a_damaged_newest_version_is_reported_in_every_case(table: Table) -> None:
     head = Path(table.uri) / table.manifest.path
     head.write_bytes(b"x" * 100)
     for text in (b'{"version":3}', b"nothing"):
-        left_behind(table, text)
+        write_hint_last(table, text)
         with pytest.raises(CorruptHead, match="the newest version 3 of this table is damaged"):
             Table.open(table.uri)
 
@@ -159,23 +160,23 @@ def test_trap_35_leftovers_of_writers_are_no_versions(table: Table) -> None:
     assert len(table.versions()) == 3
 
 
-def old_names(place: str) -> Table:
-    lance.write_dataset(rows(1), place, enable_v2_manifest_paths=False)
-    lance.write_dataset(rows(2), place, mode="append")
-    return Table.open(place)
+def old_names(path: str) -> Table:
+    lance.write_dataset(rows(1), path, enable_v2_manifest_paths=False)
+    lance.write_dataset(rows(2), path, mode="append")
+    return Table.open(path)
 
 
-def test_old_names_stay_while_somebody_writes(tmp_path: Path) -> None:
+def test_writers_keep_the_old_naming_scheme(tmp_path: Path) -> None:
     table = old_names(str(tmp_path / "t")).append(rows(3)).table
     names = {path.name for path in (tmp_path / "t/_versions").glob("*.manifest")}
     assert names == {"1.manifest", "2.manifest", "3.manifest"}
     assert hints.find_newest(store_of(table)) == (3, NamingScheme.V1)
     assert lance.dataset(table.uri).to_table()["id"].to_pylist() == ids(Table.open(table.uri)) == [1, 2, 3]
-    branch = table.branches.create("dev")  # a line of its own, named anew
+    branch = table.branches.create("dev")  # a branch with its own, new naming scheme
     assert branch.manifest.path == naming.manifest_path(Version(3))
 
 
-def test_migrating_names_is_what_pylance_does(tmp_path: Path) -> None:
+def test_migrating_names_equals_that_of_pylance(tmp_path: Path) -> None:
     ours, theirs = old_names(str(tmp_path / "ours")), old_names(str(tmp_path / "theirs"))
     lance.dataset(theirs.uri).migrate_manifest_paths_v2()
     for _ in range(2):
@@ -186,7 +187,7 @@ def test_migrating_names_is_what_pylance_does(tmp_path: Path) -> None:
     assert ids(migrated.at(1)) == [1]
 
 
-def test_half_way_is_refused_and_completed(tmp_path: Path) -> None:
+def test_an_interrupted_migration_is_detected_and_completed(tmp_path: Path) -> None:
     table = old_names(str(tmp_path / "t"))
     versions = tmp_path / "t/_versions"
     shutil.copy(versions / "1.manifest", tmp_path / "t" / naming.manifest_path(Version(1)))
@@ -198,7 +199,7 @@ def test_half_way_is_refused_and_completed(tmp_path: Path) -> None:
     assert ids(Table.open(table.uri, version=2).migrate_manifest_names()) == [1, 2]
 
 
-def test_two_manifests_of_one_version_are_not_chosen_from(tmp_path: Path) -> None:
+def test_two_manifests_of_one_version_are_an_error(tmp_path: Path) -> None:
     table = old_names(str(tmp_path / "t"))
     (tmp_path / "t" / naming.manifest_path(Version(2))).write_bytes(table.at(1).manifest.encode())
     with pytest.raises(Corrupt, match="differs from the manifest of the same version under its old name"):
@@ -207,23 +208,23 @@ def test_two_manifests_of_one_version_are_not_chosen_from(tmp_path: Path) -> Non
 
 
 def test_many_versions_cost_no_more_to_open(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In calls, which do not depend on the machine."""
+    """The measure is the number of calls, which does not depend on the machine."""
     template = table.manifest
     for number in range(4, 200):
         message = template.copy_header()
         message.version = number
         path = naming.manifest_path(Version(number))
-        made = Manifest.from_header(message, index_section=None, transaction=None, path=path)
-        (Path(table.uri) / path).write_bytes(made.encode())
-    left_behind(table, b'{"version":199}')
-    calls = counted(monkeypatch)
+        created = Manifest.from_header(message, index_section=None, transaction=None, path=path)
+        (Path(table.uri) / path).write_bytes(created.encode())
+    write_hint_last(table, b'{"version":199}')
+    calls = count_system_calls(monkeypatch)
     assert Table.open(table.uri).version == 199
-    # The table; how fresh the hint is, by itself and its directory. The hint's version, the one after it: one each, and
-    # one each for the directory on the way there, as for the two files that are read.
+    # Three `stat` calls for the table, the hint and the directory of the hint; an `lstat` call for the version of the
+    # hint, the next version and the two files that are read, each with its directory where it is new.
     assert calls == {"stat": 3, "lstat": 6}
 
 
-def test_where_nothing_is_says_so(tmp_path: Path) -> None:
+def test_a_missing_table_is_reported(tmp_path: Path) -> None:
     (tmp_path / "t/_versions").mkdir(parents=True)
     (tmp_path / "t/_versions/latest_version_hint.json").write_bytes(b'{"version":1}')
     with pytest.raises(NotFound, match="there is no Lance table"):

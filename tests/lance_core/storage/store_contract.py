@@ -1,7 +1,7 @@
-"""What every store must keep, as a class of tests: `test_<store>.py` inherits it and says how to make one.
+"""Store contract: the behaviour that every store guarantees, as a class of tests that `test_<store>.py` inherits.
 
-What lives here: only what the trait promises to all callers. What a store does to keep it, durability for one, is
-tested beside the store.
+The class contains the guarantees of the store protocol alone. Tests of a single store cover how it achieves them,
+durability for one.
 """
 
 import threading
@@ -18,9 +18,9 @@ WRITERS = 8
 
 
 class StoreContract:
-    """A subclass gives `store`: an empty one for each test."""
+    """Tests of a `store` fixture that a subclass defines: an empty store for each test."""
 
-    def test_what_was_put_is_read(self, store: Store) -> None:
+    def test_put_data_is_read(self, store: Store) -> None:
         store.put("deep/er/name", b"0123456789")
         assert store.read("deep/er/name") == b"0123456789"
 
@@ -41,11 +41,11 @@ class StoreContract:
         store.put("name", b"")
         assert store.read("name") == b""
         assert store.create("name", b"x") is Put.EXISTS
-        found = store.head("name")
-        assert found is not None
-        assert found.size == 0
+        info = store.head("name")
+        assert info is not None
+        assert info.size == 0
 
-    def test_nothing_there_is_said_so(self, store: Store) -> None:
+    def test_a_missing_object(self, store: Store) -> None:
         assert store.head("a/name") is None
         assert list(store.list("a")) == []
         store.delete("a/name")
@@ -54,10 +54,10 @@ class StoreContract:
 
     def test_head_knows_size_and_time(self, store: Store) -> None:
         store.put("a/name", b"12345")
-        found = store.head("a/name")
-        assert found is not None
-        assert (found.path, found.size) == ("a/name", 5)
-        assert abs(found.modified - datetime.now(UTC)) < timedelta(minutes=1)
+        info = store.head("a/name")
+        assert info is not None
+        assert (info.path, info.size) == ("a/name", 5)
+        assert abs(info.modified - datetime.now(UTC)) < timedelta(minutes=1)
 
     def test_a_directory_is_no_object(self, store: Store) -> None:
         store.put("a/b/name", b"x")
@@ -75,8 +75,8 @@ class StoreContract:
     def test_a_walk_finds_what_is_below_by_path(self, store: Store) -> None:
         for name in ("d/b/x", "d/a", "d/b/c/y", "d2/a", "e", "d/.tmp-1"):
             store.put(name, b"12")
-        found = [(info.path, info.size) for info in store.walk("d")]
-        assert found == [("d/.tmp-1", 2), ("d/a", 2), ("d/b/c/y", 2), ("d/b/x", 2)]
+        entries = [(info.path, info.size) for info in store.walk("d")]
+        assert entries == [("d/.tmp-1", 2), ("d/a", 2), ("d/b/c/y", 2), ("d/b/x", 2)]
         assert [info.path for info in store.walk("d/b")] == ["d/b/c/y", "d/b/x"]
         assert list(store.walk("nowhere")) == []
 
@@ -87,20 +87,20 @@ class StoreContract:
         assert store.head("d/name") is None
         assert list(store.list("d")) == []
 
-    def test_create_only_where_nothing_is(self, store: Store) -> None:
+    def test_create_succeeds_once(self, store: Store) -> None:
         assert store.create("d/name", b"first") is Put.CREATED
         assert store.create("d/name", b"second") is Put.EXISTS
         assert store.read("d/name") == b"first"
         store.delete("d/name")
         assert store.create("d/name", b"third") is Put.CREATED
 
-    def test_settling_what_is_there_changes_nothing(self, store: Store) -> None:
+    def test_ensure_durable_changes_no_data(self, store: Store) -> None:
         store.put("d/name", b"x")
         store.ensure_durable(["d/name"])
         assert store.read("d/name") == b"x"
 
-    def test_of_two_creators_at_once_one_is_first(self, store: Store) -> None:
-        """Many rounds, many threads: each name has one winner, and holds what the winner wrote, whole."""
+    def test_one_of_several_concurrent_creators_wins(self, store: Store) -> None:
+        """Each name has one winner among many threads and has the complete data of the winner."""
         rounds = 25
         barrier = threading.Barrier(WRITERS)
 
@@ -119,13 +119,13 @@ class StoreContract:
             assert store.read(f"d/{number}") == str(winners[0]).encode() * 10_000
         assert {answer for row in answers for answer in row} == {Put.CREATED, Put.EXISTS}
 
-    @pytest.mark.parametrize("how", ["put", "create"])
-    def test_a_reader_never_sees_half_an_object(self, store: Store, how: str) -> None:
-        """While one writes, the other sees nothing, or all of what was there before or after."""
+    @pytest.mark.parametrize("method", ["put", "create"])
+    def test_a_reader_never_sees_half_an_object(self, store: Store, method: str) -> None:
+        """A concurrent reader sees no object or one complete object, the earlier or the later one."""
         size, rounds = 300_000, 40
-        write: Callable[[str, bytes], object] = store.put if how == "put" else store.create
+        write: Callable[[str, bytes], object] = store.put if method == "put" else store.create
         done = threading.Event()
-        seen: set[tuple[int, int]] = set()
+        observed: set[tuple[int, int]] = set()
 
         def read() -> None:
             while not done.is_set():
@@ -134,12 +134,12 @@ class StoreContract:
                         data = store.read(info.path)
                     except NotFound:
                         continue
-                    seen.add((len(data), len(set(data))))
+                    observed.add((len(data), len(set(data))))
 
         reader = threading.Thread(target=read)
         reader.start()
         for number in range(rounds):
-            write("d/name" if how == "put" else f"d/{number}", bytes([number]) * size)
+            write("d/name" if method == "put" else f"d/{number}", bytes([number]) * size)
         done.set()
         reader.join()
-        assert seen <= {(size, 1)}
+        assert observed <= {(size, 1)}

@@ -1,5 +1,5 @@
-"""Every version of ours tells upon which bytes it was made, whatever verb made it and whoever was first; the versions
-of other engines do not, and the chain begins anew there.
+"""Hash chain: every version that this library commits contains the hash of its predecessor, for any operation and any
+order of concurrent commits; versions of other engines contain none, and the chain restarts there.
 """
 
 import hashlib
@@ -22,33 +22,33 @@ from lance_core.format.operations import Append
 from lance_core.format.transaction import INLINE_BYTES_MAX, Transaction
 from lance_core.fsck import Severity
 from lance_core.versions.snapshot import load_transaction
-from tests.lance_core.world import Fault, FaultyStore, World, creating
+from tests.lance_core.in_memory_table import Fault, FaultyStore, InMemoryTable, on_create
 
 
 def rows(*ids: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "word": [f"w{number}" for number in ids]})
 
 
-def made(place: Path) -> Table:
-    """Four versions: 3 and 4 have a successor of their own but the last."""
-    table = Table.create(str(place / "t"), rows(1, 2, 3), durable=False, stable_row_ids=True)
+def create_table(path: Path) -> Table:
+    """Create four versions; every version but the last has a successor."""
+    table = Table.create(str(path / "t"), rows(1, 2, 3), durable=False, stable_row_ids=True)
     table = table.append(rows(4, 5)).table
     return table.update({"word": "'new'"}, where="id = 2").table.append(rows(6)).table
 
 
-def told(table: Table) -> ParentHash | None:
+def parent_of(table: Table) -> ParentHash | None:
     transaction = table.transaction()
     assert transaction is not None
     return transaction.parent
 
 
-def parent_in(table: Table, version: int) -> ParentHash:
-    """Of the bytes that are on the disk."""
+def hash_of_version(table: Table, version: int) -> ParentHash:
+    """Return the hash of the stored manifest bytes."""
     data = (Path(table.uri) / naming.manifest_path(Version(version))).read_bytes()
     return ParentHash(Version(version), hashlib.sha256(data).hexdigest())
 
 
-# What is told
+# The recorded hash
 
 
 VERBS: list[Callable[[Table], Table]] = [
@@ -70,14 +70,14 @@ VERBS: list[Callable[[Table], Table]] = [
 ]
 
 
-def test_every_verb_tells_the_head_it_followed(tmp_path: Path) -> None:
-    table = made(tmp_path)
-    assert told(table.at(1)) is None
-    for verb in VERBS:
+def test_every_operation_records_its_predecessor(tmp_path: Path) -> None:
+    table = create_table(tmp_path)
+    assert parent_of(table.at(1)) is None
+    for operation in VERBS:
         before = table.refresh().overwrite(rows(1, 2)).table.append(rows(3)).table
-        after = verb(before)
+        after = operation(before)
         assert after.version > before.version
-        assert told(after) == parent_in(table, after.version - 1)
+        assert parent_of(after) == hash_of_version(table, after.version - 1)
     report = table.fsck()
     assert report.is_clean, str(report)
     assert report.chain.verified == tuple(range(1, table.refresh().version))
@@ -87,27 +87,27 @@ def test_every_verb_tells_the_head_it_followed(tmp_path: Path) -> None:
     assert ours.to_table().num_rows == table.refresh().count_rows()
 
 
-def test_it_is_the_head_that_was_followed_not_the_version_that_was_read(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_the_predecessor_is_not_the_read_version(tmp_path: Path) -> None:
+    table = create_table(tmp_path)
     stale = table.at(2)
     late = stale.append(rows(7)).table
     assert late.transaction().read_version == 2  # type: ignore[union-attr]
-    assert told(late) == parent_in(table, 4)
+    assert parent_of(late) == hash_of_version(table, 4)
     late = stale.delete("id = 4").table
-    assert told(late) == parent_in(table, 5)
+    assert parent_of(late) == hash_of_version(table, 5)
     assert table.fsck().is_clean
 
 
-def test_it_changes_with_every_race_that_is_lost() -> None:
+def test_the_hash_changes_with_every_lost_race() -> None:
     store = FaultyStore()
-    table = World(store)
+    table = InMemoryTable(store)
     table.create("first")
-    other = World(store.inner)
+    other = InMemoryTable(store.inner)
     for number in range(3):
         first = partial(other.append, f"theirs{number}", writer=number + 2)
-        store.faults.append(Fault(creating(naming.VERSIONS), "", first))
-    written = table.append("mine")
-    assert written.snapshot.version == 5
+        store.faults.append(Fault(on_create(naming.VERSIONS), "", first))
+    result = table.append("mine")
+    assert result.snapshot.version == 5
     for version in range(2, 6):
         at = table.at(version)
         transaction = load_transaction(table.location(), at.manifest)
@@ -117,19 +117,19 @@ def test_it_changes_with_every_race_that_is_lost() -> None:
         assert before.as_parent.sha256 == hashlib.sha256(before.encode()).hexdigest()
 
 
-def test_a_transaction_too_large_for_a_copy_tells_it_in_its_file(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_a_transaction_too_large_for_a_copy_has_the_hash_in_its_file(tmp_path: Path) -> None:
+    table = create_table(tmp_path)
     table = table.append(rows(7), properties={"note": "x" * INLINE_BYTES_MAX}).table
     assert table.manifest.inline_transaction is None
-    assert told(table) == parent_in(table, 4)
+    assert parent_of(table) == hash_of_version(table, 4)
     near = "x" * (INLINE_BYTES_MAX - 400)
     table = table.append(rows(8), properties={"note": near}).table
-    assert told(table) == parent_in(table, 5)
+    assert parent_of(table) == hash_of_version(table, 5)
     assert table.fsck().is_clean
 
 
-def test_nobody_sets_it_by_hand(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_callers_cannot_set_the_hash(tmp_path: Path) -> None:
+    table = create_table(tmp_path)
     for act in (
         lambda: table.append(rows(1), properties={PARENT: "1"}),
         lambda: table.commit(Append(()), properties={PARENT: "1"}, detached=True),
@@ -140,110 +140,110 @@ def test_nobody_sets_it_by_hand(tmp_path: Path) -> None:
     assert table.refresh().version == 4
 
 
-# Where a line begins
+# The beginning of a branch
 
 
-def test_a_branch_begins_at_a_version_of_another_line(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_a_branch_begins_at_a_version_of_another_branch(tmp_path: Path) -> None:
+    table = create_table(tmp_path)
     branch = table.at(2).branches.create("dev")
-    assert told(branch) == parent_in(table, 2)
+    assert parent_of(branch) == hash_of_version(table, 2)
     branch = branch.append(rows(9)).table
     deeper = branch.branches.create("deep/er").append(rows(10)).table
-    assert (told(branch), told(deeper.at(3))) == (parent_in(branch, 2), parent_in(branch, 3))
+    assert (parent_of(branch), parent_of(deeper.at(3))) == (hash_of_version(branch, 2), hash_of_version(branch, 3))
     for line in (branch, deeper):
         report = line.fsck()
         assert report.is_clean, str(report)
         assert report.chain.begins == ()
 
 
-def test_a_branch_finds_that_its_source_was_changed(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_a_branch_detects_a_change_of_its_source(tmp_path: Path) -> None:
+    table = create_table(tmp_path)
     branch = table.at(2).branches.create("dev")
-    turned(Path(table.uri) / table.at(2).manifest.path, 100)
+    flip_bit(Path(table.uri) / table.at(2).manifest.path, 100)
     (finding,) = [each for each in branch.fsck().findings if each.rule == "chain"]
     assert finding.severity is Severity.ERROR
     assert "version 2 was based on other bytes" in finding.what
 
 
 @pytest.mark.parametrize("shallow", [True, False])
-def test_a_clone_tells_its_source_and_its_own_chain_begins_there(tmp_path: Path, shallow: bool) -> None:
-    table = made(tmp_path)
+def test_a_clone_records_its_source_and_starts_a_chain(tmp_path: Path, shallow: bool) -> None:
+    table = create_table(tmp_path)
     clone = table.at(3).clone(str(tmp_path / "clone"), shallow=shallow)
-    assert told(clone) == parent_in(table, 3)
+    assert parent_of(clone) == hash_of_version(table, 3)
     clone = clone.append(rows(9)).table
     report = clone.fsck()
     assert report.is_clean, str(report)
     assert report.chain.verified == (3,)
-    turned(Path(table.uri) / table.at(3).manifest.path, 100)
+    flip_bit(Path(table.uri) / table.at(3).manifest.path, 100)
     assert clone.fsck().is_clean, "what became of another table is asked of that table"
 
 
-def test_a_detached_version_and_what_it_is_published_upon(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_a_detached_version_and_its_published_one(tmp_path: Path) -> None:
+    table = create_table(tmp_path)
     operation = table.transaction().operation  # type: ignore[union-attr]
     assert isinstance(operation, Append)
     fresh = table.append(rows(50)).table.transaction().operation  # type: ignore[union-attr]
     table = table.refresh().restore(4).table
-    beside = table.commit(fresh, detached=True, properties={"by": "me"}).table
-    assert told(beside) == parent_in(table, 6)
+    detached = table.commit(fresh, detached=True, properties={"by": "me"}).table
+    assert parent_of(detached) == hash_of_version(table, 6)
     table.append(rows(8))
-    published = table.publish(beside.version).table
-    assert (published.version, told(published)) == (8, parent_in(table, 7))
+    published = table.publish(detached.version).table
+    assert (published.version, parent_of(published)) == (8, hash_of_version(table, 7))
     assert published.transaction().properties == {"by": "me"}  # type: ignore[union-attr]
     report = table.fsck()
     assert report.is_clean, str(report)
-    turned(Path(table.uri) / table.at(6).manifest.path, 100)
-    found = [each for each in table.fsck().findings if each.rule in ("chain", "manifest")]
-    assert {finding.version for finding in found} == {6}
-    assert len(found) == 2, "version 7 tells, and so does the one beside the line"
+    flip_bit(Path(table.uri) / table.at(6).manifest.path, 100)
+    actual = [each for each in table.fsck().findings if each.rule in ("chain", "manifest")]
+    assert {finding.version for finding in actual} == {6}
+    assert len(actual) == 2, "version 7 has the hash, and so does the detached version"
 
 
 # Other engines
 
 
-def theirs_of(table: Table, version: int) -> dict[str, str]:
-    """The properties of a transaction, as Lance reads them."""
+def properties_read_by_lance(table: Table, version: int) -> dict[str, str]:
+    """Return the properties of a transaction as Lance reads them."""
     transaction = lance.dataset(table.uri).read_transaction(version)
     assert transaction is not None
     assert transaction.transaction_properties is not None
     return dict(transaction.transaction_properties)
 
 
-def test_other_engines_read_past_it_and_the_chain_begins_anew(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_other_engines_ignore_the_hash_and_the_chain_restarts(tmp_path: Path) -> None:
+    table = create_table(tmp_path)
     lance.write_dataset(rows(7), table.uri, mode="append")
     theirs = lance.dataset(table.uri)
     theirs.update({"word": "'theirs'"}, where="id = 7")
     ours = table.refresh().append(rows(8)).table
-    assert (told(ours.at(5)), told(ours.at(6)), told(ours)) == (None, None, parent_in(table, 6))
-    assert theirs_of(table, 4)[PARENT] == str(parent_in(table, 3))
+    assert (parent_of(ours.at(5)), parent_of(ours.at(6)), parent_of(ours)) == (None, None, hash_of_version(table, 6))
+    assert properties_read_by_lance(table, 4)[PARENT] == str(hash_of_version(table, 3))
     report = ours.fsck()
     assert report.is_clean, str(report)
     assert (report.chain.verified, report.chain.begins) == ((1, 2, 3, 6), (1, 5, 6))
     assert "hashes match for versions 1-3, 6; the chain begins at 1, 5-6" in str(report)
 
 
-def test_a_transaction_of_ours_that_they_repeat_is_not_believed(tmp_path: Path) -> None:
-    """Its properties come along, and its parent with them."""
-    table = made(tmp_path)
-    properties = theirs_of(table, 4)
+def test_a_transaction_repeated_by_another_engine_is_not_trusted(tmp_path: Path) -> None:
+    """The other engine copies the properties of the transaction, and its hash with them."""
+    table = create_table(tmp_path)
+    properties = properties_read_by_lance(table, 4)
     assert PARENT in properties
     lance.LanceDataset.commit(
         table.uri,
         lance.Transaction(4, lance.LanceOperation.Append([]), "u", transaction_properties=properties),
     )
     again = table.refresh()
-    assert (again.version, told(again)) == (5, told(table))
+    assert (again.version, parent_of(again)) == (5, parent_of(table))
     report = again.append(rows(9)).table.fsck()
     assert report.is_clean, str(report)
     assert report.chain.begins == (1, 5)
 
 
-# What is found
+# Detected changes
 
 
-def turned(path: Path, bit: int) -> bytes:
-    """One bit of a file, and the bytes before."""
+def flip_bit(path: Path, bit: int) -> bytes:
+    """Flip one bit of a file and return the bytes before."""
     before = path.read_bytes()
     changed = bytearray(before)
     changed[bit // 8] ^= 1 << (bit % 8)
@@ -251,10 +251,10 @@ def turned(path: Path, bit: int) -> bytes:
     return before
 
 
-def finds(table: Table, version: int, bit: int) -> bool:
-    """Whether it is found that this bit of this version is another one, by whatever rule."""
+def detects_change(table: Table, version: int, bit: int) -> bool:
+    """Tell whether a flipped bit of this version is detected, by whatever rule."""
     path = Path(table.uri) / naming.manifest_path(Version(version))
-    before = turned(path, bit)
+    before = flip_bit(path, bit)
     try:
         report = Table.check(table.uri)
         return not report.is_sound and any(each.version == version or each.path in str(path) for each in report.errors)
@@ -267,38 +267,38 @@ def test_a_change_to_any_byte_of_a_chained_manifest_is_found(tmp_path: Path) -> 
     draw = random.Random(0)
     size = len(table.at(1).manifest.encode())
     assert size > 500
-    missed = [at for at in range(size) if not finds(table, 1, 8 * at + draw.randrange(8))]
+    missed = [at for at in range(size) if not detects_change(table, 1, 8 * at + draw.randrange(8))]
     assert missed == []
     assert table.fsck().is_clean
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_so_is_any_bit_of_any_version_that_has_a_next_one(
+def test_a_change_of_any_bit_of_a_version_with_a_successor_is_found(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    place = tmp_path_factory.getbasetemp() / "chained"
-    table = Table.open(str(place / "t"), durable=False) if Table.exists(str(place / "t")) else made(place)
+    path = tmp_path_factory.getbasetemp() / "chained"
+    table = Table.open(str(path / "t"), durable=False) if Table.exists(str(path / "t")) else create_table(path)
     version = data.draw(st.integers(1, table.version - 1))
     bit = data.draw(st.integers(0, 8 * len(table.at(version).manifest.encode()) - 1))
-    assert finds(table, version, bit)
+    assert detects_change(table, version, bit)
 
 
-def test_a_version_put_in_the_place_of_another_is_found(tmp_path: Path) -> None:
-    """Whole, valid, of the same number, and not the one that was committed."""
-    table = made(tmp_path)
+def test_a_replaced_version_is_found(tmp_path: Path) -> None:
+    """The replacement is complete, valid and of the same number, but not the one that was committed."""
+    table = create_table(tmp_path)
     other = (
         Table.create(str(tmp_path / "u"), rows(1, 2, 3), durable=False, stable_row_ids=True).append(rows(4, 5)).table
     )
     (Path(table.uri) / table.at(2).manifest.path).write_bytes(other.manifest.encode())
-    found = [each for each in Table.check(table.uri).findings if each.rule == "chain"]
-    assert [each.version for each in found] == [1, 2], "what it says of its own parent is another table's too"
-    assert found[1].path == table.at(2).manifest.path
-    assert "version 3 was based on other bytes: version 2 had the SHA-256" in found[1].what
+    actual = [each for each in Table.check(table.uri).findings if each.rule == "chain"]
+    assert [each.version for each in actual] == [1, 2], "what it says of its own parent is another table's too"
+    assert actual[1].path == table.at(2).manifest.path
+    assert "version 3 was based on other bytes: version 2 had the SHA-256" in actual[1].what
 
 
-def test_a_version_that_says_nonsense_of_its_parent(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_a_version_with_an_invalid_hash(tmp_path: Path) -> None:
+    table = create_table(tmp_path)
     for version, text in ((4, str(ParentHash(Version(2), "0" * 64))), (4, "nonsense")):
         path = Path(table.uri) / table.at(version).manifest.path
         before = path.read_bytes()
@@ -312,6 +312,6 @@ def test_a_version_that_says_nonsense_of_its_parent(tmp_path: Path) -> None:
 
 
 def test_one_version_alone_is_compared_with_its_neighbours(tmp_path: Path) -> None:
-    table = made(tmp_path)
-    turned(Path(table.uri) / table.at(3).manifest.path, 8 * 300)
+    table = create_table(tmp_path)
+    flip_bit(Path(table.uri) / table.at(3).manifest.path, 8 * 300)
     assert [each.version for each in Table.open(table.uri).fsck("head").findings if each.rule == "chain"] == [3]

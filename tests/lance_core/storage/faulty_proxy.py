@@ -1,7 +1,8 @@
-"""A proxy on loopback between a client and an object store, that does to requests what networks and stores do.
+"""Faulty proxy: an HTTP proxy on loopback between a client and an object store that injects the faults of networks and
+stores.
 
-What lives here: what can go wrong with one request, by HTTP alone; whichever client sent it, it cannot tell. Start
-with `Chaos`; which request meets which fault, a function decides.
+The module contains the faults of a single HTTP request; a client cannot tell them from real ones. A function chooses
+the fault of each request. Start with `FaultyProxy`.
 """
 
 import http.client
@@ -24,10 +25,11 @@ FAULTS_OF_WRITES = (
     "503 before",
     "503 after",
 )
-"""`before`: it never reaches the store. `after`: it does, and is done; only the answer is another."""
+"""`before`: the request does not reach the store. `after`: the store executes it, but the client gets another answer.
+"""
 FAULTS_OF_READS = ("lost before", "lost after", "500 before", "503 before", "cut short")
 _HANGING_SECONDS_MAX = 30
-_BODY = b"<Error><Code>%s</Code><Message>told to</Message></Error>"
+_BODY = b"<Error><Code>%s</Code><Message>injected</Message></Error>"
 _CODES = {
     403: b"AccessDenied",
     409: b"ConditionalRequestConflict",
@@ -36,37 +38,37 @@ _CODES = {
     503: b"SlowDown",
 }
 
-Decide = Callable[[str, str], str | None]
-"""From method and path (with its query) to what goes wrong, None for nothing."""
+FaultChooser = Callable[[str, str], str | None]
+"""Returns the fault for the method and the path (with its query) of a request, or None."""
 
 
 @dataclass
-class Chaos:
+class FaultyProxy:
     target: str
-    decide: Decide = lambda method, path: None
-    seen: list[tuple[str, str, str | None]] = field(default_factory=list)
+    choose_fault: FaultChooser = lambda method, path: None
+    requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     endpoint: str = ""
-    ended: threading.Event = field(default_factory=threading.Event)
+    has_ended: threading.Event = field(default_factory=threading.Event)
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    chaos: Chaos
+    proxy: FaultyProxy
 
     def handle(self) -> None:
-        with suppress(ConnectionError):  # whoever asks has stopped waiting, or was killed
+        with suppress(ConnectionError):  # the client has stopped waiting or was killed
             super().handle()
 
     def _any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        fault = self.chaos.decide(self.command, unquote(self.path))
-        self.chaos.seen.append((self.command, unquote(self.path), fault))
-        how, _, when = (fault or "").partition(" ")
-        if when == "before":
-            self._fail(how)
+        fault = self.proxy.choose_fault(self.command, unquote(self.path))
+        self.proxy.requests.append((self.command, unquote(self.path), fault))
+        effect, _, moment = (fault or "").partition(" ")
+        if moment == "before":
+            self._fail(effect)
             return
-        target = urlsplit(self.chaos.target)
+        target = urlsplit(self.proxy.target)
         assert target.hostname is not None
         connection = http.client.HTTPConnection(target.hostname, target.port, timeout=20)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
@@ -76,8 +78,8 @@ class Handler(BaseHTTPRequestHandler):
             data = answer.read()
         finally:
             connection.close()
-        if when == "after":
-            self._fail(how)
+        if moment == "after":
+            self._fail(effect)
             return
         self.send_response(answer.status)
         for name, value in answer.getheaders():
@@ -88,7 +90,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        if how == "cut":
+        if effect == "cut":
             self.wfile.write(data[: len(data) // 2])
             self.wfile.flush()
             self._hang_up()
@@ -97,14 +99,14 @@ class Handler(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _any
 
-    def _fail(self, how: str) -> None:
-        if how == "hanging":
-            self.chaos.ended.wait(_HANGING_SECONDS_MAX)
-        if how in ("lost", "hanging"):
+    def _fail(self, effect: str) -> None:
+        if effect == "hanging":
+            self.proxy.has_ended.wait(_HANGING_SECONDS_MAX)
+        if effect in ("lost", "hanging"):
             self._hang_up()
             return
-        code = _BODY % _CODES[int(how)]
-        self.send_response(int(how))
+        code = _BODY % _CODES[int(effect)]
+        self.send_response(int(effect))
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(code)))
         self.end_headers()
@@ -116,21 +118,21 @@ class Handler(BaseHTTPRequestHandler):
         self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @contextmanager
-def between(target: str, decide: Decide = lambda method, path: None) -> Iterator[Chaos]:
-    chaos = Chaos(target, decide)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"chaos": chaos}))
+def proxy_to(target: str, decide: FaultChooser = lambda method, path: None) -> Iterator[FaultyProxy]:
+    proxy = FaultyProxy(target, decide)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"proxy": proxy}))
     server.daemon_threads = True
-    chaos.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+    proxy.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield chaos
+        yield proxy
     finally:
-        chaos.ended.set()
+        proxy.has_ended.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -1,5 +1,5 @@
-"""A manifest store in this process's memory, kept to the same contract as the others: thousands of races and crashes
-need one that does not wait for a disk.
+"""In-memory manifest store: passes the same contract as the others and serves thousands of races and crashes without a
+disk.
 """
 
 import threading
@@ -10,7 +10,7 @@ from lance_core.storage.manifest_stores.manifest_store import Entry
 from lance_core.storage.store import Put
 
 
-class MemoryManifestStore:
+class InMemoryManifestStore:
     description = "entries in memory"
     kind = "memory"
 
@@ -45,16 +45,16 @@ class MemoryManifestStore:
 
     def move_entry(self, key: str, entry: Entry, to: Entry) -> bool:
         with self._lock:
-            there = self._entries.get((key, entry.version))
-            if there is None or there.path != entry.path:
+            existing = self._entries.get((key, entry.version))
+            if existing is None or existing.path != entry.path:
                 return False
             self._entries[key, entry.version] = to
             return True
 
     def remove_entry(self, key: str, entry: Entry) -> None:
         with self._lock:
-            there = self._entries.get((key, entry.version))
-            if there is not None and there.path == entry.path:
+            existing = self._entries.get((key, entry.version))
+            if existing is not None and existing.path == entry.path:
                 del self._entries[key, entry.version]
 
 

@@ -1,8 +1,8 @@
-"""Small tables with every kind of thing that a manifest, a transaction file or a deletion file can hold, and what is
-done to one of these files.
+"""Corruption cases: small tables that contain every construct of a manifest, a transaction file or a deletion file, and
+one file of each that tests corrupt.
 
-What lives here: the tables, made by pylance, which file of each is damaged, and how the table is used afterwards. That
-nothing but an error of ours may come of it is asked by `test_damaged_bytes.py`.
+pylance creates the tables; each case knows its file and how the table is used afterwards. `test_corrupted_bytes.py`
+checks that only errors of this library result.
 """
 
 import shutil
@@ -21,25 +21,25 @@ ROWS = pa.table({"id": pa.array(range(6), pa.int64()), "s": [f"s{number}" for nu
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A file of a table that can be damaged, and looked at through the table."""
+class CorruptibleFile:
+    """A file of a table that tests corrupt, and the use of the table that reads it."""
 
     uri: str
     file: Path
     use: Callable[[str], object]
-    whole: bytes
+    original: bytes
 
-    def damaged(self, data: bytes) -> object:
-        """What comes of using the table with these bytes in the file's place."""
+    def use_with(self, data: bytes) -> object:
+        """Use the table with these bytes in place of the file."""
         self.file.write_bytes(data)
         try:
             return self.use(self.uri)
         finally:
-            self.file.write_bytes(self.whole)
+            self.file.write_bytes(self.original)
 
 
-def plain(uri: str) -> None:
-    """Two fragments, an index, deleted rows, config and metadata of every kind."""
+def create_plain_table(uri: str) -> None:
+    """Create two fragments, an index, deleted rows, and config and metadata of every type."""
     field = pa.field("id", pa.int64(), metadata={"unit": "piece"})
     rows = pa.table(ROWS.columns, pa.schema([field, ("s", pa.string())], {"who": "me"}))
     lance.write_dataset(rows, uri, max_rows_per_file=3)
@@ -50,9 +50,9 @@ def plain(uri: str) -> None:
     dataset.delete("id = 4")
 
 
-def older(uri: str) -> None:
-    """The transaction in the field where releases of 2025 had it."""
-    plain(uri)
+def create_table_of_2025(uri: str) -> None:
+    """Create a table whose transaction is in the field that releases of 2025 used."""
+    create_plain_table(uri)
     path = manifest_of(uri)
     data = path.read_bytes()
     start = framing.find_manifest_position(data, size=len(data), path=path.name)
@@ -64,8 +64,8 @@ def older(uri: str) -> None:
     path.write_bytes(data[:start] + len(body).to_bytes(4, "little") + body + footer)
 
 
-def stable(uri: str) -> None:
-    """Row ids and row versions in several forms."""
+def create_table_with_row_ids(uri: str) -> None:
+    """Create row ids and row versions in several encodings."""
     lance.write_dataset(ROWS, uri, max_rows_per_file=3, enable_stable_row_ids=True)
     dataset = lance.dataset(uri)
     dataset.update({"s": "'new'"}, where="id = 1 OR id = 5")
@@ -73,15 +73,15 @@ def stable(uri: str) -> None:
     dataset.add_columns({"n": "id + 1"})
 
 
-def elsewhere(uri: str) -> None:
-    """A branch: its files are in another place, but for some of its own."""
+def create_branch(uri: str) -> None:
+    """Create a branch: most of its files are in the main branch."""
     lance.write_dataset(ROWS, uri, max_rows_per_file=3)
     branch = lance.dataset(uri).create_branch("b")
     branch.delete("id = 1")
 
 
-def nested(uri: str) -> None:
-    """Types with children and parameters, columns of several files, a dropped one."""
+def create_nested_table(uri: str) -> None:
+    """Create types with children and parameters, columns in several files, and a dropped column."""
     point = pa.struct([pa.field("x", pa.int8()), pa.field("l", pa.list_(pa.decimal128(9, 2)))])
     rows = pa.table(
         {
@@ -98,8 +98,8 @@ def nested(uri: str) -> None:
     dataset.drop_columns(["t"])
 
 
-def upserted(uri: str) -> None:
-    """A transaction with updated and new fragments and a filter of keys."""
+def create_upserted_table(uri: str) -> None:
+    """Create a transaction with updated and new fragments and a key filter."""
     key = pa.field("id", pa.int64(), False, {"lance-schema:unenforced-primary-key": "true"})
     rows = pa.table(ROWS.columns, pa.schema([key, ("s", pa.string())]))
     lance.write_dataset(rows, uri)
@@ -107,8 +107,8 @@ def upserted(uri: str) -> None:
     upsert.execute(pa.table([pa.array([5, 9], pa.int64()), ["x", "y"]], rows.schema))
 
 
-def compacted(uri: str) -> None:
-    """A rewrite with an index that was remapped."""
+def create_compacted_table(uri: str) -> None:
+    """Create a rewrite with a remapped index."""
     lance.write_dataset(ROWS, uri, max_rows_per_file=3)
     dataset = lance.dataset(uri)
     dataset.create_scalar_index("id", "BTREE")
@@ -116,8 +116,8 @@ def compacted(uri: str) -> None:
     dataset.optimize.compact_files(target_rows_per_fragment=100)
 
 
-def many_deleted(uri: str) -> None:
-    """A deletion file that is a bitmap, with all three kinds of containers."""
+def create_table_with_many_deletions(uri: str) -> None:
+    """Create a bitmap deletion file with all three container types."""
     rows = pa.table({"id": pa.array(range(140_000), pa.int32())})
     lance.write_dataset(rows, uri)
     lance.dataset(uri).delete(
@@ -130,7 +130,7 @@ def manifest_of(uri: str) -> Path:
 
 
 def transaction_of(uri: str) -> Path:
-    """Of the newest version, whose inline copy is taken away."""
+    """Return the transaction file of the newest version, after removing its inline copy."""
     path = manifest_of(uri)
     data = path.read_bytes()
     message = table_pb2.Manifest.FromString(framing.extract_manifest_message(data, path=path.name))
@@ -151,8 +151,8 @@ def deletions_of(uri: str) -> Path:
     return path
 
 
-def read(uri: str) -> pa.Table:
-    """All that a reader of the newest version can be told."""
+def read_everything(uri: str) -> pa.Table:
+    """Read everything that the newest version contains."""
     table = Table.open(uri)
     manifest = table.manifest
     _ = (table.schema, table.timestamp, table.config, table.metadata, table.branch, table.id, manifest.storage_version)
@@ -164,8 +164,8 @@ def read(uri: str) -> pa.Table:
     return table.to_table([*table.schema.names, *lineage], with_row_id=True)
 
 
-def judge(uri: str) -> object:
-    """All that asks what the newest version did."""
+def write_over_history(uri: str) -> object:
+    """Read the history and commit on top of it."""
     table = Table.open(uri)
     table.transaction()
     table.versions()
@@ -179,33 +179,33 @@ def judge(uri: str) -> object:
 
 
 TABLES: dict[str, tuple[Callable[[str], None], Callable[[str], Path], Callable[[str], object]]] = {
-    "manifest": (plain, manifest_of, read),
-    "manifest of 2025": (older, manifest_of, read),
-    "manifest with row ids": (stable, manifest_of, read),
-    "manifest of a branch": (elsewhere, manifest_of, read),
-    "manifest with nested columns": (nested, manifest_of, read),
-    "transaction of a deletion": (plain, transaction_of, judge),
-    "transaction of an upsert": (upserted, transaction_of, judge),
-    "transaction of a compaction": (compacted, transaction_of, judge),
-    "transaction of a merge": (stable, transaction_of, judge),
-    "deletions as arrow": (plain, deletions_of, read),
-    "deletions as a bitmap": (many_deleted, deletions_of, read),
+    "manifest": (create_plain_table, manifest_of, read_everything),
+    "manifest of 2025": (create_table_of_2025, manifest_of, read_everything),
+    "manifest with row ids": (create_table_with_row_ids, manifest_of, read_everything),
+    "manifest of a branch": (create_branch, manifest_of, read_everything),
+    "manifest with nested columns": (create_nested_table, manifest_of, read_everything),
+    "transaction of a deletion": (create_plain_table, transaction_of, write_over_history),
+    "transaction of an upsert": (create_upserted_table, transaction_of, write_over_history),
+    "transaction of a compaction": (create_compacted_table, transaction_of, write_over_history),
+    "transaction of a merge": (create_table_with_row_ids, transaction_of, write_over_history),
+    "deletions as arrow": (create_plain_table, deletions_of, read_everything),
+    "deletions as a bitmap": (create_table_with_many_deletions, deletions_of, read_everything),
 }
 
 
-def subject(name: str, place: Path) -> Subject:
+def create_case(name: str, path: Path) -> CorruptibleFile:
     make, choose, use = TABLES[name]
-    uri = str(place / "t")
-    shutil.rmtree(place, ignore_errors=True)
+    uri = str(path / "t")
+    shutil.rmtree(path, ignore_errors=True)
     make(uri)
-    if make is elsewhere:
+    if make is create_branch:
         uri += "/tree/b"
     file = choose(uri)
-    return Subject(uri, file, use, file.read_bytes())
+    return CorruptibleFile(uri, file, use, file.read_bytes())
 
 
-def changes(data: bytes, values: Callable[[int], Iterator[int]]) -> Iterator[tuple[str, bytes]]:
-    """Of single bytes; `values` says which, of the byte that is there."""
+def changed_bytes(data: bytes, values: Callable[[int], Iterator[int]]) -> Iterator[tuple[str, bytes]]:
+    """Change single bytes; `values` yields the new values for each byte."""
     for position, byte in enumerate(data):
         for value in values(byte):
             yield f"byte {position} = {value}", data[:position] + bytes([value]) + data[position + 1 :]
