@@ -5,7 +5,7 @@ a conflict and leaves the result of the first one alone.
     assert not OperationPairs(stable=False).find_problem("append", "delete row 0")
 
 Operations replan where that helps, and the result of the replanned operation counts.
-`transactions/test_square_beside_pylance.py` compares the same pairs, planned once, with pylance.
+`transactions/test_conflict_matrix.py` compares the same pairs, planned once, with pylance.
 """
 
 from collections.abc import Callable, Mapping
