@@ -8,8 +8,8 @@ laid out as a real table and read.
     for state in recorded.possible_states(): assert not recorded.find_problem(state)
 
 An acknowledged operation is present. Any other one is present completely or not at all, and can be repeated.
-`syscall_recorder.py` records the calls. The codec writes files without recorded calls; they are synced afterwards and count as
-written just before.
+`syscall_recorder.py` records the calls. The codec writes files without recorded calls; they are synced afterwards and
+count as written just before.
 """
 
 import itertools
