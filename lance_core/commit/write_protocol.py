@@ -9,7 +9,7 @@ that are in memory. The steps may run in different processes; nothing is deleted
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from lance_core.commit import audit as audit_module
@@ -37,6 +37,7 @@ from lance_core.versions.location import Location, check_manifest_store, manifes
 from lance_core.versions.snapshot import (
     Snapshot,
     check_one_naming_scheme,
+    list_versions,
     load_at,
     load_latest,
     load_transaction,
@@ -126,8 +127,43 @@ def find_committed(started: StartedWrite) -> WriteResult | None:
                 raise _undecided_intent(location, record, other.version, why) from error
             return record_result(started, CommitResult(snapshot, made.operation, None, 0, ()))
     if history and history.missing:
+        if committed := _find_by_files(started):
+            return committed
         why = f"began on version {record.base}, and a cleanup removed version {history.missing[0]} since"
         raise _undecided_intent(location, record, history.missing[0], why)
+    return None
+
+
+def _find_by_files(started: StartedWrite) -> WriteResult | None:
+    """Return the commit of this write if its own version was removed, but a later one references a file that the record
+    of its intent lists. No other write has these files. If its own version exists, that one decides. The version is the
+    highest that it can have been, and the rows that it removed are not known and count as 0."""
+    location, record = started.location, started.record
+    if record is None:
+        return None
+    files = idempotency.read_record(location.store, idempotency.path_of(record.intent)).file_keys
+    numbers = list_versions(location).numbers
+    missing = 0
+    for number in numbers if files else ():
+        missing = number - 1 if number - 1 not in numbers else missing
+        if number <= record.base:
+            continue
+        manifest = load_at(location, number).manifest
+        transaction = load_transaction(location, manifest)
+        if transaction is not None and part_with_uuid(transaction, record.transaction_uuid):
+            return None
+        named = [each for each in manifest.fragments if any(file.qualified_path in files for file in each.files)]
+        if missing > record.base and (named or any(index.qualified_path in files for index in manifest.indices)):
+            summary = CommitSummary(
+                Version(missing),
+                operation="Unknown",
+                rows_added=sum(fragment.physical_rows for fragment in named),
+                rows_removed=0,
+                files=len(files),
+                bytes=sum(file.size or 0 for each in named for file in each.files if file.qualified_path in files),
+            )
+            _record_commit(started, summary)
+            return WriteResult(load_latest(location), summary, attempts=0, rebased_over=(), already_committed=True)
     return None
 
 
@@ -197,16 +233,22 @@ def finish(
                 return committed
             raise
     commit_operation = commit_append if isinstance(operation, Append) and audit is None else commit
-    with restore_lease(started.location, operation, started.runtime):
-        committed_version = commit_operation(
-            started.location,
-            ours,
-            base=started.base,
-            since=started.since,
-            attempts=attempts,
-            runtime=started.runtime,
-            started_at=started.started_at,
-        )
+    try:
+        with restore_lease(started.location, operation, started.runtime):
+            committed_version = commit_operation(
+                started.location,
+                ours,
+                base=started.base,
+                since=started.since,
+                attempts=attempts,
+                runtime=started.runtime,
+                started_at=started.started_at,
+            )
+    except CommitUndecided:
+        with suppress(LanceError):  # the outcome stays undecided
+            if committed := _find_by_files(started):
+                return committed
+        raise
     result = record_result(started, committed_version)
     if detached is not None:
         audit_module.discard(detached)

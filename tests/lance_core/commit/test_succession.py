@@ -4,6 +4,7 @@ system that stores whole seconds."""
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,12 +14,14 @@ import pytest
 
 from lance_core import CommitUndecided, Table
 from lance_core.commit.succession import find_unrelated_successor
+from lance_core.commit.write_protocol import StartedWrite, begin, finish
 from lance_core.format import naming
 from lance_core.format.ids import Version
+from lance_core.format.operations import Append
 from lance_core.storage.memory import MemoryStore
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import list_versions, load_at
-from tests.lance_core.in_memory_table import Fault, FaultyStore, InMemoryTable, on_call
+from tests.lance_core.world import Fault, FaultyStore, World, calling, creating, runtime
 
 ROWS = pa.table({"id": [1, 2, 3], "x": ["a", "b", "c"]})
 NOTE = on_call("put", "_lance_assets/intents/")
@@ -158,6 +161,69 @@ def test_a_version_whose_successor_was_removed_is_known_by_its_files(tmp_path: P
     assert find_unrelated_successor(load_at(locate(root), Version(2))) == last
 
 
+def test_a_removed_version_is_known_by_the_files_of_its_intent() -> None:
+    """A cleanup removed the version before the writer could record it; a later version has its files."""
+    stored = MemoryStore()
+    World(stored).create("a")
+    dying = FaultyStore(stored, [Fault(NOTE, "", lambda: None), Fault(NOTE, "", die)])
+    with pytest.raises(Died):
+        World(dying).append("b", intent="i")
+    world = World(stored)
+    world.append("c", writer=10)
+    stored.delete(naming.manifest_path(Version(2)))
+    for writer in (20, 21):
+        made = world.append("b", intent="i", writer=writer)
+        assert (made.already_committed, made.summary.version, made.summary.rows_added) == (True, 2, 1)
+        assert made.snapshot.version == 3
+    assert world.names() == ["a", "b", "c"]
+
+
+def test_an_unanswered_put_is_settled_by_files_if_a_cleanup_removed_its_version() -> None:
+    """Its answer was lost, and others committed and cleaned up before the writer could read."""
+    stored = MemoryStore()
+    world = World(stored)
+    world.create("a")
+
+    def commit_and_clean() -> None:
+        world.append("c", writer=10)
+        stored.delete(naming.manifest_path(Version(2)))
+
+    def is_after_the_put(call: str, path: str) -> bool:
+        return call == "list" and ("create", naming.manifest_path(Version(2))) in store.calls
+
+    store = FaultyStore(stored, [Fault(creating(naming.VERSIONS), "lost")])
+    store.faults.append(Fault(is_after_the_put, "", commit_and_clean))
+    made = World(store).append("b", intent="i")
+    assert (made.already_committed, made.summary.version) == (True, 2)
+    assert world.names() == ["a", "b", "c"]
+
+
+def test_a_version_in_a_gap_does_not_settle_itself() -> None:
+    """It references its own files, and no later version is based on it."""
+    now = [0]
+    stored = MemoryStore()
+    world = World(stored)
+    world.create("a")
+
+    def three_commits_and_a_cleanup() -> None:
+        for writer, name in enumerate("cde", start=10):
+            world.append(name, writer=writer)
+        for version in (1, 2, 3):
+            stored.delete(naming.manifest_path(Version(version)))
+        now[0] += 120 * 10**9
+
+    store = FaultyStore(stored, [Fault(creating(naming.VERSIONS), "", three_commits_and_a_cleanup)])
+    late = World(store)
+    begun = begin(
+        late.location(), late.at(), verb="append", intent="i", runtime=replace(runtime(5), elapsed_ns=lambda: now[0])
+    )
+    assert isinstance(begun, StartedWrite)
+    for _ in range(2):
+        with pytest.raises(CommitUndecided, match="in a gap"):
+            finish(begun, Append(late.fragments("late")), properties={}, attempts=3)
+    assert world.names() == ["a", "c", "d", "e"]
+
+
 def test_what_cannot_be_known_is_undecided() -> None:
     """The version of the intent is gone, and so is the one that would tell."""
     stored = MemoryStore()
@@ -168,6 +234,8 @@ def test_what_cannot_be_known_is_undecided() -> None:
     world = InMemoryTable(stored)
     for writer, name in enumerate("cd", start=10):
         world.append(name, writer=writer)
-    stored.delete(naming.manifest_path(Version(2)))
+    world.overwrite("e", writer=12)
+    for version in (2, 3, 4):
+        stored.delete(naming.manifest_path(Version(version)))
     with pytest.raises(CommitUndecided, match="a cleanup removed version 2"):
         world.append("b", intent="i", writer=20)
