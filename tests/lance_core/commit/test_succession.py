@@ -21,7 +21,14 @@ from lance_core.format.operations import Append
 from lance_core.storage.memory import MemoryStore
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import list_versions, load_at
-from tests.lance_core.world import Fault, FaultyStore, World, calling, creating, runtime
+from tests.lance_core.in_memory_table import (
+    Fault,
+    FaultyStore,
+    InMemoryTable,
+    deterministic_runtime,
+    on_call,
+    on_create,
+)
 
 ROWS = pa.table({"id": [1, 2, 3], "x": ["a", "b", "c"]})
 NOTE = on_call("put", "_lance_assets/intents/")
@@ -164,24 +171,24 @@ def test_a_version_whose_successor_was_removed_is_known_by_its_files(tmp_path: P
 def test_a_removed_version_is_known_by_the_files_of_its_intent() -> None:
     """A cleanup removed the version before the writer could record it; a later version has its files."""
     stored = MemoryStore()
-    World(stored).create("a")
+    InMemoryTable(stored).create("a")
     dying = FaultyStore(stored, [Fault(NOTE, "", lambda: None), Fault(NOTE, "", die)])
     with pytest.raises(Died):
-        World(dying).append("b", intent="i")
-    world = World(stored)
+        InMemoryTable(dying).append("b", intent="i")
+    world = InMemoryTable(stored)
     world.append("c", writer=10)
     stored.delete(naming.manifest_path(Version(2)))
     for writer in (20, 21):
         made = world.append("b", intent="i", writer=writer)
         assert (made.already_committed, made.summary.version, made.summary.rows_added) == (True, 2, 1)
         assert made.snapshot.version == 3
-    assert world.names() == ["a", "b", "c"]
+    assert world.file_names() == ["a", "b", "c"]
 
 
 def test_an_unanswered_put_is_settled_by_files_if_a_cleanup_removed_its_version() -> None:
     """Its answer was lost, and others committed and cleaned up before the writer could read."""
     stored = MemoryStore()
-    world = World(stored)
+    world = InMemoryTable(stored)
     world.create("a")
 
     def commit_and_clean() -> None:
@@ -191,18 +198,18 @@ def test_an_unanswered_put_is_settled_by_files_if_a_cleanup_removed_its_version(
     def is_after_the_put(call: str, path: str) -> bool:
         return call == "list" and ("create", naming.manifest_path(Version(2))) in store.calls
 
-    store = FaultyStore(stored, [Fault(creating(naming.VERSIONS), "lost")])
+    store = FaultyStore(stored, [Fault(on_create(naming.VERSIONS), "lost")])
     store.faults.append(Fault(is_after_the_put, "", commit_and_clean))
-    made = World(store).append("b", intent="i")
+    made = InMemoryTable(store).append("b", intent="i")
     assert (made.already_committed, made.summary.version) == (True, 2)
-    assert world.names() == ["a", "b", "c"]
+    assert world.file_names() == ["a", "b", "c"]
 
 
 def test_a_version_in_a_gap_does_not_settle_itself() -> None:
     """It references its own files, and no later version is based on it."""
     now = [0]
     stored = MemoryStore()
-    world = World(stored)
+    world = InMemoryTable(stored)
     world.create("a")
 
     def three_commits_and_a_cleanup() -> None:
@@ -212,16 +219,20 @@ def test_a_version_in_a_gap_does_not_settle_itself() -> None:
             stored.delete(naming.manifest_path(Version(version)))
         now[0] += 120 * 10**9
 
-    store = FaultyStore(stored, [Fault(creating(naming.VERSIONS), "", three_commits_and_a_cleanup)])
-    late = World(store)
+    store = FaultyStore(stored, [Fault(on_create(naming.VERSIONS), "", three_commits_and_a_cleanup)])
+    late = InMemoryTable(store)
     begun = begin(
-        late.location(), late.at(), verb="append", intent="i", runtime=replace(runtime(5), elapsed_ns=lambda: now[0])
+        late.location(),
+        late.at(),
+        verb="append",
+        intent="i",
+        runtime=replace(deterministic_runtime(5), elapsed_ns=lambda: now[0]),
     )
     assert isinstance(begun, StartedWrite)
     for _ in range(2):
         with pytest.raises(CommitUndecided, match="in a gap"):
             finish(begun, Append(late.fragments("late")), properties={}, attempts=3)
-    assert world.names() == ["a", "c", "d", "e"]
+    assert world.file_names() == ["a", "c", "d", "e"]
 
 
 def test_what_cannot_be_known_is_undecided() -> None:
