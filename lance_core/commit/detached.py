@@ -11,11 +11,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lance_core import validation
-from lance_core.commit.change import Change, resume
 from lance_core.commit.data_files import check_files
 from lance_core.commit.detached_manifest import put_detached
 from lance_core.commit.fencing import ClockReading
-from lance_core.commit.write_protocol import StartedWrite, WriteResult, check_not_detached, record_result
+from lance_core.commit.write_protocol import (
+    Change,
+    StartedWrite,
+    WriteResult,
+    check_not_detached,
+    record_result,
+    resume,
+)
 from lance_core.errors import InvalidInput, NotFound
 from lance_core.format import naming
 from lance_core.format.ids import Version

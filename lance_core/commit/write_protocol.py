@@ -1,16 +1,22 @@
-"""Write protocol: the steps of one idempotent write, from claiming its intent to recording its commit.
+"""Write protocol: one write of a table, from its plan to the version that contains it.
 
     begin    claim the intent; if it was committed before, return that commit
-    ...      the caller plans the change and writes its files
-    finish   verify the files, audit the change, commit it, record the commit with the intent
+    plan     plan the change on a version and write its files           <──┐
+    finish   verify the files, audit the change, commit it,                │  newest version: after a conflict
+             record the commit with the intent                         ────┘  that only a new plan resolves
 
-`change.py` runs these steps for every verb and replans after conflicts. `finish_append` writes the files too, for rows
-that are in memory. The steps may run in different processes; nothing is deleted on an error path.
+Every verb is a `Change`, and `commit_with_retry` runs it: the methods of `Table`, the operations on Spark, compactions
+and repairs. A write that begins in one process and finishes in another calls `begin` there and `resume` here. The
+commit loop (`loop.py`) rebases a change over most commits of other writers. A conflict that a rebase cannot resolve,
+such as a row that both changed, takes a new plan on the newest version, within a deadline and under the same
+transaction uuid. Files of the abandoned plan are left to cleanup, and nothing is deleted on an error path.
+`finish_append` writes the files too, for rows that are in memory. Start with `commit_with_retry`; the reasons are in
+`004-one-write-protocol.md`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lance_core.commit import audit as audit_module
 from lance_core.commit import data_files
@@ -19,12 +25,23 @@ from lance_core.commit.fencing import ClockReading, find_commit_problem
 from lance_core.commit.group_commit import commit_append
 from lance_core.commit.loop import CommitResult, commit
 from lance_core.coordination import idempotency
+from lance_core.coordination.backoff import Backoff
 from lance_core.coordination.idempotency import CommitSummary, IntentRecord
 from lance_core.coordination.leases import Lease, acquire, release
 from lance_core.datafiles.fragment_writer import BufferedRows
-from lance_core.errors import AuditFailed, CommitUndecided, InvalidInput, LanceError, NotFound, StorageError
+from lance_core.errors import (
+    AlreadyExists,
+    AuditFailed,
+    CommitUndecided,
+    InvalidInput,
+    LanceError,
+    NotFound,
+    RetryableConflict,
+    StorageError,
+)
 from lance_core.format import naming
 from lance_core.format.config_keys import TABLE_ID
+from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Append, Operation, Restore, Rewrite
@@ -82,6 +99,111 @@ class WriteResult:
     """Names of the indices that cover fewer rows after the write."""
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An operation whose files are written, with properties of its own for the transaction."""
+
+    operation: Operation
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+Plan = Callable[[Snapshot], Operation | Planned | BufferedRows | None]
+"""Plan a change on a version and write its files, or buffer the rows of an append. None: there is nothing to change."""
+Create = Callable[[StartedWrite], Operation | Planned]
+"""Write the files of the first version of a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Description of what a verb does to a table."""
+
+    verb: str
+    """Recorded with the intent: an intent is used for one verb only."""
+    plan: Plan | None
+    """None for a change that only creates tables."""
+    operation: str = Append.name
+    """Name of the operation that a result without a new version reports."""
+    can_replan: bool = True
+    """True if the change means the same on a newer version. An overwrite does not: it replaces what its caller read."""
+    files_exist: bool = False
+    """True if the files were written before the write began, at an unknown time."""
+    audit: AuditFunction | None = None
+    """Check of each plan before it is committed."""
+    create: Create | None = None
+    """How the change creates the table; None if the table must exist."""
+
+
+def commit_with_retry(
+    change: Change,
+    location: Location,
+    base: Snapshot | NewTable,
+    *,
+    intent: str | None,
+    properties: Mapping[str, str],
+    retries: int,
+    runtime: Runtime,
+) -> WriteResult:
+    """Begin a change on this version, or on no table yet, plan it and commit it. An intent that was committed before
+    returns that commit."""
+    started = begin(location, base, verb=change.verb, intent=intent, runtime=runtime)
+    if isinstance(started, WriteResult):
+        return started
+    return resume(change, started, properties=properties, retries=retries)
+
+
+def resume(change: Change, started: StartedWrite, *, properties: Mapping[str, str], retries: int) -> WriteResult:
+    """Plan and commit a write that has begun, here or elsewhere. A conflict is raised if the change cannot be
+    replanned, after `retries` plans, and at the deadline."""
+    if change.files_exist:
+        started = replace(started, started_at=ClockReading.distant_past())
+    backoff = Backoff(started.runtime)
+    for failed_plans in range(retries):
+        try:
+            result = _plan_and_finish(change, started, properties, retries)
+        except (RetryableConflict, AlreadyExists) as conflict:
+            if not _may_replan(change, started, conflict) or failed_plans + 1 == retries or backoff.is_expired:
+                raise
+            backoff.wait()
+            started = _on_newest_version(started)
+            # Another holder of the intent may have committed, and then there may be nothing left to change.
+            if committed := find_committed(started):
+                return committed
+        else:
+            return replace(result, attempts=result.attempts + failed_plans) if result.attempts else result
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _plan_and_finish(change: Change, started: StartedWrite, properties: Mapping[str, str], retries: int) -> WriteResult:
+    if isinstance(started.base, Snapshot):
+        assert change.plan is not None, f"{change.verb} only creates tables"
+        planned = change.plan(started.base)
+    else:
+        assert change.create is not None, f"{change.verb} needs a table"
+        planned = change.create(started)
+    if planned is None:
+        return finish_unchanged(started, change.operation)
+    if isinstance(planned, BufferedRows):
+        return finish_append(started, planned, properties=properties, attempts=retries, audit=change.audit)
+    if not isinstance(planned, Planned):
+        planned = Planned(planned)
+    properties = {**properties, **planned.properties}
+    return finish(started, planned.operation, properties=properties, attempts=retries, audit=change.audit)
+
+
+def _may_replan(change: Change, started: StartedWrite, conflict: RetryableConflict | AlreadyExists) -> bool:
+    if isinstance(conflict, AlreadyExists):  # another writer created the table, or the plan names what exists already
+        return change.can_replan and isinstance(started.base, NewTable)
+    return change.can_replan and conflict.rule != "exhausted"
+
+
+def _on_newest_version(started: StartedWrite) -> StartedWrite:
+    base = load_latest(started.location)
+    if isinstance(started.base, Snapshot):
+        return replace(started, base=base)
+    base.manifest.check_writable()
+    return replace(started, location=base.location, base=base)
+
+
 def begin(
     location: Location, base: Snapshot | NewTable, *, verb: str, intent: str | None, runtime: Runtime
 ) -> StartedWrite | WriteResult:
@@ -136,34 +258,47 @@ def find_committed(started: StartedWrite) -> WriteResult | None:
 
 def _find_by_files(started: StartedWrite) -> WriteResult | None:
     """Return the commit of this write if its own version was removed, but a later one references a file that the record
-    of its intent lists. No other write has these files. If its own version exists, that one decides. The version is the
-    highest that it can have been, and the rows that it removed are not known and count as 0."""
+    of its intent lists. No other write has these files. The version is the highest that it can have been, and the rows
+    that it removed are not known and count as 0."""
     location, record = started.location, started.record
     if record is None:
         return None
-    files = idempotency.read_record(location.store, idempotency.path_of(record.intent)).file_keys
-    numbers = list_versions(location).numbers
-    missing = 0
-    for number in numbers if files else ():
-        missing = number - 1 if number - 1 not in numbers else missing
+    keys = idempotency.read_record(location.store, idempotency.path_of(record.intent)).file_keys
+    found = _find_descendant(location, record, keys) if keys else None
+    if found is None:
+        return None
+    removed, fragments = found
+    summary = CommitSummary(
+        removed,
+        operation="Unknown",
+        rows_added=sum(fragment.physical_rows for fragment in fragments),
+        rows_removed=0,
+        files=len(keys),
+        bytes=sum(file.size or 0 for each in fragments for file in each.files if file.qualified_path in keys),
+    )
+    _record_commit(started, summary)
+    return WriteResult(load_latest(location), summary, attempts=0, rebased_over=(), already_committed=True)
+
+
+def _find_descendant(
+    location: Location, record: IntentRecord, keys: Collection[str]
+) -> tuple[Version, Sequence[Fragment]] | None:
+    """Return the last removed version before the first one that references one of the files, and its fragments with
+    them. Return `None` if there is none, or if the version of the intent itself exists, which then decides."""
+    before, removed = record.base, None
+    for number in list_versions(location).numbers:
         if number <= record.base:
             continue
+        if number > before + 1:
+            removed = Version(number - 1)
+        before = number
         manifest = load_at(location, number).manifest
         transaction = load_transaction(location, manifest)
         if transaction is not None and part_with_uuid(transaction, record.transaction_uuid):
             return None
-        named = [each for each in manifest.fragments if any(file.qualified_path in files for file in each.files)]
-        if missing > record.base and (named or any(index.qualified_path in files for index in manifest.indices)):
-            summary = CommitSummary(
-                Version(missing),
-                operation="Unknown",
-                rows_added=sum(fragment.physical_rows for fragment in named),
-                rows_removed=0,
-                files=len(files),
-                bytes=sum(file.size or 0 for each in named for file in each.files if file.qualified_path in files),
-            )
-            _record_commit(started, summary)
-            return WriteResult(load_latest(location), summary, attempts=0, rebased_over=(), already_committed=True)
+        fragments = [each for each in manifest.fragments if any(file.qualified_path in keys for file in each.files)]
+        if removed and (fragments or any(index.qualified_path in keys for index in manifest.indices)):
+            return removed, fragments
     return None
 
 

@@ -13,7 +13,7 @@ reference implementation writes or reads that. They move into the manifest.
 from lance_core.datafiles.codec import DataCodec
 from lance_core.datafiles.fragment_reader import count_file_rows, read_deletions
 from lance_core.errors import Corrupt, Unsupported
-from lance_core.format import framing, naming
+from lance_core.format import manifest_file, naming
 from lance_core.format.external_lineage import (
     IN_COLUMNS,
     LineageFile,
@@ -58,7 +58,7 @@ def with_lineage(store: Store, manifest: Manifest) -> Manifest:
     if not manifest.has_stable_row_ids:
         return manifest
     fields = external_lineage_fields(
-        framing.extract_manifest_message(manifest.encode(), path=manifest.path), path=manifest.path
+        manifest_file.extract_manifest_message(manifest.encode(), path=manifest.path), path=manifest.path
     )
     if not fields:
         return manifest

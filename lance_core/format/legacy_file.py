@@ -15,7 +15,7 @@ from itertools import pairwise
 from google.protobuf.message import DecodeError
 
 from lance_core.errors import Corrupt, Unsupported
-from lance_core.format import framing, size_guard
+from lance_core.format import manifest_file, size_guard
 from lance_core.format._pb import file_pb2, table_pb2
 from lance_core.format.schema import TableSchema
 
@@ -85,12 +85,12 @@ class LegacySchema:
 
 def find_metadata_position(tail: bytes, *, size: int, path: str) -> int:
     """Return the position of the metadata message, from the last bytes of the file."""
-    if len(tail) < framing.FOOTER.size:
+    if len(tail) < manifest_file.FOOTER.size:
         raise Corrupt(f"is {size} bytes long, which is too short for a data file", path=path, field="footer")
-    position, _major, _minor, magic = framing.FOOTER.unpack(tail[-framing.FOOTER.size :])
-    if magic != framing.MAGIC:
-        raise Corrupt(f"ends in {magic!r} instead of {framing.MAGIC!r}", path=path, field="footer.magic")
-    if not 0 <= position <= size - framing.FOOTER.size - _LENGTH.size:
+    position, _major, _minor, magic = manifest_file.FOOTER.unpack(tail[-manifest_file.FOOTER.size :])
+    if magic != manifest_file.MAGIC:
+        raise Corrupt(f"ends in {magic!r} instead of {manifest_file.MAGIC!r}", path=path, field="footer.magic")
+    if not 0 <= position <= size - manifest_file.FOOTER.size - _LENGTH.size:
         raise Corrupt(
             f"its footer places the metadata at byte {position} of {size}", path=path, field="footer.position"
         )

@@ -1,7 +1,7 @@
 """Manifest: one version of a table, as a read-only view over the bytes of its manifest file.
 
 `Manifest` decodes a whole manifest file and assembles a new one. Opening parses only the header
-(`manifest_header.py`); the fragments are parsed in C on first access. Neither is changed in place: a successor starts
+(`manifest_file.py`); the fragments are parsed in C on first access. Neither is changed in place: a successor starts
 from a copy of the header (`Manifest.copy_header`) and is assembled from it (`Manifest.from_header`).
 `transactions/apply.py` decides what the next version contains.
 
@@ -29,7 +29,7 @@ from typing import overload
 from google.protobuf.message import DecodeError
 
 from lance_core.errors import Corrupt, Unsupported
-from lance_core.format import features, framing, manifest_header, size_guard
+from lance_core.format import features, manifest_file, size_guard
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import BasePath, decode_bases
 from lance_core.format.fragment import Fragment, StorageVersion, live_rows
@@ -105,10 +105,10 @@ class Manifest:
     @classmethod
     def decode(cls, file: bytes, *, path: str, version: Version | None = None) -> "Manifest":
         """Parse a whole manifest file. `version` is the version that its name states."""
-        body = framing.extract_manifest_message(file, path=path)
+        body = manifest_file.extract_manifest_message(file, path=path)
         size_guard.check_message(body, path=path, kind=table_pb2.Manifest)
         try:
-            message = manifest_header.parse(body)
+            message = manifest_file.parse_header(body)
         except DecodeError as error:
             raise Corrupt("the manifest message does not parse", path=path, field="manifest") from error
         if message.version < 1 or (version is not None and message.version != version):
@@ -130,7 +130,7 @@ class Manifest:
     ) -> "Manifest":
         """Assemble the manifest file of a new version. Section offsets apply to this file alone, so all three are set
         or cleared here."""
-        offsets = framing.section_offsets(index_section, transaction, before=dictionaries)
+        offsets = manifest_file.section_offsets(index_section, transaction, before=dictionaries)
         for name, position in (("index_section", offsets.index_section), ("transaction_section", offsets.transaction)):
             if position is None:
                 message.ClearField(name)
@@ -138,13 +138,15 @@ class Manifest:
                 setattr(message, name, position)
         message.ClearField("legacy_transaction_section")
         body = message.SerializeToString()
-        return cls(message, framing.frame_manifest(index_section, transaction, body, before=dictionaries), path=path)
+        return cls(
+            message, manifest_file.frame_manifest(index_section, transaction, body, before=dictionaries), path=path
+        )
 
     @cached_property
     def message(self) -> table_pb2.Manifest:
         """The whole message, for packages that read in bulk; never changed in place."""
         try:
-            message = table_pb2.Manifest.FromString(framing.extract_manifest_message(self._file, path=self.path))
+            message = table_pb2.Manifest.FromString(manifest_file.extract_manifest_message(self._file, path=self.path))
         except DecodeError as error:
             raise self._unparsable_fragment_error() from error
         FRAGMENTS.check(len(message.fragments), path=self.path)
@@ -168,20 +170,20 @@ class Manifest:
     def header(self) -> bytes:
         """Return this version as a manifest file without fragments, indices and transaction, for workers that get
         their fragments separately."""
-        header = manifest_header.without_fragments(self._header)
+        header = manifest_file.without_fragments(self._header)
         return Manifest.from_header(header, index_section=None, transaction=None, path=self.path)._file
 
     def with_fragments(self, fragments: Iterable[Fragment]) -> "Manifest":
         """Return this version with fragments that are more exact than those in its file."""
-        header = manifest_header.without_fragments(self._header)
-        manifest_header.add_fragments(header, (fragment.message for fragment in fragments))
+        header = manifest_file.without_fragments(self._header)
+        manifest_file.add_fragments(header, (fragment.message for fragment in fragments))
         manifest = Manifest(header, self._file, path=self.path)
         manifest.message = table_pb2.Manifest.FromString(header.SerializeToString())
         return manifest
 
     def copy_header(self) -> table_pb2.Manifest:
         """Return a copy of the header, which the builder of the next version may change."""
-        return manifest_header.copy(self._header)
+        return manifest_file.copy_header(self._header)
 
     def encode(self) -> bytes:
         """Return the bytes of the manifest file."""
@@ -196,7 +198,7 @@ class Manifest:
     def index_section(self) -> bytes | None:
         if not self._header.HasField("index_section"):
             return None
-        return framing.read_section(self._file, self._header.index_section, path=self.path, field="index_section")
+        return manifest_file.read_section(self._file, self._header.index_section, path=self.path, field="index_section")
 
     @property
     def dictionaries(self) -> bytes:
@@ -207,7 +209,9 @@ class Manifest:
         sections = ("index_section", "transaction_section", "legacy_transaction_section")
         starts = [getattr(self._header, name) for name in sections if self._header.HasField(name)]
         size = len(self._file)
-        starts.append(framing.find_manifest_position(self._file[-framing.FOOTER.size :], size=size, path=self.path))
+        starts.append(
+            manifest_file.find_manifest_position(self._file[-manifest_file.FOOTER.size :], size=size, path=self.path)
+        )
         return self._file[: min(starts)]
 
     @property
@@ -216,7 +220,7 @@ class Manifest:
         invalid position raises `Corrupt`."""
         for name in ("transaction_section", "legacy_transaction_section"):
             if self._header.HasField(name):
-                return framing.read_section(self._file, getattr(self._header, name), path=self.path, field=name)
+                return manifest_file.read_section(self._file, getattr(self._header, name), path=self.path, field=name)
         return None
 
     @property
@@ -335,7 +339,7 @@ class Manifest:
         if not self._header.HasField("max_fragment_id"):
             return
         try:
-            last = manifest_header.last_fragment_id(framing.extract_manifest_message(self._file, path=self.path))
+            last = manifest_file.last_fragment_id(manifest_file.extract_manifest_message(self._file, path=self.path))
         except DecodeError as error:
             raise self._unparsable_fragment_error() from error
         if last is not None and last > self.max_fragment_id:
@@ -344,7 +348,7 @@ class Manifest:
     def check_caps(self) -> None:
         """Raise `Unsupported` if a reader with the caps of this process would refuse this version. The builder checks
         the fragments that it changes."""
-        body = framing.extract_manifest_message(self._file, path=self.path)
+        body = manifest_file.extract_manifest_message(self._file, path=self.path)
         size_guard.check_message(body, path=self.path, kind=table_pb2.Manifest)
         FIELDS.check(len(self._header.fields), path=self.path)
         # Parsing takes long, and fewer ids or bytes cannot exceed the caps.

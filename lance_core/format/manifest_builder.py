@@ -1,7 +1,7 @@
 """Manifest builder: a version under construction, and the only place that changes a manifest message.
 
 A builder starts empty (`ManifestBuilder.for_new_table`), or as a copy of a version without the fields that are
-specific to that version (`ManifestBuilder.for_successor`). It holds a manifest header (`manifest_header.py`):
+specific to that version (`ManifestBuilder.for_successor`). It holds a manifest header (`manifest_file.py`):
 fragments pass through as bytes until they are accessed by id, and added fragments are kept apart until the end.
 `transactions/apply.py` decides what a change does to a builder; this module only defines how the builder stores it.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from lance_core.errors import Corrupt, InvalidInput
-from lance_core.format import index_metadata, manifest_header, naming
+from lance_core.format import index_metadata, manifest_file, naming
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import BasePath, decode_bases
 from lance_core.format.features import STICKY, Feature
@@ -46,7 +46,7 @@ class ManifestBuilder:
         cls, storage_version: StorageVersion, *, stable_row_ids: bool, version: Version | None = None
     ) -> "ManifestBuilder":
         """Start version 1 of a table, or the detached version `version`."""
-        message = manifest_header.empty()
+        message = manifest_file.empty_header()
         message.version = version or 1
         message.data_format.file_format = "lance"
         message.data_format.version = str(storage_version)
@@ -152,7 +152,7 @@ class ManifestBuilder:
                 raise Corrupt(f"lists fragment {repeated} twice", path=self._path, field="fragments")
             if self._message.HasField("max_fragment_id") and max(self._fragments, default=-1) > self.max_fragment_id:
                 raise unassigned_id_error(max(self._fragments), self.max_fragment_id, path=self._path)
-            self._message = manifest_header.without_fragments(self._message)
+            self._message = manifest_file.without_fragments(self._message)
         return self._fragments
 
     @property
@@ -185,7 +185,7 @@ class ManifestBuilder:
 
     def replace_contents(self, schema: TableSchema) -> None:
         """Remove all fragments and indices and set another schema. Config, table metadata and all counters stay."""
-        self._message = manifest_header.without_fragments(self._message)
+        self._message = manifest_file.without_fragments(self._message)
         self._fragments = {}
         self._carries_fragments = False
         self._message.ClearField("fields")
@@ -287,7 +287,7 @@ class ManifestBuilder:
         self._set_flags()
         fragments = [fragment.message for fragment in (self._fragments or {}).values()] + self._added
         # Fragments that pass through as bytes precede the added ones. The others have to be sorted here.
-        manifest_header.add_fragments(message, sorted(fragments, key=lambda fragment: fragment.id))
+        manifest_file.add_fragments(message, sorted(fragments, key=lambda fragment: fragment.id))
         message.timestamp.seconds, message.timestamp.nanos = divmod(now_ns, 1_000_000_000)
         message.writer_version.library = LIBRARY
         message.writer_version.version = library_version

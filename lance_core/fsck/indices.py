@@ -16,8 +16,8 @@ from uuid import UUID
 
 from pyroaring import BitMap
 
-from lance_core.commit.change import Change, commit_with_retry
 from lance_core.commit.loop import ATTEMPTS
+from lance_core.commit.write_protocol import Change, commit_with_retry
 from lance_core.errors import ConflictError, Corrupt, InvalidInput, LanceError, NotFound
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pyroaring import BitMap
 
 from lance_core import validation
-from lance_core.commit.change import Change, commit_with_retry
 from lance_core.commit.loop import ATTEMPTS
+from lance_core.commit.write_protocol import Change, commit_with_retry
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import ExternalContent, FragmentReuse, FragmentRewrite, content_of

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, Self, cast
 
 from lance_core import validation
 from lance_core.commit.audit import AuditFunction
-from lance_core.commit.change import Change, Plan, commit_with_retry
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import WriteResult
+from lance_core.commit.write_protocol import Change, Plan, WriteResult, commit_with_retry
 from lance_core.errors import InvalidInput
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append

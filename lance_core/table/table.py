@@ -12,10 +12,9 @@ import pyarrow as pa
 
 from lance_core import validation
 from lance_core.commit.audit import AuditFunction
-from lance_core.commit.change import Change, commit_with_retry
 from lance_core.commit.detached import commit_detached, publish
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import StartedWrite, WriteResult, new_table_config
+from lance_core.commit.write_protocol import Change, StartedWrite, WriteResult, commit_with_retry, new_table_config
 from lance_core.datafiles.fragment_writer import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
 from lance_core.datafiles.inputs import Rows, as_input
 from lance_core.errors import AlreadyExists, InvalidInput

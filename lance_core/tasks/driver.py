@@ -2,15 +2,15 @@
 
     run_change(table, options, "delete", plan)
 
-`plan` receives a version and runs its tasks on it. After a conflict it receives a newer version (`commit/change.py`).
-`run_over_fragments` runs tasks over partitions of fragments. Start with `run_change`.
+`plan` receives a version and runs its tasks on it. After a conflict it receives a newer version
+(`commit/write_protocol.py`). `run_over_fragments` runs tasks over partitions of fragments. Start with `run_change`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lance_core.commit.change import Change, commit_with_retry
 from lance_core.commit.loop import ATTEMPTS
+from lance_core.commit.write_protocol import Change, commit_with_retry
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Operation
 from lance_core.runtime import SYSTEM_RUNTIME

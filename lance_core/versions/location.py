@@ -20,8 +20,7 @@ from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format import naming, refs
 from lance_core.format.base_path import BasePath, by_id
 from lance_core.format.manifest import Manifest
-from lance_core.storage.factory import is_at_or_below, open_store, without_secrets
-from lance_core.storage.manifest_stores.factory import open_manifest_store, split_uri
+from lance_core.storage.factory import is_at_or_below, open_manifest_store, open_store, split_uri, without_secrets
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
 from lance_core.storage.options import options_for

@@ -9,10 +9,8 @@ import pytest
 from pyroaring import BitMap
 
 from lance_core import StorageError
-from lance_core.commit import change as change_module
 from lance_core.commit import data_files, loop, write_protocol
-from lance_core.commit.change import Change, Planned
-from lance_core.commit.write_protocol import StartedWrite, WriteResult
+from lance_core.commit.write_protocol import Change, Planned, StartedWrite, WriteResult
 from lance_core.coordination import idempotency
 from lance_core.coordination.idempotency import CommitSummary, IntentRecord
 from lance_core.datafiles.fragment_writer import BufferedRows
@@ -148,19 +146,19 @@ def _replan_on_first_base(patch: pytest.MonkeyPatch) -> None:
             return write_protocol.finish_unchanged(started, change.operation)
         return write_protocol.finish(started, planned, properties=properties, attempts=retries)
 
-    patch.setattr(change_module, "_plan_and_finish", plan_and_finish)
+    patch.setattr(write_protocol, "_plan_and_finish", plan_and_finish)
 
 
 def _replan_with_new_uuid(patch: pytest.MonkeyPatch) -> None:
     """A retry has a new uuid, so an earlier commit with the old one is not found."""
-    original = change_module._plan_and_finish
+    original = write_protocol._plan_and_finish
 
     def plan_and_finish(
         change: Change, started: StartedWrite, properties: Mapping[str, str], retries: int
     ) -> WriteResult:
         return original(change, replace(started, uuid=str(started.runtime.new_uuid())), properties, retries)
 
-    patch.setattr(change_module, "_plan_and_finish", plan_and_finish)
+    patch.setattr(write_protocol, "_plan_and_finish", plan_and_finish)
 
 
 def _skip_conflicting_version(patch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,7 @@ from datetime import timedelta
 from typing import Self
 
 from lance_core import CommitUndecided, ConflictError, InvalidInput, LanceError, NotFound, StorageError
-from lance_core.commit.change import Change, commit_with_retry
-from lance_core.commit.write_protocol import StartedWrite, begin, finish
+from lance_core.commit.write_protocol import Change, StartedWrite, begin, commit_with_retry, finish
 from lance_core.format import naming
 from lance_core.format.operations import Overwrite, ReserveFragments
 from lance_core.format.transaction import Transaction

@@ -16,7 +16,7 @@ from lance.fragment import write_fragments
 
 from lance_core import Corrupt, SchemaMismatch, Table, Unsupported
 from lance_core.format.config_keys import TABLE_ID
-from lance_core.format.framing import FOOTER
+from lance_core.format.manifest_file import FOOTER
 from lance_core.operations import Append, DataFile, Fragment, StorageVersion
 from lance_core.versions.version_hint import HINT
 from tests.interop.table_comparison import (

@@ -14,7 +14,7 @@ import lance
 import pyarrow as pa
 
 from lance_core import Table
-from lance_core.format import framing
+from lance_core.format import manifest_file
 from lance_core.format._pb import table_pb2
 
 ROWS = pa.table({"id": pa.array(range(6), pa.int64()), "s": [f"s{number}" for number in range(6)]})
@@ -55,12 +55,12 @@ def create_table_of_2025(uri: str) -> None:
     create_plain_table(uri)
     path = manifest_of(uri)
     data = path.read_bytes()
-    start = framing.find_manifest_position(data, size=len(data), path=path.name)
-    message = table_pb2.Manifest.FromString(framing.extract_manifest_message(data, path=path.name))
+    start = manifest_file.find_manifest_position(data, size=len(data), path=path.name)
+    message = table_pb2.Manifest.FromString(manifest_file.extract_manifest_message(data, path=path.name))
     message.legacy_transaction_section = message.transaction_section
     message.ClearField("transaction_section")
     body = message.SerializeToString()
-    footer = framing.FOOTER.pack(start, 0, 2, framing.MAGIC)
+    footer = manifest_file.FOOTER.pack(start, 0, 2, manifest_file.MAGIC)
     path.write_bytes(data[:start] + len(body).to_bytes(4, "little") + body + footer)
 
 
@@ -133,16 +133,16 @@ def transaction_of(uri: str) -> Path:
     """Return the transaction file of the newest version, after removing its inline copy."""
     path = manifest_of(uri)
     data = path.read_bytes()
-    message = table_pb2.Manifest.FromString(framing.extract_manifest_message(data, path=path.name))
+    message = table_pb2.Manifest.FromString(manifest_file.extract_manifest_message(data, path=path.name))
     section = (
-        framing.read_section(data, message.index_section, path="m", field="i")
+        manifest_file.read_section(data, message.index_section, path="m", field="i")
         if message.HasField("index_section")
         else None
     )
     message.ClearField("transaction_section")
     if section is not None:
         message.index_section = 0
-    path.write_bytes(framing.frame_manifest(section, None, message.SerializeToString()))
+    path.write_bytes(manifest_file.frame_manifest(section, None, message.SerializeToString()))
     return Path(uri, "_transactions", message.transaction_file)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lance_core import Corrupt, InvalidInput, LanceError, StorageError, Table, Unsupported
 from lance_core.datafiles.lance_codec import LanceCodec
-from lance_core.format import framing
+from lance_core.format import manifest_file
 from lance_core.format._pb import table_pb2
 from lance_core.format.fragment import StorageVersion
 from lance_core.storage.local import LocalStore
@@ -23,10 +23,10 @@ def create_corrupted_table(directory: Path, change: Change) -> Table:
         directory / "t", pa.table({"id": pa.array([1, 2, 3], pa.int64()), "s": ["a", "b", "c"]}), durable=False
     )
     path = Path(table.uri) / table.manifest.path
-    message = table_pb2.Manifest.FromString(framing.extract_manifest_message(path.read_bytes(), path="m"))
+    message = table_pb2.Manifest.FromString(manifest_file.extract_manifest_message(path.read_bytes(), path="m"))
     change(message)
     message.ClearField("transaction_section")
-    path.write_bytes(framing.frame_manifest(None, None, message.SerializeToString()))
+    path.write_bytes(manifest_file.frame_manifest(None, None, message.SerializeToString()))
     return Table.open(table.uri)
 
 

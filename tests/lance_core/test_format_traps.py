@@ -19,7 +19,7 @@ import pytest
 from pyroaring import BitMap
 
 from lance_core import ConflictError, Corrupt, IncompatibleConflict, RetryableConflict, Table, Unsupported
-from lance_core.format import framing, index_metadata
+from lance_core.format import index_metadata, manifest_file
 from lance_core.format._pb import rowids_pb2, table_pb2
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.index_metadata import IndexMetadata
@@ -113,7 +113,7 @@ def newest_manifest_path(uri: str) -> Path:
 
 
 def decode_manifest(path: Path) -> table_pb2.Manifest:
-    return table_pb2.Manifest.FromString(framing.extract_manifest_message(path.read_bytes(), path=path.name))
+    return table_pb2.Manifest.FromString(manifest_file.extract_manifest_message(path.read_bytes(), path=path.name))
 
 
 def edit_manifest(uri: str, change: Callable[[table_pb2.Manifest], None]) -> None:
@@ -121,9 +121,9 @@ def edit_manifest(uri: str, change: Callable[[table_pb2.Manifest], None]) -> Non
     path = newest_manifest_path(uri)
     data, message = path.read_bytes(), decode_manifest(path)
     change(message)
-    start = framing.find_manifest_position(data, size=len(data), path=path.name)
+    start = manifest_file.find_manifest_position(data, size=len(data), path=path.name)
     body = message.SerializeToString()
-    footer = framing.FOOTER.pack(start, 0, 2, framing.MAGIC)
+    footer = manifest_file.FOOTER.pack(start, 0, 2, manifest_file.MAGIC)
     path.write_bytes(data[:start] + struct.pack("<I", len(body)) + body + footer)
 
 
@@ -159,7 +159,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 def messages(uri: str) -> list[bytes]:
     paths = sorted(Path(uri, "_versions").glob("*.manifest"), reverse=True)
-    return [framing.extract_manifest_message(path.read_bytes(), path=path.name) for path in paths]
+    return [manifest_file.extract_manifest_message(path.read_bytes(), path=path.name) for path in paths]
 
 
 def create_with_both(tmp_path: Path, rows: pa.Table, **options: object) -> tuple[str, str]:
@@ -805,7 +805,7 @@ def test_trap_38_entries_of_maps_come_in_any_order(tmp_path: Path) -> None:
     message.ClearField("transaction_section")
     shuffled = rest.SerializeToString() + b"".join(entries)
     assert shuffled != message.SerializeToString()
-    path.write_bytes(framing.frame_manifest(None, None, shuffled))
+    path.write_bytes(manifest_file.frame_manifest(None, None, shuffled))
     again = Manifest.decode(path.read_bytes(), path="m")
     assert again.message == message
     assert again.config == table.config

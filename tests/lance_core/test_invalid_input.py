@@ -17,7 +17,7 @@ import pytest
 from lance_core import Corrupt, InvalidInput, LanceError, NotFound, SchemaMismatch, Table, Unsupported
 from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
-from lance_core.format import framing, naming
+from lance_core.format import manifest_file, naming
 from lance_core.format._pb import table_pb2
 from lance_core.format.config_keys import TABLE_ID
 from lance_core.format.field_ids import FIELD_ID_MAX_KEY
@@ -512,10 +512,10 @@ def test_a_stored_name_outside_its_directory_opens_nothing(where: str, name: str
     forge, use = STORED[where]
     store, table = table_in_memory()
     path = table.manifest.path
-    message = table_pb2.Manifest.FromString(framing.extract_manifest_message(store.read(path), path=path))
+    message = table_pb2.Manifest.FromString(manifest_file.extract_manifest_message(store.read(path), path=path))
     forge(message, name)
     message.ClearField("transaction_section")
-    store.inner.put(path, framing.frame_manifest(None, None, message.SerializeToString()))
+    store.inner.put(path, manifest_file.frame_manifest(None, None, message.SerializeToString()))
     if where == "transaction file" and not name:
         return  # an empty name means that there is none
     known = {info.path for directory in (naming.VERSIONS, *naming.DIRECTORIES) for info in store.inner.walk(directory)}

@@ -22,7 +22,7 @@ from google.protobuf.internal.encoder import _VarintBytes  # type: ignore[attr-d
 from pyroaring import BitMap
 
 from lance_core import LanceError, Table
-from lance_core.format import deletion_arrow, framing, naming, size_guard
+from lance_core.format import deletion_arrow, manifest_file, naming, size_guard
 from lance_core.format._pb import table_pb2, transaction_pb2
 from lance_core.format.ids import Version
 from lance_core.limits import SMALL_PARTS
@@ -53,11 +53,13 @@ class BombTable:
         self.table = Table.create(root / "t", ROWS, durable=False)
         self.uri = self.table.uri
         self.path = Path(self.uri, self.table.manifest.path)
-        self.message = table_pb2.Manifest.FromString(framing.extract_manifest_message(self.path.read_bytes(), path="m"))
+        self.message = table_pb2.Manifest.FromString(
+            manifest_file.extract_manifest_message(self.path.read_bytes(), path="m")
+        )
         self.message.ClearField("transaction_section")
 
     def put(self, body: bytes, *, section: bytes | None = None, transaction: bytes | None = None) -> Table:
-        self.path.write_bytes(framing.frame_manifest(section, transaction, body))
+        self.path.write_bytes(manifest_file.frame_manifest(section, transaction, body))
         return Table.open(self.uri)
 
     def whole(self) -> bytes:
@@ -179,7 +181,7 @@ def clone_record(text: str) -> Bomb:
 def footer(place: BombTable) -> object:
     """A footer that claims lengths of almost four gigabytes in a file of a few bytes."""
     data = place.path.read_bytes()
-    place.path.write_bytes(data[:-16] + framing.FOOTER.pack(0, 0, 2, framing.MAGIC))
+    place.path.write_bytes(data[:-16] + manifest_file.FOOTER.pack(0, 0, 2, manifest_file.MAGIC))
     with place.path.open("r+b") as file:
         file.write(b"\xff" * 4)
     return Table.open(place.uri)
@@ -340,7 +342,7 @@ def _legacy(place: BombTable) -> object:
     file.file_major_version, file.file_minor_version = 0, 1
     place.put(place.whole())
     path = Path(place.uri, "data", file.path)
-    footer = framing.FOOTER.pack(4096, 0, 2, framing.MAGIC)
+    footer = manifest_file.FOOTER.pack(4096, 0, 2, manifest_file.MAGIC)
     with path.open("r+b") as opened:
         opened.truncate(2**40)
         opened.seek(2**40 - len(footer))

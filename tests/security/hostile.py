@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from lance_core import LanceError, Table
 from lance_core.datafiles import blob_locations
-from lance_core.format import framing, refs
+from lance_core.format import manifest_file, refs
 from lance_core.format._pb import table_pb2
 from lance_core.format.fragment_reuse import content_of, reuse_entry
 from lance_core.format.ids import Version
@@ -115,13 +115,13 @@ class ForgedTable:
         self.intact_manifest = self.manifest.read_bytes()
 
     def forge_manifest(self, change: Callable[[table_pb2.Manifest], None], section: bytes | None = None) -> Table:
-        message = table_pb2.Manifest.FromString(framing.extract_manifest_message(self.intact_manifest, path="m"))
+        message = table_pb2.Manifest.FromString(manifest_file.extract_manifest_message(self.intact_manifest, path="m"))
         change(message)
         message.ClearField("transaction_section")
         message.ClearField("index_section")
         if section is not None:
             message.index_section = 0
-        self.manifest.write_bytes(framing.frame_manifest(section, None, message.SerializeToString()))
+        self.manifest.write_bytes(manifest_file.frame_manifest(section, None, message.SerializeToString()))
         return Table.open(self.table.uri, durable=False)
 
 

@@ -23,7 +23,7 @@ MEGABYTES_MAX = 300
 """Maximum additional memory. A message just below the weight limit takes this much to be parsed."""
 SECONDS_MAX = 20.0
 """Maximum time on a busy machine; an idle one takes one second at most."""
-REFUSALS = ("Corrupt", "CorruptHead", "StorageError", "Unsupported")
+REFUSALS = ("CapExceeded", "Corrupt", "CorruptHead", "StorageError", "Unsupported")
 
 
 @pytest.mark.parametrize("part", ["{}", "[]", "0", '"":[]'])

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from lance_core import Unsupported
-from lance_core.format import framing
+from lance_core.format import manifest_file
 from tests.torture import fuzz
 from tests.torture.decoders import DECODERS
 from tests.torture.fuzz import Size
@@ -34,7 +34,7 @@ def test_whole_ones_are_read(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["manifest", "transaction", "row ids"])
 def test_messages_are_put_together_as_they_were(kind: str) -> None:
     for data in fuzz.intact_inputs(kind)[:20]:
-        body = framing.extract_manifest_message(data, path="m") if kind == "manifest" else data
+        body = manifest_file.extract_manifest_message(data, path="m") if kind == "manifest" else data
         fields = parse_message(body)
         assert fields is not None
         assert encode_fields(fields) == body

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core import LanceError, Table
-from lance_core.format import framing
+from lance_core.format import manifest_file
 from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import FragmentReuse, FragmentRewrite
 from lance_core.format.ids import Version
@@ -204,15 +204,19 @@ def _mutate(kind: str, whole: bytes, draw: random.Random) -> bytes:
 def _mutate_manifest(data: bytes, draw: random.Random) -> bytes:
     """Mutate one or more messages of a manifest, within a frame that fits them."""
     manifest = Manifest.decode(data, path="m")
-    parts = [manifest.index_section, manifest.inline_transaction, framing.extract_manifest_message(data, path="m")]
+    parts = [
+        manifest.index_section,
+        manifest.inline_transaction,
+        manifest_file.extract_manifest_message(data, path="m"),
+    ]
     others = [
-        framing.extract_manifest_message(draw.choice(intact_inputs("manifest")), path="m"),
+        manifest_file.extract_manifest_message(draw.choice(intact_inputs("manifest")), path="m"),
         intact_inputs("transaction")[0],
     ]
     present = [number for number, part in enumerate(parts) if part is not None]
     for number in {2 if draw.random() < 0.7 else draw.choice(present), *([2] if draw.random() < 0.3 else [])}:
         parts[number] = mutate_message(parts[number] or b"", draw, others)
-    return framing.frame_manifest(parts[0], parts[1], parts[2] or b"", before=manifest.dictionaries)
+    return manifest_file.frame_manifest(parts[0], parts[1], parts[2] or b"", before=manifest.dictionaries)
 
 
 def byte_mutations(size: Size) -> Iterator[tuple[str, bytes]]:
@@ -286,7 +290,7 @@ def _remove_inline_transaction(data: bytes) -> bytes:
     section = manifest.index_section
     if section is not None:
         header.index_section = len(manifest.dictionaries)
-    return framing.frame_manifest(section, None, header.SerializeToString(), before=manifest.dictionaries)
+    return manifest_file.frame_manifest(section, None, header.SerializeToString(), before=manifest.dictionaries)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lance_core import validation
 from lance_core.commit import write_protocol
-from lance_core.commit.change import Change, resume
+from lance_core.commit.write_protocol import Change, resume
 from lance_core.errors import InvalidInput, LanceError, StorageError
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Rewrite

@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from lance_core.commit.change import Change, commit_with_retry
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import StartedWrite, WriteResult, new_table_config
+from lance_core.commit.write_protocol import Change, StartedWrite, WriteResult, commit_with_retry, new_table_config
 from lance_core.errors import Corrupt, InvalidInput, NotFound, SchemaMismatch
 from lance_core.format import size_guard
 from lance_core.format.fragment import Fragment, StorageVersion

@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from lance_core import validation
 from lance_core.commit import write_protocol
-from lance_core.commit.change import Change, Planned, resume
-from lance_core.commit.write_protocol import StartedWrite, WriteResult, new_table_config
+from lance_core.commit.write_protocol import Change, Planned, StartedWrite, WriteResult, new_table_config, resume
 from lance_core.datafiles.blob_writing import stored_schema
 from lance_core.datafiles.column_layout import check_storable
 from lance_core.datafiles.fragment_writer import FileLimits

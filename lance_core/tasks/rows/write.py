@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from lance_core import validation
 from lance_core.commit import write_protocol
-from lance_core.commit.change import Change, resume
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import StartedWrite, WriteResult, new_table_config
+from lance_core.commit.write_protocol import Change, StartedWrite, WriteResult, new_table_config, resume
 from lance_core.datafiles.blob_writing import schema_to_stored, stored_schema
 from lance_core.datafiles.coalesce_batches import coalesce
 from lance_core.datafiles.column_layout import check_storable

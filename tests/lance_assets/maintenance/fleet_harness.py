@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from lance_assets import LanceFleet, LanceTable, Maintenance, lance_fleet, lance_table
 from lance_core import Table
-from lance_core.commit.change import resume
-from lance_core.commit.write_protocol import WriteResult
+from lance_core.commit.write_protocol import WriteResult, resume
 from lance_core.tasks.compaction import compact_many
 from lance_core.tasks.partitioning import LocalRunner
 from tests.lance_core.maintenance.test_cleanup import set_age

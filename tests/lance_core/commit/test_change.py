@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Committed, IncompatibleConflict, InvalidInput, RetryableConflict, Table
-from lance_core.commit.change import Change, commit_with_retry
+from lance_core.commit.write_protocol import Change, commit_with_retry
 from lance_core.coordination.backoff import Backoff
 from lance_core.coordination.idempotency import path_of
 from lance_core.format.operations import Append, Delete, MapUpdate, Merge, Operation, Update, UpdateConfig, UpdateMode

@@ -23,7 +23,7 @@ def test_a_slice_of_the_sizes_that_are_promised() -> None:
 @pytest.mark.parametrize(
     ("name", "module", "maximum"),
     [
-        ("MANIFEST_BYTES", "lance_core.format.framing", 400),
+        ("MANIFEST_BYTES", "lance_core.format.manifest_file", 400),
         ("FRAGMENTS", "lance_core.format.manifest", 3),
         ("FIELDS", "lance_core.format.manifest", 0),
         ("FILES_OF_A_FRAGMENT", "lance_core.format.fragment", 0),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, LanceError, Table, Unsupported
-from lance_core.format import framing
+from lance_core.format import manifest_file
 from lance_core.format._pb import table_pb2
 from lance_core.format.external_lineage import IN_COLUMNS, IN_FILES, external_lineage_fields
 from lance_core.limits import LINEAGE_BYTES
@@ -34,10 +34,10 @@ def table(tmp_path: Path) -> Table:
 
 def edit_manifest(table: Table, change: Change) -> Table:
     path = Path(table.uri, table.manifest.path)
-    message = table_pb2.Manifest.FromString(framing.extract_manifest_message(path.read_bytes(), path=path.name))
+    message = table_pb2.Manifest.FromString(manifest_file.extract_manifest_message(path.read_bytes(), path=path.name))
     change(message)
     message.ClearField("transaction_section")
-    path.write_bytes(framing.frame_manifest(None, None, message.SerializeToString()))
+    path.write_bytes(manifest_file.frame_manifest(None, None, message.SerializeToString()))
     return Table.open(table.uri, durable=False)
 
 
@@ -56,10 +56,10 @@ def move_lineage_out(table: Table) -> Table:
     Path(table.uri, FILE).parent.mkdir()
     changed = edit_manifest(table, lambda _message: None)
     path = Path(table.uri, table.manifest.path)
-    message = table_pb2.Manifest.FromString(framing.extract_manifest_message(path.read_bytes(), path=path.name))
+    message = table_pb2.Manifest.FromString(manifest_file.extract_manifest_message(path.read_bytes(), path=path.name))
     change(message)
     Path(table.uri, FILE).write_bytes(data)
-    path.write_bytes(framing.frame_manifest(None, None, message.SerializeToString()))
+    path.write_bytes(manifest_file.frame_manifest(None, None, message.SerializeToString()))
     return changed.refresh()
 
 
@@ -71,7 +71,7 @@ def test_external_lineage_is_read(table: Table) -> None:
     before = read_lineage(table)
     external = move_lineage_out(table)
     assert external_lineage_fields(
-        framing.extract_manifest_message(external.manifest.encode(), path="m"), path="m"
+        manifest_file.extract_manifest_message(external.manifest.encode(), path="m"), path="m"
     ) == set(IN_FILES)
     assert read_lineage(external) == before
     assert external.take([before[0]["_rowid"]], ["id"], by="row_id")["id"].to_pylist() == [1]
@@ -92,7 +92,9 @@ def test_later_versions_store_the_lineage_inline(operation: str, table: Table, t
     }
     changes[operation](move_lineage_out(table))
     after = Table.open(table.uri, durable=False)
-    assert not external_lineage_fields(framing.extract_manifest_message(after.manifest.encode(), path="m"), path="m")
+    assert not external_lineage_fields(
+        manifest_file.extract_manifest_message(after.manifest.encode(), path="m"), path="m"
+    )
     for row in read_lineage(after):
         if row["id"] in (2, 4):
             assert row == before[row["id"]]

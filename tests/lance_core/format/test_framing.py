@@ -3,7 +3,7 @@
 import pytest
 
 from lance_core import Corrupt
-from lance_core.format.framing import (
+from lance_core.format.manifest_file import (
     FOOTER,
     Offsets,
     extract_manifest_message,

@@ -7,9 +7,9 @@ import pytest
 
 from lance_core import Corrupt, CorruptHead, LanceError, Table, Unsupported
 from lance_core.format._pb import table_pb2
-from lance_core.format.framing import frame_manifest
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
+from lance_core.format.manifest_file import frame_manifest
 from lance_core.format.transaction import Transaction
 
 BITS = [1 << bit for bit in range(8)]

@@ -3,7 +3,7 @@
 import pytest
 
 from lance_core.errors import Corrupt
-from lance_core.format import framing, manifest_header
+from lance_core.format import manifest_file
 from lance_core.format._pb import table_pb2
 from lance_core.format.manifest import Manifest
 
@@ -33,7 +33,7 @@ def round_trip(message: table_pb2.Manifest) -> table_pb2.Manifest:
 
 def test_the_header_declares_every_field_but_the_fragments() -> None:
     real = {field.number: field.name for field in table_pb2.Manifest.DESCRIPTOR.fields}
-    ours = {field.number: field.name for field in manifest_header.empty().DESCRIPTOR.fields}
+    ours = {field.number: field.name for field in manifest_file.empty_header().DESCRIPTOR.fields}
     assert real.items() - ours.items() == {(2, "fragments")}
     assert ours.items() <= real.items()
 
@@ -41,54 +41,54 @@ def test_the_header_declares_every_field_but_the_fragments() -> None:
 @pytest.mark.parametrize("count", [0, 1, 1000])
 def test_a_manifest_is_encoded_unchanged(count: int) -> None:
     message = manifest(count)
-    parsed = manifest_header.parse(message.SerializeToString())
+    parsed = manifest_file.parse_header(message.SerializeToString())
     assert (parsed.version, parsed.config["key"], parsed.fields[0].name) == (3, "value", "id")
-    assert round_trip(parsed) == message == round_trip(manifest_header.copy(parsed))
+    assert round_trip(parsed) == message == round_trip(manifest_file.copy_header(parsed))
 
 
 def test_the_header_has_no_fragments() -> None:
     with pytest.raises(AttributeError, match="fragments"):
-        _ = manifest_header.parse(manifest(2).SerializeToString()).fragments
+        _ = manifest_file.parse_header(manifest(2).SerializeToString()).fragments
 
 
 @pytest.mark.parametrize(("count", "more"), [(0, 2), (1000, 1), (3, 0)])
 def test_adding_fragments_equals_extending_the_message(count: int, more: int) -> None:
     added = [fragment(number) for number in range(count, count + more)]
-    changed, expected = manifest_header.parse(manifest(count).SerializeToString()), manifest(count)
+    changed, expected = manifest_file.parse_header(manifest(count).SerializeToString()), manifest(count)
     for message in (changed, expected):
         message.version = 4
         message.ClearField("writer_version")
         message.ClearField("timestamp")
         message.max_fragment_id = count + more
-    manifest_header.add_fragments(changed, added)
+    manifest_file.add_fragments(changed, added)
     expected.fragments.extend(added)
     assert round_trip(changed) == expected
 
 
 def test_a_copy_is_independent() -> None:
-    first = manifest_header.parse(manifest(1).SerializeToString())
-    second = manifest_header.copy(first)
-    manifest_header.add_fragments(second, [fragment(1)])
+    first = manifest_file.parse_header(manifest(1).SerializeToString())
+    second = manifest_file.copy_header(first)
+    manifest_file.add_fragments(second, [fragment(1)])
     second.version = 9
     assert round_trip(first) == manifest(1)
 
 
 def test_without_fragments() -> None:
     assert round_trip(
-        manifest_header.without_fragments(manifest_header.parse(manifest(5).SerializeToString()))
+        manifest_file.without_fragments(manifest_file.parse_header(manifest(5).SerializeToString()))
     ) == manifest(0)
 
 
 def test_fields_of_later_versions_are_kept() -> None:
     data = manifest(2).SerializeToString() + _FIELD_OF_THE_FUTURE
-    changed = manifest_header.parse(data)
-    manifest_header.add_fragments(changed, [fragment(2)])
-    for message in (changed, manifest_header.without_fragments(changed)):
+    changed = manifest_file.parse_header(data)
+    manifest_file.add_fragments(changed, [fragment(2)])
+    for message in (changed, manifest_file.without_fragments(changed)):
         assert _FIELD_OF_THE_FUTURE in message.SerializeToString()
 
 
 def test_a_broken_fragment_is_detected_when_it_is_read() -> None:
-    file = framing.frame_manifest(None, None, manifest(1).SerializeToString() + _BROKEN_FRAGMENT)
+    file = manifest_file.frame_manifest(None, None, manifest(1).SerializeToString() + _BROKEN_FRAGMENT)
     opened = Manifest.decode(file, path="_versions/1.manifest")
     assert opened.version == 3
     with pytest.raises(Corrupt, match="a fragment of the manifest does not parse"):

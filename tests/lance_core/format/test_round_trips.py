@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from lance_core.errors import Corrupt, LanceError
-from lance_core.format import base_path, fragment_reuse, framing, index_metadata, refs
+from lance_core.format import base_path, fragment_reuse, index_metadata, manifest_file, refs
 from lance_core.format._pb import table_pb2, transaction_pb2
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import DataFile, Fragment
@@ -91,7 +91,7 @@ def test_manifests(message: table_pb2.Manifest) -> None:
     message.version = max(1, message.version)
     for name in ("index_section", "transaction_section", "legacy_transaction_section"):
         message.ClearField(name)
-    created = Manifest.decode(framing.frame_manifest(None, None, message.SerializeToString()), path="m")
+    created = Manifest.decode(manifest_file.frame_manifest(None, None, message.SerializeToString()), path="m")
     assert created.message == message
     assert [each.id for each in created.fragments] == [each.id for each in message.fragments]
     edited = created.copy_header()

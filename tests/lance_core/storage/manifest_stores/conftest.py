@@ -13,7 +13,7 @@ import pytest
 from botocore.session import get_session
 from moto.server import ThreadedMotoServer
 
-from lance_core.storage.manifest_stores.factory import open_manifest_store
+from lance_core.storage.factory import open_manifest_store
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from tests.lance_core.storage.manifest_stores.in_memory import InMemoryManifestStore
 from tests.postgres import postgres_server

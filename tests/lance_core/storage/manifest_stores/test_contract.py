@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lance_core.format.ids import Version
-from lance_core.storage.manifest_stores.factory import open_manifest_store
+from lance_core.storage.factory import open_manifest_store
 from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore
 from lance_core.storage.store import Put
 
@@ -92,7 +92,7 @@ _RACER = """
 import sys
 from lance_core.format.ids import Version
 from lance_core.storage.manifest_stores.manifest_store import Entry
-from lance_core.storage.manifest_stores.factory import open_manifest_store
+from lance_core.storage.factory import open_manifest_store
 url, writer_id = sys.argv[1], sys.argv[2]
 manifests = open_manifest_store(url, None)
 sys.stdin.readline()

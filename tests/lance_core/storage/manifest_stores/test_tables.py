@@ -14,7 +14,7 @@ import pytest
 from lance_core import InvalidInput, MissingDependency, NotFound, StorageError, Table, Unsupported, operations
 from lance_core.format import naming
 from lance_core.format.ids import FragmentId, Version
-from lance_core.storage.manifest_stores.factory import open_manifest_store, split_uri
+from lance_core.storage.factory import open_manifest_store, split_uri
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.tasks.driver import TableRef
 from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
