@@ -95,7 +95,7 @@ class _RecordRunner:
             return
         epoch = incarnation_of(self.instance, self.ledger, self.committed.table.id)
         facts = committed_facts(self.committed, epoch)
-        record_in_run(_Context(self.instance, self.run), self.ledger, facts)  # type: ignore[arg-type]
+        record_in_run(_Context(self.instance, self.run), self.ledger, facts, self.committed.table)  # type: ignore[arg-type]
 
     def facts(self) -> Facts:
         return {

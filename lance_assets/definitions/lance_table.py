@@ -8,6 +8,7 @@ This module contains declarations only. `writes/` implements the writes, `ledger
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -19,7 +20,9 @@ from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import check_unique_names
 from lance_assets.definitions.uniqueness import register_table
 from lance_assets.discovery.sensor import discovery_sensor
-from lance_assets.ledger.ledger import Ledger
+from lance_assets.ledger.dynamic_partitions import begin_incarnation
+from lance_assets.ledger.ledger import BRANCH, Ledger
+from lance_assets.ledger.partition_keys import partition_key
 from lance_assets.maintenance import (
     Maintenance,
     maintenance_asset,
@@ -121,6 +124,18 @@ class LanceTable:
             f"branches=[{branch!r}] to its declaration"
         )
 
+    def record_again(self, instance: dg.DagsterInstance | None = None) -> str:
+        """Give all versions of the table new partitions, and return the prefix of the new keys.
+
+        Call this once after the directory of the table was restored from a backup and then written: the partitions of
+        the lost versions keep their events and are retired, and the next runs and ticks of the sensor record every
+        version under a new key. `instance` is the Dagster instance; without it, that of `DAGSTER_HOME`.
+        """
+        table = self.ledger.open()
+        with nullcontext(instance) if instance else dg.DagsterInstance.get() as opened:
+            incarnation = begin_incarnation(opened, self.ledger, self.ledger.identity_of(table))
+        return partition_key(1, incarnation).partition(".")[0]
+
     def add_write(self, write: Write) -> None:
         """Add a write, as `@lance_write` does for a function. Raise `InvalidInput` after `defs` or `spec` was read."""
         self.writes.check_accepts(write)
@@ -210,6 +225,7 @@ class LanceTable:
                 "dagster/uri": shown_uri,
                 "dagster/table_name": ".".join(ledger.key.path),
                 "dagster/storage_kind": "lance",
+                **({BRANCH: ledger.branch} if ledger.branch else {}),
             },
             freshness_policy=self.freshness if ledger.branch is None else None,
         )

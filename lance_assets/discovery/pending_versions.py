@@ -1,8 +1,9 @@
 """Pending versions: reads the versions above a table's watermark and decides which of them the sensor records.
 
 A version whose transaction names a Dagster run is left to that run while the run may still record it, for at most ten
-minutes. A damaged version is skipped and checked again with each tick, since it may be repaired. This module records
-nothing; `reconcile.py` uses its results. Start with `read_pending`.
+minutes; later versions wait for it, since versions are recorded in order. A damaged version is skipped and checked
+again with each tick, since it may be repaired. This module records nothing; `reconcile.py` uses its results. Start with
+`read_pending`.
 """
 
 import time
@@ -11,25 +12,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import dagster as dg
-import pyarrow as pa
 
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import partition_key
-from lance_assets.ledger.recording import (
-    RecordingState,
-    already_recorded_message,
-    build_materialization,
-    recorded_data_versions,
-    recording_state,
-)
-from lance_assets.ledger.recording_claims import FINISHED_STATUSES, UNFINISHED_STATUSES
-from lance_assets.ledger.version_metadata import VersionFacts, discovered_facts
-from lance_core import LanceError, StorageError, Table, VersionInfo
+from lance_assets.ledger.recorded_versions import RecordingState, recorded_data_versions, recording_state
+from lance_assets.ledger.recording import already_recorded_message, build_materialization
+from lance_assets.ledger.recording_claims import may_record
+from lance_assets.ledger.version_metadata import TABLE_ERRORS, VersionFacts, discovered_facts
+from lance_core import LanceError, StorageError, Table
 
 RUN_WAIT_MAX = timedelta(minutes=10)
-
-# Errors that reading an untrusted table can raise: its bytes may hold numbers out of range and unknown types.
-TABLE_ERRORS = (LanceError, pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, ValueError)
 
 _EVENT_BYTES = 6_000
 _COLUMN_BYTES = 250
@@ -47,6 +39,10 @@ class Watermark:
     """Number of versions when nothing else was left to do; 0 if something was."""
     unreadable: tuple[int, ...] = ()
     """Versions up to `version` that could not be read and are checked again."""
+
+    def settled_at(self, version: int, count: int) -> "Watermark":
+        """Return the watermark of a table whose newest version this is, if nothing is left to do."""
+        return Watermark(self.incarnation, version, count)
 
 
 @dataclass(slots=True)
@@ -70,6 +66,26 @@ class TickBudget:
 
 
 @dataclass(slots=True)
+class RunWaits:
+    """Versions that are left to their runs, and since when. It may be lost at any time."""
+
+    clock: Callable[[], float] = time.monotonic
+    _since: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """The first such version of a ledger and the time when it was first left to its run, by the ledger's label."""
+
+    def is_left_to_run(self, instance: dg.DagsterInstance, ledger: Ledger, facts: VersionFacts, now: datetime) -> bool:
+        """Return whether a version is left to its run: for ten minutes after its commit, and after the first call, as
+        the clock of the writer may be ahead."""
+        if now - facts.timestamp >= RUN_WAIT_MAX or not may_record(instance, facts.run_id):
+            return False
+        partition, since = self._since.get(ledger.label, ("", 0.0))
+        if partition != facts.partition:
+            since = self.clock()
+            self._since[ledger.label] = (facts.partition, since)
+        return self.clock() - since < RUN_WAIT_MAX.total_seconds()
+
+
+@dataclass(slots=True)
 class PendingVersions:
     """Result of reading some versions, each on its own."""
 
@@ -77,8 +93,8 @@ class PendingVersions:
     """All versions up to this one are processed, except the unreadable ones."""
     unreadable: list[int]
     to_record: list[tuple[VersionFacts, dg.AssetMaterialization]] = field(default_factory=list)
-    known: set[str] = field(default_factory=set)
-    """Partitions that were recorded before."""
+    is_waiting: bool = False
+    """True if the next version is left to its run, which is still active."""
     notes: list[str] = field(default_factory=list)
     """Messages for the log and the page of the sensor."""
     checked: int = 0
@@ -94,13 +110,15 @@ def read_pending(
     versions: Sequence[int],
     watermark: Watermark,
     budget: TickBudget,
-    now: datetime,
+    is_left_to_run: Callable[[VersionFacts], bool],
     retained: int,
 ) -> PendingVersions:
-    """Read these versions within the budget. `retained` is the number of versions that are on the ledger."""
+    """Read these versions within the budget. `retained` is the number of versions that are on the ledger.
+
+    Reading ends before a version that is left to its run.
+    """
     pending = PendingVersions(watermark.version, list(watermark.unreadable))
     recorded = recorded_data_versions(instance, ledger, [partition_key(version, incarnation) for version in versions])
-    is_waiting = False
     for version in versions:
         if budget.is_spent():
             break
@@ -108,20 +126,20 @@ def read_pending(
         was_unreadable = version in watermark.unreadable
         try:
             pending.last_table = table.at(version)
-            info = pending.last_table.version_info()
-            facts = discovered_facts(pending.last_table, info, incarnation)
+            facts = discovered_facts(pending.last_table, pending.last_table.version_info(), incarnation)
             state = recording_state(facts, recorded)
             if state is RecordingState.TAKEN:
                 pending.notes.append(already_recorded_message(ledger, facts.partition))
             elif state is RecordingState.RECORDED:
-                pending.known.add(facts.partition)
-            elif _is_left_to_its_run(instance, facts, info, now):
+                pass
+            elif is_left_to_run(facts):
                 pending.notes.append(
                     f"{ledger.label}: version {version} is left to its run {facts.run_id}, which is still active"
                 )
                 if was_unreadable:
                     continue
-                is_waiting = True
+                pending.is_waiting = True
+                break
             else:
                 pending.to_record.append((facts, build_materialization(instance, ledger, facts, retained=retained + 1)))
                 retained += 1
@@ -138,24 +156,8 @@ def read_pending(
                     f"{ledger.label}: version {version} cannot be read and is recorded once it is repaired: "
                     f"{error_text(error)}"
                 )
-        if not is_waiting:
-            pending.last = max(pending.last, version)
+        pending.last = max(pending.last, version)
     return pending
-
-
-def _is_left_to_its_run(instance: dg.DagsterInstance, facts: VersionFacts, info: VersionInfo, now: datetime) -> bool:
-    return now - info.timestamp < RUN_WAIT_MAX and _may_record(instance, facts.run_id)
-
-
-def _may_record(instance: dg.DagsterInstance, run_id: str | None) -> bool:
-    """Return whether this run, or a run that retries it, is active in this instance."""
-    run = instance.get_run_by_id(run_id) if run_id else None
-    if run is None:
-        return False
-    if run.status not in FINISHED_STATUSES:
-        return True
-    family = {"dagster/root_run_id": run.root_run_id or run.run_id}
-    return bool(instance.get_run_ids(dg.RunsFilter(tags=family, statuses=UNFINISHED_STATUSES), limit=1))
 
 
 def error_text(error: Exception) -> str:

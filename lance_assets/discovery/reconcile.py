@@ -5,23 +5,28 @@ rule that one tick at a time records (`leader.py`). `sensor.py` decides when to 
 results to Dagster. Start with `reconcile`.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import context_at, evaluate_all, evaluation_event
-from lance_assets.discovery.leader import claim_tick, elect_leader, new_tick_claimant
-from lance_assets.discovery.pending_versions import TABLE_ERRORS, PendingVersions, TickBudget, Watermark, read_pending
+from lance_assets.discovery.leader import elect_leader, new_tick_claimant
+from lance_assets.discovery.pending_versions import PendingVersions, RunWaits, TickBudget, Watermark, read_pending
 from lance_assets.ledger.dynamic_partitions import incarnation_of
+from lance_assets.ledger.key_order import KeyPlan, plan_keys, version_keys
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import is_version_key, partition_key, version_of
-from lance_assets.ledger.recording import add_partitions, recorded_data_versions
-from lance_assets.ledger.recording_claims import claim_partitions, release_claims
+from lance_assets.ledger.recorded_versions import latest_partition, recorded_data_versions
+from lance_assets.ledger.recording import newest_behind_others, restate_newest
+from lance_assets.ledger.recording_claims import ClaimObserver
+from lance_assets.ledger.recording_lock import RecordingLock
 from lance_assets.ledger.version_budget import growth_warning
-from lance_assets.ledger.version_metadata import VersionFacts
+from lance_assets.ledger.version_metadata import TABLE_ERRORS
 from lance_core import Table
 
 RETIRED_PER_TICK = 200
@@ -30,24 +35,46 @@ UNREADABLE_MAX = 100
 """Number of damaged versions that are checked again with each tick; of more, only the newest."""
 
 
+AUDIT_INTERVAL_S = 600.0
+"""Interval between two comparisons of a watermark with the events of its ledger."""
+
+
 @dataclass(slots=True)
 class DiscoveryCache:
-    """Cache of table incarnations in this process, which saves queries to the database. It may be lost at any time."""
+    """Knowledge of this process about its ledgers, which saves queries to the database. It may be lost at any time."""
 
+    clock: Callable[[], float] = time.monotonic
     incarnations: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Identity and incarnation of the current table, by the label of its ledger."""
+    observer: ClaimObserver = field(init=False)
+    run_waits: RunWaits = field(init=False)
+    _audited: dict[str, float] = field(default_factory=dict)
+    """Time of the last audit, by the label of the ledger."""
 
-    def incarnation(
-        self, instance: dg.DagsterInstance, ledger: Ledger, identity: str | None, watermark: Watermark | None
-    ) -> int:
-        """Return the incarnation of the table with this identity."""
+    def __post_init__(self) -> None:
+        self.observer = ClaimObserver(self.clock)
+        self.run_waits = RunWaits(self.clock)
+
+    def knows(self, ledger: Ledger, identity: str | None, watermark: Watermark | None) -> bool:
+        """Return whether the table with this identity has the incarnation of the watermark, as far as is known."""
         cached = self.incarnations.get(ledger.label)
-        if identity is not None and watermark and cached == (identity, watermark.incarnation):
-            return watermark.incarnation
+        return watermark is not None and identity is not None and cached == (identity, watermark.incarnation)
+
+    def incarnation(self, instance: dg.DagsterInstance, ledger: Ledger, identity: str | None) -> int:
+        """Return the incarnation of the table with this identity, from the database."""
         incarnation = incarnation_of(instance, ledger, identity)
         if identity is not None:
             self.incarnations[ledger.label] = (identity, incarnation)
         return incarnation
+
+    def is_audit_due(self, ledger: Ledger) -> bool:
+        """Return whether the watermark of a ledger should be compared with its events."""
+        audited = self._audited.get(ledger.label)
+        return audited is None or self.clock() - audited >= AUDIT_INTERVAL_S
+
+    def note_audit(self, ledger: Ledger) -> None:
+        """Begin the next interval."""
+        self._audited[ledger.label] = self.clock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,105 +121,185 @@ def reconcile(
     checks: Sequence[Check] = (),
 ) -> ReconcileResult:
     """Compare a table with its ledger; return the events to store, the partitions to retire and the new watermark."""
-    table = opened.table
-    incarnation = cache.incarnation(instance, ledger, opened.identity, watermark)
-    if watermark == Watermark(incarnation, table.version, len(opened.versions)):
+    table, is_audit = opened.table, cache.is_audit_due(ledger)
+    is_known = cache.knows(ledger, opened.identity, watermark) and not is_audit
+    if is_known and watermark and watermark == watermark.settled_at(table.version, len(opened.versions)):
         return ReconcileResult(watermark)
-    leadership = elect_leader(instance, ledger, sensor, now)
+    incarnation = cache.incarnation(instance, ledger, opened.identity)
+    leadership = elect_leader(instance, ledger, sensor, now, cache.observer)
     if leadership.other_leader:
         note = f"{ledger.label}: the versions of other writers are recorded by {leadership.other_leader}"
         return ReconcileResult(watermark, notes=(note,))
     # Keys are read before versions: a version with a key that is not listed was removed, and is not new.
-    keys = set(instance.get_dynamic_partitions(ledger.partition_set))
+    keys = instance.get_dynamic_partitions(ledger.partition_set)
     versions = table.version_numbers()
-    notes = []
-    if watermark and watermark.incarnation != incarnation:
-        notes.append(_recreated_message(ledger, incarnation))
-    # A table that was restored to an older state outside of Lance is read from its first version again.
-    is_valid = watermark and watermark.incarnation == incarnation and watermark.version <= table.version
-    start = watermark if watermark and is_valid else Watermark(incarnation, 0, 0)
+    start = _start(instance, ledger, watermark, incarnation, versions, keys, is_audit=is_audit)
     unprocessed = [version for version in versions if version > start.version or version in start.unreadable]
-    retired_max = min(budget.versions, RETIRED_PER_TICK)
     retained = sum(map(is_version_key, keys))
+    retired_max = min(budget.versions, RETIRED_PER_TICK)
+    is_left_to_run = partial(cache.run_waits.is_left_to_run, instance, ledger, now=now)
     pending = read_pending(
-        instance, ledger, incarnation, table, unprocessed[: budget.versions], start, budget, now, retained
+        instance, ledger, incarnation, table, unprocessed[: budget.versions], start, budget, is_left_to_run, retained
     )
+    notes = [_recreated_message(ledger, incarnation)] if watermark and watermark.incarnation != incarnation else []
     if pending.last_table is not None and ledger.identity_of(pending.last_table) != opened.identity:
         note = f"{ledger.label}: the table was replaced during this tick; the next tick reads the new one"
         return ReconcileResult(watermark, notes=(*notes, note))
-    claimed = _claim_records(instance, ledger, pending, now)
-    new_keys = [event.partition for event in claimed.events if event.partition is not None]
-    existing = {partition_key(version, incarnation) for version in versions}
-    # Keys come before the events, which Dagster stores when this returns: no page lists an event without its key.
-    add_partitions(instance, ledger, [*new_keys, *sorted(pending.known - keys)])
-    removed = sorted(key for key in keys - existing if is_version_key(key))
-    growth = growth_warning(ledger, retained, retained + len(claimed.events))
-    is_settled = len(removed) <= retired_max and leadership.is_idle and not pending.to_record
-    unreadable = [version for version in pending.unreadable if version in versions and version <= claimed.last]
-    if len(unreadable) > UNREADABLE_MAX:
-        notes.append(
-            f"{ledger.label}: {len(unreadable)} versions are damaged, and only the newest {UNREADABLE_MAX} are checked "
-            "again. After the repair of an older one, reset the cursor of this sensor"
-        )
+    is_complete = pending.checked == len(unprocessed) and not pending.is_waiting
+    recorder = _TickRecorder(instance, ledger, table, incarnation, versions, pending, is_complete, cache.observer, now)
+    recorded = recorder.record()
+    removed = sorted(filter(is_version_key, set(keys) - set(version_keys(versions, incarnation))))
+    is_settled = len(removed) <= retired_max and leadership.is_idle and recorded.is_settled
+    unreadable = [version for version in pending.unreadable if version in versions and version <= recorded.last]
+    notes += [*pending.notes, *recorded.notes, *_ledger_notes(ledger, unreadable, retained, len(recorded.events))]
+    if is_audit:
+        cache.note_audit(ledger)
     return ReconcileResult(
-        Watermark(incarnation, claimed.last, len(versions) if is_settled else 0, tuple(unreadable[-UNREADABLE_MAX:])),
-        tuple(claimed.events),
-        tuple(_evaluate_checks(instance, ledger, checks, table, claimed.events, now)),
+        Watermark(incarnation, recorded.last, len(versions) if is_settled else 0, tuple(unreadable[-UNREADABLE_MAX:])),
+        tuple(recorded.events),
+        tuple(_evaluate_checks(instance, ledger, checks, table, recorded.events, now)),
         tuple(removed[:retired_max]),
-        pending.checked < len(unprocessed),
-        (*notes, *pending.notes, *claimed.notes, *([growth] if growth else [])),
+        not (is_complete or pending.is_waiting),
+        tuple(notes),
     )
 
 
+def _start(
+    instance: dg.DagsterInstance,
+    ledger: Ledger,
+    watermark: Watermark | None,
+    incarnation: int,
+    versions: Sequence[int],
+    keys: Sequence[str],
+    *,
+    is_audit: bool,
+) -> Watermark:
+    """Return the watermark to begin with: before the first version that is not on the ledger, if events were lost.
+
+    A table that was restored to an older state outside of Lance is read from its first version again.
+    """
+    newest = max(versions, default=0)
+    is_valid = watermark and watermark.incarnation == incarnation and watermark.version <= newest
+    start = watermark if watermark and is_valid else Watermark(incarnation, 0, 0)
+    if is_audit or latest_partition(instance, ledger) != partition_key(max(start.version, 1), incarnation):
+        return _before_first_gap(instance, ledger, start, versions, keys)
+    return start
+
+
+def _ledger_notes(ledger: Ledger, unreadable: Sequence[int], retained: int, recorded: int) -> list[str]:
+    """Return the notes about damaged versions and about the growth of the ledger."""
+    growth = growth_warning(ledger, retained, retained + recorded)
+    if len(unreadable) <= UNREADABLE_MAX:
+        return [growth] if growth else []
+    damaged = (
+        f"{ledger.label}: {len(unreadable)} versions are damaged, and only the newest {UNREADABLE_MAX} are checked "
+        "again. After the repair of an older one, reset the cursor of this sensor"
+    )
+    return [damaged, growth] if growth else [damaged]
+
+
+def _before_first_gap(
+    instance: dg.DagsterInstance, ledger: Ledger, start: Watermark, versions: Sequence[int], keys: Sequence[str]
+) -> Watermark:
+    """Return a watermark before the first processed version that is not on the ledger.
+
+    Events and keys can be lost while the sensor keeps its cursor: an asset is wiped, or a database is put back.
+    """
+    recorded = instance.get_materialized_partitions(ledger.key)
+    complete = recorded.intersection(keys)
+    for version in versions:
+        if version > start.version:
+            break
+        if version not in start.unreadable and partition_key(version, start.incarnation) not in complete:
+            return Watermark(start.incarnation, version - 1, 0, start.unreadable)
+    return start
+
+
 @dataclass(slots=True)
-class _ClaimedRecords:
+class _TickRecords:
     """Events that this tick stores, and the version up to which everything is processed then."""
 
     last: int
     events: list[dg.AssetMaterialization] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    is_settled: bool = False
+    """True if the ledger needed no change."""
 
 
-def _claim_records(
-    instance: dg.DagsterInstance, ledger: Ledger, pending: PendingVersions, now: datetime
-) -> _ClaimedRecords:
-    """Claim the pending versions and return the events that this tick stores. Later ticks check the others again."""
-    claimed = _ClaimedRecords(pending.last)
-    held = _claim_for_tick(instance, ledger, [facts for facts, _ in pending.to_record], now)
-    for facts, event in pending.to_record:
-        if facts.partition in held:
-            claimed.events.append(event)
-        else:
-            claimed.notes.append(
-                f"{ledger.label}: version {facts.version} is being recorded by a run or by another tick"
+@dataclass(frozen=True, slots=True)
+class _TickRecorder:
+    """Recorder of the pending versions of one tick. Dagster stores the events after the tick."""
+
+    instance: dg.DagsterInstance
+    ledger: Ledger
+    table: Table
+    incarnation: int
+    versions: Sequence[int]
+    pending: PendingVersions
+    is_complete: bool
+    """True if no version is left for later ticks."""
+    observer: ClaimObserver
+    now: datetime
+
+    def record(self) -> _TickRecords:
+        """Put the partition keys in order, and return the events to store."""
+        plan, last = self._plan(), self.pending.last
+        if plan.is_complete and self.pending.to_record:
+            return self._with_lock(self.pending.to_record[-1][0].partition, self._record_pending, is_repair=False)
+        if plan.added:
+            return self._with_lock(plan.added[-1], self._move_keys, is_repair=True)
+        if self.is_complete and newest_behind_others(self.instance, self.ledger, self.table, self.incarnation):
+            return self._with_lock(partition_key(max(last, 1), self.incarnation), self._restate, is_repair=True)
+        return _TickRecords(last, is_settled=True)
+
+    def _with_lock(self, last: str, act: Callable[[RecordingLock], _TickRecords], *, is_repair: bool) -> _TickRecords:
+        lock = RecordingLock(self.instance, self.ledger, new_tick_claimant(), self.observer)
+        if lock.acquire(last, is_repair=is_repair, now=self.now):
+            return act(lock)
+        return self._left_to_others()
+
+    def _left_to_others(self) -> _TickRecords:
+        records = self._nothing_recorded()
+        for facts, _ in self.pending.to_record[:1]:
+            records.notes.append(
+                f"{self.ledger.label}: version {facts.version} is being recorded by a run or by another tick"
             )
-            claimed.last = min(claimed.last, facts.version - 1)
-    return claimed
+        return records
 
+    def _nothing_recorded(self) -> _TickRecords:
+        """Return the result of a tick that leaves the pending versions to the next one."""
+        first = min((facts.version for facts, _ in self.pending.to_record), default=self.pending.last + 1)
+        return _TickRecords(first - 1)
 
-def _claim_for_tick(
-    instance: dg.DagsterInstance, ledger: Ledger, pending: Sequence[VersionFacts], now: datetime
-) -> frozenset[str]:
-    """Return the partitions that this tick may record.
+    def _record_pending(self, lock: RecordingLock) -> _TickRecords:
+        """Return the events of the pending versions. The lock ends once the last one is on the ledger."""
+        events = {facts.partition: event for facts, event in self.pending.to_record}
+        recorded = recorded_data_versions(self.instance, self.ledger, events)
+        plan = self._plan()
+        if next(reversed(events)) in recorded or not plan.is_complete:
+            lock.release()
+            return self._left_to_others()
+        # Keys come before the events, which Dagster stores when this returns: no page lists an event without its key.
+        plan.apply(self.instance, self.ledger)
+        return _TickRecords(
+            self.pending.last, [event for partition, event in events.items() if partition not in recorded]
+        )
 
-    Only a version that a run committed can be recorded by a run too, so only such versions need claims. A run that
-    claims one later may not have seen the claim of this tick, so a contested version is left to the run. The claims
-    stay until a later tick finds the events stored.
-    """
-    tick = new_tick_claimant()
-    shared = [facts.partition for facts in pending if facts.run_id is not None]
-    claims = claim_partitions(instance, ledger, shared, tick, now)
-    held = claims.held - claims.contested
-    if not_held := set(shared) - held:
-        release_claims(instance, ledger, tick, not_held)
-    own = [facts.partition for facts in pending if facts.run_id is None or facts.partition in held]
-    if not own or not claim_tick(instance, ledger, tick, own[-1], now):
-        return frozenset()
-    recorded = recorded_data_versions(instance, ledger, own)
-    if own[-1] in recorded:  # this partition marks the tick as finished, and it would count as finished already
-        release_claims(instance, ledger, tick)
-        return frozenset()
-    return frozenset(own) - recorded.keys()
+    def _move_keys(self, lock: RecordingLock) -> _TickRecords:
+        self._plan().apply(self.instance, self.ledger)
+        lock.release()
+        return self._nothing_recorded()
+
+    def _restate(self, lock: RecordingLock) -> _TickRecords:
+        restate_newest(self.instance, self.ledger, self.table, self.incarnation)
+        lock.release()
+        return _TickRecords(self.pending.last)
+
+    def _plan(self) -> KeyPlan:
+        """Return the plan for the keys of all versions up to the last one of this tick."""
+        keys = self.instance.get_dynamic_partitions(self.ledger.partition_set)
+        ordered = version_keys(self.versions, self.incarnation, up_to=self.pending.last, listed=keys)
+        return plan_keys(keys, ordered)
 
 
 def _evaluate_checks(

@@ -20,9 +20,10 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.common.text import format_count
-from lance_assets.discovery.pending_versions import TABLE_ERRORS, TickBudget, Watermark, error_text
+from lance_assets.discovery.pending_versions import TickBudget, Watermark, error_text
 from lance_assets.discovery.reconcile import DiscoveryCache, OpenedTable, ReconcileResult, reconcile
 from lance_assets.ledger.ledger import Ledger, check_name
+from lance_assets.ledger.version_metadata import TABLE_ERRORS
 from lance_core import InvalidInput, NotFound
 
 INTERVAL_S = 30
@@ -85,7 +86,7 @@ def discovery_sensor(
     check_name(name, subject="a sensor's name")
     if interval_s < 1 or versions_per_tick < 1 or seconds_per_tick <= 0:
         raise InvalidInput(f"sensor {name!r}: interval_s, versions_per_tick and seconds_per_tick must be positive")
-    cache = DiscoveryCache()
+    cache = DiscoveryCache(clock)
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         budget = TickBudget(versions_per_tick, BYTES_PER_TICK, clock() + seconds_per_tick, clock)

@@ -29,7 +29,8 @@ from lance_assets.io_manager.frames import (
 )
 from lance_assets.io_manager.partition_predicates import PARTITION_EXPR, partition_predicate, replace_predicate
 from lance_assets.io_manager.run_partitions import input_keys, output_keys
-from lance_assets.ledger.partition_keys import version_of
+from lance_assets.ledger.ledger import BRANCH, READ_PREFIX, WRITTEN_PREFIX, ledger_tag_name
+from lance_assets.ledger.partition_keys import is_version_key, version_of
 from lance_assets.ledger.version_metadata import committed_facts, metadata_of, metadata_of_retired
 from lance_assets.lineage.render import without_credentials
 from lance_assets.provenance.run_provenance import properties_of_run, run_intent
@@ -63,7 +64,8 @@ class LanceIOManager(dg.ConfigurableIOManager):
     `uri`, another location; `replace_schema`, whether an overwrite of the whole table takes the schema of the frame,
     which is the default except for DataFrames of Spark. The metadata of an input can set `columns`, `version` or `tag`,
     and `filter`: `AssetIn(metadata={"columns": ["id"], "version": 3})`. A table that `lance_table` declares is loaded
-    from its own location, at the newest of the versions that the input's partition mapping selects.
+    from its own location. If the input's partition mapping is `LastPartitionMapping`, its newest version is loaded,
+    whatever the ledger shows; otherwise the newest of the versions that the mapping selects.
     """
 
     storage: LanceResource | None = Field(default=None, description="Location of the tables and access to them.")
@@ -107,7 +109,11 @@ class LanceIOManager(dg.ConfigurableIOManager):
             scan = self._scan(context, target)
             step = (context.step_context.run_id, context.step_context.step.key)
             self.inputs_read_by(*step).add((scan.table.uri, scan.table.version))
-            context.add_input_metadata({"lance/version": scan.table.version})
+            # Dagster attaches metadata to an input of one partition, and raises for any other number.
+            if not context.has_asset_partitions or len(context.asset_partition_keys) == 1:
+                context.add_input_metadata({"lance/version": scan.table.version})
+            else:
+                context.log.info(f"{target.label}: the input {context.name!r} is version {scan.table.version}")
             annotation = context.dagster_type.typing_type
             if is_spark_frame_type(annotation):
                 return self._spark_frame(scan, target)
@@ -132,9 +138,10 @@ class LanceIOManager(dg.ConfigurableIOManager):
             )
         version, tag, condition = metadata.get("version"), metadata.get("tag"), metadata.get("filter")
         keys = input_keys(context) if context.has_asset_partitions else []
-        if target.is_ledger and keys and version is None and tag is None:
-            version = version_of(max(keys))
-        table = Table.open(target.uri, version=version, tag=tag, **target.access)
+        if target.is_ledger and version is None and tag is None:
+            table = self._open_version(context, target, keys)
+        else:
+            table = Table.open(target.uri, version=version, tag=tag, **target.access)
         if context.has_asset_partitions and not target.is_ledger:
             partition = _partition_predicate(
                 target, context.asset_partitions_def, keys, table.schema, context.step_context.instance
@@ -142,6 +149,26 @@ class LanceIOManager(dg.ConfigurableIOManager):
             condition = partition if condition is None else f"({partition}) and ({condition})"
         columns = metadata.get("columns")
         return Scan(table, None if columns is None else list(columns), condition)
+
+    def _open_version(self, context: dg.InputContext, target: "Target", keys: Sequence[str]) -> Table:
+        """Open a table of `lance_table` at the newest of the versions that the input selects.
+
+        An input that selects no version by its key gets the newest version of the table, which the ledger may not show
+        yet. Later inputs of the same run get the same version, or one that the run has committed since.
+        """
+        if keys and not _selects_newest(context):
+            return target.open(version_of(max(filter(is_version_key, keys), default=max(keys))))
+        step, name = context.step_context, ledger_tag_name(context.asset_key.path)
+        run = step.instance.get_run_by_id(step.run_id)
+        tags = run.tags if run else {}
+        if (read := tags.get(READ_PREFIX + name, "")).isdecimal():
+            # The other tag names the version that this run has committed, or found already committed.
+            written = tags.get(WRITTEN_PREFIX + name, "")
+            return target.open(max(int(read), version_of(written) if is_version_key(written) else 0))
+        table = target.open()
+        if run:
+            step.instance.add_run_tags(step.run_id, {READ_PREFIX + name: str(table.version)})
+        return table
 
     def _target(self, context: dg.OutputContext | dg.InputContext) -> "Target":
         if not context.has_asset_key:
@@ -157,7 +184,7 @@ class LanceIOManager(dg.ConfigurableIOManager):
             label="/".join(context.asset_key.path),
             key=context.asset_key,
             uri=self._resource.resolve_uri(str(uri)) if uri else self.uri_of(context.asset_key),
-            access=self._resource.access(),
+            access=self._resource.access(metadata.get(BRANCH) if is_ledger else None),
             mode=_check_mode(str(metadata.get("mode", self.mode)), f"the asset {context.asset_key.to_user_string()}"),
             partition_columns=metadata.get(PARTITION_EXPR),
             replace_schema=metadata.get("replace_schema"),
@@ -289,6 +316,13 @@ class _Output:
 class _OutputOptions(TypedDict):
     intent: str
     properties: Mapping[str, str]
+
+
+def _selects_newest(context: dg.InputContext) -> bool:
+    """Return whether the input depends on the newest version, and not on the partitions that its keys name."""
+    definition = context.step_context.assets_def
+    mapping = definition.get_partition_mapping(context.asset_key) if definition else None
+    return isinstance(mapping, dg.LastPartitionMapping)
 
 
 def _partition_predicate(

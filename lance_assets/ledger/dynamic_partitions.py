@@ -23,6 +23,8 @@ _KEYS_PER_CALL = 500
 _ATTEMPTS_MAX = 5
 _UNKNOWN_TABLE = "unknown"
 """Key of a table without an identity, which another library created and whose first version was removed unseen."""
+_AGAIN = "#"
+"""Separates the name of a table and the ordinal of its incarnation, from its second; no name contains it."""
 _PLAIN_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
@@ -46,16 +48,33 @@ def incarnation_of(instance: dg.DagsterInstance, ledger: Ledger, table_id: str |
     """Return the incarnation of the table with this identity; register the identity if it is new.
 
     A table without an identity counts as the table that was seen last: a table may lose its identity, but never gets
-    another one.
+    another one. A table that was recorded again (`begin_incarnation`) has several incarnations; the last one counts.
     """
     known = list(instance.get_dynamic_partitions(ledger.table_set))
     if table_id is None and known:
         return len(known)
     name = _UNKNOWN_TABLE if table_id is None else _known_name(table_id)
-    if name not in known:
+    if not _positions(known, name):
         register_partition_keys(instance, ledger.table_set, [name])
         known = list(instance.get_dynamic_partitions(ledger.table_set))  # a concurrent recorder may have been first
-    return known.index(name) + 1
+    return _positions(known, name)[-1]
+
+
+def begin_incarnation(instance: dg.DagsterInstance, ledger: Ledger, table_id: str | None) -> int:
+    """Begin a new incarnation of the table with this identity, and return it.
+
+    All versions of the table get new partitions, so those of lost versions no longer stand in their way.
+    """
+    incarnation = incarnation_of(instance, ledger, table_id)
+    known = list(instance.get_dynamic_partitions(ledger.table_set))
+    name = known[incarnation - 1].partition(_AGAIN)[0]
+    register_partition_keys(instance, ledger.table_set, [f"{name}{_AGAIN}{len(_positions(known, name)) + 1}"])
+    return _positions(instance.get_dynamic_partitions(ledger.table_set), name)[-1]
+
+
+def _positions(known: Sequence[str], name: str) -> list[int]:
+    """Return the incarnations of the table with this name, ascending."""
+    return [position for position, key in enumerate(known, 1) if key.partition(_AGAIN)[0] == name]
 
 
 def _known_name(table_id: str) -> str:

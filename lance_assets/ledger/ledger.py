@@ -8,12 +8,20 @@ is declared.
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import dagster as dg
 
 from lance_assets.resources.lance import Access, LanceResource
 from lance_core import InvalidInput, NotFound, Table
+
+WRITTEN_PREFIX = "lance/"
+"""Prefix of the run tag with the partition that a run committed."""
+READ_PREFIX = "lance.read/"
+"""Prefix of the run tag with the version that a run reads if it asks for the newest one."""
+BRANCH = "lance/branch"
+"""Metadata of the asset of a branch's ledger: the name of the branch."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+")
 
@@ -89,7 +97,7 @@ class Ledger:
 
         Dagster's tags have at most one slash, so dots separate the prefix.
         """
-        return f"lance/{'.'.join((*self.prefix, self._title)).replace('@', '_at_')}"
+        return f"{WRITTEN_PREFIX}{ledger_tag_name((*self.prefix, self._title))}"
 
     @property
     def shown_uri(self) -> str:
@@ -135,6 +143,11 @@ class Ledger:
     def _title(self) -> str:
         """Last part of the asset key. Slashes in a branch name become dots, since a slash separates levels of a key."""
         return self.name if self.branch is None else f"{self.name}@{self.branch.replace('/', '.')}"
+
+
+def ledger_tag_name(path: Sequence[str]) -> str:
+    """Return the part of a run tag that names the ledger with this asset key."""
+    return ".".join(path).replace("@", "_at_")
 
 
 def shown_uri(uri: str) -> str:

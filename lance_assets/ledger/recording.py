@@ -1,69 +1,59 @@
-"""Recording: stores a version on the ledger as one materialization event, although Dagster delivers at least once.
+"""Recording: stores versions on the ledger, each as one materialization event, in the order of the versions.
 
-A run and the sensor may both find a version. Every recorder therefore reads the ledger, claims the version
-(`recording_claims.py`), and reads the ledger again. The order is commit, partition key, event: an event before its key
-would be a partition that no page lists, and a key before its commit would name no version. This module does not choose
-the versions: runs record their own (`record_in_run`), and `discovery/sensor.py` finds those of other writers.
+A run and the sensor may both find a version, and Dagster delivers at least once. Every recorder therefore reads the
+ledger, takes the recording lock (`recording_lock.py`), and reads the ledger again. It records the earlier versions that
+are missing first, so that the newest is always the last. The order is commit, partition key, event: an event before its
+key would be a partition that no page lists, and a key before its commit would name no version. `record_in_run` records
+the versions of runs, and `discovery/sensor.py` finds those of other writers. `001-one-event-per-version.md` and
+`002-version-order.md` give the reasons.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from enum import Enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import monotonic, sleep
 
 import dagster as dg
 
 from lance_assets.common.text import format_action, is_foreign
-from lance_assets.ledger.dynamic_partitions import register_partition_keys
+from lance_assets.ledger.key_order import plan_keys, version_keys
 from lance_assets.ledger.ledger import Ledger
-from lance_assets.ledger.partition_keys import is_version_key
-from lance_assets.ledger.recording_claims import claim_partitions, release_claims, wait_for_others
+from lance_assets.ledger.partition_keys import is_version_key, partition_key, version_of
+from lance_assets.ledger.recorded_versions import (
+    RecordingState,
+    latest_partition,
+    recorded_data_versions,
+    recording_state,
+)
+from lance_assets.ledger.recording_claims import may_record
+from lance_assets.ledger.recording_lock import RecordingLock
 from lance_assets.ledger.version_budget import growth_warning, retention_advice
-from lance_assets.ledger.version_metadata import VersionFacts, metadata_of, tags_of
+from lance_assets.ledger.version_metadata import (
+    TABLE_ERRORS,
+    VersionFacts,
+    discovered_facts,
+    metadata_of,
+    run_id_of,
+    tags_of,
+)
+from lance_core import NotFound, Table
 
-_DATA_VERSION = "dagster/data_version"
-_PARTITIONS_PER_QUERY = 500
-
-
-class RecordingState(Enum):
-    """State of a version on the ledger."""
-
-    MISSING = "missing"
-    RECORDED = "recorded"
-    TAKEN = "taken"
-    """The partition holds another version of the same table with the same number."""
-
-
-def recorded_data_versions(
-    instance: dg.DagsterInstance, ledger: Ledger, partitions: Collection[str]
-) -> Mapping[str, str]:
-    """Return the data version of the newest event of each of these partitions, unless it has none."""
-    keys, data_versions = list(partitions), dict[str, str]()
-    for start in range(0, len(keys), _PARTITIONS_PER_QUERY):
-        data_versions |= _query_data_versions(instance, ledger, keys[start : start + _PARTITIONS_PER_QUERY])
-    return data_versions
+EARLIER_MAX = 200
+"""Number of earlier versions that a run records. It leaves its own version to the sensor if more are missing."""
+_EARLIER_S_MAX = 20.0
+ACTIVE_RUN_CHECKS_MAX = 100
+"""Reads of the ledger before a run stops waiting for the runs of earlier versions."""
+_POLL_INTERVAL_S = 0.1
+_RESTATED_FROM = 100
 
 
-def _query_data_versions(instance: dg.DagsterInstance, ledger: Ledger, partitions: Sequence[str]) -> dict[str, str]:
-    records_filter = dg.AssetRecordsFilter(asset_key=ledger.key, asset_partitions=partitions)
-    data_versions: dict[str, str] = {}
-    cursor = None
-    while True:
-        page = instance.fetch_materializations(records_filter, limit=2 * len(partitions), cursor=cursor)
-        for record in page.records:
-            event = record.asset_materialization
-            if event is not None and event.partition is not None:
-                data_versions.setdefault(event.partition, (event.tags or {}).get(_DATA_VERSION, ""))
-        if not page.has_more or len(data_versions) == len(partitions):
-            return data_versions
-        cursor = page.cursor
+@dataclass(frozen=True, slots=True)
+class RunRecording:
+    """Result of recording a version in its run."""
 
-
-def recording_state(facts: VersionFacts, recorded: Mapping[str, str]) -> RecordingState:
-    """Return the state of a version, given the data versions of the recorded partitions."""
-    data_version = recorded.get(facts.partition)
-    if data_version is None:
-        return RecordingState.MISSING
-    # An event without a data version was reported manually, by a user who saw the version.
-    return RecordingState.RECORDED if data_version in ("", facts.data_version) else RecordingState.TAKEN
+    state: RecordingState
+    """State of the version before."""
+    earlier: tuple[tuple[VersionFacts, Table], ...] = ()
+    """Earlier versions of other writers that were missing and are recorded now, with the table at each."""
 
 
 def build_materialization(
@@ -83,42 +73,210 @@ def build_materialization(
     )
 
 
-def add_partitions(instance: dg.DagsterInstance, ledger: Ledger, partitions: Iterable[str]) -> None:
-    register_partition_keys(instance, ledger.partition_set, list(partitions))
+def record_in_run(context: dg.AssetExecutionContext, ledger: Ledger, facts: VersionFacts, table: Table) -> RunRecording:
+    """Record the version that this run committed, or found already committed, after the earlier ones that are missing.
 
-
-def record_in_run(context: dg.AssetExecutionContext, ledger: Ledger, facts: VersionFacts) -> RecordingState:
-    """Record the version that this run committed, or found already committed; return its state before the call."""
-    instance, key, run_id = context.instance, facts.partition, context.run.run_id
+    `table` is the table at any version.
+    """
+    instance, key = context.instance, facts.partition
     state = recording_state(facts, recorded_data_versions(instance, ledger, [key]))
     if state is RecordingState.TAKEN:
         context.log.warning(already_recorded_message(ledger, key))
-        return state
-    add_partitions(instance, ledger, [key])
-    if state is RecordingState.MISSING:
-        retained = sum(map(is_version_key, instance.get_dynamic_partitions(ledger.partition_set)))
-        if message := growth_warning(ledger, retained - 1, retained):
+        return RunRecording(state)
+    earlier: tuple[tuple[VersionFacts, Table], ...] = ()
+    if state is RecordingState.MISSING or key not in instance.get_dynamic_partitions(ledger.partition_set):
+        earlier = _RunRecorder(context, ledger, facts, table).record(is_repair=state is RecordingState.RECORDED)
+    instance.add_run_tags(context.run.run_id, {ledger.run_tag: key})
+    return RunRecording(state, earlier)
+
+
+@dataclass(slots=True)
+class _Backlog:
+    """Earlier versions that a run records before its own."""
+
+    versions: list[tuple[VersionFacts, Table]] = field(default_factory=list)
+    is_complete: bool = True
+    """False if more are missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RunRecorder:
+    """Recorder of one version of a run."""
+
+    context: dg.AssetExecutionContext
+    ledger: Ledger
+    facts: VersionFacts
+    table: Table
+
+    def record(self, *, is_repair: bool) -> tuple[tuple[VersionFacts, Table], ...]:
+        """Record the version in its place, and return the earlier versions of other writers that were missing."""
+        instance, key, run_id = self.context.instance, self.facts.partition, self.context.run.run_id
+        self._wait_for_active_runs()
+        lock = RecordingLock(instance, self.ledger, f"{run_id}:{key}")
+        if not lock.acquire(key, is_repair=is_repair):
+            self.context.log.info(
+                f"{self.ledger.label}: partition {key} is being recorded by another run, or by the sensor"
+            )
+            return ()
+        try:
+            return self._record_in_order(lock)
+        finally:
+            lock.release()
+
+    def _record_in_order(self, lock: RecordingLock) -> tuple[tuple[VersionFacts, Table], ...]:
+        context, ledger, facts, instance = self.context, self.ledger, self.facts, self.context.instance
+        versions = self._versions()
+        if facts.version not in versions:
+            context.log.warning(
+                f"{ledger.label}: version {facts.version} is gone, or its table was replaced, before it was recorded"
+            )
+            return ()
+        # The previous holder of the lock has recorded the version meanwhile, or never will.
+        state = recording_state(facts, recorded_data_versions(instance, ledger, [facts.partition]))
+        keys = instance.get_dynamic_partitions(ledger.partition_set)
+        backlog = self._read_backlog()
+        up_to = facts.version if backlog.is_complete else max((each.version for each, _ in backlog.versions), default=0)
+        plan = plan_keys(keys, version_keys(versions, facts.incarnation, up_to=up_to, listed=keys))
+        plan.apply(instance, ledger)
+        if not plan.is_complete or not backlog.is_complete:
+            context.log.warning(
+                f"{ledger.label}: version {facts.version} is not on the ledger yet, since earlier versions come first; "
+                "its discovery sensor, or the next run, records them"
+            )
+        if not plan.is_complete:
+            return ()
+        before = sum(map(is_version_key, keys))
+        retained = before
+        latest = latest_partition(instance, ledger)
+        for each, _ in backlog.versions:
+            retained += 1
+            self._store(each, retained)
+        if backlog.is_complete and state is RecordingState.MISSING and lock.is_held():
+            retained += 1
+            self._store(facts, retained)
+            if _version_in(latest, facts.incarnation) > facts.version:
+                restate_newest(instance, ledger, self.table, facts.incarnation)
+        if message := growth_warning(ledger, before, retained):
             context.log.warning(message)
-        claims = claim_partitions(instance, ledger, [key], run_id)
-        if claims.contested:
-            wait_for_others(instance, ledger, key, run_id)
-        if claims.held:
-            # The previous holder of the claim has recorded the version meanwhile, or never will.
-            if recording_state(facts, recorded_data_versions(instance, ledger, [key])) is RecordingState.MISSING:
-                context.log_event(build_materialization(instance, ledger, facts, retained=retained))
-        else:
-            context.log.info(f"{ledger.label}: partition {key} is being recorded by another run, or by the sensor")
-        release_claims(instance, ledger, run_id, [key])
-    instance.add_run_tags(run_id, {ledger.run_tag: key})
-    return state
+        return tuple((each, table) for each, table in backlog.versions if each.run_id != context.run.run_id)
+
+    def _store(self, facts: VersionFacts, retained: int) -> None:
+        event = build_materialization(self.context.instance, self.ledger, facts, retained=retained)
+        if facts.partition == self.facts.partition or facts.run_id == self.context.run.run_id:
+            self.context.log_event(event)
+        else:  # an event of this run would name the wrong run
+            self.context.instance.report_runless_asset_event(event)
+
+    def _wait_for_active_runs(self) -> None:
+        """Wait a few seconds for the other runs that are about to record an earlier version, as each should be linked
+        to its run."""
+        instance, missing = self.context.instance, self._missing()
+        run_by_partition: dict[str, str] = {}
+        for version in missing if len(missing) <= EARLIER_MAX else ():
+            try:
+                transaction = self.table.at(version).transaction()
+            except TABLE_ERRORS:
+                continue
+            run_id = run_id_of(transaction.properties) if transaction else None
+            if run_id and run_id != self.context.run.run_id and may_record(instance, run_id):
+                run_by_partition[partition_key(version, self.facts.incarnation)] = run_id
+        for _ in range(ACTIVE_RUN_CHECKS_MAX):
+            if run_by_partition.keys() <= recorded_data_versions(instance, self.ledger, run_by_partition).keys():
+                return
+            sleep(_POLL_INTERVAL_S)
+
+    def _missing(self) -> list[int]:
+        """Return the earlier versions that are not on the ledger."""
+        instance, ledger, incarnation = self.context.instance, self.ledger, self.facts.incarnation
+        earlier = [version for version in self._versions() if version < self.facts.version]
+        since = _version_in(latest_partition(instance, ledger), incarnation)
+        if since > self.facts.version:
+            since = 0
+        by_partition = {partition_key(version, incarnation): version for version in earlier if version > since}
+        recorded = (
+            recorded_data_versions(instance, ledger, by_partition).keys()
+            if since
+            else instance.get_materialized_partitions(ledger.key)
+        )
+        return [version for partition, version in by_partition.items() if partition not in recorded]
+
+    def _versions(self) -> Sequence[int]:
+        """Return the versions of the table; none if this version is gone, or another table is at its location."""
+        try:
+            transaction = self.table.at(self.facts.version).transaction()
+        except NotFound:
+            return ()
+        is_same = (transaction.uuid if transaction else None) == self.facts.uuid
+        return self.table.version_numbers() if is_same else ()
+
+    def _read_backlog(self) -> _Backlog:
+        """Read the missing earlier versions. A damaged one gets its key only, and its event once it is repaired."""
+        backlog, ends = _Backlog(), monotonic() + _EARLIER_S_MAX
+        for version in self._missing():
+            if len(backlog.versions) == EARLIER_MAX or monotonic() >= ends:
+                backlog.is_complete = False
+                break
+            try:
+                table = self.table.at(version)
+                facts = discovered_facts(table, table.version_info(), self.facts.incarnation)
+                backlog.versions.append((facts, table))
+            except TABLE_ERRORS as error:
+                self.context.log.warning(
+                    f"{self.ledger.label}: version {version} cannot be read and is recorded once repaired: {error}"
+                )
+        return backlog
+
+
+def restate_newest(instance: dg.DagsterInstance, ledger: Ledger, table: Table, incarnation: int) -> None:
+    """Store the event of the newest version again if it is not the latest event. The caller holds the recording lock.
+
+    An earlier version was recorded late, such as one that was damaged, and Dagster shows the latest event as the state
+    of the asset.
+    """
+    if facts := newest_behind_others(instance, ledger, table, incarnation):
+        event = build_materialization(instance, ledger, facts)
+        note = dg.MetadataValue.text("an earlier version was recorded after this one, which is still the newest")
+        instance.report_runless_asset_event(event.with_metadata({**event.metadata, "lance/recorded_again": note}))
+
+
+def newest_behind_others(
+    instance: dg.DagsterInstance, ledger: Ledger, table: Table, incarnation: int
+) -> VersionFacts | None:
+    """Return the newest version on the ledger if the latest event is that of another partition."""
+    versions = table.version_numbers()[-_RESTATED_FROM:]
+    latest = latest_partition(instance, ledger)
+    if versions and latest == partition_key(versions[-1], incarnation):
+        return None
+    recorded = recorded_data_versions(instance, ledger, [partition_key(version, incarnation) for version in versions])
+    for version in reversed(versions):
+        key = partition_key(version, incarnation)
+        if key == latest:
+            return None
+        if key not in recorded:
+            continue
+        try:
+            at_version = table.at(version)
+            facts = discovered_facts(at_version, at_version.version_info(), incarnation)
+        except TABLE_ERRORS:
+            continue
+        return facts if recording_state(facts, recorded) is RecordingState.RECORDED else None
+    return None
+
+
+def _version_in(partition: str | None, incarnation: int) -> int:
+    """Return the version of a partition of this incarnation; 0 for any other."""
+    if partition is None or not is_version_key(partition):
+        return 0
+    version = version_of(partition)
+    return version if partition_key(version, incarnation) == partition else 0
 
 
 def already_recorded_message(ledger: Ledger, partition: str) -> str:
     return (
         f"{ledger.label}: a version was not recorded: its partition {partition} holds another version of the same "
         f"number. The table at {ledger.shown_uri} was restored to an older state outside of Lance and then written, or "
-        "replaced by a table that cannot be told from it. To record it again, wipe the materializations of the "
-        f"asset {ledger.label}, delete this partition, and reset the cursor of its sensor"
+        "replaced by a table that cannot be told from it. To give all its versions new partitions, call "
+        f"record_again() of the LanceTable {ledger.name!r} once, in Python with access to the Dagster instance"
     )
 
 

@@ -1,42 +1,39 @@
-"""Recording claims: mutual exclusion of the recorders of a version, which are runs and ticks of a sensor.
+"""Recording claims: mutual exclusion of the recorders of a ledger, which are runs and ticks of a sensor.
 
-A claim is a key in a partition set of the ledger that no asset uses: the partition, the claimant, and the time. The
+A claim is a key in a partition set of the ledger that no asset uses: its subject, the claimant, and the time. The
 database keeps the keys in insertion order, so the first claim holds, on any number of machines. A claim ends with its
-release, with its run, or after ten minutes; the claim of a sensor tick after three. If several recorders claim a
-version, the first one waits until the others have released their claims, since the database may have shown them their
-own claim before it showed the first one. The caller must read the ledger again once its claim holds, as `recording.py`
-does. `discovery/leader.py` coordinates sensors with each other. `001-one-event-per-version.md` gives the reasons.
+release, with its run, once its last partition is on the ledger, or when an observer has seen it unchanged for its
+lifetime. The clocks of two machines are compared for one purpose: a claim whose time differs by half an hour more than
+its lifetime, in either direction, counts as abandoned. `recording_lock.py` claims the ledger for a recorder, and
+`discovery/leader.py` elects a sensor. `001-one-event-per-version.md` gives the reasons.
 """
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from time import monotonic, sleep
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
 
 import dagster as dg
 
-from lance_assets.ledger.dynamic_partitions import register_partition_keys
 from lance_assets.ledger.ledger import Ledger
 
 CLAIM_LIFETIME = timedelta(minutes=10)
 TICK_CLAIM_LIFETIME = timedelta(minutes=3)
 """Dagster waits a minute for the result of a tick, and then stores its events one after another."""
+CLOCK_DIFFERENCE_MAX = timedelta(minutes=30)
+"""Difference of two clocks beyond which a claim counts as abandoned, in either direction."""
 TICK_PREFIX = "tick:"
-"""Prefix of the claimant name of a sensor tick; all other claimants of partitions are runs."""
+"""Prefix of the claimant name of a sensor tick; all others begin with the id of a run and a colon."""
 WHOLE_LEDGER = "*"
-"""Partition of the claim with which a sensor leads the ledger (leader election)."""
+"""Subject of the claim with which a sensor leads the ledger (leader election)."""
 
 FINISHED_STATUSES = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED_STATUSES = [status for status in dg.DagsterRunStatus if status not in FINISHED_STATUSES]
 
-_WAIT_S_MAX = 40.0
-"""Longer than the interval between two ticks of a sensor, for which its claims last."""
-_POLL_INTERVAL_S = 0.05
-
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim of one partition by one claimant; `seconds` is the time of the claim."""
+    """Claim by one claimant; `seconds` is the time of the claim by its own clock."""
 
     partition: str
     claimant: str
@@ -47,6 +44,11 @@ class Claim:
         """Text of the claim as a partition key."""
         return f"{self.partition} {self.claimant} {self.seconds}"
 
+    @property
+    def lifetime_s(self) -> float:
+        """Number of seconds after which an unchanged claim is abandoned."""
+        return (TICK_CLAIM_LIFETIME if self.claimant.startswith(TICK_PREFIX) else CLAIM_LIFETIME).total_seconds()
+
     @classmethod
     def parse(cls, key: str) -> "Claim | None":
         """Return the claim of a partition key; `None` if the key is no claim."""
@@ -56,63 +58,48 @@ class Claim:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimResult:
-    """Partitions that a call of `claim_partitions` obtained."""
+@dataclass(slots=True)
+class ClaimObserver:
+    """Decides whether claims are still valid, from how long this process has seen them.
 
-    held: frozenset[str]
-    """Partitions whose first claim is the caller's. The others belong to another claimant."""
-    contested: frozenset[str]
-    """Held partitions with later claims, whose claimants may not have seen the caller's claim."""
+    A process that has just started knows no claim yet, so it waits for the lifetime of an abandoned one.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    _first_seen: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Time of the first sight of each claim, by partition set and key."""
+
+    def liveness_check(
+        self, instance: dg.DagsterInstance, ledger: Ledger, claims: Iterable[Claim], seconds: int
+    ) -> Callable[[Claim], bool]:
+        """Return a function that tells whether a claim is valid at this time. It queries each run once.
+
+        `claims` are all claims on the ledger.
+        """
+        seen, now = self._first_seen.get(ledger.claim_set, {}), self.clock()
+        first_seen = self._first_seen[ledger.claim_set] = {claim.key: seen.get(claim.key, now) for claim in claims}
+        is_run_active: dict[str, bool] = {}
+
+        def is_live(claim: Claim) -> bool:
+            if now - first_seen.get(claim.key, now) >= claim.lifetime_s:
+                return False
+            if abs(seconds - claim.seconds) > claim.lifetime_s + CLOCK_DIFFERENCE_MAX.total_seconds():
+                return False
+            if claim.partition == WHOLE_LEDGER or claim.claimant.startswith(TICK_PREFIX):
+                return True
+            run_id = claim.claimant.partition(":")[0]
+            if run_id not in is_run_active:
+                run = instance.get_run_by_id(run_id)
+                is_run_active[run_id] = run is not None and run.status not in FINISHED_STATUSES
+            return is_run_active[run_id]
+
+        return is_live
 
 
-def claim_partitions(
-    instance: dg.DagsterInstance,
-    ledger: Ledger,
-    partitions: Collection[str],
-    claimant: str,
-    now: datetime | None = None,
-) -> ClaimResult:
-    """Claim the recording of these partitions for this claimant."""
-    if not partitions:
-        return ClaimResult(frozenset(), frozenset())
-    seconds = int((now or datetime.now(UTC)).timestamp())
-    register_partition_keys(
-        instance, ledger.claim_set, [Claim(partition, claimant, seconds).key for partition in partitions]
-    )
-    claimants: dict[str, list[str]] = {}
-    is_live = liveness_check(instance, claimant, seconds)
+def release_claims(instance: dg.DagsterInstance, ledger: Ledger, claimant: str) -> None:
+    """Release all claims of this claimant."""
     for claim in list_claims(instance, ledger):
-        if claim.partition in partitions and is_live(claim):
-            claimants.setdefault(claim.partition, []).append(claim.claimant)
-    held = {partition for partition, names in claimants.items() if names[0] == claimant}
-    contested = {partition for partition in held if any(name != claimant for name in claimants[partition])}
-    return ClaimResult(frozenset(held), frozenset(contested))
-
-
-def wait_for_others(instance: dg.DagsterInstance, ledger: Ledger, partition: str, claimant: str) -> None:
-    """Wait until the later claimants of a contested partition have recorded it or released their claims."""
-    deadline = monotonic() + _WAIT_S_MAX
-    while monotonic() < deadline:
-        is_live = liveness_check(instance, claimant, int(datetime.now(UTC).timestamp()))
-        live_claims = [
-            claim for claim in list_claims(instance, ledger) if claim.partition == partition and is_live(claim)
-        ]
-        names = [claim.claimant for claim in live_claims]
-        # An older claim that has become visible meanwhile belongs to a recorder that waits for this one.
-        later = names[names.index(claimant) :] if claimant in names else names
-        if all(name == claimant for name in later):
-            return
-        sleep(_POLL_INTERVAL_S)
-
-
-def release_claims(
-    instance: dg.DagsterInstance, ledger: Ledger, claimant: str, partitions: Iterable[str] | None = None
-) -> None:
-    """Release the claims of this claimant on these partitions; `None` means all its claims."""
-    selected = None if partitions is None else frozenset(partitions)
-    for claim in list_claims(instance, ledger):
-        if claim.claimant == claimant and (selected is None or claim.partition in selected):
+        if claim.claimant == claimant:
             instance.delete_dynamic_partition(ledger.claim_set, claim.key)
 
 
@@ -122,24 +109,12 @@ def list_claims(instance: dg.DagsterInstance, ledger: Ledger) -> list[Claim]:
     return [claim for claim in parsed if claim is not None]
 
 
-def liveness_check(instance: dg.DagsterInstance, claimant: str, seconds: int) -> Callable[[Claim], bool]:
-    """Return a function that tells whether a claim is still valid, for this claimant at this time.
-
-    It queries each run once.
-    """
-    is_run_active: dict[str, bool] = {}
-
-    def is_live(claim: Claim) -> bool:
-        if claim.claimant == claimant and claim.partition != WHOLE_LEDGER:
-            return True
-        is_tick = claim.claimant.startswith(TICK_PREFIX)
-        if seconds - claim.seconds > (TICK_CLAIM_LIFETIME if is_tick else CLAIM_LIFETIME).total_seconds():
-            return False
-        if is_tick or claim.partition == WHOLE_LEDGER:
-            return True
-        if claim.claimant not in is_run_active:
-            run = instance.get_run_by_id(claim.claimant)
-            is_run_active[claim.claimant] = run is not None and run.status not in FINISHED_STATUSES
-        return is_run_active[claim.claimant]
-
-    return is_live
+def may_record(instance: dg.DagsterInstance, run_id: str | None) -> bool:
+    """Return whether this run, or a run that retries it, is active in this instance."""
+    run = instance.get_run_by_id(run_id) if run_id else None
+    if run is None:
+        return False
+    if run.status not in FINISHED_STATUSES:
+        return True
+    family = {"dagster/root_run_id": run.root_run_id or run.run_id}
+    return bool(instance.get_run_ids(dg.RunsFilter(tags=family, statuses=UNFINISHED_STATUSES), limit=1))

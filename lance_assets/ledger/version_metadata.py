@@ -52,6 +52,9 @@ _NAMES_NEW_FILES = (Append, DataReplacement, Overwrite)
 _NAMES_ALL_FILES = (Delete, Merge, Rewrite, Update)
 """Operations that list existing files together with new ones."""
 
+# Errors that reading an untrusted table can raise: its bytes may hold numbers out of range and unknown types.
+TABLE_ERRORS = (LanceError, pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, ValueError)
+
 Metadata = dict[str, dg.MetadataValue]
 
 

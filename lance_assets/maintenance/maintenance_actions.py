@@ -60,5 +60,6 @@ def record_versions_of_run(
         if info.properties.get(RUN_ID) == context.run.run_id:
             table_at = table.at(info.version)
             facts = discovered_facts(table_at, info, incarnation)
-            record_in_run(context, ledger, facts)
+            for earlier, table_then in record_in_run(context, ledger, facts, table_at).earlier:
+                evaluate_in_run(context, ledger, manifest_checks, table_then, earlier.partition)
             evaluate_in_run(context, ledger, manifest_checks, table_at, facts.partition)

@@ -14,7 +14,8 @@ from lance_assets.checks.evaluate import evaluate_in_run
 from lance_assets.failures.error_translation import translate_errors
 from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.ledger import Ledger
-from lance_assets.ledger.recording import RecordingState, record_in_run
+from lance_assets.ledger.recorded_versions import RecordingState
+from lance_assets.ledger.recording import record_in_run
 from lance_assets.ledger.version_metadata import (
     VersionFacts,
     committed_facts,
@@ -30,7 +31,7 @@ from lance_assets.writes.audit import Audit, check_specs
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.dependencies import Dependencies
 from lance_assets.writes.write import SparkWriteOptions, Write
-from lance_core import AuditFailed, Committed, InvalidInput
+from lance_core import AuditFailed, Committed, InvalidInput, Table
 
 
 def write_key(ledger: Ledger, write: Write) -> dg.AssetKey:
@@ -137,10 +138,20 @@ class _Step:
             if info.version < committed.version and info.properties.get(RUN_ID) == self.context.run.run_id:
                 table = committed.table.at(info.version)
                 facts = discovered_facts(table, info, incarnation)
-                record_in_run(self.context, self.ledger, facts)
+                self._record_in_order(facts, table)
                 # Checks that read rows are evaluated on the last version only.
-                manifest_checks = [check for check in self.checks if not check.reads_data]
-                evaluate_in_run(self.context, self.ledger, manifest_checks, table, facts.partition)
+                evaluate_in_run(self.context, self.ledger, self._manifest_checks, table, facts.partition)
+
+    def _record_in_order(self, facts: VersionFacts, table: Table) -> RecordingState:
+        """Record a version, and evaluate the checks on the earlier ones of other writers that were recorded first."""
+        recording = record_in_run(self.context, self.ledger, facts, table)
+        for earlier, table_at in recording.earlier:
+            evaluate_in_run(self.context, self.ledger, self._manifest_checks, table_at, earlier.partition)
+        return recording.state
+
+    @property
+    def _manifest_checks(self) -> list[Check]:
+        return [check for check in self.checks if not check.reads_data]
 
     def _should_evaluate_checks(self, facts: VersionFacts, state: RecordingState) -> bool:
         """Return whether the checks apply to this version.
@@ -166,7 +177,7 @@ class _Step:
             committed, incarnation_of(context.instance, ledger, ledger.identity_of(committed.table))
         )
         run_is_known = facts.run_id is not None and context.instance.has_run(facts.run_id)
-        state = record_in_run(context, ledger, facts)
+        state = self._record_in_order(facts, committed.table)
         if self.checks and state is not RecordingState.TAKEN and self._should_evaluate_checks(facts, state):
             evaluate_in_run(context, ledger, self.checks, committed.table, facts.partition)
         # If the partition key is taken by another version, this version has no partition.

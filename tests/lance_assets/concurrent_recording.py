@@ -48,7 +48,7 @@ def record_all(home: str, uri: str, barrier: Barrier) -> None:
         for info in table.versions():
             facts: VersionFacts = discovered_facts(table.at(info.version), info, epoch)
             barrier.wait(TIMEOUT_S)
-            record_in_run(context, ledger, facts)
+            record_in_run(context, ledger, facts, table)
 
     with dg.DagsterInstance.from_config(home) as instance:
         quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}

@@ -106,6 +106,8 @@ class FakeInstance:
 
     def _begin_call(self) -> None:
         name = self.scheduler.current_name()
+        if name in self.crashed:
+            raise SimulatedCrash
         self.call_counts[name] = self.call_counts.get(name, 0) + 1
         self.scheduler.wait_for_turn()
         if self.crash_at == (name, self.call_counts[name]):
@@ -130,11 +132,20 @@ class FakeInstance:
 
     def fetch_materializations(self, records_filter: dg.AssetRecordsFilter, **_: object) -> object:
         self._begin_call()
-        partitions = records_filter.asset_partitions or ()
+        partitions = records_filter.asset_partitions
         records = [
-            SimpleNamespace(asset_materialization=event) for event in self.events if event.partition in partitions
+            SimpleNamespace(asset_materialization=event)
+            for event in reversed(self.events)
+            if partitions is None or event.partition in partitions
         ]
         return SimpleNamespace(records=records, has_more=False)
+
+    def get_materialized_partitions(self, _: dg.AssetKey) -> set[str]:
+        self._begin_call()
+        return {event.partition for event in self.events if event.partition is not None}
+
+    def report_runless_asset_event(self, event: dg.AssetMaterialization) -> None:
+        self.store_event(event)
 
     def store_event(self, event: dg.AssetMaterialization) -> None:
         self._begin_call()
@@ -142,7 +153,10 @@ class FakeInstance:
 
     def get_run_by_id(self, run_id: str) -> object:
         status = dg.DagsterRunStatus.FAILURE if run_id in self.crashed else dg.DagsterRunStatus.STARTED
-        return SimpleNamespace(status=status)
+        return SimpleNamespace(status=status, run_id=run_id, root_run_id=None)
+
+    def get_run_ids(self, *_: object, **__: object) -> list[str]:
+        return []
 
     def add_run_tags(self, *_: object) -> None:
         self._begin_call()

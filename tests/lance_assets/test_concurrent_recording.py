@@ -16,7 +16,7 @@ import pytest
 from dagster import DagsterInstance
 
 from lance_assets import lance_table
-from lance_assets.ledger.recording_claims import ClaimResult, claim_partitions, wait_for_others
+from lance_assets.ledger.recording_lock import RecordingLock
 from lance_core import Table
 from tests.lance_assets.concurrent_recording import record_at_once
 from tests.lance_assets.instances import events, partitions, version_claims
@@ -60,7 +60,9 @@ def test_concurrent_recorders_make_one_event(home: Path, tmp_path: Path) -> None
     with DagsterInstance.from_config(str(home)) as instance:
         recorded = Counter(event.partition for _, event in events(instance, table.key))
         assert recorded == {f"v{number:010}": 1 for number in range(1, VERSIONS + 1)}
-        assert set(partitions(instance, table)) == set(recorded)
+        in_order = [f"v{number:010}" for number in range(1, VERSIONS + 1)]
+        assert partitions(instance, table) == in_order
+        assert [event.partition for _, event in events(instance, table.key)] == in_order
         assert len(instance.get_dynamic_partitions(table.ledger.table_set)) == 1
         assert version_claims(instance, table) == []
 
@@ -69,24 +71,41 @@ def test_first_recorder_waits_for_a_later_claim(tmp_path: Path, home: Path) -> N
     """The database shows the claim of the first only after the second has read the claims."""
     ledger = lance_table("orders", uri=str(tmp_path / "orders.lance")).ledger
     with DagsterInstance.from_config(str(home)) as instance:
-        first, second = (add_run(instance) for _ in range(2))
-        all_partitions = instance.get_dynamic_partitions
-        hidden = claim_partitions(instance, ledger, ["v1"], first)
-        assert hidden == ClaimResult(frozenset({"v1"}), frozenset())
+        locks = [RecordingLock(instance, ledger, f"{add_run(instance)}:v{number}") for number in range(2)]
+        all_partitions, add_partitions = instance.get_dynamic_partitions, instance.add_dynamic_partitions
+        hidden: list[str] = []
+        waits: list[float] = []
+
+        def acquire_second() -> None:
+            """Acquire the second lock while the claim of the first is stored and not visible."""
+            hidden[:] = all_partitions(ledger.claim_set)
+            assert locks[1].acquire("v1")
+            hidden.clear()
+
+        def add_and_become_visible_late(name: str, keys: list[str]) -> None:
+            add_partitions(name, keys)
+            if not waits and not hidden:
+                waits.append(0.0)
+                acquire_second()
+
+        def end_second_run_after_waits(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 5:
+                second_run = instance.get_run_by_id(locks[1].claimant.partition(":")[0])
+                assert second_run is not None
+                instance.report_run_failed(second_run)
+
         with pytest.MonkeyPatch.context() as patch:
-            without = [key for key in all_partitions(ledger.claim_set) if first in key]
             patch.setattr(
                 instance,
                 "get_dynamic_partitions",
-                lambda name: [key for key in all_partitions(name) if key not in without],
+                lambda name: [key for key in all_partitions(name) if key not in hidden],
             )
-            assert claim_partitions(instance, ledger, ["v1"], second).held == {"v1"}
-        late = claim_partitions(instance, ledger, ["v1"], first)
-        assert late == ClaimResult(frozenset({"v1"}), frozenset({"v1"}))
-        # It waits until the second releases its claim, or until the run of the second ends.
-        instance.report_run_failed(instance.get_run_by_id(second))  # type: ignore[arg-type]
-        wait_for_others(instance, ledger, "v1", first)
-        assert claim_partitions(instance, ledger, ["v1"], first).contested == frozenset()
+            patch.setattr(instance, "add_dynamic_partitions", add_and_become_visible_late)
+            patch.setattr("lance_assets.ledger.recording_lock.sleep", end_second_run_after_waits)
+            assert locks[0].acquire("v0")
+        assert len(waits) >= 5
+        assert [lock.is_held() for lock in locks] == [True, False]
 
 
 def add_run(instance: dg.DagsterInstance) -> str:

@@ -208,8 +208,8 @@ def test_all_versions_of_a_compaction_are_recorded(
     head = Table.open(table.uri)
     versions_of_run = [info.version for info in head.versions() if info.properties.get("dagster.run_id") == ran.run_id]
     recorded = events(instance, table.key)
-    assert [int(str(event.partition)[1:]) for _, event in recorded] == versions_of_run
-    assert {run_id for run_id, _ in recorded} == {ran.run_id}
+    assert [int(str(event.partition)[1:]) for _, event in recorded] == [1, *versions_of_run]
+    assert [run_id for run_id, _ in recorded] == ["", *([ran.run_id] * len(versions_of_run))]
     assert versions_of_run[-1] == head.version
     assert len(head.fragments) == 3
 

@@ -52,7 +52,7 @@ def test_from_a_version_to_its_run_and_from_the_run_to_its_version(
 
     # The event of the write has the diagram, that of the ledger only the table.
     ((_, on_write),) = events(instance, features.write_key("features_append"))
-    ((_, on_ledger),) = events(instance, features.key)
+    _, (_, on_ledger) = events(instance, features.key)
     image = metadata_values(on_write)["lance/lineage"]
     table = f"| table | version | how |\n|---|---|---|\n| {escape_markdown(raw.uri)} | 1 | read |"
     assert metadata_values(on_ledger)["lance/lineage"] == table

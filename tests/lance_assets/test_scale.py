@@ -52,7 +52,13 @@ def test_two_thousand_foreign_versions_are_recorded_in_pages(tmp_path: Path, ins
     append_foreign_versions(table, FOREIGN)
     lance.write_dataset(ROW, calm.uri)
     clock = [datetime.now(UTC)]
-    sensor = discovery_sensor("s", [table.ledger, calm.ledger], versions_per_tick=PER_TICK, now=lambda: clock[0])
+    sensor = discovery_sensor(
+        "s",
+        [table.ledger, calm.ledger],
+        versions_per_tick=PER_TICK,
+        now=lambda: clock[0],
+        clock=lambda: clock[0].timestamp(),
+    )
     cursor = None
     page_sizes: list[int] = []
     took: list[float] = []
@@ -109,7 +115,7 @@ def test_results_beyond_the_size_limit_follow_in_the_next_tick(
     for turn in range(19):
         at = at.set_config({"turn": str(turn)}).table
     clock = [datetime.now(UTC)]
-    sensor = discovery_sensor("s", [wide.ledger], now=lambda: clock[0])
+    sensor = discovery_sensor("s", [wide.ledger], now=lambda: clock[0], clock=lambda: clock[0].timestamp())
     evaluated = sensor.evaluate_tick(dg.build_sensor_context(instance=instance))
     size = sum(len(dg.serialize_value(event)) for event in evaluated.asset_events)
     assert 1 < len(evaluated.asset_events) < 20

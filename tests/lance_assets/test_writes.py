@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lance_assets import LanceTable, SparkAppend, SparkSessionResource, WriteContext, lance_table
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.ledger import recording
+from lance_assets.ledger.recorded_versions import recorded_data_versions
 from lance_core import Table
 from lance_core.package_version import LIBRARY_VERSION
 from tests.lance_assets.instances import events, instance_in, metadata_values, partitions, run, tags, tick
@@ -234,18 +235,18 @@ def test_partition_without_rows_can_be_written_later(
     for _ in range(2):
         run(table, "orders_append", instance, resource, partition="2026-01-01")
     assert Table.open(table.uri).count_rows() == 6
-    assert [event.partition for _, event in events(instance, table.key)] == ["v0000000002"]
+    assert [event.partition for _, event in events(instance, table.key)] == ["v0000000001", "v0000000002"]
 
 
-def test_versions_recorded_out_of_order(
+def test_missed_versions_are_recorded_first(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
     table = orders(tmp_path)
     lance.write_dataset(pa.table({"id": [0], "day": ["x"]}), table.uri)
-    run(table, "orders_append", instance, resource)  # records version 2 before version 1 is recorded
+    run(table, "orders_append", instance, resource)  # version 1 is not recorded yet
     tick(discovery_sensor("s", [table.ledger]), instance)
-    assert partitions(instance, table) == ["v0000000002", "v0000000001"]
-    assert [event.partition for _, event in events(instance, table.key)] == ["v0000000002", "v0000000001"]
+    assert partitions(instance, table) == ["v0000000001", "v0000000002"]
+    assert [event.partition for _, event in events(instance, table.key)] == ["v0000000001", "v0000000002"]
 
 
 def test_inputs_are_pinned_and_recorded(
@@ -304,13 +305,13 @@ def test_restored_table_reuses_no_partition_of_another_version(
     shutil.rmtree(table.uri)
     (tmp_path / "backup").rename(table.uri)
     run(table, "orders_append", instance, resource)
-    ((run_id, event),) = events(instance, table.key)
+    _, (run_id, event) = events(instance, table.key)
     assert (run_id, event.partition) == (first.run_id, "v0000000002")
     *_, (_, written) = events(instance, table.write_key("orders_append"))
     assert "lance/partition" not in written.metadata
 
 
-@pytest.mark.parametrize("window", [1, 2])
+@pytest.mark.parametrize("window", [1, 2, 3])
 def test_two_runs_record_one_version_once(
     tmp_path: Path,
     instance: dg.DagsterInstance,
@@ -330,8 +331,9 @@ def test_two_runs_record_one_version_once(
             run(table, "orders_append", instance, resource, partition="2026-01-01")
         return recorded
 
-    recording_recorded = recording.recorded_data_versions
+    recording_recorded = recorded_data_versions
     monkeypatch.setattr(recording, "recorded_data_versions", read_after_competitor)
+    monkeypatch.setattr("lance_assets.ledger.recording_lock.RUN_CHECKS_MAX", 2)
     run(table, "orders_append", instance, resource, partition="2026-01-01")
     assert looks >= window
     assert Table.open(table.uri).version == 1

@@ -20,7 +20,8 @@ from lance_assets.discovery.reconcile import OpenedTable
 from lance_assets.discovery.sensor import Cursor, discovery_sensor
 from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.ledger import Ledger
-from lance_assets.ledger.recording_claims import TICK_CLAIM_LIFETIME, claim_partitions
+from lance_assets.ledger.recording_claims import TICK_CLAIM_LIFETIME, ClaimObserver
+from lance_assets.ledger.recording_lock import RecordingLock
 from lance_core import Corrupt, InvalidInput, Table
 from tests.lance_assets.instances import events, metadata_values, partitions, tags, tick, version_claims
 
@@ -80,15 +81,16 @@ def test_foreign_commits_are_recorded_once(tmp_path: Path, instance: dg.DagsterI
 def test_tick_that_crashed_between_key_and_event_is_repaired(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = declared(tmp_path)
     lance.write_dataset(ROW, table.uri)
-    sensor_of(table).evaluate_tick(dg.build_sensor_context(instance=instance))  # and its events are never stored
+    clock = [0.0]
+    sensor = discovery_sensor("s", [table.ledger], clock=lambda: clock[0])
+    sensor.evaluate_tick(dg.build_sensor_context(instance=instance))  # and its events are never stored
     assert partitions(instance, table) == ["v0000000001"]
     assert keys_of(instance, table) == []
-    _, skip_message = tick(
-        sensor_of(table), instance
-    )  # it is indistinguishable from a tick whose events are being stored
+    # This tick looks like one whose events are being stored.
+    _, skip_message = tick(sensor, instance)
     assert "being recorded by a run or by another tick" in str(skip_message)
-    over = datetime.now(UTC) + TICK_CLAIM_LIFETIME + timedelta(seconds=1)
-    tick(discovery_sensor(sensor_of(table).name, [table.ledger], now=lambda: over), instance)
+    clock[0] += TICK_CLAIM_LIFETIME.total_seconds()
+    tick(sensor, instance)
     assert keys_of(instance, table) == ["v0000000001"]
 
 
@@ -101,9 +103,9 @@ def test_version_is_left_to_its_run_until_the_run_ends(tmp_path: Path, instance:
     assert "left to its run" in skip_message
     assert partitions(instance, table) == []
 
-    lance.write_dataset(ROW, table.uri, mode="append")  # later versions do not have to wait
+    lance.write_dataset(ROW, table.uri, mode="append")  # later versions wait for it
     cursor, _ = tick(sensor_of(table), instance, cursor)
-    assert keys_of(instance, table) == ["v0000000002"]
+    assert keys_of(instance, table) == []
 
     instance.report_run_failed(working)
     retry = add_run(instance, dg.DagsterRunStatus.STARTING, root=working)
@@ -113,9 +115,9 @@ def test_version_is_left_to_its_run_until_the_run_ends(tmp_path: Path, instance:
     instance.report_run_canceled(retry)
 
     tick(sensor_of(table), instance, cursor)
-    assert keys_of(instance, table) == ["v0000000002", "v0000000001"]
-    assert partitions(instance, table) == ["v0000000002", "v0000000001"]
-    *_, (_, event) = events(instance, table.key)
+    assert keys_of(instance, table) == ["v0000000001", "v0000000002"]
+    assert partitions(instance, table) == ["v0000000001", "v0000000002"]
+    (_, event), _ = events(instance, table.key)
     assert (tags(event)["lance/origin"], tags(event)["lance/run_id"]) == ("run", working.run_id)
     assert event.metadata["lance/run"] == dg.MetadataValue.dagster_run(working.run_id)
 
@@ -263,6 +265,10 @@ def test_damaged_version_is_recorded_after_its_repair(tmp_path: Path, instance: 
     manifests[1].write_bytes(intact_bytes[1])
     cursor, _ = tick(sensor_of(table), instance, cursor)
     assert keys_of(instance, table)[2:] == ["v0000000003"]
+    # Its key was always in its place, and the newest version becomes the latest event again.
+    assert partitions(instance, table) == [f"v{number:010}" for number in range(1, 5)]
+    cursor, _ = tick(sensor_of(table), instance, cursor)
+    assert keys_of(instance, table)[3:] == ["v0000000004"]
     manifests[0].unlink()  # and the other one is lost permanently
     cursor, skip_message = tick(sensor_of(table), instance, cursor)
     cursor, skip_message = tick(sensor_of(table), instance, cursor)
@@ -357,7 +363,7 @@ def test_sensor_respects_the_claim_of_a_recording_run(tmp_path: Path, instance: 
     table = declared(tmp_path)
     dead, other = (add_run(instance, status) for status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.STARTED))
     Table.create(table.uri, ROW, properties={"dagster.run_id": dead.run_id})
-    claim_partitions(instance, table.ledger, ["v0000000001"], other.run_id)
+    assert RecordingLock(instance, table.ledger, f"{other.run_id}:v0000000001").acquire("v0000000001")
     cursor, skip_message = tick(sensor_of(table), instance)
     assert skip_message is not None
     assert "is being recorded by a run" in skip_message
@@ -403,7 +409,10 @@ def test_two_sensors_of_one_table_record_each_version_once(tmp_path: Path, insta
     table = declared(tmp_path)
     Table.create(table.uri, ROW).append(ROW)
     clock = [datetime.now(UTC)]
-    first, second = (discovery_sensor(name, [table.ledger], now=lambda: clock[0]) for name in ("first", "second"))
+    first, second = (
+        discovery_sensor(name, [table.ledger], now=lambda: clock[0], clock=lambda: clock[0].timestamp())
+        for name in ("first", "second")
+    )
     evaluations = [each.evaluate_tick(dg.build_sensor_context(instance=instance)) for each in (first, second)]
     assert [len(evaluated.asset_events) for evaluated in evaluations] == [2, 0]
     assert "the versions of other writers are recorded by sensor:first" in (evaluations[1].skip_message or "")
@@ -445,12 +454,12 @@ def test_one_of_two_concurrently_started_sensors_leads(
     table = declared(tmp_path)
     Table.create(table.uri, ROW)
     first, second = (discovery_sensor(name, [table.ledger]) for name in ("first", "second"))
-    metadata_values = instance.get_dynamic_partitions
-    elect_leader(instance, table.ledger, "sensor:first", datetime.now(UTC))
-    hidden = [key for key in metadata_values(table.ledger.claim_set) if "first" in key]
+    all_partitions = instance.get_dynamic_partitions
+    elect_leader(instance, table.ledger, "sensor:first", datetime.now(UTC), ClaimObserver())
+    hidden = [key for key in all_partitions(table.ledger.claim_set) if "first" in key]
     with monkeypatch.context() as patch:
         patch.setattr(
-            instance, "get_dynamic_partitions", lambda name: [key for key in metadata_values(name) if key not in hidden]
+            instance, "get_dynamic_partitions", lambda name: [key for key in all_partitions(name) if key not in hidden]
         )
         tick(second, instance)
     assert keys_of(instance, table) == ["v0000000001"]

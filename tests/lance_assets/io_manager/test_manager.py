@@ -16,10 +16,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets import LanceIOManager, LanceResource, SparkSessionResource, lance_table
+from lance_assets.ledger.recording import record_in_run
+from lance_assets.ledger.version_metadata import committed_facts
 from lance_assets.lineage.model import sources_of
 from lance_assets.maintenance.downstream_pins import pins_from_ledgers
 from lance_core import Table
-from tests.lance_assets.instances import events, metadata_values
+from tests.lance_assets.instances import events, metadata_values, partitions
 
 ROWS = pa.table({"id": [1, 2, 3], "city": ["Oslo", None, "Lima"]})
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-05")
@@ -212,7 +214,71 @@ def test_declared_table_is_loaded_at_the_mapped_version(
 
     run([orders.spec, newest], manager, instance, selection=[newest])  # type: ignore[list-item]
     run([orders.spec, each], manager, instance, selection=[each], partition_key="v0000000001")  # type: ignore[list-item]
-    assert loaded_rows == {"newest": 4, "v0000000001": 3}
+    # The third version is not on the ledger yet.
+    assert loaded_rows == {"newest": 5, "v0000000001": 3}
+
+
+def test_run_reads_one_version_as_the_newest(
+    tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance
+) -> None:
+    """The version stays the same until the run itself has committed one."""
+    table = lance_table("orders", uri=str(tmp_path / "elsewhere" / "o.lance"), discover=False, profile=False)
+    Table.create(table.uri, ROWS)
+    instance.add_dynamic_partitions("lance/orders", ["v0000000001"])
+    newest = dg.AssetIn("orders", partition_mapping=dg.LastPartitionMapping())
+    loaded_rows: list[int] = []
+
+    @dg.asset(ins={"orders": newest})
+    def first(orders: pa.Table) -> pa.Table:
+        loaded_rows.append(orders.num_rows)
+        Table.open(table.uri).append(ROWS)
+        return orders
+
+    @dg.asset(ins={"orders": newest}, deps=[first])
+    def second(context: dg.AssetExecutionContext, orders: pa.Table) -> None:
+        loaded_rows.append(orders.num_rows)
+        facts = committed_facts(Table.open(table.uri).append(ROWS), 1)
+        record_in_run(context, table.ledger, facts, Table.open(table.uri))
+
+    @dg.asset(ins={"orders": newest}, deps=[second])
+    def third(orders: pa.Table) -> None:
+        loaded_rows.append(orders.num_rows)
+
+    assets = [first, second, third]
+    result = run([table.spec, *assets], manager, instance, selection=assets)  # type: ignore[list-item]
+    assert loaded_rows == [3, 3, 9]
+    stored_run = instance.get_run_by_id(result.run_id)
+    assert stored_run is not None
+    assert (stored_run.tags["lance.read/orders"], stored_run.tags["lance/orders"]) == ("1", "v0000000003")
+    # The output names the version that was read as its input.
+    properties = Table.open(tmp_path / "first.lance").version_info().properties
+    assert {(source.name.uri, source.name.version) for source in sources_of("", properties, None)} == {(table.uri, 1)}
+    assert partitions(instance, table) == [f"v{number:010}" for number in range(1, 4)]
+
+
+def test_table_of_a_branch_is_loaded_from_the_branch(
+    tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance
+) -> None:
+    orders = lance_table("orders", uri=str(tmp_path / "o.lance"), discover=False, profile=False, branches=["dev"])
+    Table.create(orders.uri, ROWS).branches.create("dev")
+    Table.open(orders.uri, branch="dev").append(ROWS)
+    dev = orders.branch("dev")
+    loaded_rows: list[int] = []
+
+    @dg.asset(ins={"rows": dg.AssetIn(dev.key, partition_mapping=dg.LastPartitionMapping())})
+    def newest(rows: pa.Table) -> None:
+        loaded_rows.append(rows.num_rows)
+
+    # The ledger has no partition in the first run and several in the second.
+    run([orders.spec, dev.spec, newest], manager, instance, selection=[newest])  # type: ignore[list-item]
+    instance.add_dynamic_partitions("lance/orders@dev", ["v0000000001", "v0000000002"])
+
+    @dg.asset(ins={"rows": dg.AssetIn(dev.key, partition_mapping=dg.AllPartitionMapping())})
+    def every(rows: pa.Table) -> None:
+        loaded_rows.append(rows.num_rows)
+
+    run([orders.spec, dev.spec, every], manager, instance, selection=[every])  # type: ignore[list-item]
+    assert loaded_rows == [6, 6]
 
 
 def test_version_that_is_an_input_is_retained(

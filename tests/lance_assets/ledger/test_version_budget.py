@@ -53,6 +53,9 @@ def test_runs_and_sensor_log_the_warning(tmp_path: Path, monkeypatch: pytest.Mon
             at = at.append(ROW).table
         evaluated = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor))
         assert "lake/orders retains 3 versions" in str(evaluated.skip_message)
+        for event in evaluated.asset_events:
+            assert isinstance(event, dg.AssetMaterialization)
+            instance.report_runless_asset_event(event)
         second, third = (metadata_values(event) for event in evaluated.asset_events)  # type: ignore[arg-type]
         assert "lance/advice" not in second
         assert third["lance/retained"] == 3
@@ -62,12 +65,17 @@ def test_runs_and_sensor_log_the_warning(tmp_path: Path, monkeypatch: pytest.Mon
         log = SimpleNamespace(info=lambda _: None, warning=warned.append)
         run = instance.add_run(dg.DagsterRun(job_name="job", status=dg.DagsterRunStatus.STARTED))
         instance_log: list[dg.AssetMaterialization] = []
-        context: Any = SimpleNamespace(instance=instance, run=run, log=log, log_event=instance_log.append)
+
+        def log_event(event: dg.AssetMaterialization) -> None:
+            instance_log.append(event)
+            instance.report_runless_asset_event(event)
+
+        context: Any = SimpleNamespace(instance=instance, run=run, log=log, log_event=log_event)
         for _ in range(2):
             appended = at.append(ROW)
             at = appended.table
-            record_in_run(context, ledger, committed_facts(appended, 1))
+            record_in_run(context, ledger, committed_facts(appended, 1), appended.table)
         fourth, fifth = map(metadata_values, instance_log)
         assert (fourth["lance/retained"], fifth["lance/retained"]) == (4, 5)
         assert [each.partition(", each")[0] for each in warned] == ["lake/orders retains 5 versions"]
-        assert len(events(instance, ledger.key)) == 1
+        assert len(events(instance, ledger.key)) == 5

@@ -141,7 +141,8 @@ def test_rerun_records_the_compaction_of_a_lost_run(
     ran, metadata = run_maintenance(table, instance, resource, tags=family)
     assert Table.open(table.uri).version == 3
     assert metadata["lance/landed_before"] is True
-    assert [(run_id, event.partition) for run_id, event in events(instance, table.key)] == [(ran.run_id, "v0000000003")]
+    recorded = [(run_id, event.partition) for run_id, event in events(instance, table.key)]
+    assert recorded == [("", "v0000000001"), ("", "v0000000002"), (ran.run_id, "v0000000003")]
 
 
 def test_rerun_updates_indices_and_records_both(
@@ -178,6 +179,7 @@ def test_rerun_updates_indices_and_records_both(
     check_answers(head)
     recorded = [(run_id, event.partition) for run_id, event in events(instance, table.key)]
     assert recorded == [
+        *(("", f"v000000000{number}") for number in (1, 2, 3)),
         (failed.run_id, "v0000000004"),
         (failed.run_id, "v0000000005"),
         (ran.run_id, "v0000000006"),
