@@ -294,7 +294,7 @@ def _raises_again(handler: ast.ExceptHandler) -> bool:
 
 
 def pylance_is_a_codec(modules: Modules) -> list[str]:
-    """Of pylance, the product uses lance.file only, in one module, however it is imported."""
+    """The product uses lance.file of pylance only, in one module, however it is imported."""
     findings = []
     for module in modules_within(handwritten(modules), *PRODUCT):
         for name, line in _loads(module):
@@ -442,7 +442,7 @@ def sentences_open_plainly(modules: Modules) -> list[str]:
     """A docstring starts with what the thing is or does, and its sentences with their subject."""
     return [
         module.finding(line, f"a sentence opens with {match[0]!r}; start with the subject or the verb")
-        for module in modules_within(handwritten(modules), *PRODUCT)
+        for module in handwritten(modules)
         for line, text in docstrings(module)
         for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])", " ".join(text.split()))
         if (match := RELATIVE_OPENING.match(sentence)) and not sentence.endswith("?")
@@ -457,6 +457,24 @@ def docstrings(module: Module) -> Iterator[tuple[int, str]]:
                 match statement:
                     case ast.Expr(value=ast.Constant(value=str(text))):
                         yield statement.lineno, text
+
+
+def patches_are_public(modules: Modules) -> list[str]:
+    """A test replaces public names of the product only, so that the product can change inside. A module that plants
+    defects for the harnesses (`*_defects.py`) may break any function."""
+    findings = []
+    for module in modules_within(modules, "tests"):
+        for node in () if module.path.endswith("_defects.py") else ast.walk(module.tree):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="setattr"), args=[ast.Constant(value=str(path)), *_]):
+                    name = path.rpartition(".")[2]
+                case ast.Call(func=ast.Attribute(attr="setattr"), args=[_, ast.Constant(value=str(name)), *_]):
+                    pass
+                case _:
+                    continue
+            if name.startswith("_") and not name.startswith("__"):
+                findings.append(module.finding(node.lineno, f"{name} is private; replace a public name"))
+    return findings
 
 
 def references_resolve(files: Mapping[str, str]) -> list[str]:
@@ -584,4 +602,5 @@ RULES: tuple[Rule, ...] = (
     sentences_open_plainly,
     spark_package_imports_no_dagster,
     suppressions_name_a_code,
+    patches_are_public,
 )

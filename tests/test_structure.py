@@ -31,6 +31,7 @@ from tests.structure import (
     modules_have_docstrings,
     names_are_unique,
     packages_are_few,
+    patches_are_public,
     pure_packages_do_no_io,
     pylance_is_a_codec,
     reads_are_bounded,
@@ -93,6 +94,9 @@ BAD: tuple[tuple[Rule, str, str], ...] = (
     (names_are_unique, "lance_core/scan/plan.py", "x = 1"),
     (functions_are_simple, "lance_core/x/y.py", "def f(x):\n" + "    if x and x: ...\n" * 8),
     (sentences_open_plainly, "lance_core/x/y.py", 'def f(x):\n    """Return x. What is None stays."""'),
+    (sentences_open_plainly, "tests/x.py", 'def f(x):\n    """Whatever x is."""'),
+    (patches_are_public, "tests/x.py", "patch.setattr(loop, '_history', f)"),
+    (patches_are_public, "tests/x.py", "patch.setattr('lance_core.commit.loop._history', f)"),
     (sentences_open_plainly, "lance_assets/x.py", 'class C:\n    """Of one segment."""'),
 )
 
@@ -136,6 +140,8 @@ GOOD: tuple[tuple[Rule, str, str], ...] = (
     ),
     (suppressions_name_a_code, "tools/x.py", "a = b  # type: ignore[arg-type]  # noqa: B006"),
     (functions_are_simple, "lance_core/x/y.py", "def f(x):\n" + "    if x and x: ...\n" * 7),
+    (patches_are_public, "tests/x.py", "patch.setattr(loop, 'history', f)"),
+    (patches_are_public, "tests/commit_defects.py", "patch.setattr(loop, '_history', f)"),
     (sentences_open_plainly, "lance_core/x/y.py", 'def f(x):\n    """Return the part of x that is `None`."""'),
     (names_are_unique, "lance_core/scan/x.py", "class Other: ..."),
 )

@@ -27,7 +27,7 @@ EVERY = ", ".join(STORAGE_VERSIONS)
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """What a release does with our tables."""
+    """Support of a release for our tables."""
 
     reads: str
     """Storage versions."""

@@ -20,7 +20,7 @@ VECTORS = ([11.0, 1.0, 1.0, 0.0], [2000011.0, 1.0, 1.0, 0.0])
 
 @dataclass
 class Outcome:
-    """What was found in one or more histories."""
+    """Findings of one or more histories."""
 
     problems: list[str] = field(default_factory=list)
     answers: int = 0

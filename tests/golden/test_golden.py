@@ -1,8 +1,8 @@
 """Golden tables: we read what each old release of pylance read from its own tables, at every version, or refuse with a
 reason.
 
-`make.py` wrote the tables; `tables/<release>.json` records what the release read and what it could not do. Where a
-release could not read its own version, the current pylance is the reference. `REFUSED` and `READ_BETTER` list all
+`make.py` wrote the tables; `tables/<release>.json` records what the release read and what it could not do. The
+current pylance is the reference for a version that its own release could not read. `REFUSED` and `READ_BETTER` list all
 exceptions.
 """
 

@@ -156,7 +156,7 @@ def test_partition_replaces_its_rows(
 def test_a_partition_overwrites_the_rows_of_its_window(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
-    """Whatever the zone of the column is. Keys that are one value are refused."""
+    """The zone of the column does not matter. Keys that are one value are refused."""
     days = dg.DailyPartitionsDefinition("2025-11-01", end_date="2025-11-04", timezone="America/New_York")
     shops = dg.StaticPartitionsDefinition(["1", "01"])
 

@@ -1,6 +1,6 @@
 """Each row is in exactly one partition: time windows near changes of time, and keys as values of every type.
 
-Where a value belongs is computed here from Dagster's windows and from what clocks show minute by minute.
+The tests compute the partition of a value from Dagster's windows and from what clocks show minute by minute.
 """
 
 from collections.abc import Iterator, Sequence

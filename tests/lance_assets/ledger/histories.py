@@ -1,6 +1,6 @@
 """Random histories of a ledger: commits, runs, daemons, clocks, lost events and replaced tables, in a drawn order.
 
-Not a test: `test_version_histories.py` judges them.
+`test_version_histories.py` runs and judges them.
 """
 
 import random
@@ -85,7 +85,7 @@ class History:
     """Runs that have committed, and not recorded yet."""
     daemons: list[Daemon] = field(default_factory=list)
     is_restored: bool = False
-    """Whether the directory was put back from a backup, and not recorded again."""
+    """True after the directory was put back from a backup, until it is recorded again."""
     table: LanceTable = field(init=False)
     told: list[str] = field(default_factory=list)
 
@@ -96,7 +96,7 @@ class History:
 
     @property
     def steps(self) -> dict[Callable[[], None], int]:
-        """What may happen, and how often."""
+        """Steps of a history with their relative frequencies."""
         return {
             self.commit: 5, self.commit_in_a_run: 5, self.record: 6, self.fail_a_run: 1, self.tick: 6, self.evaluate: 2,
             self.store: 3, self.kill_a_daemon: 1, self.rename: 1, self.lose_the_cursor: 1, self.turn_a_clock: 1,

@@ -23,7 +23,7 @@ SEEDS_OF_DATABASES = 20 if IS_PROOF else 2
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else goes on while a recorder waits."""
+    """No other process continues while a recorder waits."""
     for module in ("recording", "recording_lock"):
         monkeypatch.setattr(f"lance_assets.ledger.{module}.sleep", lambda _: None)
     monkeypatch.setattr(recording_lock, "RUN_CHECKS_MAX", 3)

@@ -1,4 +1,4 @@
-"""The newest version is the last partition and the latest event, whoever records it, and when."""
+"""The newest version is the last partition and the latest event, in whatever order recorders add them."""
 
 import shutil
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def table(tmp_path: Path) -> LanceTable:
 
 
 class Clock:
-    """Of a daemon: its wall clock, and its monotonic one, which no step of the first moves."""
+    """Clocks of a daemon: the wall clock, and the monotonic one, which no step of the first moves."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -225,7 +225,7 @@ def test_a_daemon_that_died_with_its_clock_ahead_stops_nothing_for_long(
 def test_a_tick_between_a_claim_and_its_event_makes_no_second_event(
     table: LanceTable, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, minutes: int
 ) -> None:
-    """On a machine whose clock is ahead. Where it is far ahead, the run notices that its claim was ended."""
+    """The clock of the machine is ahead. If it is far ahead, the run notices that its claim was ended."""
     append(table.uri)
     clock = Clock()
     tick(clock.sensor(table), instance)

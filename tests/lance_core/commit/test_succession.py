@@ -1,5 +1,5 @@
-"""Whether a version stands in a gap is decided by contents: times of files are those of a copy, a set clock or a file
-system that stores whole seconds."""
+"""Succession: contents decide whether a version stands in a gap. The times of files may be those of a copy, of a clock
+that was set, or of a file system that stores whole seconds."""
 
 import os
 import shutil
