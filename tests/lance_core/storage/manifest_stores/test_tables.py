@@ -15,7 +15,7 @@ from lance_core import InvalidInput, MissingDependency, NotFound, StorageError, 
 from lance_core.format import naming
 from lance_core.format.ids import FragmentId, Version
 from lance_core.storage.factory import open_manifest_store, split_uri
-from lance_core.storage.manifest_stores.manifest_store import ManifestStore
+from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore
 from lance_core.tasks.driver import TableRef
 from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
 from lance_core.tasks.scan.read import VersionRef
@@ -276,8 +276,9 @@ def test_manifests_are_renamed_with_their_entries(
     for version in (1, 2):
         new = path / naming.manifest_path(Version(version))
         new.rename(new.with_name(f"{version}.manifest"))
-    table = Table.open(path, manifest_store=manifest_store).append(pa.table({"id": [5]})).table
     key = manifests.table_key(str(path))
+    manifests.reserve(key, Entry(Version(2), "_versions/2.manifest"))
+    table = Table.open(path, manifest_store=manifest_store).append(pa.table({"id": [5]})).table
     entry = manifests.newest_entry(key)
     assert entry is not None
     assert entry.path == "_versions/3.manifest"
