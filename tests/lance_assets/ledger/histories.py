@@ -1,6 +1,6 @@
-"""Random histories of a ledger: commits, runs, daemons, clocks, lost events and replaced tables, in a drawn order.
+"""Random histories: plays commits, runs, daemons, clock changes, lost events and table replacements in random order.
 
-`test_version_histories.py` runs and judges them.
+`test_version_histories.py` checks the ledger after each step.
 """
 
 import random
@@ -29,36 +29,41 @@ from lance_core import Committed, Table
 from tests.lance_assets.instances import events, metadata_values
 
 ROW = pa.table({"id": [1]})
-CLOCKS = [timedelta(0), *(sign * timedelta(minutes=minutes) for sign in (1, -1) for minutes in (5, 11, 60, 1440))]
+CLOCK_OFFSETS = [
+    timedelta(0),
+    *(sign * timedelta(minutes=minutes) for sign in (1, -1) for minutes in (5, 11, 60, 1440)),
+]
 
 
 @dataclass
 class Daemon:
-    """A daemon with its code server: clocks of its own, and ticks whose events it has not stored yet."""
+    """Daemon with its code server, its own clock, and at most one tick whose events it has not stored yet."""
 
     history: "History"
     name: str = "s"
-    ahead: timedelta = timedelta(0)
+    clock_offset: timedelta = timedelta(0)
     sensor: dg.SensorDefinition = field(init=False)
-    held: Any = None
+    evaluation: Any = None
 
     def __post_init__(self) -> None:
         self.sensor = discovery_sensor(
             self.name,
             [self.history.table.ledger],
-            versions_per_tick=self.history.draw.choice((2, 5, 100)),
-            now=lambda: datetime.now(UTC) + timedelta(seconds=self.history.seconds) + self.ahead,
+            versions_per_tick=self.history.generator.choice((2, 5, 100)),
+            now=lambda: datetime.now(UTC) + timedelta(seconds=self.history.seconds) + self.clock_offset,
             clock=lambda: self.history.seconds,
         )
 
-    def evaluate(self) -> None:
-        """The first half of a tick. A tick that is held is lost."""
+    def evaluate_tick(self) -> None:
+        """Run the code of a tick. An earlier tick that is not stored is lost."""
         cursor = self.history.cursors.get(self.name)
-        self.held = self.sensor.evaluate_tick(dg.build_sensor_context(instance=self.history.instance, cursor=cursor))
+        self.evaluation = self.sensor.evaluate_tick(
+            dg.build_sensor_context(instance=self.history.instance, cursor=cursor)
+        )
 
-    def store(self) -> None:
-        """The second half, in the order of Dagster's daemon."""
-        evaluated, self.held = self.held, None
+    def store_tick(self) -> None:
+        """Store the results of the last tick, in the order of Dagster's daemon."""
+        evaluated, self.evaluation = self.evaluation, None
         if evaluated is None:
             return
         instance = self.history.instance
@@ -72,127 +77,127 @@ class Daemon:
 
 @dataclass
 class History:
-    """One table with its ledger, and everything that happens to them."""
+    """History of one table and its ledger."""
 
     instance: dg.DagsterInstance
     folder: Path
-    draw: random.Random
+    generator: random.Random
     database: Path | None = None
-    """File of the instance's keys and events, if it is SQLite's."""
+    """File of the keys and events of an instance on SQLite."""
     seconds: float = 0.0
     cursors: dict[str, str | None] = field(default_factory=dict)
-    waiting: list[tuple[dg.DagsterRun, Committed]] = field(default_factory=list)
-    """Runs that have committed, and not recorded yet."""
+    unrecorded_runs: list[tuple[dg.DagsterRun, Committed]] = field(default_factory=list)
+    """Runs that have committed a version and not recorded it yet."""
     daemons: list[Daemon] = field(default_factory=list)
     is_restored: bool = False
-    """True after the directory was put back from a backup, until it is recorded again."""
+    """True if the directory was restored from a backup and `record_again` has not been called."""
     table: LanceTable = field(init=False)
-    told: list[str] = field(default_factory=list)
+    step_names: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.table = lance_table("orders", uri=str(self.folder / "orders.lance"))
         self.daemons = [Daemon(self), Daemon(self)]
-        self._create()
+        self._create_table()
 
     @property
-    def steps(self) -> dict[Callable[[], None], int]:
+    def step_weights(self) -> dict[Callable[[], None], int]:
         """Steps of a history with their relative frequencies."""
         return {
-            self.commit: 5, self.commit_in_a_run: 5, self.record: 6, self.fail_a_run: 1, self.tick: 6, self.evaluate: 2,
-            self.store: 3, self.kill_a_daemon: 1, self.rename: 1, self.lose_the_cursor: 1, self.turn_a_clock: 1,
-            self.pass_time: 2, self.restore: 1, self.replace: 1, self.put_another_back: 1, self.back_up: 1,
-            self.put_the_backup_back: 1, self.lose_events: 1, self.lose_keys: 1,
-            self.back_up_the_database: 1, self.put_the_database_back: 1,
+            self.commit_version: 5, self.commit_in_run: 5, self.record_run: 6, self.fail_run: 1, self.run_tick: 6,
+            self.evaluate_tick: 2, self.store_tick: 3, self.kill_daemon: 1, self.rename_sensor: 1,
+            self.lose_cursors: 1, self.set_clock: 1, self.pass_time: 2, self.restore_version: 1,
+            self.replace_table: 1, self.swap_table_back: 1, self.back_up_table: 1, self.restore_backup: 1,
+            self.lose_events: 1, self.lose_keys: 1, self.back_up_database: 1, self.restore_database: 1,
         }  # fmt: skip
 
-    def step(self) -> None:
-        """Do one thing."""
-        steps = self.steps
-        (chosen,) = self.draw.choices(list(steps), list(steps.values()))
-        self.told.append(chosen.__name__)
-        chosen()
+    def play_step(self) -> None:
+        """Play one random step."""
+        steps = self.step_weights
+        (step,) = self.generator.choices(list(steps), list(steps.values()))
+        self.step_names.append(step.__name__)
+        step()
 
-    def commit(self) -> None:
+    def commit_version(self) -> None:
         Table.open(self.table.uri).append(ROW)
 
-    def commit_in_a_run(self) -> None:
+    def commit_in_run(self) -> None:
         run = dg.DagsterRun(job_name="job", run_id=str(uuid4()), status=dg.DagsterRunStatus.STARTED)
         self.instance.add_run(run)
         committed = Table.open(self.table.uri).append(ROW, properties={"dagster.run_id": run.run_id})
-        self.waiting.append((run, committed))
+        self.unrecorded_runs.append((run, committed))
 
-    def record(self) -> None:
-        if not self.waiting:
+    def record_run(self) -> None:
+        if not self.unrecorded_runs:
             return
-        run, committed = self.waiting.pop(self.draw.randrange(len(self.waiting)))
+        run, committed = self.unrecorded_runs.pop(self.generator.randrange(len(self.unrecorded_runs)))
         log = SimpleNamespace(info=lambda _: None, warning=lambda _: None)
         context: Any = SimpleNamespace(
             instance=self.instance, run=run, log=log, log_event=self.instance.report_runless_asset_event
         )
         ledger = self.table.ledger
-        # A run whose table is gone fails; what it has recorded until then stays.
+        # A run whose table was replaced may fail; its events until then stay.
         with suppress(*(() if self._is_current(committed) else (Exception,))):
             incarnation = incarnation_of(self.instance, ledger, committed.table.id)
             record_in_run(context, ledger, committed_facts(committed, incarnation), committed.table)
         self.instance.report_run_canceled(run)
 
-    def fail_a_run(self) -> None:
-        if self.waiting:
-            self.instance.report_run_failed(self.waiting.pop()[0])
+    def fail_run(self) -> None:
+        if self.unrecorded_runs:
+            self.instance.report_run_failed(self.unrecorded_runs.pop()[0])
 
-    def tick(self) -> None:
-        daemon = self.draw.choice(self.daemons)
-        daemon.evaluate()
-        daemon.store()
+    def run_tick(self) -> None:
+        daemon = self.generator.choice(self.daemons)
+        daemon.evaluate_tick()
+        daemon.store_tick()
 
-    def evaluate(self) -> None:
-        self.draw.choice(self.daemons).evaluate()
+    def evaluate_tick(self) -> None:
+        self.generator.choice(self.daemons).evaluate_tick()
 
-    def store(self) -> None:
-        self.draw.choice(self.daemons).store()
+    def store_tick(self) -> None:
+        self.generator.choice(self.daemons).store_tick()
 
-    def kill_a_daemon(self) -> None:
-        number = self.draw.randrange(2)
+    def kill_daemon(self) -> None:
+        number = self.generator.randrange(2)
         self.daemons[number] = Daemon(self, self.daemons[number].name)
 
-    def rename(self) -> None:
-        self.daemons = [Daemon(self, f"s{self.draw.randrange(3)}") for _ in range(2)]
+    def rename_sensor(self) -> None:
+        self.daemons = [Daemon(self, f"s{self.generator.randrange(3)}") for _ in range(2)]
 
-    def lose_the_cursor(self) -> None:
+    def lose_cursors(self) -> None:
         self.cursors.clear()
 
-    def turn_a_clock(self) -> None:
-        self.draw.choice(self.daemons).ahead = self.draw.choice(CLOCKS)
+    def set_clock(self) -> None:
+        self.generator.choice(self.daemons).clock_offset = self.generator.choice(CLOCK_OFFSETS)
 
     def pass_time(self) -> None:
-        """No longer than a daemon may take to store what it has found."""
-        seconds = self.draw.choice((30, 200, AUDIT_INTERVAL_S))
+        """Advance the clocks. Daemons store their ticks before a long interval, as they must within three minutes."""
+        seconds = self.generator.choice((30, 200, AUDIT_INTERVAL_S))
         if seconds > 30:
             for daemon in self.daemons:
-                daemon.store()
+                daemon.store_tick()
         self.seconds += seconds
 
-    def restore(self) -> None:
+    def restore_version(self) -> None:
         table = Table.open(self.table.uri)
-        table.restore(self.draw.choice(table.version_numbers()))
+        table.restore(self.generator.choice(table.version_numbers()))
 
-    def replace(self) -> None:
-        """The table gives its place to a new one, and may come back."""
-        Path(self.table.uri).rename(self.folder / f"aside-{len(self._aside())}")
-        self._create()
+    def replace_table(self) -> None:
+        """Move the table aside and create another one at its location."""
+        Path(self.table.uri).rename(self.folder / f"replaced-{len(self._replaced_tables())}")
+        self._create_table()
 
-    def put_another_back(self) -> None:
-        if aside := self._aside():
-            chosen = self.draw.choice(aside)
+    def swap_table_back(self) -> None:
+        if replaced := self._replaced_tables():
+            chosen = self.generator.choice(replaced)
             Path(self.table.uri).rename(self.folder / "moving")
             chosen.rename(self.table.uri)
             (self.folder / "moving").rename(chosen)
 
-    def back_up(self) -> None:
+    def back_up_table(self) -> None:
         shutil.rmtree(self.folder / "backup", ignore_errors=True)
         shutil.copytree(self.table.uri, self.folder / "backup")
 
-    def put_the_backup_back(self) -> None:
+    def restore_backup(self) -> None:
         if (self.folder / "backup").exists():
             shutil.rmtree(self.table.uri)
             shutil.copytree(self.folder / "backup", self.table.uri)
@@ -200,67 +205,67 @@ class History:
 
     def lose_events(self) -> None:
         for daemon in self.daemons:
-            daemon.store()
+            daemon.store_tick()
         self.instance.wipe_assets([self.table.key])
 
     def lose_keys(self) -> None:
-        """As where a database is put back whose events are stored elsewhere."""
+        """Delete the newest keys, as the restore of a database does whose events are stored elsewhere."""
         keys = self.instance.get_dynamic_partitions(self.table.ledger.partition_set)
-        for key in keys[self.draw.randrange(len(keys) + 1) :]:
+        for key in keys[self.generator.randrange(len(keys) + 1) :]:
             self.instance.delete_dynamic_partition(self.table.ledger.partition_set, key)
 
-    def back_up_the_database(self) -> None:
+    def back_up_database(self) -> None:
         if self.database:
-            with closing(sqlite3.connect(self.database)) as source, closing(self._copy()) as copy:
+            with closing(sqlite3.connect(self.database)) as source, closing(self._open_database_copy()) as copy:
                 source.backup(copy)
 
-    def put_the_database_back(self) -> None:
-        """Keys, events and claims, but neither runs nor cursors."""
+    def restore_database(self) -> None:
+        """Restore keys, events and claims, and neither runs nor cursors."""
         if self.database and (self.folder / "database").exists():
             for daemon in self.daemons:
-                daemon.store()
-            with closing(sqlite3.connect(self.database)) as target, closing(self._copy()) as copy:
+                daemon.store_tick()
+            with closing(sqlite3.connect(self.database)) as target, closing(self._open_database_copy()) as copy:
                 copy.backup(target)
 
-    def settle(self) -> None:
-        """Nothing more happens to the table, and a daemon goes on for an hour."""
-        for run, _ in self.waiting:
+    def settle_ledger(self) -> None:
+        """End all runs, and let one daemon run for an hour while the table stays unchanged."""
+        for run, _ in self.unrecorded_runs:
             self.instance.report_run_canceled(run)
         for daemon in self.daemons:
-            daemon.store()
+            daemon.store_tick()
         if self.is_restored:
             self.table.record_again(self.instance)
         daemon = Daemon(self, "last")
-        daemon.ahead = self.draw.choice(CLOCKS)
+        daemon.clock_offset = self.generator.choice(CLOCK_OFFSETS)
         for _ in range(12):
             for _ in range(3):
-                daemon.evaluate()
-                daemon.store()
+                daemon.evaluate_tick()
+                daemon.store_tick()
             self.seconds += 300
 
-    def current_keys(self) -> list[str]:
-        """The keys of the versions that the table has."""
+    def keys_of_table(self) -> list[str]:
+        """Return the partition keys of the versions of the table."""
         table = Table.open(self.table.uri)
         incarnation = incarnation_of(self.instance, self.table.ledger, table.id)
         return [partition_key(version, incarnation) for version in table.version_numbers()]
 
-    def listed(self) -> list[str]:
+    def listed_keys(self) -> list[str]:
         keys = self.instance.get_dynamic_partitions(self.table.ledger.partition_set)
         return [key for key in keys if is_version_key(key)]
 
-    def recorded(self) -> list[str | None]:
-        """The partitions of the events, oldest first, without those that were stored again to be the latest."""
+    def recorded_partitions(self) -> list[str | None]:
+        """Return the partitions of the events, oldest first, without events that were stored again to be the latest."""
         stored = [event for _, event in events(self.instance, self.table.key)]
         return [event.partition for event in stored if "lance/recorded_again" not in metadata_values(event)]
 
-    def _create(self) -> None:
+    def _create_table(self) -> None:
         Table.create(self.table.uri, ROW, durable=False)
 
-    def _copy(self) -> sqlite3.Connection:
+    def _open_database_copy(self) -> sqlite3.Connection:
         return sqlite3.connect(self.folder / "database")
 
-    def _aside(self) -> list[Path]:
-        return sorted(self.folder.glob("aside-*"))
+    def _replaced_tables(self) -> list[Path]:
+        return sorted(self.folder.glob("replaced-*"))
 
     def _is_current(self, committed: Committed) -> bool:
         return Table.open(self.table.uri).id == committed.table.id and not self.is_restored

@@ -1,5 +1,4 @@
-"""Random histories of a ledger: at every moment its keys and events are in the order of versions, and in the end it has
-every version once, the newest last."""
+"""Random histories: the keys and events of a ledger are always in the order of versions, and complete at the end."""
 
 import os
 import random
@@ -18,12 +17,12 @@ from tests.postgres import for_dagster, postgres_server
 
 IS_PROOF = os.environ.get("PROOFS") == "all"
 SEEDS, STEPS = (100, 40) if IS_PROOF else (8, 20)
-SEEDS_OF_DATABASES = 20 if IS_PROOF else 2
+DATABASE_SEEDS = 20 if IS_PROOF else 2
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other process continues while a recorder waits."""
+def _sleep_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the waits of recorders, since a history is played by one thread."""
     for module in ("recording", "recording_lock"):
         monkeypatch.setattr(f"lance_assets.ledger.{module}.sleep", lambda _: None)
     monkeypatch.setattr(recording_lock, "RUN_CHECKS_MAX", 3)
@@ -31,44 +30,44 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lance_assets.ledger.recording.ACTIVE_RUN_CHECKS_MAX", 2)
 
 
-def play(
+def play_history(
     instance: dg.DagsterInstance, folder: Path, seed: int, steps: int = STEPS, database: Path | None = None
 ) -> None:
     folder.mkdir()
     history = History(instance, folder, random.Random(seed), database)
     for _ in range(steps):
-        history.step()
+        history.play_step()
         check_order(history, seed)
-    history.settle()
-    keys = history.current_keys()
-    assert history.listed() == keys, (seed, history.told)
-    assert set(keys) <= set(history.recorded()), (seed, history.told)
-    assert events(instance, history.table.key)[-1][1].partition == keys[-1], (seed, history.told)
+    history.settle_ledger()
+    keys = history.keys_of_table()
+    assert history.listed_keys() == keys, (seed, history.step_names)
+    assert set(keys) <= set(history.recorded_partitions()), (seed, history.step_names)
+    assert events(instance, history.table.key)[-1][1].partition == keys[-1], (seed, history.step_names)
     check_order(history, seed)
 
 
 def check_order(history: History, seed: int) -> None:
-    """No version is recorded twice, and none after a later one of its table."""
-    for partitions in (history.listed(), history.recorded()):
+    """Assert that no version is recorded twice, nor after a later version of its table."""
+    for partitions in (history.listed_keys(), history.recorded_partitions()):
         by_table: dict[str, list[str]] = {}
         for key in partitions:
             assert key is not None
             by_table.setdefault(key.rpartition("v")[0], []).append(key)
         for keys in by_table.values():
-            assert keys == sorted(set(keys)), (seed, history.told)
+            assert keys == sorted(set(keys)), (seed, history.step_names)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_in_memory(seed: int, tmp_path: Path) -> None:
+def test_history_in_memory(seed: int, tmp_path: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        play(instance, tmp_path / "history", seed)
+        play_history(instance, tmp_path / "history", seed)
 
 
-@pytest.mark.parametrize("seed", range(1_000, 1_000 + SEEDS_OF_DATABASES))
-def test_on_sqlite(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(1_000, 1_000 + DATABASE_SEEDS))
+def test_history_on_sqlite(seed: int, tmp_path: Path) -> None:
     with instance_in(tmp_path) as instance:
         (database,) = tmp_path.rglob("index.db")
-        play(instance, tmp_path / "history", seed, database=database)
+        play_history(instance, tmp_path / "history", seed, database=database)
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +76,8 @@ def postgres() -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize("seed", range(2_000, 2_000 + SEEDS_OF_DATABASES))
-def test_on_postgresql(seed: int, tmp_path: Path, postgres: str) -> None:
+@pytest.mark.parametrize("seed", range(2_000, 2_000 + DATABASE_SEEDS))
+def test_history_on_postgresql(seed: int, tmp_path: Path, postgres: str) -> None:
     with psycopg.connect(postgres.format(database="postgres"), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE history_{seed}".encode())
     database = for_dagster(postgres.format(database=f"history_{seed}"))
@@ -86,13 +85,13 @@ def test_on_postgresql(seed: int, tmp_path: Path, postgres: str) -> None:
         f'telemetry:\n  enabled: false\nstorage:\n  postgres:\n    postgres_url: "{database}"\n'
     )
     with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
-        play(instance, tmp_path / "history", seed, STEPS // 2)
+        play_history(instance, tmp_path / "history", seed, STEPS // 2)
 
 
-def test_the_histories_need_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_histories_need_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RecordingLock, "acquire", lambda *_, **__: True)
     monkeypatch.setattr(RecordingLock, "is_held", lambda _: True)
-    with pytest.raises(AssertionError):  # noqa: PT012 - one of them fails
+    with pytest.raises(AssertionError):  # noqa: PT012 - one of the histories fails
         for seed in range(50):
             with dg.DagsterInstance.ephemeral() as instance:
-                play(instance, tmp_path / f"history-{seed}", seed)
+                play_history(instance, tmp_path / f"history-{seed}", seed)
