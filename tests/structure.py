@@ -32,7 +32,6 @@ PURE_PACKAGES = (
     "lance_assets.io_manager.partition_values",
     "lance_assets.io_manager.window_bounds",
     "lance_assets.ledger.partition_keys",
-    "lance_assets.ledger.version_budget",
     "lance_assets.lineage.graph",
     "lance_assets.lineage.model",
     "lance_assets.lineage.render",
@@ -57,7 +56,7 @@ FOR_TESTS = ("lance_core.datafiles.ipc_codec", "lance_core.storage.memory")
 # Modules of the core that users may import besides the package itself.
 PUBLIC_PACKAGES = ("lance_core.operations", "lance_core.shell", "lance_core.tasks")
 
-# Imports that are allowed inside a function, because they are slow: lance.file takes 0.3 s and loads pandas.
+# Imports that are allowed inside a function, because they are slow and not always needed: lance.file takes 0.3 s.
 LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
     CODEC: ("lance.file",),
     "lance_core.expressions.engine": ("datafusion",),
@@ -69,8 +68,13 @@ LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
         "lance_core.index.ngram",
         "lance_core.index.zonemap",
     ),
+    "lance_core.storage.factory": (
+        "lance_core.storage.manifest_stores.dynamodb",
+        "lance_core.storage.manifest_stores.sql",
+    ),
     "lance_core.storage.manifest_stores.dynamodb": ("botocore",),
     "lance_core.storage.manifest_stores.sql": ("sqlalchemy",),
+    "lance_core.table.reading": ("lance_core.fsck.examine",),
     "lance_core.storage.object_store": ("lance_core.storage.buckets.client_cache",),
 }
 
@@ -119,7 +123,7 @@ COMPLEX_FUNCTIONS: Mapping[str, str] = {
     "lance_assets.spark.types._transport_type": "one case per Arrow type",
     "lance_core.datafiles.assemble._assemble": "one case per nested type",
     "lance_core.datafiles.blob_writing.check_references": "validation: one condition per defect of a reference",
-    "lance_core.datafiles.conversions.is_equivalent": "one case per pair of types",
+    "lance_core.datafiles.conform.is_equivalent": "one case per pair of types",
     "lance_core.datafiles.fragment_reader._build_layout": "one pass over the files that fills four tables",
     "lance_core.datafiles.fragment_reader.open": "hot path: a cached layout, or the checks that build one",
     "lance_core.expressions.tree._node_or_none": "one case per kind of expression",

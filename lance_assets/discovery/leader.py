@@ -13,15 +13,15 @@ import dagster as dg
 
 from lance_assets.ledger.dynamic_partitions import register_partition_keys
 from lance_assets.ledger.ledger import Ledger
-from lance_assets.ledger.recording_claims import (
+from lance_assets.ledger.recording_lock import (
     CLAIM_LIFETIME,
     TICK_PREFIX,
     WHOLE_LEDGER,
     Claim,
     ClaimObserver,
+    finished_claims,
     list_claims,
 )
-from lance_assets.ledger.recording_lock import finished_claims
 
 
 @dataclass(frozen=True, slots=True)

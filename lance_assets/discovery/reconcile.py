@@ -17,15 +17,12 @@ from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import context_at, evaluate_all, evaluation_event
 from lance_assets.discovery.leader import elect_leader, new_tick_claimant
 from lance_assets.discovery.pending_versions import PendingVersions, RunWaits, TickBudget, Watermark, read_pending
-from lance_assets.ledger.dynamic_partitions import incarnation_of
-from lance_assets.ledger.key_order import KeyPlan, plan_keys, version_keys
-from lance_assets.ledger.ledger import Ledger
+from lance_assets.ledger.dynamic_partitions import KeyPlan, incarnation_of, plan_keys, version_keys
+from lance_assets.ledger.ledger import Ledger, growth_warning
 from lance_assets.ledger.partition_keys import is_version_key, partition_key, version_of
 from lance_assets.ledger.recorded_versions import latest_partition, recorded_data_versions
 from lance_assets.ledger.recording import newest_behind_others, restate_newest
-from lance_assets.ledger.recording_claims import ClaimObserver
-from lance_assets.ledger.recording_lock import RecordingLock
-from lance_assets.ledger.version_budget import growth_warning
+from lance_assets.ledger.recording_lock import ClaimObserver, RecordingLock
 from lance_assets.ledger.version_metadata import TABLE_ERRORS
 from lance_core import Table
 

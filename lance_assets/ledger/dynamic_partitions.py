@@ -1,7 +1,9 @@
-"""Dynamic partitions: adds keys to Dagster's partition sets, and numbers the incarnations of a table in one of them.
+"""Dynamic partitions: adds keys to Dagster's partition sets, keeps those of a ledger in the order of versions, and
+numbers the incarnations of a table.
 
 Dagster reads the existing keys and inserts the others. On SQLite a concurrent insert between the two steps is a
-database error. The key exists then, so `register_partition_keys` retries.
+database error. The key exists then, so `register_partition_keys` retries. Dagster lists keys in insertion order, and
+has no way to move one: a key that is out of place is deleted and added again (`plan_keys`, which is pure).
 
 An incarnation is one of the tables that were created one after another at the same location; the first is number 1. The
 numbers are kept in a partition set of the ledger that no asset uses: it holds the identities of the tables in the order
@@ -11,16 +13,20 @@ restored gets its old number. This module never opens a table. `001-one-event-pe
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 import dagster as dg
 from sqlalchemy.exc import IntegrityError
 
 from lance_assets.ledger.ledger import Ledger
+from lance_assets.ledger.partition_keys import partition_key
 
 _KEYS_PER_CALL = 500
 """Keys are parameters of a query, and some databases allow a thousand of them."""
 _ATTEMPTS_MAX = 5
+MOVES_MAX = 200
+"""Number of keys that one recorder moves. Dagster deletes partition keys one by one."""
 _UNKNOWN_TABLE = "unknown"
 """Key of a table without an identity, which another library created and whose first version was removed unseen."""
 _AGAIN = "#"
@@ -85,3 +91,47 @@ def _known_name(table_id: str) -> str:
     if _PLAIN_ID.fullmatch(table_id) and table_id != _UNKNOWN_TABLE:
         return table_id
     return hashlib.sha256(table_id.encode(errors="surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlan:
+    """Keys to add at the end, in this order; those that exist are deleted first."""
+
+    added: tuple[str, ...] = ()
+    moved: frozenset[str] = frozenset()
+    is_complete: bool = True
+    """False if more keys are out of place than one recorder moves."""
+
+    def apply(self, instance: dg.DagsterInstance, ledger: Ledger) -> None:
+        """Move and add the keys."""
+        for key in self.added:
+            if key in self.moved:
+                instance.delete_dynamic_partition(ledger.partition_set, key)
+        register_partition_keys(instance, ledger.partition_set, self.added)
+
+
+def plan_keys(listed: Sequence[str], ordered: Sequence[str], moves_max: int = MOVES_MAX) -> KeyPlan:
+    """Return the plan after which the keys of `ordered` are listed in that order.
+
+    >>> plan_keys(["v1", "v3", "v2"], ["v1", "v2", "v3", "v4"]).added
+    ('v3', 'v4')
+    """
+    kept = 0
+    for key in listed:
+        if kept < len(ordered) and key == ordered[kept]:
+            kept += 1
+    existing = frozenset(listed)
+    moved = [key for key in ordered[kept:] if key in existing]
+    if len(moved) <= moves_max:
+        return KeyPlan(tuple(ordered[kept:]), frozenset(moved))
+    added = ordered[kept : ordered.index(moved[moves_max])]
+    return KeyPlan(tuple(added), frozenset(moved[:moves_max]), is_complete=False)
+
+
+def version_keys(
+    versions: Iterable[int], incarnation: int, *, up_to: int | None = None, listed: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Return the ordered keys of these versions: all, or those up to one and the later ones that are listed already."""
+    keys = ((version, partition_key(version, incarnation)) for version in sorted(versions))
+    existing = frozenset(listed)
+    return tuple(key for version, key in keys if up_to is None or version <= up_to or key in existing)

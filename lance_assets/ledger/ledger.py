@@ -2,7 +2,8 @@
 
 A `Ledger` holds the location of the table and its names in Dagster; it holds no versions. `recording.py` records
 versions, and `discovery/sensor.py` finds the versions of other writers. Names and URIs are checked here, when the table
-is declared.
+is declared. Each retained version is a partition: Dagster's pages handle a hundred thousand of them, but its automation
+conditions become slow with a few thousand, so `retention_advice` tells the owner which settings remove versions.
 """
 
 import hashlib
@@ -16,6 +17,10 @@ import dagster as dg
 from lance_assets.resources.lance import Access, LanceResource
 from lance_core import InvalidInput, NotFound, Table
 
+SOFT_CAP = 2_000
+"""Number of versions from which each event contains the advice."""
+WARNING_THRESHOLD = 10_000
+"""Number of versions from which every recording logs a warning."""
 WRITTEN_PREFIX = "lance/"
 """Prefix of the run tag with the partition that a run committed."""
 READ_PREFIX = "lance.read/"
@@ -84,7 +89,7 @@ class Ledger:
 
     @property
     def claim_set(self) -> str:
-        """Partition set of `recording_claims.py`."""
+        """Partition set of the claims (`recording_lock.py`)."""
         return f"{self.partition_set}#claims"
 
     @property
@@ -181,3 +186,25 @@ def check_uri(uri: str, subject: str, *, missing: str) -> None:
             f"the uri of {subject} contains credentials or parameters, and Dagster displays it to every user; "
             "use the plain location as uri= and pass the rest as storage_options= with dagster.EnvVar values"
         )
+
+
+def retention_advice(ledger: Ledger, retained: int) -> str | None:
+    """Return the advice for a ledger that retains too many versions; `None` below the soft cap."""
+    if retained < SOFT_CAP:
+        return None
+    far = "" if retained < WARNING_THRESHOLD else "far "
+    return (
+        f"{ledger.label} retains {retained:,} versions, each of them a partition, {far}above the {SOFT_CAP:,} up to "
+        "which Dagster stays fast. Remove versions that are no longer needed: lower keep_versions= and keep_for= in "
+        "the table's maintenance=Maintenance(...), declare one if it has none, or run Table.cleanup(older_than=..., "
+        "keep=...). Tagged versions stay; the sensor retires the partitions of removed versions"
+    )
+
+
+def growth_warning(ledger: Ledger, before: int, after: int) -> str | None:
+    """Return the warning for a recorder that increased the number of versions from `before` to `after`.
+
+    Return `None` unless the number crosses the soft cap or has reached the warning threshold.
+    """
+    crosses_cap = before < SOFT_CAP <= after
+    return retention_advice(ledger, after) if crosses_cap or (before < after and after >= WARNING_THRESHOLD) else None

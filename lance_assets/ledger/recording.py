@@ -15,8 +15,8 @@ from time import monotonic, sleep
 import dagster as dg
 
 from lance_assets.common.text import format_action, is_foreign
-from lance_assets.ledger.key_order import plan_keys, version_keys
-from lance_assets.ledger.ledger import Ledger
+from lance_assets.ledger.dynamic_partitions import plan_keys, version_keys
+from lance_assets.ledger.ledger import Ledger, growth_warning, retention_advice
 from lance_assets.ledger.partition_keys import is_version_key, partition_key, version_of
 from lance_assets.ledger.recorded_versions import (
     RecordingState,
@@ -24,9 +24,7 @@ from lance_assets.ledger.recorded_versions import (
     recorded_data_versions,
     recording_state,
 )
-from lance_assets.ledger.recording_claims import may_record
-from lance_assets.ledger.recording_lock import RecordingLock
-from lance_assets.ledger.version_budget import growth_warning, retention_advice
+from lance_assets.ledger.recording_lock import RecordingLock, may_record
 from lance_assets.ledger.version_metadata import (
     TABLE_ERRORS,
     VersionFacts,

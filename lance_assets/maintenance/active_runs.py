@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from lance_assets.ledger.recording_claims import UNFINISHED_STATUSES
+from lance_assets.ledger.recording_lock import UNFINISHED_STATUSES
 
 _DEAD_AFTER = timedelta(days=1)
 

@@ -12,6 +12,7 @@ never deletes a file and knows nothing about intents or audits. Start with `_Com
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import cached_property
 
 from lance_core.commit.fencing import ClockReading, CommitFence, find_commit_problem
 from lance_core.commit.key_conflicts import KeyConflicts
@@ -115,7 +116,6 @@ class _CommitLoop:
         """Version that an unanswered put of ours may still create."""
         self._taken: Version | None = None
         """Version that another writer created just now: the next attempt reads it by name, without a listing."""
-        self._key_conflicts = KeyConflicts(ours)
         self._transaction_file = _TransactionFile()
         self._backoff = Backoff(runtime)
 
@@ -192,9 +192,15 @@ class _CommitLoop:
         except LanceError as error:
             raise self._undecided(f"reading the versions from there on failed: {error}") from error
 
+    @cached_property
+    def _key_conflicts(self) -> KeyConflicts:
+        return KeyConflicts(self._ours)
+
     def _check_conflicts(self, history: History | None) -> Sequence[CommittedTransaction]:
         """Judge our transaction against those committed since its base and return them; raise if one blocks it."""
         others = [committed for committed in self._known if committed.version > self._ours.read_version]
+        if not others:
+            return others
         others = self._key_conflicts.annotate(others, history.head if history else None)
         result = judge(self._ours, others)
         if result.blocks:

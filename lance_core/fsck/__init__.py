@@ -16,7 +16,6 @@ An examination writes nothing. A finding may carry an automatic repair (`Repair`
 it.
 """
 
-from lance_core.fsck.examine import Extent, examine
-from lance_core.fsck.report import Finding, Report, Severity
+from lance_core.fsck.report import Extent, Finding, Report, Severity
 
-__all__ = ["Extent", "Finding", "Report", "Severity", "examine"]
+__all__ = ["Extent", "Finding", "Report", "Severity"]

@@ -15,8 +15,8 @@ from itertools import groupby
 from lance_core import shell, validation
 from lance_core.errors import InvalidInput, LanceError
 from lance_core.format.ids import Version
-from lance_core.fsck.examine import Extent, examine
-from lance_core.fsck.report import Finding, Repair, RepairKind, Report
+from lance_core.fsck.examine import examine
+from lance_core.fsck.report import Extent, Finding, Repair, RepairKind, Report
 from lance_core.versions.location import Location, locate
 
 HELP = "examine a table, and repair what can be repaired"

@@ -1,7 +1,6 @@
 """Examination of a table: naming schemes, all versions from the oldest on, the files that they reference, references,
 orphan files and auxiliary records. Start with `examine`."""
 
-import enum
 from collections.abc import Iterator, Mapping, Sequence
 
 from pyroaring import BitMap
@@ -16,7 +15,7 @@ from lance_core.fsck.blobs import BlobChecker
 from lance_core.fsck.damaged_head import find_damaged_head, load_fully, unreadable_version
 from lance_core.fsck.files import FileChecker
 from lance_core.fsck.hash_chain import Link
-from lance_core.fsck.report import Finding, Report, Severity
+from lance_core.fsck.report import Extent, Finding, Report, Severity
 from lance_core.index.coverage import Coverage, combined_coverage, follow_reuse
 from lance_core.transactions.fold import parts_of, uuids_of
 from lance_core.versions.file_inventory import BranchFiles, list_files, references_of, references_of_other_branches
@@ -24,14 +23,6 @@ from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, format_ranges, load_transaction
 
 _WORST_FIRST = (Severity.ERROR, Severity.WARNING, Severity.INFO)
-
-
-class Extent(enum.Enum):
-    """Versions to examine."""
-
-    ALL = "all"
-    HEAD = "head"
-    """The newest version only, without orphan files and without comparing consecutive versions."""
 
 
 def examine(location: Location, extent: Extent | Version = Extent.ALL) -> Report:

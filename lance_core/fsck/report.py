@@ -8,6 +8,14 @@ from lance_core.format.ids import Version
 from lance_core.versions.snapshot import format_ranges
 
 
+class Extent(enum.Enum):
+    """Versions to examine."""
+
+    ALL = "all"
+    HEAD = "head"
+    """The newest version only, without orphan files and without comparing consecutive versions."""
+
+
 class Severity(enum.Enum):
     """Severity of a finding."""
 

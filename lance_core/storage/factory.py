@@ -12,9 +12,7 @@ from urllib.parse import parse_qsl, unquote
 
 from lance_core.errors import InvalidInput, Unsupported
 from lance_core.storage.local import LocalStore
-from lance_core.storage.manifest_stores.dynamodb import DynamoDBManifestStore
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.storage.manifest_stores.sql import SqlManifestStore
 from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.object_uri import SCHEMES, ObjectUri
 from lance_core.storage.optional_packages import import_package
@@ -196,7 +194,11 @@ def open_manifest_store(
                 "dynamodb://table must name a table and nothing else; pass access options as storage options "
                 "(aws_region, dynamodb_endpoint and credentials)"
             )
+        from lance_core.storage.manifest_stores.dynamodb import DynamoDBManifestStore
+
         return DynamoDBManifestStore(rest, dict(storage_options or {}))
+    from lance_core.storage.manifest_stores.sql import SqlManifestStore
+
     store = SqlManifestStore(url)
     store.description  # noqa: B018 - raises for an invalid URL before anything is written
     return store

@@ -15,7 +15,7 @@ from lance_core.format.ids import Version
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Fragments, Manifest
 from lance_core.format.transaction import Transaction
-from lance_core.fsck import Extent, Report, examine
+from lance_core.fsck import Extent, Report
 from lance_core.index import explain as explain_module
 from lance_core.index import lookup
 from lance_core.index.statistics import IndexStatistics, index_statistics
@@ -367,4 +367,6 @@ class TableReading(TableBase):
 
 
 def _examined(location: Location, versions: str) -> Report:
+    from lance_core.fsck.examine import examine
+
     return examine(location, validation.check_choice(Extent, versions, "versions"))

@@ -11,7 +11,7 @@ from tests.interop.program_runner import LibraryDifference, WrittenTable
 
 LINEAGE_COLUMNS = ["_row_created_at_version", "_row_last_updated_at_version"]
 ROW_COLUMNS = ["_rowid", "_rowaddr"]
-_ALLOWED_FINDINGS = ("orphan", "index_behind", "index_unproven")
+_ALLOWED_FINDINGS = ("orphan", "index_addresses", "index_behind", "index_unproven")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import pytest
 from lance_assets import LanceTable, lance_discovery, lance_table
 from lance_assets.discovery.reconcile import OpenedTable
 from lance_assets.discovery.sensor import discovery_sensor
-from lance_assets.ledger.recording_claims import TICK_CLAIM_LIFETIME
+from lance_assets.ledger.recording_lock import TICK_CLAIM_LIFETIME
 from lance_core import Table
 from tests.lance_assets.instances import partitions, tick
 

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from lance_core import validation
 from lance_core.datafiles.blob_writing import schema_to_stored
-from lance_core.datafiles.conform import Conversion, columns_to_write
-from lance_core.datafiles.conversions import find_type_mismatch
+from lance_core.datafiles.conform import Conversion, columns_to_write, find_type_mismatch
 from lance_core.dml.key_join import check_key_type
 from lance_core.dml.new_columns import define_new_fields
 from lance_core.errors import IncompatibleConflict, InvalidInput, SchemaMismatch

@@ -21,7 +21,7 @@ from lance_core.commit.loop import ATTEMPTS
 from lance_core.commit.write_protocol import Change, StartedWrite, WriteResult, new_table_config, resume
 from lance_core.datafiles.blob_writing import schema_to_stored, stored_schema
 from lance_core.datafiles.coalesce_batches import coalesce
-from lance_core.datafiles.column_layout import check_storable
+from lance_core.datafiles.column_layout import check_storable, is_blob
 from lance_core.datafiles.conform import Conversion, columns_to_write
 from lance_core.datafiles.fragment_writer import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, write_fragments
 from lance_core.dml.replace_where import ReplaceScope
@@ -227,7 +227,7 @@ def begin_append(
 ) -> PlannedWrite | Committed:
     """Begin an append. `incoming` is the schema that a new table would store; the schema of an existing table stays."""
     location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
-    location = branch_location(location, branch)
+    location = location if branch is None else branch_location(location, branch)
     base = _load_base(location, create=create)
     schema = _schema_to_write(location, base, incoming, replace_schema=False)
     return _begin(location, base, schema, replaces=False, intent=intent, limits=limits)
@@ -248,7 +248,7 @@ def begin_overwrite(
     """Begin an overwrite of all rows. The stored schema stays unless `replace_schema`: it has details that `incoming`
     may have lost."""
     location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
-    location = branch_location(location, branch)
+    location = location if branch is None else branch_location(location, branch)
     base = _load_base(location, create=True)
     schema = _schema_to_write(location, base, incoming, replace_schema=replace_schema)
     return _begin(location, base, schema, replaces=True, intent=intent, limits=limits)
@@ -271,7 +271,9 @@ def _schema_to_write(
     if isinstance(base, NewTable) or replace_schema:
         return TableSchema.from_arrow(stored_schema(incoming, _storage_version(base)))
     schema = base.manifest.schema
-    columns_to_write(schema_to_stored(incoming, schema), schema, conversion=Conversion.CAST, what=location.uri)
+    if any(map(is_blob, schema.fields)):
+        incoming = schema_to_stored(incoming, schema)
+    columns_to_write(incoming, schema, conversion=Conversion.CAST, what=location.uri)
     return schema
 
 

@@ -540,10 +540,10 @@ def test_options_without_a_yaml_form_are_detected() -> None:
     class Odd:
         callback: Callable[[], None] = field(default=lambda: None)
 
-    with pytest.raises(InvalidInput, match="the option 'what' has no YAML form"):
-        field_form(Odd.__dataclass_fields__["what"], TYPES)
-    known: dict[object, Form] = {"what": TABLE["name"]}
-    assert field_form(Odd.__dataclass_fields__["what"], known) is TABLE["name"]
+    with pytest.raises(InvalidInput, match="the option 'callback' has no YAML form"):
+        field_form(Odd.__dataclass_fields__["callback"], TYPES)
+    known: dict[object, Form] = {"callback": TABLE["name"]}
+    assert field_form(Odd.__dataclass_fields__["callback"], known) is TABLE["name"]
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ from lance_assets.discovery.reconcile import DiscoveryCache, OpenedTable, reconc
 from lance_assets.ledger import recording
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import partition_key
-from lance_assets.ledger.recording_claims import TICK_CLAIM_LIFETIME
-from lance_assets.ledger.recording_lock import RecordingLock
+from lance_assets.ledger.recording_lock import TICK_CLAIM_LIFETIME, RecordingLock
 from lance_assets.ledger.version_metadata import VersionFacts
 from lance_core import Table
 from tests.lance_assets.cooperative_scheduler import SLEEPS_MAX, CooperativeScheduler, FakeInstance

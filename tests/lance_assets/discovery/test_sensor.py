@@ -20,8 +20,7 @@ from lance_assets.discovery.reconcile import OpenedTable
 from lance_assets.discovery.sensor import Cursor, discovery_sensor
 from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.ledger import Ledger
-from lance_assets.ledger.recording_claims import TICK_CLAIM_LIFETIME, ClaimObserver
-from lance_assets.ledger.recording_lock import RecordingLock
+from lance_assets.ledger.recording_lock import TICK_CLAIM_LIFETIME, ClaimObserver, RecordingLock
 from lance_core import Corrupt, InvalidInput, Table
 from tests.lance_assets.instances import events, metadata_values, partitions, tags, tick, version_claims
 

@@ -10,9 +10,9 @@ import pytest
 
 from lance_assets import lance_table
 from lance_assets.discovery.sensor import discovery_sensor
-from lance_assets.ledger import version_budget
+from lance_assets.ledger import ledger as ledger_module
+from lance_assets.ledger.ledger import growth_warning, retention_advice
 from lance_assets.ledger.recording import record_in_run
-from lance_assets.ledger.version_budget import growth_warning, retention_advice
 from lance_assets.ledger.version_metadata import committed_facts
 from lance_core import Table
 from tests.lance_assets.instances import events, metadata_values, tick
@@ -40,8 +40,8 @@ def test_warning_at_the_soft_cap_and_always_far_above(before: int, after: int, i
 
 
 def test_runs_and_sensor_log_the_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version_budget, "SOFT_CAP", 3)
-    monkeypatch.setattr(version_budget, "WARNING_THRESHOLD", 5)
+    monkeypatch.setattr(ledger_module, "SOFT_CAP", 3)
+    monkeypatch.setattr(ledger_module, "WARNING_THRESHOLD", 5)
     ledger = lance_table("orders", uri=str(tmp_path / "orders.lance"), key_prefix="lake").ledger
     at = Table.create(ledger.uri, ROW)
     sensor = discovery_sensor("s", [ledger])

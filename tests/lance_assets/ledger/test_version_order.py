@@ -15,12 +15,10 @@ import pytest
 from lance_assets import LanceTable, lance_table
 from lance_assets.discovery.reconcile import AUDIT_INTERVAL_S
 from lance_assets.discovery.sensor import discovery_sensor
-from lance_assets.ledger.dynamic_partitions import incarnation_of
-from lance_assets.ledger.key_order import plan_keys
+from lance_assets.ledger.dynamic_partitions import incarnation_of, plan_keys
 from lance_assets.ledger.partition_keys import partition_key
 from lance_assets.ledger.recording import EARLIER_MAX, record_in_run
-from lance_assets.ledger.recording_claims import CLAIM_LIFETIME, TICK_CLAIM_LIFETIME
-from lance_assets.ledger.recording_lock import RecordingLock
+from lance_assets.ledger.recording_lock import CLAIM_LIFETIME, TICK_CLAIM_LIFETIME, RecordingLock
 from lance_assets.ledger.version_metadata import committed_facts
 from lance_core import Table
 from tests.lance_assets.instances import events, metadata_values, partitions, tags, tick

@@ -87,7 +87,7 @@ def test_invalid_results_of_a_function_are_errors_on_the_driver(spark: SparkSess
     assert Table.open(uri).version == 2
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("join_strategy")
 def test_columns_are_joined_by_address_after_a_transformation(spark: SparkSession, tmp_path: Path) -> None:
     uri = create_table(tmp_path)
     df = with_addresses(spark, uri).repartition(7).withColumn("a b", F.col("id") * 10).drop("id")
@@ -97,7 +97,7 @@ def test_columns_are_joined_by_address_after_a_transformation(spark: SparkSessio
     assert Table.open(uri).fsck().is_sound
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("join_strategy")
 def test_vectors_keep_their_size(spark: SparkSession, tmp_path: Path) -> None:
     uri = create_table(tmp_path)
 
@@ -133,7 +133,7 @@ def test_invalid_addresses_are_errors_on_the_driver(
     assert Table.open(uri).version == 2
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("join_strategy")
 @pytest.mark.parametrize("key", ["id", "amount", "ratio"])
 def test_columns_are_joined_by_key(spark: SparkSession, tmp_path: Path, key: str) -> None:
     uri, alone = create_table(tmp_path), create_table(tmp_path / "alone")
@@ -146,7 +146,7 @@ def test_columns_are_joined_by_key(spark: SparkSession, tmp_path: Path, key: str
     assert lance.dataset(uri).to_table()["score"] == expected["score"]
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("join_strategy")
 @pytest.mark.parametrize("key", [5, 123_456])
 def test_duplicate_keys_are_named_on_the_driver(spark: SparkSession, tmp_path: Path, key: int) -> None:
     """The key exists in the table, or it does not."""

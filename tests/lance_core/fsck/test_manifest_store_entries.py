@@ -11,7 +11,8 @@ from lance_core import Corrupt, Table
 from lance_core.__main__ import main
 from lance_core.format import naming
 from lance_core.format.ids import Version
-from lance_core.fsck import Finding, Severity, examine
+from lance_core.fsck import Finding, Severity
+from lance_core.fsck.examine import examine
 from lance_core.storage.manifest_stores.dynamodb import DynamoDBManifestStore
 from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore
 from lance_core.storage.manifest_stores.sql import SqlManifestStore
