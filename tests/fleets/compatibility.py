@@ -34,7 +34,7 @@ class Support:
     writes: str
     """Storage versions in which appends, deletions, updates, upserts and compactions leave a sound table."""
     wrong: str = "none"
-    """Index types that it misreads in a table that nobody else has changed."""
+    """Index types that it misreads in a table that no other engine has changed."""
 
     def row(self, release: str) -> str:
         """Return the row of the table in the documentation."""

@@ -1,4 +1,4 @@
-"""Faults of pylance releases in a mixed fleet: what each release breaks or misreads, whoever wrote the indices.
+"""Faults of pylance releases in a mixed fleet: what each release breaks or misreads, in indices of every writer.
 
 A fault allows the answers of pylance by an index to differ from a scan; answers of this project must equal it
 always. `docs/compatibility.md` tells users the same, and `make fleets` reports faults that did not occur.
