@@ -178,7 +178,9 @@ def _start(
     newest = max(versions, default=0)
     is_valid = watermark and watermark.incarnation == incarnation and watermark.version <= newest
     start = watermark if watermark and is_valid else Watermark(incarnation, 0, 0)
-    if is_audit or latest_partition(instance, ledger) != partition_key(max(start.version, 1), incarnation):
+    latest = latest_partition(instance, ledger)
+    # A run may have recorded a later version, so that only an earlier latest event is a sign of lost events.
+    if is_audit or latest is None or latest < partition_key(max(start.version, 1), incarnation):
         return _before_first_gap(instance, ledger, start, versions, keys)
     return start
 

@@ -29,11 +29,11 @@ from lance_assets.io_manager.frames import (
 )
 from lance_assets.io_manager.partition_predicates import PARTITION_EXPR, partition_predicate, replace_predicate
 from lance_assets.io_manager.run_partitions import input_keys, output_keys
-from lance_assets.ledger.ledger import BRANCH, READ_PREFIX, WRITTEN_PREFIX, ledger_tag_name
+from lance_assets.ledger.ledger import BRANCH, READ_PREFIX, READER_PREFIX, WRITTEN_PREFIX, ledger_tag_name
 from lance_assets.ledger.partition_keys import is_version_key, version_of
 from lance_assets.ledger.version_metadata import committed_facts, metadata_of, metadata_of_retired
 from lance_assets.lineage.render import without_credentials
-from lance_assets.provenance.run_provenance import properties_of_run, run_intent
+from lance_assets.provenance.run_provenance import logical_run_id, properties_of_run, run_intent
 from lance_assets.resources.lance import Access, LanceResource
 from lance_assets.resources.spark import SparkSessionResource, session_of
 from lance_assets.spark import append, overwrite, read
@@ -161,13 +161,17 @@ class LanceIOManager(dg.ConfigurableIOManager):
         step, name = context.step_context, ledger_tag_name(context.asset_key.path)
         run = step.instance.get_run_by_id(step.run_id)
         tags = run.tags if run else {}
-        if (read := tags.get(READ_PREFIX + name, "")).isdecimal():
+        # A run inherits the tags of its parent. A retry reads the version of its parent, a new run the newest one.
+        reader = logical_run_id(step.instance, run) if run else ""
+        if tags.get(READER_PREFIX + name) == reader and (read := tags.get(READ_PREFIX + name, "")).isdecimal():
             # The other tag names the version that this run has committed, or found already committed.
             written = tags.get(WRITTEN_PREFIX + name, "")
             return target.open(max(int(read), version_of(written) if is_version_key(written) else 0))
         table = target.open()
         if run:
-            step.instance.add_run_tags(step.run_id, {READ_PREFIX + name: str(table.version)})
+            step.instance.add_run_tags(
+                step.run_id, {READ_PREFIX + name: str(table.version), READER_PREFIX + name: reader}
+            )
         return table
 
     def _target(self, context: dg.OutputContext | dg.InputContext) -> "Target":

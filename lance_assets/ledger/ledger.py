@@ -25,6 +25,8 @@ WRITTEN_PREFIX = "lance/"
 """Prefix of the run tag with the partition that a run committed."""
 READ_PREFIX = "lance.read/"
 """Prefix of the run tag with the version that a run reads if it asks for the newest one."""
+READER_PREFIX = "lance.read_by/"
+"""Prefix of the run tag with the run that chose the version. Dagster copies the tags of a run to its re-executions."""
 BRANCH = "lance/branch"
 """Metadata of the asset of a branch's ledger: the name of the branch."""
 

@@ -146,14 +146,17 @@ class _RunRecorder:
         before = sum(map(is_version_key, keys))
         retained = before
         latest = latest_partition(instance, ledger)
+        last_stored = 0
         for each, _ in backlog.versions:
             retained += 1
             self._store(each, retained)
+            last_stored = each.version
         if backlog.is_complete and state is RecordingState.MISSING and lock.is_held():
             retained += 1
             self._store(facts, retained)
-            if _version_in(latest, facts.incarnation) > facts.version:
-                restate_newest(instance, ledger, self.table, facts.incarnation)
+            last_stored = facts.version
+        if last_stored and _version_in(latest, facts.incarnation) > last_stored:
+            restate_newest(instance, ledger, self.table, facts.incarnation)
         if message := growth_warning(ledger, before, retained):
             context.log.warning(message)
         return tuple((each, table) for each, table in backlog.versions if each.run_id != context.run.run_id)

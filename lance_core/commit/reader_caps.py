@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from lance_core.errors import Unsupported
 from lance_core.format import naming
 from lance_core.format.manifest import Manifest
-from lance_core.format.operations import Operation
+from lance_core.format.operations import Operation, Rewrite
 from lance_core.format.transaction import Transaction
 from lance_core.limits import CapExceeded
 from lance_core.versions.location import Location
@@ -30,8 +30,8 @@ def refusing_unreadable(location: Location, operation: Operation) -> Iterator[No
     try:
         yield
     except CapExceeded as error:
+        advice = ". Otherwise compact the table first, or write fewer and larger fragments"
         raise Unsupported(
             f"{location.uri}: this {operation.name} is not committed, because readers would refuse the version: "
-            f"{error}, in every process that reads or writes it. Otherwise compact the table first, or write fewer and "
-            "larger fragments"
+            f"{error}, in every process that reads or writes it{'' if isinstance(operation, Rewrite) else advice}"
         ) from error

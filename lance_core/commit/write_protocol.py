@@ -201,6 +201,8 @@ def _on_newest_version(started: StartedWrite) -> StartedWrite:
     if isinstance(started.base, Snapshot):
         return replace(started, base=base)
     base.manifest.check_writable()
+    check_manifest_store(base.location, base.manifest)  # another writer created the table, perhaps with another store
+    check_one_naming_scheme(base.location)
     return replace(started, location=base.location, base=base)
 
 
@@ -258,8 +260,8 @@ def find_committed(started: StartedWrite) -> WriteResult | None:
 
 def _find_by_files(started: StartedWrite) -> WriteResult | None:
     """Return the commit of this write if its own version was removed, but a later one references a file that the record
-    of its intent lists. No other write has these files. The version is the highest that it can have been, and the rows
-    that it removed are not known and count as 0."""
+    of its intent lists. No other write has these files. The version is the highest that it can have been. The rows
+    of an append are known; those of other verbs are not, and count as 0."""
     location, record = started.location, started.record
     if record is None:
         return None
@@ -271,7 +273,7 @@ def _find_by_files(started: StartedWrite) -> WriteResult | None:
     summary = CommitSummary(
         removed,
         operation="Unknown",
-        rows_added=sum(fragment.physical_rows for fragment in fragments),
+        rows_added=sum(fragment.physical_rows for fragment in fragments) if record.verb == "append" else 0,
         rows_removed=0,
         files=len(keys),
         bytes=sum(file.size or 0 for each in fragments for file in each.files if file.qualified_path in keys),

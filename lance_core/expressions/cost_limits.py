@@ -41,6 +41,8 @@ BATCH_BYTES_MAX = 1 << 27
 """Bytes that are evaluated at once. Larger batches are evaluated in slices."""
 QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`")
 """Text and names in quotes."""
+_TEXT = re.compile(rf"{QUOTED.pattern}|--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+"""Quoted text, quoted names and comments, whichever begins first."""
 _OPERATOR = re.compile(r"\b(?:and|or)\b|[\w)\]]\s*[-+*/%|&^]", re.IGNORECASE)
 _NESTING = re.compile(r"(?P<open>[(\[{]|\bcase\b)|(?P<close>[)\]}]|\bend\b)", re.IGNORECASE)
 _SCALAR_BYTES = 16
@@ -78,21 +80,33 @@ def check_text(what: str, sql: str) -> None:
             f"{what} has {len(sql):,} characters, and at most {SQL_CHARACTERS_MAX:,} are supported; join with a table "
             "instead"
         )
-    unquoted = QUOTED.sub("x", sql)
+    if any("/*" in comment[2:] for comment in _TEXT.findall(sql) if comment.startswith("/*")):
+        raise InvalidInput(f"{what} has a comment within a comment; remove it")
+    unquoted = _TEXT.sub("x", sql)
     if (count := len(_OPERATOR.findall(unquoted))) > OPERATORS_MAX:
         raise InvalidInput(
             f"{what} has {count:,} operators (AND, OR, arithmetic), and at most {OPERATORS_MAX:,} are supported; write "
             "long lists as `x IN (...)`"
         )
-    depth = deepest = 0
-    for bracket in _NESTING.finditer(unquoted):
-        depth += 1 if bracket["open"] else -1
-        deepest = max(deepest, depth)
-    if deepest > NESTING_MAX:
+    if (depth := _nesting_of(unquoted)) > NESTING_MAX:
         raise InvalidInput(
-            f"{what} nests parentheses, brackets and CASE {deepest} deep, and at most {NESTING_MAX} are supported; "
-            "remove parentheses that are not needed, or compute a column first"
+            f"{what} is nested too deeply: parentheses, brackets and CASE are {depth} deep, and at most {NESTING_MAX} "
+            "are supported; remove parentheses that are not needed, or compute a column first"
         )
+
+
+def _nesting_of(unquoted: str) -> int:
+    """Return the depth of parentheses, brackets and CASE. A word END outside of a CASE closes nothing."""
+    opened: list[bool] = []
+    deepest = 0
+    for match in _NESTING.finditer(unquoted):
+        is_case = match[0].isalpha()
+        if match["open"]:
+            opened.append(is_case)
+            deepest = max(deepest, len(opened))
+        elif opened and opened[-1] == is_case:
+            opened.pop()
+    return deepest
 
 
 def check_cost(expr: "Expr") -> Size:

@@ -23,8 +23,10 @@ SMALL_PART_BYTES = 16
 """A part shorter than this is small."""
 _TOGETHER_MIN = 2048
 """Minimum number of messages that are walked in numpy."""
-_VISITS_MAX = 8_000_000
+VISITS_MAX = 8_000_000
 """Maximum number of fields that are walked one by one. That takes a few seconds."""
+_VISITS_OF_A_ROUND = 256
+"""Fields that are walked one by one in the time of a round in numpy."""
 _LONG_ARRAY_BYTES = 64
 _VARINT_BYTES_MAX = 10
 _DEPTH_MAX = 100
@@ -128,7 +130,7 @@ class _Weigher:
         """Walk the fields of one message, and yield the number and the position of each message in it."""
         data, weight = self._message, self.weight
         while position < end:
-            self._visits += 1
+            self._count_visits(1)
             tag, position = _read_varint(data, position)
             number, wire_type = tag >> 3, tag & 7
             if wire_type == _DELIMITED:
@@ -156,25 +158,30 @@ class _Weigher:
                 weight.numbers += kinds.number_units.get(number, 0)
             else:
                 raise Unweighable
-        if self._visits > _VISITS_MAX:
+
+    def _count_visits(self, visits: int) -> None:
+        self._visits += visits
+        if self._visits > VISITS_MAX:
             raise Unweighable
 
     def _advance_together(
         self, level: _Level, positions: _Positions, ends: _Positions
     ) -> tuple[_Positions, _Positions]:
         """Count the next field of each message, and return the messages that have more, at their next field."""
+        self._count_visits(_VISITS_OF_A_ROUND)
         is_inside = positions < ends
         positions, ends = positions[is_inside], ends[is_inside]
         tags, contents = self._read_varints(positions)
         numbers, wire_types = tags >> 3, tags & 7
         values, after = self._read_varints(contents)
         is_delimited = wire_types == _DELIMITED
-        after = np.where(is_delimited, after + values, after)
+        is_possible = ~is_delimited | ((values >= 0) & (values <= len(self._message)))  # a sum of others may overflow
+        after = np.where(is_delimited & is_possible, after + values, after)
         for wire_type, width in _FIXED_BYTES.items():
             after = np.where(wire_types == wire_type, contents + width, after)
         if np.any((wire_types == 3) | (wire_types == 4) | (wire_types > _FIXED32)):
             raise Unweighable
-        is_whole = (values >= 0) & (after <= ends)
+        is_whole = is_possible & (after <= ends)
         self._count_together(level, numbers, is_delimited & is_whole, after - values, after)
         for number, units in level.kinds.number_units.items():
             self.weight.numbers += int(np.count_nonzero((numbers == number) & ~is_delimited)) * units

@@ -47,10 +47,12 @@ def may_list_old_values(base: Snapshot, segment: SegmentCoverage) -> bool:
     """Return whether a segment may list rows by values that they no longer have, besides by those that they have: it
     stores row ids, another engine wrote it, and rows that it covers have changed."""
     index = segment.metadata
-    if not base.manifest.has_stable_row_ids or index.stores_addresses or not _has_changed_rows(base, segment.covered):
+    if not base.manifest.has_stable_row_ids or index.stores_addresses:
         return False
     key = (base.location.uri, index.uuid)
-    return not _written_here.get_or_create(key, lambda: _is_written_here(OpenSegment(base.location, index)))
+    if _written_here.get_or_create(key, lambda: _is_written_here(OpenSegment(base.location, index))):
+        return False
+    return _has_changed_rows(base, segment.covered)  # visits every fragment, so it comes last
 
 
 def _has_changed_rows(base: Snapshot, covered: BitMap) -> bool:

@@ -254,6 +254,11 @@ def test_run_reads_one_version_as_the_newest(
     properties = Table.open(tmp_path / "first.lance").version_info().properties
     assert {(source.name.uri, source.name.version) for source in sources_of("", properties, None)} == {(table.uri, 1)}
     assert partitions(instance, table) == [f"v{number:010}" for number in range(1, 4)]
+    # A re-execution of a successful run inherits its tags, and reads the newest version all the same.
+    Table.open(table.uri).append(ROWS)
+    inherited = {name: value for name, value in stored_run.tags.items() if name.startswith("lance")}
+    run([table.spec, third], manager, instance, selection=[third], tags=inherited)  # type: ignore[list-item]
+    assert loaded_rows[-1] == 12
 
 
 def test_table_of_a_branch_is_loaded_from_the_branch(

@@ -76,6 +76,19 @@ def test_deep_nesting_is_refused_before_it_is_parsed(opening: str) -> None:
             parse(sql, SCHEMA)
 
 
+@pytest.mark.parametrize("hidden", ["/* )))))))))))))))))))) */", "-- ))))))))))))))))))))\n", "/* ' */", "end + "])
+def test_closing_brackets_in_comments_close_nothing(hidden: str) -> None:
+    half = "(" * 20
+    with pytest.raises(InvalidInput, match="too deeply"):
+        Predicate.parse(f"{half} {hidden} {half} i = 1", SCHEMA)
+
+
+def test_a_comment_within_a_comment_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="comment within a comment"):
+        Predicate.parse("i = 1 /* a /* b */ c */", SCHEMA)
+    assert Predicate.parse("i = 2 /* two */ -- ((((", SCHEMA).mask(ROW).true_count == 1
+
+
 def test_quotes_hide_parentheses() -> None:
     assert Predicate.parse(f"s = '{'(' * 100}' OR `s` = 'ab'", SCHEMA).mask(ROW).true_count == 1
 

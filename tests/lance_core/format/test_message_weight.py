@@ -3,7 +3,7 @@
 import pytest
 
 from lance_core import Unsupported
-from lance_core.format import size_guard
+from lance_core.format import message_weight, size_guard
 from lance_core.format._pb import table_pb2, transaction_pb2
 from lance_core.format.message_weight import TooManyParts, Unweighable, Weight, weigh
 from lance_core.limits import Limit
@@ -59,6 +59,31 @@ def test_parts_however_they_are_encoded(count: int, inner: bytes, small_parts: i
     fragment = b"\x12" + bytes([len(inner)]) + inner
     weight = weigh(fragment * count, table_pb2.Manifest, small_parts_max=10**6)
     assert weight.small_parts - count * (len(inner) < 16) == count * small_parts
+
+
+@pytest.mark.parametrize("count", [5, MANY])
+@pytest.mark.parametrize("length", [2**63 - 1, 2**63 - 4, 2**62, 2**32])
+def test_lengths_beyond_the_message_end_a_part(count: int, length: int) -> None:
+    """The sum of a position and such a length may exceed 64 bits."""
+    inner = b"\x12" + _varint(length)
+    weigh((b"\x12" + bytes([len(inner)]) + inner) * count + b"\x20\x01", table_pb2.Manifest, small_parts_max=10**6)
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+def test_the_walk_is_bounded(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_weight, "VISITS_MAX", 10_000)
+    inner = b"\x20\x01" * 60_000 if count == 1 else b"\x20\x01" * 60
+    fragment = b"\x12" + _varint(len(inner)) + inner
+    with pytest.raises(Unweighable):
+        weigh(fragment * count, table_pb2.Manifest, small_parts_max=10**6)
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*encoded, number])
 
 
 @pytest.mark.parametrize("count", [5, MANY])
