@@ -40,16 +40,16 @@ class Fault:
 
 
 FAULTS: tuple[Fault, ...] = (
-    Fault("finds nothing through zones where row ids are stable", ZONES, readers=(8, 8), stable=True),
+    Fault("a query finds nothing through zones where row ids are stable", ZONES, readers=(8, 8), stable=True),
     Fault(
-        "a compaction carries the coverage of zones on where row ids are stable",
+        "a compaction extends the coverage of zones to fragments without zones, where row ids are stable",
         ZONES,
         step="compact",
         actors=(8, 11),
         stable=True,
     ),
     Fault(
-        "takes fragments that a deferred compaction wrote for covered by zones",
+        "a reader counts fragments that a deferred compaction wrote as covered by zones",
         ZONES,
         readers=(8, 11),
         step="compact",
@@ -57,7 +57,7 @@ FAULTS: tuple[Fault, ...] = (
         stable=False,
     ),
     Fault(
-        "merges old values of changed rows into a new segment of row ids",
+        "a merge copies old values of changed rows into a new segment of row ids",
         BY_ROW_ID,
         step="optimize",
         actors=(8, 8),
@@ -65,7 +65,7 @@ FAULTS: tuple[Fault, ...] = (
         after="change",
     ),
     Fault(
-        "merges old values of changed lists or vectors into a new segment of row ids",
+        "a merge copies old values of changed lists or vectors into a new segment of row ids",
         frozenset({"LABEL_LIST"}),
         step="optimize",
         actors=(9, 12),
@@ -73,7 +73,7 @@ FAULTS: tuple[Fault, ...] = (
         after="change",
     ),
     Fault(
-        "merges old values of changed lists or vectors into a new segment of row ids",
+        "a merge copies old values of changed lists or vectors into a new segment of row ids",
         frozenset({"IVF_FLAT"}),
         step="optimize",
         actors=(9, 11),
@@ -81,7 +81,7 @@ FAULTS: tuple[Fault, ...] = (
         after="change",
     ),
     Fault(
-        "adds a segment of row ids and leaves old values of changed rows in the others",
+        "a new segment of row ids is added, and the others still list old values of changed rows",
         BY_ROW_ID,
         step="optimize",
         actors=(9, 13),
@@ -90,7 +90,7 @@ FAULTS: tuple[Fault, ...] = (
         after="change",
     ),
     Fault(
-        "adds a segment of row ids and leaves old values of changed rows in the others",
+        "a new segment of row ids is added, and the others still list old values of changed rows",
         BY_ROW_ID - {"BTREE"},
         step="optimize",
         actors=(14, 14),
@@ -99,14 +99,14 @@ FAULTS: tuple[Fault, ...] = (
         after="change",
     ),
     Fault(
-        "finds fewer vectors than asked for after a compaction removed deleted rows whose ids the index still lists",
+        "a search returns too few vectors, after a compaction removed deleted rows whose ids the index still lists",
         frozenset({"IVF_FLAT"}),
         step="compact",
         by_ours=True,
         stable=True,
     ),
     Fault(
-        "loses the rows of a b-tree that depends on a fragment reuse index",
+        "the rows of a b-tree that depends on a fragment reuse index are lost",
         frozenset({"BTREE"}),
         step="optimize",
         actors=(8, 8),
@@ -114,7 +114,7 @@ FAULTS: tuple[Fault, ...] = (
         after="deferred compaction",
     ),
     Fault(
-        "loses rows that depend on a fragment reuse index",
+        "rows that depend on a fragment reuse index are lost",
         frozenset({"BTREE", "INVERTED", "NGRAM"}),
         step="compact",
         deferred=False,
