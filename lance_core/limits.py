@@ -70,8 +70,8 @@ class Limit:
 
 
 MANIFEST_BYTES = Limit.from_environment("MANIFEST_BYTES", 256 * _MIB, "bytes in a manifest file")
-"""A million fragments take half of it: 82 bytes each, and 146 with stable row ids and deleted rows. Parsed, they take
-360 and 460 MB."""
+"""A million fragments take up to half of it: 82 bytes each, or 146 with stable row ids and deleted rows. Parsed, they
+take 360 or 460 MB."""
 TRANSACTION_BYTES = Limit.from_environment("TRANSACTION_BYTES", 256 * _MIB, "bytes in a transaction")
 """The first write of a table lists all of its fragments, as its manifest does."""
 DELETION_BYTES = Limit.from_environment("DELETION_BYTES", 512 * _MIB, "bytes in a deletion file")
@@ -101,8 +101,9 @@ SMALL_PARTS = Limit.from_environment("SMALL_PARTS", 2_000_000, "parts of less th
 """Each becomes an object of about 130 bytes, however few bytes encode it; a fragment has two or three. A large message
 may have more, in proportion to its bytes (`format/size_guard.py`)."""
 NUMBERS = Limit.from_environment("NUMBERS", 128 * _MIB, "numbers in the arrays of one message")
-"""A number of one byte takes four bytes in memory, or eight and then counts twice, and twice that while it is read. A
-fragment has two numbers for each column: 45 million of 9,000 fragments with 5,000 columns are 900 MB."""
+"""An array element can be encoded in one byte. It takes four bytes in memory, or eight, and then counts twice; while it
+is read, it takes twice that. A fragment has two numbers for each column: the 45 million columns of 9,000 fragments with
+5,000 columns each take 900 MB."""
 FRAGMENTS = Limit.from_environment("FRAGMENTS", 2_000_000, "fragments")
 FIELDS = Limit.from_environment("FIELDS", 100_000, "fields, nested ones included")
 """Each becomes a Python object and an Arrow field."""

@@ -129,7 +129,7 @@ class LanceTable:
 
         Call this once after the directory of the table was restored from a backup and then written: the partitions of
         the lost versions keep their events and are retired, and the next runs and ticks of the sensor record every
-        version under a new key. `instance` is the Dagster instance; without it, that of `DAGSTER_HOME`.
+        version under a new key. `instance` is the Dagster instance; without it, the instance of `DAGSTER_HOME` is used.
         """
         table = self.ledger.open()
         with nullcontext(instance) if instance else dg.DagsterInstance.get() as opened:

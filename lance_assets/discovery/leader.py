@@ -1,8 +1,9 @@
 """Leader election: one sensor at a time records the versions of other writers on a ledger.
 
-Sensors of several code locations may declare the same table. A sensor claims the ledger under its name and keeps the
-claim from tick to tick. Each tick that found versions also takes the recording lock (`ledger/recording_lock.py`), since
-several daemons may evaluate the same sensor, for example while one replaces the other.
+Sensors of several code locations may declare the same table. A sensor becomes the leader by a claim under its own name,
+which it keeps from tick to tick. A tick with versions to record takes the recording lock as well
+(`ledger/recording_lock.py`), since several daemons may evaluate the same sensor, for example while one replaces the
+other.
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class Leadership:
     other_leader: str | None
     """Another sensor that leads the ledger or competes for it; `None` if the calling sensor leads."""
     is_idle: bool
-    """True if no recorder has a claim on a version."""
+    """True if no recorder holds or requests the recording lock."""
 
 
 def new_tick_claimant() -> str:
@@ -44,9 +45,9 @@ def elect_leader(
 ) -> Leadership:
     """Try to become the sensor that records the versions of other writers, and return the leader.
 
-    The leader keeps its role until ten minutes after its last call. If two sensors begin concurrently, neither
-    leads at first: the later one withdraws, and the earlier one leads once it has. The call also deletes the claims of
-    dead claimants and those of recorders whose last version is on the ledger.
+    The leader keeps its role until ten minutes after its last call. If two sensors begin concurrently, neither leads at
+    first: the later one withdraws its claim, and from then on the earlier one leads. The call also deletes abandoned
+    claims, and claims of recorders whose last version is on the ledger.
     """
     seconds = int(now.timestamp())
     claims = list_claims(instance, ledger)

@@ -36,12 +36,12 @@ class Watermark:
     version: int
     """All versions up to this one are processed, except the unreadable ones."""
     settled_count: int
-    """Number of versions when nothing else was left to do; 0 if something was."""
+    """Number of versions of the table after a tick that left nothing to do; 0 after any other tick."""
     unreadable: tuple[int, ...] = ()
     """Versions up to `version` that could not be read and are checked again."""
 
     def settled_at(self, version: int, count: int) -> "Watermark":
-        """Return the watermark of a table whose newest version this is, if nothing is left to do."""
+        """Return the watermark of a table with this newest version and number of versions, if nothing is left to do."""
         return Watermark(self.incarnation, version, count)
 
 
@@ -67,15 +67,15 @@ class TickBudget:
 
 @dataclass(slots=True)
 class RunWaits:
-    """Versions that are left to their runs, and since when. It may be lost at any time."""
+    """Versions that are left to their runs, and the times since which they are. It is a cache and may be lost."""
 
     clock: Callable[[], float] = time.monotonic
     _since: dict[str, tuple[str, float]] = field(default_factory=dict)
     """The first such version of a ledger and the time when it was first left to its run, by the ledger's label."""
 
     def is_left_to_run(self, instance: dg.DagsterInstance, ledger: Ledger, facts: VersionFacts, now: datetime) -> bool:
-        """Return whether a version is left to its run: for ten minutes after its commit, and after the first call, as
-        the clock of the writer may be ahead."""
+        """Return whether a version is left to its run. It is left for ten minutes after its commit, and for at most ten
+        minutes after the first call, as the clock of the writer may be ahead."""
         if now - facts.timestamp >= RUN_WAIT_MAX or not may_record(instance, facts.run_id):
             return False
         partition, since = self._since.get(ledger.label, ("", 0.0))
@@ -87,7 +87,7 @@ class RunWaits:
 
 @dataclass(slots=True)
 class PendingVersions:
-    """Result of reading some versions, each on its own."""
+    """Result of reading some versions one by one."""
 
     last: int
     """All versions up to this one are processed, except the unreadable ones."""
@@ -150,7 +150,7 @@ def read_pending(
             pending.notes.append(f"{ledger.label}: version {version}: {error_text(error)}")
             break
         except TABLE_ERRORS as error:
-            if not was_unreadable:  # reported once
+            if not was_unreadable:  # the version is reported once
                 pending.unreadable.append(version)
                 pending.notes.append(
                     f"{ledger.label}: version {version} cannot be read and is recorded once it is repaired: "

@@ -1,8 +1,8 @@
 """Reconciliation: compares one table with its ledger and decides what to record and which partitions to retire.
 
-`pending_versions.py` reads the versions. The ledger itself prevents that a version is recorded twice, together with the
-rule that one tick at a time records (`leader.py`). `sensor.py` decides when to reconcile a table, and returns the
-results to Dagster. Start with `reconcile`.
+`pending_versions.py` reads the versions. One sensor at a time leads a ledger (`leader.py`), and the recording lock
+prevents that its ticks and the runs record a version twice (`ledger/recording_lock.py`). `sensor.py` decides when to
+reconcile a table, and returns the results to Dagster. Start with `reconcile`.
 """
 
 import time
@@ -29,9 +29,7 @@ from lance_core import Table
 RETIRED_PER_TICK = 200
 """Dagster deletes partition keys one by one."""
 UNREADABLE_MAX = 100
-"""Number of damaged versions that are checked again with each tick; of more, only the newest."""
-
-
+"""Maximum number of damaged versions that each tick checks again; these are the newest ones."""
 AUDIT_INTERVAL_S = 600.0
 """Interval between two comparisons of a watermark with the events of its ledger."""
 
@@ -53,7 +51,7 @@ class DiscoveryCache:
         self.run_waits = RunWaits(self.clock)
 
     def knows(self, ledger: Ledger, identity: str | None, watermark: Watermark | None) -> bool:
-        """Return whether the table with this identity has the incarnation of the watermark, as far as is known."""
+        """Return whether the cache shows that the table with this identity has the incarnation of the watermark."""
         cached = self.incarnations.get(ledger.label)
         return watermark is not None and identity is not None and cached == (identity, watermark.incarnation)
 
@@ -70,7 +68,7 @@ class DiscoveryCache:
         return audited is None or self.clock() - audited >= AUDIT_INTERVAL_S
 
     def note_audit(self, ledger: Ledger) -> None:
-        """Begin the next interval."""
+        """Record that the watermark was compared now, so that the next interval begins."""
         self._audited[ledger.label] = self.clock()
 
 
@@ -127,10 +125,10 @@ def reconcile(
     if leadership.other_leader:
         note = f"{ledger.label}: the versions of other writers are recorded by {leadership.other_leader}"
         return ReconcileResult(watermark, notes=(note,))
-    # Keys are read before versions: a version with a key that is not listed was removed, and is not new.
+    # Keys are read before versions, so a key without a version belongs to a removed version and not to a new one.
     keys = instance.get_dynamic_partitions(ledger.partition_set)
     versions = table.version_numbers()
-    start = _start(instance, ledger, watermark, incarnation, versions, keys, is_audit=is_audit)
+    start = _starting_watermark(instance, ledger, watermark, incarnation, versions, keys, is_audit=is_audit)
     unprocessed = [version for version in versions if version > start.version or version in start.unreadable]
     retained = sum(map(is_version_key, keys))
     retired_max = min(budget.versions, RETIRED_PER_TICK)
@@ -161,7 +159,7 @@ def reconcile(
     )
 
 
-def _start(
+def _starting_watermark(
     instance: dg.DagsterInstance,
     ledger: Ledger,
     watermark: Watermark | None,
@@ -171,7 +169,7 @@ def _start(
     *,
     is_audit: bool,
 ) -> Watermark:
-    """Return the watermark to begin with: before the first version that is not on the ledger, if events were lost.
+    """Return the watermark that this tick begins with. If keys or events were lost, it is before the first lost one.
 
     A table that was restored to an older state outside of Lance is read from its first version again.
     """
@@ -200,9 +198,10 @@ def _ledger_notes(ledger: Ledger, unreadable: Sequence[int], retained: int, reco
 def _before_first_gap(
     instance: dg.DagsterInstance, ledger: Ledger, start: Watermark, versions: Sequence[int], keys: Sequence[str]
 ) -> Watermark:
-    """Return a watermark before the first processed version that is not on the ledger.
+    """Return a watermark before the first processed version that is not on the ledger; `start` if there is none.
 
-    Events and keys can be lost while the sensor keeps its cursor: an asset is wiped, or a database is put back.
+    Events and keys can be lost while the sensor keeps its cursor: a user wipes the asset, or restores the database from
+    a backup.
     """
     recorded = instance.get_materialized_partitions(ledger.key)
     complete = recorded.intersection(keys)
@@ -216,9 +215,10 @@ def _before_first_gap(
 
 @dataclass(slots=True)
 class _TickRecords:
-    """Events that this tick stores, and the version up to which everything is processed then."""
+    """Events that this tick stores."""
 
     last: int
+    """Version up to which all versions are processed once these events are stored."""
     events: list[dg.AssetMaterialization] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     is_settled: bool = False
@@ -241,7 +241,7 @@ class _TickRecorder:
     now: datetime
 
     def record(self) -> _TickRecords:
-        """Put the partition keys in order, and return the events to store."""
+        """Bring the partition keys into the order of versions, and return the events to store."""
         plan, last = self._plan(), self.pending.last
         if plan.is_complete and self.pending.to_record:
             return self._with_lock(self.pending.to_record[-1][0].partition, self._record_pending, is_repair=False)
@@ -251,34 +251,38 @@ class _TickRecorder:
             return self._with_lock(partition_key(max(last, 1), self.incarnation), self._restate, is_repair=True)
         return _TickRecords(last, is_settled=True)
 
-    def _with_lock(self, last: str, act: Callable[[RecordingLock], _TickRecords], *, is_repair: bool) -> _TickRecords:
+    def _with_lock(
+        self, last: str, action: Callable[[RecordingLock], _TickRecords], *, is_repair: bool
+    ) -> _TickRecords:
+        """Run the action under the recording lock; leave the versions to its holder if this tick does not get it."""
         lock = RecordingLock(self.instance, self.ledger, new_tick_claimant(), self.observer)
         if lock.acquire(last, is_repair=is_repair, now=self.now):
-            return act(lock)
-        return self._left_to_others()
+            return action(lock)
+        return self._leave_to_others()
 
-    def _left_to_others(self) -> _TickRecords:
-        records = self._nothing_recorded()
+    def _leave_to_others(self) -> _TickRecords:
+        """Return the result of a tick that leaves the pending versions to the recorder that holds the lock."""
+        records = self._defer()
         for facts, _ in self.pending.to_record[:1]:
             records.notes.append(
                 f"{self.ledger.label}: version {facts.version} is being recorded by a run or by another tick"
             )
         return records
 
-    def _nothing_recorded(self) -> _TickRecords:
+    def _defer(self) -> _TickRecords:
         """Return the result of a tick that leaves the pending versions to the next one."""
         first = min((facts.version for facts, _ in self.pending.to_record), default=self.pending.last + 1)
         return _TickRecords(first - 1)
 
     def _record_pending(self, lock: RecordingLock) -> _TickRecords:
-        """Return the events of the pending versions. The lock ends once the last one is on the ledger."""
+        """Return the events of the pending versions. The claim of the lock ends once the last one is on the ledger."""
         events = {facts.partition: event for facts, event in self.pending.to_record}
         recorded = recorded_data_versions(self.instance, self.ledger, events)
         plan = self._plan()
         if next(reversed(events)) in recorded or not plan.is_complete:
             lock.release()
-            return self._left_to_others()
-        # Keys come before the events, which Dagster stores when this returns: no page lists an event without its key.
+            return self._leave_to_others()
+        # Keys are added before the events, which Dagster stores after this tick: no page lists an event without a key.
         plan.apply(self.instance, self.ledger)
         return _TickRecords(
             self.pending.last, [event for partition, event in events.items() if partition not in recorded]
@@ -287,7 +291,7 @@ class _TickRecorder:
     def _move_keys(self, lock: RecordingLock) -> _TickRecords:
         self._plan().apply(self.instance, self.ledger)
         lock.release()
-        return self._nothing_recorded()
+        return self._defer()
 
     def _restate(self, lock: RecordingLock) -> _TickRecords:
         restate_newest(self.instance, self.ledger, self.table, self.incarnation)

@@ -2,7 +2,7 @@
 
 Each tick opens all tables and reads only those that have changed (`reconcile.py`). It ends within its budget: versions
 beyond it follow with the next tick, which begins with the tables that this one did not reach. The cursor holds the
-watermark of each table. The ledger itself prevents that a version is recorded twice, so a lost or renamed cursor is
+watermark of each table. The ledger itself shows which versions are recorded, so a lost cursor or a renamed sensor is
 harmless. Start with `discovery_sensor`.
 """
 
@@ -34,7 +34,7 @@ BYTES_PER_TICK = 40_000_000
 """Dagster accepts results of up to a hundred million bytes."""
 _OPENED_AHEAD = 8
 OPENING_S_MIN = 5.0
-"""Seconds that a table has to open even if the time of the tick is over."""
+"""Minimum number of seconds for which a tick waits for a table to open, even if its own time is over."""
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from lance_core import InvalidInput
 
 PARTITION_EXPR = "partition_expr"
 NO_ROWS = "false"
-"""Condition for no rows: that of no partitions, and of a window without values of the column."""
+"""Condition that no row meets: for an empty list of partitions, and for a window without values of the column."""
 Columns: TypeAlias = str | Mapping[str, str]
 ListKeys: TypeAlias = Callable[[dg.PartitionsDefinition[str]], Iterable[str]]
 _Bound: TypeAlias = datetime | date
@@ -38,9 +38,9 @@ def partition_predicate(
 ) -> str:
     """Return the condition for the rows of these partitions.
 
-    `columns` is the asset's `partition_expr`, and `subject` names the asset in messages. `list_keys` returns the keys
-    that a definition has now; dynamic ones are in Dagster's instance. Raise `InvalidInput` if the rows of one of these
-    partitions would be those of another one, too.
+    `columns` is the asset's `partition_expr`, and `subject` names the asset in messages. `list_keys` returns the
+    current keys of a definition; dynamic ones are in Dagster's instance. Raise `InvalidInput` if a partition would
+    share rows with another one.
     """
     if not keys:
         return NO_ROWS
@@ -66,14 +66,14 @@ def replace_predicate(
     subject: str,
     list_keys: ListKeys,
 ) -> str:
-    """Return the condition for the rows that a write of these partitions replaces. Raise `InvalidInput` if no row can
-    be in them."""
+    """Return the condition for the rows that a write of these partitions replaces. Raise `InvalidInput` if they can
+    contain no row."""
     predicate = partition_predicate(partitions, keys, columns, schema, subject=subject, list_keys=list_keys)
     if predicate == NO_ROWS:
         raise InvalidInput(
-            f"{subject}: no row can be in the partition {', '.join(keys)}, because all local times of its window "
-            "occurred before clocks were turned back, too, and belong to the partition of that time; write the rows "
-            "there, or use a column of timestamps with a zone. Nothing was written"
+            f"{subject}: no row can be in the partition {', '.join(keys)}: clocks were turned back, so its local times "
+            "occurred before and belong to the partition of their first occurrence. Write the rows to that partition, "
+            "or use a column of timestamps with a zone. Nothing was written"
         )
     return predicate
 
@@ -137,7 +137,7 @@ def _window_predicate(
     conditions = [
         f"{name} >= {bound_literal(start, field.type, field.name)} and {name} < "
         f"{bound_literal(end, field.type, field.name)}"
-        for start, end in _merge_adjacent(sorted(each for each in ranges if each[0] < each[1]))
+        for start, end in _merge_adjacent(sorted(bounds for bounds in ranges if bounds[0] < bounds[1]))
     ]
     if len(conditions) < 2:
         return conditions[0] if conditions else NO_ROWS
@@ -145,8 +145,8 @@ def _window_predicate(
 
 
 def _own_window(partitions: dg.TimeWindowPartitionsDefinition, key: str, subject: str) -> dg.TimeWindow:
-    """Return the window of a partition. Raise `InvalidInput` if Dagster gives the window to another key, or another
-    window to this key, too."""
+    """Return the window of a partition. Raise `InvalidInput` if Dagster assigns the window to another key, or several
+    windows to this key."""
     window = partitions.time_window_for_partition_key(key)
     owner = partitions.get_partition_key_for_timestamp(window.start.timestamp())
     if owner != key:
@@ -156,17 +156,18 @@ def _own_window(partitions: dg.TimeWindowPartitionsDefinition, key: str, subject
         )
     if window.end.strftime(partitions.fmt) == key and _has_two_windows(partitions, key, window):
         raise InvalidInput(
-            f"{subject}: the partition {key!r} has several time windows, because fmt={partitions.fmt!r} does not tell "
-            f"{window.start.isoformat()} from {window.end.isoformat()}; use a format with all parts of the time"
+            f"{subject}: the partition {key!r} has several time windows, because fmt={partitions.fmt!r} does not "
+            f"distinguish {window.start.isoformat()} from {window.end.isoformat()}; use a format with all parts of "
+            "the time"
         )
     return window
 
 
 def _has_two_windows(partitions: dg.TimeWindowPartitionsDefinition, key: str, window: dg.TimeWindow) -> bool:
-    """Tell whether the next window has the same key. Its key differs from its formatted start if clocks were turned
-    back."""
-    following = partitions.get_next_partition_window(window.end, respect_bounds=False)
-    return following is not None and partitions.get_partition_key_for_timestamp(following.start.timestamp()) == key
+    """Return whether the next window has the same key. The key of a window differs from its formatted start if
+    clocks are turned back, since it then contains an offset."""
+    after = partitions.get_next_partition_window(window.end, respect_bounds=False)
+    return after is not None and partitions.get_partition_key_for_timestamp(after.start.timestamp()) == key
 
 
 def _bound(bound: datetime, field: pa.Field, subject: str) -> _Bound:

@@ -1,4 +1,4 @@
-"""Partition values: a partition key parsed as the type of its column, and keys that are one value. Pure.
+"""Partition values: parses partition keys as values of their column, and refuses keys that are the same value. Pure.
 
 Partitions whose keys are equal as values of the column, such as "1" and "01" as integers, would be one set of rows
 under two names, and each would silently replace the rows of the other. Start with `partition_values`.
@@ -28,9 +28,9 @@ def is_text(data_type: pa.DataType) -> bool:
 def partition_values(
     keys: Sequence[str], field: pa.Field, all_keys: Callable[[], Iterable[str]], *, subject: str
 ) -> list[str]:
-    """Return the literals of these keys in the type of their column.
+    """Return the values of these keys as literals of the column's type.
 
-    Raise `InvalidInput` if one of them is no value of the type, or the same value as another of `all_keys`.
+    Raise `InvalidInput` if a key is not a value of the type, or is the same value as another one of `all_keys`.
     """
     if is_text(field.type):
         return [sql_literal(key, field.name) for key in keys]
@@ -58,7 +58,7 @@ def _check_single_owner(owner: str, key: str, field: pa.Field, subject: str) -> 
 
 
 def _parser_for(field: pa.Field, subject: str) -> Callable[[str], Value]:
-    """Return a function that parses a key, and returns `None` for text that is no value of the type."""
+    """Return a function that parses a key. It returns `None` for text that is not a value of the type."""
     for accepts, parse in _PARSERS:
         if accepts(field.type):
             return parse
@@ -95,7 +95,7 @@ def _parse_decimal(key: str) -> Decimal | None:
 
 
 def _fits(value: Value, data_type: pa.DataType) -> bool:
-    """Tell whether the type can hold the value without rounding it."""
+    """Return whether the type can hold the value without rounding it."""
     try:
         pa.scalar(value, data_type)
     except (pa.ArrowInvalid, OverflowError):

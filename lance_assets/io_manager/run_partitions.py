@@ -1,8 +1,8 @@
-"""Run partitions: the partition keys that a step writes or loads, checked against Dagster's caches.
+"""Run partitions: returns the partition keys that a step writes or loads, and refuses wrong keys from Dagster's cache.
 
-Dagster caches the keys of a time window by its local start and end, and so confuses windows that begin or end at a
-local time that occurs twice: a run for one hour may get the keys of two, or of the other one. Start with `output_keys`
-and `input_keys`.
+Dagster caches the keys of a time window by its local start and end. It therefore confuses windows that begin or end at
+a local time that occurs twice: a run for one such hour may get the keys of both hours, or of the other one. Start with
+`output_keys` and `input_keys`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,8 +26,10 @@ def input_keys(context: dg.InputContext) -> list[str]:
     """Return the keys of the partitions that an input loads."""
     step, keys = context.step_context, list(context.asset_partition_keys)
     if step.has_partitions and isinstance(step.run_partitions_def, dg.TimeWindowPartitionsDefinition):
-        of_run = step.partition_key_range
-        _check_keys(step.run_partitions_def, [of_run], step.run_partitions_def.get_partition_keys_in_range(of_run))
+        run_range = step.partition_key_range
+        _check_keys(
+            step.run_partitions_def, [run_range], step.run_partitions_def.get_partition_keys_in_range(run_range)
+        )
     if isinstance(context.asset_partitions_def, dg.TimeWindowPartitionsDefinition):
         subset = step.asset_partitions_subset_for_input(context.name)
         _check_keys(context.asset_partitions_def, subset.get_partition_key_ranges(context.asset_partitions_def), keys)
@@ -37,7 +39,7 @@ def input_keys(context: dg.InputContext) -> list[str]:
 def _check_keys(
     partitions: dg.PartitionsDefinition[str], key_ranges: Sequence[dg.PartitionKeyRange], keys: Sequence[str]
 ) -> None:
-    """Raise `InvalidInput` if these are not the keys of the ranges, where Dagster can confuse them."""
+    """Raise `InvalidInput` if these are not the keys of the ranges; check only windows that Dagster can confuse."""
     if not isinstance(partitions, dg.TimeWindowPartitionsDefinition):
         return
     if not any(_has_ambiguous_end(partitions, key_range) for key_range in key_ranges):
@@ -45,9 +47,9 @@ def _check_keys(
     expected = [key for key_range in key_ranges for key in _keys_in_range(partitions, key_range)]
     if sorted(expected) != sorted(keys):
         raise InvalidInput(
-            f"Dagster took the partitions {', '.join(expected)} for {', '.join(keys)}, because clocks were turned back "
-            "at their start or end. Nothing was read or written; launch the run again, in a process of its own or one "
-            "partition at a time"
+            f"Dagster returned the partitions {', '.join(keys)} instead of {', '.join(expected)}, because clocks were "
+            "turned back at their start or end. Nothing was read or written; launch the run again, in a process of its "
+            "own or one partition at a time"
         )
 
 

@@ -1,7 +1,7 @@
 """Time window bounds: the start or end of a partition's window, as a literal for a column of dates or timestamps. Pure.
 
-Each bound is computed from its moment alone and never decreases with it. Windows without gaps between them therefore
-cut the values of a column into sets without gaps or overlaps, whatever the column's type (`001-partition-is-a-set.md`).
+A bound depends only on its moment and never decreases as that moment increases. Adjacent windows therefore divide the
+values of a column into sets without gaps or overlaps, whatever the column's type (`001-partition-is-a-set.md`).
 Start with `bound_literal`.
 """
 
@@ -15,8 +15,8 @@ _RESOLUTION = timedelta(microseconds=1)
 
 
 def bound_value(bound: datetime, data_type: pa.DataType) -> datetime | date | None:
-    """Return the smallest value of the column's type that is not before the bound; `None` if a column of dates has
-    none, because the bound is within a day."""
+    """Return the smallest value of the column's type that is not before the bound; `None` if the column holds dates and
+    the bound is not at midnight."""
     if pa.types.is_timestamp(data_type) and data_type.tz is not None:
         return bound.astimezone(UTC)
     local = first_local_time(bound)
@@ -44,13 +44,14 @@ def first_local_time(bound: datetime) -> datetime:
 
 
 def _last_before_turning_back(second: datetime) -> datetime:
-    """Return the last local time of the first occurrence, for a time of the second."""
+    """Return the last local time before clocks were turned back, by bisection. `second` is a time after that moment
+    that occurs for the second time."""
     offset = second.utcoffset()
     before, after = second.replace(fold=0).astimezone(UTC), second.astimezone(UTC)
     while after - before > _RESOLUTION:
-        middle = before + (after - before) // 2
-        if middle.astimezone(second.tzinfo).utcoffset() == offset:
-            after = middle
+        midpoint = before + (after - before) // 2
+        if midpoint.astimezone(second.tzinfo).utcoffset() == offset:
+            after = midpoint
         else:
-            before = middle
+            before = midpoint
     return before.astimezone(second.tzinfo)

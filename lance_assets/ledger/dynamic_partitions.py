@@ -1,14 +1,15 @@
 """Dynamic partitions: adds keys to Dagster's partition sets, keeps those of a ledger in the order of versions, and
 numbers the incarnations of a table.
 
-Dagster reads the existing keys and inserts the others. On SQLite a concurrent insert between the two steps is a
-database error. The key exists then, so `register_partition_keys` retries. Dagster lists keys in insertion order, and
-has no way to move one: a key that is out of place is deleted and added again (`plan_keys`, which is pure).
+To add keys, Dagster reads the existing ones and inserts the others. On SQLite, a concurrent insert between the two
+steps is a database error. The key exists then, so `register_partition_keys` retries. Dagster lists keys in insertion
+order, and has no way to move one: a key that is out of place is deleted and added again (`plan_keys`, which is pure).
 
 An incarnation is one of the tables that were created one after another at the same location; the first is number 1. The
-numbers are kept in a partition set of the ledger that no asset uses: it holds the identities of the tables in the order
-in which they were first seen. Runs, the sensor, and a sensor that lost its cursor therefore agree, and a table that is
-restored gets its old number. This module never opens a table. `001-one-event-per-version.md` gives the reasons.
+numbers are kept in a partition set of the ledger that no asset uses: it holds the identities of the tables in the
+order in which they were first seen. Runs and sensors, even a sensor that lost its cursor, therefore agree on the
+number, and a table that is restored gets its old one. This module never opens a table. `001-one-event-per-version.md`
+gives the reasons.
 """
 
 import hashlib
@@ -30,12 +31,13 @@ MOVES_MAX = 200
 _UNKNOWN_TABLE = "unknown"
 """Key of a table without an identity, which another library created and whose first version was removed unseen."""
 _AGAIN = "#"
-"""Separates the name of a table and the ordinal of its incarnation, from its second; no name contains it."""
+"""Separates the name of a table from an ordinal, in the keys of its second and later incarnations; no name contains
+it."""
 _PLAIN_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 def register_partition_keys(instance: dg.DagsterInstance, partition_set: str, keys: Sequence[str]) -> None:
-    """Add the keys to a dynamic partition set. Keys that exist already are left as they are."""
+    """Add the keys to a dynamic partition set. Existing keys stay unchanged."""
     for start in range(0, len(keys), _KEYS_PER_CALL):
         _add_with_retry(instance, partition_set, keys[start : start + _KEYS_PER_CALL])
 
@@ -69,7 +71,7 @@ def incarnation_of(instance: dg.DagsterInstance, ledger: Ledger, table_id: str |
 def begin_incarnation(instance: dg.DagsterInstance, ledger: Ledger, table_id: str | None) -> int:
     """Begin a new incarnation of the table with this identity, and return it.
 
-    All versions of the table get new partitions, so those of lost versions no longer stand in their way.
+    All versions of the table get new partitions, so partitions of lost versions no longer conflict with them.
     """
     incarnation = incarnation_of(instance, ledger, table_id)
     known = list(instance.get_dynamic_partitions(ledger.table_set))
@@ -84,7 +86,7 @@ def _positions(known: Sequence[str], name: str) -> list[int]:
 
 
 def _known_name(table_id: str) -> str:
-    """Return the partition key for an identity, hashed if it is no plain text.
+    """Return the partition key for an identity: the identity itself, or its hash if it is not a plain id.
 
     An identity is usually a uuid, but it is read from the table, so any writer may have set it.
     """
@@ -95,7 +97,7 @@ def _known_name(table_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeyPlan:
-    """Keys to add at the end, in this order; those that exist are deleted first."""
+    """Keys to add at the end of a partition set, in this order; the existing ones among them are deleted first."""
 
     added: tuple[str, ...] = ()
     moved: frozenset[str] = frozenset()
@@ -111,7 +113,7 @@ class KeyPlan:
 
 
 def plan_keys(listed: Sequence[str], ordered: Sequence[str], moves_max: int = MOVES_MAX) -> KeyPlan:
-    """Return the plan after which the keys of `ordered` are listed in that order.
+    """Return the plan that makes Dagster list the keys of `ordered` in that order. `listed` is its current order.
 
     >>> plan_keys(["v1", "v3", "v2"], ["v1", "v2", "v3", "v4"]).added
     ('v3', 'v4')
@@ -131,7 +133,7 @@ def plan_keys(listed: Sequence[str], ordered: Sequence[str], moves_max: int = MO
 def version_keys(
     versions: Iterable[int], incarnation: int, *, up_to: int | None = None, listed: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Return the ordered keys of these versions: all, or those up to one and the later ones that are listed already."""
+    """Return the keys of these versions in order. With `up_to`, later versions are left out unless they are listed."""
     keys = ((version, partition_key(version, incarnation)) for version in sorted(versions))
     existing = frozenset(listed)
     return tuple(key for version, key in keys if up_to is None or version <= up_to or key in existing)

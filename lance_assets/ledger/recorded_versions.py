@@ -1,7 +1,7 @@
-"""Recorded versions: what the ledger holds, read from Dagster's event storage.
+"""Recorded versions: reads from Dagster's event storage which versions are on the ledger.
 
-The order rule (`002-version-order.md`) keeps the newest version last, so the latest event tells a recorder which
-versions may be missing. This module stores nothing; `recording.py` does.
+Versions are recorded in order (`002-version-order.md`), so the latest event shows up to which version the ledger is
+complete. This module stores nothing; `recording.py` does.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +28,9 @@ class RecordingState(Enum):
 def recorded_data_versions(
     instance: dg.DagsterInstance, ledger: Ledger, partitions: Collection[str]
 ) -> Mapping[str, str]:
-    """Return the data version of the newest event of each of these partitions, unless it has none."""
+    """Return the data version of the newest event of each of these partitions, by partition.
+
+    It is empty for an event without a data version. Partitions without an event are left out."""
     keys, data_versions = list(partitions), dict[str, str]()
     for start in range(0, len(keys), _PARTITIONS_PER_QUERY):
         data_versions |= _query_data_versions(instance, ledger, keys[start : start + _PARTITIONS_PER_QUERY])

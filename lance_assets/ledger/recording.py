@@ -2,8 +2,8 @@
 
 A run and the sensor may both find a version, and Dagster delivers at least once. Every recorder therefore reads the
 ledger, takes the recording lock (`recording_lock.py`), and reads the ledger again. It records the earlier versions that
-are missing first, so that the newest is always the last. The order is commit, partition key, event: an event before its
-key would be a partition that no page lists, and a key before its commit would name no version. `record_in_run` records
+are missing first, so that the newest is always the last. The order is commit, partition key, event: a partition
+that has an event and no key appears on no page, and a key without a commit names no version. `record_in_run` records
 the versions of runs, and `discovery/sensor.py` finds those of other writers. `001-one-event-per-version.md` and
 `002-version-order.md` give the reasons.
 """
@@ -38,10 +38,12 @@ from lance_core import NotFound, Table
 EARLIER_MAX = 200
 """Number of earlier versions that a run records. It leaves its own version to the sensor if more are missing."""
 _EARLIER_S_MAX = 20.0
+"""Seconds after which a run reads no more earlier versions."""
 ACTIVE_RUN_CHECKS_MAX = 100
-"""Reads of the ledger before a run stops waiting for the runs of earlier versions."""
+"""Number of times that a run reads the ledger while it waits for the runs of earlier versions."""
 _POLL_INTERVAL_S = 0.1
-_RESTATED_FROM = 100
+_RESTATABLE_VERSIONS = 100
+"""Number of newest versions among which the one to restate is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,9 @@ class RunRecording:
     """Result of recording a version in its run."""
 
     state: RecordingState
-    """State of the version before."""
+    """State of the version before this recording."""
     earlier: tuple[tuple[VersionFacts, Table], ...] = ()
-    """Earlier versions of other writers that were missing and are recorded now, with the table at each."""
+    """Missing earlier versions of other writers that this recording added, with the table at each."""
 
 
 def build_materialization(
@@ -123,18 +125,22 @@ class _RunRecorder:
 
     def _record_in_order(self, lock: RecordingLock) -> tuple[tuple[VersionFacts, Table], ...]:
         context, ledger, facts, instance = self.context, self.ledger, self.facts, self.context.instance
-        versions = self._versions()
+        versions = self._current_versions()
         if facts.version not in versions:
             context.log.warning(
                 f"{ledger.label}: version {facts.version} is gone, or its table was replaced, before it was recorded"
             )
             return ()
-        # The previous holder of the lock has recorded the version meanwhile, or never will.
+        # This state is final: the previous holder of the lock has recorded the version, or never will.
         state = recording_state(facts, recorded_data_versions(instance, ledger, [facts.partition]))
         keys = instance.get_dynamic_partitions(ledger.partition_set)
         backlog = self._read_backlog()
-        up_to = facts.version if backlog.is_complete else max((each.version for each, _ in backlog.versions), default=0)
-        plan = plan_keys(keys, version_keys(versions, facts.incarnation, up_to=up_to, listed=keys))
+        newest = (
+            facts.version
+            if backlog.is_complete
+            else max((missing.version for missing, _ in backlog.versions), default=0)
+        )
+        plan = plan_keys(keys, version_keys(versions, facts.incarnation, up_to=newest, listed=keys))
         plan.apply(instance, ledger)
         if not plan.is_complete or not backlog.is_complete:
             context.log.warning(
@@ -147,10 +153,10 @@ class _RunRecorder:
         retained = before
         latest = latest_partition(instance, ledger)
         last_stored = 0
-        for each, _ in backlog.versions:
+        for missing, _ in backlog.versions:
             retained += 1
-            self._store(each, retained)
-            last_stored = each.version
+            self._store(missing, retained)
+            last_stored = missing.version
         if backlog.is_complete and state is RecordingState.MISSING and lock.is_held():
             retained += 1
             self._store(facts, retained)
@@ -159,19 +165,20 @@ class _RunRecorder:
             restate_newest(instance, ledger, self.table, facts.incarnation)
         if message := growth_warning(ledger, before, retained):
             context.log.warning(message)
-        return tuple((each, table) for each, table in backlog.versions if each.run_id != context.run.run_id)
+        own_run = context.run.run_id
+        return tuple((missing, table) for missing, table in backlog.versions if missing.run_id != own_run)
 
     def _store(self, facts: VersionFacts, retained: int) -> None:
         event = build_materialization(self.context.instance, self.ledger, facts, retained=retained)
         if facts.partition == self.facts.partition or facts.run_id == self.context.run.run_id:
             self.context.log_event(event)
-        else:  # an event of this run would name the wrong run
+        else:  # Dagster would attribute an event in the log of this run to this run
             self.context.instance.report_runless_asset_event(event)
 
     def _wait_for_active_runs(self) -> None:
-        """Wait a few seconds for the other runs that are about to record an earlier version, as each should be linked
-        to its run."""
-        instance, missing = self.context.instance, self._missing()
+        """Wait a few seconds for other runs that are about to record an earlier version, so that Dagster links each
+        event to its run."""
+        instance, missing = self.context.instance, self._missing_versions()
         run_by_partition: dict[str, str] = {}
         for version in missing if len(missing) <= EARLIER_MAX else ():
             try:
@@ -186,22 +193,21 @@ class _RunRecorder:
                 return
             sleep(_POLL_INTERVAL_S)
 
-    def _missing(self) -> list[int]:
+    def _missing_versions(self) -> list[int]:
         """Return the earlier versions that are not on the ledger."""
         instance, ledger, incarnation = self.context.instance, self.ledger, self.facts.incarnation
-        earlier = [version for version in self._versions() if version < self.facts.version]
-        since = _version_in(latest_partition(instance, ledger), incarnation)
-        if since > self.facts.version:
-            since = 0
-        by_partition = {partition_key(version, incarnation): version for version in earlier if version > since}
+        earlier = [version for version in self._current_versions() if version < self.facts.version]
+        latest = _version_in(latest_partition(instance, ledger), incarnation)
+        complete_up_to = latest if latest <= self.facts.version else 0
+        by_partition = {partition_key(version, incarnation): version for version in earlier if version > complete_up_to}
         recorded = (
             recorded_data_versions(instance, ledger, by_partition).keys()
-            if since
+            if complete_up_to
             else instance.get_materialized_partitions(ledger.key)
         )
         return [version for partition, version in by_partition.items() if partition not in recorded]
 
-    def _versions(self) -> Sequence[int]:
+    def _current_versions(self) -> Sequence[int]:
         """Return the versions of the table; none if this version is gone, or another table is at its location."""
         try:
             transaction = self.table.at(self.facts.version).transaction()
@@ -211,10 +217,10 @@ class _RunRecorder:
         return self.table.version_numbers() if is_same else ()
 
     def _read_backlog(self) -> _Backlog:
-        """Read the missing earlier versions. A damaged one gets its key only, and its event once it is repaired."""
-        backlog, ends = _Backlog(), monotonic() + _EARLIER_S_MAX
-        for version in self._missing():
-            if len(backlog.versions) == EARLIER_MAX or monotonic() >= ends:
+        """Read the missing earlier versions. A damaged version is left out: it gets its event once it is repaired."""
+        backlog, deadline = _Backlog(), monotonic() + _EARLIER_S_MAX
+        for version in self._missing_versions():
+            if len(backlog.versions) == EARLIER_MAX or monotonic() >= deadline:
                 backlog.is_complete = False
                 break
             try:
@@ -231,8 +237,8 @@ class _RunRecorder:
 def restate_newest(instance: dg.DagsterInstance, ledger: Ledger, table: Table, incarnation: int) -> None:
     """Store the event of the newest version again if it is not the latest event. The caller holds the recording lock.
 
-    An earlier version was recorded late, such as one that was damaged, and Dagster shows the latest event as the state
-    of the asset.
+    Another event is the latest if an earlier version was recorded late, for example because it was damaged. Dagster
+    shows the latest event as the state of the asset.
     """
     if facts := newest_behind_others(instance, ledger, table, incarnation):
         event = build_materialization(instance, ledger, facts)
@@ -243,8 +249,8 @@ def restate_newest(instance: dg.DagsterInstance, ledger: Ledger, table: Table, i
 def newest_behind_others(
     instance: dg.DagsterInstance, ledger: Ledger, table: Table, incarnation: int
 ) -> VersionFacts | None:
-    """Return the newest version on the ledger if the latest event is that of another partition."""
-    versions = table.version_numbers()[-_RESTATED_FROM:]
+    """Return the newest version on the ledger if the latest event belongs to another partition, else `None`."""
+    versions = table.version_numbers()[-_RESTATABLE_VERSIONS:]
     latest = latest_partition(instance, ledger)
     if versions and latest == partition_key(versions[-1], incarnation):
         return None
@@ -265,7 +271,7 @@ def newest_behind_others(
 
 
 def _version_in(partition: str | None, incarnation: int) -> int:
-    """Return the version of a partition of this incarnation; 0 for any other."""
+    """Return the version of a partition if it belongs to this incarnation, else 0."""
     if partition is None or not is_version_key(partition):
         return 0
     version = version_of(partition)
@@ -276,7 +282,7 @@ def already_recorded_message(ledger: Ledger, partition: str) -> str:
     return (
         f"{ledger.label}: a version was not recorded: its partition {partition} holds another version of the same "
         f"number. The table at {ledger.shown_uri} was restored to an older state outside of Lance and then written, or "
-        "replaced by a table that cannot be told from it. To give all its versions new partitions, call "
+        "replaced by a table that cannot be distinguished from it. To give all its versions new partitions, call "
         f"record_again() of the LanceTable {ledger.name!r} once, in Python with access to the Dagster instance"
     )
 

@@ -1,16 +1,19 @@
-"""Recording lock: one recorder at a time adds versions to a ledger, so that they are added once and in order.
+"""Recording lock: lets one recorder at a time add versions to a ledger, so that they are added once and in order.
 
-Recorders are runs and ticks of a sensor. A claim is a key in a partition set of the ledger that no asset uses: its
-subject, the claimant, and the time. The database keeps the keys in insertion order, so the first claim holds, on any
-number of machines. A claim ends with its release, with its run, once its last partition is on the ledger, or when an
-observer has seen it unchanged for its lifetime. The clocks of two machines are compared for one purpose: a claim whose
-time differs by half an hour more than its lifetime, in either direction, counts as abandoned.
+Recorders are runs and ticks of a sensor. A recorder locks the ledger by a claim, which is a key in a partition set of
+the ledger that no asset uses. The key names the last partition that the recorder is about to record, the claimant and
+the time. The database returns the keys in insertion order, so the oldest claim holds the lock, for recorders on any
+number of machines.
 
-A recorder claims the whole ledger under the last partition that it is about to record, and then reads the ledger again.
-Once that partition is on the ledger, the claim is over even if it has not been released: Dagster stores the events of a
-sensor tick after the code of the tick has returned. A database may show a later claim before an earlier one, so the
-holder of the oldest claim waits until later ones have been withdrawn, and the others withdraw. A tick does not wait for
-an older claim, since later ticks retry; a run does. `discovery/leader.py` elects a sensor by claims too.
+A claim ends when it is released, when its run ends, once its last partition is on the ledger, or when another recorder
+has seen it unchanged for its lifetime. The third case is needed for sensors: Dagster stores the events of a tick after
+the code of the tick has returned, and the claim must hold until then. The clocks of two machines are compared for one
+purpose: a claim whose time differs by half an hour more than its lifetime, in either direction, counts as abandoned.
+
+A database may show a later claim before an earlier one. The holder of the oldest claim therefore waits until later
+claims have been withdrawn, and all other recorders withdraw theirs. After that, a run waits and claims again, and a
+tick leaves the versions to the next tick. The holder reads the ledger again before it records. `discovery/leader.py`
+elects a leading sensor by claims in the same partition set.
 `001-one-event-per-version.md` gives the reasons. Start at `RecordingLock`.
 """
 
@@ -27,32 +30,34 @@ from lance_assets.ledger.recorded_versions import recorded_data_versions
 
 CLAIM_LIFETIME = timedelta(minutes=10)
 TICK_CLAIM_LIFETIME = timedelta(minutes=3)
-"""Dagster waits a minute for the result of a tick, and then stores its events one after another."""
+"""Lifetime of the claim of a tick: Dagster waits a minute for the result of a tick, and then stores its events one by
+one."""
 CLOCK_DIFFERENCE_MAX = timedelta(minutes=30)
 """Difference of two clocks beyond which a claim counts as abandoned, in either direction."""
 TICK_PREFIX = "tick:"
 """Prefix of the claimant name of a sensor tick; all others begin with the id of a run and a colon."""
 WHOLE_LEDGER = "*"
-"""Subject of the claim with which a sensor leads the ledger (leader election)."""
+"""Stands in place of a partition in the claim with which a sensor leads the ledger (`discovery/leader.py`)."""
 
 FINISHED_STATUSES = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED_STATUSES = [status for status in dg.DagsterRunStatus if status not in FINISHED_STATUSES]
 _LAST_PREFIX = ".."
-"""Prefix of the last partition in a claim; no partition key of a version begins with it."""
+"""Prefix of the partition in the claim of a recorder; no partition key of a version begins with it."""
 _REPAIR_PREFIX = "="
-"""Prefix of the partition if the recorder adds no new event, so that only a release ends its claim."""
+"""Second prefix if the partition is on the ledger already, so that its presence does not end the claim."""
 CHECKS_MAX = 20
-"""Reads of the claims before a tick that competes with another recorder gives up."""
+"""Number of times that a tick which competes with another recorder reads the claims before it gives up."""
 RUN_CHECKS_MAX = 400
-"""Reads of the claims before a run gives up. It waits longer than the interval between two ticks of a sensor."""
+"""Number of times that a run reads the claims before it gives up, after more than the interval between two ticks."""
 _POLL_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim by one claimant; `seconds` is the time of the claim by its own clock."""
+    """Claim by one claimant; `seconds` is the time of the claim by the claimant's clock."""
 
     partition: str
+    """Last partition to record, with its prefix, or `WHOLE_LEDGER`."""
     claimant: str
     seconds: int
 
@@ -68,7 +73,7 @@ class Claim:
 
     @classmethod
     def parse(cls, key: str) -> "Claim | None":
-        """Return the claim of a partition key; `None` if the key is no claim."""
+        """Return the claim that a partition key encodes; `None` if it encodes none."""
         match key.split(" "):
             case [partition, claimant, seconds] if seconds.isdecimal():
                 return cls(partition, claimant, int(seconds))
@@ -77,24 +82,24 @@ class Claim:
 
 @dataclass(slots=True)
 class ClaimObserver:
-    """Decides whether claims are still valid, from how long this process has seen them.
+    """Decides whether claims are still valid, by how long this process has observed them.
 
-    A process that has just started knows no claim yet, so it waits for the lifetime of an abandoned one.
+    A process that has just started has observed no claim, so it waits for the whole lifetime of an abandoned one.
     """
 
     clock: Callable[[], float] = monotonic
     _first_seen: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Time of the first sight of each claim, by partition set and key."""
+    """Time at which this process first read each claim, by partition set and key."""
 
     def liveness_check(
         self, instance: dg.DagsterInstance, ledger: Ledger, claims: Iterable[Claim], seconds: int
     ) -> Callable[[Claim], bool]:
-        """Return a function that tells whether a claim is valid at this time. It queries each run once.
+        """Return a predicate for claims that are valid at this time. It queries each run once.
 
         `claims` are all claims on the ledger.
         """
-        seen, now = self._first_seen.get(ledger.claim_set, {}), self.clock()
-        first_seen = self._first_seen[ledger.claim_set] = {claim.key: seen.get(claim.key, now) for claim in claims}
+        earlier, now = self._first_seen.get(ledger.claim_set, {}), self.clock()
+        first_seen = self._first_seen[ledger.claim_set] = {claim.key: earlier.get(claim.key, now) for claim in claims}
         is_run_active: dict[str, bool] = {}
 
         def is_live(claim: Claim) -> bool:
@@ -127,7 +132,7 @@ def list_claims(instance: dg.DagsterInstance, ledger: Ledger) -> list[Claim]:
 
 
 def may_record(instance: dg.DagsterInstance, run_id: str | None) -> bool:
-    """Return whether this run, or a run that retries it, is active in this instance."""
+    """Return whether this run, or a run that retries it, is active in this Dagster instance."""
     run = instance.get_run_by_id(run_id) if run_id else None
     if run is None:
         return False
@@ -147,9 +152,10 @@ class RecordingLock:
     observer: ClaimObserver = field(default_factory=ClaimObserver)
 
     def acquire(self, last: str, *, is_repair: bool = False, now: datetime | None = None) -> bool:
-        """Return whether this claimant may record versions up to the partition `last`; wait if it is a run.
+        """Return whether this claimant holds the lock and may record versions up to the partition `last`.
 
-        With `is_repair`, `last` is on the ledger already. The caller must read the ledger again after this call.
+        A run waits for the lock. `is_repair` says that `last` is on the ledger already. The caller must read the ledger
+        again after this call.
         """
         is_tick = self.claimant.startswith(TICK_PREFIX)
         seconds = int((now or datetime.now(UTC)).timestamp())
@@ -173,7 +179,7 @@ class RecordingLock:
         return False
 
     def is_held(self) -> bool:
-        """Return whether no other recorder has ended the claim, as it does with that of a suspended recorder."""
+        """Return whether the claim still exists; another recorder ends the claim of a recorder that was suspended."""
         return any(claim.claimant == self.claimant for claim in list_claims(self.instance, self.ledger))
 
     def release(self) -> None:
@@ -192,12 +198,12 @@ class RecordingLock:
         for claim in on_versions:
             if claim not in live:
                 self.instance.delete_dynamic_partition(self.ledger.claim_set, claim.key)
-        stored = finished_claims(self.instance, self.ledger, (claim for claim in live if claim != own))
-        return [claim for claim in live if claim not in stored]
+        finished = finished_claims(self.instance, self.ledger, (claim for claim in live if claim != own))
+        return [claim for claim in live if claim not in finished]
 
 
 def finished_claims(instance: dg.DagsterInstance, ledger: Ledger, claims: Iterable[Claim]) -> list[Claim]:
-    """Return those of the claims whose last partition is on the ledger."""
+    """Return the claims of recorders whose last partition is on the ledger."""
     by_partition: dict[str, list[Claim]] = {}
     for claim in claims:
         if claim.partition != WHOLE_LEDGER:

@@ -61,9 +61,9 @@ class ClockReading:
 
 
 class CommitFence:
-    """Fence around one commit. `started_at` is a time before its first file was written; None means now.
+    """Fence around one commit. `started_at` is a time before its first file was written; `None` means now.
 
-    It releases its leases at the end, unless a put of the commit may still succeed."""
+    The fence releases its leases at the end, unless a put of the commit may still succeed."""
 
     def __init__(self, location: Location, uuid: str, started_at: ClockReading | None, runtime: Runtime) -> None:
         self._location = location
@@ -88,17 +88,17 @@ class CommitFence:
             leases.release(self._location.own_store, lease)
 
     def begin_attempt(self) -> bool:
-        """Begin an attempt. Tell whether the previous one took so long that a cleanup may have removed its version."""
+        """Begin an attempt. Return whether the previous one took long enough for a cleanup to remove its version."""
         has_stalled = self._attempt_began.is_older_than(STALL_NS, self._runtime)
         self._attempt_began = ClockReading.now(self._runtime)
         return has_stalled
 
     def before_put(self, manifest: Manifest, before: Manifest | None, written: Collection[str]) -> bool:
-        """Check, right before the put of a version, that the files it adds exist, and lease them until the version
-        references them. `written` are the files that this attempt wrote.
+        """Check, right before the put of a version, that the old files it adds exist, and hold leases on them until the
+        version references them. `written` are the files that this attempt wrote.
 
-        Return False if old files had to be checked, which happens once for each file: the check takes time, so the
-        history has to be read again before the put."""
+        Return false if files were checked, which happens once for each file: the check takes time, so the caller must
+        read the history again before the put."""
         self._written_at |= dict.fromkeys(written, self._attempt_began)
         if not self._started_at.is_older_than(_FILE_AGE_NS, self._runtime):
             return True
@@ -139,12 +139,12 @@ class CommitFence:
 
 
 def find_commit_problem(location: Location, manifest: Manifest, scheme: NamingScheme) -> str:
-    """Describe what is wrong with a version that may have been created late; empty if it is valid."""
+    """Return a description of what is wrong with a version that may have been put late; empty if it is valid."""
     if later := find_unrelated_successor(Snapshot(location, manifest, scheme)):
         return (
-            f"it was created after version {later}, in a gap that a cleanup had left below that version, so no "
-            "version is known to be based on it. Check whether its rows are in the table; if they are not, repeat the "
-            "change, under another intent if it had one"
+            f"it was created after version {later}, in a gap that a cleanup had left below that version, and there is "
+            "no evidence that a later version is based on it. Check whether its rows are in the table; if they are "
+            "not, repeat the change, under another intent if it had one"
         )
     references = references_of(manifest)
     added = references.own - _files_of_previous_version(location, manifest, scheme)

@@ -183,8 +183,8 @@ class _CommitLoop:
             raise AlreadyExists(f"there is a table at {self._location.uri} already, at version {history.head.version}")
 
     def _has_replaced_another(self, version: Version) -> bool:
-        """Return whether a version is gone, or no later version is based on it: a cleanup removed the one that had its
-        number before."""
+        """Return whether a version is gone, or fills the gap of a removed version with the same number, so that no
+        later version is based on it."""
         try:
             return find_unrelated_successor(load_at(self._location, version)) is not None
         except NotFound:

@@ -1,7 +1,8 @@
-"""Reader caps: refuses a commit whose version or transaction readers would refuse by their size caps.
+"""Reader caps: refuses a commit if its manifest or transaction exceeds a size cap of readers.
 
 A reader with default caps must be able to open what a writer with default caps has committed (`limits.py`). The
-builder of a manifest checks the fragments that it changes; the rest is checked here, right before files are put.
+builder of a manifest checks the fragments that it changes. This module checks everything else, right before the files
+are put.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,8 @@ from lance_core.versions.location import Location
 
 
 def check_caps(manifest: Manifest, files: Mapping[str, bytes]) -> None:
-    """Check a manifest that is about to be put and the files that are put before it, among them its transaction."""
+    """Raise `CapExceeded` if a manifest that is about to be put, or the transaction among the `files` that are put
+    before it, exceeds a cap."""
     manifest.check_caps()
     for path, data in files.items():
         if path.startswith(f"{naming.TRANSACTIONS}/"):
@@ -26,7 +28,7 @@ def check_caps(manifest: Manifest, files: Mapping[str, bytes]) -> None:
 
 @contextmanager
 def refusing_unreadable(location: Location, operation: Operation) -> Iterator[None]:
-    """Report an exceeded cap as a version that is not committed."""
+    """Turn an exceeded cap into an error which says that the version is not committed, and why."""
     try:
         yield
     except CapExceeded as error:

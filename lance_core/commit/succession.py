@@ -1,15 +1,15 @@
 """Succession: whether later versions are based on a version, decided by what they contain.
 
-A version that was put late may stand in a gap: a cleanup removed the version that had its number, and the next one is
-based on that. No clock tells this apart. Modification times follow the order of a copy, a clock can be set, and some
-file systems store whole seconds. The contents do tell:
+A version that was put late may fill a gap: a cleanup removed the version that had its number before, and the next
+version is based on the removed one. Times do not decide which case holds: a copy of a table sets modification times in
+the order of copying, a clock can be set, and some file systems store whole seconds. The contents decide:
 
-    the next version records the hash of its parent     our writers; it is that of this version, or it is not
-    the next version has its fragments                  other writers; all of them but those that its own operation
-                                                        changed
-    the next version was removed                        some later version references a file that this one added
+    the next version was written by this library     its parent hash is the hash of this version
+    the next version was written by another library  it has all fragments of this version, except those that its own
+                                                     operation changed
+    the next version was removed                     a later version references a file that this version added
 
-Without any such evidence a version counts as not succeeded. Start with `find_unrelated_successor`.
+Without such evidence, no version counts as based on this one. Start with `find_unrelated_successor`.
 """
 
 from collections.abc import Iterator
@@ -58,13 +58,13 @@ def _is_based_on(after: Manifest, transaction: Transaction | None, before: Manif
         return transaction.parent == before.as_parent
     operation = transaction.operation
     if isinstance(operation, op.Overwrite | op.Restore | op.Clone):
-        return True  # nothing of the version before it stays, so it follows any version
+        return True  # it keeps nothing of the version before it, so it may follow any version
     return _keeps_fragments(after, operation, before) and _keeps_settings(after, operation, before)
 
 
 def _keeps_fragments(after: Manifest, operation: Operation, before: Manifest) -> bool:
-    """Return whether the operation changed fragments of this version, and every other one is still there with the same
-    deleted rows. A fragment is recognised by its id and one of its data files."""
+    """Return whether all fragments that the operation changed are fragments of `before`, and `after` has all others
+    with the same deleted rows. A fragment is recognized by its id and one of its data files."""
     existing = {fragment.id: fragment for fragment in before.fragments}
     named = [*updated_fragments(operation).values(), *_rewritten_fragments(operation)]
     touched = touched_fragments(operation)
@@ -97,12 +97,13 @@ def _keeps_settings(after: Manifest, operation: Operation, before: Manifest) -> 
 
 
 def _files_added(transaction: Transaction | None) -> frozenset[str]:
-    """Return the data files that an operation added. A merge restates all files of the table, so it has no own."""
+    """Return the data files that an operation added; none for a merge, which lists all files of the table."""
     if transaction is None or isinstance(transaction.operation, op.Merge):
         return frozenset()
     touched = touched_fragments(transaction.operation)
-    fragments = (each for each in op.new_fragments(transaction.operation) if not each.id or each.id not in touched)
-    return frozenset(file.path for fragment in fragments for file in fragment.files)
+    listed = op.new_fragments(transaction.operation)
+    added = (fragment for fragment in listed if not fragment.id or fragment.id not in touched)
+    return frozenset(file.path for fragment in added for file in fragment.files)
 
 
 def _files_of(manifest: Manifest) -> frozenset[str]:

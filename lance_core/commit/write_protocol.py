@@ -108,7 +108,7 @@ class Planned:
 
 
 Plan = Callable[[Snapshot], Operation | Planned | BufferedRows | None]
-"""Plan a change on a version and write its files, or buffer the rows of an append. None: there is nothing to change."""
+"""Plan a change on a version and write its files, or buffer the rows of an append. `None` if nothing is to change."""
 Create = Callable[[StartedWrite], Operation | Planned]
 """Write the files of the first version of a table."""
 
@@ -120,7 +120,7 @@ class Change:
     verb: str
     """Recorded with the intent: an intent is used for one verb only."""
     plan: Plan | None
-    """None for a change that only creates tables."""
+    """`None` for a change that only creates tables."""
     operation: str = Append.name
     """Name of the operation that a result without a new version reports."""
     can_replan: bool = True
@@ -130,7 +130,7 @@ class Change:
     audit: AuditFunction | None = None
     """Check of each plan before it is committed."""
     create: Create | None = None
-    """How the change creates the table; None if the table must exist."""
+    """Function that writes the first version; `None` if the table must exist."""
 
 
 def commit_with_retry(
@@ -143,8 +143,9 @@ def commit_with_retry(
     retries: int,
     runtime: Runtime,
 ) -> WriteResult:
-    """Begin a change on this version, or on no table yet, plan it and commit it. An intent that was committed before
-    returns that commit."""
+    """Begin a change on `base`, plan it and commit it. If the intent was committed before, return that commit.
+
+    A `NewTable` as `base` means that the table does not exist yet."""
     started = begin(location, base, verb=change.verb, intent=intent, runtime=runtime)
     if isinstance(started, WriteResult):
         return started
@@ -152,8 +153,8 @@ def commit_with_retry(
 
 
 def resume(change: Change, started: StartedWrite, *, properties: Mapping[str, str], retries: int) -> WriteResult:
-    """Plan and commit a write that has begun, here or elsewhere. A conflict is raised if the change cannot be
-    replanned, after `retries` plans, and at the deadline."""
+    """Plan and commit a write that has begun, in this process or in another one. Raise a conflict if the change cannot
+    be replanned, after `retries` plans, and at the deadline."""
     if change.files_exist:
         started = replace(started, started_at=ClockReading.distant_past())
     backoff = Backoff(started.runtime)
@@ -239,7 +240,7 @@ def find_committed(started: StartedWrite) -> WriteResult | None:
         return None
     history = read_history(location, record.base, base=started.base if isinstance(started.base, Snapshot) else None)
     for other in history.others if history else ():
-        if other.transaction and (made := part_with_uuid(other.transaction, record.transaction_uuid)):
+        if other.transaction and (part := part_with_uuid(other.transaction, record.transaction_uuid)):
             snapshot = load_at(location, other.version)
             if problem := find_commit_problem(location, snapshot.manifest, snapshot.scheme):
                 why = f"was committed as version {other.version}, but {problem}"
@@ -249,7 +250,7 @@ def find_committed(started: StartedWrite) -> WriteResult | None:
             except StorageError as error:
                 why = f"was committed as version {other.version}, but perhaps not durably: {error}"
                 raise _undecided_intent(location, record, other.version, why) from error
-            return record_result(started, CommitResult(snapshot, made.operation, None, 0, ()))
+            return record_result(started, CommitResult(snapshot, part.operation, None, 0, ()))
     if history and history.missing:
         if committed := _find_by_files(started):
             return committed
@@ -259,24 +260,26 @@ def find_committed(started: StartedWrite) -> WriteResult | None:
 
 
 def _find_by_files(started: StartedWrite) -> WriteResult | None:
-    """Return the commit of this write if its own version was removed, but a later one references a file that the record
-    of its intent lists. No other write has these files. The version is the highest that it can have been. The rows
-    of an append are known; those of other verbs are not, and count as 0."""
+    """Return the commit of this write if its version was removed, but a later version references a file that the record
+    of its intent lists; no other write has these files. `None` if no version does.
+
+    The result names the highest version that the commit can have had. The added rows of an append are known; the rows
+    of other verbs, and removed rows, are unknown and count as 0."""
     location, record = started.location, started.record
     if record is None:
         return None
     keys = idempotency.read_record(location.store, idempotency.path_of(record.intent)).file_keys
-    found = _find_descendant(location, record, keys) if keys else None
-    if found is None:
+    descendant = _find_descendant(location, record, keys) if keys else None
+    if descendant is None:
         return None
-    removed, fragments = found
+    removed, fragments = descendant
     summary = CommitSummary(
         removed,
         operation="Unknown",
         rows_added=sum(fragment.physical_rows for fragment in fragments) if record.verb == "append" else 0,
         rows_removed=0,
         files=len(keys),
-        bytes=sum(file.size or 0 for each in fragments for file in each.files if file.qualified_path in keys),
+        bytes=sum(file.size or 0 for fragment in fragments for file in fragment.files if file.qualified_path in keys),
     )
     _record_commit(started, summary)
     return WriteResult(load_latest(location), summary, attempts=0, rebased_over=(), already_committed=True)
@@ -285,20 +288,24 @@ def _find_by_files(started: StartedWrite) -> WriteResult | None:
 def _find_descendant(
     location: Location, record: IntentRecord, keys: Collection[str]
 ) -> tuple[Version, Sequence[Fragment]] | None:
-    """Return the last removed version before the first one that references one of the files, and its fragments with
-    them. Return `None` if there is none, or if the version of the intent itself exists, which then decides."""
-    before, removed = record.base, None
+    """Find the first version after a gap that references one of the files. Return the last removed version below it,
+    and its fragments with such files.
+
+    Return `None` if there is none, or if the version of the intent itself exists, which then decides."""
+    previous, removed = record.base, None
     for number in list_versions(location).numbers:
         if number <= record.base:
             continue
-        if number > before + 1:
+        if number > previous + 1:
             removed = Version(number - 1)
-        before = number
+        previous = number
         manifest = load_at(location, number).manifest
         transaction = load_transaction(location, manifest)
         if transaction is not None and part_with_uuid(transaction, record.transaction_uuid):
             return None
-        fragments = [each for each in manifest.fragments if any(file.qualified_path in keys for file in each.files)]
+        fragments = [
+            fragment for fragment in manifest.fragments if any(file.qualified_path in keys for file in fragment.files)
+        ]
         if removed and (fragments or any(index.qualified_path in keys for index in manifest.indices)):
             return removed, fragments
     return None
@@ -317,8 +324,8 @@ def _find_committed_by_another_holder(started: StartedWrite) -> WriteResult | No
 def _recorded_result(location: Location, record: IntentRecord, summary: CommitSummary) -> WriteResult:
     """Return the commit that the record names, if its version still contains this write or was cleaned up.
 
-    Raise `CommitUndecided` if the version contains another change, or if the table ends before it: the table was reset
-    to an earlier state then."""
+    Raise `CommitUndecided` if the version contains another change, or if the table ends before it. In both cases the
+    table was reset to an earlier state."""
     version = Version(summary.version)
     try:
         snapshot = load_at(location, version)  # by name, since a listing may be stale
@@ -328,8 +335,8 @@ def _recorded_result(location: Location, record: IntentRecord, summary: CommitSu
             why = f"was committed as version {version}, but the table ends at version {snapshot.version} now"
             raise _undecided_intent(location, record, version, why) from None
     else:
-        made_by = load_transaction(location, snapshot.manifest)
-        if made_by is None or not part_with_uuid(made_by, record.transaction_uuid):
+        transaction = load_transaction(location, snapshot.manifest)
+        if transaction is None or not part_with_uuid(transaction, record.transaction_uuid):
             why = f"was committed as version {version}, but that version contains another change now"
             raise _undecided_intent(location, record, version, why)
     return WriteResult(snapshot, summary, attempts=0, rebased_over=(), already_committed=True)

@@ -34,8 +34,8 @@ class Compiled:
     type: pa.DataType
     relation: str | None = None
     """Name of the table in the expression, if it is part of a query."""
-    made: Size = NOTHING
-    """Bound for what the functions of the expression make, apart from small values."""
+    function_output: Size = NOTHING
+    """Bound for the values that the functions of the expression return, apart from small ones."""
 
     @property
     def expr(self) -> "Expr":
@@ -80,7 +80,7 @@ def compile_expr(
     """Compile a resolved expression: cast, simplify, check and serialize it. `relation` is its name for the table."""
     shown_schema = engine_batches.engine_schema(schema, aliases)
     try:
-        made = check_cost(expr)
+        output = check_cost(expr)
         if (
             cast_to is not None
             and engine.type_of(expr, shown_schema, relation) != cast_to
@@ -94,7 +94,8 @@ def compile_expr(
         names = _column_names(expr, aliases)
         if expr.variant_name() == "Column":
             return Compiled(sql, engine.encode(expr), names, schema.field(names[0][1]).type, relation)
-        return Compiled(sql, engine.encode(expr), names, engine.type_of(expr, shown_schema, relation), relation, made)
+        arrow = engine.type_of(expr, shown_schema, relation)
+        return Compiled(sql, engine.encode(expr), names, arrow, relation, output)
     except InvalidExpression as error:
         raise invalid_expression_error(what, sql, str(error)) from error
     except EngineError as error:
@@ -142,7 +143,7 @@ def _evaluate(what: str, compiled: Mapping[str, Compiled], batches: Sequence[pa.
     try:
         (relation,) = {expression.relation for expression in compiled.values()}
         exprs = {name: expression.expr for name, expression in compiled.items()}
-        slices = _slices(shown, sum((expression.made for expression in compiled.values()), NOTHING))
+        slices = _slices(shown, sum((expression.function_output for expression in compiled.values()), NOTHING))
         results = [engine.evaluate(exprs, part, relation) for part in slices]
     except EngineError as error:
         sql = ", ".join(expression.sql for expression in compiled.values())
@@ -150,10 +151,11 @@ def _evaluate(what: str, compiled: Mapping[str, Compiled], batches: Sequence[pa.
     return results[0] if len(results) == 1 else tuple(map(pa.concat_arrays, zip(*results, strict=True)))
 
 
-def _slices(batches: Sequence[pa.RecordBatch], made: Size) -> list[Sequence[pa.RecordBatch]]:
-    """Divide batches so that what the functions make of each part stays below `BATCH_BYTES_MAX`, if a row allows it."""
+def _slices(batches: Sequence[pa.RecordBatch], output: Size) -> list[Sequence[pa.RecordBatch]]:
+    """Divide batches so that the output of functions for each slice stays below `BATCH_BYTES_MAX`, unless that of a
+    single row exceeds it."""
     rows = sum(batch.num_rows for batch in batches)
-    total = made.of_rows(rows, sum(batch.nbytes for batch in batches))
+    total = output.of_rows(rows, sum(batch.nbytes for batch in batches))
     if total <= BATCH_BYTES_MAX:
         return [batches]
     step = max(1, int(rows * BATCH_BYTES_MAX / total))

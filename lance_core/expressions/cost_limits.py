@@ -1,13 +1,13 @@
-"""Cost limits: refuse an expression that would take unbounded time to plan, or unbounded memory to evaluate.
+"""Cost limits: refuses an expression that would take unbounded time to plan, or unbounded memory to evaluate.
 
-An expression is a short text of a user or of a request, and DataFusion bounds neither cost. Its
-planner copies some operands: BETWEEN becomes two comparisons, COALESCE and CASE repeat the tested expression in each
-branch, a comparison with a boolean repeats it too. Nested twenty deep they take minutes. `lpad(s, 2147483647, 'x')`
-asks for two gigabytes a row, and a failed allocation ends the process.
+A user or a request can pass any expression, and DataFusion bounds neither cost. Its planner copies some operands:
+BETWEEN becomes two comparisons, COALESCE and CASE repeat the tested expression in each branch, and a comparison with a
+boolean repeats it, too. Such expressions nested twenty deep take minutes. `lpad(s, 2147483647, 'x')` allocates two
+gigabytes for each row, and a failed allocation ends the process.
 
 Both costs follow from the shape of the expression, so `check_cost` computes them before anything is planned, and visits
-each part once. The parser tries alternatives at each parenthesis, so `check_text` limits their depth before that.
-`002-cost-limits-of-expressions.md` gives the measurements.
+each part once. The parser tries alternatives at each parenthesis, so `check_text` limits the nesting before the SQL is
+parsed. `002-cost-limits-of-expressions.md` gives the measurements.
 """
 
 import math
@@ -34,9 +34,9 @@ alternative at every depth: 40 nested NOT take minutes."""
 COPIES_MAX = 10_000
 """Largest number of parts that the planner may add by copying operands; planning them takes about a second."""
 ROW_BYTES_MAX = 1 << 20
-"""Largest value that an expression may make for a row from literals alone."""
+"""Largest number of bytes that the functions of an expression may return for a row from literals alone."""
 GROWTH_MAX = 1_000
-"""Largest factor by which an expression may multiply the bytes of a row."""
+"""Largest factor by which the functions of an expression may multiply the bytes of a row."""
 BATCH_BYTES_MAX = 1 << 27
 """Bytes that are evaluated at once. Larger batches are evaluated in slices."""
 QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`")
@@ -53,7 +53,7 @@ _COPIED_FUNCTIONS = ("coalesce", "ifnull", "nullif", "nvl", "nvl2")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Upper bound for a size: `constant` bytes, and `growth` times the bytes that the row has in columns."""
+    """Upper bound for the size of a value: `constant` bytes plus `growth` times the bytes of the columns of the row."""
 
     constant: float = 0
     growth: float = 0
@@ -65,7 +65,7 @@ class Size:
         return Size(self.constant * count, self.growth * count)
 
     def of_rows(self, rows: int, nbytes: int) -> float:
-        """Return the bound for rows whose columns have `nbytes` bytes together."""
+        """Return the bound for `rows` rows whose columns have `nbytes` bytes in total."""
         return self.constant * rows + self.growth * nbytes
 
 
@@ -74,7 +74,7 @@ _COLUMN = Size(growth=1)
 
 
 def check_text(what: str, sql: str) -> None:
-    """Raise `InvalidInput` if SQL is too long, or has so many or so deep parts that its parser would not end."""
+    """Raise `InvalidInput` if SQL is too long, has too many operators, or is nested too deep for its parser."""
     if len(sql) > SQL_CHARACTERS_MAX:
         raise InvalidInput(
             f"{what} has {len(sql):,} characters, and at most {SQL_CHARACTERS_MAX:,} are supported; join with a table "
@@ -110,37 +110,40 @@ def _nesting_of(unquoted: str) -> int:
 
 
 def check_cost(expr: "Expr") -> Size:
-    """Raise `InvalidExpression` if an expression is too expensive. Return the bound for what its functions make."""
+    """Return the bound for the output of the functions of an expression. Raise `InvalidExpression` if it is too
+    expensive."""
     cost = _cost_of(expr)
-    made = cost.made
+    output = cost.function_output
     if cost.planned - cost.parts > COPIES_MAX:
         raise InvalidExpression(
             "CASE, BETWEEN, COALESCE and casts are nested so deep that planning would take minutes; nest fewer of "
             "them, or compute a column first"
         )
-    if made.constant > ROW_BYTES_MAX:
+    if output.constant > ROW_BYTES_MAX:
         raise InvalidExpression(
-            f"it makes a value of up to {made.constant:,.0f} bytes for each row, and at most {ROW_BYTES_MAX:,} are "
+            f"its functions return up to {output.constant:,.0f} bytes for each row, and at most {ROW_BYTES_MAX:,} are "
             "supported; use smaller numbers in repeat(), lpad(), rpad(), replace() or range()"
         )
-    if made.growth > GROWTH_MAX:
+    if output.growth > GROWTH_MAX:
         raise InvalidExpression(
-            f"it makes values up to {made.growth:,.0f} times as large as a row, and at most {GROWTH_MAX:,} times "
-            "are supported; use smaller numbers in repeat() and shorter texts in replace()"
+            f"its functions return up to {output.growth:,.0f} times the bytes of a row, and at most {GROWTH_MAX:,} "
+            "times are supported; use smaller numbers in repeat() and shorter texts in replace()"
         )
-    return made
+    return output
 
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
+    """Cost of an expression, or of a part of one."""
+
     parts: float
     """Number of parts of the expression as written."""
     planned: float
     """Number of parts after the planner has copied operands."""
     size: Size
     """Bound for the value of the expression."""
-    made: Size = NOTHING
-    """Bound for the values that the functions of `_SIZES` in it make, all together."""
+    function_output: Size = NOTHING
+    """Bound for the total of the values that functions of `_SIZES` in the expression return."""
 
 
 def _cost_of(expr: "Expr") -> _Cost:
@@ -167,7 +170,7 @@ def _cost_of(expr: "Expr") -> _Cost:
     if (size_of := _SIZES.get(function)) is None:
         return cost
     size = size_of(function, operands, [cost.size for cost in costs])
-    return replace(cost, size=size, made=cost.made + size)
+    return replace(cost, size=size, function_output=cost.function_output + size)
 
 
 def _operands_of_chain(expr: "Expr") -> list["Expr"]:
@@ -194,7 +197,7 @@ def _cost_of_case(expr: "Expr") -> _Cost:
         total,
         parts=total.parts + cost.parts,
         planned=total.planned + cost.planned * len(branches),
-        made=total.made + cost.made.times(len(branches)),
+        function_output=total.function_output + cost.function_output.times(len(branches)),
     )
 
 
@@ -203,7 +206,7 @@ def _sum(costs: Sequence[_Cost], copies: int = 1) -> _Cost:
         1 + sum(cost.parts for cost in costs),
         1 + copies * sum(cost.planned for cost in costs),
         _total([cost.size for cost in costs]),
-        _total([cost.made for cost in costs]),
+        _total([cost.function_output for cost in costs]),
     )
 
 
@@ -243,7 +246,7 @@ def _size_of_resized(function: str, operands: Sequence["Expr"], sizes: Sequence[
 def _size_of_replacement(_function: str, operands: Sequence["Expr"], sizes: Sequence[Size]) -> Size:
     """Return the bound for `replace(text, pattern, replacement)`: each match, of at least one character, is replaced.
 
-    A replacement that comes from a column is as long as the data makes it; it counts as it would once.
+    A replacement from a column has an unknown length, so it counts as if it were inserted once.
     """
     replaced, replacement = sizes[0], sizes[2]
     shortest = 1
@@ -267,7 +270,7 @@ def _literal_count(function: str, expr: "Expr") -> float:
 
 
 def _literal_number(function: str, expr: "Expr") -> float:
-    """Return the number that an argument is. It must not depend on the row, since nothing would bound it."""
+    """Return the number that an argument evaluates to. Raise if it depends on the row, since nothing would bound it."""
     value = engine.evaluate_constant(expr).as_py() if _is_constant(expr) else None
     if isinstance(value, int | float) and math.isfinite(value):
         return float(value)

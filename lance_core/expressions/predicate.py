@@ -123,7 +123,12 @@ class Predicate:
         fields = pa.schema([self.schema.field(name) for name, _ in names])
         return Predicate(
             Compiled(
-                display_text(expr), engine.encode(expr), names, pa.bool_(), self.compiled.relation, self.compiled.made
+                display_text(expr),
+                engine.encode(expr),
+                names,
+                pa.bool_(),
+                self.compiled.relation,
+                self.compiled.function_output,
             ),
             fields,
         )

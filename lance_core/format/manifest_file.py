@@ -8,10 +8,10 @@ A file has length-prefixed sections and a 16-byte footer:
     [u32 n][manifest]        starts at P
     i64 P, u16 major, u16 minor, "LANC"
 
-The header makes work on a whole version cost the same at any size. Its message type is the format's `Manifest` without
-one field. A protobuf parser keeps unknown fields as bytes, in their order, and writes them back: the fragments pass
-through unparsed, which is ten times faster than parsing them, and new fragments are appended behind them as bytes. Code
-that needs the fragments uses `Manifest.message`.
+The header lets a commit change a version without parsing its fragments. Its message type is the format's `Manifest`
+without the field `fragments`. A protobuf parser keeps unknown fields as bytes, in their order, and writes them back. So
+the fragments pass through unparsed, which is ten times faster than parsing them, and new fragments are appended behind
+them as bytes. Code that needs the fragments uses `Manifest.message`.
 
 Lengths and positions are checked against the size of the file before a byte is parsed.
 """

@@ -1,12 +1,13 @@
-"""Message weight: the small parts and the numbers that a protobuf message becomes, counted by following its structure.
+"""Message weight: estimates the memory that a protobuf message takes once it is parsed, by following its structure.
 
-`size_guard.py` bounds the number of small parts without knowing the structure. The numbers of wide fragments and the
-row ids of many look like parts to it, so a message above that bound is counted here, by its declared type. Only what
-takes memory of its own counts: messages, arrays of numbers and repeated texts. A parser keeps a single text, and every
-unknown field, as bytes.
+The weight is the number of small parts and the number of array elements. `size_guard.py` bounds the small parts without
+knowing the type of the message. The bound is too high for messages with wide fragments or many row ids, because their
+numbers look like parts, so this module counts exactly, by the declared type. It counts what becomes an object or an
+array of its own: nested messages, arrays of numbers and repeated texts. A parser keeps a single text, and every unknown
+field, as bytes.
 
-A level of nesting with few messages is walked field by field. One with many, such as the data files of a million
-fragments, is walked in numpy: all messages advance by one field at a time.
+If few messages are nested at one depth, they are walked field by field. Many messages, such as the data files of a
+million fragments, are walked in numpy: all of them advance by one field at a time. Start with `weigh`.
 """
 
 from array import array
@@ -21,10 +22,10 @@ from google.protobuf.message import Message
 
 SMALL_PART_BYTES = 16
 """A part shorter than this is small."""
-_TOGETHER_MIN = 2048
+_VECTORIZED_MIN = 2048
 """Minimum number of messages that are walked in numpy."""
 VISITS_MAX = 8_000_000
-"""Maximum number of fields that are walked one by one. That takes a few seconds."""
+"""Maximum number of fields that are walked one by one, which takes a few seconds."""
 _VISITS_OF_A_ROUND = 256
 """Fields that are walked one by one in the time of a round in numpy."""
 _LONG_ARRAY_BYTES = 64
@@ -46,30 +47,33 @@ class Unweighable(Exception):
 
 @dataclass(slots=True)
 class Weight:
+    """Small parts and array elements of a message."""
+
     small_parts: int = 0
     numbers: int = 0
     """Numbers in arrays, in units of four bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Kinds:
-    """Fields of a message type that take memory of their own, by number."""
+class _CountedFields:
+    """Fields of a message type that take memory of their own, by field number."""
 
     messages: Mapping[int, Descriptor]
     number_units: Mapping[int, int]
-    """Units of four bytes that a number of an array takes."""
+    """Size of an element of an array field, in units of four bytes."""
     texts: frozenset[int]
+    """Numbers of the repeated text fields."""
 
     @classmethod
-    def of(cls, descriptor: Descriptor) -> "_Kinds":
+    def of(cls, descriptor: Descriptor) -> "_CountedFields":
         messages, units, texts = {}, {}, set()
-        for each in descriptor.fields:
-            if each.message_type is not None:
-                messages[each.number] = each.message_type
-            elif each.is_repeated and each.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-                texts.add(each.number)
-            elif each.is_repeated:
-                units[each.number] = 2 if each.cpp_type in _WIDE_TYPES else 1
+        for declared in descriptor.fields:
+            if declared.message_type is not None:
+                messages[declared.number] = declared.message_type
+            elif declared.is_repeated and declared.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+                texts.add(declared.number)
+            elif declared.is_repeated:
+                units[declared.number] = 2 if declared.cpp_type in _WIDE_TYPES else 1
         return cls(messages, units, frozenset(texts))
 
 
@@ -78,35 +82,38 @@ _WIDE_TYPES = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64, Fi
 
 @dataclass(slots=True)
 class _Level:
-    """Messages of one type at one depth, as positions in the whole message, and the messages in them by field."""
+    """Messages of one type at one depth, as positions in the whole message, and the messages in them, by field."""
 
-    kinds: _Kinds
+    counted: _CountedFields
     starts: _Positions
     ends: _Positions
     children: dict[int, list[tuple[_Positions, _Positions]]] = field(default_factory=dict)
 
 
 def weigh(message: bytes, kind: type[Message], *, small_parts_max: int) -> Weight:
-    """Count the parts and numbers of a message of the type `kind`. A malformed message is counted up to where its
-    parser stops. Raises `TooManyParts` as soon as there are more small parts than `small_parts_max`, and
-    `Unweighable`."""
+    """Return the weight of a message of the type `kind`. A malformed message is counted up to where its parser stops.
+
+    Raise `TooManyParts` as soon as there are more small parts than `small_parts_max`, and `Unweighable` if the message
+    cannot be walked."""
     weigher = _Weigher(message, small_parts_max)
     pending = [(cast(Descriptor, kind.DESCRIPTOR), np.zeros(1, np.int64), np.full(1, len(message), np.int64), 0)]
     while pending:
         descriptor, starts, ends, depth = pending.pop()
         if depth > _DEPTH_MAX:
             raise Unweighable
-        level = _Level(_Kinds.of(descriptor), starts, ends)
+        level = _Level(_CountedFields.of(descriptor), starts, ends)
         weigher.walk(level)
         if weigher.weight.small_parts > small_parts_max:
             raise TooManyParts
         for number, spans in level.children.items():
             child_starts, child_ends = (np.concatenate(positions) for positions in zip(*spans, strict=True))
-            pending.append((level.kinds.messages[number], child_starts, child_ends, depth + 1))
+            pending.append((level.counted.messages[number], child_starts, child_ends, depth + 1))
     return weigher.weight
 
 
 class _Weigher:
+    """Walks one message and adds up its weight."""
+
     def __init__(self, message: bytes, small_parts_max: int) -> None:
         self._message, self._small_parts_max = message, small_parts_max
         self._data = np.frombuffer(message + bytes(_VARINT_BYTES_MAX + 1), np.uint8)
@@ -116,18 +123,19 @@ class _Weigher:
 
     def walk(self, level: _Level) -> None:
         starts, ends = level.starts, level.ends
-        while len(starts) >= _TOGETHER_MIN:
-            starts, ends = self._advance_together(level, starts, ends)
-        found: dict[int, array[int]] = {}
+        """Count the fields of the messages of a level, and add the nested messages to its children."""
+        while len(starts) >= _VECTORIZED_MIN:
+            starts, ends = self._advance_all(level, starts, ends)
+        spans_by_field: dict[int, array[int]] = {}
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            for number, *span in self._walk_fields(level.kinds, start, end):
-                found.setdefault(number, array("q")).extend(span)
-        for number, spans in found.items():
+            for number, *span in self._walk_fields(level.counted, start, end):
+                spans_by_field.setdefault(number, array("q")).extend(span)
+        for number, spans in spans_by_field.items():
             positions = np.frombuffer(spans, np.int64).reshape(-1, 2)
             level.children.setdefault(number, []).append((positions[:, 0], positions[:, 1]))
 
-    def _walk_fields(self, kinds: _Kinds, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Walk the fields of one message, and yield the number and the position of each message in it."""
+    def _walk_fields(self, counted: _CountedFields, position: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Walk the fields of one message, and yield field number, start and end of each message nested in it."""
         data, weight = self._message, self.weight
         while position < end:
             self._count_visits(1)
@@ -138,24 +146,24 @@ class _Weigher:
                 position = start + length
                 if position > end:
                     return
-                if number in kinds.messages:
+                if number in counted.messages:
                     weight.small_parts += length < SMALL_PART_BYTES
                     if length:
                         yield number, start, position
                     elif weight.small_parts > self._small_parts_max:
                         raise TooManyParts
-                elif number in kinds.number_units:
+                elif number in counted.number_units:
                     weight.small_parts += length < SMALL_PART_BYTES
                     count = int(np.count_nonzero(self._data[start:position] < 0x80))
-                    weight.numbers += count * kinds.number_units[number]
-                elif number in kinds.texts:
+                    weight.numbers += count * counted.number_units[number]
+                elif number in counted.texts:
                     weight.small_parts += length < SMALL_PART_BYTES
             elif wire_type == _VARINT:
                 _, position = _read_varint(data, position)
-                weight.numbers += kinds.number_units.get(number, 0)
+                weight.numbers += counted.number_units.get(number, 0)
             elif wire_type in _FIXED_BYTES:
                 position += _FIXED_BYTES[wire_type]
-                weight.numbers += kinds.number_units.get(number, 0)
+                weight.numbers += counted.number_units.get(number, 0)
             else:
                 raise Unweighable
 
@@ -164,10 +172,9 @@ class _Weigher:
         if self._visits > VISITS_MAX:
             raise Unweighable
 
-    def _advance_together(
-        self, level: _Level, positions: _Positions, ends: _Positions
-    ) -> tuple[_Positions, _Positions]:
-        """Count the next field of each message, and return the messages that have more, at their next field."""
+    def _advance_all(self, level: _Level, positions: _Positions, ends: _Positions) -> tuple[_Positions, _Positions]:
+        """Count the next field of each message. Return the position after it and the end of each message that has more
+        fields."""
         self._count_visits(_VISITS_OF_A_ROUND)
         is_inside = positions < ends
         positions, ends = positions[is_inside], ends[is_inside]
@@ -182,12 +189,12 @@ class _Weigher:
         if np.any((wire_types == 3) | (wire_types == 4) | (wire_types > _FIXED32)):
             raise Unweighable
         is_whole = is_possible & (after <= ends)
-        self._count_together(level, numbers, is_delimited & is_whole, after - values, after)
-        for number, units in level.kinds.number_units.items():
+        self._count_all(level, numbers, is_delimited & is_whole, after - values, after)
+        for number, units in level.counted.number_units.items():
             self.weight.numbers += int(np.count_nonzero((numbers == number) & ~is_delimited)) * units
         return after[is_whole], ends[is_whole]
 
-    def _count_together(
+    def _count_all(
         self,
         level: _Level,
         numbers: _Positions,
@@ -197,17 +204,17 @@ class _Weigher:
     ) -> None:
         is_small = ends - starts < SMALL_PART_BYTES
         for number in np.unique(numbers[is_counted]).tolist():
-            chosen = is_counted & (numbers == number)
-            is_message, units = number in level.kinds.messages, level.kinds.number_units.get(number, 0)
-            if is_message or units or number in level.kinds.texts:
-                self.weight.small_parts += int(np.count_nonzero(chosen & is_small))
+            is_field = is_counted & (numbers == number)
+            is_message, units = number in level.counted.messages, level.counted.number_units.get(number, 0)
+            if is_message or units or number in level.counted.texts:
+                self.weight.small_parts += int(np.count_nonzero(is_field & is_small))
             if is_message:
-                level.children.setdefault(number, []).append((starts[chosen], ends[chosen]))
+                level.children.setdefault(number, []).append((starts[is_field], ends[is_field]))
             elif units:
-                self.weight.numbers += self._count_numbers(starts[chosen], ends[chosen]) * units
+                self.weight.numbers += self._count_numbers(starts[is_field], ends[is_field]) * units
 
     def _count_numbers(self, starts: _Positions, ends: _Positions) -> int:
-        """Count the numbers in arrays. Each byte of short arrays counts as a number."""
+        """Count the numbers in arrays. If the arrays are short on average, each byte counts as a number."""
         total = int(np.sum(ends - starts))
         if total < len(starts) * _LONG_ARRAY_BYTES:
             return total
@@ -224,16 +231,16 @@ class _Weigher:
         for index in range(1, _VARINT_BYTES_MAX):
             if not len(continued):
                 return values, after
-            following = self._data[after[continued]]
-            values[continued] |= (following & 0x7F).astype(np.int64) << (7 * index)
+            next_bytes = self._data[after[continued]]
+            values[continued] |= (next_bytes & 0x7F).astype(np.int64) << (7 * index)
             after[continued] += 1
-            continued = continued[following >= 0x80]
+            continued = continued[next_bytes >= 0x80]
         values[continued] = -1
         return values, after
 
 
 def _read_varint(data: Sequence[int], position: int) -> tuple[int, int]:
-    """Return the number at a position and the position after it. A truncated number ends behind the message."""
+    """Return the number at a position and the position after it, which is beyond the message if it is truncated."""
     if position < len(data) and data[position] < 0x80:
         return data[position], position + 1
     value = shift = 0

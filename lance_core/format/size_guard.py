@@ -1,10 +1,11 @@
 """Size guard: estimates how much memory a message needs, before it is parsed.
 
-A parsed part of a message is an object of 64 to 130 bytes, and an empty part costs two bytes to write: ten megabytes
-of empty parts become 640 megabytes. Large parts are paid for by their own bytes, so only small parts are counted.
-`check_message` first counts every position that could be a small part, in numpy, without following the structure of
-the message. A message that is too short to hold too many parts is not scanned. One above the bound is weighed exactly
-if its type is known (`message_weight.py`): the numbers of wide fragments look like parts.
+A part of a message, such as a nested message, becomes an object of 64 to 130 bytes when it is parsed, and an empty part
+is encoded in two bytes: ten megabytes of empty parts become 640 megabytes. A large part takes little more memory than
+its encoding, so only small parts are counted. `check_message` first counts, in numpy, every position at which a small
+part could begin, without following the structure of the message. A message that is too short to hold too many parts is
+not scanned. If the count exceeds the cap and the type of the message is known, its parts are counted exactly
+(`message_weight.py`), since the numbers of wide fragments look like parts.
 """
 
 import numpy as np
@@ -15,10 +16,11 @@ from lance_core.format.message_weight import SMALL_PART_BYTES, TooManyParts, Unw
 from lance_core.limits import JSON_PARTS, NUMBERS, SMALL_PARTS
 
 _PART_BYTES_MIN = 2
-_BYTES_OF_A_PART = 24
-"""A message may have one small part for each of so many of its bytes. A fragment has three in a hundred bytes. A parsed
-message then takes at most seven times its own bytes."""
+_BYTES_PER_SMALL_PART = 24
+"""A message may have one small part for each 24 of its bytes, even above the cap; a fragment has three in a hundred
+bytes. The parsed message then takes at most seven times its encoded size."""
 _UNITS_OF_A_NUMBER_MAX = 2
+"""Maximum size of an array element in memory, in units of four bytes; it is encoded in one byte or more."""
 _CHUNK_BYTES = 1 << 18
 _LENGTH_DELIMITED = 2
 _WIRE_TYPE = 7
@@ -28,8 +30,10 @@ _Bytes = npt.NDArray[np.uint8]
 
 
 def check_message(message: bytes, *, path: str, kind: type[Message] | None = None) -> None:
-    """Raise `Unsupported` if a message has too many small parts, at any depth, or too many numbers. `kind` is its type.
-    A message of unknown type is refused by the upper bound of its parts alone, and its numbers are not counted."""
+    """Raise `Unsupported` if a message has too many small parts, at any depth, or too many numbers in arrays.
+
+    `kind` is its type. A message of unknown type is refused if the upper bound of its small parts exceeds the cap, and
+    its numbers are not counted."""
     if len(message) < _PART_BYTES_MIN * SMALL_PARTS.maximum:
         return
     parts = _bound_small_parts(message)
@@ -40,24 +44,25 @@ def check_message(message: bytes, *, path: str, kind: type[Message] | None = Non
             raise SMALL_PARTS.exceeded(f"up to {parts:,}", path=path)
         return
     try:
-        weight = weigh(message, kind, small_parts_max=max(SMALL_PARTS.maximum, len(message) // _BYTES_OF_A_PART))
+        weight = weigh(message, kind, small_parts_max=max(SMALL_PARTS.maximum, len(message) // _BYTES_PER_SMALL_PART))
     except (TooManyParts, Unweighable):
         raise SMALL_PARTS.exceeded(f"up to {parts:,}", path=path) from None
     NUMBERS.check(weight.numbers, path=path)
 
 
 def _bound_small_parts(message: bytes) -> int:
-    """Return an upper bound on the number of small parts, or any number up to the cap if there are at most so many."""
+    """Return an upper bound on the number of small parts. It is exact enough only above the cap: a cheaper and higher
+    bound is returned if that does not exceed the cap."""
     data = np.frombuffer(message, dtype=np.uint8)
     # Every small part has its length in a byte below 16, even if the length is encoded in more bytes than it needs.
-    quick = int(np.count_nonzero(data < SMALL_PART_BYTES))
-    return quick if quick <= SMALL_PARTS.maximum else count_small_parts(data)
+    cheap_bound = int(np.count_nonzero(data < SMALL_PART_BYTES))
+    return cheap_bound if cheap_bound <= SMALL_PARTS.maximum else count_small_parts(data)
 
 
 def check_json(text: bytes, *, path: str) -> None:
     """Raise `Unsupported` if a JSON record has too many parts. Each part follows one of the counted characters; the
     same characters inside strings are counted too."""
-    JSON_PARTS.check(sum(text.count(mark) for mark in (b",", b"[", b"{")), path=path)
+    JSON_PARTS.check(sum(text.count(character) for character in (b",", b"[", b"{")), path=path)
 
 
 def count_small_parts(data: _Bytes) -> int:
@@ -66,10 +71,10 @@ def count_small_parts(data: _Bytes) -> int:
 
 
 def _count_in_chunk(data: _Bytes) -> int:
-    """Count the parts that begin in all but the last two bytes: a tag of the wire type "length-delimited", then a
-    small length.
+    """Return the number of positions, except the last two, at which a small part could begin: a tag of the wire type
+    "length-delimited", followed by a small length.
 
-    Tags and lengths may be padded to more bytes than they need; the last byte is then zero.
+    A writer may pad a tag or a length to more bytes than it needs; the last byte is then zero.
     """
     data = np.concatenate([data, np.zeros(2, dtype=np.uint8)]) if len(data) < _CHUNK_BYTES + 2 else data
     tag, following, third = data[:-2], data[1:-1], data[2:]

@@ -1,6 +1,6 @@
 """Consistency check (fsck): finds contradictions in a table, and says how severe they are and what to do about them.
 
-    examine.py                  the examination of a table; start here
+    examine.py                  the examination of a table, which is imported on first use; start here
     report.py                   findings, repairs and the report
     manifests.py                one manifest, and the one before it; pure
     hash_chain.py               manifests against the hashes that later versions recorded
@@ -12,7 +12,7 @@
     auxiliary_records.py        intents, leases, transaction files, the version hint
     command.py                  the command line, and the repairs that are chosen there
 
-An examination writes nothing. A finding may carry an automatic repair (`Repair`), which runs only if a person chooses
+An examination writes nothing. A finding may have an automatic repair (`Repair`), which runs only if a person chooses
 it.
 """
 

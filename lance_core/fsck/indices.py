@@ -1,13 +1,14 @@
-"""Index checks: the files of index segments against the newest version. No data file is read.
+"""Index checks: compares the files of index segments with the newest version. A check reads no data file.
 
     contradictions              pages out of order, duplicate rows: each index type checks these (`IndexType.examine`)
-    the wrong kind of number    rows that no fragment ever had, ids that were assigned to no row; row addresses although
-                                row ids are stable, which compactions by some releases of pylance lose
+    impossible row numbers      rows that no fragment ever had, ids that were assigned to no row
+    outdated row numbers        row addresses although row ids are stable: compactions by some releases of pylance do
+                                not update them
     wrong coverage              a live row of a covered fragment is missing in the segment: queries by the index miss it
     fragment reuse index        fragments that were compacted together, of which the segment covers only some
 
 A repair can remove fragments from the coverage of a segment, or drop an unusable segment; queries then scan instead.
-An index that stores row addresses although row ids are stable is built again.
+The repair of outdated row numbers builds the index again from the rows of the table.
 """
 
 from collections.abc import Iterator, Mapping

@@ -44,7 +44,7 @@ class RepairKind(enum.Enum):
     """Delete leases and sweep notices that cannot be read."""
     INDICES = "indices"
     """Remove fragments from the coverage of a segment that misses rows of them, drop a segment that is unusable, or
-    build an index of an old kind again."""
+    build an index with outdated row numbers again."""
     HINT = "hint"
     """Update the version hint, which saves a listing."""
 

@@ -202,7 +202,7 @@ class _Search:
         return CandidateRows(self._all_rows(scope.fragments) - RowSet.union(without), scope.fragments, BitMap())
 
     def _verified_scope(self, scope: SegmentScope) -> SegmentScope:
-        """Return the scope without the fragments that the segment misses rows of; they are scanned."""
+        """Return the scope without the fragments of which the segment misses rows; these are scanned."""
         missed = scope.fragments & missed_fragments(self._base, self._coverage, scope.segment)
         if not missed:
             return scope

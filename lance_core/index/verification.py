@@ -1,12 +1,14 @@
 """Coverage verification: compares the fragments that a segment claims with the rows that its files list.
 
-Some releases of pylance carry the coverage of a segment on without its rows: 12 and 13 when they compact a table with
-stable row ids and a b-tree of row addresses, 8 when it optimizes indices after a compaction whose remapping was
-deferred. Such a segment claims fragments of which it lists no row, and a query by it would miss them. Reading the files
-of every segment would take longer than most queries save, so only suspect segments are read, once per process.
+Some releases of pylance extend the coverage of a segment to new fragments without adding their rows: releases 12 and 13
+when they compact a table with stable row ids and a b-tree of row addresses, release 8 when it optimizes indices after a
+compaction with deferred remapping. Such a segment claims fragments of which it lists no row, and a query by it would
+miss these rows. Reading the files of every segment would take longer than most queries save. Only suspect segments are
+therefore read, once per process.
 
-Releases up to 12 also merge segments of row ids without removing rows that changed: 8 of all types, later ones of label
-lists. They list such rows by the old value and by the new one, so the rows that such a segment returns are re-checked.
+Releases up to 12 also merge segments of row ids without removing the entries of changed rows: release 8 for all index
+types, releases 9 to 12 for label lists. The merged segment lists such a row by its old value and by its new one, so
+lookups re-check the rows that the segment returns.
 """
 
 from collections.abc import Hashable, Mapping
@@ -30,22 +32,23 @@ _unlisted: "LruCache[Hashable, Mapping[int, BitMap]]" = LruCache(_SEGMENTS_CACHE
 
 
 def verified(base: Snapshot, coverage: Coverage, segment: SegmentCoverage) -> SegmentCoverage:
-    """Return the segment without the fragments that it misses rows of. Raise if its files cannot be read."""
+    """Return the segment without the fragments of which it misses rows. Raise if its files cannot be read."""
     missed = missed_fragments(base, coverage, segment)
     return replace(segment, covered=segment.covered - missed) if missed else segment
 
 
 def missed_fragments(base: Snapshot, coverage: Coverage, segment: SegmentCoverage) -> BitMap:
-    """Return the fragments that a segment covers although it misses live rows of them. The files of a segment that is
-    not suspect are not read, and none are returned."""
+    """Return the fragments that a segment covers although it misses live rows of them.
+
+    Return none, without reading its files, for a segment that is not suspect."""
     key = (base.location.uri, segment.metadata.uuid, coverage.fingerprint(segment))
     unlisted = _unlisted.get_or_create(key, lambda: _unlisted_if_suspect(base, coverage, segment))
     return BitMap(count_missing_rows(base, unlisted)) if unlisted else BitMap()
 
 
 def may_list_old_values(base: Snapshot, segment: SegmentCoverage) -> bool:
-    """Return whether a segment may list rows by values that they no longer have, besides by those that they have: it
-    stores row ids, another engine wrote it, and rows that it covers have changed."""
+    """Return whether a segment may list rows by old values in addition to their current ones: it stores row ids,
+    another engine wrote it, and rows that it covers have changed."""
     index = segment.metadata
     if not base.manifest.has_stable_row_ids or index.stores_addresses:
         return False
@@ -125,10 +128,11 @@ def _unlisted_if_suspect(base: Snapshot, coverage: Coverage, segment: SegmentCov
 
 
 def _is_suspect(base: Snapshot, coverage: Coverage, segment: SegmentCoverage) -> bool:
-    """Return whether another engine may have carried the coverage on without the rows.
+    """Return whether another engine may have extended the coverage of a segment without adding the rows.
 
-    Rows are lost only by segments of row addresses, and only in fragments that compactions created: in a table with
-    stable row ids, those that are newer than the segment; otherwise, those since the oldest recorded compaction.
+    Only a segment of row addresses can miss rows, and only of fragments that compactions created. In a table with
+    stable row ids, these are fragments that are newer than the segment; otherwise, fragments that were created since
+    the oldest recorded compaction.
     """
     index = segment.metadata
     if index.is_zone_based or not segment.covered:

@@ -227,7 +227,7 @@ def _rebuild_segment(
             inputs = [MergeInput(old_segment, remap)]
             return build.build_segment(base, spec, (), inputs=inputs, covers=covers, runtime=runtime)
     except build.UNREADABLE_ERRORS:
-        pass  # the rows of the table are read instead
+        pass  # the segment is built from the rows of the table
     whole = [*(fragment for fragment in base.manifest.fragments if fragment.id in staying), *new]
     return build.build_segment(_with_fragments(base, whole), spec, whole, covers=covers, runtime=runtime)
 

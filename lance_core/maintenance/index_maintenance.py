@@ -152,8 +152,8 @@ def _plan_index(
 
 
 def _verified(base: Snapshot, coverage: Coverage, segment: SegmentCoverage) -> SegmentCoverage:
-    """Return the segment without the fragments that it misses rows of. A segment whose files cannot be read stays as it
-    is: if it is merged, the rows of the table are read instead."""
+    """Return the segment without the fragments of which it misses rows. Return a segment whose files cannot be read
+    unchanged: if it is merged, the rows of the table are read instead."""
     try:
         return verification.verified(base, coverage, segment)
     except build.UNREADABLE_ERRORS:
@@ -294,8 +294,8 @@ def _lists_addresses(segment: SegmentCoverage) -> bool:
 
 
 def _is_outdated(base: Snapshot, segment: SegmentCoverage) -> bool:
-    """Return whether a new segment cannot be written from these files: they have another version than new ones, with
-    other row numbers or contents, or may list old values."""
+    """Return whether a new segment cannot be merged from the files of this one: their index version, and with it their
+    row numbers or contents, differs from that of new files, or they may list old values."""
     if segment.kind is None:
         return False
     try:

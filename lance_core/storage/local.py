@@ -10,8 +10,8 @@ process acknowledges its first write, it syncs the root, all directories in it, 
 parent, whichever program created them. It does not cover the contents of files that were written without fsync, by
 pylance or with `durable=False`: syncing a table of terabytes at its first small append would be worse.
 
-A sync that failed is never repeated: after a failure, the system may drop what it could not write and report success
-for the next sync. The process then refuses every write in the directory (`002-failed-syncs.md`).
+A failed sync is never repeated: after a failure, the system may drop the data that it could not write, and report
+success for the next sync. The process refuses every later write in that directory (`002-failed-syncs.md`).
 
 A path that leads out of the root through a symbolic link is not read, written or deleted. The root itself may be a
 link.
@@ -40,9 +40,9 @@ _Identity: TypeAlias = tuple[int, int]
 _synced_entries: dict[Path, _Identity] = {}
 """Directories whose entry in their parent this process has synced, with the identity that a recreated one lacks."""
 _failed_directories: dict[_Identity, int] = {}
-"""Directories of which a sync has failed, each with a descriptor that stays open, so that its number is not reused."""
+"""Directories whose sync has failed, each with an open descriptor, so that no other gets its inode number."""
 _failed_files: set[tuple[int, int, int]] = set()
-"""Files of which a sync has failed: device, number and modification time."""
+"""Files whose sync has failed: device, inode number and modification time."""
 _TIMESTAMP_TOLERANCE_NS = 10_000_000
 """The clock that file systems take timestamps from ticks every few milliseconds."""
 
@@ -430,19 +430,19 @@ def _record_failed_sync(descriptor: int) -> None:
 
 
 def _check_no_sync_failed(file: str | int) -> None:
-    """Raise `OSError` if a sync of this file or directory has failed. A missing one passes."""
+    """Raise `OSError` if a sync of this file or directory has failed in this process. A missing one passes."""
     if not (_failed_directories or _failed_files):
         return
     try:
         status = os.stat(file)
     except OSError:
         return
-    number = status.st_dev, status.st_ino
-    if number in _failed_directories or (*number, status.st_mtime_ns) in _failed_files:
+    identity = status.st_dev, status.st_ino
+    if identity in _failed_directories or (*identity, status.st_mtime_ns) in _failed_files:
         raise OSError(
             errno.EIO,
-            "an earlier sync in this process failed, and what it left unwritten may be lost although a sync succeeds "
-            "now. Check the disk, then start the process again",
+            "an earlier sync in this process failed, and data that it did not write may be lost even if a later sync "
+            "succeeds. Check the disk, then start the process again",
         )
 
 

@@ -1,4 +1,4 @@
-"""Change summary: what a version did in the words of a user, how many rows it added and removed, which files it wrote.
+"""Change summary: describes a version for users: its action, how many rows it added and removed, which files it wrote.
 
 An action is a word such as "upsert" where the format's operation is Update: the writer's verb is recorded with the
 transaction, and the action of a version of another engine follows from the operation. The summary is for users and for
@@ -124,7 +124,7 @@ def _live_rows(manifest: Manifest | None) -> dict[FragmentId, int]:
 
 
 def action_of(transaction: Transaction | None, *, is_first: bool) -> str:
-    """Return what the transaction did. `is_first` says that it committed the first version of a table.
+    """Return the action of a transaction. `is_first` says that it committed the first version of a table.
 
     >>> from lance_core.format.ids import Version
     >>> action_of(Transaction(Version(0), "uuid", op.Append(())), is_first=True)

@@ -206,8 +206,8 @@ def manifest_store_config(location: Location) -> dict[str, str]:
 
 
 def check_manifest_store(location: Location, manifest: Manifest) -> None:
-    """Raise `InvalidInput` if a commit would bypass the manifest store of a table: the one that its config names, or
-    the one that has its versions."""
+    """Raise `InvalidInput` if a commit would bypass the manifest store of a table: the kind that its config names, or
+    the store that has entries of its versions."""
     kind, given = manifest.config.get(MANIFEST_STORE), location.access.manifest_store
     if given is not None and given.kind != kind:
         check_opened_with_own_manifest_store(location, manifest)

@@ -58,11 +58,11 @@ def list_versions(location: Location) -> Versions:
 
 
 def check_one_naming_scheme(location: Location) -> None:
-    """Raise `Corrupt` if manifests of both naming schemes exist, once per process and table: a newest version is often
-    found without a listing, and a writer must not continue one of two histories.
+    """Raise `Corrupt` if manifests of both naming schemes exist. A writer must not continue one of two histories, and
+    the newest version is often found without a listing. Each process checks a table once.
 
     Names of the old scheme sort before or after all names of the new one. On an ordered store, every search for the
-    newest version meets the former, so only the latter are listed."""
+    newest version lists the names before, so this function lists only the names after."""
     if _uniform_names.get(location.key):
         return
     store = location.store
@@ -77,7 +77,9 @@ def check_one_naming_scheme(location: Location) -> None:
 
 
 _AFTER_NEW_NAMES = "18446744073709551616"
+"""Name that sorts after all names of the new scheme, which begin with a number below 2**64."""
 _uniform_names: LruCache[Hashable, bool] = LruCache(1000)
+"""Tables that passed `check_one_naming_scheme`."""
 
 
 def _mixed_names_error(location: Location) -> Corrupt:

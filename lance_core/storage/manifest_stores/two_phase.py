@@ -237,9 +237,9 @@ class TwoPhaseStore(SupportsOrderedListing):
     def _check_not_lost(self, slot: _Slot, entry: Entry, listed: Sequence[ObjectInfo]) -> None:
         """Raise `Corrupt` if the newest entry names a staged file that does not exist, unless the entry has changed.
 
-        An older version is not returned in its place, since the newest one may have been acknowledged. A directory
-        without any manifest is that of a table that was deleted without its entries, and so are finished entries above
-        the versions of a table that was created anew.
+        An older version is not returned in its place, since the newest one may have been acknowledged. Two cases
+        pass: a directory without any manifest, because its table was deleted without its entries, and a finished entry
+        above the versions of the table, because the table was deleted and created again.
         """
         has_manifests = any(naming.parse_manifest_name(info.path.rpartition("/")[2]) for info in listed)
         if entry.is_final or not has_manifests or self.manifest_store.newest_entry(slot.key) != entry:

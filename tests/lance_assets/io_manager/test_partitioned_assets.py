@@ -140,11 +140,11 @@ def test_hours_that_dagster_confuses_are_not_replaced(tmp_path: Path, instance: 
     assert list(HOURS.get_partition_keys_in_range(dg.PartitionKeyRange(*keys))) == keys
     assert list(HOURS.get_partition_keys_in_range(dg.PartitionKeyRange(keys[0], keys[0]))) == keys
     one = {**of_two, "dagster/asset_partition_range_end": keys[0]}
-    assert f"Dagster took the partitions {keys[0]} for {keys[0]}, {keys[1]}" in materialize(
+    assert f"Dagster returned the partitions {keys[0]}, {keys[1]} instead of {keys[0]}" in materialize(
         tmp_path, instance, [events], tags=one
     )
     reason = materialize(tmp_path, instance, [events, copied], keys[0], selection=[copied])
-    assert f"Dagster took the partitions {keys[0]} for {keys[0]}, {keys[1]}" in reason
+    assert f"Dagster returned the partitions {keys[0]}, {keys[1]} instead of {keys[0]}" in reason
     table = Table.open(tmp_path / "events.lance")
     assert (table.version, table.count_rows()) == (2, 2)
 
