@@ -30,7 +30,8 @@ AZURITE := .tools/azurite/node_modules/.bin/azurite-blob
 NODE := .tools/node
 INSTALL_LOG := .tools/install.log
 
-.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs damage golden fleets interop check fmt bench bench-smoke protos lock wheel clean
+.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs damage golden fleets interop check fmt bench \
+	bench-smoke protos lock wheel clean
 
 help: ## list the targets
 	@echo 'usage: make <target>'
@@ -62,7 +63,8 @@ clusters: $(STAMP) ## run Spark operations on real processes, by Connect and on 
 dagster-proofs: $(STAMP) ## kill Dagster runs at every step, deploy on PostgreSQL, list ten thousand partitions (15 min)
 	@PROOFS=all $(PYTHON) -m pytest tests/lance_assets/test_run_crashes.py tests/lance_assets/test_deployment.py \
 		tests/lance_assets/test_concurrent_recording.py tests/lance_assets/ledger/test_version_histories.py \
-		tests/lance_assets/test_scale.py tests/lance_assets/test_cancellation.py $(ARGS)
+		tests/lance_assets/test_scale.py tests/lance_assets/test_cancellation.py \
+		tests/lance_assets/test_demo_crashes.py $(ARGS)
 
 damage: $(STAMP) ## change every byte of a table's small files, VALUES times each (255: all), and truncate each everywhere
 	@DAMAGE=$(or $(VALUES),8) $(PYTHON) -m pytest tests/lance_core/test_corrupted_bytes.py --timeout=0 $(ARGS)

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-collect_ignore = [] if os.environ.get("UI_TESTS") else ["ui"]
-"""The UI tests need a browser and run with `make test-ui`."""
+collect_ignore = [
+    *([] if os.environ.get("UI_TESTS") else ["ui"]),
+    *([] if os.environ.get("PROOFS") == "all" else ["lance_assets/test_deployment.py"]),
+]
+"""The UI tests need a browser and run with `make test-ui`, the tests of a deployment with `make dagster-proofs`."""
 
 _HERE = Path(__file__).parent
 _SHARED_GROUPS = ("lance_assets", "clusters", "lance_core/storage/manifest_stores", "lance_core/storage")
