@@ -276,7 +276,7 @@ def _find_by_files(started: StartedWrite) -> WriteResult | None:
     summary = CommitSummary(
         removed,
         operation="Unknown",
-        rows_added=sum(fragment.physical_rows for fragment in fragments) if record.verb == "append" else 0,
+        rows_added=sum(fragment.physical_rows for fragment in fragments) if record.verb.lower() == "append" else 0,
         rows_removed=0,
         files=len(keys),
         bytes=sum(file.size or 0 for fragment in fragments for file in fragment.files if file.qualified_path in keys),

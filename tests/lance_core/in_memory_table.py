@@ -90,7 +90,7 @@ class InMemoryTable:
         attempts: int = ATTEMPTS,
     ) -> WriteResult:
         started = begin(
-            self.location(), base, verb=operation.name.lower(), intent=intent, runtime=deterministic_runtime(writer)
+            self.location(), base, verb=operation.name, intent=intent, runtime=deterministic_runtime(writer)
         )
         if isinstance(started, WriteResult):
             return started
