@@ -20,6 +20,8 @@ from lance_core.limits import DELETED_ROWS, FIELDS, FILES_OF_A_FRAGMENT
 _U32_MAX = 2**32 - 1
 TOMBSTONE = -2
 """The entry of `DataFile.field_ids` for a dead column of a file: it was dropped or is stored elsewhere now."""
+UNASSIGNED = -1
+"""The entry of `DataFile.field_ids` that writers use in memory for a field without an id. It is never stored."""
 NO_COLUMN = -1
 """The entry of `DataFile.column_indices` for a field without a column of its own: a parent, whose leaves have
 columns."""
@@ -355,6 +357,12 @@ class Fragment:
             if min(file.column_indices, default=0) < NO_COLUMN:
                 raise Corrupt(
                     f"file {file.path} cannot have the column {min(file.column_indices)} that its fragment lists",
+                    path=path,
+                    field=where,
+                )
+            if UNASSIGNED in file.field_ids:
+                raise Corrupt(
+                    f"file {file.path} lists the field id {UNASSIGNED}, which a writer may use in memory only",
                     path=path,
                     field=where,
                 )

@@ -39,11 +39,14 @@ from lance_core.format.schema import TableSchema
 from lance_core.limits import FIELDS, FRAGMENTS, INDICES
 
 FRAGMENT_ID_MAX = 2**32 - 1
+FILE_FORMAT = "lance"
+"""The name of the only format of data files, which each version records."""
 PARENT = "lance_assets.parent"
 """The transaction property that holds the parent hash."""
 PARENT_BYTES_MAX = 256
 """The maximum number of bytes that the property adds to a transaction."""
 _PATTERN = re.compile(r"([1-9][0-9]{0,18}) sha256:([0-9a-f]{64})")
+_SHOWN_MAX = 80
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -116,6 +119,11 @@ class Manifest:
                 f"contains version {message.version}, but its name states {version}", path=path, field="version"
             )
         features.check_readable(message.reader_feature_flags, message.writer_feature_flags, what=path)
+        if message.data_format.file_format not in ("", FILE_FORMAT):
+            raise Unsupported(
+                f"{path} stores its data files in the format {message.data_format.file_format[:_SHOWN_MAX]!r}; this "
+                f"library reads and writes only {FILE_FORMAT!r} files"
+            )
         return cls(message, file, path=path)
 
     @classmethod
@@ -164,8 +172,14 @@ class Manifest:
 
     @property
     def writer(self) -> str:
-        """The library with its version."""
-        return f"{self.library} {self._header.writer_version.version}".strip()
+        """The library with its semantic version, which newer writers store in three fields.
+
+        A version with a pre-release and a build reads like `lance 14.0.2-rc.1+build.123`.
+        """
+        version = self._header.writer_version
+        prerelease = f"-{version.prerelease}" if version.prerelease else ""
+        build = f"+{version.build_metadata}" if version.build_metadata else ""
+        return f"{self.library} {version.version}{prerelease}{build}".strip()
 
     def header(self) -> bytes:
         """Return this version as a manifest file without fragments, indices and transaction, for workers that get

@@ -17,7 +17,7 @@ from lance_core.format.features import STICKY, Feature
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.ids import FragmentId, RowId, Version
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.format.manifest import FRAGMENT_ID_MAX, Manifest, unassigned_id_error
+from lance_core.format.manifest import FILE_FORMAT, FRAGMENT_ID_MAX, Manifest, unassigned_id_error
 from lance_core.format.naming import NamingScheme
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
@@ -27,6 +27,9 @@ LIBRARY = "lance-assets"
 _ROW_ID_MAX = 2**63 - 1
 _BLOB = b"lance.blob.v2"
 _VERSION_SPECIFIC_FIELDS = ("version_aux_data", "tag", "writer_version", "timestamp", "transaction_file")
+"""Fields that a successor does not inherit. The format says of the auxiliary data that it is not inheritable, and the
+block to which `version_aux_data` points is in the file of that version alone. `tag` is the name that the transaction
+of one version gave to it; tags are files of their own today (`refs.py`)."""
 
 
 class ManifestBuilder:
@@ -48,7 +51,7 @@ class ManifestBuilder:
         """Start version 1 of a table, or the detached version `version`."""
         message = manifest_file.empty_header()
         message.version = version or 1
-        message.data_format.file_format = "lance"
+        message.data_format.file_format = FILE_FORMAT
         message.data_format.version = str(storage_version)
         if stable_row_ids:
             message.reader_feature_flags = int(Feature.STABLE_ROW_IDS)
@@ -69,7 +72,7 @@ class ManifestBuilder:
         for name in _VERSION_SPECIFIC_FIELDS:
             message.ClearField(name)
         if not message.data_format.version:
-            message.data_format.file_format = "lance"
+            message.data_format.file_format = FILE_FORMAT
             message.data_format.version = str(source.storage_version)
         last = max(head.max_fragment_id, source.max_fragment_id)
         if last >= 0:

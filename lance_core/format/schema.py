@@ -152,6 +152,12 @@ class TableSchema:
         FIELDS.check(len(messages), path=path)
         children: dict[int, list[file_pb2.Field]] = {_TOP_LEVEL: []}
         for message in messages:
+            if message.id < 0:
+                raise Corrupt(
+                    f"field {message.name!r} has the id {message.id}, and no field of a schema has a negative id",
+                    path=path,
+                    field="fields",
+                )
             if message.id in children:
                 raise Corrupt(f"two fields have the id {message.id}", path=path, field="fields")
             if message.parent_id not in children:

@@ -121,6 +121,39 @@ def test_features_are_checked_before_anything_else(real: Manifest) -> None:
         Manifest.decode(frame_manifest(None, None, message.SerializeToString()), path="m")
 
 
+@pytest.mark.parametrize(
+    ("file_format", "is_read"), [("lance", True), ("", True), ("parquet", False), ("LANCE", False)]
+)
+def test_data_files_of_another_format_are_refused(real: Manifest, file_format: str, is_read: bool) -> None:
+    message = complete_message(real)
+    message.data_format.file_format = file_format
+    data = frame_manifest(None, None, message.SerializeToString())
+    if is_read:
+        assert Manifest.decode(data, path="m").version == 1
+    else:
+        with pytest.raises(Unsupported, match=f"m stores its data files in the format '{file_format}'"):
+            Manifest.decode(data, path="m")
+
+
+@pytest.mark.parametrize(
+    ("prerelease", "build", "expected"),
+    [
+        (None, None, "lance 14.0.2"),
+        ("rc.1", None, "lance 14.0.2-rc.1"),
+        (None, "build.123", "lance 14.0.2+build.123"),
+        ("rc.1", "build.123", "lance 14.0.2-rc.1+build.123"),
+    ],
+)
+def test_the_writer_has_its_whole_semantic_version(
+    real: Manifest, prerelease: str | None, build: str | None, expected: str
+) -> None:
+    message = complete_message(real)
+    message.writer_version.CopyFrom(
+        table_pb2.Manifest.WriterVersion(library="lance", version="14.0.2", prerelease=prerelease, build_metadata=build)
+    )
+    assert Manifest.decode(frame_manifest(None, None, message.SerializeToString()), path="m").writer == expected
+
+
 @pytest.mark.parametrize("field", ["index_section", "transaction_section", "legacy_transaction_section"])
 def test_a_section_outside_the_file_is_corrupt(field: str, real: Manifest) -> None:
     """There is no fallback: offsets copied from another file by mistake must not be used."""

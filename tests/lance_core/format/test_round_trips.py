@@ -89,6 +89,7 @@ def in_current_form(message: Any, arm: str) -> None:
 @SLOW
 def test_manifests(message: table_pb2.Manifest) -> None:
     message.version = max(1, message.version)
+    message.data_format.file_format = "lance"
     for name in ("index_section", "transaction_section", "legacy_transaction_section"):
         message.ClearField(name)
     created = Manifest.decode(manifest_file.frame_manifest(None, None, message.SerializeToString()), path="m")

@@ -98,7 +98,8 @@ def test_unstorable_columns_are_all_named(schema: pa.Schema, message: str) -> No
     ("messages", "message"),
     [
         ([field("a", 1), field("b", 1)], "two fields have the id 1"),
-        ([field("a", -1)], "two fields have the id -1"),
+        ([field("a", -1)], "field 'a' has the id -1, and no field of a schema has a negative id"),
+        ([field("a", -2)], "field 'a' has the id -2"),
         ([field("a", 1, parent=2), field("b", 2)], "'a' has the parent 2, which does not precede it"),
         ([field("a", 1, parent=1)], "has the parent 1"),
         (
