@@ -20,6 +20,7 @@ from lance_core.expressions import engine, engine_batches
 from lance_core.expressions.aggregation import FUNCTIONS, Aggregation, Measure
 from lance_core.expressions.compiled import Compiled, compile_expr
 from lance_core.expressions.cost_limits import check_text
+from lance_core.expressions.dialect import to_engine_sql
 from lance_core.expressions.engine import EngineError
 from lance_core.expressions.error_messages import error_for, invalid_expression_error
 from lance_core.expressions.literal_coercion import InvalidExpression
@@ -67,7 +68,9 @@ class AggregateQuery:
         check_text(_WHAT, sql)
         aliases = engine_batches.find_case_aliases(sql, schema)
         try:
-            plan, result_schema = engine.plan_query(sql, TABLE_NAME, engine_batches.engine_schema(schema, aliases))
+            plan, result_schema = engine.plan_query(
+                to_engine_sql(sql), TABLE_NAME, engine_batches.engine_schema(schema, aliases)
+            )
             return _decompose(sql, plan, result_schema, schema, aliases)
         except InvalidExpression as error:
             raise invalid_expression_error(_WHAT, sql, str(error)) from error

@@ -14,6 +14,7 @@ import pyarrow as pa
 from lance_core.errors import InvalidInput
 from lance_core.expressions import engine, engine_batches
 from lance_core.expressions.cost_limits import BATCH_BYTES_MAX, NOTHING, Size, check_cost, check_text
+from lance_core.expressions.dialect import to_engine_sql
 from lance_core.expressions.engine import EngineError
 from lance_core.expressions.error_messages import error_for, evaluation_error, invalid_expression_error
 from lance_core.expressions.literal_coercion import InvalidExpression
@@ -57,7 +58,7 @@ def compile_sql(what: str, sql: str, schema: pa.Schema, *, cast_to: pa.DataType 
     aliases = engine_batches.find_case_aliases(sql, schema)
     shown_schema = engine_batches.engine_schema(schema, aliases)
     try:
-        expr = engine.parse(sql, shown_schema)
+        expr = engine.parse(to_engine_sql(sql), shown_schema)
         check_supported(expr)
         expr = resolve(expr, shown_schema)
     except InvalidExpression as error:

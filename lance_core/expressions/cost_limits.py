@@ -41,7 +41,7 @@ BATCH_BYTES_MAX = 1 << 27
 """Bytes that are evaluated at once. Larger batches are evaluated in slices."""
 QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`")
 """Text and names in quotes."""
-_TEXT = re.compile(rf"{QUOTED.pattern}|--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+QUOTED_OR_COMMENT = re.compile(rf"{QUOTED.pattern}|--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 """Quoted text, quoted names and comments, whichever begins first."""
 _OPERATOR = re.compile(r"\b(?:and|or)\b|[\w)\]]\s*[-+*/%|&^]", re.IGNORECASE)
 _NESTING = re.compile(r"(?P<open>[(\[{]|\bcase\b)|(?P<close>[)\]}]|\bend\b)", re.IGNORECASE)
@@ -80,9 +80,9 @@ def check_text(what: str, sql: str) -> None:
             f"{what} has {len(sql):,} characters, and at most {SQL_CHARACTERS_MAX:,} are supported; join with a table "
             "instead"
         )
-    if any("/*" in comment[2:] for comment in _TEXT.findall(sql) if comment.startswith("/*")):
+    if any("/*" in comment[2:] for comment in QUOTED_OR_COMMENT.findall(sql) if comment.startswith("/*")):
         raise InvalidInput(f"{what} has a comment within a comment; remove it")
-    unquoted = _TEXT.sub("x", sql)
+    unquoted = QUOTED_OR_COMMENT.sub("x", sql)
     if (count := len(_OPERATOR.findall(unquoted))) > OPERATORS_MAX:
         raise InvalidInput(
             f"{what} has {count:,} operators (AND, OR, arithmetic), and at most {OPERATORS_MAX:,} are supported; write "

@@ -23,6 +23,7 @@ _ALTERNATIVES = {
     "if": "write `CASE WHEN ... THEN ... ELSE ... END`",
     "year": "write `date_part('year', x)`",
 }
+_CLAUSE = re.compile(r"found: (limit|offset|fetch|order|group|having|union|where|from) at", flags=re.IGNORECASE)
 _SQL_CHARACTERS_MAX = 200
 
 
@@ -49,6 +50,11 @@ def evaluation_error(what: str, sql: str, engine_message: str) -> InvalidInput:
 
 
 def _explain_syntax_error(match: re.Match[str], sql: str, schema: pa.Schema) -> str:
+    if clause := _CLAUSE.search(match[1]):
+        return (
+            f"{clause[1].upper()} is a clause of a query, and this is an expression for single rows; remove it, and "
+            "pass `limit=` or `offset=` to the read, or give the whole query to `Table.query`"
+        )
     return f"it does not parse: {_lower_first_letter(match[1])}. {SUPPORTED}"
 
 

@@ -25,6 +25,7 @@ from lance_core.expressions.aggregate_queries import (
 )
 from lance_core.expressions.compiled import Compiled, compile_expr
 from lance_core.expressions.cost_limits import check_text
+from lance_core.expressions.dialect import to_engine_sql
 from lance_core.expressions.engine import EngineError
 from lance_core.expressions.error_messages import error_for, invalid_expression_error
 from lance_core.expressions.literal_coercion import InvalidExpression
@@ -64,7 +65,9 @@ class RowQuery:
         check_text(_WHAT, sql)
         aliases = engine_batches.find_case_aliases(sql, schema)
         try:
-            plan, result = engine.plan_query(sql, TABLE_NAME, engine_batches.engine_schema(schema, aliases))
+            plan, result = engine.plan_query(
+                to_engine_sql(sql), TABLE_NAME, engine_batches.engine_schema(schema, aliases)
+            )
             offset, limit = 0, None
             if node_type(plan) == "Limit":
                 offset, limit = bounds_of(plan.to_variant())
@@ -128,7 +131,7 @@ def is_aggregate_query(sql: str, schema: pa.Schema) -> bool:
     check_text(_WHAT, sql)
     aliases = engine_batches.find_case_aliases(sql, schema)
     try:
-        plan, _result = engine.plan_query(sql, TABLE_NAME, engine_batches.engine_schema(schema, aliases))
+        plan, _result = engine.plan_query(to_engine_sql(sql), TABLE_NAME, engine_batches.engine_schema(schema, aliases))
     except EngineError as error:
         raise unknown_table_error(sql, error) or error_for(_WHAT, sql, str(error), schema) from error
     return _contains_node(plan, "Aggregate") or _contains_node(plan, "Distinct")

@@ -1,0 +1,48 @@
+"""SQL dialect: rewrites spellings of Lance's SQL that the engine's parser rejects into ones that it accepts.
+
+Lance accepts `struct` as the name of a column wherever no parenthesis follows, and DATETIME as a type with
+microseconds. A final semicolon is dropped. The rewriting changes words outside of quotes and comments only. It does
+not validate anything; the parser rejects what is left. Start at `to_engine_sql`.
+"""
+
+import re
+
+from lance_core.expressions.cost_limits import QUOTED_OR_COMMENT
+
+_TOKEN = re.compile(
+    rf"(?P<skipped>{QUOTED_OR_COMMENT.pattern}|\s+)"
+    r"|(?P<word>[^\W\d]\w*)"
+    r"|(?P<precision>\(\s*\d+\s*\))"
+    r"|(?P<other>::|\w+|.)",
+    re.DOTALL,
+)
+_REWRITTEN = re.compile(r"\b(?:struct|datetime)\b", re.IGNORECASE)
+_DATETIME = "timestamp(6)"
+"""Lance stores a DATETIME without a precision in microseconds."""
+
+
+def to_engine_sql(sql: str) -> str:
+    """Return the SQL with the spellings of the engine.
+
+    >>> to_engine_sql("struct.y > 0 and note = 'struct.y' and struct(1) is not null")
+    "`struct`.y > 0 and note = 'struct.y' and struct(1) is not null"
+    >>> to_engine_sql("cast(day as datetime) > datetime '2026-01-01' and datetime < 5")
+    "cast(day as timestamp(6)) > timestamp(6) '2026-01-01' and datetime < 5"
+    """
+    sql = sql.rstrip().removesuffix(";")
+    if not _REWRITTEN.search(sql):
+        return sql
+    tokens = [(match.lastgroup, match[0]) for match in _TOKEN.finditer(sql)]
+    visible = [number for number, (kind, text) in enumerate(tokens) if kind != "skipped" or text[0] in "'\"`"]
+    texts = [tokens[number][1].lower() for number in visible]
+    written = [text for _kind, text in tokens]
+    for place, number in enumerate(visible):
+        if tokens[number][0] != "word":
+            continue
+        before = texts[place - 1] if place else ""
+        after = texts[place + 1] if place + 1 < len(texts) else ""
+        if texts[place] == "struct" and not after.startswith(("(", "<")) and before != ".":
+            written[number] = f"`{written[number]}`"
+        elif texts[place] == "datetime" and (before in ("as", "::") or after.startswith(("'", '"'))):
+            written[number] = "timestamp" if after.startswith("(") else _DATETIME
+    return "".join(written)
