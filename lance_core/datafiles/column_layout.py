@@ -25,7 +25,10 @@ _AMBIGUOUS_IDS = (
 )
 _TEXTS = ("string", "large_string", "binary", "large_binary")
 _BLOB = b"lance-encoding:blob"
-_WRITABLE = (StorageVersion(2, 0), StorageVersion(2, 1), StorageVersion(2, 2))
+_EMPTY_BINARY = "fixed_size_binary:0"
+_WITH_EMPTY_BINARY = StorageVersion(2, 2)
+"""The only version whose codec stores values of no bytes; those of 2.0, 2.1 and 2.3 cannot read or write them."""
+_WRITABLE = (StorageVersion(2, 0), StorageVersion(2, 1), StorageVersion(2, 2), StorageVersion(2, 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,11 @@ def paths_of(file: DataFile, schema: TableSchema) -> dict[int, Path]:
         )
     if last >= len(by_column):
         raise Corrupt(f"has no column {last}, although its fragment refers to it", path=file.path, field="fields")
+    nodes = (node for top in schema.fields for node in top.walk())
+    if file.version != _WITH_EMPTY_BINARY and any(node.logical_type == _EMPTY_BINARY for node in nodes):
+        raise Unsupported(
+            f"{file.path} holds binary values of no bytes, which cannot be read from storage version {file.version}"
+        )
     pairs = zip(file.field_ids, file.column_indices, strict=True)
     return {field_id: by_column[column] for field_id, column in pairs if field_id >= 0 and column >= 0}
 
@@ -118,6 +126,11 @@ def check_storable(schema: TableSchema, version: StorageVersion) -> None:
             if is_blob(field) and bool(field.children) != (version >= _FIRST_WITH_BLOB_FILES):
                 raise Unsupported(
                     f"column {top.name!r} is a blob column in a form that storage version {version} cannot store"
+                )
+            if field.logical_type == _EMPTY_BINARY and version != _WITH_EMPTY_BINARY:
+                raise Unsupported(
+                    f"column {top.name!r} holds binary values of no bytes, which only storage version "
+                    f"{_WITH_EMPTY_BINARY} can store"
                 )
             of_structs = field.logical_type.startswith("fixed_size_list:struct")
             if (field.logical_type == "map" or of_structs) and version < _FIRST_WITH_MAPS:

@@ -86,7 +86,7 @@ def to_arrow(logical: str) -> pa.DataType:
                 make = {"128": pa.decimal128, "256": pa.decimal256}[bits]
                 return make(int(precision), int(scale))
             case "fixed_size_binary":
-                return pa.binary(_parse_positive(rest))
+                return pa.binary(0 if rest == "0" else _parse_positive(rest))
             case "fixed_size_list":
                 inner, _, size = rest.rpartition(":")
                 return pa.list_(

@@ -19,7 +19,7 @@ from lance_core.versions.location import Location
 
 WRITER_KEY = "lance_assets.version"
 """Key in the metadata of every index file: the version of this library that wrote it."""
-_OLDEST_VERSION, _NEWEST_VERSION = StorageVersion(2, 0), StorageVersion(2, 2)
+_OLDEST_VERSION, _NEWEST_VERSION = StorageVersion(2, 0), StorageVersion(2, 3)
 
 
 def file_version_for(storage_version: StorageVersion) -> StorageVersion:

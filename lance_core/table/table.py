@@ -68,6 +68,7 @@ class Table(TableReading, RowWrites, SchemaWrites, IndexWrites, Upkeep, Referenc
     ) -> "Table":
         """Create a table with these rows, or an empty one if `data` is a schema, and return it at version 1.
 
+        `storage_version` is "2.0", "2.1", "2.2" or "2.3". Lance does not guarantee yet that later releases read 2.3.
         `manifest_store` names the store in which every writer reserves the versions of the table: `sqlite:///...`,
         `postgresql://...` or `dynamodb://table`. Raise `AlreadyExists` if a table exists at `uri`.
         """

@@ -14,8 +14,9 @@ from typing import Literal
 
 import pyarrow as pa
 
-StorageName = Literal["2.0", "2.1", "2.2"]
+StorageName = Literal["2.0", "2.1", "2.2", "2.3"]
 STORAGE_VERSIONS: tuple[StorageName, ...] = ("2.0", "2.1", "2.2")
+"""The stable versions. `test_types.py` writes all types in one table of version 2.3."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ CASES: tuple[TypeCase, ...] = (
     *_temporal(),
     _case("decimal128", pa.decimal128(38, 10), "decimal:128:38:10", [_D("0"), None, _D("-1.0000000001")]),
     _case("decimal256", pa.decimal256(76, 3), "decimal:256:76:3", [_D("0.001"), None, _D("9" * 73)]),
+    _case("fixed_size_binary-0", pa.binary(0), "fixed_size_binary:0", [b"", None, b""], since="2.2"),
     _case("fixed_size_binary", pa.binary(5), "fixed_size_binary:5", [b"12345", None, b"\0\0\0\0\0"]),
     _case(
         "struct", _POINT, ("struct", "int32", "string"), [{"x": 1, "y": "a"}, {"x": None, "y": ""}, {"x": 3, "y": None}]

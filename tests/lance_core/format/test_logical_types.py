@@ -41,7 +41,7 @@ def test_spellings_of_older_writers(logical: str, arrow: pa.DataType) -> None:
     "logical",
     [
         "", "int128", "Int8", "timestamp", "timestamp:m:-", "decimal:64:5:2", "decimal:128:5", "decimal:128:99:2",
-        "decimal:128:a:b", "fixed_size_binary", "fixed_size_binary:0", "fixed_size_binary:-2", "fixed_size_list:float",
+        "decimal:128:a:b", "fixed_size_binary", "fixed_size_binary:00", "fixed_size_binary:-2", "fixed_size_list:float",
         "fixed_size_list:float:0", "fixed_size_list:what:2", "dict:string:int8", "dict:string:float:false", "dict::",
         "blob",
     ],
