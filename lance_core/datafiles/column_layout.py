@@ -66,11 +66,7 @@ def paths_of(file: DataFile, schema: TableSchema) -> dict[int, Path]:
         )
     if last >= len(by_column):
         raise Corrupt(f"has no column {last}, although its fragment refers to it", path=file.path, field="fields")
-    nodes = (node for top in schema.fields for node in top.walk())
-    if file.version != _WITH_EMPTY_BINARY and any(node.logical_type == _EMPTY_BINARY for node in nodes):
-        raise Unsupported(
-            f"{file.path} holds binary values of no bytes, which cannot be read from storage version {file.version}"
-        )
+    _check_empty_binary(schema, file.version)
     pairs = zip(file.field_ids, file.column_indices, strict=True)
     return {field_id: by_column[column] for field_id, column in pairs if field_id >= 0 and column >= 0}
 
@@ -119,6 +115,7 @@ def check_storable(schema: TableSchema, version: StorageVersion) -> None:
     if version not in _WRITABLE:
         known = ", ".join(map(str, _WRITABLE))
         raise Unsupported(f"data files of storage version {version} cannot be written; choose one of {known}")
+    _check_empty_binary(schema, version)
     for top in schema.fields:
         for field in top.walk():
             if is_blob(field) and field is not top:
@@ -126,11 +123,6 @@ def check_storable(schema: TableSchema, version: StorageVersion) -> None:
             if is_blob(field) and bool(field.children) != (version >= _FIRST_WITH_BLOB_FILES):
                 raise Unsupported(
                     f"column {top.name!r} is a blob column in a form that storage version {version} cannot store"
-                )
-            if field.logical_type == _EMPTY_BINARY and version != _WITH_EMPTY_BINARY:
-                raise Unsupported(
-                    f"column {top.name!r} holds binary values of no bytes, which only storage version "
-                    f"{_WITH_EMPTY_BINARY} can store"
                 )
             of_structs = field.logical_type.startswith("fixed_size_list:struct")
             if (field.logical_type == "map" or of_structs) and version < _FIRST_WITH_MAPS:
@@ -143,6 +135,15 @@ def check_storable(schema: TableSchema, version: StorageVersion) -> None:
                     f"column {top.name!r} nests a fixed-size list of structs: inside a struct, or with other lists "
                     "around or inside it, it could be written but not read back"
                 )
+
+
+def _check_empty_binary(schema: TableSchema, version: StorageVersion) -> None:
+    for top in schema.fields:
+        if version != _WITH_EMPTY_BINARY and any(node.logical_type == _EMPTY_BINARY for node in top.walk()):
+            raise Unsupported(
+                f"column {top.name!r} holds binary values of no bytes, which only storage version {_WITH_EMPTY_BINARY} "
+                "can store"
+            )
 
 
 def is_blob(field: Field) -> bool:

@@ -33,16 +33,19 @@ def to_engine_sql(sql: str) -> str:
     if not _REWRITTEN.search(sql):
         return sql
     tokens = [(match.lastgroup, match[0]) for match in _TOKEN.finditer(sql)]
-    visible = [number for number, (kind, text) in enumerate(tokens) if kind != "skipped" or text[0] in "'\"`"]
-    texts = [tokens[number][1].lower() for number in visible]
     written = [text for _kind, text in tokens]
-    for place, number in enumerate(visible):
-        if tokens[number][0] != "word":
-            continue
-        before = texts[place - 1] if place else ""
-        after = texts[place + 1] if place + 1 < len(texts) else ""
-        if texts[place] == "struct" and not after.startswith(("(", "<")) and before != ".":
-            written[number] = f"`{written[number]}`"
-        elif texts[place] == "datetime" and (before in ("as", "::") or after.startswith(("'", '"'))):
-            written[number] = "timestamp" if after.startswith("(") else _DATETIME
+    visible = [number for number, (kind, text) in enumerate(tokens) if kind != "skipped" or text[0] in "'\"`"]
+    texts = ["", *(written[number].lower() for number in visible), ""]
+    for number, before, word, after in zip(visible, texts, texts[1:], texts[2:], strict=False):
+        if tokens[number][0] == "word":
+            written[number] = _engine_word(written[number], before, word, after)
     return "".join(written)
+
+
+def _engine_word(written: str, before: str, word: str, after: str) -> str:
+    """Return a word as the engine spells it. `word` is the same in lower case, between its neighbours."""
+    if word == "struct" and before != "." and not after.startswith(("(", "<")):
+        return f"`{written}`"
+    if word == "datetime" and (before in ("as", "::") or after.startswith(("'", '"'))):
+        return "timestamp" if after.startswith("(") else _DATETIME
+    return written
