@@ -1,6 +1,6 @@
 """Torture runner (`make torture`): runs every harness at its full size in two processes; names select harnesses.
 
-    python -m tests.torture [harness ...] [--size nightly|pr]
+    python -m tests.torture [harness ...] [--size full|pr]
 
 Prints one table, and each failure with the call that reproduces it. Exits with 1 if there are failures.
 """

@@ -10,11 +10,13 @@ import importlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Protocol, cast
 
 from tests.torture.report import Report
 
-SIZES = ("pr", "nightly")
+SIZES = ("pr", "full", "nightly")
+"""Sizes of a run; `full` is another name of `nightly`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ HARNESSES = {
     "limits": Harness(is_exclusive=True),
     "cleaner": Harness(is_exclusive=True),
     "hammer": Harness(is_exclusive=True),
+    "power-loss": Harness(splits=4),
 }
 
 
@@ -50,10 +53,15 @@ class _Module(Protocol):
     def split(self, size: object, count: int) -> Sequence[object]: ...
 
 
+def import_harness(name: str) -> ModuleType:
+    """Import the module of a harness. A hyphen in the name is an underscore in the name of the module."""
+    return importlib.import_module(f"tests.torture.{name.replace('-', '_')}")
+
+
 def run_split(name: str, size: str, split_index: int) -> Report:
     """Run one split of a harness in a process of its own."""
-    module = cast(_Module, importlib.import_module(f"tests.torture.{name}"))
-    chosen = module.NIGHTLY if size == "nightly" else module.PR
+    module = cast(_Module, import_harness(name))
+    chosen = module.PR if size == "pr" else module.NIGHTLY
     count = HARNESSES[name].splits
     started = time.perf_counter()
     report = module.run(module.split(chosen, count)[split_index] if count > 1 else chosen)

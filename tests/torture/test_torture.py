@@ -1,12 +1,10 @@
 """Tests of the output and the exit code of `make torture`. The harnesses are tested in the packages of their
 histories."""
 
-import importlib
-
 import pytest
 
 from tests.torture.__main__ import main
-from tests.torture.harnesses import HARNESSES
+from tests.torture.harnesses import HARNESSES, import_harness
 from tests.torture.report import Report, format_table, merge_reports
 
 
@@ -28,7 +26,7 @@ def test_shares_together() -> None:
 
 @pytest.mark.parametrize("name", HARNESSES)
 def test_every_harness_has_its_sizes(name: str) -> None:
-    module = importlib.import_module(f"tests.torture.{name}")
+    module = import_harness(name)
     assert callable(module.run)
     assert isinstance(module.PR, module.Size)
     assert isinstance(module.NIGHTLY, module.Size)

@@ -1,0 +1,68 @@
+"""Planted defects of a writer to local files, which the fault harnesses must detect.
+
+Each function changes this process for good, so that only a process of its own calls it.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lance_core.commit import data_files
+from lance_core.storage.local import LocalStore
+from lance_core.storage.store import Put
+
+_sync = os.fsync
+
+
+def _skip_directory_syncs() -> None:
+    def sync(fd: Any) -> None:
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            _sync(fd)
+
+    os.fsync = sync
+
+
+def _ignore_sync_errors() -> None:
+    def sync(fd: Any) -> None:
+        with suppress(OSError):
+            _sync(fd)
+
+    os.fsync = sync
+
+
+def _put_manifest_before_data_files() -> None:
+    """Data files get their names and are synced after the manifest that references them."""
+    create, ensure_durable = LocalStore.create, LocalStore.ensure_durable
+    late: list[Path] = []
+
+    def hide(store: LocalStore, paths: Sequence[str]) -> None:
+        for path in map(store.resolve_path, paths):
+            if path.suffix == ".lance":
+                path.rename(f"{path}.late")
+                late.append(path)
+        ensure_durable(store, [path for path in paths if not path.endswith(".lance")])
+
+    def create_and_show(store: LocalStore, path: str, data: bytes) -> Put:
+        put = create(store, path, data)
+        if path.endswith(".manifest"):
+            for file in late:
+                Path(f"{file}.late").rename(file)
+                ensure_durable(store, [str(file.relative_to(store.root))])
+            late.clear()
+        return put
+
+    LocalStore.ensure_durable, LocalStore.create = hide, create_and_show  # type: ignore[assignment, method-assign]
+    data_files.check_files = lambda location, files: None
+
+
+SKIPPED_DIRECTORY_SYNC = "skips the sync of directories"
+IGNORED_SYNC_ERROR = "ignores errors of syncs"
+MANIFEST_BEFORE_DATA = "puts the manifest before the data files"
+DEFECTS: Mapping[str, Callable[[], None]] = {
+    SKIPPED_DIRECTORY_SYNC: _skip_directory_syncs,
+    IGNORED_SYNC_ERROR: _ignore_sync_errors,
+    MANIFEST_BEFORE_DATA: _put_manifest_before_data_files,
+}
