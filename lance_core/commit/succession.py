@@ -75,7 +75,7 @@ def _keeps_fragments(after: Manifest, operation: Operation, before: Manifest) ->
     return all(_has_a_file_of(existing[fragment.id], fragment) for fragment in named) and all(
         fragment.id in kept
         and _has_a_file_of(kept[fragment.id], fragment)
-        and kept[fragment.id].message.deletion_file == fragment.message.deletion_file
+        and kept[fragment.id].has_same_deletions(fragment)
         for fragment in untouched
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
 
 BATCH_ROWS = 65_536
@@ -29,8 +30,8 @@ class FileWriter(Protocol):
     def add_metadata(self, key: str, value: str) -> None:
         """Add an entry to the metadata of the file's schema."""
 
-    def finish(self) -> int:
-        """Close the file, make it durable, and return its size in bytes."""
+    def finish(self) -> FileChecksum:
+        """Close the file, make it durable, and return its size and hash."""
 
 
 class FileReader(Protocol):

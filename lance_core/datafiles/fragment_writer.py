@@ -18,6 +18,7 @@ from lance_core.datafiles.column_layout import check_storable, columns_of
 from lance_core.datafiles.conform import Conversion, check_no_null_structs, columns_to_write, conform
 from lance_core.errors import InvalidInput
 from lance_core.format import naming
+from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
 from lance_core.format.schema import TableSchema
 
@@ -155,10 +156,15 @@ def write_columns(
     return _describe_file(name, schema, version, file.finish())
 
 
-def _describe_file(name: str, schema: TableSchema, version: StorageVersion, size: int) -> DataFile:
+def _describe_file(name: str, schema: TableSchema, version: StorageVersion, checksum: FileChecksum) -> DataFile:
     stored = columns_of(schema, version)
     return DataFile.of(
-        path=name, field_ids=stored.field_ids, column_indices=stored.column_indices, version=version, size=size
+        path=name,
+        field_ids=stored.field_ids,
+        column_indices=stored.column_indices,
+        version=version,
+        size=checksum.size,
+        xxh3=checksum.xxh3,
     )
 
 
@@ -217,7 +223,7 @@ class RollingWriter:
     def _close(self) -> None:
         assert self._file is not None
         assert self._columns is not None
-        size = self._file.finish()
+        checksum = self._file.finish()
         self._file = None
-        file = _describe_file(self._name, self._columns, self._version, size)
+        file = _describe_file(self._name, self._columns, self._version, checksum)
         self._fragments.append(Fragment.of(files=[file], physical_rows=self._rows))

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lance_core.datafiles.codec import BATCH_ROWS, Rows
 from lance_core.errors import StorageError, Unsupported
+from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
 from lance_core.storage.store import Store
 
@@ -51,7 +52,7 @@ class IpcFileWriter:
     def add_metadata(self, key: str, value: str) -> None:
         self._metadata[key] = value
 
-    def finish(self) -> int:
+    def finish(self) -> FileChecksum:
         buffer = io.BytesIO()
         metadata = {**(self._schema.metadata or {}), **self._metadata}
         with pa.ipc.new_file(buffer, self._schema.with_metadata(metadata)) as writer:
@@ -59,7 +60,7 @@ class IpcFileWriter:
                 writer.write_batch(batch)
         data = buffer.getvalue()
         self._store.put(self._path, data)
-        return len(data)
+        return FileChecksum.of(data)
 
 
 @dataclass(frozen=True, slots=True)

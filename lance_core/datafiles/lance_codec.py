@@ -10,6 +10,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +24,19 @@ from lance_core.datafiles.codec import BATCH_ROWS, Rows
 from lance_core.datafiles.conform import copy_array
 from lance_core.datafiles.dictionaries import nulls_as_missing_indices
 from lance_core.errors import NotFound, StorageError, Unsupported
+from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.naming import blob_file_name
 from lance_core.storage.factory import TableStore
+from lance_core.storage.file_hashing import compute_checksum
 from lance_core.storage.local import LocalStore
 
 if TYPE_CHECKING:
     import lance.file
 
 _SESSIONS_MAX = 64
+_CONCURRENT_HASH_BYTES_MIN = 4 << 20
+"""Below this size, starting a thread takes longer than the hash."""
 _declared_schemas: "dict[bytes, _DeclaredSchema]" = {}
 """Schemas of opened files by their serialized form: most files of a table have the same schema."""
 _CACHED_SCHEMAS_MAX = 1024
@@ -82,14 +87,22 @@ class LanceFileWriter:
         with _translated_errors(self._store, self._full_path):
             self._writer.add_schema_metadata(key, value)
 
-    def finish(self) -> int:
+    def finish(self) -> FileChecksum:
         with _translated_errors(self._store, self._full_path):
             self._blobs.finish()
             self._writer.close()
         blobs = [f"{self._blob_directory}/{blob_file_name(number)}" for number in self._blobs.blob_ids]
-        self._store.ensure_durable([*blobs, self._path])
         assert self._writer.size_bytes is not None
-        return self._writer.size_bytes
+        if not isinstance(self._store, LocalStore):
+            return FileChecksum(self._writer.size_bytes, None)
+        if self._writer.size_bytes < _CONCURRENT_HASH_BYTES_MIN:
+            checksum = compute_checksum(self._store, self._path)
+            self._store.ensure_durable([*blobs, self._path])
+            return checksum
+        with ThreadPoolExecutor(1) as hashing:  # the file is hashed from memory while the disk writes it
+            hashed = hashing.submit(compute_checksum, self._store, self._path)
+            self._store.ensure_durable([*blobs, self._path])
+            return hashed.result()
 
     def _open_packed(self, number: int) -> Sidecar:
         self._store.create_directory(self._blob_directory)

@@ -10,6 +10,7 @@ from pyroaring import BitMap
 
 from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.format.deletion_vector import DeletionVector
+from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.runtime import Runtime
@@ -28,11 +29,16 @@ def add_deletions(
     old_file = fragment.deletion_file
     as_bitmap = deleted.should_use_bitmap(was_bitmap=None if old_file is None else old_file.is_bitmap)
     number = runtime.new_uuid().int >> 64
+    data = deleted.encode(as_bitmap=as_bitmap)
     after = fragment.with_deletion_file(
-        is_bitmap=as_bitmap, read_version=read_version, number=number, rows=len(deleted)
+        is_bitmap=as_bitmap,
+        read_version=read_version,
+        number=number,
+        rows=len(deleted),
+        checksum=FileChecksum.of(data),
     )
     assert after.deletion_file is not None
-    location.store.put(after.deletion_file.path, deleted.encode(as_bitmap=as_bitmap))
+    location.store.put(after.deletion_file.path, data)
     return after
 
 

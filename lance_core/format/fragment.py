@@ -14,6 +14,7 @@ from lance_core.errors import Corrupt
 from lance_core.format import naming, size_guard
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import qualify_path
+from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.ids import FragmentId, Version
 from lance_core.limits import DELETED_ROWS, FIELDS, FILES_OF_A_FRAGMENT
 
@@ -74,7 +75,9 @@ class DataFile:
         column_indices: Iterable[int],
         version: StorageVersion,
         size: int,
+        xxh3: int | None = None,
     ) -> "DataFile":
+        """Return the description of a file; `xxh3` is its hash."""
         return cls(
             table_pb2.DataFile(
                 path=path,
@@ -83,6 +86,7 @@ class DataFile:
                 file_major_version=version.major,
                 file_minor_version=version.minor,
                 file_size_bytes=size,
+                xxh3=xxh3,
             )
         )
 
@@ -99,9 +103,13 @@ class DataFile:
         return DataFile(message)
 
     def with_size(self, size: int) -> "DataFile":
+        """Return the file with another size, and without the hash, which is that of the whole file."""
+        return self.with_checksum(FileChecksum(size, None))
+
+    def with_checksum(self, checksum: FileChecksum) -> "DataFile":
         message = table_pb2.DataFile()
         message.CopyFrom(self._message)
-        message.file_size_bytes = size
+        record_checksum(message, checksum)
         return DataFile(message)
 
     @property
@@ -134,6 +142,11 @@ class DataFile:
     @property
     def size(self) -> int | None:
         return self._message.file_size_bytes or None
+
+    @property
+    def checksum(self) -> FileChecksum | None:
+        """The checksum, or `None` if its writer recorded no hash, as other engines do not."""
+        return checksum_of(self._message)
 
     @property
     def base_id(self) -> int | None:
@@ -169,8 +182,40 @@ class DeletionFile:
         return self._message.num_deleted_rows or None
 
     @property
+    def checksum(self) -> FileChecksum | None:
+        """The checksum, or `None` if its writer recorded no hash, as other engines do not."""
+        return checksum_of(self._message)
+
+    @property
     def base_id(self) -> int | None:
         return self._message.base_id if self._message.HasField("base_id") else None
+
+
+StoredFile = table_pb2.DataFile | table_pb2.DeletionFile | table_pb2.IndexFile
+"""Message that describes one file."""
+
+
+def checksum_of(message: StoredFile) -> FileChecksum | None:
+    """Return the recorded checksum of a file; `None` if no hash is recorded."""
+    if not message.HasField("xxh3"):
+        return None
+    size = message.file_size_bytes if isinstance(message, table_pb2.DataFile) else message.size_bytes
+    return FileChecksum(size, message.xxh3)
+
+
+def record_checksum(message: StoredFile, checksum: FileChecksum | None) -> None:
+    """Set the checksum in a message that is under construction. `None` removes what this library alone records."""
+    message.ClearField("xxh3")
+    if checksum is None:
+        if isinstance(message, table_pb2.DeletionFile):
+            message.ClearField("size_bytes")
+        return
+    if checksum.xxh3 is not None:
+        message.xxh3 = checksum.xxh3
+    if isinstance(message, table_pb2.DataFile):
+        message.file_size_bytes = checksum.size
+    else:
+        message.size_bytes = checksum.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +246,21 @@ class Fragment:
         changed.files.extend(file.message for file in files)
         return Fragment(changed)
 
-    def with_deletion_file(self, *, is_bitmap: bool, read_version: Version, number: int, rows: int) -> "Fragment":
+    def with_deletion_file(
+        self,
+        *,
+        is_bitmap: bool,
+        read_version: Version,
+        number: int,
+        rows: int,
+        checksum: FileChecksum | None = None,
+    ) -> "Fragment":
         """Return the same files with another set of deleted rows. `number` makes the name of the deletion file
         unique."""
         changed = self._copy()
         kind = table_pb2.DeletionFile.BITMAP if is_bitmap else table_pb2.DeletionFile.ARROW_ARRAY
         deleted = table_pb2.DeletionFile(file_type=kind, read_version=read_version, id=number, num_deleted_rows=rows)
+        record_checksum(deleted, checksum)
         changed.deletion_file.CopyFrom(deleted)
         return Fragment(changed)
 
@@ -311,6 +365,30 @@ class Fragment:
                 file.ClearField("base_id")
             elif not file.HasField("base_id"):
                 file.base_id = base_id
+        return Fragment(message)
+
+    def is_same(self, other: "Fragment") -> bool:
+        """Return whether two descriptions of a fragment are equal. Checksums are left out: a commit of another engine
+        drops them."""
+        return self == other or self.without_checksums() == other.without_checksums()
+
+    def has_same_files(self, other: "Fragment") -> bool:
+        """Return whether two fragments have equal data files, apart from checksums."""
+        return self.files == other.files or self.without_checksums().files == other.without_checksums().files
+
+    def has_same_deletions(self, other: "Fragment") -> bool:
+        """Return whether two states of a fragment have the same deletion file, or none."""
+        if self.deletion_file == other.deletion_file:
+            return True
+        return self.without_checksums().deletion_file == other.without_checksums().deletion_file
+
+    def without_checksums(self) -> "Fragment":
+        """Return the fragment as an engine describes it that records no checksums."""
+        message = self._copy()
+        for file in message.files:
+            record_checksum(file, None)
+        if message.HasField("deletion_file"):
+            record_checksum(message.deletion_file, None)
         return Fragment(message)
 
     def with_counts(self, physical_rows: int, deleted_rows: int) -> "Fragment":

@@ -17,6 +17,7 @@ from lance_core.errors import Corrupt
 from lance_core.format import naming, size_guard
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import qualify_path
+from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.ids import Version
 from lance_core.limits import FIELDS, INDICES
 
@@ -62,6 +63,16 @@ class SegmentFile:
 
     path: str
     size: int
+    xxh3: int | None = None
+    """Hash of the file; `None` if its writer recorded none."""
+
+    @property
+    def checksum(self) -> FileChecksum | None:
+        return None if self.xxh3 is None else FileChecksum(self.size, self.xxh3)
+
+    @property
+    def message(self) -> table_pb2.IndexFile:
+        return table_pb2.IndexFile(path=self.path, size_bytes=self.size, xxh3=self.xxh3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +103,7 @@ class IndexMetadata:
             fragment_bitmap=covers.serialize(),
             index_version=index_version,
             created_at=created_ms,
-            files=(table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in files),
+            files=(file.message for file in files),
         )
         message.uuid.uuid = identity.bytes
         message.index_details.type_url = type_url
@@ -105,7 +116,7 @@ class IndexMetadata:
         message.CopyFrom(self._message)
         message.index_details.value = details
         del message.files[:]
-        message.files.extend(table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in files)
+        message.files.extend(file.message for file in files)
         return IndexMetadata(message)
 
     @classmethod
@@ -150,8 +161,8 @@ class IndexMetadata:
     @property
     def files(self) -> tuple[SegmentFile, ...]:
         """The files with their sizes; empty if an older writer recorded none."""
-        sizes = (file.size_bytes for file in self._message.files)
-        return tuple(SegmentFile(path, size) for path, size in zip(self.file_names, sizes, strict=True))
+        checksums = ((file.size_bytes, file.xxh3 if file.HasField("xxh3") else None) for file in self._message.files)
+        return tuple(SegmentFile(path, *checksum) for path, checksum in zip(self.file_names, checksums, strict=True))
 
     @property
     def created_at(self) -> datetime | None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lance_core.datafiles.codec import FileReader, FileWriter
 from lance_core.format import naming
+from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.index_metadata import IndexMetadata, SegmentFile
 from lance_core.package_version import PACKAGE_VERSION
@@ -53,29 +54,29 @@ class SegmentSource(Protocol):
 
 @dataclass(slots=True)
 class NewSegment:
-    """Segment that is being written. It records the sizes of the finished files."""
+    """Segment that is being written. It records the checksums of the finished files."""
 
     location: Location
     segment_uuid: uuid.UUID
     file_version: StorageVersion
-    _sizes: dict[str, int] = field(default_factory=dict)
+    _checksums: dict[str, FileChecksum] = field(default_factory=dict)
 
     def create(self, name: str, schema: pa.Schema) -> FileWriter:
         path = f"{naming.INDICES}/{self.segment_uuid}/{name}"
-        return _SizeRecordingWriter(self.location.codec.create(path, schema, self.file_version), name, self._sizes)
+        return _RecordingWriter(self.location.codec.create(path, schema, self.file_version), name, self._checksums)
 
     @property
     def files(self) -> tuple[SegmentFile, ...]:
-        return tuple(SegmentFile(name, size) for name, size in sorted(self._sizes.items()))
+        return tuple(SegmentFile(name, each.size, each.xxh3) for name, each in sorted(self._checksums.items()))
 
 
 @dataclass(frozen=True, slots=True)
-class _SizeRecordingWriter:
-    """File writer that records the size of its file when it is finished."""
+class _RecordingWriter:
+    """File writer that records the checksum of its file when it is finished."""
 
     _writer: FileWriter
     _name: str
-    _sizes: dict[str, int]
+    _checksums: dict[str, FileChecksum]
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write(batch)
@@ -86,11 +87,10 @@ class _SizeRecordingWriter:
     def add_metadata(self, key: str, value: str) -> None:
         self._writer.add_metadata(key, value)
 
-    def finish(self) -> int:
+    def finish(self) -> FileChecksum:
         self._writer.add_metadata(WRITER_KEY, PACKAGE_VERSION)
-        size = self._writer.finish()
-        self._sizes[self._name] = size
-        return size
+        checksum = self._checksums[self._name] = self._writer.finish()
+        return checksum
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,10 @@ def read_changes(since: Snapshot, until: Snapshot) -> pa.Table:
 
 def _rows_only_in(snapshot: Snapshot, other: Manifest) -> _RowLineage:
     """Return the live rows of the fragments that the other version does not share."""
-    others = {fragment.id: fragment.message for fragment in other.fragments}
-    unshared = [each for each in snapshot.manifest.fragments if each.message != others.get(each.id)]
+    others = {fragment.id: fragment for fragment in other.fragments}
+    unshared = [
+        each for each in snapshot.manifest.fragments if each.id not in others or not each.is_same(others[each.id])
+    ]
     fragments = [LiveFragment(snapshot.location, snapshot.manifest, each) for each in unshared]
     lineages = list(map_in_order(_live_rows, fragments))
     return _RowLineage(

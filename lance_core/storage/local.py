@@ -21,7 +21,7 @@ import errno
 import os
 import stat
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -84,6 +84,21 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
                 # `pread` allocates the requested length, so a length beyond the end of the file is cut first.
                 rest = max(size - start, 0)
                 return _read_range(descriptor, start, rest if length is None else min(length, rest))
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError as error:
+            raise NotFound(f"{self.root / path} does not exist") from error
+        except OSError as error:
+            raise _storage_error("read", self.root / path, error) from error
+
+    def read_parts(self, path: str, part_bytes: int) -> Iterator[memoryview]:
+        """Yield the bytes of a file in parts. A part is valid until the next one is requested."""
+        try:
+            descriptor, size = self._open_for_reading(path)
+            try:
+                buffer = memoryview(bytearray(min(part_bytes, max(size, 1))))
+                while count := os.readv(descriptor, [buffer]):
+                    yield buffer[:count]
             finally:
                 os.close(descriptor)
         except FileNotFoundError as error:

@@ -18,6 +18,7 @@ from lance_core.errors import RetryableConflict
 from lance_core.format import index_metadata
 from lance_core.format import operations as op
 from lance_core.format.deletion_vector import DeletionVector
+from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import TOMBSTONE, Fragment
 from lance_core.format.ids import FragmentId, Version
 from lance_core.format.index_metadata import SYSTEM_INDICES, IndexMetadata
@@ -63,7 +64,7 @@ def required_inputs(ours: Transaction, base: Manifest | None, head: Manifest | N
     if base is None or head is None or base.version == head.version or not updated_fragments(operation):
         return RequiredInputs()
     before, after = _fragments_before_and_now(operation, base, head)
-    changed = (after[number] for number in before if _deletion_key(before[number]) != _deletion_key(after.get(number)))
+    changed = (each for each in after.values() if each.id in before and not before[each.id].has_same_deletions(each))
     return RequiredInputs(deletions=tuple(fragment for fragment in changed if fragment.deletion_file))
 
 
@@ -107,11 +108,11 @@ def _rebase_deletions(
         old, theirs = before.get(fragment.id), after.get(fragment.id)
         if old is None or theirs is None:
             raise _conflict(operation, head, f"fragment {fragment.id} was removed", "fragments_are_there")
-        if old == theirs:
+        if old.is_same(theirs):
             updated.append(fragment)
             continue
         fragment = _with_files_of_head(fragment, old, theirs, operation, head)
-        if _deletion_key(old) == _deletion_key(theirs):
+        if old.has_same_deletions(theirs):
             updated.append(fragment)
             continue
         affected = (operation.affected or {}).get(fragment.id)
@@ -131,11 +132,16 @@ def _rebase_deletions(
             removed.append(fragment.id)
             continue
         number = inputs.file_numbers[fragment.id]
+        data = deleted.encode(as_bitmap=True)
         fragment = fragment.with_deletion_file(
-            is_bitmap=True, read_version=head.version, number=number, rows=len(deleted)
+            is_bitmap=True,
+            read_version=head.version,
+            number=number,
+            rows=len(deleted),
+            checksum=FileChecksum.of(data),
         )
         assert fragment.deletion_file is not None
-        files[fragment.deletion_file.path] = deleted.encode(as_bitmap=True)
+        files[fragment.deletion_file.path] = data
         updated.append(fragment)
     rebased = replace(operation, updated=tuple(updated), removed_ids=tuple(removed))
     if not files:
@@ -149,7 +155,7 @@ def _with_files_of_head(
 ) -> Fragment:
     """Return our fragment with the files of the head, if it still has those of the base: a dropped column may have
     removed files."""
-    if old.files == theirs.files:
+    if old.has_same_files(theirs):
         return fragment
     kept = {(file.path, file.base_id) for file in theirs.files}
     known = {(file.path, file.base_id) for file in old.files}
@@ -255,12 +261,6 @@ def _fragments_before_and_now(
         return {FragmentId(message.id): Fragment(message) for message in messages if message.id in ids}
 
     return of(base), of(head)
-
-
-def _deletion_key(fragment: Fragment | None) -> bytes | None:
-    if fragment is None or fragment.deletion_file is None:
-        return None
-    return fragment.message.deletion_file.SerializeToString()
 
 
 def _field_paths(schema: TableSchema) -> dict[int, tuple[str, ...]]:

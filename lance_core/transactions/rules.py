@@ -78,7 +78,7 @@ def same_rows(ours: Operation, theirs: Operation) -> Verdict:
         return Verdict.RETRY
     for fragment in updated_fragments(theirs).values():
         before = our_fragments.get(fragment.id)
-        if before and not rewrites_columns(ours) and before.files != fragment.files:
+        if before and not rewrites_columns(ours) and not before.has_same_files(fragment):
             return Verdict.RETRY
     return Verdict.REBASE
 

@@ -71,10 +71,15 @@ class DataFileContents:
         batch = pa.record_batch({FIELD_NAMES[field]: values[field] for field in fields})
         writer = location.codec.create(f"{naming.DATA}/{path}", batch.schema, STORAGE_VERSION)
         writer.write(batch)
-        count = writer.finish()
+        checksum = writer.finish()
         return DataFile.of(
-            path=path, field_ids=fields, column_indices=range(len(fields)), version=STORAGE_VERSION, size=count
-        )  # fmt: skip
+            path=path,
+            field_ids=fields,
+            column_indices=range(len(fields)),
+            version=STORAGE_VERSION,
+            size=checksum.size,
+            xxh3=checksum.xxh3,
+        )
 
     def write_fragment(
         self, location: Location, runtime: Runtime, rows: Iterable[str], ids: Sequence[int] | None = None

@@ -14,6 +14,7 @@ from lance_core.format.operations import Operation, Overwrite, Restore, Update, 
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
 from tests.interop.history_reader import BranchHistory, VersionContent, steps_by_version
+from tests.private_fields import clear_private_fields
 
 OUR_CONFIG_KEYS = (TABLE_ID, field_ids.FIELD_ID_MAX_KEY)
 ALLOWED_DIFFERENCES: Mapping[str, str] = {
@@ -132,6 +133,7 @@ def _comparable_manifest(table: Table, counts: Counter[str]) -> table_pb2.Manife
     """Return the manifest without times, file names, sizes, positions and our own entries."""
     message = table_pb2.Manifest()
     message.CopyFrom(table.manifest.message)
+    clear_private_fields(message)
     for name in ("timestamp", "writer_version", "transaction_file", "transaction_section", "index_section"):
         message.ClearField(name)
     for key in OUR_CONFIG_KEYS:

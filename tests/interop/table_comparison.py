@@ -11,6 +11,7 @@ import pyarrow as pa
 from lance_core import Table
 from lance_core.format._pb import table_pb2
 from lance_core.format.config_keys import TABLE_ID
+from tests.private_fields import clear_private_fields
 
 _TABLE_CONFIG = 8
 _COMPARED_BY_VALUE_MAX = 1000
@@ -50,6 +51,7 @@ def comparable_manifest(uri: str, version: int | None = None) -> str:
     table = Table.open(uri, version=version)
     message = table_pb2.Manifest()
     message.CopyFrom(table.manifest.message)
+    clear_private_fields(message)
     for name in ("timestamp", "writer_version", "transaction_file", "transaction_section", "index_section"):
         message.ClearField(name)
     message.config.pop(TABLE_ID, None)

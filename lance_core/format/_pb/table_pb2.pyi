@@ -168,7 +168,7 @@ class ExternalFile(_message.Message):
     def __init__(self, path: _Optional[str] = ..., offset: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
 
 class DataFile(_message.Message):
-    __slots__ = ("path", "fields", "column_indices", "file_major_version", "file_minor_version", "file_size_bytes", "base_id")
+    __slots__ = ("path", "fields", "column_indices", "file_major_version", "file_minor_version", "file_size_bytes", "base_id", "xxh3")
     PATH_FIELD_NUMBER: _ClassVar[int]
     FIELDS_FIELD_NUMBER: _ClassVar[int]
     COLUMN_INDICES_FIELD_NUMBER: _ClassVar[int]
@@ -176,6 +176,7 @@ class DataFile(_message.Message):
     FILE_MINOR_VERSION_FIELD_NUMBER: _ClassVar[int]
     FILE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     BASE_ID_FIELD_NUMBER: _ClassVar[int]
+    XXH3_FIELD_NUMBER: _ClassVar[int]
     path: str
     fields: _containers.RepeatedScalarFieldContainer[int]
     column_indices: _containers.RepeatedScalarFieldContainer[int]
@@ -183,7 +184,8 @@ class DataFile(_message.Message):
     file_minor_version: int
     file_size_bytes: int
     base_id: int
-    def __init__(self, path: _Optional[str] = ..., fields: _Optional[_Iterable[int]] = ..., column_indices: _Optional[_Iterable[int]] = ..., file_major_version: _Optional[int] = ..., file_minor_version: _Optional[int] = ..., file_size_bytes: _Optional[int] = ..., base_id: _Optional[int] = ...) -> None: ...
+    xxh3: int
+    def __init__(self, path: _Optional[str] = ..., fields: _Optional[_Iterable[int]] = ..., column_indices: _Optional[_Iterable[int]] = ..., file_major_version: _Optional[int] = ..., file_minor_version: _Optional[int] = ..., file_size_bytes: _Optional[int] = ..., base_id: _Optional[int] = ..., xxh3: _Optional[int] = ...) -> None: ...
 
 class DataOverlayFile(_message.Message):
     __slots__ = ("data_file", "shared_offset_bitmap", "field_coverage", "committed_version")
@@ -204,7 +206,7 @@ class FieldCoverage(_message.Message):
     def __init__(self, offset_bitmaps: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class DeletionFile(_message.Message):
-    __slots__ = ("file_type", "read_version", "id", "num_deleted_rows", "base_id")
+    __slots__ = ("file_type", "read_version", "id", "num_deleted_rows", "base_id", "xxh3", "size_bytes")
     class DeletionFileType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ARROW_ARRAY: _ClassVar[DeletionFile.DeletionFileType]
@@ -216,12 +218,16 @@ class DeletionFile(_message.Message):
     ID_FIELD_NUMBER: _ClassVar[int]
     NUM_DELETED_ROWS_FIELD_NUMBER: _ClassVar[int]
     BASE_ID_FIELD_NUMBER: _ClassVar[int]
+    XXH3_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     file_type: DeletionFile.DeletionFileType
     read_version: int
     id: int
     num_deleted_rows: int
     base_id: int
-    def __init__(self, file_type: _Optional[_Union[DeletionFile.DeletionFileType, str]] = ..., read_version: _Optional[int] = ..., id: _Optional[int] = ..., num_deleted_rows: _Optional[int] = ..., base_id: _Optional[int] = ...) -> None: ...
+    xxh3: int
+    size_bytes: int
+    def __init__(self, file_type: _Optional[_Union[DeletionFile.DeletionFileType, str]] = ..., read_version: _Optional[int] = ..., id: _Optional[int] = ..., num_deleted_rows: _Optional[int] = ..., base_id: _Optional[int] = ..., xxh3: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class IndexSection(_message.Message):
     __slots__ = ("indices",)
@@ -256,12 +262,14 @@ class IndexMetadata(_message.Message):
     def __init__(self, uuid: _Optional[_Union[UUID, _Mapping]] = ..., fields: _Optional[_Iterable[int]] = ..., name: _Optional[str] = ..., dataset_version: _Optional[int] = ..., fragment_bitmap: _Optional[bytes] = ..., index_details: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., index_version: _Optional[int] = ..., created_at: _Optional[int] = ..., base_id: _Optional[int] = ..., files: _Optional[_Iterable[_Union[IndexFile, _Mapping]]] = ..., covering_fields: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class IndexFile(_message.Message):
-    __slots__ = ("path", "size_bytes")
+    __slots__ = ("path", "size_bytes", "xxh3")
     PATH_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    XXH3_FIELD_NUMBER: _ClassVar[int]
     path: str
     size_bytes: int
-    def __init__(self, path: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    xxh3: int
+    def __init__(self, path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., xxh3: _Optional[int] = ...) -> None: ...
 
 class BTreeIndexDetails(_message.Message):
     __slots__ = ()

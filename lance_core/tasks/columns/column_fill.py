@@ -69,6 +69,7 @@ def _with_filled_file(filled: Fragment, now: Fragment, new: TableSchema, version
         column_indices=stored.column_indices,
         version=version,
         size=file.size,
+        xxh3=file.checksum.xxh3 if file.checksum else None,
     )
     return now.with_files([*now.files, renumbered])
 
@@ -84,7 +85,7 @@ def _row_metadata(fragment: Fragment) -> tuple[bytes | None, ...]:
 def _no_row_restored(base: Snapshot, then: Fragment, now: Fragment) -> bool:
     """Return whether every row that was deleted `then` still is. Such a row has no value, and a restore can bring it
     back."""
-    if then.deletion_file is None or then.message.deletion_file == now.message.deletion_file:
+    if then.deletion_file is None or then.has_same_deletions(now):
         return True
     if now.deletion_file is None:
         return False

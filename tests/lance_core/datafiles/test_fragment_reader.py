@@ -38,7 +38,7 @@ def write_file(
     writer = IpcCodec(store).create(f"data/{name}", table.schema, V22)
     for batch in table.to_batches():
         writer.write(batch)
-    size = writer.finish()
+    size = writer.finish().size
     indices = list(range(len(ids))) if columns is None else columns
     return DataFile.of(path=name, field_ids=ids, column_indices=indices, version=V22, size=size)
 

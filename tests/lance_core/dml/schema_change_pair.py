@@ -17,6 +17,7 @@ from lance_core import Table
 from lance_core.format import field_ids, index_metadata
 from lance_core.format._pb import table_pb2
 from lance_core.table.base import Committed
+from tests.private_fields import clear_private_fields
 
 LINEAGE = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
 POINT = pa.struct([("x", pa.int64()), ("y", pa.string())])
@@ -94,6 +95,7 @@ def describe_version(uri: str) -> dict[str, object]:
     manifest = table.manifest
     message = table_pb2.Manifest()
     message.CopyFrom(manifest.message)
+    clear_private_fields(message)
     for fragment in message.fragments:
         for file in fragment.files:
             assert file.file_size_bytes == Path(uri, "data", file.path).stat().st_size

@@ -23,6 +23,7 @@ _U32, _U64, _I32, _I64 = (1 << 32) - 1, (1 << 64) - 1, 1 << 31, 1 << 63
 _SCALARS: dict[int, st.SearchStrategy[Any]] = {
     FieldDescriptor.TYPE_UINT32: st.integers(0, _U32),
     FieldDescriptor.TYPE_UINT64: st.integers(0, _U64),
+    FieldDescriptor.TYPE_FIXED64: st.integers(0, _U64),
     FieldDescriptor.TYPE_INT32: st.integers(-_I32, _I32 - 1),
     FieldDescriptor.TYPE_INT64: st.integers(-_I64, _I64 - 1),
     FieldDescriptor.TYPE_BOOL: st.booleans(),

@@ -15,7 +15,7 @@ from pyroaring import BitMap
 from lance_core import Table
 from lance_core.__main__ import main
 from lance_core.format._pb import table_pb2
-from lance_core.format.fragment import StorageVersion
+from lance_core.format.fragment import StorageVersion, record_checksum
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import CreateIndex
@@ -233,7 +233,7 @@ def test_the_command_reports_a_repair_before_it_runs(tmp_path: Path, capsys: pyt
 
 
 def tamper_with_file(table: Table, file: str, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Rewrite a file of the only index with changed rows and update its recorded size."""
+    """Rewrite a file of the only index with changed rows and update its recorded checksum."""
     location, index = table._location, only_index(table)
     path = f"{index.qualified_path}/{file}"
     opened = location.codec.open(path)
@@ -245,12 +245,12 @@ def tamper_with_file(table: Table, file: str, change: Callable[[pa.Table], pa.Ta
         writer.write(batch)
     for key, value in notes.items():
         writer.add_metadata(key, value)
-    size = writer.finish()
+    checksum = writer.finish()
     message = table_pb2.IndexMetadata()
     message.CopyFrom(index.message)
     for each in message.files:
         if each.path == file:
-            each.size_bytes = size
+            record_checksum(each, checksum)
     tamper_with_manifest(table, section=table_pb2.IndexSection(indices=[message]).SerializeToString())
 
 
