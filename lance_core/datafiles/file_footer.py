@@ -6,6 +6,8 @@ Serves the two modules of this package that read files without the codec. Only t
 import os
 import struct
 
+from lance_core.storage.descriptors import open_descriptor
+
 FOOTER = struct.Struct("<QQQIIHH4s")
 """Start of the column metadata, of its offset table and of the offset table of the global buffers; the number of
 buffers and of columns; the file version; the magic bytes."""
@@ -25,15 +27,10 @@ def read_schema_bytes(path: str) -> bytes | None:
     then asks the codec.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        with open_descriptor(path, os.O_RDONLY) as descriptor:
+            return _read_schema_bytes(descriptor)
     except OSError:
         return None
-    try:
-        return _read_schema_bytes(descriptor)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
 
 
 def _read_schema_bytes(descriptor: int) -> bytes | None:

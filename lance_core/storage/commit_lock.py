@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from lance_core.storage.descriptors import open_into
+
 _TIMEOUT_SECONDS = 2.0
 _open_descriptors: set[int] = set()
 """Descriptors that hold a lock or wait for one. A forked child that inherited them would keep its parent's locks."""
@@ -41,15 +43,17 @@ def commit_lock(directory: Path, timeout_seconds: float = _TIMEOUT_SECONDS) -> I
     if directory in _blocked_directories:
         yield False
         return
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        yield False
-        return
-    _open_descriptors.add(descriptor)
+    owner: list[int] = []
     waiter: _LockWaiter | None = None
     is_locked = False
     try:
+        try:
+            open_into(owner, directory, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            yield False
+            return
+        (descriptor,) = owner
+        _open_descriptors.add(descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_locked = True
@@ -61,8 +65,8 @@ def commit_lock(directory: Path, timeout_seconds: float = _TIMEOUT_SECONDS) -> I
             pass
         yield is_locked
     finally:
-        if waiter is None or not waiter.abandon():
-            _release(descriptor)
+        if owner and (waiter is None or not waiter.abandon()):
+            _release(owner[0])
 
 
 class _LockWaiter:

@@ -22,7 +22,7 @@ import os
 import stat
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +30,7 @@ from typing import TypeAlias
 
 from lance_core.errors import NotFound, StorageError
 from lance_core.storage.commit_lock import commit_lock
+from lance_core.storage.descriptors import open_descriptor, open_into
 from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, ReportsLastChange, SupportsCommitLock
 
 _TEMPORARY = ".tmp"
@@ -79,13 +80,10 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         try:
-            descriptor, size = self._open_for_reading(path)
-            try:
+            with self._open_for_reading(path) as (descriptor, size):
                 # `pread` allocates the requested length, so a length beyond the end of the file is cut first.
                 rest = max(size - start, 0)
                 return _read_range(descriptor, start, rest if length is None else min(length, rest))
-            finally:
-                os.close(descriptor)
         except FileNotFoundError as error:
             raise NotFound(f"{self.root / path} does not exist") from error
         except OSError as error:
@@ -297,23 +295,28 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
         status = os.lstat(self._resolve_target(path))
         return os.stat(self._resolve(path)) if stat.S_ISLNK(status.st_mode) else status
 
-    def _open_for_reading(self, path: str) -> tuple[int, int]:
-        """Open a regular file and return its descriptor and size.
+    @contextmanager
+    def _open_for_reading(self, path: str) -> Iterator[tuple[int, int]]:
+        """Open a regular file for a block of code, with its descriptor and size.
 
         Anything else is rejected; `O_NONBLOCK` keeps the open of a pipe from waiting for a writer.
         """
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+        owner: list[int] = []
         try:
-            descriptor = os.open(self._resolve_target(path), flags)
-        except OSError as error:
-            if error.errno != errno.ELOOP:
-                raise
-            descriptor = os.open(self._resolve(path), flags)
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(descriptor)
-            raise StorageError(f"could not read {self.root / path}: it is not a regular file")
-        return descriptor, status.st_size
+            try:
+                open_into(owner, self._resolve_target(path), flags)
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+                open_into(owner, self._resolve(path), flags)
+            status = os.fstat(owner[0])
+            if not stat.S_ISREG(status.st_mode):
+                raise StorageError(f"could not read {self.root / path}: it is not a regular file")
+            yield owner[0], status.st_size
+        finally:
+            for descriptor in owner:
+                os.close(descriptor)
 
     def _is_free_of_links(self, path: str) -> bool:
         """Return whether no part of a plain path is a link. This costs a fraction of resolving the path."""
@@ -332,19 +335,19 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
         directory = os.path.dirname(target)
         temporary = f"{directory}/{_TEMPORARY}-{uuid.uuid4().hex}"
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            self._write_new_file(temporary, data, durable=durable)
         except FileNotFoundError:
             self._make_directories(Path(directory))
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
+            self._write_new_file(temporary, data, durable=durable)
+        return temporary
+
+    def _write_new_file(self, path: str, data: bytes, *, durable: bool) -> None:
+        with open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
             remaining = memoryview(data)
             while remaining:
                 remaining = remaining[os.write(descriptor, remaining) :]
             if durable and self.durable:
                 os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        return temporary
 
     def _make_directories(self, directory: Path) -> None:
         """Create a directory and its missing parents from the top down, and sync the entry of each in its parent."""
@@ -424,16 +427,13 @@ def _read_range(descriptor: int, start: int, length: int) -> bytes:
 
 def _fsync(path: Path | str) -> None:
     """Sync a file or a directory, unless an earlier sync of it has failed."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with open_descriptor(path, os.O_RDONLY) as descriptor:
         _check_no_sync_failed(descriptor)
         try:
             os.fsync(descriptor)
         except OSError:
             _record_failed_sync(descriptor)
             raise
-    finally:
-        os.close(descriptor)
 
 
 def _record_failed_sync(descriptor: int) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
-_FIELDS = "name,size,updated"
+_FIELDS = "name,size,updated,etag"
 _RANGE_NOT_SATISFIABLE = 416
 _MESSAGE_CHARACTERS_MAX = 300
 

@@ -6,6 +6,7 @@ like stores that accept a condition and put in any case. Start with `GcsEmulator
 """
 
 import json
+import re
 import threading
 import uuid
 from collections.abc import Mapping
@@ -93,7 +94,15 @@ def object_resource(name: str, stored: StoredObject) -> dict[str, str]:
         "updated": stored.updated.isoformat().replace("+00:00", "Z"),
         "timeCreated": stored.updated.isoformat().replace("+00:00", "Z"),
         "generation": str(stored.generation),
+        "etag": f"generation {stored.generation}",
     }
+
+
+def requested_fields(resource: dict[str, str], query: Mapping[str, str]) -> dict[str, str]:
+    """Return the fields of an object that the request asks for, as the service does."""
+    wanted = re.search(r"items\(([^)]*)\)|^([\w,]+)$", query.get("fields", ""))
+    names = (wanted[1] or wanted[2]).split(",") if wanted else resource
+    return {name: resource[name] for name in names}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -109,11 +118,11 @@ class Handler(BaseHTTPRequestHandler):
             case ["storage", "v1", "b", bucket, "o"]:
                 self._list_json(unquote(bucket), query)
             case ["storage" | "download", *_, "b", bucket, "o", name]:
-                self._get(unquote(bucket), unquote(name), data=query.get("alt") == "media")
+                self._get(unquote(bucket), unquote(name), query, data=query.get("alt") == "media")
             case [bucket] | [bucket, ""]:
                 self._list_xml(unquote(bucket), query)
             case [bucket, *names]:
-                self._get(unquote(bucket), unquote("/".join(names)), data=True)
+                self._get(unquote(bucket), unquote("/".join(names)), query, data=True)
 
     do_HEAD = do_GET
 
@@ -169,12 +178,12 @@ class Handler(BaseHTTPRequestHandler):
         self.gcs.put(bucket, name, b"".join(split_multipart[number] for number in sorted(split_multipart)), None)
         self._answer(200, b"<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>")
 
-    def _get(self, bucket: str, name: str, *, data: bool) -> None:
+    def _get(self, bucket: str, name: str, query: Mapping[str, str], *, data: bool) -> None:
         stored = self.gcs.get(bucket, name)
         if stored is None:
             self._answer(*NO_OBJECT)
         elif not data:
-            self._answer(200, json.dumps(object_resource(name, stored)).encode())
+            self._answer(200, json.dumps(requested_fields(object_resource(name, stored), query)).encode())
         else:
             headers = {
                 "ETag": f'"{stored.generation}"',
@@ -188,7 +197,8 @@ class Handler(BaseHTTPRequestHandler):
         objects, prefixes, next_name = self.gcs.list_page(
             bucket, query.get("prefix", ""), query.get("delimiter", ""), first_name, limit
         )
-        answer: dict[str, object] = {"kind": "storage#objects", "items": [object_resource(*each) for each in objects]}
+        items = [requested_fields(object_resource(*each), query) for each in objects]
+        answer: dict[str, object] = {"kind": "storage#objects", "items": items}
         if prefixes:
             answer["prefixes"] = prefixes
         if next_name:

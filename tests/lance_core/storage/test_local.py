@@ -5,11 +5,14 @@ lost in a power failure.
 """
 
 import errno
+import itertools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import pyarrow as pa
 import pytest
@@ -28,7 +31,9 @@ NAMES = 100
 
 CREATOR_PROGRAM = """
 import json, sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from lance_core.storage.local import LocalStore
 
 store = LocalStore(Path(sys.argv[1]), durable=False)
@@ -381,3 +386,49 @@ def test_a_commit_whose_sync_failed_is_undecided(tmp_path: Path, monkeypatch: py
     )
     done = subprocess.run([sys.executable, "-c", program, uri], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "True 2 [1, 2]\n"
+
+
+class Interrupted(Exception):
+    """Raised by a signal handler."""
+
+
+def interrupt_at(step: int, use: Callable[[], object]) -> bool:
+    """Raise `Interrupted` at the given point of a call at which Python runs signal handlers: the start of a function or
+    the return from one. Return whether the call ended before it."""
+    points = itertools.count()
+
+    def trace(frame: FrameType, event: str, argument: object) -> None:
+        if event in ("call", "c_return") and next(points) == step:
+            sys.setprofile(None)
+            raise Interrupted
+
+    sys.setprofile(trace)
+    try:
+        use()
+    except (Interrupted, StorageError):
+        return False
+    finally:
+        sys.setprofile(None)
+    return True
+
+
+@pytest.mark.parametrize("method", ["put", "create", "read", "ensure_durable", "put_volatile"])
+def test_a_signal_handler_that_raises_leaves_no_descriptor_open(method: str, root: Path) -> None:
+    store = LocalStore(root)
+    store.put("d/name", b"1")
+    names = map(str, itertools.count())
+
+    uses: dict[str, Callable[[], object]] = {
+        "put": lambda: store.put(f"new-{next(names)}/name", b"1"),
+        "create": lambda: store.create(f"d/{next(names)}", b"1"),
+        "read": lambda: store.read("d/name"),
+        "ensure_durable": lambda: store.ensure_durable(["d/name"]),
+        "put_volatile": lambda: store.put_volatile("d/name", b"1"),
+    }
+    before = os.listdir("/proc/self/fd")
+    for step in itertools.count():
+        is_complete = interrupt_at(step, uses[method])
+        assert os.listdir("/proc/self/fd") == before, f"interrupted at point {step}"
+        if is_complete:
+            break
+    assert step > 5

@@ -12,7 +12,7 @@ from lance_core import InvalidInput, NotFound, StorageError, Unsupported
 from lance_core.storage.factory import open_store
 from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.request_errors import RetryPolicy
-from lance_core.storage.store import Put, SupportsOrderedListing
+from lance_core.storage.store import ObjectDetails, Put, SupportsOrderedListing
 from tests.lance_core.storage.faulty_proxy import proxy_to
 from tests.lance_core.storage.gcs_server import GcsEmulator
 from tests.lance_core.storage.object_servers import AZURE_KEY, SECRET, Bucket, Server, gcs, s3_options
@@ -55,6 +55,19 @@ class TestObjects(StoreContract):
         for name in names:
             store.delete(f"d/{name}")
         assert list(store.list("d")) == []
+
+    def test_a_listing_and_a_head_identify_the_content(self, store: ObjectStore) -> None:
+        tags = set()
+        for content in (b"one", b"two"):
+            store.put("d/name", content)
+            (listed,) = store.list("d")
+            head = store.head("d/name")
+            assert isinstance(head, ObjectDetails)
+            assert isinstance(listed, ObjectDetails)
+            assert head.tag == listed.tag
+            tags.add(head.tag)
+        assert len(tags) == 2
+        assert "" not in tags
 
     def test_the_first_names_are_one_request(self, store: ObjectStore) -> None:
         assert isinstance(store, SupportsOrderedListing)
