@@ -1,4 +1,4 @@
-"""Maintenance asset of a table: compacts it and maintains its indices if due, and cleans it up if the policy says so.
+"""Maintenance asset of a table: compacts it and maintains its indices if due, and cleans it up if the policy cleans.
 
 Compaction and index maintenance commit versions, through the step that all writes share. A compaction may leave moved
 rows uncovered, so index maintenance runs after it and is planned again first. A cleanup commits no version: it removes
@@ -42,7 +42,10 @@ def maintenance_asset(
         key=maintenance_key(ledger),
         group_name=group,
         kinds={"spark", "lance"},
-        description=f"Compacts the Lance table {ledger.label}, maintains its indices and cleans it up, if due.",
+        description=(
+            f"Compacts the Lance table {ledger.label} and maintains its indices if due, and cleans it up if its policy "
+            "has a retention."
+        ),
         required_resource_keys={SPARK_RESOURCE_KEY},
         pool=ledger.pool,
     )
@@ -87,6 +90,7 @@ def _maintain(
             )
     metadata: Metadata = {}
     table = ledger.open()
+    # Not only if it is due: each run also removes orphan files and retires partitions, which no plan counts.
     if policy.cleans:
         pins = pins_of_table(table, policy, pins_from_ledgers(context.instance))
         report = clean_up(table, policy, pins)

@@ -96,6 +96,12 @@ class Write(WriteSettings, ABC):
         """Return this write as one of the writes of the table with this name."""
         return self
 
+    @property
+    def function(self) -> object:
+        """Function of the user that this write calls; `None` for a write that calls none."""
+        option = getattr(self, "fn", None) or getattr(self, "files", None)
+        return option if callable(option) else None
+
     def metadata_of(self, table: Table) -> Mapping[str, dg.MetadataValue]:
         """Return additional metadata of the asset, for the table at the version that the step committed or found."""
         return {}

@@ -11,6 +11,7 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import evaluate_in_run
+from lance_assets.common.code_location import locate_at
 from lance_assets.failures.error_translation import translate_errors
 from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.ledger import Ledger
@@ -59,6 +60,7 @@ def write_asset(ledger: Ledger, write: Write, *, group: str, checks: Sequence[Ch
         required_resource_keys={SPARK_RESOURCE_KEY},
         pool=ledger.pool,
     )
+    @locate_at(write.function)
     # If the asset has checks, Dagster accepts this annotation only.
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
         with translate_errors(ledger, retry_number=context.retry_number):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeGuard, TypeVar
 
-from lance_core.errors import Corrupt, LanceError, NotFound, StorageError
+from lance_core.errors import Corrupt, LanceError, NotFound, StorageError, Unsupported
 from lance_core.format import naming, size_guard
 from lance_core.limits import INTENT_BYTES
 from lance_core.runtime import Runtime
@@ -82,12 +82,19 @@ def release(store: Store, path: str) -> None:
         store.delete(path)
 
 
-def active_leases(store: Store, *, now: datetime) -> Iterator[Lease]:
-    """Read the leases that have not expired."""
+def active_leases(store: Store, *, now: datetime) -> tuple[list[Lease], list[str]]:
+    """Read the leases that have not expired. Return also the paths of those that are damaged: what they cover is not
+    known."""
+    leases, damaged = [], []
     for listed in load_details(store.list(LEASE_DIRECTORY)):
         if now - listed.modified <= EXPIRY:
-            with suppress(NotFound):
-                yield read_lease(store, listed.path)
+            try:
+                leases.append(read_lease(store, listed.path))
+            except NotFound:
+                continue
+            except (Corrupt, Unsupported):
+                damaged.append(listed.path)
+    return leases, damaged
 
 
 def read_lease(store: Store, path: str) -> Lease:
@@ -105,11 +112,15 @@ def announce_sweep(store: Store, notice: SweepNotice, runtime: Runtime) -> str:
     return path
 
 
-def sweep_notices(store: Store) -> Iterator[tuple[ObjectInfo, SweepNotice]]:
-    """Read all notices."""
+def sweep_notices(store: Store) -> Iterator[tuple[ObjectInfo, SweepNotice | None]]:
+    """Read all notices; a damaged one is `None`."""
     for listed in load_details(store.list(NOTICE_DIRECTORY)):
-        with suppress(NotFound):
+        try:
             yield listed, read_notice(store, listed.path)
+        except NotFound:
+            continue
+        except (Corrupt, Unsupported):
+            yield listed, None
 
 
 def read_notice(store: Store, path: str) -> SweepNotice:
@@ -123,6 +134,13 @@ def read_notice(store: Store, path: str) -> SweepNotice:
 def check_not_being_swept(store: Store, lease: Lease) -> None:
     """Raise `StorageError` if a cleanup has announced to remove what the lease covers."""
     for listed, notice in sweep_notices(store):
+        if notice is None:
+            raise Corrupt(
+                "is a damaged sweep notice, which may announce the removal of any file. Make sure that no cleanup is "
+                "running, then remove it with `fsck --repair holds --apply`",
+                path=f"{store.description}/{listed.path}",
+                field="notice",
+            )
         if lease.version in notice.versions:
             raise _swept_error(store, listed, f"version {lease.version}", lease.purpose)
         if swept := set(lease.files) & set(notice.files):

@@ -85,7 +85,10 @@ def check_leases(location: Location) -> Iterator[Finding]:
                 fix = Repair(RepairKind.HOLDS, action, partial(_delete_record, store, info.path, read))
             except LanceError as error:
                 what = f"it could not be read: {error}"
-            repair = "Cleanup stops at it. Make sure that no process is working on this table, then remove it."
+            repair = (
+                "Until it expires, a cleanup keeps what it may protect, and a damaged notice blocks writes that need a "
+                "lease. Make sure that no process is working on this table, then remove it."
+            )
             yield Finding(Severity.ERROR, "work_under_way", info.path, what, repair, automatic_repair=fix)
 
 

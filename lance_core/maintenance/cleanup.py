@@ -105,8 +105,9 @@ class CleanupReport:
     seems_wrong: bool = False
     """True if more than half of all files are orphans."""
     damaged: tuple[str, ...] = ()
-    """Damaged records of intents that were active within the grace period. No orphan file was removed, since it is not
-    known which of them the records protect; `fsck` describes each."""
+    """Damaged leases and sweep notices, and damaged records of intents that were active within the grace period. Beside
+    an intent or a lease no orphan file was removed, and beside a lease no version, since it is not known which of them
+    the records protect; `fsck` describes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def expired_versions(base: Snapshot, retention: Retention, *, now: datetime) -> 
     """
     branch = branch_files_of(base)
     modified = {version: age for version, (_path, age) in _list_manifests(branch.location, now=now).items()}
-    reasons = _reasons_to_keep(branch, retention, now=now)
+    reasons = _reasons_to_keep(branch, modified, retention, now=now)
     return choose_versions(modified, reasons, loaded=base.version, retention=retention, now=now)
 
 
@@ -174,9 +175,10 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, r
     put_back = _remove_manifests(plan.branch, plan.manifests, now=plan.now)
     spared = _find_spared_files(plan, put_back)
     _remove_files(plan, spared)
-    _withdraw_notices(plan.location, notices, now=plan.now)
+    damaged_notices = _withdraw_notices(plan.location, notices, now=plan.now)
     _check_remaining_versions(plan, spared, runtime)
-    return _report_of_removed(plan, put_back, spared)
+    report = _report_of_removed(plan, put_back, spared)
+    return replace(report, damaged=(*report.damaged, *damaged_notices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +223,8 @@ def _plan_sweep(base: Snapshot, retention: Retention, dry_run: bool, runtime: Ru
     location = branch.location
     now = _store_time(location, runtime)
     versions = _list_manifests(location, now=now)
-    reasons = _reasons_to_keep(branch, retention, now=now)
     modified = {version: age for version, (_path, age) in versions.items()}
+    reasons = _reasons_to_keep(branch, modified, retention, now=now)
     choice = choose_versions(modified, reasons, loaded=base.version, retention=retention, now=now)
     age_of_detached = max(retention.older_than, retention.orphan_grace)
     detached, kept_detached = _expired_detached(location, reasons, older_than=now - age_of_detached)
@@ -325,9 +327,11 @@ def _report_of_removed(
     )
 
 
-def _reasons_to_keep(branch: BranchFiles, retention: Retention, *, now: datetime) -> dict[Version, list[str]]:
+def _reasons_to_keep(
+    branch: BranchFiles, versions: Iterable[Version], retention: Retention, *, now: datetime
+) -> dict[Version, list[str]]:
     """Return the protected versions with the reasons, including those of the caller."""
-    reasons = retention_reasons(branch, now=now)
+    reasons = retention_reasons(branch, versions, now=now)
     for number, reason in retention.protected.items():
         reasons.setdefault(validation.check_version_number(number), []).append(reason)
     return reasons
@@ -441,7 +445,7 @@ def _remove_manifests(
     remaining = sorted(paths)
     while remaining:
         batch, remaining = remaining[:_MANIFESTS_PER_BATCH], remaining[_MANIFESTS_PER_BATCH:]
-        reasons = retention_reasons(branch, now=now)
+        reasons = retention_reasons(branch, batch, now=now)
         removed = {}
         for version in batch:
             if version in reasons:
@@ -452,7 +456,7 @@ def _remove_manifests(
             except NotFound:
                 continue
             store.delete(paths[version])
-        reasons = retention_reasons(branch, now=now)
+        reasons = retention_reasons(branch, batch, now=now)
         for version in removed.keys() & reasons.keys():
             if store.create(paths[version], removed[version]) is Put.UNKNOWN:
                 raise StorageError(
@@ -464,19 +468,22 @@ def _remove_manifests(
     return put_back
 
 
-def _withdraw_notices(location: Location, own: Collection[str], *, now: datetime) -> None:
-    """Remove the sweep notices of this cleanup, and those of killed cleanups once everything they name is gone."""
+def _withdraw_notices(location: Location, own: Collection[str], *, now: datetime) -> list[str]:
+    """Remove the sweep notices of this cleanup, and those of killed cleanups once everything they name is gone. Return
+    the paths of damaged ones, which expire."""
     for path in own:
         release(location.store, path)
     others = [(info, notice) for info, notice in sweep_notices(location.store) if info.path not in own]
     if not others:
-        return
+        return []
     detached, _kept = _expired_detached(location, {}, older_than=datetime.max.replace(tzinfo=UTC))
     versions = _list_manifests(location, now=now).keys() | detached.keys()
     keys = {key for key, _info in list_files(location)}
     for info, notice in others:
-        if now - info.modified > EXPIRY or not (versions & set(notice.versions) or keys & set(notice.files)):
+        is_done = notice is not None and not (versions & set(notice.versions) or keys & set(notice.files))
+        if is_done or now - info.modified > EXPIRY:
             release(location.store, info.path)
+    return [info.path for info, notice in others if notice is None and now - info.modified <= EXPIRY]
 
 
 def _deletion_order(files: Iterable[str]) -> list[str]:

@@ -5,12 +5,12 @@ Every function reads the store again at each call, since the answer may change w
 written here.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
 
 from lance_core.coordination import idempotency, progress
-from lance_core.coordination.leases import active_leases
+from lance_core.coordination.leases import LEASE_DIRECTORY, active_leases
 from lance_core.errors import NotFound
 from lance_core.format import refs
 from lance_core.format.ids import Version
@@ -22,13 +22,20 @@ INTENT_MEMORY = timedelta(days=30)
 """Age at which the record of a committed or abandoned write is removed."""
 
 
-def retention_reasons(branch_files: BranchFiles, *, now: datetime) -> dict[Version, list[str]]:
-    """Return the versions of this branch that a reference or a lease protects, with the reasons.
+def retention_reasons(
+    branch_files: BranchFiles, versions: Iterable[Version], *, now: datetime
+) -> dict[Version, list[str]]:
+    """Return the versions of this branch that a reference or a lease protects, with the reasons. A damaged lease may
+    be on any version, so it protects all of `versions`.
 
     Leases are read first: a lease is released once the reference that it was taken for exists.
     """
     reasons: dict[Version, list[str]] = {}
-    for lease in active_leases(branch_files.location.store, now=now):
+    leases, damaged = active_leases(branch_files.location.store, now=now)
+    for path in damaged:
+        for version in versions:
+            reasons.setdefault(version, []).append(f"damaged lease {path}")
+    for lease in leases:
         if lease.version is not None:
             reasons.setdefault(Version(lease.version), []).append(lease.purpose)
     for name, tag in read_tags(branch_files.root).items():
@@ -44,11 +51,11 @@ def retention_reasons(branch_files: BranchFiles, *, now: datetime) -> dict[Versi
 
 def files_in_progress(store: Store, *, now: datetime, patience: timedelta) -> set[str]:
     """Return the files that are about to be referenced: those of active leases, and those of uncommitted intents and
-    of resumable work that were active within `patience`. A damaged record of an intent does not say which files it
-    protects; its own path stands for them (`damaged_records`)."""
-    files = {file for lease in active_leases(store, now=now) for file in lease.files}
+    of resumable work that were active within `patience`. A damaged lease or record of an intent does not say which
+    files it protects; its own path stands for them (`damaged_records`)."""
+    leases, damaged_leases = active_leases(store, now=now)
     records, damaged = idempotency.read_records(store, lambda listed: now - listed.modified < patience)
-    files.update(damaged)
+    files = {*damaged_leases, *damaged, *(file for lease in leases for file in lease.files)}
     for _listed, record in records:
         if record.landing is None:
             files |= record.file_keys
@@ -61,7 +68,8 @@ def files_in_progress(store: Store, *, now: datetime, patience: timedelta) -> se
 
 def damaged_records(files: Collection[str]) -> tuple[str, ...]:
     """Return the damaged records among files in progress. While there are any, no orphan file may be removed."""
-    return tuple(sorted(file for file in files if file.startswith(f"{idempotency.DIRECTORY}/")))
+    directories = f"{idempotency.DIRECTORY}/", f"{LEASE_DIRECTORY}/"
+    return tuple(sorted(file for file in files if file.startswith(directories)))
 
 
 def expired_intents(store: Store, *, now: datetime) -> list[str]:

@@ -155,6 +155,17 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
                 raise _storage_error("list", self.root / current, error) from error
         return sorted(files, key=lambda info: info.path)
 
+    def temporary_files(self, directories: Sequence[str]) -> Sequence[ObjectInfo]:
+        """Return the temporary files of writes directly in the root, and below these directories."""
+        try:
+            with os.scandir(self.root) as entries:
+                own = [entry for entry in entries if entry.name.startswith(_TEMPORARY) and entry.is_file()]
+        except OSError as error:
+            raise _storage_error("list", self.root, error) from error
+        below = (info for directory in directories for info in self.walk(directory))
+        leftovers = (info for info in below if info.path.rpartition("/")[2].startswith(_TEMPORARY))
+        return [*(_ListedFile(entry.name, entry) for entry in own), *leftovers]
+
     def put(self, path: str, data: bytes) -> None:
         target = self._resolve_target(path)
         try:

@@ -2,13 +2,14 @@
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from lance_core.errors import NotFound, StorageError
 from lance_core.storage.local import LocalStore
 from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
 from lance_core.storage.object_store import ObjectStore
-from lance_core.storage.store import Store
+from lance_core.storage.store import ObjectInfo, Store
 
 
 def copy_file(source: Store, path: str, target: Store, to: str) -> None:
@@ -61,6 +62,13 @@ def remove_empty_directories(store: Store, directory: str) -> None:
     """Remove a directory and the directories in it that are empty. Object stores have none, so this does nothing."""
     if isinstance(bare := _bare(store), LocalStore):
         bare.remove_empty_directories(directory)
+
+
+def list_temporary_files(store: Store, directories: Sequence[str]) -> Sequence[ObjectInfo]:
+    """Return the leftovers of interrupted writes directly in the root, and below these directories. Only local stores
+    have any."""
+    bare = _bare(store)
+    return bare.temporary_files(directories) if isinstance(bare, LocalStore) else ()
 
 
 def _bare(store: Store) -> Store:

@@ -16,6 +16,7 @@ from lance_core.format import ingest_records, naming, refs
 from lance_core.format.manifest import Manifest
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.storage.store import ObjectInfo, Store, read_whole
+from lance_core.storage.tree_operations import list_temporary_files
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
@@ -28,8 +29,10 @@ _SELF_KEYED = re.compile(
 )
 _INDEX_FILE = re.compile(rf"({naming.INDICES}/{_UUID})/.+")
 _BLOB_FILE = re.compile(rf"({naming.DATA}/[^/]+)/[01]{{32}}\.blob")
+_REFERENCES = "_refs"
 _TEMPORARY_FILE = re.compile(
-    rf"(?:{naming.VERSIONS}|{naming.TRANSACTIONS}|{naming.DELETIONS}|{naming.DATA}(?:/[^/]+)*)/\.tmp[^/]*"
+    rf"(?:(?:{naming.VERSIONS}|{naming.TRANSACTIONS}|{naming.DELETIONS}|{naming.DATA}|{_REFERENCES}"
+    rf"|{naming.PROJECT_DIRECTORY})(?:/[^/]+)*/)?\.tmp[^/]*"
     rf"|{naming.VERSIONS}/[^/]+\.manifest(?:#\d+|-{_UUID})"
 )
 _DIRECTORIES = (
@@ -114,6 +117,8 @@ def list_files(location: Location) -> Iterator[tuple[str, ObjectInfo]]:
         for info in location.store.walk(directory):
             if (key := file_key(info.path)) is not None:
                 yield key, info
+    for info in list_temporary_files(location.own_store, (_REFERENCES, naming.PROJECT_DIRECTORY)):
+        yield info.path, info
 
 
 @dataclass(frozen=True, slots=True)

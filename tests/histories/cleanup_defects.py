@@ -44,10 +44,12 @@ def _read_references_once(patch: pytest.MonkeyPatch) -> None:
     original = cleanup.clean
     reasons: dict[int, dict[Version, list[str]]] = {}
 
-    def retention_reasons(branch: BranchFiles, *, now: datetime) -> dict[Version, list[str]]:
+    def retention_reasons(
+        branch: BranchFiles, versions: Iterable[Version], *, now: datetime
+    ) -> dict[Version, list[str]]:
         actor = current_actor_id()
         if actor not in reasons:
-            reasons[actor] = retention_guards.retention_reasons(branch, now=now)
+            reasons[actor] = retention_guards.retention_reasons(branch, versions, now=now)
         return reasons[actor]
 
     def clean(*args: object, **named: object) -> CleanupReport:
@@ -67,7 +69,7 @@ def _ignore_files_in_progress(patch: pytest.MonkeyPatch) -> None:
 
 
 def _ignore_leases(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retention_guards, "active_leases", lambda store, *, now: ())
+    patch.setattr(retention_guards, "active_leases", lambda store, *, now: ([], []))
 
 
 def _delete_data_before_manifests(patch: pytest.MonkeyPatch) -> None:

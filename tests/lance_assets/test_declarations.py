@@ -1,5 +1,6 @@
 """Declarations: writes declared by decorators, and the errors of contradictory declarations."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +173,29 @@ def test_asset_key_is_declared_once(tmp_path: Path) -> None:
 
 def test_decorators_are_public() -> None:
     assert lance_assets.lance_write is lance_write
+
+
+def test_code_references_lead_to_the_functions_of_the_user() -> None:
+    table = orders(writes=[SparkCompact("tidy"), SparkAppend("printed", fn=print)])
+
+    @lance_write(table=table, op="append")
+    def arrived(spark: Any, ctx: Any) -> None: ...
+
+    @lance_write(table=table, op="map_columns", schema=pa.schema([("length", pa.int32())]), read_columns=["text"])
+    def lengths(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+    @lance_write(table=table, op="ingest", format="json")
+    def landed(ctx: Any) -> str:
+        return "landing"
+
+    found = {}
+    for asset in dg.with_source_code_references(table.defs.assets or []):
+        for key, metadata in asset.metadata_by_key.items() if isinstance(asset, dg.AssetsDefinition) else ():
+            if value := metadata.get("dagster/code_references"):
+                (reference,) = value.code_references
+                found[key.path[-1]] = (reference.file_path, reference.line_number)
+    for function in (arrived, lengths, landed):
+        assert found[function.__name__] == (__file__, inspect.getsourcelines(function)[1])
+    assert found["tidy"] == found["printed"]
+    assert found["tidy"][0].endswith("write_step.py")

@@ -368,8 +368,7 @@ def test_an_invalid_record_of_a_write_in_progress_is_deleted_on_request(
     path = file(table, f"_lance_assets/{directory}/a.json")
     path.parent.mkdir()
     path.write_text(record)
-    with pytest.raises(Corrupt, match=rf"{directory}/a\.json"):
-        table.cleanup()
+    assert table.cleanup().damaged == (f"_lance_assets/{directory}/a.json",)
     code, message, _ = shell(table.uri, "--repair", "holds")
     assert (code, path.exists()) == (1, True)
     assert "\nerror\n  work_under_way\n" in message

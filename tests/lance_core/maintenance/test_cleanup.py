@@ -232,6 +232,11 @@ def test_orphan_files_are_removed_after_their_grace_period(uri: str) -> None:
             "_indices/0b5a3c9e-0000-4000-8000-000000000000/index.idx",
             "_versions/.tmp-leftover",
             "data/.tmpabcdef",
+            ".tmp-in-the-root",
+            "_refs/.tmp-1",
+            "_refs/tags/.tmp-2",
+            "_lance_assets/.tmp-3",
+            "_lance_assets/intents/.tmp-4",
         )
     }
     put_orphan(uri, "data/young.lance", 6 * DAY)
@@ -340,6 +345,38 @@ def test_a_damaged_record_of_an_intent_is_reported_and_protects_orphans(uri: str
     set_age(uri, timedelta(days=80), "_lance_assets/intents/*")
     assert clean_up(Table.open(uri)).intents == ()
     assert record.exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"what": "x", "ver', b"[]", b"[" * 100_000, b'{"what": 1}', b"\xff\x00"])
+def test_a_damaged_lease_keeps_what_it_may_cover(uri: str, damage: bytes) -> None:
+    lease = Path(uri, acquire(LocalStore(Path(uri)), Lease("restoring it", 3), SYSTEM_RUNTIME))
+    lease.write_bytes(damage)
+    old = put_orphan(uri, "data/orphan.lance", timedelta(days=20))
+    before = files(uri)
+    name = str(lease.relative_to(uri))
+    report = clean_up(Table.open(uri))
+    assert (report.versions, report.orphans, report.damaged) == ((), (), (name,))
+    assert all(reasons == (f"damaged lease {name}",) for reasons in report.kept.values())
+    assert files(uri) == before
+    set_age(uri, 31 * DAY, name)
+    report = clean_up(Table.open(uri))
+    assert report.versions
+    assert (report.orphans, report.damaged) == ((old,), ())
+
+
+def test_a_damaged_sweep_notice_does_not_end_a_cleanup(uri: str) -> None:
+    """Writers that need a lease are refused beside it, since it may announce the removal of what they use."""
+    notice = Path(uri, "_lance_assets/notices/a.json")
+    notice.parent.mkdir(parents=True, exist_ok=True)
+    notice.write_bytes(b"{")
+    report = clean_up(Table.open(uri))
+    assert report.versions
+    assert report.damaged == ("_lance_assets/notices/a.json",)
+    with pytest.raises(Corrupt, match=r"a damaged sweep notice, which may announce the removal of any file.*fsck"):
+        Table.open(uri).tags.create("x", 6)
+    set_age(uri, 31 * DAY, "_lance_assets/notices/a.json")
+    assert clean_up(Table.open(uri)).damaged == ()
+    assert not notice.exists()
 
 
 def test_old_records_of_committed_intents_are_removed(uri: str) -> None:
