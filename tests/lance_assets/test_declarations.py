@@ -1,5 +1,6 @@
 """Declarations: writes declared by decorators, and the errors of contradictory declarations."""
 
+import functools
 import inspect
 from pathlib import Path
 from typing import Any
@@ -175,8 +176,11 @@ def test_decorators_are_public() -> None:
     assert lance_assets.lance_write is lance_write
 
 
+def read_orders(source: str, spark: Any, ctx: Any) -> Any: ...
+
+
 def test_code_references_lead_to_the_functions_of_the_user() -> None:
-    table = orders(writes=[SparkCompact("tidy"), SparkAppend("printed", fn=print)])
+    table = orders(writes=[SparkCompact("tidy"), SparkAppend("printed", fn=functools.partial(read_orders, "x"))])
 
     @lance_write(table=table, op="append")
     def arrived(spark: Any, ctx: Any) -> None: ...
@@ -190,7 +194,7 @@ def test_code_references_lead_to_the_functions_of_the_user() -> None:
         return "landing"
 
     found = {}
-    for asset in dg.with_source_code_references(table.defs.assets or []):
+    for asset in dg.with_source_code_references(list(table.defs.assets or [])):
         for key, metadata in asset.metadata_by_key.items() if isinstance(asset, dg.AssetsDefinition) else ():
             if value := metadata.get("dagster/code_references"):
                 (reference,) = value.code_references
