@@ -12,7 +12,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import CommitUndecided, Corrupt, CorruptHead, Table
+from lance_core import CommitUndecided, CorruptHead, Table
 from lance_core.__main__ import main
 from lance_core.coordination.idempotency import path_of
 from lance_core.format import naming
