@@ -92,13 +92,10 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
     def read_parts(self, path: str, part_bytes: int) -> Iterator[memoryview]:
         """Yield the bytes of a file in parts. A part is valid until the next one is requested."""
         try:
-            descriptor, size = self._open_for_reading(path)
-            try:
+            with self._open_for_reading(path) as (descriptor, size):
                 buffer = memoryview(bytearray(min(part_bytes, max(size, 1))))
                 while count := os.readv(descriptor, [buffer]):
                     yield buffer[:count]
-            finally:
-                os.close(descriptor)
         except FileNotFoundError as error:
             raise NotFound(f"{self.root / path} does not exist") from error
         except OSError as error:

@@ -597,7 +597,7 @@ def test_a_large_sweep_is_announced_in_several_notices(uri: str, monkeypatch: py
     announced: list[SweepNotice] = []
 
     def read_notices() -> None:
-        announced.extend(notice for _info, notice in leases.sweep_notices(LocalStore(Path(uri))))
+        announced.extend(notice for _info, notice in leases.sweep_notices(LocalStore(Path(uri))) if notice)
 
     report = clean_with_fault(uri, Fault(on_call("delete", "_versions"), "", read_notices), keep=1)
     assert report.orphans == names
