@@ -13,6 +13,7 @@ import pyarrow as pa
 from lance_core.datafiles.codec import DataCodec, FileReader, FileWriter
 from lance_core.errors import InvalidInput
 from lance_core.format.base_path import split_qualified_path
+from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
 from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, Store
 
@@ -90,6 +91,14 @@ class BasedCodec:
 
     def create(self, path: str, schema: pa.Schema, version: StorageVersion) -> FileWriter:
         return self.own.create(_check_own(path), schema, version)
+
+    def verify(self, path: str, checksum: FileChecksum | None) -> None:
+        base_id, inner = split_qualified_path(path)
+        if base_id is None:
+            self.own.verify(path, checksum)
+        else:
+            base = self.base(base_id)
+            base.codec.verify(base.path(inner), checksum)
 
     def open(self, path: str, columns: Sequence[str] = ()) -> FileReader:
         base_id, inner = split_qualified_path(path)

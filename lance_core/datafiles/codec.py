@@ -70,6 +70,9 @@ class DataCodec(Protocol):
 
     def create(self, path: str, schema: pa.Schema, version: StorageVersion) -> FileWriter: ...
 
+    def verify(self, path: str, checksum: FileChecksum | None) -> None:
+        """Compare a file with its recorded checksum, if the table was opened so, and raise `Corrupt` if it differs."""
+
     def open(self, path: str, columns: Sequence[str] = ()) -> FileReader:
         """Open a file. `columns` are the ones that will probably be read, so that a codec can prepare for them; they
         need not exist."""

@@ -5,13 +5,14 @@ A column that no file of the fragment stores is null in all rows. `assemble.py` 
 one column. Start with `FragmentReader`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from lance_core.datafiles.assemble import StoredColumn, has_same_children
 from lance_core.datafiles.blob_values import BlobValues
 from lance_core.datafiles.blob_view import descriptor_schema
+from lance_core.datafiles.checksums import verify_bytes
 from lance_core.datafiles.codec import DataCodec, Rows
 from lance_core.datafiles.column_layout import Path, check_legacy_ids, is_blob, legacy_paths_of, paths_of, stored_ids
 from lance_core.datafiles.legacy_codec import LegacyFileReader
@@ -37,12 +38,15 @@ _CACHED_SCHEMAS_MAX = 1024
 
 
 def read_deletions(store: Store, fragment: Fragment) -> DeletionVector | None:
-    """Read the deletion file of a fragment, without comparing it to the counts in the manifest."""
+    """Read the deletion file of a fragment, without comparing it to the counts in the manifest. Raises `Corrupt` if it
+    differs from its checksum."""
     deleted = fragment.deletion_file
     if deleted is None:
         return None
     decode = DeletionVector.decode_bitmap if deleted.is_bitmap else DeletionVector.decode_arrow
-    return decode(read_whole(store, deleted.qualified_path, DELETION_BYTES), path=deleted.path)
+    data = read_whole(store, deleted.qualified_path, DELETION_BYTES)
+    verify_bytes(data, deleted.checksum, path=deleted.path)
+    return decode(data, path=deleted.path)
 
 
 def load_deletions(store: Store, fragment: Fragment) -> DeletionVector | None:
@@ -144,6 +148,9 @@ class FragmentReader:
         files = fragment.files
         shape = tuple((file.field_ids, file.column_indices, file.version) for file in files)
         layout = self._layouts.get(shape)
+        self._verify(
+            [file for file in files if _stores_any(file, self._fields)] if layout is None else layout.pick(files)
+        )
         if layout is None or (sources := layout.open_files(self._store, self._codec, files)) is None:
             fragment.check(path=self._path)
             if files and files[0].version.is_legacy:
@@ -176,6 +183,14 @@ class FragmentReader:
         blob_values = BlobValues(self._store, self.arrow, blob_files)
         arrow = self._descriptor_schema
         return OpenFragment(fragment.physical_rows, all_live, sources, layout, self._fields, arrow, blob_values)
+
+    def _verify(self, files: Iterable[DataFile]) -> None:
+        """Compare the files with their checksums before any of them is decoded."""
+        for file in files:
+            try:
+                self._codec.verify(file.qualified_path, file.checksum)
+            except Corrupt as found:
+                raise Corrupt(f"{found.what} ({self._path} lists it)", path=found.path, field=found.field) from found
 
     def _check_mandatory(self, fragment: Fragment) -> None:
         for field in self._fields:

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from lance_core.datafiles import blob_view, file_footer
 from lance_core.datafiles.blob_files import BlobFiles, Sidecar
+from lance_core.datafiles.checksums import FileVerifier, Verify
 from lance_core.datafiles.codec import BATCH_ROWS, Rows
 from lance_core.datafiles.conform import copy_array
 from lance_core.datafiles.dictionaries import nulls_as_missing_indices
@@ -49,6 +50,10 @@ class LanceCodec:
     """Codec for Lance files."""
 
     store: TableStore
+    verify_mode: Verify = Verify.OFF
+
+    def verify(self, path: str, checksum: FileChecksum | None) -> None:
+        FileVerifier(self.store, self.verify_mode).verify(path, checksum)
 
     def create(self, path: str, schema: pa.Schema, version: StorageVersion) -> "LanceFileWriter":
         return LanceFileWriter(self.store, path, schema, version)

@@ -215,6 +215,10 @@ class FragmentLayout:
             cached = self._nulls[arrow] = pa.nulls(rows, arrow)
         return cached.slice(0, rows)
 
+    def pick(self, files: Sequence[DataFile]) -> Sequence[DataFile]:
+        """Return those files of a fragment of this shape that store any of the fields."""
+        return [files[number] for number in self.file_numbers]
+
     def open_files(self, store: Store, codec: DataCodec, files: Sequence[DataFile]) -> "Sequence[OpenFile] | None":
         """Open the corresponding files of another fragment; `None` if they have other schemas."""
         sources = []

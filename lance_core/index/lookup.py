@@ -232,7 +232,8 @@ class _Search:
         segment, index_type = scope.segment, scope.segment.kind
         assert index_type is not None
         open_segment = partial(self._coverage.segment_of, segment.metadata)
-        key = (self._base.location.uri, segment.metadata.uuid, self._coverage.fingerprint(segment))
+        location = self._base.location
+        key = (location.uri, location.access.verify, segment.metadata.uuid, self._coverage.fingerprint(segment))
         return _segments.get_or_create(key, lambda: index_type.open(open_segment(), scope.column))
 
 

@@ -101,7 +101,11 @@ class OpenSegment:
     metadata: IndexMetadata
 
     def open(self, name: str) -> FileReader:
-        return self.location.codec.open(f"{self.metadata.qualified_path}/{name}")
+        path = f"{self.metadata.qualified_path}/{name}"
+        self.location.codec.verify(
+            path, next((each.checksum for each in self.metadata.files if each.path == name), None)
+        )
+        return self.location.codec.open(path)
 
 
 def read_all_rows(file: FileReader, columns: Sequence[str] | None = None) -> pa.Table:

@@ -58,6 +58,7 @@ class TableReading(TableBase):
         manifest_store: ManifestStore | str | None = None,
         bases: Sequence[str] = (),
         durable: bool = True,
+        verify: Literal["off", "sample", "read"] = "off",
     ) -> Self:
         """Open the newest version, or the one that `version`, `tag`, `branch` or `timestamp` selects.
 
@@ -65,10 +66,19 @@ class TableReading(TableBase):
         the table whose files may be read, such as the source of a shallow clone. `manifest_store` is the store that
         reserves the table's versions, as it was passed to `create`. Raise `NotFound` if there is no such version.
 
+        `verify="read"` compares each data and index file with its recorded checksum before it is decoded, once for each
+        process, and `"sample"` one file in sixteen; a damaged file raises `Corrupt`. Deletion files are always
+        compared. A damaged index is not used (`IndexIgnored`).
+
             table = Table.open("s3://lake/orders.lance", tag="spring")
         """
         location = locate(
-            uri, storage_options=storage_options, durable=durable, bases=bases, manifest_store=manifest_store
+            uri,
+            storage_options=storage_options,
+            durable=durable,
+            bases=bases,
+            manifest_store=manifest_store,
+            verify=verify,
         )
         number = None if version is None else validation.check_version_number(version)
         snapshot = resolve_version(location, version=number, tag=tag, branch=branch, timestamp=timestamp)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from lance_core.datafiles.checksums import Verify
 from lance_core.errors import InvalidInput, StorageError
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
@@ -69,6 +70,7 @@ class VersionHeader:
     scheme: NamingScheme
     durable: bool
     bases: tuple[str, ...]
+    verify: Verify
     stamp: VersionStamp
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -83,6 +85,7 @@ class VersionHeader:
             scheme=base.scheme,
             durable=access.durable,
             bases=access.bases,
+            verify=access.verify,
             stamp=VersionStamp.of_this_process(),
             storage_options=dict(access.storage_options),
         )
@@ -93,7 +96,13 @@ class VersionHeader:
 
     def location(self) -> Location:
         """Return the location of the table's own files, without a manifest store: a worker never commits."""
-        return locate(self.uri, storage_options=self.storage_options, durable=self.durable, bases=self.bases)
+        return locate(
+            self.uri,
+            storage_options=self.storage_options,
+            durable=self.durable,
+            bases=self.bases,
+            verify=self.verify,
+        )
 
     def snapshot_with(self, fragments: Iterable[bytes]) -> Snapshot:
         """Return the version with these encoded fragments only."""

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from lance_core import validation
 from lance_core.datafiles.bases import BasedCodec, BasedStore, OpenBase
+from lance_core.datafiles.checksums import Verify
 from lance_core.datafiles.codec import DataCodec
 from lance_core.datafiles.lance_codec import LanceCodec
 from lance_core.errors import Corrupt, InvalidInput
@@ -39,6 +40,8 @@ class AccessOptions:
     bases: tuple[str, ...] = ()
     manifest_store: ManifestStore | None = field(default=None, repr=False)
     """Store that reserves version numbers; `None` lets the store of the table decide which writer was first."""
+    verify: Verify = Verify.OFF
+    """Files that are compared with their checksums before they are decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class Location:
             durable=access.durable,
             bases=tuple(dict.fromkeys((*access.bases, *bases))),
             manifest_store=manifests,
+            verify=access.verify,
         )
 
     def resolve_external_blob(self, uri: str, branch: str | None) -> tuple[Store, str]:
@@ -174,12 +178,14 @@ def locate(
     durable: bool = True,
     bases: Sequence[str] = (),
     manifest_store: ManifestStore | str | None = None,
+    verify: Verify | str = Verify.OFF,
 ) -> Location:
     """Validate the arguments of a caller, and open the store of a table and its codec. No manifest is read."""
     allowed = validation.check_locations(bases, "bases")
     if storage_options is not None:
         validation.check_mapping(storage_options, "storage_options")
     durable = validation.check_flag(durable, "durable")
+    mode = verify if isinstance(verify, Verify) else validation.check_choice(Verify, verify, "verify")
     table_uri, store_uri = split_uri(uri) if isinstance(uri, str) else (uri, None)
     if store_uri is not None and manifest_store is not None:
         raise InvalidInput(
@@ -188,9 +194,9 @@ def locate(
     options = dict(storage_options or {})
     manifests = open_manifest_store(store_uri or manifest_store, options)
     store = open_store(table_uri, storage_options=options, durable=durable)
-    access = AccessOptions(options, durable, allowed, manifests)
+    access = AccessOptions(options, durable, allowed, manifests, mode)
     published = store if manifests is None else TwoPhaseStore(store, manifests, manifests.table_key(store.description))
-    return Location(uri=store.description, store=published, codec=LanceCodec(store), access=access)
+    return Location(uri=store.description, store=published, codec=LanceCodec(store, mode), access=access)
 
 
 def _is_at_or_below(uri: str, directory: str) -> bool:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from lance_core import Table
+from lance_core import Corrupt, IndexIgnored, InvalidInput, LanceError, Table
+from lance_core.datafiles.checksums import forget_verified_files
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.manifest import Manifest
 
@@ -54,3 +56,106 @@ def test_every_commit_records_the_checksums_of_its_files(tmp_path: Path, stable:
             assert checksum == FileChecksum.of(Path(table.uri, path).read_bytes()), path
             seen.add(path.partition("/")[0])
     assert seen == {"data", "_deletions", "_indices"}
+
+
+KINDS = {
+    "key": "BTREE",
+    "kind": "BITMAP",
+    "word": "NGRAM",
+    "tags": "LABEL_LIST",
+    "zone": "ZONEMAP",
+    "bloom": "BLOOMFILTER",
+}
+FILTERS = {
+    "BTREE": "key = 77",
+    "BITMAP": "kind = 3",
+    "NGRAM": "contains(word, '777')",
+    "LABEL_LIST": "array_has_any(tags, ['1'])",
+    "ZONEMAP": "zone < 100",
+    "BLOOMFILTER": "bloom = 77",
+}
+
+
+def create_table(directory: Path, storage_version: str) -> Table:
+    """Create a table with files of each kind: two data files, two deletion files, and six indices."""
+    data = rows(0, 6000)
+    for name in ("key", "zone", "bloom"):
+        data = data.append_column(name, data["id"])
+    data = data.append_column("tags", pa.array([[str(n % 3)] for n in range(6000)]))
+    table = Table.create(directory, data, storage_version=storage_version, max_rows_per_file=3000, durable=False)
+    for column, kind in KINDS.items():
+        table = table.create_index(column, kind, name=kind).table
+    table = table.delete("id in (1, 2)").table
+    return table.delete("id >= 3000 and id % 2 = 0").table
+
+
+def read_verified(uri: str, path: str) -> None:
+    """Read the rows that the file holds, or search the index that it belongs to."""
+    forget_verified_files()
+    table = Table.open(uri, verify="read")
+    names = {str(index.uuid): index.name for index in table.indices}
+    index = names.get(path.split("/")[1])
+    table.to_table(filter=FILTERS[index] if index else None)
+
+
+@pytest.mark.parametrize("storage_version", ["2.0", "2.1", "2.2"])
+def test_a_flipped_bit_in_any_file_is_found_before_the_file_is_decoded(tmp_path: Path, storage_version: str) -> None:
+    uri = create_table(tmp_path / "t", storage_version).uri
+    random = np.random.default_rng(2)
+    for path, checksum in list(recorded_checksums(Table.open(uri).manifest)):
+        assert checksum is not None
+        file, expected = Path(uri, path), IndexIgnored if path.startswith("_indices") else Corrupt
+        original = file.read_bytes()
+        damaged = bytearray(original)
+        damaged[int(random.integers(checksum.size))] ^= 1 << int(random.integers(8))
+        file.write_bytes(damaged)
+        with pytest.raises(expected, match=f"(?s){file.name}.*has the hash"):
+            read_verified(uri, path)
+        file.write_bytes(original[:-1])
+        with pytest.raises(expected, match=f"(?s){file.name}.*bytes, but"):
+            read_verified(uri, path)
+        file.write_bytes(original)
+    for path, _ in recorded_checksums(Table.open(uri).manifest):
+        read_verified(uri, path)
+
+
+def test_the_mode_decides_which_files_are_verified(tmp_path: Path) -> None:
+    uri = Table.create(tmp_path / "t", rows(0, 400), max_rows_per_file=2, durable=False).uri
+    files = [Path(uri, path) for path, _ in recorded_checksums(Table.open(uri).manifest)]
+    for file in files:
+        damaged = bytearray(file.read_bytes())
+        damaged[-1] ^= 1
+        file.write_bytes(damaged)
+
+    def damaged_files(mode: Literal["off", "sample", "read"]) -> int:
+        table, found = Table.open(uri, verify=mode), 0
+        for number in range(0, 400, 2):
+            try:
+                table.take([number])
+            except Corrupt as error:
+                found += error.field == "checksum"
+            except LanceError:
+                pass  # the codec refused the file
+        return found
+
+    assert damaged_files("off") == 0
+    assert 1 <= damaged_files("sample") <= 60
+    assert damaged_files("read") == len(files) == 200
+
+
+def test_a_verified_file_is_not_read_again_in_the_process(tmp_path: Path) -> None:
+    value = np.array([0.123456789, 1.5])
+    uri = Table.create(tmp_path / "t", pa.table({"x": value}), durable=False).uri
+    (file,) = Path(uri, "data").iterdir()
+    Table.open(uri, verify="read").to_table()
+    file.write_bytes(file.read_bytes().replace(value.tobytes()[:8], value.tobytes()[8:]))
+    assert Table.open(uri, verify="read").to_table()["x"].to_pylist() == [1.5, 1.5]
+    forget_verified_files()
+    with pytest.raises(Corrupt, match=r"manifest lists it"):
+        Table.open(uri, verify="read").to_table()
+
+
+def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
+    uri = Table.create(tmp_path / "t", rows(0, 10), durable=False).uri
+    with pytest.raises(InvalidInput, match="verify must be one of off, sample, read"):
+        Table.open(uri, verify="always")  # type: ignore[arg-type]

@@ -59,11 +59,16 @@ class VersionRef:
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     manifest_store: ManifestStore | str | None = field(default=None, repr=False)
     bases: tuple[str, ...] = ()
+    verify: str = "off"
 
     def snapshot(self) -> Snapshot:
         """Load the version."""
         location = locate(
-            self.uri, storage_options=self.storage_options, bases=self.bases, manifest_store=self.manifest_store
+            self.uri,
+            storage_options=self.storage_options,
+            bases=self.bases,
+            manifest_store=self.manifest_store,
+            verify=self.verify,
         )
         number = None if self.version is None else validation.check_version_number(self.version)
         snapshot = resolve_version(location, version=number, tag=self.tag, branch=self.branch)
