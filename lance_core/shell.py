@@ -6,19 +6,15 @@ table is untrusted, and is printed without terminal control characters (`plain`)
 """
 
 import argparse
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from unicodedata import category
-from urllib.parse import parse_qsl
 
 from lance_core.errors import InvalidInput
 from lance_core.storage.factory import without_secrets
-from lance_core.storage.options import is_secret, options_for
+from lance_core.storage.options import options_for
+from lance_core.storage.secret_detection import contains_secret, is_key_id, is_secret
 
-_PASSWORD_IN_URL = re.compile(r"://[^/@?]*:[^@]*@")
-"""The password may contain any character except the `@` that ends it."""
-_SECRET_WORDS = ("pass", "secret", "token")
 _DYNAMODB_PREFIX = "s3+ddb://"
 _UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 
@@ -61,7 +57,7 @@ def access(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Acc
     options = {}
     for text in arguments.storage_option:
         key, value = _split_pair(text, "--storage-option", "KEY=VALUE")
-        if is_secret(key):
+        if is_secret(key) or is_key_id(key) or contains_secret(value):
             raise InvalidInput(
                 f"{key} is a secret, and every user of this machine can see a command line; put it into an environment "
                 f"variable and name that: --storage-option-from {key}=VARIABLE"
@@ -71,7 +67,7 @@ def access(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Acc
         key, variable = _split_pair(text, "--storage-option-from", "KEY=VARIABLE")
         options[key] = _read_variable(variable, environment)
     manifests: str | None = arguments.manifest_store
-    if manifests is not None and _has_password(manifests):
+    if manifests is not None and contains_secret(manifests):
         raise InvalidInput(
             "the URL of the manifest store contains a password, and every user of this machine can see a command line; "
             "put it into an environment variable and name that: --manifest-store-from VARIABLE"
@@ -83,7 +79,7 @@ def access(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Acc
 
 def check_uri(uri: str) -> None:
     """Raise if the URI contains a password or a query, except the query that names a DynamoDB table."""
-    if _PASSWORD_IN_URL.search(uri) or ("?" in uri and "://" in uri and not uri.lower().startswith(_DYNAMODB_PREFIX)):
+    if contains_secret(uri) or ("?" in uri and "://" in uri and not uri.lower().startswith(_DYNAMODB_PREFIX)):
         raise InvalidInput(
             "the URI contains a password or a query, and every user of this machine can see a command line; remove it, "
             "and pass what the store needs with --storage-option-from"
@@ -107,11 +103,6 @@ def plain(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(char if _is_printable(char) else "\N{REPLACEMENT CHARACTER}" for char in text)
-
-
-def _has_password(url: str) -> bool:
-    names = [name.lower() for name, _value in parse_qsl(url.partition("?")[2], keep_blank_values=True)]
-    return bool(_PASSWORD_IN_URL.search(url)) or any(word in name for name in names for word in _SECRET_WORDS)
 
 
 def _split_pair(text: str, option: str, form: str) -> tuple[str, str]:

@@ -9,12 +9,12 @@ from pydantic import BaseModel
 from lance_assets.components.forms import TEXT, record
 from lance_assets.components.source_position import SourcePosition
 from lance_assets.components.table import attributes_of
-from lance_assets.components.values import OPTIONS
+from lance_assets.components.values import SETTING, SETTINGS
 from lance_assets.resources.spark import SPARK_RESOURCE_KEY, SparkSessionResource
 
 _SESSION = record(
     SparkSessionResource,
-    {"master": TEXT, "remote": TEXT, "app_name": TEXT, "conf": OPTIONS},
+    {"master": SETTING, "remote": SETTING, "app_name": TEXT, "conf": SETTINGS},
     required=[],
     what="a Spark session",
 )

@@ -5,7 +5,7 @@ dg.DailyPartitionsDefinition(start_date='2026-01-01') }}`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -27,7 +27,8 @@ from lance_assets.components.forms import (
 from lance_assets.components.references import resolve_function, resolve_reference
 from lance_assets.components.source_position import SourcePosition, environment_variable
 from lance_assets.resources.lance import LanceResource
-from lance_core.tasks.credentials import is_reference, is_secret
+from lance_assets.spark.settings import mask_secret
+from lance_core.tasks.credentials import exposes_secret
 
 FUNCTION = Form(
     {"type": "string", "pattern": r"^\.?[\w.]+:\w+$|\{\{", "description": "module.path:name"}, resolve_function
@@ -44,12 +45,20 @@ FILES = union_of("a file, a list of them, or fn: module:name", (str, TEXT), (lis
 def _read_option(raw: object, position: SourcePosition) -> object:
     """Read a storage option. An environment variable stays a reference, so that Dagster's pages do not show its
     value."""
+    return _read_public_text(raw, position, exposes_secret)
+
+
+def _read_setting(raw: object, position: SourcePosition) -> object:
+    """Read a setting of Spark, in the same way."""
+    return _read_public_text(raw, position, lambda key, value: mask_secret(key, value) != value)
+
+
+def _read_public_text(raw: object, position: SourcePosition, is_exposed: Callable[[str, str], bool]) -> object:
     name = environment_variable(raw)
     if name is not None:
         return dg.EnvVar(name)
     value = str(TEXT.read(raw, position))
-    key = str(position.context.path[-1])
-    if is_secret(key) and not is_reference(value):
+    if is_exposed(str(position.context.path[-1]), value):
         raise position.error(
             "this is a literal secret; write {{ env.NAME }} instead, and set the variable NAME where this code runs"
         )
@@ -58,6 +67,8 @@ def _read_option(raw: object, position: SourcePosition) -> object:
 
 OPTION = Form({"type": "string"}, _read_option)
 OPTIONS = mapping_of(OPTION)
+SETTING = Form({"type": "string"}, _read_setting)
+SETTINGS = mapping_of(SETTING)
 STORAGE = record(
     LanceResource,
     {"root": OPTION, "storage_options": OPTIONS, "manifest_store": OPTION},

@@ -35,6 +35,7 @@ from lance_assets.ledger.version_metadata import committed_facts, metadata_of, m
 from lance_assets.lineage.render import without_credentials
 from lance_assets.provenance.run_provenance import logical_run_id, properties_of_run, run_intent
 from lance_assets.resources.lance import Access, LanceResource
+from lance_assets.resources.literal_secrets import check_arguments
 from lance_assets.resources.spark import SparkSessionResource, session_of
 from lance_assets.spark import append, overwrite, read
 from lance_assets.spark.types import stored_schema
@@ -78,6 +79,7 @@ class LanceIOManager(dg.ConfigurableIOManager):
     """Tables that were loaded and their versions, by run and step."""
 
     def __init__(self, **data: object) -> None:
+        check_arguments("LanceIOManager", type(self).model_fields, data)
         super().__init__(**data)
         _check_mode(self.mode, "LanceIOManager")
 

@@ -16,6 +16,7 @@ import dagster as dg
 
 from lance_assets.resources.lance import Access, LanceResource
 from lance_core import InvalidInput, NotFound, Table
+from lance_core.tasks.credentials import contains_secret
 
 SOFT_CAP = 2_000
 """Number of versions from which each event contains the advice."""
@@ -183,7 +184,7 @@ def check_uri(uri: str, subject: str, *, missing: str) -> None:
             "storage=LanceResource(manifest_store='dynamodb://table')"
         )
     authority = rest.partition("/")[0]
-    if ":" in authority.rpartition("@")[0] or "?" in rest or "#" in rest:
+    if ":" in authority.rpartition("@")[0] or "?" in rest or "#" in rest or contains_secret(uri):
         raise InvalidInput(
             f"the uri of {subject} contains credentials or parameters, and Dagster displays it to every user; "
             "use the plain location as uri= and pass the rest as storage_options= with dagster.EnvVar values"

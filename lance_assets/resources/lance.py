@@ -13,8 +13,8 @@ from typing import TypedDict
 import dagster as dg
 from pydantic import Field
 
+from lance_assets.resources.literal_secrets import check_arguments, check_storage_options
 from lance_core import InvalidInput, Table
-from lance_core.tasks.credentials import has_password, is_key_id, is_reference, is_secret
 
 
 class Access(TypedDict):
@@ -47,16 +47,8 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
     )
 
     def __init__(self, **data: object) -> None:
-        options = data.get("storage_options")
-        for name, value in options.items() if isinstance(options, Mapping) else ():
-            _check_storage_option(str(name), value)
-        for name in ("manifest_store", "root"):
-            value = data.get(name)
-            if is_literal(value) and has_password(str(value)):
-                raise InvalidInput(
-                    f"{name}= of LanceResource contains a password, and Dagster displays the configuration of "
-                    'resources; pass it as dagster.EnvVar("NAME") and set that variable where this code runs'
-                )
+        check_arguments("LanceResource", type(self).model_fields, data)
+        check_storage_options(data.get("storage_options"), "storage_options= of LanceResource")
         super().__init__(**data)
 
     def resolve_uri(self, uri: str | os.PathLike[str]) -> str:
@@ -94,31 +86,6 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
     def exists(self, uri: str | os.PathLike[str]) -> bool:
         access = self.access()
         return Table.exists(self.resolve_uri(uri), access["storage_options"], manifest_store=access["manifest_store"])
-
-
-_env_var_names: set[str] = set()
-"""Names of the environment variables that an `EnvVar` has referred to in this process."""
-
-
-def is_literal(value: object) -> bool:
-    """Return whether Dagster would display the value: the code contains it or has read it from the environment itself.
-
-    Dagster also recreates a resource with the value of an `EnvVar`. Such a value is recognized as the current value
-    of a variable that an `EnvVar` referred to before.
-    """
-    if isinstance(value, dg.EnvVar):
-        _env_var_names.add(value.env_var_name)
-        return False
-    return isinstance(value, str) and all(value != os.environ.get(name) for name in _env_var_names)
-
-
-def _check_storage_option(name: str, value: object) -> None:
-    if is_secret(name) and not is_key_id(name) and is_literal(value) and not is_reference(value):
-        raise InvalidInput(
-            f"the storage option {name!r} is a literal secret, and Dagster displays the configuration of resources; "
-            'pass it as dagster.EnvVar("NAME") or as "env:NAME", and set that variable where this code and Spark\'s '
-            "workers run"
-        )
 
 
 def resolve_env_var(value: str | None, subject: str) -> str | None:

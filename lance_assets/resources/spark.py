@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
-from lance_assets.resources.lance import is_literal
+from lance_assets.resources.literal_secrets import check_arguments, is_literal
 from lance_assets.spark.cancellation import keep_sigint_handler
 from lance_assets.spark.session import check_applied, is_session, live_session, open_session
 from lance_assets.spark.settings import SparkSettings, mask_secret
@@ -44,13 +44,13 @@ class SparkSessionResource(dg.ConfigurableResource["SparkSessionResource"]):
     _session: "SparkSession | None" = PrivateAttr(default=None)
 
     def __init__(self, **data: object) -> None:
-        conf = data.get("conf")
-        for key, value in conf.items() if isinstance(conf, Mapping) else ():
-            if is_literal(value) and mask_secret(str(key), str(value)) != str(value):
+        conf = data.get("conf", {})
+        if not isinstance(conf, Mapping):
+            raise InvalidInput("conf= of SparkSessionResource must be a mapping of Spark settings")
+        for key, value in conf.items():
+            if is_literal(value, str(key)) and mask_secret(str(key), str(value)) != str(value):
                 raise InvalidInput(_exposed_secret_message(f"conf[{key!r}]"))
-        remote = data.get("remote")
-        if isinstance(remote, str) and is_literal(remote) and mask_secret("remote", remote) != remote:
-            raise InvalidInput(_exposed_secret_message("remote"))
+        check_arguments("SparkSessionResource", type(self).model_fields, data)
         super().__init__(**data)
 
     @property

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lance_core import InvalidInput
+from lance_core.tasks.credentials import SECRET_WORDS, contains_secret
 
 COSMETIC_KEYS = ("spark.app.name",)  # on reuse of an application the first name stays, which is harmless
 LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
-SECRET_PATTERN = re.compile(r"passw|pwd|secret|token|key|credential|sas(?![a-z])|signature", re.IGNORECASE)
+_SECRET_NAME = re.compile(SECRET_WORDS, re.IGNORECASE)
+_SECRET_IN_VALUE = re.compile(rf"({SECRET_WORDS})[^\s=]*=", re.IGNORECASE)
 NON_SECRET_KEYS = ("spark.sql.mapKeyDedupPolicy",)  # only its name looks like a secret
 MASKED = "***"
 
@@ -81,9 +83,8 @@ def mask_secret(key: str, value: str) -> str:
     """Return the value of a setting for display, masked if the key or the value itself looks like a secret."""
     if key in NON_SECRET_KEYS or value.lower() in ("true", "false"):
         return value
-    if SECRET_PATTERN.search(key) or re.search(r"://[^/@\s]+@", value):
-        return MASKED
-    return MASKED if re.search(rf"({SECRET_PATTERN.pattern})[^\s=]*=", value, re.IGNORECASE) else value
+    is_secret = _SECRET_NAME.search(key) or _SECRET_IN_VALUE.search(value) or contains_secret(value)
+    return MASKED if is_secret else value
 
 
 def as_text(value: str | int | float | bool) -> str:

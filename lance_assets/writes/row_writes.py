@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from lance_assets.io_manager.partition_predicates import replace_predicate
 from lance_assets.resources.lance import resolve_env_var
+from lance_assets.resources.literal_secrets import check_storage_options
 from lance_assets.spark import append, ingest, overwrite, upsert
 from lance_assets.spark.types import stored_schema
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import Parameters, Rows, SparkWriteOptions, Write, substitute_parameters
 from lance_core import Committed, NotFound, Table
+from lance_core.tasks.credentials import contains_secret
+from lance_core.tasks.ingest.sources import normalize_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -161,6 +164,12 @@ class SparkIngest(Write):
     def check(self) -> None:
         if not self.files:
             raise self.declaration_error("files= is empty; name at least one file, directory or glob")
+        check_storage_options(self.source_options, f"source_options= of {self.name}")
+        named = [] if callable(self.files) else normalize_files(self.files)
+        if any(map(contains_secret, (*named, self.on_bad_record))):
+            raise self.declaration_error(
+                "a location contains a password or a signature; pass what the store needs as source_options="
+            )
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
         files = self.files(ctx) if callable(self.files) else self.files

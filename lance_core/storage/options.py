@@ -12,118 +12,8 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
 from lance_core.errors import InvalidInput, Unsupported
+from lance_core.storage.option_names import AZURE, COMMON, GCS, OPTIONS_BY_SCHEME, S3, SECRETS, SUPPORTED, UNSUPPORTED
 
-# Name of each option in `Settings`, and its accepted spellings. Messages use the first spelling.
-_COMMON = {
-    "allow_http": ("allow_http", "aws_allow_http", "azure_storage_allow_http"),
-    "allow_invalid_certificates": ("allow_invalid_certificates",),
-    "connect_timeout": ("connect_timeout",),
-    "timeout": ("timeout", "request_timeout"),
-    "retries": ("client_max_retries", "object_store_client_max_retries"),
-    "retry_timeout": ("client_retry_timeout", "object_store_client_retry_timeout"),
-}
-_S3 = {
-    "key_id": ("aws_access_key_id", "access_key_id"),
-    "key": ("aws_secret_access_key", "secret_access_key"),
-    "token": ("aws_session_token", "aws_token", "session_token", "token"),
-    "region": ("aws_region", "region", "aws_default_region", "default_region"),
-    "endpoint": ("aws_endpoint", "aws_endpoint_url", "endpoint", "endpoint_url", "aws_endpoint_url_s3"),
-    "virtual_hosted": ("aws_virtual_hosted_style_request", "virtual_hosted_style_request"),
-    "unsigned": ("aws_skip_signature", "skip_signature"),
-    "encryption": ("aws_server_side_encryption", "server_side_encryption"),
-    "kms_key": ("aws_sse_kms_key_id", "sse_kms_key_id"),
-    "bucket_key": ("aws_sse_bucket_key_enabled", "sse_bucket_key_enabled"),
-    "requester_pays": ("aws_request_payer", "request_payer"),
-}
-_GCS = {
-    "key_file": (
-        "google_service_account",
-        "service_account",
-        "google_service_account_path",
-        "service_account_path",
-        "google_application_credentials",
-        "application_credentials",
-    ),
-    "key": ("google_service_account_key", "service_account_key"),
-    "token": ("google_storage_token", "google_bearer_token"),
-    "endpoint": ("google_base_url",),
-    "unsigned": ("google_skip_signature", "skip_signature"),
-}
-_AZURE = {
-    "account": ("azure_storage_account_name", "account_name"),
-    "key": (
-        "azure_storage_account_key",
-        "account_key",
-        "azure_storage_access_key",
-        "access_key",
-        "azure_storage_master_key",
-        "master_key",
-    ),
-    "sas": ("azure_storage_sas_key", "azure_storage_sas_token", "sas_key", "sas_token"),
-    "token": ("azure_storage_token", "bearer_token", "token"),
-    "client_id": ("azure_storage_client_id", "azure_client_id", "client_id"),
-    "client_secret": ("azure_storage_client_secret", "azure_client_secret", "client_secret"),
-    "tenant_id": (
-        "azure_storage_tenant_id",
-        "azure_tenant_id",
-        "tenant_id",
-        "azure_storage_authority_id",
-        "azure_authority_id",
-        "authority_id",
-    ),
-    "emulator": ("azure_storage_use_emulator", "object_store_use_emulator", "use_emulator"),
-    "endpoint": ("azure_storage_endpoint", "azure_endpoint", "endpoint"),
-    "unsigned": ("azure_skip_signature", "skip_signature"),
-}
-_OPTIONS_BY_SCHEME = {"s3": _S3, "gs": _GCS, "az": _AZURE, "abfss": _AZURE}
-_CODEC_ONLY = frozenset(
-    (
-        "download_retry_count",
-        "default_content_type",
-        "http1_only",
-        "http2_only",
-        "http2_keep_alive_interval",
-        "http2_keep_alive_timeout",
-        "http2_keep_alive_while_idle",
-        "http2_max_frame_size",
-        "pool_idle_timeout",
-        "pool_max_idle_per_host",
-        "randomize_addresses",
-        "user_agent",
-        "aws_unsigned_payload",
-        "aws_checksum_algorithm",
-        "aws_copy_if_not_exists",
-        "aws_disable_tagging",
-        "aws_disable_bulk_delete",
-        "azure_disable_tagging",
-        "dynamodb_endpoint",
-        "expires_at_millis",
-        "refresh_offset_millis",
-    )
-)
-"""Options that only the codec uses. Our own requests work the same without them."""
-_UNSUPPORTED = {
-    "proxy_url": "set HTTPS_PROXY in the environment",
-    "proxy_ca_certificate": "set HTTPS_PROXY in the environment",
-    "proxy_excludes": "set NO_PROXY in the environment",
-    "disable_system_certificates": "name a certificate bundle in the environment",
-    "aws_s3_express": "directory buckets list objects in no order; use a general purpose bucket",
-    "s3_express": "directory buckets list objects in no order; use a general purpose bucket",
-    "aws_conditional_put": "commits need conditional puts and always use them; remove the option",
-    "aws_sse_customer_key_base64": "use encryption with keys that the store manages",
-    "aws_web_identity_token_file": "set AWS_WEB_IDENTITY_TOKEN_FILE in the environment",
-    "aws_role_arn": "set AWS_ROLE_ARN in the environment",
-    "aws_role_session_name": "set AWS_ROLE_SESSION_NAME in the environment",
-    "aws_imdsv1_fallback": "credentials of the machine are read with version 2 of the metadata service only",
-    "aws_metadata_endpoint": "set AWS_EC2_METADATA_SERVICE_ENDPOINT in the environment",
-    "aws_container_credentials_relative_uri": "set AWS_CONTAINER_CREDENTIALS_RELATIVE_URI in the environment",
-    "aws_container_credentials_full_uri": "set AWS_CONTAINER_CREDENTIALS_FULL_URI in the environment",
-    "azure_federated_token_file": "set AZURE_FEDERATED_TOKEN_FILE in the environment",
-    "azure_use_azure_cli": "the Azure CLI is used automatically if no other credential is configured",
-    "azure_msi_endpoint": "the managed identity is used automatically if no other credential is configured",
-    "azure_use_fabric_endpoint": "set azure_storage_endpoint",
-    "azure_storage_encryption_key": "use encryption with keys that the store manages",
-}
 _FLAGS = (
     "allow_http",
     "allow_invalid_certificates",
@@ -133,8 +23,6 @@ _FLAGS = (
     "requester_pays",
     "emulator",
 )
-_SECRET = frozenset(("key_id", "key", "token", "sas", "client_secret"))
-"""Options whose values are redacted. The id of a key is not a secret by itself, but is treated as one."""
 PROVIDER = "provider"
 """Option that names a function which returns further options; see `secret_references.py`."""
 _SECRET_CHARACTERS_MIN = 4
@@ -215,7 +103,7 @@ class Settings:
 
         Addresses contain the parameters of a SAS (shared access signature); its secret part is the signature.
         """
-        secrets = [value for name, value in self.values if name in _SECRET]
+        secrets = [value for name, value in self.values if name in SECRETS]
         signed = (self.get("sas") or "").removeprefix("?")
         secrets += [signed, *(value for name, value in parse_qsl(signed) if name == "sig")]
         secrets += [part.partition("=")[2] for part in signed.split("&") if part.startswith("sig=")]
@@ -224,13 +112,6 @@ class Settings:
     def without_secrets(self, text: str) -> str:
         """Return the text of another library with the secrets redacted, for messages."""
         return redact(text, self.secrets)
-
-
-def is_secret(option: str) -> bool:
-    """Return whether the option holds a secret, for any of the stores."""
-    return any(
-        option.lower() in names[name] for names in _OPTIONS_BY_SCHEME.values() for name in _SECRET & names.keys()
-    )
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
@@ -247,7 +128,7 @@ def parse_settings(scheme: str, options: Mapping[str, str], environment: Mapping
     lowered = {name.lower(): value for name, value in options.items()}
     variables = {name.lower(): value for name, value in environment.items() if _is_store_variable(name.lower())}
     values: list[tuple[str, str]] = []
-    for name, spellings in (*_COMMON.items(), *_OPTIONS_BY_SCHEME[scheme].items()):
+    for name, spellings in (*COMMON.items(), *OPTIONS_BY_SCHEME[scheme].items()):
         for source in (lowered, variables):
             value = next((source[spelling] for spelling in spellings if source.get(spelling)), None)
             if value is not None:
@@ -266,19 +147,19 @@ def options_for(options: Mapping[str, str], *, own: str, other: str) -> dict[str
     {'aws_region': 'y'}
     """
     own_options, other_options = (
-        _OPTIONS_BY_SCHEME.get(uri.partition("://")[0].partition("+")[0].lower()) for uri in (own, other)
+        OPTIONS_BY_SCHEME.get(uri.partition("://")[0].partition("+")[0].lower()) for uri in (own, other)
     )
     if own_options is None or other_options is None:
         return dict(options)
     if own_options is other_options:
-        is_other_account = own_options is _AZURE and _azure_account(own, options) != _azure_account(other, options)
-        withheld = _SECRET if is_other_account else frozenset()
+        is_other_account = own_options is AZURE and _azure_account(own, options) != _azure_account(other, options)
+        withheld = SECRETS if is_other_account else frozenset()
         withheld_names = {spelling for name in withheld for spelling in own_options.get(name, ())}
         withheld_names |= {PROVIDER} if withheld else set()
         return {name: value for name, value in options.items() if name.lower() not in withheld_names}
     foreign_names = {
         spelling
-        for store_options in (_S3, _GCS, _AZURE)
+        for store_options in (S3, GCS, AZURE)
         if store_options is not other_options
         for spellings in store_options.values()
         for spelling in spellings
@@ -292,27 +173,20 @@ def _azure_account(uri: str, options: Mapping[str, str]) -> str | None:
     if at:
         return host.partition(".")[0]
     lowered = {name.lower(): value for name, value in options.items()}
-    return next((lowered[spelling] for spelling in _AZURE["account"] if spelling in lowered), None)
+    return next((lowered[spelling] for spelling in AZURE["account"] if spelling in lowered), None)
 
 
 def check_option_names(options: Mapping[str, str]) -> None:
     """Raise for an option that no store knows, that is not supported, or whose value is not a string."""
-    known = {
-        spelling
-        for names in (_COMMON, *_OPTIONS_BY_SCHEME.values())
-        for spellings in names.values()
-        for spelling in spellings
-    }
-    known |= _CODEC_ONLY
     for name, value in options.items():
         if not all(isinstance(text, str) for text in (name, value)):
             raise InvalidInput(
                 f"storage_options must be a mapping of strings to strings; {name!r} or its value is not a string"
             )
-        if advice := _UNSUPPORTED.get(name.lower()):
+        if advice := UNSUPPORTED.get(name.lower()):
             raise Unsupported(f"the storage option {name} is not supported: {advice}")
-        if name.lower() not in known:
-            near = difflib.get_close_matches(name.lower(), known, n=1)
+        if name.lower() not in SUPPORTED:
+            near = difflib.get_close_matches(name.lower(), SUPPORTED, n=1)
             raise InvalidInput(
                 f"no store has the option {name!r}; " + (f"did you mean {near[0]!r}?" if near else "remove it")
             )
@@ -323,4 +197,4 @@ def _is_store_variable(name: str) -> bool:
 
 
 def _public_name(scheme: str, name: str) -> str:
-    return {**_COMMON, **_OPTIONS_BY_SCHEME[scheme]}[name][0]
+    return {**COMMON, **OPTIONS_BY_SCHEME[scheme]}[name][0]

@@ -17,8 +17,8 @@ from importlib import import_module
 
 from lance_core.errors import InvalidInput
 from lance_core.storage.options import PROVIDER, Settings, check_option_names, parse_settings
+from lance_core.storage.secret_detection import ENVIRONMENT_PREFIX, is_reference
 
-_ENVIRONMENT_PREFIX = "env:"
 _EXPIRES_OPTION, _REFRESH_OPTION = "expires_at_millis", "refresh_offset_millis"
 _REFRESH_OFFSET_MILLIS = 60_000
 _CACHE_SIZE = 64
@@ -72,10 +72,6 @@ def has_references(configured: Mapping[str, str]) -> bool:
     return PROVIDER in configured or any(map(is_reference, configured.values()))
 
 
-def is_reference(value: object) -> bool:
-    return isinstance(value, str) and value.startswith(_ENVIRONMENT_PREFIX)
-
-
 def resolve_options(configured: Mapping[str, str], uri: str) -> dict[str, str]:
     """Return the options with their secrets. Options from a provider override the configured ones."""
     options = {
@@ -92,7 +88,7 @@ def resolve_secrets(value: str, what: str) -> str:
     """Return the value, or that of the environment variable it refers to. `what` names the value in the message."""
     if not is_reference(value):
         return value
-    variable = value.removeprefix(_ENVIRONMENT_PREFIX)
+    variable = value.removeprefix(ENVIRONMENT_PREFIX)
     if (secret := os.environ.get(variable)) is None:
         raise InvalidInput(
             f"{what} refers to the environment variable {variable!r}, which this process does not have; set it in "

@@ -6,16 +6,24 @@ name looks like that of a secret; `account_key` does not. So a secret must be a 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from lance_core.errors import InvalidInput
-from lance_core.storage.options import is_secret
-from lance_core.storage.secret_references import is_reference
+from lance_core.storage.options import PROVIDER, check_option_names
+from lance_core.storage.secret_detection import (
+    ENVIRONMENT_PREFIX,
+    SECRET_WORDS,
+    contains_secret,
+    exposes_secret,
+    is_key_id,
+    is_reference,
+    is_secret,
+)
 
 STORAGE, SECRET, MANIFEST_STORE = "storage.", "secret.", "manifest_store"
-_HIDDEN = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)
-"""Option names that Spark redacts by default (`spark.redaction.regex`)."""
-_PASSWORD = re.compile(r"://[^/\s]*:[^/\s]*@|[?&][^=&]*(pass|secret|token)[^=&]*=", re.IGNORECASE)
+SPARK_REDACTS = "(?i)secret|password|token|access[.]?key"
+"""Default of `spark.redaction.regex`: Spark redacts options and settings whose name or value matches."""
+_REDACTED = re.compile(SPARK_REDACTS)
 
 
 def parse_storage_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -32,7 +40,8 @@ def parse_storage_options(options: Mapping[str, str]) -> dict[str, str]:
         if prefix is None:
             continue
         name = key[len(prefix) :]
-        if is_secret(name) and not is_reference(value) and not _HIDDEN.search(key) and not is_key_id(name):
+        check_storage_option_names([name])
+        if exposes_secret(name, value) and not _REDACTED.search(key):
             raise InvalidInput(
                 f"the option {key} is a secret, and Spark may show it in its user interface and its event log. Pass a "
                 f"reference ({key}='env:VARIABLE', or storage.provider='package.module:function'), or pass the value "
@@ -44,7 +53,7 @@ def parse_storage_options(options: Mapping[str, str]) -> dict[str, str]:
             )
         parsed[name] = value
     store = options.get(MANIFEST_STORE) or options.get(MANIFEST_STORE.replace("_", "")) or ""
-    if has_password(store):
+    if not is_reference(store) and contains_secret(store):
         raise InvalidInput(
             f"the option {MANIFEST_STORE} has a password in it, and Spark may show it in its user interface and its "
             f"event log; put it into an environment variable and pass a reference: {MANIFEST_STORE}='env:VARIABLE'"
@@ -52,14 +61,26 @@ def parse_storage_options(options: Mapping[str, str]) -> dict[str, str]:
     return parsed
 
 
-def has_password(text: str) -> bool:
-    """Return whether the URI contains a password or token, so that anyone who reads it could use it."""
-    return _PASSWORD.search(text) is not None
+def check_storage_option_names(names: Iterable[str]) -> None:
+    """Raise for a storage option that no store has or that is not supported."""
+    check_option_names({name: "" for name in names if name != PROVIDER})
 
 
-def is_key_id(name: str) -> bool:
-    """Return whether the option is the id of a key, which grants no access by itself."""
-    return name.lower().endswith("key_id")
+def referenced_variables(storage_options: Mapping[str, str] | None, manifest_store: object) -> tuple[str, ...]:
+    """Return the names of the environment variables that hold the secrets of a table."""
+    values = [*(storage_options or {}).values(), manifest_store]
+    return tuple(str(value).removeprefix(ENVIRONMENT_PREFIX) for value in values if is_reference(value))
 
 
-__all__ = ["has_password", "is_key_id", "is_reference", "is_secret", "parse_storage_options"]
+__all__ = [
+    "SECRET_WORDS",
+    "SPARK_REDACTS",
+    "check_storage_option_names",
+    "contains_secret",
+    "exposes_secret",
+    "is_key_id",
+    "is_reference",
+    "is_secret",
+    "parse_storage_options",
+    "referenced_variables",
+]

@@ -117,7 +117,7 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
         r"conf\['spark.hadoop.fs.s3a.secret.key'\].*EnvVar",
         lambda: SparkSessionResource(conf={"spark.hadoop.fs.s3a.secret.key": CANARY}),
     ),
-    ("remote of .*EnvVar", lambda: SparkSessionResource(remote=f"sc://host/;token={CANARY}")),
+    ("remote= of .*EnvVar", lambda: SparkSessionResource(remote=f"sc://host/;token={CANARY}")),
 ]
 
 

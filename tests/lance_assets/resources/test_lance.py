@@ -40,7 +40,7 @@ def test_secrets_are_resolved_at_use(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"storage_options": {"aws_secret_access_key": CANARY}}, "'aws_secret_access_key' is a literal secret"),
         ({"storage_options": {"account_key": CANARY}}, "'account_key' is a literal secret"),
         ({"manifest_store": f"postgresql://user:{CANARY}@host/db"}, "manifest_store= of LanceResource contains"),
-        ({"root": f"s3://user:{CANARY}@bucket"}, "root= of LanceResource contains a password"),
+        ({"root": f"s3://user:{CANARY}@bucket"}, "root= of LanceResource contains a secret"),
     ],
 )
 def test_literal_secrets_are_refused(options: dict[str, object], message: str) -> None:
