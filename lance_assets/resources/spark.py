@@ -57,7 +57,13 @@ class SparkSessionResource(dg.ConfigurableResource["SparkSessionResource"]):
     def spark_session(self) -> "SparkSession":
         """The session, opened on first use."""
         if self._session is None:
-            settings = SparkSettings(master=self.master, remote=self.remote, app_name=self.app_name, conf=self.conf)
+            settings = SparkSettings(
+                master=self.master,
+                remote=self.remote,
+                app_name=self.app_name,
+                conf=self.conf,
+                secrets=[key for key, value in self.conf.items() if not is_literal(value, key)],
+            )
             self._session = open_session(settings)
         return self._session
 

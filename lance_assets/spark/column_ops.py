@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from lance_assets.spark.arguments import check_frame_call, check_session_call
 from lance_assets.spark.arrow_bridge import map_in_arrow
 from lance_assets.spark.jobs import (
     FRAGMENT_RESULT_SCHEMA,
@@ -75,6 +76,7 @@ def map_columns(
     or compact meanwhile: fragments that are new to the table are filled before the commit. `progress` is called from
     a separate thread with the number of finished fragments and their total.
     """
+    check_session_call("map_columns", spark, uri, storage_options, manifest_store, more=", fn")
     return mapping.map_columns(
         TableRef(uri, branch, storage_options, manifest_store),
         mapping.Computation(fn, read_columns, _as_arrow_schema(schema)),
@@ -115,6 +117,7 @@ def merge_columns(
     key of the table that occurs twice in `df` is an error. `df` is computed again for rows that other writers add
     meanwhile.
     """
+    check_frame_call("merge_columns", df, uri, storage_options, manifest_store)
     return merging.merge_columns(
         TableRef(uri, branch, storage_options, manifest_store),
         _SparkSource(df),

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lance_assets.spark.arguments import check_frame_call, check_session_call
 from lance_assets.spark.arrow_bridge import map_in_arrow
 from lance_assets.spark.jobs import FRAGMENT_RESULT_SCHEMA, SparkRunner
 from lance_assets.spark.types import stored_schema
@@ -40,6 +41,7 @@ def delete(
 
     Data files stay unchanged: the workers write deletion files, and a fragment without live rows is removed.
     """
+    check_session_call("delete", spark, uri, storage_options, manifest_store, more=", predicate")
     return deleting.delete(
         TableRef(uri, branch, storage_options, manifest_store),
         predicate,
@@ -69,6 +71,7 @@ def update(
     Both are Lance SQL. The update either moves the rows to new files or rewrites whole columns, whichever is cheaper
     for the table.
     """
+    check_session_call("update", spark, uri, storage_options, manifest_store, more=", set")
     return updating.update(
         TableRef(uri, branch, storage_options, manifest_store),
         set,
@@ -108,6 +111,7 @@ def upsert(
     `df` is computed once, even if the upsert is replanned after a conflict; its rows are staged in the table directory
     until the commit.
     """
+    check_frame_call("upsert", df, uri, storage_options, manifest_store, more=", on")
     rules = UpsertRules.of(on, matched=matched, matched_if=matched_if, insert=insert, delete_unmatched=delete_unmatched)
     return upserting.upsert(
         TableRef(uri, branch, storage_options, manifest_store),
@@ -142,6 +146,7 @@ def compact(
     writer. Every `batch` groups are one commit, and the commits stay if the job is lost. The result sums them up and
     has the version of the last one.
     """
+    check_session_call("compact", spark, uri, storage_options, manifest_store)
     return compacting.compact(
         TableRef(uri, branch, storage_options, manifest_store),
         target_rows=target_rows,

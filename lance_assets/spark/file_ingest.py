@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from lance_assets.spark.arguments import check_session_call
 from lance_assets.spark.jobs import SparkRunner
 from lance_core import Committed
 from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
@@ -54,6 +55,7 @@ def ingest(
     has changed since: "fail", "again" (add all its rows) or "skip". `source_options` are storage options for the
     files, if they differ from those of the table.
     """
+    check_session_call("ingest", spark, uri, storage_options, manifest_store, before="files, ")
     request = IngestRequest(
         files,
         ReadOptions.of(format=format, csv=csv, mapping=mapping, extra=extra),

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pyspark.sql import SparkSession
 
+from lance_assets.spark.arguments import check_session_call
 from lance_assets.spark.jobs import SparkRunner
 from lance_core import Committed
 from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
@@ -46,6 +47,7 @@ def build_index(
     `params` differ from the arguments. Rows that other writers append meanwhile are scanned until the index is
     extended. Segments whose rows a compaction moves meanwhile are rebuilt before the commit.
     """
+    check_session_call("build_index", spark, uri, storage_options, manifest_store, more=", column, kind")
     return index_build.build_index(
         TableRef(uri, branch, storage_options, manifest_store),
         IndexRequest(column, kind, name, replace, params=params),
@@ -72,6 +74,7 @@ def optimize_indices(
 
     `names` limits it to some indices. It does what `Table.optimize_indices` does; one job handles all small indices.
     """
+    check_session_call("optimize_indices", spark, uri, storage_options, manifest_store)
     return index_build.optimize_indices(
         TableRef(uri, branch, storage_options, manifest_store),
         names,

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from lance_assets.spark.option_names import Use, check_names
 from lance_core import InvalidInput
-from lance_core.tasks.credentials import parse_storage_options
+from lance_core.tasks.credentials import contains_secret, parse_storage_options
 
 _PROPERTY = "property."
 _FLAGS = {"true": True, "false": False}
@@ -81,11 +82,15 @@ class FormatOptions:
         except ValueError:
             raise InvalidInput(f"the option {option} is {value!r}; it must be a number of seconds") from None
 
-    def refuse_for_streams(self, remedies: Mapping[str, str]) -> None:
-        """Raise `InvalidInput` if a batch option is set on a stream. `remedies` maps an option to what replaces it."""
-        for option, remedy in remedies.items():
-            if self.get_text(option) is not None:
-                raise InvalidInput(f"the option {option} does not apply to streams: {remedy}")
+    def check_names(self, *uses: Use) -> None:
+        """Raise `InvalidInput` for an option that none of these uses of the format accepts, and for exposed secrets."""
+        check_names(self.raw, uses)
+        for option in ("path", "bases"):
+            if contains_secret(self.get_text(option) or ""):
+                raise InvalidInput(
+                    f"the option {option} contains a password or a signature, and Spark shows it in its user interface "
+                    "and its event log; give the plain location, and pass what the store needs as storage options"
+                )
 
     def refuse_audit(self, remedy: str) -> None:
         """Raise `InvalidInput` if the option `audit` is set; to ignore it would publish rows that no audit has seen."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from lance_assets.spark.arguments import check_session_call
 from lance_assets.spark.jobs import SparkRunner, count_task_slots, limited_driver_result, partition_numbers
 from lance_assets.spark.types import spark_schema, transport_schema
 from lance_assets.spark.worker_setup import WorkerTask
@@ -42,6 +43,7 @@ def read(
     If indices limit the matches to a few rows, the driver reads those rows during this call and the DataFrame holds
     them. A lookup by key therefore runs no Spark job.
     """
+    check_session_call("read", spark, uri, storage_options, manifest_store)
     base = VersionRef(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
     plan = fetch_or_plan(
         base,
@@ -88,6 +90,7 @@ def count_rows(
     Without a filter the number comes from the manifest and no job runs. With a filter, a condition in Lance SQL, the
     workers count the matching rows and read the columns of the filter only.
     """
+    check_session_call("count_rows", spark, uri, storage_options, manifest_store)
     base = VersionRef(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
     return plans.count_rows(base, filter, runner=lambda: SparkRunner(spark))
 
@@ -110,6 +113,7 @@ def aggregate(
     The query calls the table `dataset`. Each worker aggregates the rows that it reads; the driver merges the partial
     groups.
     """
+    check_session_call("aggregate", spark, uri, storage_options, manifest_store, more=", sql")
     base = VersionRef(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
     subject = f"{base.location.uri}: the groups of {sql!r}"
     with limited_driver_result(subject, "Query fewer groups, or group the rows of read(...) with Spark"):

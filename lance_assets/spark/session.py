@@ -26,6 +26,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from lance_assets.spark.java import ensure_java
+from lance_assets.spark.redaction import PATTERN_SETTING, extend_pattern, is_hidden_variable
 from lance_assets.spark.settings import COSMETIC_KEYS, SparkSettings, as_text, mask_secret, parse_mebibytes
 from lance_core import InvalidInput, MissingDependency
 
@@ -61,6 +62,7 @@ _EXTENDED_BY_SPARK = (
     "spark.executor.extraJavaOptions",
     "spark.files",
     "spark.jars",
+    PATTERN_SETTING,  # by this module
     "spark.submit.",
 )
 # Limits the memory that workers map, not what they use: a reader of Lance files maps 2.4 GB and uses 0.2 GB.
@@ -200,7 +202,7 @@ def _start_application(settings: SparkSettings) -> SparkContext:
             raise _ignored_settings_error(late)
     else:
         ensure_java()
-        public = {key for key, value in requested.items() if key in JVM_SETTINGS or mask_secret(key, value) == value}
+        public = {key for key in requested if key in JVM_SETTINGS or key not in settings.secret_keys}
         with _temporary_environment(_java_environment(settings)):
             _launch_java(_console_settings(settings) | {key: requested[key] for key in public})
         conf = SparkConf()
@@ -213,6 +215,8 @@ def _start_application(settings: SparkSettings) -> SparkContext:
         defaults |= {**LOCAL_DEFAULTS, **python, **_socket_settings()}
     for key, value in defaults.items():
         conf.setIfMissing(key, value)
+    hidden = {key for key in settings.secret_keys if not is_hidden_variable(key)}
+    conf.set(PATTERN_SETTING, extend_pattern(conf.get(PATTERN_SETTING), hidden))
     # PySpark's Python side takes the workers' interpreter from the environment only and ignores the setting.
     workers = conf.get("spark.pyspark.python")
     with _temporary_environment({"PYSPARK_PYTHON": workers} if workers else {}):

@@ -4,9 +4,10 @@ Secrets are masked in its text form. This module never opens a session. Start wi
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from lance_assets.spark.redaction import is_hidden_variable
 from lance_core import InvalidInput
 from lance_core.tasks.credentials import SECRET_WORDS, contains_secret
 
@@ -35,6 +36,8 @@ class SparkSettings:
     app_name: str = "lance-assets"
     conf: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     log_level: str = "WARN"
+    secrets: Collection[str] = ()
+    """Names of settings in `conf` that are secret, in addition to those whose name or value looks like a secret."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "conf", {key: as_text(value) for key, value in self.conf.items()})
@@ -70,8 +73,17 @@ class SparkSettings:
             if key not in ("spark.master", "spark.remote", *COSMETIC_KEYS)
         }
 
+    @property
+    def secret_keys(self) -> frozenset[str]:
+        """Settings that neither a command line nor a page of Spark may show."""
+        return frozenset(
+            key
+            for key, value in self.settings.items()
+            if key in self.secrets or is_hidden_variable(key) or mask_secret(key, value) != value
+        )
+
     def __repr__(self) -> str:
-        masked = {key: mask_secret(key, value) for key, value in self.settings.items()}
+        masked = {key: MASKED if key in self.secret_keys else value for key, value in self.settings.items()}
         remote = mask_secret("remote", self.remote) if self.remote else None
         return (
             f"SparkSettings(master={self.master!r}, remote={remote!r}, app_name={self.app_name!r}, "

@@ -38,14 +38,16 @@ class LanceDataSource(ds.DataSource):
     `with_row_id`, `with_row_address`, `bases` (comma-separated). Spark evaluates the filters of a query itself.
 
     Options for writes, with mode "append" or "overwrite": `intent`, `property.` as the prefix of a property of the
-    version, `replace_schema`, `create`, `max_rows_per_file`, `max_bytes_per_file`. An `audit` is a function and cannot
-    be an option; the functions of this package take one.
+    version, `replace_schema`, `create`, `retries`, `max_rows_per_file`, `max_bytes_per_file`. An `audit` is a function
+    and cannot be an option; the functions of this package take one.
 
     Options for streams: `starting_version` (a number, whose rows are included, or "latest") or `starting_timestamp`; by
     default a stream begins with all rows. `max_rows_per_trigger`, `max_files_per_trigger` and
     `max_versions_per_trigger` limit a micro-batch. `on_change` handles versions that change or remove rows: "fail",
     "skip" or "rewritten". `poll_seconds` is the shortest interval between two checks of a bucket for new versions,
     whatever the trigger (1 by default; tables on a local disk are always checked).
+
+    Any other option is refused, with the nearest name or with ours for an option of Delta Lake or Iceberg.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -57,16 +59,23 @@ class LanceDataSource(ds.DataSource):
         return "lance"
 
     def schema(self) -> StructType:
+        from lance_assets.spark.option_names import Use
         from lance_assets.spark.types import spark_schema
 
+        self._format_options().check_names(Use.READ, Use.STREAM_READ)
         return spark_schema(self._plan(None).arrow)
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
+        from lance_assets.spark.option_names import Use
+
+        self._format_options().check_names(Use.READ)
         return LanceReader(schema, self._plan(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceArrowWriter:
+        from lance_assets.spark.option_names import Use
         from lance_assets.spark.types import stored_schema
         from lance_core import Committed
+        from lance_core.tasks.driver import ATTEMPTS
         from lance_core.tasks.rows.write import (
             BYTES_PER_FILE_MAX,
             ROWS_PER_FILE_MAX,
@@ -78,6 +87,7 @@ class LanceDataSource(ds.DataSource):
 
         options = self._format_options()
         options.refuse_audit("append(df, uri, audit=) or overwrite(df, uri, audit=) of lance_assets.spark")
+        options.check_names(Use.OVERWRITE if overwrite else Use.APPEND)
         uri, incoming = options.uri, stored_schema(schema)
         limits = FileLimits(
             options.get_number("max_rows_per_file", ROWS_PER_FILE_MAX),
@@ -107,7 +117,7 @@ class LanceDataSource(ds.DataSource):
                 branch=branch,
             )
         handle = None if isinstance(planned, Committed) else WriteHandle.of(planned, manifest_store=store)
-        return LanceWriter(handle, options.properties)
+        return LanceWriter(handle, options.properties, options.get_number("retries", ATTEMPTS))
 
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
         from lance_assets.spark.streaming import stream_reader
@@ -204,9 +214,10 @@ class LanceWriter(ds.DataSourceArrowWriter):
     Without a handle the intent was committed before, and nothing is written.
     """
 
-    def __init__(self, handle: "WriteHandle | None", properties: Mapping[str, str]) -> None:
+    def __init__(self, handle: "WriteHandle | None", properties: Mapping[str, str], retries: int) -> None:
         self._handle = handle
         self._properties = dict(properties)
+        self._retries = retries
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> LanceMessage:
         from lance_assets.spark.worker_setup import set_up_worker
@@ -226,7 +237,9 @@ class LanceWriter(ds.DataSourceArrowWriter):
                 "write again"
             )
         results = [message.encoded_result for message in messages if isinstance(message, LanceMessage)]
-        self._handle.to_planned_write().finish(combine_results(results), properties=self._properties)
+        self._handle.to_planned_write().finish(
+            combine_results(results), properties=self._properties, retries=self._retries
+        )
 
     def abort(self, messages: list[ds.WriterCommitMessage | None]) -> None:
         """Do nothing. Spark also calls this after a failed commit, which may have succeeded, so its files may be in

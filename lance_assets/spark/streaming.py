@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from lance_assets.spark.option_names import Use
 from lance_assets.spark.options import FormatOptions
 from lance_assets.spark.source import check_same_types
 from lance_assets.spark.types import spark_schema, transport_schema
@@ -42,9 +43,7 @@ _LATEST = "latest"
 def stream_reader(options: Mapping[str, str], schema: StructType) -> "LanceStreamReader":
     """Return the stream reader for these options, which `LanceDataSource` documents."""
     format_options = FormatOptions(options)
-    format_options.refuse_for_streams(
-        dict.fromkeys(("version", "tag"), "use starting_version to choose where the stream begins")
-    )
+    format_options.check_names(Use.STREAM_READ)
     branch, store, bases = (
         format_options.get_text("branch"),
         format_options.get_text("manifest_store"),

@@ -18,6 +18,7 @@ from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
 from lance_assets.spark.dml import upsert
+from lance_assets.spark.option_names import Use
 from lance_assets.spark.options import FormatOptions
 from lance_assets.spark.types import stored_schema
 from lance_assets.spark.worker_setup import set_up_worker
@@ -36,8 +37,8 @@ def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: 
     Spark sets `overwrite` for the output mode "complete".
     """
     format_options = FormatOptions(options)
-    format_options.refuse_for_streams({"intent": "each batch has its own intent"})
     format_options.refuse_audit("foreachBatch with append(..., intent=, audit=), or upsert_batches(..., audit=)")
+    format_options.check_names(Use.STREAM_WRITE)
     limits = FileLimits(
         format_options.get_number("max_rows_per_file", ROWS_PER_FILE_MAX),
         format_options.get_number("max_bytes_per_file", BYTES_PER_FILE_MAX),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 
+from lance_assets.spark.arguments import check_frame_call
 from lance_assets.spark.arrow_bridge import map_in_arrow
 from lance_assets.spark.jobs import FRAGMENT_RESULT_SCHEMA, SparkRunner
 from lance_assets.spark.types import stored_schema
@@ -47,6 +48,7 @@ def append(
     `cluster_by` names columns to cluster by: rows are range-partitioned by them over the files and sorted within each
     file, so that a filter on them reads few files.
     """
+    check_frame_call("append", df, uri, storage_options, manifest_store)
     ordered = _clustered(df, cluster_by)
     return append_rows(
         TableRef(uri, branch, storage_options, manifest_store),
@@ -85,6 +87,7 @@ def overwrite(
     `df`: rows that concurrent writers added before it are replaced too. `df` is computed once, even if the overwrite is
     replanned.
     """
+    check_frame_call("overwrite", df, uri, storage_options, manifest_store)
     ordered = _clustered(df, cluster_by)
     table = TableRef(uri, branch, storage_options, manifest_store)
     limits = FileLimits(max_rows_per_file, max_bytes_per_file)

@@ -51,7 +51,20 @@ def as_input(data: Rows | pa.Schema) -> InputRows:
             return InputRows(first.schema, itertools.chain((first,), batches))
         if first is None:
             return InputRows(None, iter(()))
-    raise InvalidInput(
-        "rows must be a pyarrow Table, RecordBatch, RecordBatchReader or an iterable of batches, not "
-        f"{type(data)}. For pandas: pyarrow.Table.from_pandas(frame)"
+    raise InvalidInput(_message_for(data))
+
+
+def _message_for(data: object) -> str:
+    library = type(data).__module__.partition(".")[0]
+    if library == "pyspark":
+        return (
+            "rows must be in this process, not a DataFrame of Spark: write it with append(df, uri), overwrite, upsert "
+            "or merge_columns of lance_assets.spark, or pass df.toArrow()"
+        )
+    conversions = {"pandas": "pyarrow.Table.from_pandas(frame)", "polars": "frame.to_arrow()"}
+    remedy = conversions.get(library, "pyarrow.table(...), or pyarrow.Table.from_pandas(frame) for pandas")
+    name = type(data).__name__ if library == "builtins" else f"{library} {type(data).__name__}"
+    return (
+        "rows must be a pyarrow Table, RecordBatch, RecordBatchReader or an iterable of batches, not a "
+        f"{name}: pass {remedy}"
     )

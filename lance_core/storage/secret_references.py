@@ -92,8 +92,9 @@ def resolve_secrets(value: str, what: str) -> str:
     if (secret := os.environ.get(variable)) is None:
         raise InvalidInput(
             f"{what} refers to the environment variable {variable!r}, which this process does not have; set it in "
-            "every process that opens the table (for Spark executors with spark.executorEnv or in their image), or "
-            "name a provider"
+            "every process that opens the table (for Spark executors in their image, or with "
+            f"spark.executorEnv.{variable} in a session of open_session or SparkSessionResource, which hide its value "
+            "on Spark's pages), or name a provider"
         )
     return secret
 

@@ -72,6 +72,8 @@ class Table(TableReading, RowWrites, SchemaWrites, IndexWrites, Upkeep, Referenc
         `manifest_store` names the store in which every writer reserves the versions of the table: `sqlite:///...`,
         `postgresql://...` or `dynamodb://table`. Raise `AlreadyExists` if a table exists at `uri`.
         """
+        if isinstance(data, str | os.PathLike):
+            raise InvalidInput("the arguments of Table.create are swapped: call Table.create(uri, data)")
         options = WriteOptions(intent, properties, retries, audit)
         properties, config = options.check(), validation.check_config(config)
         location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)

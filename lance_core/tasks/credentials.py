@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from lance_core.errors import InvalidInput
+from lance_core.storage.option_names import PUBLIC_NAMES, SECRET_NAMES
 from lance_core.storage.options import PROVIDER, check_option_names
 from lance_core.storage.secret_detection import (
     ENVIRONMENT_PREFIX,
@@ -66,6 +67,11 @@ def check_storage_option_names(names: Iterable[str]) -> None:
     check_option_names({name: "" for name in names if name != PROVIDER})
 
 
+def is_storage_option(name: str) -> bool:
+    """Return whether a store has an option of this name, supported or not."""
+    return name.lower() in SECRET_NAMES | PUBLIC_NAMES
+
+
 def referenced_variables(storage_options: Mapping[str, str] | None, manifest_store: object) -> tuple[str, ...]:
     """Return the names of the environment variables that hold the secrets of a table."""
     values = [*(storage_options or {}).values(), manifest_store]
@@ -81,6 +87,7 @@ __all__ = [
     "is_key_id",
     "is_reference",
     "is_secret",
+    "is_storage_option",
     "parse_storage_options",
     "referenced_variables",
 ]

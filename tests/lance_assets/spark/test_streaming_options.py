@@ -172,6 +172,7 @@ def test_sink_options(uri: str, option: str, message: str) -> None:
 def test_format_has_reader_and_writer(uri: str) -> None:
     source = LanceDataSource(CaseInsensitiveDict({"path": uri, "columns": "id"}))
     assert isinstance(source.streamReader(source.schema()), LanceStreamReader)
-    assert isinstance(source.streamWriter(source.schema(), False), LanceStreamWriter)
+    sink = LanceDataSource(CaseInsensitiveDict({"path": uri}))
+    assert isinstance(sink.streamWriter(source.schema(), False), LanceStreamWriter)
     with pytest.raises(InvalidInput, match="no path"):
         stream_reader({}, IDS)

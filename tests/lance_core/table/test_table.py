@@ -106,7 +106,7 @@ def test_rows_are_accepted_in_many_forms(uri: str) -> None:
 @pytest.mark.parametrize("form", [None, "rows", b"rows", {"id": [1]}, [1, 2], 7])
 def test_other_forms_are_rejected(form: object, uri: str) -> None:
     table = Table.create(uri, rows(1))
-    with pytest.raises(InvalidInput, match=r"not .*For pandas: pyarrow\.Table\.from_pandas"):
+    with pytest.raises(InvalidInput, match=r"not .*pyarrow\.Table\.from_pandas"):
         table.append(form)
 
 
