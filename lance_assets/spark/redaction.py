@@ -32,8 +32,14 @@ def extend_pattern(pattern: str | None, secret_keys: Collection[str]) -> str:
     pattern = pattern or SPARK_REDACTS
     if _EXECUTOR_VARIABLES not in pattern:
         pattern = f"(?:{pattern})|{_EXECUTOR_VARIABLES}"
-    keys = [rf"^{re.escape(key)}$" for key in sorted(secret_keys)]
+    keys = [_key_pattern(key) for key in sorted(secret_keys)]
     return "|".join([pattern, *(key for key in keys if key not in pattern)])
+
+
+def _key_pattern(key: str) -> str:
+    """Return a pattern for a setting. Spark also shows settings of Hadoop and Hive without their prefix."""
+    prefix = next((prefix for prefix in ("spark.hadoop.", "spark.") if key.startswith(prefix)), "")
+    return f"^(?:{re.escape(prefix)})?{re.escape(key[len(prefix) :])}$"
 
 
 def is_hidden_variable(key: str) -> bool:

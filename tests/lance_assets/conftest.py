@@ -5,6 +5,13 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark import SparkSettings, open_session
 
+HIDDEN_SETTINGS = {
+    "spark.executorEnv.LAKE_ACCESS": "canary-of-the-session-1",
+    "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net": "canary-of-the-session-2",
+    "spark.lake.door": "https://me:canary-of-the-session-3@host",
+}
+"""Settings with secrets, which no page, log or file of Spark may show."""
+
 
 @pytest.fixture(scope="session")
 def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> SparkSettings:
@@ -12,6 +19,7 @@ def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> SparkSettings:
         master="local[2,3]",
         app_name="tests",
         conf={
+            **HIDDEN_SETTINGS,
             "spark.eventLog.compress": False,
             "spark.eventLog.dir": f"file:{tmp_path_factory.mktemp('events')}",
             "spark.eventLog.enabled": True,  # some tests search it for secrets; it costs the others nothing

@@ -16,7 +16,8 @@ from lance_core import InvalidInput, Table
 ROWS = pa.table({"id": [1]})
 FRAME_FUNCTIONS = ("append", "overwrite", "upsert", "merge_columns")
 SESSION_FUNCTIONS = (
-    "read count_rows aggregate delete update compact map_columns build_index optimize_indices ingest".split()
+    *("read", "count_rows", "aggregate", "delete", "update", "compact"),
+    *("map_columns", "build_index", "optimize_indices", "ingest"),
 )
 OTHER_FRAMES = [
     (pd.DataFrame({"id": [1]}), "a pandas DataFrame", "spark.createDataFrame(df)"),

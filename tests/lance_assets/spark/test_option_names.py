@@ -1,7 +1,6 @@
 """Option names of the format: what each use accepts, and what a refusal says. No session is needed."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pytest

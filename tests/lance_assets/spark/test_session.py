@@ -3,12 +3,16 @@
 import gc
 import os
 import pickle
+import re
 import socket
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -16,6 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from lance_assets.spark import daemon
+from lance_assets.spark.redaction import extend_pattern, warn_of_exposed_references
 from lance_assets.spark.session import (
     PYTHON_MEMORY,
     RUNTIME_DEFAULTS,
@@ -28,6 +33,8 @@ from lance_assets.spark.session import (
 from lance_assets.spark.settings import SparkSettings, mask_secret, parse_mebibytes
 from lance_assets.spark.worker_setup import WorkerTask
 from lance_core import InvalidInput
+from lance_core.tasks.credentials import SPARK_REDACTS
+from tests.lance_assets.conftest import HIDDEN_SETTINGS
 
 SECRETS = {
     "spark.hadoop.fs.s3a.secret.key": "hush",
@@ -245,3 +252,62 @@ def test_failed_java_process_names_its_log() -> None:
     stderr = stderr_of_new_process("open_session(SparkSettings(conf={'spark.driver.memory': 'plenty'}))")
     assert "InvalidInput: Spark's Java process ended before it was ready" in stderr
     assert "spark.driver.memory" in stderr
+
+
+def test_spark_shows_no_secret_setting(spark: SparkSession) -> None:
+    """Neither the environment page, the REST API, the event log nor Java's command line has a secret; a variable
+    without a secret is shown."""
+    context = spark.sparkContext
+    assert context.getConf().get("spark.executorEnv.LAKE_ACCESS") == HIDDEN_SETTINGS["spark.executorEnv.LAKE_ACCESS"]
+    addresses = ("environment/", f"api/v1/applications/{context.applicationId}/environment")
+    pages = [urllib.request.urlopen(f"{context.uiWebUrl}/{at}").read().decode() for at in addresses]
+    logs = Path(context.getConf().get("spark.eventLog.dir", "").removeprefix("file:"))
+    events = [each.read_text(errors="replace") for each in logs.rglob("*") if each.is_file()]
+    assert any("SparkListenerEnvironmentUpdate" in each for each in events)
+    java = context._jvm
+    assert java is not None
+    command = Path(f"/proc/{java.java.lang.ProcessHandle.current().pid()}/cmdline").read_text()
+    assert "org.apache.spark.deploy.SparkSubmit" in command
+    for text in (*pages, *events, command):
+        for secret in HIDDEN_SETTINGS.values():
+            assert secret not in text
+    for text in (pages[1], "".join(events)):  # the page itself loads its rows from the REST API
+        assert "spark.executorEnv.LAKE_ACCESS" in text
+
+
+@pytest.mark.parametrize("pattern", [None, "(?i)secret|password|token|access[.]?key", "mine", "(?i)(a|b)"])
+def test_redaction_pattern_is_extended_once(pattern: str | None) -> None:
+    extended = extend_pattern(pattern, {"spark.door[1]"})
+    for key in ("spark.executorEnv.LAKE", "spark.door[1]", "x.secret" if pattern is None else "mine a secret"):
+        assert java_find(extended, key), key
+    for key in ("spark.executorEnv.PYTHONPATH", "spark.executorEnv.TZ", "spark.door"):
+        assert not java_find(extended.replace("(?i)(a|b)", "only"), key), key
+    assert extend_pattern(extended, {"spark.door[1]"}) == extended
+
+
+def java_find(pattern: str, text: str) -> bool:
+    """Search as Java does, which accepts flags inside a pattern."""
+    return re.search(pattern.replace("(?i)", ""), text) is not None
+
+
+@dataclass
+class OtherSession:
+    """Session that other code has opened, as far as its settings are concerned."""
+
+    conf: dict[str, str]
+
+
+def test_session_of_others_that_shows_a_secret_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    settings = {"spark.app.id": "a", "spark.executorEnv.LAKE": "hush", "spark.executorEnv.MY_TOKEN": "hush"}
+    options = {"account_key": "env:LAKE", "token": "env:MY_TOKEN", "region": "x"}
+    for _ in range(2):
+        warn_of_exposed_references(cast(SparkSession, OtherSession(settings)), options, "env:ELSEWHERE")
+    (record,) = caplog.records
+    added = f"spark.redaction.regex={SPARK_REDACTS}|{re.escape('spark.executorEnv.LAKE')}"
+    assert record.getMessage().startswith("spark.executorEnv.LAKE holds a secret of a table")
+    assert added in record.getMessage()
+    assert "hush" not in record.getMessage()
+    caplog.clear()
+    hidden = settings | {"spark.app.id": "b", "spark.redaction.regex": added.partition("=")[2]}
+    warn_of_exposed_references(cast(SparkSession, OtherSession(hidden)), options, None)
+    assert not caplog.records
