@@ -100,12 +100,12 @@ class BasedCodec:
             base = self.base(base_id)
             base.codec.verify(base.path(inner), checksum)
 
-    def open(self, path: str, columns: Sequence[str] = ()) -> FileReader:
+    def open(self, path: str, columns: Sequence[str] = (), *, size: int | None = None) -> FileReader:
         base_id, inner = split_qualified_path(path)
         if base_id is None:
-            return self.own.open(path, columns)
+            return self.own.open(path, columns, size=size)
         base = self.base(base_id)
-        return base.codec.open(base.path(inner), columns)
+        return base.codec.open(base.path(inner), columns, size=size)
 
 
 def _with_qualified_paths(listed: Sequence[ObjectInfo], inner: str, directory: str) -> Sequence[ObjectInfo]:

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lance_core.datafiles import blob_view, file_footer
+from lance_core.datafiles import blob_view
 from lance_core.datafiles.blob_files import BlobFiles, Sidecar
 from lance_core.datafiles.checksums import FileVerifier, Verify
 from lance_core.datafiles.codec import BATCH_ROWS, Rows
 from lance_core.datafiles.conform import copy_array
 from lance_core.datafiles.dictionaries import nulls_as_missing_indices
+from lance_core.datafiles.file_checks import CheckedFile, check_file
 from lance_core.errors import NotFound, StorageError, Unsupported
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
@@ -58,8 +59,8 @@ class LanceCodec:
     def create(self, path: str, schema: pa.Schema, version: StorageVersion) -> "LanceFileWriter":
         return LanceFileWriter(self.store, path, schema, version)
 
-    def open(self, path: str, columns: Sequence[str] = ()) -> "LanceFileReader":
-        return LanceFileReader(self.store, path, tuple(columns))
+    def open(self, path: str, columns: Sequence[str] = (), *, size: int | None = None) -> "LanceFileReader":
+        return LanceFileReader(self.store, path, check_file(self.store, path, size), tuple(columns))
 
 
 class LanceFileWriter:
@@ -133,12 +134,14 @@ class LanceFileReader:
         self,
         store: TableStore,
         path: str,
+        checked: CheckedFile,
         columns: tuple[str, ...],
         *,
         describe: bool = False,
     ) -> None:
         self._store = store
         self._path = path
+        self._checked = checked
         self.full_path = str(store.resolve_path(path))
         self._columns = columns or None
         self._reader = self._open(self._columns)
@@ -180,7 +183,7 @@ class LanceFileReader:
         """Return the schema of the file. Asking the codec takes several times as long as comparing the serialized
         schema with those of other files."""
         if self._declared is None:
-            key = file_footer.read_schema_bytes(self.full_path)
+            key = self._checked.schema_bytes
             declared = None if key is None else _declared_schemas.get(key)
             if declared is None:
                 with _translated_errors(self._store, self.full_path):
@@ -192,16 +195,18 @@ class LanceFileReader:
 
     def with_descriptors(self) -> "LanceFileReader":
         if self._described is None:
-            self._described = LanceFileReader(self._store, self._path, (), describe=True)
+            self._described = LanceFileReader(self._store, self._path, self._checked, (), describe=True)
         return self._described
 
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
+        self._checked.check_offsets(self._store, self._path, columns)
         with _translated_errors(self._store, self.full_path):
             with self._begin_lock:
                 result = self._reader_for(columns).read_range(start, count, batch_size=BATCH_ROWS)
             yield from _limit_batches(result.to_batches(), count)
 
     def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
+        self._checked.check_offsets(self._store, self._path, columns)
         with _translated_errors(self._store, self.full_path):
             with self._begin_lock:
                 result = self._reader_for(columns).take_rows(rows.tolist(), batch_size=BATCH_ROWS)

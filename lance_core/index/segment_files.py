@@ -102,10 +102,9 @@ class OpenSegment:
 
     def open(self, name: str) -> FileReader:
         path = f"{self.metadata.qualified_path}/{name}"
-        self.location.codec.verify(
-            path, next((each.checksum for each in self.metadata.files if each.path == name), None)
-        )
-        return self.location.codec.open(path)
+        file = next((each for each in self.metadata.files if each.path == name), None)
+        self.location.codec.verify(path, None if file is None else file.checksum)
+        return self.location.codec.open(path, size=None if file is None else file.size)
 
 
 def read_all_rows(file: FileReader, columns: Sequence[str] | None = None) -> pa.Table:

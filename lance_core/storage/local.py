@@ -80,7 +80,7 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         try:
-            with self._open_for_reading(path) as (descriptor, size):
+            with self.open_regular_file(path) as (descriptor, size):
                 # `pread` allocates the requested length, so a length beyond the end of the file is cut first.
                 rest = max(size - start, 0)
                 return _read_range(descriptor, start, rest if length is None else min(length, rest))
@@ -92,7 +92,7 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
     def read_parts(self, path: str, part_bytes: int) -> Iterator[memoryview]:
         """Yield the bytes of a file in parts. A part is valid until the next one is requested."""
         try:
-            with self._open_for_reading(path) as (descriptor, size):
+            with self.open_regular_file(path) as (descriptor, size):
                 buffer = memoryview(bytearray(min(part_bytes, max(size, 1))))
                 while count := os.readv(descriptor, [buffer]):
                     yield buffer[:count]
@@ -100,6 +100,29 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
             raise NotFound(f"{self.root / path} does not exist") from error
         except OSError as error:
             raise _storage_error("read", self.root / path, error) from error
+
+    @contextmanager
+    def open_regular_file(self, path: str) -> Iterator[tuple[int, int]]:
+        """Open a regular file for a block of code, with its descriptor and size.
+
+        Anything else is rejected; `O_NONBLOCK` keeps the open of a pipe from waiting for a writer.
+        """
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+        owner: list[int] = []
+        try:
+            try:
+                open_into(owner, self._resolve_target(path), flags)
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+                open_into(owner, self._resolve(path), flags)
+            status = os.fstat(owner[0])
+            if not stat.S_ISREG(status.st_mode):
+                raise StorageError(f"could not read {self.root / path}: it is not a regular file")
+            yield owner[0], status.st_size
+        finally:
+            for descriptor in owner:
+                os.close(descriptor)
 
     def head(self, path: str) -> ObjectInfo | None:
         try:
@@ -302,29 +325,6 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
         """Return the status of a file. Most paths are not links and cost a single call."""
         status = os.lstat(self._resolve_target(path))
         return os.stat(self._resolve(path)) if stat.S_ISLNK(status.st_mode) else status
-
-    @contextmanager
-    def _open_for_reading(self, path: str) -> Iterator[tuple[int, int]]:
-        """Open a regular file for a block of code, with its descriptor and size.
-
-        Anything else is rejected; `O_NONBLOCK` keeps the open of a pipe from waiting for a writer.
-        """
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
-        owner: list[int] = []
-        try:
-            try:
-                open_into(owner, self._resolve_target(path), flags)
-            except OSError as error:
-                if error.errno != errno.ELOOP:
-                    raise
-                open_into(owner, self._resolve(path), flags)
-            status = os.fstat(owner[0])
-            if not stat.S_ISREG(status.st_mode):
-                raise StorageError(f"could not read {self.root / path}: it is not a regular file")
-            yield owner[0], status.st_size
-        finally:
-            for descriptor in owner:
-                os.close(descriptor)
 
     def _is_free_of_links(self, path: str) -> bool:
         """Return whether no part of a plain path is a link. This costs a fraction of resolving the path."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from lance_core import Corrupt, InvalidInput, NotFound, StorageError, Table
+from lance_core import Corrupt, InvalidInput, NotFound, Table
 from lance_core.datafiles.lance_codec import LanceFileReader
 from lance_core.expressions import Predicate
 from lance_core.scan.parallel import THREADS
@@ -93,7 +93,7 @@ def test_damaged_data_files_are_named(tmp_path: Path) -> None:
     all_rows = path.read_bytes()
     for damaged in (b"", all_rows[:-1], all_rows[:50], bytes(len(all_rows)), b"\xff" * len(all_rows)):
         path.write_bytes(damaged)
-        with pytest.raises(StorageError, match=path.name):
+        with pytest.raises(Corrupt, match=path.name):
             table.to_table()
 
 

@@ -1,0 +1,163 @@
+"""File checks: what is verified about a local data or index file before the codec opens it.
+
+The file is a regular file, opened without blocking and without following links out of the table. It has the recorded
+size. Its footer, its schema and the metadata of its columns stay inside the file, and the counts by which a decoder
+allocates memory agree with the sizes of the buffers (`format/column_metadata.py`). A file whose counts are neither
+proven nor contradicted is not plausible, and the codec decodes it in another process.
+
+Files of object stores are not checked, since that would take one more request for each.
+Deletion files, blob files and files of format 0.1 are read by `LocalStore.read`, which opens regular files only, and
+decoded in Python with their own checks. Start with `check_file`.
+"""
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from lance_core.datafiles.file_footer import FOOTER, MAGIC, SPAN
+from lance_core.errors import Corrupt, NotFound, StorageError
+from lance_core.format.column_metadata import FileBounds, OffsetsPage, check_columns
+from lance_core.format.file_descriptor import FileDescriptor
+from lance_core.format.fragment import StorageVersion
+from lance_core.limits import FIELDS, FILE_METADATA_BYTES
+from lance_core.storage.local import LocalStore
+from lance_core.storage.store import Store
+
+_TAIL_BYTES = 8192
+_CHECKED_FILES_MAX = 50_000
+_VERSIONS = (StorageVersion(2, 0), StorageVersion(2, 1), StorageVersion(2, 2), StorageVersion(2, 3))
+_Identity = tuple[int, int, int, int]
+_checked_files: "dict[tuple[str, str], tuple[_Identity, CheckedFile]]" = {}
+"""Files that have passed the checks, with what identifies their content."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """File that has passed the checks."""
+
+    identity: tuple[int, ...] = ()
+    """Identity of the content of the file, which may be replaced under the same path."""
+    schema_bytes: bytes | None = None
+    """Serialized schema; files with equal bytes have the same schema. `None` if the file was not read."""
+    is_plausible: bool = True
+    """`False` if the metadata does not prove how much memory the decoder needs."""
+    _offsets_pages: tuple[tuple[str, OffsetsPage], ...] = ()
+    """Offsets of version 2.0 that remain to be checked, with the top-level column."""
+    _checked_columns: set[str] = field(default_factory=set)
+
+    def check_offsets(self, store: Store, path: str, columns: Collection[str]) -> None:
+        """Raise `Corrupt` if the offsets of lists or dictionary values in these columns are damaged: the codec would
+        end the process."""
+        if not self._offsets_pages:
+            return
+        names = {name.partition(".")[0] for name in columns} | set(columns)
+        for name, page in self._offsets_pages:
+            if name in names and name not in self._checked_columns:
+                page.check(store.read(path, page.position, page.byte_count), path=path)
+        self._checked_columns.update(names)
+
+
+UNCHECKED = CheckedFile()
+"""Result for a file that is not on this machine."""
+
+
+def check_file(store: Store, path: str, size: int | None = None) -> CheckedFile:
+    """Check a data file before it is decoded. `size` is its recorded size. Raise `Corrupt` if its metadata contradicts
+    itself, and `StorageError` if it is not a regular file."""
+    if not isinstance(store, LocalStore):
+        return UNCHECKED
+    where = f"{store.description}/{path}"
+    try:
+        with store.open_regular_file(path) as (descriptor, actual_size):
+            if size is not None and actual_size != size:
+                raise Corrupt(f"has {actual_size} bytes, but the table records {size}", path=where, field="size")
+            status = os.fstat(descriptor)
+            key = store.description, path
+            identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+            known = _checked_files.get(key)
+            if known is not None and known[0] == identity:
+                return known[1]
+            checked = _check_content(descriptor, identity, where)
+    except FileNotFoundError as error:
+        raise NotFound(f"data file {where} does not exist") from error
+    except OSError as error:
+        raise StorageError(f"could not read {where}: {error.strerror or error}") from error
+    if len(_checked_files) >= _CHECKED_FILES_MAX:
+        _checked_files.clear()
+    _checked_files[key] = identity, checked
+    return checked
+
+
+def _check_content(descriptor: int, identity: _Identity, path: str) -> CheckedFile:
+    size = identity[2]
+    tail = _Tail(descriptor, size, path)
+    end = size - FOOTER.size
+    if end < 0:
+        raise Corrupt(f"has {size} bytes, too few for a data file", path=path, field="footer")
+    metadata, column_table, buffer_table, buffer_count, column_count, major, minor, magic = FOOTER.unpack(
+        tail.read(end, FOOTER.size, "footer")
+    )
+    if magic != MAGIC:
+        raise Corrupt(f"ends in {magic!r} instead of {MAGIC!r}", path=path, field="footer.magic")
+    version = StorageVersion.of_file(major, minor)
+    if version.is_legacy:
+        raise Corrupt("is a file of format 0.1, but the table records a newer format", path=path, field="footer")
+    FIELDS.check(column_count, path=path)
+    FILE_METADATA_BYTES.check(size - min(metadata, size), path=path)
+    if metadata > column_table or not buffer_count:
+        raise Corrupt("has a footer that contradicts itself", path=path, field="footer")
+    tail.extend(metadata)
+    buffers = tail.read_spans(buffer_table, buffer_count, end, "buffers")
+    columns = tail.read_spans(column_table, column_count, end, "columns")
+    if sum(length for _position, length in columns) > size:
+        raise Corrupt("has metadata of columns that overlaps", path=path, field="columns")
+    described = FileDescriptor.decode(tail.read(*buffers[0], "schema"), path=path)
+    facts = check_columns(
+        [tail.read(position, length, "columns") for position, length in columns],
+        FileBounds(path, end, described.rows, version == _VERSIONS[0]),
+    )
+    names = described.top_level_names() if facts.offsets_pages else ()
+    are_found = len(names) == column_count
+    return CheckedFile(
+        identity,
+        described.schema_bytes,
+        facts.is_plausible and version in _VERSIONS and (are_found or not facts.offsets_pages),
+        tuple((names[number] if are_found else "", page) for number, page in facts.offsets_pages),
+    )
+
+
+class _Tail:
+    """Reader of the end of a file. It reads the last bytes once, and anything before them on request."""
+
+    def __init__(self, descriptor: int, size: int, path: str) -> None:
+        self._descriptor = descriptor
+        self._path = path
+        self._start = max(0, size - _TAIL_BYTES)
+        self._bytes = os.pread(descriptor, _TAIL_BYTES, self._start)
+
+    def extend(self, start: int) -> None:
+        """Read everything from this position on, because all of it will be requested."""
+        if start < self._start:
+            self._bytes = os.pread(self._descriptor, self._start - start, start) + self._bytes
+            self._start = start
+
+    def read(self, position: int, length: int, field: str) -> bytes:
+        """Read bytes that are known to be inside the file."""
+        if position >= self._start:
+            data = self._bytes[position - self._start : position - self._start + length]
+        else:
+            FILE_METADATA_BYTES.check(length, path=self._path)
+            data = os.pread(self._descriptor, length, position)
+        if len(data) != length:
+            raise Corrupt("ends early", path=self._path, field=field)
+        return data
+
+    def read_spans(self, position: int, count: int, end: int, field: str) -> list[tuple[int, int]]:
+        """Read a table of positions and sizes, and check that all of them are inside the file."""
+        if position + count * SPAN.size > end:
+            raise Corrupt(f"has a table of {count} {field} outside the file", path=self._path, field=field)
+        spans = list(SPAN.iter_unpack(self.read(position, count * SPAN.size, field)))
+        for start, size in spans:
+            if start + size > end:
+                raise Corrupt(f"has {field} outside the file", path=self._path, field=field)
+        return spans
