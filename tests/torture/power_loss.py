@@ -39,7 +39,7 @@ class Size:
 
 
 PR = Size(samples=6, engines=("ours",), steps=("create", "append"), states_max=25)
-NIGHTLY = Size(samples=16, defects=tuple(DEFECTIVE_RUNS))
+NIGHTLY = Size(samples=10, defects=tuple(DEFECTIVE_RUNS))
 
 
 def split(size: Size, count: int) -> Sequence[Size]:
