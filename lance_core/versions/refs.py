@@ -181,7 +181,7 @@ class Tags:
 
 def create_reference(store: Store, path: str, data: bytes) -> bool:
     """Create a reference; return `False` if it already existed. After a lost answer of the store, the reference is
-    read to find out."""
+    read to find out, and made durable if it is ours. Raise `StorageError` if either fails."""
     match store.create(path, data):
         case Put.CREATED:
             return True
@@ -189,11 +189,14 @@ def create_reference(store: Store, path: str, data: bytes) -> bool:
             return False
         case Put.UNKNOWN:
             try:
-                return store.read(path, 0, len(data) + 1) == data
+                if store.read(path, 0, len(data) + 1) != data:
+                    return False
             except NotFound:
                 raise StorageError(
                     f"{store.description}: it is unknown whether {path} was written; repeat the call"
                 ) from None
+            store.ensure_durable([path])
+            return True
 
 
 def list_references(store: Store, directory: str) -> list[tuple[str, str]]:

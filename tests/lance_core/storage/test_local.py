@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import CommitUndecided, StorageError, Table
-from lance_core.storage.local import LocalStore
+from lance_core.storage.local import LocalStore, forget_synced_entries
 from lance_core.storage.store import Put
 from tests.lance_core.storage.store_contract import StoreContract
 from tests.lance_core.storage.syscall_recorder import SyscallRecorder
@@ -364,6 +364,26 @@ def test_the_number_of_a_failed_directory_is_not_that_of_another(root: Path, mon
     (root / "a").rmdir()
     for number in range(20):
         store.put(f"{number}/name", b"x")
+
+
+@pytest.mark.parametrize(
+    ("directory", "create"),
+    [
+        ("_refs/tags", lambda table: table.tags.create("good")),
+        ("data", lambda table: table.tags.create("good")),
+        ("data", lambda table: table.branches.create("dev")),
+    ],
+)
+def test_a_reference_whose_sync_failed_is_not_acknowledged(
+    directory: str, create: Callable[[Table], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`data` is synced with the other directories of the table before the first write of a process."""
+    table = Table.create(str(tmp_path / "t"), pa.table({"id": [1]}))
+    table.tags.create("first")
+    forget_synced_entries()
+    FailingSync(tmp_path / "t" / directory, monkeypatch)
+    with pytest.raises(StorageError, match=r"an earlier sync in this process failed|could not write .*holds"):
+        create(table)
 
 
 def test_a_commit_whose_sync_failed_is_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
