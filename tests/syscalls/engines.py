@@ -84,7 +84,6 @@ class OurEngine:
                 table.branches.create(BRANCH)
                 return f"{BRANCH}:{table.version}"
             case "clean up":
-                _age_files(Path(uri))
                 table.cleanup(older_than=timedelta(0), keep=RETAINED, force=True)
                 return ""
             case _:
@@ -220,12 +219,12 @@ class DeltaEngine:
 ENGINES: Mapping[str, Callable[[], Engine]] = {"ours": OurEngine, "pylance": PylanceEngine, "deltalake": DeltaEngine}
 
 
-def _our_tables() -> Any:
-    return importlib.import_module("lance_core").Table
-
-
-def _age_files(directory: Path) -> None:
+def age_files(directory: Path) -> None:
     """Make all files an hour old: a cleanup of ours removes no version that is younger than a minute."""
     then = time.time() - _HOUR
     for path in directory.rglob("*"):
         os.utime(path, (then, then))
+
+
+def _our_tables() -> Any:
+    return importlib.import_module("lance_core").Table

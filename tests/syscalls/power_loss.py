@@ -25,7 +25,8 @@ from pathlib import Path
 from tests.syscalls.disk_model import MODELS, DiskModel, DiskState
 from tests.syscalls.engines import Rows
 from tests.syscalls.events import FileEvent
-from tests.syscalls.reader_process import ROOT, ReaderProcess
+from tests.syscalls.json_process import ROOT
+from tests.syscalls.reader_process import ReaderProcess
 from tests.syscalls.strace import record_events
 from tests.syscalls.table_checks import Expectation, Problem
 from tests.syscalls.workload import Acknowledgement, read_acknowledgements

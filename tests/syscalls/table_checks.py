@@ -35,6 +35,17 @@ class Expectation:
 
 
 @dataclass(frozen=True, slots=True)
+class PossibleRows:
+    """Rows that the newest version of a branch may have, and versions that the table must have. `None` among the rows
+    is a table that does not exist."""
+
+    readers: tuple[str, ...]
+    possible: tuple[Rows | None, ...]
+    acknowledged: Mapping[str, Rows] = field(default_factory=dict)
+    branch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     kind: str
     text: str
@@ -51,12 +62,32 @@ def find_problems(uri: str, expected: Expectation) -> list[Problem]:
         problems += found
         is_missing |= rows is None
         rows_read = rows or rows_read
-        problems += _check_versions(engine, uri, expected)
+        problems += _check_versions(engine, uri, expected.acknowledged)
     if any(problem.kind in (UNREADABLE, LOST) for problem in problems):
         return problems
     return problems + (
         _create_again(writer, uri, expected) if is_missing else _commit_again(writer, uri, rows_read, expected)
     )
+
+
+def find_row_problems(uri: str, expected: PossibleRows) -> list[Problem]:
+    """Read the newest rows of the branch and the acknowledged versions with every reader."""
+    problems = []
+    for engine in (ENGINES[reader]() for reader in expected.readers):
+        try:
+            version = engine.newest(uri, expected.branch)
+            rows = engine.read(uri, f"{expected.branch}:{version}" if expected.branch else str(version))
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            if None not in expected.possible or type(error).__name__ not in engine.missing_errors:
+                problems.append(_problem(UNREADABLE, engine, "the newest version", error))
+            continue
+        if not any(each is not None and list(rows) == list(each) for each in expected.possible):
+            problems.append(Problem(WRONG_ROWS, f"{engine.name} reads {rows}, expected one of {expected.possible}"))
+        problems += _check_filter(engine, uri, rows) if not expected.branch else []
+        problems += _check_versions(engine, uri, expected.acknowledged)
+    return problems
 
 
 def _read_newest(engine: Engine, uri: str, expected: Expectation) -> tuple[list[Problem], Rows | None]:
@@ -103,9 +134,9 @@ def _possible_rows(version: int, known: Mapping[str, Rows]) -> list[list[tuple[i
     return [list(known[str(number)]) for number in [each for each in numbers if each < version][-1:]]
 
 
-def _check_versions(engine: Engine, uri: str, expected: Expectation) -> list[Problem]:
+def _check_versions(engine: Engine, uri: str, acknowledged: Mapping[str, Rows]) -> list[Problem]:
     problems = []
-    for key, rows in expected.acknowledged.items():
+    for key, rows in acknowledged.items():
         try:
             found = engine.read(uri, key)
         except BaseException as error:

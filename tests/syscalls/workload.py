@@ -13,8 +13,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
-from tests.syscalls.engines import ENGINES, Engine
+from tests.syscalls.engines import ENGINES, Engine, age_files
 from tests.syscalls.planted_defects import DEFECTS
 from tests.syscalls.steps import CONCURRENT_ROWS, expected_rows
 
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str]) -> int:
             _append_concurrently(engine.name, options.uri)
             continue
         if step == "clean up":
+            age_files(Path(options.uri))
             _report(Acknowledgement(step, begins_removal=True))
         key = engine.run(options.uri, step, intent=step)
         if step == "clean up":

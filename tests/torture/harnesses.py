@@ -41,6 +41,7 @@ HARNESSES = {
     "cleaner": Harness(is_exclusive=True),
     "hammer": Harness(is_exclusive=True),
     "power-loss": Harness(splits=4),
+    "syscall-faults": Harness(splits=4),
 }
 
 
