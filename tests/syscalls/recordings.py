@@ -9,7 +9,7 @@ from tests.syscalls.events import load_events, save_events
 from tests.syscalls.planted_defects import IGNORED_SYNC_ERROR, MANIFEST_BEFORE_DATA, SKIPPED_DIRECTORY_SYNC
 from tests.syscalls.power_loss import Recording, record_workload, workspace
 
-DIRECTORY = Path(__file__).parent / "recordings"
+DIRECTORY = Path(__file__).parent / "traces"
 STEPS = ("create", "append", "delete")
 SOUND = "sound"
 DEFECTIVE_RUNS = {

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.syscalls.engines import ENGINES, Engine, age_files
+from tests.syscalls.engines import ENGINES, Engine, age_files, key_of
 from tests.syscalls.planted_defects import DEFECTS
 from tests.syscalls.steps import CONCURRENT_ROWS, expected_rows
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         DEFECTS[options.defect]()
     if options.rows:
         for row in options.rows.split(","):
-            key = engine.append(options.uri, {int(row): 0}, intent=f"row {row}")
+            key = key_of(engine, options.uri, engine.append(options.uri, {int(row): 0}, intent=f"row {row}"))
             _report(Acknowledgement(f"append row {row}", key, engine.read(options.uri, key)))
         return 0
     steps = tuple(options.steps.split(",")) if options.steps else engine.steps
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         if step == "clean up":
             age_files(Path(options.uri))
             _report(Acknowledgement(step, begins_removal=True))
-        key = engine.run(options.uri, step, intent=step)
+        key = key_of(engine, options.uri, engine.run(options.uri, step, intent=step))
         if step == "clean up":
             known = dict.fromkeys([*keys, *map(str, engine.list_versions(options.uri))])
             _report(Acknowledgement(step, retained=[each for each in known if _can_read(engine, options.uri, each)]))

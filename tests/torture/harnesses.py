@@ -42,6 +42,7 @@ HARNESSES = {
     "hammer": Harness(is_exclusive=True),
     "power-loss": Harness(splits=4),
     "syscall-faults": Harness(splits=4),
+    "mixed-fleet": Harness(is_exclusive=True),
 }
 
 

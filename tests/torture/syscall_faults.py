@@ -44,7 +44,7 @@ class Size:
 
 
 PR = Size(faults_per_step=12, engines=("ours",), steps=("append",))
-NIGHTLY = Size(faults_per_step=250, defects=tuple(DEFECTS))
+NIGHTLY = Size(faults_per_step=180, defects=tuple(DEFECTS))
 
 
 def split(size: Size, count: int) -> Sequence[Size]:
