@@ -1,5 +1,6 @@
 """Checksums of files: every commit records them for the files that it adds, and later commits carry them on."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -100,23 +101,21 @@ def read_verified(uri: str, path: str) -> None:
 
 @pytest.mark.parametrize("storage_version", ["2.0", "2.1", "2.2"])
 def test_a_flipped_bit_in_any_file_is_found_before_the_file_is_decoded(tmp_path: Path, storage_version: str) -> None:
-    uri = create_table(tmp_path / "t", storage_version).uri
+    table = create_table(tmp_path / "t", storage_version)
     random = np.random.default_rng(2)
-    for path, checksum in list(recorded_checksums(Table.open(uri).manifest)):
+    for number, (path, checksum) in enumerate(recorded_checksums(table.manifest)):
         assert checksum is not None
-        file, expected = Path(uri, path), IndexIgnored if path.startswith("_indices") else Corrupt
-        original = file.read_bytes()
-        damaged = bytearray(original)
-        damaged[int(random.integers(checksum.size))] ^= 1 << int(random.integers(8))
-        file.write_bytes(damaged)
-        with pytest.raises(expected, match=f"(?s){file.name}.*has the hash"):
-            read_verified(uri, path)
-        file.write_bytes(original[:-1])
-        with pytest.raises(expected, match=f"(?s){file.name}.*bytes, but"):
-            read_verified(uri, path)
-        file.write_bytes(original)
-    for path, _ in recorded_checksums(Table.open(uri).manifest):
-        read_verified(uri, path)
+        original, expected = Path(table.uri, path).read_bytes(), IndexIgnored if "_indices" in path else Corrupt
+        flipped = bytearray(original)
+        flipped[int(random.integers(checksum.size))] ^= 1 << int(random.integers(8))
+        for damaged, what in ((bytes(flipped), "has the hash"), (original[:-1], "bytes, but")):
+            # Each copy is another table, whose indices are not open in this process.
+            uri = shutil.copytree(table.uri, tmp_path / f"{number} {what}")
+            Path(uri, path).write_bytes(damaged)
+            with pytest.raises(expected, match=f"(?s){Path(path).name}.*{what}"):
+                read_verified(str(uri), path)
+            shutil.rmtree(uri)
+        read_verified(table.uri, path)
 
 
 def test_the_mode_decides_which_files_are_verified(tmp_path: Path) -> None:
