@@ -5,6 +5,7 @@
     manifests.py                one manifest, and the one before it; pure
     hash_chain.py               manifests against the hashes that later versions recorded
     files.py, blobs.py          the files that a version references, and their row counts and sizes
+    contents.py                 the bytes of files against the checksums that commits recorded
     indices.py                  the contents of indices against the newest version
     damaged_head.py             a newest version that is damaged
     references.py               tags and branches
@@ -16,6 +17,7 @@ An examination writes nothing. A finding may have an automatic repair (`Repair`)
 it.
 """
 
+from lance_core.fsck.data_check import DataCheck, Progress
 from lance_core.fsck.report import Extent, Finding, Report, Severity
 
-__all__ = ["Extent", "Finding", "Report", "Severity"]
+__all__ = ["DataCheck", "Extent", "Finding", "Progress", "Report", "Severity"]

@@ -9,12 +9,14 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from lance_core import shell, validation
 from lance_core.errors import InvalidInput, LanceError
 from lance_core.format.ids import Version
+from lance_core.fsck.data_check import DataCheck, Progress
 from lance_core.fsck.examine import examine
 from lance_core.fsck.report import Extent, Finding, Repair, RepairKind, Report
 from lance_core.versions.location import Location, locate
@@ -26,6 +28,7 @@ DESCRIPTION = (
     "1 if there are findings, 2 if the examination failed."
 )
 CLEAN, FOUND, FAILED = 0, 1, 2
+_PROGRESS_SECONDS = 2.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     extent.add_argument("--head", action="store_true", help="the newest version only")
     extent.add_argument("--version", metavar="N", type=int, help="this version only")
     shell.add_access(parser)
+    add("--data", action="store_true", help="also read every file and compare it with its recorded checksum")
+    add("--resume", metavar="FILE", help="with --data: local file that lets an interrupted run continue")
     add("--json", action="store_true", help="print one JSON object, for programs")
     kinds = [kind.value for kind in RepairKind]
     add("--repair", metavar="KIND", action="append", choices=kinds, default=[], help=f"{', '.join(kinds)}; repeatable")
@@ -47,7 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.apply and not arguments.repair:
             raise InvalidInput("--apply needs repairs to apply; choose them with --repair")
         location, extent = _location(arguments, os.environ), _extent(arguments)
-        report = examine(location, extent)
+        data = _data_check(arguments)
+        report = examine(location, extent, data)
     except LanceError as error:
         return _report_failure(error)
     chosen = {RepairKind(kind) for kind in arguments.repair}
@@ -64,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         return CLEAN if report.is_clean else FOUND
     applied = [(fix, _apply_repair(fix)) for fix in fixes]
     try:
-        new_report = examine(location, extent)
+        new_report = examine(location, extent, data)
     except LanceError as error:
         return _report_failure(error)
     _print_report(arguments, new_report, applied, True)
@@ -105,6 +111,34 @@ def _extent(arguments: argparse.Namespace) -> Extent | Version:
     if arguments.version is not None:
         return validation.check_version_number(arguments.version)
     return Extent.HEAD if arguments.head else Extent.ALL
+
+
+def _data_check(arguments: argparse.Namespace) -> DataCheck | None:
+    if not arguments.data:
+        if arguments.resume:
+            raise InvalidInput("--resume belongs to the verification of files; add --data")
+        return None
+    return DataCheck(_ProgressPrinter(), arguments.resume)
+
+
+class _ProgressPrinter:
+    """Prints the progress of a verification to the standard error, every few seconds."""
+
+    def __init__(self) -> None:
+        self._printed_at = time.monotonic()
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self._printed_at < _PROGRESS_SECONDS:
+            return
+        self._printed_at = now
+        share = progress.bytes / progress.bytes_total if progress.bytes_total else 1
+        print(
+            f"verified {progress.files:,} of {progress.files_total:,} files, {progress.bytes / 1e9:,.1f} of "
+            f"{progress.bytes_total / 1e9:,.1f} GB ({share:.0%})",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 # Output
@@ -160,6 +194,7 @@ def _as_json(report: Report, repairs: _Repairs) -> str:
         "clean": report.is_clean,
         "versions": list(report.versions),
         "files": report.files,
+        "verified_files": report.verified_files,
         "chain": {"verified": list(report.chain.verified), "begins": list(report.chain.begins)},
         "findings": [
             {

@@ -10,9 +10,18 @@ from lance_core.format import naming, refs
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.transaction import Transaction
-from lance_core.fsck import auxiliary_records, hash_chain, indices, manifest_store_entries, manifests, references
+from lance_core.fsck import (
+    auxiliary_records,
+    contents,
+    hash_chain,
+    indices,
+    manifest_store_entries,
+    manifests,
+    references,
+)
 from lance_core.fsck.blobs import BlobChecker
 from lance_core.fsck.damaged_head import find_damaged_head, load_fully, unreadable_version
+from lance_core.fsck.data_check import DataCheck
 from lance_core.fsck.files import FileChecker
 from lance_core.fsck.hash_chain import Link
 from lance_core.fsck.report import Extent, Finding, Report, Severity
@@ -20,14 +29,15 @@ from lance_core.index.coverage import Coverage, combined_coverage, follow_reuse
 from lance_core.transactions.fold import parts_of, uuids_of
 from lance_core.versions.file_inventory import BranchFiles, list_files, references_of, references_of_other_branches
 from lance_core.versions.location import Location
+from lance_core.versions.recorded_files import RecordedFiles
 from lance_core.versions.snapshot import Snapshot, format_ranges, load_transaction
 
 _WORST_FIRST = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
-def examine(location: Location, extent: Extent | Version = Extent.ALL) -> Report:
+def examine(location: Location, extent: Extent | Version = Extent.ALL, data: DataCheck | None = None) -> Report:
     """Examine a table in any state. Raises `NotFound` only if the directory contains no version. `extent` may
-    be one version."""
+    be one version. `data` adds a comparison of all files with their checksums."""
     opened_location, writer_store = location, location.own_store
     location, two_phase = manifest_store_entries.without_manifest_store(location)
     manifest_names = _list_manifests(location)
@@ -64,8 +74,12 @@ def examine(location: Location, extent: Extent | Version = Extent.ALL) -> Report
             examination.findings += auxiliary_records.check_hint(
                 location.own_store, examination.newest.version, location
             )
+    verified = 0
+    if data is not None:
+        verified, damaged = contents.verify_contents(examination.recorded, data)
+        examination.findings += damaged
     examination.findings.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))
-    return Report(location.uri, tuple(examined), examination.files.count, tuple(examination.findings), chain)
+    return Report(location.uri, tuple(examined), examination.files.count, tuple(examination.findings), chain, verified)
 
 
 class _Examination:
@@ -80,6 +94,7 @@ class _Examination:
         self.uuids: dict[str, Version] = {}
         self.links: list[Link] = []
         self.newest: Snapshot | None = None
+        self.recorded = RecordedFiles()
         self._previous: Manifest | None = None
 
     def add_unreadable(self, version: Version, path: str, finding: Finding) -> None:
@@ -90,6 +105,7 @@ class _Examination:
     def add_version(self, snapshot: Snapshot) -> None:
         manifest = snapshot.manifest
         self.newest = snapshot
+        self.recorded.add(snapshot)
         self.findings += _check_version(snapshot, self.files, self.blobs, self.fragments)
         transaction, findings = _load_transaction(snapshot)
         self.findings += findings or _check_transaction(snapshot, transaction, self.uuids)

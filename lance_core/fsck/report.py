@@ -111,6 +111,8 @@ class Report:
     findings: tuple[Finding, ...]
     """Findings, most severe first."""
     chain: Chain = Chain()
+    verified_files: int = 0
+    """Number of files whose bytes were compared with their recorded checksums."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -126,10 +128,14 @@ class Report:
         """`True` if no action is needed."""
         return all(finding.severity is Severity.INFO for finding in self.findings)
 
+    @property
+    def _verified_text(self) -> str:
+        return f", the bytes of {self.verified_files} verified" if self.verified_files else ""
+
     def __str__(self) -> str:
         state = "sound" if self.is_sound else "damaged"
         examined = f"{_count_text(len(self.versions), 'version')}, {_count_text(self.files, 'file')}"
-        head = f"{self.uri}: {state}; {examined}; {self.chain}"
+        head = f"{self.uri}: {state}; {examined}{self._verified_text}; {self.chain}"
         return "\n".join([head, *map(str, self.findings)])
 
 

@@ -4,18 +4,19 @@ Nothing in here writes. Each method is a few lines that call `scan/` for rows an
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, Self
 
 import pyarrow as pa
 
 from lance_core import validation
+from lance_core.errors import InvalidInput
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Fragments, Manifest
 from lance_core.format.transaction import Transaction
-from lance_core.fsck import Extent, Report
+from lance_core.fsck import DataCheck, Extent, Progress, Report
 from lance_core.index import explain as explain_module
 from lance_core.index import lookup
 from lance_core.index.statistics import IndexStatistics, index_statistics
@@ -354,10 +355,23 @@ class TableReading(TableBase):
 
     # Consistency
 
-    def fsck(self, versions: Literal["all", "head"] = "all") -> Report:
+    def fsck(
+        self,
+        versions: Literal["all", "head"] = "all",
+        *,
+        data: bool = False,
+        on_progress: Callable[[Progress], object] | None = None,
+        resume: str | os.PathLike[str] | None = None,
+    ) -> Report:
         """Check the table, as it is stored now, for contradictions, and return each with its severity and its remedy.
-        Nothing is written."""
-        return _examined(self._location, versions)
+        Nothing is written to the table.
+
+        `data=True` also reads every data, deletion and index file and compares it with its recorded checksum.
+        `on_progress` receives a `Progress`. `resume` is a local file in which verified files are noted, so that a call
+        after an interrupted one continues there.
+        """
+        check = _data_check(data, on_progress, resume)
+        return _examined(self._location, versions, check)
 
     @staticmethod
     def check(
@@ -367,16 +381,29 @@ class TableReading(TableBase):
         storage_options: Mapping[str, str] | None = None,
         manifest_store: ManifestStore | str | None = None,
         bases: Sequence[str] = (),
+        data: bool = False,
+        on_progress: Callable[[Progress], object] | None = None,
+        resume: str | os.PathLike[str] | None = None,
     ) -> Report:
         """Run `fsck` on a table that may be too damaged to be opened."""
         location = locate(uri, storage_options=storage_options, bases=bases, manifest_store=manifest_store)
-        return _examined(location, versions)
+        return _examined(location, versions, _data_check(data, on_progress, resume))
 
     def _select(self, use_indices: bool) -> RowSelector | None:
         return lookup.selector_of(self._snapshot) if validation.check_flag(use_indices, "use_indices") else None
 
 
-def _examined(location: Location, versions: str) -> Report:
+def _examined(location: Location, versions: str, data: DataCheck | None) -> Report:
     from lance_core.fsck.examine import examine
 
-    return examine(location, validation.check_choice(Extent, versions, "versions"))
+    return examine(location, validation.check_choice(Extent, versions, "versions"), data)
+
+
+def _data_check(
+    data: bool, on_progress: Callable[[Progress], object] | None, resume: str | os.PathLike[str] | None
+) -> DataCheck | None:
+    if not validation.check_flag(data, "data"):
+        if on_progress is not None or resume is not None:
+            raise InvalidInput("on_progress= and resume= belong to the verification of files; add data=True")
+        return None
+    return DataCheck(on_progress, resume)

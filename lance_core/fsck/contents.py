@@ -1,0 +1,123 @@
+"""Contents of files: compares every file with the checksum that a commit recorded, in parallel.
+
+    check = DataCheck(on_progress=print, resume="verified.jsonl")
+    examine(location, data=check)
+
+Files of large tables take hours to read, so the verification reports its progress, and keeps a record of verified
+files from which an interrupted run continues. Start with `verify_contents`.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from lance_core.datafiles.checksums import verify_file
+from lance_core.errors import Corrupt, InvalidInput, LanceError, NotFound
+from lance_core.format.file_checksum import FileChecksum
+from lance_core.fsck.data_check import DataCheck, Progress
+from lance_core.fsck.report import Finding, Severity
+from lance_core.scan.parallel import map_in_order
+from lance_core.versions.recorded_files import RecordedFile
+
+RULE = "checksum"
+_REPAIR = (
+    "Restore it from a copy: --repair data-files --source URI copies it from a clone that has the same bytes. "
+    "Otherwise restore a version without it, delete the rows of its fragment, or build the index again."
+)
+_RECORD_MAX_AGE_SECONDS = 30 * 24 * 3600
+"""Age from which an entry of an interrupted run is not believed any more."""
+
+
+def verify_contents(files: Iterable[RecordedFile], check: DataCheck) -> tuple[int, Sequence[Finding]]:
+    """Verify the files that have a recorded hash. Return the number of files that were read, and the findings."""
+    chosen = [file for file in files if check.includes(file.path)]
+    hashed = [file for file in chosen if file.checksum is not None]
+    run = _Run(check, hashed)
+    findings = list(run.findings())
+    run.finish()
+    if missing := len(chosen) - len(hashed):
+        first = next(file for file in chosen if file.checksum is None)
+        what = f"no hash is recorded for {missing} of {len(chosen)} files, so their bytes were not verified"
+        repair = "Record the hashes of their present bytes: table.record_checksums(), or --repair checksums."
+        findings.append(Finding(Severity.INFO, "no_checksum", first.path, what, repair, first.last))
+    return run.count, findings
+
+
+class _Run:
+    """One run of a verification."""
+
+    def __init__(self, check: DataCheck, files: Sequence[RecordedFile]) -> None:
+        self._check = check
+        self._record = None if check.resume is None else Path(check.resume)
+        done = set() if self._record is None else set(_read_record(self._record))
+        self._files = [file for file in files if (file.path, file.checksum) not in done]
+        self._totals = len(files), sum(file.checksum.size for file in files if file.checksum)
+        self._bytes = self._totals[1] - sum(file.checksum.size for file in self._files if file.checksum)
+        self._done = len(files) - len(self._files)
+        self._lock = threading.Lock()
+        self.count = len(self._files)
+
+    def findings(self) -> Iterator[Finding]:
+        for found in map_in_order(self._verify, self._files):
+            yield from found
+
+    def finish(self) -> None:
+        """Remove the record: the next run verifies all files again."""
+        if self._record is not None:
+            self._record.unlink(missing_ok=True)
+
+    def _verify(self, file: RecordedFile) -> Sequence[Finding]:
+        found = list(verify_one(file, self._add_bytes))
+        with self._lock:
+            self._done += 1
+            if self._record is not None and not found:
+                _append_record(self._record, file)
+        self._add_bytes(0)
+        return found
+
+    def _add_bytes(self, count: int) -> None:
+        with self._lock:
+            self._bytes += count
+            if self._check.on_progress is not None:
+                self._check.on_progress(Progress(self._done, self._totals[0], self._bytes, self._totals[1]))
+
+
+def verify_one(file: RecordedFile, on_bytes: Callable[[int], None] | None = None) -> Iterator[Finding]:
+    """Yield a finding if the file differs from its checksum or cannot be read. A missing file is reported by
+    `files.py`."""
+    assert file.checksum is not None
+    try:
+        store, path = file.location.resolve(file.path)
+        verify_file(store, path, file.checksum, on_bytes)
+    except NotFound:
+        return
+    except Corrupt as found:
+        what = f"it {found.what.partition('. ')[0]} ({file.description})"
+        yield Finding(Severity.ERROR, RULE, file.path, what, _REPAIR, file.first)
+    except InvalidInput as refused:
+        what = f"it is outside the table and was not verified: {refused}"
+        repair = "Open the table with this location in bases=."
+        yield Finding(Severity.WARNING, "outside", file.path, what, repair, file.first)
+    except LanceError as failed:
+        what = f"it could not be read: {failed} ({file.description})"
+        yield Finding(Severity.ERROR, RULE, file.path, what, "Try again.", file.first)
+
+
+def _read_record(record: Path) -> Iterator[tuple[str, FileChecksum]]:
+    """Yield the verified files of an interrupted run. Lines that are damaged or too old are left out."""
+    with suppress(FileNotFoundError), record.open(encoding="utf-8") as lines:
+        for line in lines:
+            with suppress(ValueError, KeyError, TypeError):
+                entry = json.loads(line)
+                if time.time() - entry["time"] < _RECORD_MAX_AGE_SECONDS:
+                    yield entry["path"], FileChecksum(entry["size"], int(entry["xxh3"], 16))
+
+
+def _append_record(record: Path, file: RecordedFile) -> None:
+    assert file.checksum is not None
+    checksum = {"size": file.checksum.size, "xxh3": f"{file.checksum.xxh3 or 0:016x}"}
+    with record.open("a", encoding="utf-8") as out:
+        out.write(json.dumps({"path": file.path, **checksum, "time": int(time.time())}) + "\n")

@@ -1,0 +1,42 @@
+"""Data check: options of the verification of file contents, and the progress that it reports."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lance_core.errors import InvalidInput
+from lance_core.format.file_checksum import FileChecksum
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a verification is."""
+
+    files: int
+    files_total: int
+    bytes: int
+    bytes_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataCheck:
+    """How to verify the contents of files."""
+
+    on_progress: Callable[[Progress], object] | None = None
+    """Called after each file and each part of a large file, by any thread, one call at a time."""
+    resume: str | os.PathLike[str] | None = None
+    """Local file with the verified files of an interrupted run, written while this one goes on, and removed at its
+    end."""
+    share: float = 1.0
+    """Share of the files to verify."""
+    turn: int = 0
+    """Which share: turns 0, 1, 2, ... together verify all files."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise InvalidInput(f"share= must be above 0 and at most 1, not {self.share}")
+
+    def includes(self, path: str) -> bool:
+        """Return whether the share of this turn includes a file."""
+        parts = round(1 / self.share)
+        return (FileChecksum.of(path.encode()).xxh3 or 0) % parts == self.turn % parts

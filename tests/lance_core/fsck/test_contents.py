@@ -1,0 +1,99 @@
+"""Verification of file contents: damage is found, named and counted, and an interrupted run continues."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lance_core import Table
+from lance_core.__main__ import main
+from lance_core.errors import InvalidInput
+from lance_core.fsck import DataCheck, Progress, Severity
+
+
+def create_table(directory: Path) -> Table:
+    """Create a table of 8 data files, a deletion file and the files of an index."""
+    data = pa.table({"id": list(range(80)), "word": [f"word {n}" for n in range(80)]})
+    table = Table.create(directory, data, max_rows_per_file=10, durable=False)
+    return table.delete("id = 5").table.create_index("id", "BTREE").table
+
+
+def flip_bit(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 3] ^= 4
+    file.write_bytes(data)
+
+
+def files_below(table: Table) -> list[Path]:
+    return sorted(path for name in ("data", "_deletions", "_indices") for path in Path(table.uri, name).rglob("*.*"))
+
+
+def test_every_damaged_file_is_named_with_its_owner_and_versions(tmp_path: Path) -> None:
+    table = create_table(tmp_path / "t")
+    files = files_below(table)
+    assert table.fsck(data=True).verified_files == len(files) == 11
+    assert not table.fsck(data=True).findings
+    for file in files:
+        original = file.read_bytes()
+        flip_bit(file)
+        report = table.fsck(data=True)
+        found = [finding for finding in report.errors if finding.rule == "checksum"]
+        assert [finding.path for finding in found] == [str(file.relative_to(table.uri))]
+        assert "--repair data-files" in found[0].repair
+        owner = "index 'id_idx', version 3" if "_indices" in str(file) else "fragment "
+        assert owner in found[0].what
+        file.write_bytes(original)
+
+
+def test_an_interrupted_run_continues(tmp_path: Path) -> None:
+    table, record = create_table(tmp_path / "t"), tmp_path / "verified.jsonl"
+    seen: list[Progress] = []
+
+    def interrupt_after(files: int) -> Callable[[Progress], None]:
+        def on_progress(progress: Progress) -> None:
+            seen.append(progress)
+            if progress.files == files:
+                raise KeyboardInterrupt
+
+        return on_progress
+
+    with pytest.raises(KeyboardInterrupt):
+        table.fsck(data=True, on_progress=interrupt_after(4), resume=record)
+    verified = len(record.read_text().splitlines())
+    assert 4 <= verified < 11
+    with record.open("a") as out:
+        out.write('{"path": "data/x')  # the line that the interruption cut off
+    report = table.fsck(data=True, on_progress=seen.append, resume=record)
+    assert report.verified_files == 11 - verified
+    assert seen[-1].files == seen[-1].files_total == 11
+    assert seen[-1].bytes == seen[-1].bytes_total == sum(path.stat().st_size for path in files_below(table))
+    assert not record.exists()
+
+
+def test_turns_of_a_share_verify_every_file_once(tmp_path: Path) -> None:
+    table = create_table(tmp_path / "t")
+    paths = [str(path) for path in files_below(table)]
+    turns = [[path for path in paths if DataCheck(share=0.25, turn=turn).includes(path)] for turn in range(4)]
+    assert sorted(path for each in turns for path in each) == sorted(paths)
+    assert [DataCheck(share=0.25, turn=4).includes(path) for path in paths] == [path in turns[0] for path in paths]
+    with pytest.raises(InvalidInput, match="share"):
+        DataCheck(share=0)
+
+
+def test_the_command_verifies_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = create_table(tmp_path / "t")
+    assert main(["fsck", table.uri, "--data"]) == 0
+    assert "the bytes of 11 verified" in capsys.readouterr().out
+    flip_bit(files_below(table)[0])
+    assert main(["fsck", table.uri, "--data", "--resume", str(tmp_path / "record")]) == 1
+    assert "checksum" in capsys.readouterr().out
+    assert main(["fsck", table.uri, "--resume", "x"]) == 2
+
+
+def test_options_of_the_verification_need_it(tmp_path: Path) -> None:
+    table = create_table(tmp_path / "t")
+    with pytest.raises(InvalidInput, match="data=True"):
+        table.fsck(resume=tmp_path / "x")
+    assert Table.check(table.uri, data=True).verified_files == 11
+    assert not [finding for finding in table.fsck().findings if finding.severity is Severity.ERROR]
