@@ -30,8 +30,10 @@ from lance_core.errors import (
     RetryableConflict,
 )
 from lance_core.format import naming
+from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
+from lance_core.format.manifest_builder import LIBRARY
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Operation, Restore, Rewrite
 from lance_core.format.transaction import Transaction
@@ -46,6 +48,7 @@ from lance_core.transactions.rebase import FetchedInputs, Rebased, RequiredInput
 from lance_core.transactions.verdicts import Verdict
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
+from lance_core.versions.recorded_files import files_of
 from lance_core.versions.snapshot import History, Snapshot, load_at, read_history
 
 ATTEMPTS = 100
@@ -225,6 +228,7 @@ class _CommitLoop:
             library_version=LIBRARY_VERSION,
             transaction_file=self._transaction_file.name,
             scheme=scheme,
+            checksums={} if before is None else self._dropped_checksums(before, planned_on),
         )
         with refusing_unreadable(location, self._ours.operation):
             manifest = apply(head, rebased.transaction, context, fetched=inputs.manifest)
@@ -232,6 +236,18 @@ class _CommitLoop:
         for path, data in files.items():
             location.store.put(path, data)
         return _Candidate(manifest, scheme, before, rebased.transaction.operation, files)
+
+    def _dropped_checksums(self, head: Manifest, planned_on: Manifest | None) -> Mapping[str, FileChecksum]:
+        """Return the checksums that another engine dropped when it committed the head. They are taken from the version
+        that the change was planned on or else from the one before the head: at most one more manifest is read."""
+        if head.library == LIBRARY:
+            return {}
+        source = planned_on if planned_on is not None and planned_on.library == LIBRARY else None
+        if source is None:
+            with suppress(LanceError):  # a cleanup removed it, or it cannot be read
+                source = load_at(self._location, Version(head.version - 1)).manifest
+        files = () if source is None else files_of(source)
+        return {path: checksum for path, _owner, checksum in files if checksum is not None}
 
     def _committed(self, candidate: "_Candidate", others: Sequence[CommittedTransaction]) -> CommitResult:
         manifest = candidate.manifest

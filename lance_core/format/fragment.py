@@ -5,7 +5,7 @@ than everything else that opening a table does. A view is created only for a fra
 new ones.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -381,6 +381,21 @@ class Fragment:
         if self.deletion_file == other.deletion_file:
             return True
         return self.without_checksums().deletion_file == other.without_checksums().deletion_file
+
+    def with_checksums(self, checksums: Mapping[str, FileChecksum]) -> "Fragment | None":
+        """Return the fragment with the checksums of files that have none, by qualified path; `None` if there are none
+        to add."""
+        files = [file for file in (*self.files, self.deletion_file) if file is not None and file.checksum is None]
+        found = {file.path: checksums[file.qualified_path] for file in files if file.qualified_path in checksums}
+        if not found:
+            return None
+        message = self._copy()
+        for data_file in message.files:
+            if data_file.path in found and not data_file.HasField("xxh3"):
+                record_checksum(data_file, found[data_file.path])
+        if self.deletion_file is not None and self.deletion_file.path in found:
+            record_checksum(message.deletion_file, found[self.deletion_file.path])
+        return Fragment(message)
 
     def without_checksums(self) -> "Fragment":
         """Return the fragment as an engine describes it that records no checksums."""

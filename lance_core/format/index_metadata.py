@@ -6,7 +6,7 @@ delta, so a commit that did not carry it over would drop every index.
 """
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -254,6 +254,19 @@ class IndexMetadata:
             message.ClearField("base_id")
         elif not message.HasField("base_id"):
             message.base_id = base_id
+        return IndexMetadata(message)
+
+    def with_checksums(self, checksums: Mapping[str, FileChecksum]) -> "IndexMetadata | None":
+        """Return the segment with the checksums of files that have none, by qualified path; `None` if there are none to
+        add."""
+        recorded = [each.checksum or checksums.get(f"{self.qualified_path}/{each.path}") for each in self.files]
+        if recorded == [each.checksum for each in self.files]:
+            return None
+        message = table_pb2.IndexMetadata()
+        message.CopyFrom(self._message)
+        for file, checksum in zip(message.files, recorded, strict=True):
+            if checksum is not None and checksum.xxh3 is not None:
+                file.size_bytes, file.xxh3 = checksum.size, checksum.xxh3
         return IndexMetadata(message)
 
     def with_coverage(self, fragments: BitMap) -> "IndexMetadata":

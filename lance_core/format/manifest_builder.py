@@ -14,6 +14,7 @@ from lance_core.format import index_metadata, manifest_file, naming
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import BasePath, decode_bases
 from lance_core.format.features import STICKY, Feature
+from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.ids import FragmentId, RowId, Version
 from lance_core.format.index_metadata import IndexMetadata
@@ -203,6 +204,14 @@ class ManifestBuilder:
             assert fragment.id in self._fragments, f"fragment {fragment.id} does not exist"
             fragment.check_caps(path=self._path)
             self._fragments[fragment.id] = fragment
+
+    def record_checksums(self, checksums: Mapping[str, FileChecksum]) -> None:
+        """Record the checksums of files that have none, by qualified path."""
+        fragments = (fragment.with_checksums(checksums) for fragment in self.fragments.values())
+        self.update_fragments([fragment for fragment in fragments if fragment is not None])
+        indices = [index.with_checksums(checksums) for index in self.indices]
+        if any(indices):
+            self.set_indices([new or old for new, old in zip(indices, self.indices, strict=True)])
 
     def remove_fragments(self, fragment_ids: Iterable[FragmentId]) -> None:
         assert self.fragments is self._fragments

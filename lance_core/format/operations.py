@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from lance_core.format._pb import transaction_pb2
 from lance_core.format.base_path import BasePath
+from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.fragment_reuse import FragmentReuse
 from lance_core.format.ids import FragmentId, Version
@@ -220,6 +221,8 @@ class UpdateConfig:
     table_metadata: MapUpdate | None = None
     schema_metadata: MapUpdate | None = None
     field_metadata: Mapping[int, MapUpdate] = field(default_factory=dict)
+    checksums: Mapping[str, FileChecksum] = field(default_factory=dict)
+    """Checksums to record for files that have none, by qualified path. They are written into the manifest alone."""
     name: ClassVar[str] = "UpdateConfig"
 
 

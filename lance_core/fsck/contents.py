@@ -12,15 +12,22 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+from lance_core.commit.loop import ATTEMPTS
+from lance_core.commit.write_protocol import Change, commit_with_retry
 from lance_core.datafiles.checksums import verify_file
 from lance_core.errors import Corrupt, InvalidInput, LanceError, NotFound
 from lance_core.format.file_checksum import FileChecksum
+from lance_core.format.operations import UpdateConfig
 from lance_core.fsck.data_check import DataCheck, Progress
-from lance_core.fsck.report import Finding, Severity
+from lance_core.fsck.report import Finding, Repair, RepairKind, Severity
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.parallel import map_in_order
-from lance_core.versions.recorded_files import RecordedFile
+from lance_core.versions.location import Location
+from lance_core.versions.recorded_files import RecordedFile, find_missing_checksums
+from lance_core.versions.snapshot import load_latest
 
 RULE = "checksum"
 _REPAIR = (
@@ -31,7 +38,9 @@ _RECORD_MAX_AGE_SECONDS = 30 * 24 * 3600
 """Age from which an entry of an interrupted run is not believed any more."""
 
 
-def verify_contents(files: Iterable[RecordedFile], check: DataCheck) -> tuple[int, Sequence[Finding]]:
+def verify_contents(
+    files: Iterable[RecordedFile], check: DataCheck, writer_location: Location
+) -> tuple[int, Sequence[Finding]]:
     """Verify the files that have a recorded hash. Return the number of files that were read, and the findings."""
     chosen = [file for file in files if check.includes(file.path)]
     hashed = [file for file in chosen if file.checksum is not None]
@@ -42,8 +51,29 @@ def verify_contents(files: Iterable[RecordedFile], check: DataCheck) -> tuple[in
         first = next(file for file in chosen if file.checksum is None)
         what = f"no hash is recorded for {missing} of {len(chosen)} files, so their bytes were not verified"
         repair = "Record the hashes of their present bytes: table.record_checksums(), or --repair checksums."
-        findings.append(Finding(Severity.INFO, "no_checksum", first.path, what, repair, first.last))
+        fix = Repair(
+            RepairKind.CHECKSUMS, "Record the hashes of the files.", partial(_record_checksums, writer_location)
+        )
+        findings.append(Finding(Severity.INFO, "no_checksum", first.path, what, repair, first.last, fix))
     return run.count, findings
+
+
+def _record_checksums(writer_location: Location) -> str:
+    base = load_latest(writer_location)
+    missing = find_missing_checksums(base)
+    if not missing:
+        return "all files of the newest version have one already"
+    operation = UpdateConfig(checksums=missing)
+    result = commit_with_retry(
+        Change("record_checksums", lambda _base: operation, can_replan=False),
+        base.location,
+        base,
+        intent=None,
+        properties={},
+        retries=ATTEMPTS,
+        runtime=SYSTEM_RUNTIME,
+    )
+    return f"version {result.snapshot.version} records {len(missing)} of them"
 
 
 class _Run:

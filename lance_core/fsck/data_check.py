@@ -10,7 +10,7 @@ from lance_core.format.file_checksum import FileChecksum
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a verification is."""
+    """Progress of a verification."""
 
     files: int
     files_total: int
@@ -20,7 +20,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class DataCheck:
-    """How to verify the contents of files."""
+    """Options of the verification of file contents."""
 
     on_progress: Callable[[Progress], object] | None = None
     """Called after each file and each part of a large file, by any thread, one call at a time."""
@@ -30,7 +30,7 @@ class DataCheck:
     share: float = 1.0
     """Share of the files to verify."""
     turn: int = 0
-    """Which share: turns 0, 1, 2, ... together verify all files."""
+    """Number of the share: turns 0, 1, 2, ... together verify all files."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:

@@ -76,7 +76,7 @@ def examine(location: Location, extent: Extent | Version = Extent.ALL, data: Dat
             )
     verified = 0
     if data is not None:
-        verified, damaged = contents.verify_contents(examination.recorded, data)
+        verified, damaged = contents.verify_contents(examination.recorded, data, opened_location)
         examination.findings += damaged
     examination.findings.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))
     return Report(location.uri, tuple(examined), examination.files.count, tuple(examination.findings), chain, verified)

@@ -11,12 +11,13 @@ from lance_core import validation
 from lance_core.commit import write_protocol
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.datafiles.fragment_writer import ROWS_PER_FILE_MAX
-from lance_core.format.operations import Rewrite
+from lance_core.format.operations import Rewrite, UpdateConfig
 from lance_core.maintenance import cleanup, compaction, survey
 from lance_core.maintenance.cleanup import CleanupReport, Retention
 from lance_core.maintenance.compaction_indices import Remap
 from lance_core.maintenance.survey import Survey
 from lance_core.table.base import Committed, TableBase, WriteOptions
+from lance_core.versions.recorded_files import find_missing_checksums
 
 
 class Upkeep(TableBase):
@@ -62,6 +63,26 @@ class Upkeep(TableBase):
             ),
             WriteOptions(intent, properties, retries),
             operation=Rewrite.name,
+        )
+
+    def record_checksums(
+        self,
+        *,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+    ) -> Committed:
+        """Record the checksums of files that have none, because another engine or an older release wrote or committed
+        them. Checksums that older versions record are taken over; other files are read, and none is rewritten. If all
+        files have one, no version is committed.
+
+        The bytes that a file has now count as right: compare the rows with another copy first if you doubt them.
+        """
+        return self._write(
+            "record_checksums",
+            lambda base: UpdateConfig(checksums=missing) if (missing := find_missing_checksums(base)) else None,
+            WriteOptions(intent, properties, retries),
+            operation=UpdateConfig.name,
         )
 
     def cleanup(

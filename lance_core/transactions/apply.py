@@ -13,6 +13,7 @@ from lance_core.errors import InvalidInput, Unsupported
 from lance_core.format import base_path, ingest_records, key_metadata, mem_wal
 from lance_core.format import operations as op
 from lance_core.format.base_path import BasePath
+from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.ids import Version
 from lance_core.format.manifest import PARENT_BYTES_MAX, Manifest
@@ -56,6 +57,8 @@ class CommitContext:
     scheme: NamingScheme = NamingScheme.V2
     version: Version | None = None
     """The number of a detached version; `None` for the version after the head."""
+    checksums: Mapping[str, FileChecksum] = field(default_factory=dict)
+    """Checksums that the head dropped, by qualified path."""
 
 
 def apply(
@@ -81,6 +84,8 @@ def apply(
         if not builder.has_stable_row_ids:
             invariants.check_no_row_ids(op.new_fragments(ours.operation))
         _apply_operation(builder, ours, context)
+        if context.checksums:
+            builder.record_checksums(context.checksums)
         _record_ingested_files(builder, ours)
     record = _with_parent(ours, head).encode()
     after = builder.finish(
@@ -239,6 +244,8 @@ def _update_config(builder: ManifestBuilder, operation: op.UpdateConfig) -> None
         builder.set_config(after | {key: value for key, value in ours.items() if key not in updated})
     if operation.table_metadata is not None:
         builder.set_table_metadata(operation.table_metadata.applied_to(builder.table_metadata))
+    if operation.checksums:
+        builder.record_checksums(operation.checksums)
     if operation.schema_metadata is not None or operation.field_metadata:
         builder.set_schema(_with_metadata(builder.schema, operation))
 

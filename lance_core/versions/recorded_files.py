@@ -4,15 +4,20 @@ Names of files are never reused, so a checksum that one version records is valid
 engine drops checksums, and the versions before it still have them. Start with `RecordedFiles`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
-from lance_core.errors import Corrupt
+from lance_core.errors import Corrupt, NotFound, Unsupported
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
+from lance_core.storage.file_hashing import compute_checksum
 from lance_core.versions.location import Location
-from lance_core.versions.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot, list_versions, load_at
+
+_THREADS = 8
 
 
 @dataclass(slots=True)
@@ -80,3 +85,27 @@ def files_of(manifest: Manifest) -> Iterator[tuple[str, str, FileChecksum | None
             continue
         for each in files:
             yield f"{index.qualified_path}/{each.path}", f"index {index.name!r}", each.checksum
+
+
+def find_missing_checksums(base: Snapshot) -> Mapping[str, FileChecksum]:
+    """Return the checksums of files for which a version records none, by path.
+
+    A checksum that an older version records is taken over: a commit of another engine dropped it. Other files are read
+    and hashed as they are now, so damage that happened before stays undetected."""
+    missing = {path for path, _owner, checksum in files_of(base.manifest) if checksum is None}
+    if not missing:
+        return {}
+    files = RecordedFiles()
+    files.add(base)
+    for version in list_versions(base.location).numbers:
+        if version < base.version:
+            with suppress(NotFound, Unsupported, Corrupt):  # removed by a cleanup, or without use for this
+                files.add(load_at(base.location, version))
+    chosen = [file for file in files if file.path in missing]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return dict(zip((file.path for file in chosen), pool.map(_compute, chosen), strict=True))
+
+
+def _compute(file: RecordedFile) -> FileChecksum:
+    store, path = file.location.resolve(file.path)
+    return file.checksum or compute_checksum(store, path)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -158,3 +159,79 @@ def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
     uri = Table.create(tmp_path / "t", rows(0, 10), durable=False).uri
     with pytest.raises(InvalidInput, match="verify must be one of off, sample, read"):
         Table.open(uri, verify="always")  # type: ignore[arg-type]
+
+
+def change_by_pylance(uri: str) -> None:
+    """Commit with an engine that drops the checksums of the whole version."""
+    lance.write_dataset(rows(1000, 10), uri, mode="append")
+
+
+def missing_checksums(table: Table) -> list[str]:
+    return [path for path, checksum in recorded_checksums(table.manifest) if checksum is None]
+
+
+def test_the_next_commit_takes_over_the_checksums_that_another_engine_dropped(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", rows(0, 100), max_rows_per_file=20, durable=False).delete("id = 1").table
+    table = table.create_index("id", "BTREE").table
+    before = dict(recorded_checksums(table.manifest))
+    for planned_before in (True, False):
+        change_by_pylance(table.uri)
+        assert len(missing_checksums(table.refresh())) == len(list(recorded_checksums(table.refresh().manifest)))
+        base = table if planned_before else table.refresh()
+        table = base.append(rows(500, 5)).table
+        after = dict(recorded_checksums(table.manifest))
+        assert before.items() <= after.items()
+        before = {path: checksum for path, checksum in after.items() if checksum is not None}
+    assert len(missing_checksums(table)) == 2
+
+
+def test_missing_checksums_are_recorded_on_request(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    lance.write_dataset(rows(0, 100), uri, max_rows_per_file=20)
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    lance.dataset(uri).delete("id = 7")
+    table = Table.open(uri)
+    files = {path: path.stat() for path in Path(uri, "data").iterdir()}
+    (finding,) = [finding for finding in table.fsck(data=True).findings if finding.rule == "no_checksum"]
+    assert finding.automatic_repair is not None
+    committed = table.record_checksums()
+    assert (committed.version, committed.rows_added, committed.files) == (table.version + 1, 0, 0)
+    assert {path: path.stat() for path in Path(uri, "data").iterdir()} == files
+    for path, checksum in recorded_checksums(committed.table.manifest):
+        assert checksum == FileChecksum.of(Path(uri, path).read_bytes())
+    assert committed.table.record_checksums().version == committed.version
+    assert committed.table.fsck(data=True).is_clean
+    assert lance.dataset(uri).to_table(filter="id >= 5").num_rows == 94
+    change_by_pylance(uri)
+    change_by_pylance(uri)
+    assert "version 7 records" in finding.automatic_repair.apply()
+    assert missing_checksums(Table.open(uri)) == []
+
+
+def test_a_change_that_was_planned_before_another_engine_dropped_checksums_is_rebased(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", rows(0, 100), max_rows_per_file=50, durable=False).delete("id = 1").table
+    lance.dataset(table.uri).update_config({"team": "blue"})
+    committed = table.delete("id = 2")
+    assert (committed.version, committed.attempts) == (4, 1)
+    lance.dataset(table.uri).delete("id = 3")
+    committed = table.update({"kind": "kind + 1"}, where="id = 4")
+    assert committed.table.count_rows() == 97
+    newest = table.delete("id = 60").table
+    assert newest.count_rows() == 96
+    known = {item for item in recorded_checksums(table.manifest) if item[0].startswith("data")}
+    assert known <= set(recorded_checksums(newest.manifest))
+
+
+def test_pylance_uses_tables_with_checksums(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", rows(0, 100), max_rows_per_file=20, durable=False).delete("id = 1").table
+    uri = table.create_index("id", "BTREE").table.uri
+    change_by_pylance(uri)
+    lance.dataset(uri).delete("id = 2")
+    lance.dataset(uri).create_scalar_index("kind", "BITMAP")
+    lance.dataset(uri).optimize.compact_files()
+    lance.dataset(uri).optimize.optimize_indices()
+    lance.dataset(uri).update({"kind": "7"}, where="id = 3")
+    dataset, table = lance.dataset(uri), Table.open(uri)
+    for filter in ("id = 3", "kind = 7", "id >= 90", "id = 2"):
+        assert dataset.to_table(filter=filter).sort_by("id") == table.to_table(filter=filter).sort_by("id")
+    assert dataset.count_rows() == table.count_rows() == 108
