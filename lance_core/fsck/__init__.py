@@ -6,6 +6,7 @@
     hash_chain.py               manifests against the hashes that later versions recorded
     files.py, blobs.py          the files that a version references, and their row counts and sizes
     contents.py                 the bytes of files against the checksums that commits recorded
+    data_repair.py              copies that replace damaged files
     indices.py                  the contents of indices against the newest version
     damaged_head.py             a newest version that is damaged
     references.py               tags and branches
@@ -17,7 +18,7 @@ An examination writes nothing. A finding may have an automatic repair (`Repair`)
 it.
 """
 
-from lance_core.fsck.data_check import DataCheck, Progress
+from lance_core.fsck.data_check import DataCheck, VerificationProgress
 from lance_core.fsck.report import Extent, Finding, Report, Severity
 
-__all__ = ["DataCheck", "Extent", "Finding", "Progress", "Report", "Severity"]
+__all__ = ["DataCheck", "Extent", "Finding", "Report", "Severity", "VerificationProgress"]

@@ -16,7 +16,7 @@ from itertools import groupby
 from lance_core import shell, validation
 from lance_core.errors import InvalidInput, LanceError
 from lance_core.format.ids import Version
-from lance_core.fsck.data_check import DataCheck, Progress
+from lance_core.fsck.data_check import DataCheck, VerificationProgress
 from lance_core.fsck.examine import examine
 from lance_core.fsck.report import Extent, Finding, Repair, RepairKind, Report
 from lance_core.versions.location import Location, locate
@@ -41,6 +41,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     shell.add_access(parser)
     add("--data", action="store_true", help="also read every file and compare it with its recorded checksum")
     add("--resume", metavar="FILE", help="with --data: local file that lets an interrupted run continue")
+    add(
+        "--source", metavar="URI", action="append", default=[],
+        help="with --repair data-files: a clone or a directory that may have the same files; repeatable",
+    )  # fmt: skip
     add("--json", action="store_true", help="print one JSON object, for programs")
     kinds = [kind.value for kind in RepairKind]
     add("--repair", metavar="KIND", action="append", choices=kinds, default=[], help=f"{', '.join(kinds)}; repeatable")
@@ -114,11 +118,16 @@ def _extent(arguments: argparse.Namespace) -> Extent | Version:
 
 
 def _data_check(arguments: argparse.Namespace) -> DataCheck | None:
-    if not arguments.data:
+    for uri in arguments.source:
+        shell.check_uri(uri)
+    restores = RepairKind.DATA_FILES.value in arguments.repair
+    if restores != bool(arguments.source):
+        raise InvalidInput("--repair data-files and --source belong together: the source has the copies of the files")
+    if not arguments.data and not restores and RepairKind.CHECKSUMS.value not in arguments.repair:
         if arguments.resume:
             raise InvalidInput("--resume belongs to the verification of files; add --data")
         return None
-    return DataCheck(_ProgressPrinter(), arguments.resume)
+    return DataCheck(_ProgressPrinter(), arguments.resume, sources=tuple(arguments.source))
 
 
 class _ProgressPrinter:
@@ -127,7 +136,7 @@ class _ProgressPrinter:
     def __init__(self) -> None:
         self._printed_at = time.monotonic()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: VerificationProgress) -> None:
         now = time.monotonic()
         if now - self._printed_at < _PROGRESS_SECONDS:
             return

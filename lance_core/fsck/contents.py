@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from lance_core.datafiles.checksums import verify_file
 from lance_core.errors import Corrupt, InvalidInput, LanceError, NotFound
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.operations import UpdateConfig
-from lance_core.fsck.data_check import DataCheck, Progress
+from lance_core.fsck.data_check import DataCheck, VerificationProgress
+from lance_core.fsck.data_repair import find_repair
 from lance_core.fsck.report import Finding, Repair, RepairKind, Severity
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.parallel import map_in_order
@@ -100,7 +102,7 @@ class _Run:
             self._record.unlink(missing_ok=True)
 
     def _verify(self, file: RecordedFile) -> Sequence[Finding]:
-        found = list(verify_one(file, self._add_bytes))
+        found = [self._with_repair(each, file) for each in verify_one(file, self._add_bytes)]
         with self._lock:
             self._done += 1
             if self._record is not None and not found:
@@ -108,22 +110,27 @@ class _Run:
         self._add_bytes(0)
         return found
 
+    def _with_repair(self, finding: Finding, file: RecordedFile) -> Finding:
+        sources = self._check.sources
+        repair = find_repair(file, sources) if finding.severity is Severity.ERROR and sources else None
+        return replace(finding, automatic_repair=repair)
+
     def _add_bytes(self, count: int) -> None:
         with self._lock:
             self._bytes += count
             if self._check.on_progress is not None:
-                self._check.on_progress(Progress(self._done, self._totals[0], self._bytes, self._totals[1]))
+                self._check.on_progress(VerificationProgress(self._done, self._totals[0], self._bytes, self._totals[1]))
 
 
 def verify_one(file: RecordedFile, on_bytes: Callable[[int], None] | None = None) -> Iterator[Finding]:
-    """Yield a finding if the file differs from its checksum or cannot be read. A missing file is reported by
-    `files.py`."""
+    """Yield a finding if the file differs from its checksum, does not exist or cannot be read."""
     assert file.checksum is not None
     try:
         store, path = file.location.resolve(file.path)
         verify_file(store, path, file.checksum, on_bytes)
     except NotFound:
-        return
+        what = f"it does not exist ({file.description})"
+        yield Finding(Severity.ERROR, RULE, file.path, what, _REPAIR, file.first)
     except Corrupt as found:
         what = f"it {found.what.partition('. ')[0]} ({file.description})"
         yield Finding(Severity.ERROR, RULE, file.path, what, _REPAIR, file.first)

@@ -9,8 +9,8 @@ from lance_core.format.file_checksum import FileChecksum
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Progress of a verification."""
+class VerificationProgress:
+    """Files and bytes verified so far, and their totals."""
 
     files: int
     files_total: int
@@ -22,7 +22,7 @@ class Progress:
 class DataCheck:
     """Options of the verification of file contents."""
 
-    on_progress: Callable[[Progress], object] | None = None
+    on_progress: Callable[[VerificationProgress], object] | None = None
     """Called after each file and each part of a large file, by any thread, one call at a time."""
     resume: str | os.PathLike[str] | None = None
     """Local file with the verified files of an interrupted run, written while this one goes on, and removed at its
@@ -31,6 +31,9 @@ class DataCheck:
     """Share of the files to verify."""
     turn: int = 0
     """Number of the share: turns 0, 1, 2, ... together verify all files."""
+
+    sources: tuple[str, ...] = ()
+    """Tables or directories whose copies may replace damaged files."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:

@@ -45,6 +45,8 @@ class RepairKind(enum.Enum):
     INDICES = "indices"
     """Remove fragments from the coverage of a segment that misses rows of them, drop a segment that is unusable, or
     build an index with outdated row numbers again."""
+    DATA_FILES = "data-files"
+    """Replace damaged or missing files by copies with the recorded hash."""
     CHECKSUMS = "checksums"
     """Record the checksums of files that have none."""
     HINT = "hint"

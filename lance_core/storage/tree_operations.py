@@ -1,8 +1,10 @@
 """Tree operations: copying a file between stores and deleting a directory, which take several calls of a store."""
 
+import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lance_core.errors import NotFound, StorageError
@@ -49,6 +51,29 @@ def _copy_on_disk(source: LocalStore, path: str, target: LocalStore, to: str) ->
     except OSError as error:
         raise StorageError(f"could not copy {origin} to {copied}: {error.strerror or error}") from error
     target.ensure_durable([to])
+
+
+def replace_file(source: Store, path: str, target: Store, to: str, *, check: Callable[[Store, str], object]) -> None:
+    """Replace a file by a copy, in one step, once `check` has accepted the copy.
+
+    A local copy is checked under a temporary name when it is durable. An object store replaces an object when all of it
+    has arrived, so the source is checked before and the object afterwards."""
+    bare = _bare(target)
+    if not isinstance(bare, LocalStore):
+        check(source, path)
+        copy_file(source, path, target, to)
+        check(target, to)
+        return
+    temporary = f"{to.rpartition('/')[0]}/.tmp-{uuid.uuid4().hex}"
+    try:
+        copy_file(source, path, bare, temporary)
+        check(bare, temporary)
+        os.replace(bare.resolve_path(temporary), bare.resolve_path(to))
+    except OSError as error:
+        raise StorageError(f"could not replace {bare.root / to}: {error.strerror or error}") from error
+    finally:
+        bare.delete(temporary)
+    bare.ensure_durable([to])
 
 
 def remove_tree(store: Store, directory: str) -> None:

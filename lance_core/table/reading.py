@@ -16,7 +16,7 @@ from lance_core.format.ids import Version
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Fragments, Manifest
 from lance_core.format.transaction import Transaction
-from lance_core.fsck import DataCheck, Extent, Progress, Report
+from lance_core.fsck import DataCheck, Extent, Report, VerificationProgress
 from lance_core.index import explain as explain_module
 from lance_core.index import lookup
 from lance_core.index.statistics import IndexStatistics, index_statistics
@@ -360,15 +360,15 @@ class TableReading(TableBase):
         versions: Literal["all", "head"] = "all",
         *,
         data: bool = False,
-        on_progress: Callable[[Progress], object] | None = None,
+        on_progress: Callable[[VerificationProgress], object] | None = None,
         resume: str | os.PathLike[str] | None = None,
     ) -> Report:
         """Check the table, as it is stored now, for contradictions, and return each with its severity and its remedy.
         Nothing is written to the table.
 
         `data=True` also reads every data, deletion and index file and compares it with its recorded checksum.
-        `on_progress` receives a `Progress`. `resume` is a local file in which verified files are noted, so that a call
-        after an interrupted one continues there.
+        `on_progress` receives a `VerificationProgress`. `resume` is a local file in which verified files are noted, so
+        that a call after an interrupted one continues there.
         """
         check = _data_check(data, on_progress, resume)
         return _examined(self._location, versions, check)
@@ -382,7 +382,7 @@ class TableReading(TableBase):
         manifest_store: ManifestStore | str | None = None,
         bases: Sequence[str] = (),
         data: bool = False,
-        on_progress: Callable[[Progress], object] | None = None,
+        on_progress: Callable[[VerificationProgress], object] | None = None,
         resume: str | os.PathLike[str] | None = None,
     ) -> Report:
         """Run `fsck` on a table that may be too damaged to be opened."""
@@ -400,7 +400,7 @@ def _examined(location: Location, versions: str, data: DataCheck | None) -> Repo
 
 
 def _data_check(
-    data: bool, on_progress: Callable[[Progress], object] | None, resume: str | os.PathLike[str] | None
+    data: bool, on_progress: Callable[[VerificationProgress], object] | None, resume: str | os.PathLike[str] | None
 ) -> DataCheck | None:
     if not validation.check_flag(data, "data"):
         if on_progress is not None or resume is not None:

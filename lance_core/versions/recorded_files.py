@@ -27,7 +27,7 @@ class RecordedFile:
     path: str
     """Path relative to the table's root, prefixed with the id of its base."""
     owner: str
-    """What the file belongs to, for messages: `fragment 3`."""
+    """The fragment or index that the file belongs to, for messages: `fragment 3`."""
     checksum: FileChecksum | None
     """`None` if no version records its hash."""
     location: Location

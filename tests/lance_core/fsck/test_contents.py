@@ -9,7 +9,9 @@ import pytest
 from lance_core import Table
 from lance_core.__main__ import main
 from lance_core.errors import InvalidInput
-from lance_core.fsck import DataCheck, Progress, Severity
+from lance_core.fsck import DataCheck, Finding, Severity, VerificationProgress
+from lance_core.fsck.examine import examine
+from lance_core.versions.location import locate
 
 
 def create_table(directory: Path) -> Table:
@@ -48,10 +50,10 @@ def test_every_damaged_file_is_named_with_its_owner_and_versions(tmp_path: Path)
 
 def test_an_interrupted_run_continues(tmp_path: Path) -> None:
     table, record = create_table(tmp_path / "t"), tmp_path / "verified.jsonl"
-    seen: list[Progress] = []
+    seen: list[VerificationProgress] = []
 
-    def interrupt_after(files: int) -> Callable[[Progress], None]:
-        def on_progress(progress: Progress) -> None:
+    def interrupt_after(files: int) -> Callable[[VerificationProgress], None]:
+        def on_progress(progress: VerificationProgress) -> None:
             seen.append(progress)
             if progress.files == files:
                 raise KeyboardInterrupt
@@ -97,3 +99,51 @@ def test_options_of_the_verification_need_it(tmp_path: Path) -> None:
         table.fsck(resume=tmp_path / "x")
     assert Table.check(table.uri, data=True).verified_files == 11
     assert not [finding for finding in table.fsck().findings if finding.severity is Severity.ERROR]
+
+
+def test_damaged_and_missing_files_are_restored_from_a_clone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = create_table(tmp_path / "t")
+    clone = table.clone(tmp_path / "copy", shallow=False)
+    files = files_below(table)
+    originals = {file: file.read_bytes() for file in files}
+    flip_bit(files[0])
+    for file in files[1:-1:2]:
+        flip_bit(file)
+    files[-1].unlink()
+    damaged = {file: file.read_bytes() for file in files if file.exists()}
+    arguments = ["fsck", table.uri, "--repair", "data-files", "--source", clone.uri]
+    assert main(arguments) == 1
+    assert "To be applied with --apply" in capsys.readouterr().out
+    assert damaged == {file: file.read_bytes() for file in files if file.exists()}
+    assert main([*arguments, "--apply"]) == 0
+    assert originals == {file: file.read_bytes() for file in files_below(table)}
+
+
+def test_a_copy_with_other_bytes_is_not_used(tmp_path: Path) -> None:
+    table = create_table(tmp_path / "t")
+    clone = table.clone(tmp_path / "copy", shallow=False)
+    file, copy = files_below(table)[0], files_below(clone)[0]
+    flip_bit(file)
+    assert main(["fsck", table.uri, "--repair", "data-files"]) == 2
+    finding = one_repairable(table.uri, clone.uri)
+    original = copy.read_bytes()
+    flip_bit(copy)
+    assert finding.automatic_repair is not None
+    damaged = file.read_bytes()
+    assert "nothing was changed" in finding.automatic_repair.apply()
+    assert file.read_bytes() == damaged
+    assert not [path for path in Path(table.uri).rglob(".tmp*") if "lock" not in path.name]
+    copy.write_bytes(original)
+    data_directory = one_repairable(table.uri, str(copy.parent))
+    assert data_directory.automatic_repair is not None
+    assert "done" in data_directory.automatic_repair.apply()
+    assert "nothing was changed" in data_directory.automatic_repair.apply()
+    assert file.read_bytes() == original
+
+
+def one_repairable(uri: str, source: str) -> Finding:
+    report = examine(locate(uri), data=DataCheck(sources=(source,)))
+    (finding,) = [finding for finding in report.findings if finding.automatic_repair]
+    return finding
