@@ -19,7 +19,7 @@ BASE_PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do 
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$name && break; done)
 
 # The project runs on what the lock holds, not on what the shell happens to export.
-unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV SPARK_HOME
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE VIRTUAL_ENV SPARK_HOME
 export PYTHONNOUSERSITE := 1
 export DAGSTER_DISABLE_TELEMETRY := yes
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -29,6 +29,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 AZURITE := .tools/azurite/node_modules/.bin/azurite-blob
 NODE := .tools/node
 INSTALL_LOG := .tools/install.log
+# Classes of Spark for the Java of the tests, which halve its start.
+SPARK_CLASSES := .tools/spark-classes.jsa
 
 .PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs damage golden fleets interop check fmt bench \
 	bench-smoke protos lock wheel clean
@@ -45,7 +47,7 @@ demo: $(STAMP) ## run the Dagster job on a local table with Spark, then print th
 ui: $(STAMP) ## open the demo project in Dagster's web UI on a free local port
 	@$(PYTHON) -m lance_assets.demo ui $(ARGS)
 
-test: $(STAMP) $(AZURITE) ## run the whole test suite (ARGS="-k name" to choose)
+test: $(STAMP) $(AZURITE) $(SPARK_CLASSES) ## run the whole test suite (ARGS="-k name" to choose)
 	@$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 test-fast: $(STAMP) ## pure packages, structure tests and a few whole paths, in less than a minute
@@ -57,10 +59,10 @@ test-ui: $(STAMP) ## check the demo's pages in headless Chromium; screenshots go
 torture: $(STAMP) $(AZURITE) ## run every simulation and fault-injection harness at full size (ARGS="simulation --size pr" for some)
 	@$(PYTHON) -m tests.torture $(ARGS)
 
-clusters: $(STAMP) ## run Spark operations on real processes, by Connect and on S3, with killed tasks and drivers (20 min)
+clusters: $(STAMP) $(SPARK_CLASSES) ## run Spark operations on real processes, by Connect and on S3, with killed tasks and drivers (20 min)
 	@CLUSTERS=all $(PYTHON) -m pytest tests/clusters $(ARGS)
 
-dagster-proofs: $(STAMP) ## kill Dagster runs at every step, deploy on PostgreSQL, list ten thousand partitions (15 min)
+dagster-proofs: $(STAMP) $(SPARK_CLASSES) ## kill Dagster runs at every step, deploy on PostgreSQL, list ten thousand partitions (15 min)
 	@PROOFS=all $(PYTHON) -m pytest tests/lance_assets/test_run_crashes.py tests/lance_assets/test_deployment.py \
 		tests/lance_assets/test_concurrent_recording.py tests/lance_assets/ledger/test_version_histories.py \
 		tests/lance_assets/test_scale.py tests/lance_assets/test_cancellation.py \
@@ -86,7 +88,7 @@ fmt: $(STAMP) ## format the code and repair what the linter can
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-interop: $(STAMP) ## run random table histories by pylance and by us (N=5000 SEED=1), beyond those of make test
+interop: $(STAMP) ## run random table histories by pylance and by us (N=5000 SEED=1; 3 min), beyond those of make test
 	@$(PYTHON) -m tests.interop $(or $(N),1000) $(or $(SEED),0)
 
 bench: $(STAMP) ## run the benchmarks against peers (ARGS="name" for one workload)
@@ -136,6 +138,11 @@ $(AZURITE): tools/azurite/package.json tools/azurite/package-lock.json
 		>$(INSTALL_LOG) 2>&1 || { tail -n 5 $(INSTALL_LOG) >&2; \
 		echo 'The Azure emulator could not be installed; the whole output of npm is in $(INSTALL_LOG).' >&2; exit 1; }
 	@touch $@
+
+$(SPARK_CLASSES): $(STAMP)
+	@echo 'storing the classes of Spark for the tests (once)'
+	@mkdir -p .tools
+	@$(PYTHON) -m tests.cheap_java $@
 
 # Node.js from a wheel: the programs of the wheel under their usual names in one directory.
 $(NODE)/bin/npm:

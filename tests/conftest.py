@@ -1,11 +1,24 @@
-"""Test distribution over two workers. The tests of a file run on one worker, and so do all tests that share a Spark
-session or servers, so that each of those starts once."""
+"""Configuration of all tests: temporary files in memory, a cheap Java, and the distribution over workers."""
 
+import gc
 import os
-from collections.abc import Sequence
-from pathlib import Path
+import sys
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests import cheap_java, memory_files
+from tests.distribution import FileGroupScheduling, group_of, rank_of
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+
+memory_files.use_for_temporary_files()
+cheap_java.use_for_spark()
+
+# Every process that a test starts would compile the project again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 collect_ignore = [
     *([] if os.environ.get("UI_TESTS") else ["ui"]),
@@ -13,12 +26,17 @@ collect_ignore = [
 ]
 """The UI tests need a browser and run with `make test-ui`, the tests of a deployment with `make dagster-proofs`."""
 
-_HERE = Path(__file__).parent
-_SHARED_GROUPS = ("lance_assets", "clusters", "lance_core/storage/manifest_stores", "lance_core/storage")
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> FileGroupScheduling | None:
+    return FileGroupScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    for item in items:
-        place = item.path.relative_to(_HERE).as_posix()
-        group = next((top for top in _SHARED_GROUPS if place.startswith(f"{top}/")), place)
-        item.add_marker(pytest.mark.xdist_group(group))
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Move the tests that take longest to the front."""
+    items.sort(key=lambda item: rank_of(group_of(item.nodeid.partition("::")[0])))
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the modules and the collected tests from garbage collection."""
+    gc.collect()
+    gc.freeze()

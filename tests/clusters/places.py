@@ -25,6 +25,7 @@ from pathlib import Path
 import pyspark
 
 from lance_assets.spark.java import ensure_java
+from tests.cheap_java import java_options
 
 PROJECT = Path(__file__).resolve().parents[2]
 HOME = Path(pyspark.__file__).parent
@@ -34,6 +35,7 @@ _HOSTS = ("127.0.0.2", "127.0.0.3")
 _DRIVER_CONF: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+    "spark.executor.extraJavaOptions": java_options(),
     "spark.executorEnv.PYTHONPATH": str(PROJECT),
     "spark.pyspark.python": sys.executable,
     "spark.sql.shuffle.partitions": "2",

@@ -10,7 +10,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -42,6 +43,13 @@ sys.stdin.readline()
 data = sys.argv[2].encode() * 20_000
 print(json.dumps([store.create(f"d/{number}", data).name for number in range(int(sys.argv[3]))]))
 """
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Directory on the disk; those of other tests are in memory (`tests/memory_files.py`)."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        yield Path(directory)
 
 
 class TestLocal(StoreContract):
