@@ -116,5 +116,6 @@ FILES_OF_A_FRAGMENT = Limit.from_environment("FILES_OF_A_FRAGMENT", 10_000, "dat
 """Each column added since the last compaction adds one."""
 DELETED_ROWS = Limit.from_environment("DELETED_ROWS", 2**26, "deleted rows in one fragment")
 """Decoded to numbers, they take four bytes each."""
+OVERLAID_ROWS = Limit.from_environment("OVERLAID_ROWS", 2**26, "rows that one overlay file covers")
 DELETED_ROWS_AS_ARROW = Limit.from_environment("DELETED_ROWS_AS_ARROW", 2**22, "deleted rows in one Arrow file")
 """Lance writes such files for 5,000 rows at most, and zstd compresses half a gigabyte to 16 KB."""

@@ -13,8 +13,9 @@ from lance_core.datafiles.assemble import StoredColumn, has_same_children
 from lance_core.datafiles.blob_values import BlobValues
 from lance_core.datafiles.blob_view import descriptor_schema
 from lance_core.datafiles.checksums import verify_bytes
-from lance_core.datafiles.codec import DataCodec, Rows
+from lance_core.datafiles.codec import DataCodec, FileReader, Rows
 from lance_core.datafiles.column_layout import Path, check_legacy_ids, is_blob, legacy_paths_of, paths_of, stored_ids
+from lance_core.datafiles.fragment_overlays import open_overlays
 from lance_core.datafiles.legacy_codec import LegacyFileReader
 from lance_core.datafiles.open_fragment import (
     FragmentLayout,
@@ -172,8 +173,11 @@ class FragmentReader:
                 )
         all_live = fragment.deletion_file is None
         is_legacy = bool(files) and files[0].version.is_legacy
+        overlays = open_overlays(fragment, self._fields, self._open_overlay) if fragment.has_overlays else None
         if not self._loads_blobs or is_legacy:
-            return OpenFragment(fragment.physical_rows, all_live, sources, layout, self._fields, self.arrow)
+            return OpenFragment(
+                fragment.physical_rows, all_live, sources, layout, self._fields, self.arrow, overlays=overlays
+            )
         file_by_field = {field_id: source.file for source in sources for field_id in source.file.field_ids}
         blob_files = {
             field.name: file_by_field[field.id]
@@ -182,7 +186,13 @@ class FragmentReader:
         }
         blob_values = BlobValues(self._store, self.arrow, blob_files)
         arrow = self._descriptor_schema
-        return OpenFragment(fragment.physical_rows, all_live, sources, layout, self._fields, arrow, blob_values)
+        return OpenFragment(
+            fragment.physical_rows, all_live, sources, layout, self._fields, arrow, blob_values, overlays
+        )
+
+    def _open_overlay(self, file: DataFile) -> tuple[FileReader, Mapping[int, Path]]:
+        opened = _open_file(self._store, self._codec, file, self._schema, self._expected_names(file))
+        return opened.reader, opened.paths
 
     def _verify(self, files: Iterable[DataFile]) -> None:
         """Compare the files with their checksums before any of them is decoded."""

@@ -17,6 +17,7 @@ from lance_core.datafiles.assemble import StoredColumn, assemble_column
 from lance_core.datafiles.blob_values import BlobValues
 from lance_core.datafiles.codec import BATCH_ROWS, DataCodec, FileReader, Rows
 from lance_core.datafiles.column_layout import Path
+from lance_core.datafiles.fragment_overlays import FragmentOverlays
 from lance_core.datafiles.legacy_codec import LegacyFileReader
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import DataFile, StorageVersion
@@ -88,6 +89,8 @@ class OpenFragment:
     arrow: pa.Schema
     blobs: BlobValues | None = None
     """Loader for blobs, if blobs are requested instead of their locations."""
+    overlays: FragmentOverlays | None = None
+    """New values for some rows; `None` if the columns have none."""
 
     def read_live(
         self, deletions: DeletionVector | None, start: int = 0, count: int | None = None
@@ -109,7 +112,11 @@ class OpenFragment:
             if alive is not None and alive.all():
                 alive = None
             live = [_filter_live(batch, alive) for batch in batches]
-            yield LiveRows(self._assemble(live, all_live=self.all_live or deletions is not None), position, alive)
+            batch = self._assemble(live, all_live=self.all_live or deletions is not None)
+            result = LiveRows(batch, position, alive)
+            if self.overlays is not None:
+                result = LiveRows(self.overlays.apply(batch, result.offsets), position, alive)
+            yield result
             position += rows
 
     def take(self, rows: Rows) -> pa.RecordBatch:
@@ -125,7 +132,8 @@ class OpenFragment:
 
     def _take(self, rows: Rows) -> pa.RecordBatch:
         taken = [self._assemble(batches, all_live=self.all_live) for batches in self._read_streams(_RowNumbers(rows))]
-        return _concat(taken, self.arrow)
+        batch = _concat(taken, self.arrow)
+        return batch if self.overlays is None else self.overlays.apply(batch, rows)
 
     def _read_streams(self, rows: "_RowRange | _RowNumbers") -> Iterator[Sequence[pa.RecordBatch]]:
         """Yield the same rows of every stream, one batch of each at a time."""

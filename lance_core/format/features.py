@@ -33,6 +33,7 @@ READABLE = (
     | Feature.TABLE_CONFIG
     | Feature.BASE_PATHS
     | Feature.NO_TRANSACTION_FILE
+    | Feature.DATA_OVERLAYS
     | Feature.COVERED_INDICES
     | Feature.MIXED_FILE_VERSIONS
 )
@@ -43,6 +44,7 @@ WRITABLE = (
     | Feature.TABLE_CONFIG
     | Feature.BASE_PATHS
     | Feature.NO_TRANSACTION_FILE
+    | Feature.DATA_OVERLAYS
     | Feature.MIXED_FILE_VERSIONS
 )
 STICKY = Feature.MIXED_FILE_VERSIONS

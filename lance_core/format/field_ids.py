@@ -23,5 +23,9 @@ def highest_field_id(
     """Return the highest field id ever assigned, or -1 if there never was a field."""
     recorded = config.get(FIELD_ID_MAX_KEY, "")
     highest = max(schema.field_id_max, int(recorded) if recorded.isdecimal() and len(recorded) <= _DIGITS_MAX else -1)
-    listed = (max(file.fields, default=-1) for fragment in fragments for file in fragment.files)
+    listed = (
+        max(file.fields, default=-1)
+        for fragment in fragments
+        for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays))
+    )
     return max(highest, max(listed, default=-1))

@@ -353,11 +353,17 @@ class Fragment:
         """The total size of the data files whose size is recorded."""
         return sum(file.size or 0 for file in self.files)
 
+    @property
+    def has_overlays(self) -> bool:
+        """True if overlay files (`overlay.py`) replace some values of the data files."""
+        return bool(self._message.overlays)
+
     def with_base(self, base_id: int | None) -> "Fragment":
         """Return the fragment for a table at another location: files without a base get this base. `None` removes all
         bases."""
         message = self._copy()
         stored: list[table_pb2.DataFile | table_pb2.DeletionFile] = [*message.files]
+        stored += [overlay.data_file for overlay in message.overlays]
         if message.HasField("deletion_file"):
             stored.append(message.deletion_file)
         for file in stored:
@@ -422,8 +428,6 @@ class Fragment:
             raise Corrupt(f"fragment id {self.id} does not fit 32 bits", path=path, field=where)
         if self.physical_rows > _U32_MAX:
             raise Corrupt(f"{self.physical_rows} rows in one fragment do not fit 32 bits", path=path, field=where)
-        if self._message.overlays:
-            raise Corrupt("has overlays, but the version does not set their feature flag", path=path, field=where)
 
     def check_caps(self, *, path: str) -> None:
         """Raise `Unsupported` if a reader with the caps of this process would refuse the rows of the fragment."""

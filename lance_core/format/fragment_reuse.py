@@ -19,9 +19,8 @@ from lance_core.errors import Corrupt, Unsupported
 from lance_core.format import size_guard
 from lance_core.format._pb import table_pb2
 from lance_core.format.fragment import Fragment
-from lance_core.format.ids import Version
+from lance_core.format.ids import FRAGMENT_ID_MAX, Version
 from lance_core.format.index_metadata import FRAGMENT_REUSE, IndexMetadata
-from lance_core.format.manifest import FRAGMENT_ID_MAX
 
 INLINE_BYTES_MAX = 204_800
 DETAILS_FILE = "details.binpb"

@@ -5,3 +5,5 @@ from typing import NewType
 Version = NewType("Version", int)
 FragmentId = NewType("FragmentId", int)
 RowId = NewType("RowId", int)
+
+FRAGMENT_ID_MAX = 2**32 - 1

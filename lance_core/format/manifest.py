@@ -33,12 +33,12 @@ from lance_core.format import features, manifest_file, size_guard
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import BasePath, decode_bases
 from lance_core.format.fragment import Fragment, StorageVersion, live_rows
-from lance_core.format.ids import Version
+from lance_core.format.ids import FRAGMENT_ID_MAX, Version
 from lance_core.format.index_metadata import IndexMetadata, decode_section
+from lance_core.format.overlay import known_coverage
 from lance_core.format.schema import TableSchema
 from lance_core.limits import FIELDS, FRAGMENTS, INDICES
 
-FRAGMENT_ID_MAX = 2**32 - 1
 FILE_FORMAT = "lance"
 """The name of the only format of data files, which each version records."""
 PARENT = "lance_assets.parent"
@@ -279,6 +279,11 @@ class Manifest:
         return bool(self._header.reader_feature_flags & features.Feature.STABLE_ROW_IDS)
 
     @property
+    def has_overlays(self) -> bool:
+        """True if overlay files (`overlay.py`) replace values of some fragments."""
+        return bool(self._header.reader_feature_flags & features.Feature.DATA_OVERLAYS)
+
+    @property
     def storage_version(self) -> StorageVersion:
         """The version in which new data files are written. If an old manifest does not record it, it is that of the
         first file."""
@@ -304,8 +309,10 @@ class Manifest:
 
     @cached_property
     def indices(self) -> tuple[IndexMetadata, ...]:
-        """One entry for each segment; the segments of one index share a name."""
-        return decode_section(self.index_section, path=self.path)
+        """One entry for each segment; the segments of one index share a name. They do not cover fragments whose
+        overlays they do not know."""
+        indices = decode_section(self.index_section, path=self.path)
+        return known_coverage(indices, self.message.fragments, self.schema) if self.has_overlays else indices
 
     @property
     def base_paths(self) -> tuple[BasePath, ...]:

@@ -16,9 +16,9 @@ from lance_core.format.base_path import BasePath, decode_bases
 from lance_core.format.features import STICKY, Feature
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import Fragment, StorageVersion
-from lance_core.format.ids import FragmentId, RowId, Version
+from lance_core.format.ids import FRAGMENT_ID_MAX, FragmentId, RowId, Version
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.format.manifest import FILE_FORMAT, FRAGMENT_ID_MAX, Manifest, unassigned_id_error
+from lance_core.format.manifest import FILE_FORMAT, Manifest, unassigned_id_error
 from lance_core.format.naming import NamingScheme
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
@@ -117,6 +117,10 @@ class ManifestBuilder:
     @property
     def has_stable_row_ids(self) -> bool:
         return bool(self._message.reader_feature_flags & Feature.STABLE_ROW_IDS)
+
+    @property
+    def has_overlays(self) -> bool:
+        return bool(self._message.reader_feature_flags & Feature.DATA_OVERLAYS)
 
     @property
     def max_fragment_id(self) -> int:
@@ -319,10 +323,12 @@ class ManifestBuilder:
         message = self._message
         kept = STICKY | Feature.STABLE_ROW_IDS
         if self._fragments is None and self._carries_fragments:
-            kept |= Feature.DELETION_FILES
+            kept |= Feature.DELETION_FILES | Feature.DATA_OVERLAYS
         both = Feature(message.reader_feature_flags & int(kept))
         if any(fragment.deletion_file for fragment in (self._fragments or {}).values()):
             both |= Feature.DELETION_FILES
+        if any(fragment.has_overlays for fragment in (self._fragments or {}).values()):
+            both |= Feature.DATA_OVERLAYS
         if message.base_paths:
             both |= Feature.BASE_PATHS
         try:

@@ -13,8 +13,9 @@ from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.features import Feature
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.id_runs import last_ids
+from lance_core.format.ids import FRAGMENT_ID_MAX
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.format.manifest import FRAGMENT_ID_MAX, Manifest
+from lance_core.format.manifest import Manifest
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema

@@ -24,6 +24,7 @@ from lance_core.format.schema import Field, TableSchema
 from lance_core.format.transaction import INLINE_BYTES_MAX, Transaction
 from lance_core.transactions import apply_rows, invariants
 
+_CHANGES_VALUES = (op.Delete, op.Update, op.Rewrite, op.Merge, op.Project, op.DataReplacement)
 _OWN_KEY_PREFIX = "lance_assets."
 
 
@@ -137,6 +138,8 @@ def _check_added_fragments(head: Manifest | None, operation: Operation) -> None:
 
 def _apply_operation(builder: ManifestBuilder, ours: Transaction, context: CommitContext) -> None:
     operation = ours.operation
+    if builder.has_overlays and isinstance(operation, _CHANGES_VALUES):
+        apply_rows.uncover_overlaid_fragments(builder)
     match operation:
         case op.Append():
             _check_ids(builder, operation)
@@ -150,7 +153,7 @@ def _apply_operation(builder: ManifestBuilder, ours: Transaction, context: Commi
         case op.Delete():
             apply_rows.delete(builder, operation)
         case op.Update():
-            apply_rows.update(builder, operation)
+            apply_rows.update(builder, operation, read_version=ours.read_version)
             _record_progress(builder, operation.progress, ours, context)
         case op.Rewrite():
             apply_rows.rewrite(builder, operation)
@@ -159,7 +162,7 @@ def _apply_operation(builder: ManifestBuilder, ours: Transaction, context: Commi
         case op.Project():
             apply_rows.project(builder, operation)
         case op.DataReplacement():
-            apply_rows.replace_data(builder, operation)
+            apply_rows.replace_data(builder, operation, read_version=ours.read_version)
         case op.CreateIndex():
             _create_index(builder, operation)
         case op.UpdateConfig():

@@ -19,12 +19,14 @@ from lance_core.format.ids import FragmentId, Version
 from lance_core.format.index_metadata import FRAGMENT_REUSE, IndexMetadata
 from lance_core.format.manifest_builder import ManifestBuilder
 from lance_core.format.operations import UpdateMode
+from lance_core.format.overlay import known_coverage, overlays_of, with_overlays_of, without_overlaid_fields
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema
 from lance_core.transactions import index_coverage
 from lance_core.transactions.index_coverage import LiveFragments
 
+_NONE: frozenset[int] = frozenset()
 Numbers = npt.NDArray[np.uint64]
 
 
@@ -33,16 +35,18 @@ def delete(builder: ManifestBuilder, operation: op.Delete) -> None:
         builder, operation, [*(fragment.id for fragment in operation.updated), *operation.removed_ids]
     )
     builder.remove_fragments(operation.removed_ids)
-    builder.update_fragments(operation.updated)
+    builder.update_fragments([with_overlays_of(each, builder.fragments[each.id]) for each in operation.updated])
     _retain_indices(builder)
 
 
-def update(builder: ManifestBuilder, operation: op.Update) -> None:
+def update(builder: ManifestBuilder, operation: op.Update, *, read_version: Version) -> None:
     _check_fragments_exist(builder, operation, [*(each.id for each in operation.updated), *operation.removed_ids])
     before = dict(builder.fragments)
     builder.remove_fragments(operation.removed_ids)
-    builder.update_fragments(_with_updated_versions(builder, operation))
     changed = frozenset(operation.fields_modified)
+    rewritten = _with_descendants(builder.schema, changed) if operation.mode is UpdateMode.REWRITE_COLUMNS else _NONE
+    updated = (with_overlays_of(each, before[each.id]) for each in _with_updated_versions(builder, operation))
+    builder.update_fragments(without_overlaid_fields(each, rewritten, up_to=read_version) for each in updated)
     updated_ids = [fragment.id for fragment in operation.updated]
     alive = LiveFragments.of(builder.indices, before)
     builder.set_indices(index_coverage.remove_coverage(builder.indices, updated_ids, alive, on_fields=changed))
@@ -114,25 +118,46 @@ def project(builder: ManifestBuilder, operation: op.Project) -> None:
         for fragment in list(builder.fragments.values())
         if any(not live & set(file.field_ids) for file in fragment.files)
     )
+    builder.update_fragments(
+        without_overlaid_fields(fragment, dead, up_to=builder.version)
+        for fragment in list(builder.fragments.values())
+        if (dead := frozenset(each for overlay in overlays_of(fragment) for each in overlay.live_fields - live))
+    )
     builder.set_schema(schema)
     _retain_indices(builder)
     _record_field_id_max(builder, highest)
 
 
-def replace_data(builder: ManifestBuilder, operation: op.DataReplacement) -> None:
+def replace_data(builder: ManifestBuilder, operation: op.DataReplacement, *, read_version: Version) -> None:
+    """Replace files. Overlays that the writer of the files knew are replaced with them; later ones stay in effect."""
     fields = {file.field_ids for _fragment_id, file in operation.replacements}
     if len(fields) > 1:
         raise InvalidInput("all files of a DataReplacement have to store the same fields")
     _check_fragments_exist(builder, operation, [fragment_id for fragment_id, _file in operation.replacements])
     replaced = []
     for fragment_id, file in operation.replacements:
-        fragment = _replace_file(builder.fragments[fragment_id], file)
+        before = builder.fragments[fragment_id]
+        overlaid = _with_descendants(builder.schema, frozenset(file.field_ids))
+        fragment = without_overlaid_fields(_replace_file(before, file), overlaid, up_to=read_version)
         replaced.append(_mark_all_rows_updated(fragment, builder.version) if builder.has_stable_row_ids else fragment)
     builder.update_fragments(replaced)
     ids = [fragment.id for fragment in replaced]
     on_fields = frozenset(field_id for each in fields for field_id in each)
     alive = LiveFragments.of(builder.indices, builder.fragments)
     builder.set_indices(index_coverage.remove_coverage(builder.indices, ids, alive, on_fields=on_fields))
+
+
+def uncover_overlaid_fragments(builder: ManifestBuilder) -> None:
+    """Remove fragments from the coverage of segments that do not know their overlays. Readers do not count them, but
+    an operation that moves rows or removes overlays must not let a segment cover the old values again."""
+    messages = [fragment.message for fragment in builder.fragments.values()]
+    builder.set_indices(known_coverage(builder.indices, messages, builder.schema))
+
+
+def _with_descendants(schema: TableSchema, field_ids: frozenset[int]) -> frozenset[int]:
+    """Return these fields with all fields below them."""
+    nodes = (node for top in schema.fields for node in top.walk() if node.id in field_ids)
+    return field_ids | {below.id for node in nodes for below in node.walk()}
 
 
 def _check_fragments_exist(

@@ -56,6 +56,7 @@ from lance_core.transactions.rules import (
     metadata_of_kept_columns,
     metadata_of_restored_columns,
     new_keys,
+    overlaid_rows,
     plan_again,
     same_columns,
     same_config_keys,
@@ -74,7 +75,7 @@ from lance_core.transactions.rules import (
 from lance_core.transactions.verdicts import Rule, Verdict
 
 OperationType = type[Operation]
-UNKNOWN = (AppendFragmentReuseTransitions, DataOverlay, Other)
+UNKNOWN = (AppendFragmentReuseTransitions, Other)
 """Operations that are decoded but never applied: only their writers know what they changed."""
 OPERATION_TYPES: tuple[OperationType, ...] = (
     Append,
@@ -92,6 +93,7 @@ OPERATION_TYPES: tuple[OperationType, ...] = (
     UpdateMemWalState,
     UpdateBases,
     Clone,
+    DataOverlay,
     *UNKNOWN,
 )
 
@@ -109,14 +111,14 @@ def row(*cells: tuple[Rule, *tuple[OperationType, ...]]) -> Mapping[OperationTyp
 # fmt: off
 RULES: Mapping[OperationType, Mapping[OperationType, Rule]] = {
     Append: row(
-        (compatible, Append, Clone, CreateIndex, DataReplacement, Delete, ReserveFragments, Rewrite, Update,
-            UpdateBases, UpdateConfig),
+        (compatible, Append, Clone, CreateIndex, DataOverlay, DataReplacement, Delete, ReserveFragments, Rewrite,
+            Update, UpdateBases, UpdateConfig),
         (mandatory_columns, Merge, Project),
         (incompatible, Overwrite, Restore, UpdateMemWalState),
         (unknown_change, *UNKNOWN),
     ),
     Delete: row(
-        (compatible, Append, Clone, CreateIndex, Project, ReserveFragments, UpdateBases, UpdateConfig),
+        (compatible, Append, Clone, CreateIndex, DataOverlay, Project, ReserveFragments, UpdateBases, UpdateConfig),
         (same_rows, Delete, Update),
         (same_fragments, DataReplacement, Rewrite),
         (plan_again, Merge),
@@ -130,6 +132,7 @@ RULES: Mapping[OperationType, Mapping[OperationType, Rule]] = {
         (same_rows_or_new_keys, Update),
         (same_fragments, Rewrite),
         (same_fragments_or_slice, DataReplacement),
+        (overlaid_rows, DataOverlay),
         (columns_written, Project),
         (plan_again, Merge),
         (same_shard, UpdateMemWalState),
@@ -137,15 +140,15 @@ RULES: Mapping[OperationType, Mapping[OperationType, Rule]] = {
         (unknown_change, *UNKNOWN),
     ),
     Overwrite: row(
-        (compatible, Append, Clone, CreateIndex, DataReplacement, Delete, Merge, Project, ReserveFragments, Restore,
-            Rewrite, Update, UpdateBases),
+        (compatible, Append, Clone, CreateIndex, DataOverlay, DataReplacement, Delete, Merge, Project, ReserveFragments,
+            Restore, Rewrite, Update, UpdateBases),
         (both_replace, Overwrite),
         (same_config_keys, UpdateConfig),
         (incompatible, UpdateMemWalState),
         (unknown_change, *UNKNOWN),
     ),
     CreateIndex: row(
-        (compatible, Append, Clone, Delete, ReserveFragments, UpdateBases, UpdateConfig),
+        (compatible, Append, Clone, DataOverlay, Delete, ReserveFragments, UpdateBases, UpdateConfig),
         (values_under_an_index, Update),
         (same_index, CreateIndex),
         (indexed_rows_moved, Rewrite),
@@ -157,7 +160,7 @@ RULES: Mapping[OperationType, Mapping[OperationType, Rule]] = {
     ),
     Rewrite: row(
         (compatible, Append, Clone, Project, ReserveFragments, UpdateBases, UpdateConfig, UpdateMemWalState),
-        (same_fragments, DataReplacement, Delete, Update),
+        (same_fragments, DataOverlay, DataReplacement, Delete, Update),
         (both_compact, Rewrite),
         (rows_under_new_index, CreateIndex),
         (plan_again, Merge),
@@ -166,7 +169,7 @@ RULES: Mapping[OperationType, Mapping[OperationType, Rule]] = {
     ),
     Merge: row(
         (compatible, Clone, ReserveFragments, UpdateBases),
-        (plan_again, Append, DataReplacement, Delete, Merge, Rewrite, Update),
+        (plan_again, Append, DataOverlay, DataReplacement, Delete, Merge, Rewrite, Update),
         (columns_of_an_index, CreateIndex),
         (metadata_of_columns, UpdateConfig),
         (incompatible, Overwrite, Project, Restore, UpdateMemWalState),
@@ -174,28 +177,28 @@ RULES: Mapping[OperationType, Mapping[OperationType, Rule]] = {
     ),
     Project: row(
         (compatible, Clone, CreateIndex, Delete, ReserveFragments, Rewrite, UpdateBases),
-        (mandatory_columns, Append, DataReplacement, Update),
+        (mandatory_columns, Append, DataOverlay, DataReplacement, Update),
         (metadata_of_kept_columns, UpdateConfig),
         (plan_again, Merge, Project),
         (incompatible, Overwrite, Restore, UpdateMemWalState),
         (unknown_change, *UNKNOWN),
     ),
     Restore: row(
-        (compatible, Append, Clone, CreateIndex, DataReplacement, Delete, Merge, Overwrite, Project, ReserveFragments,
-            Restore, Rewrite, Update, UpdateBases),
+        (compatible, Append, Clone, CreateIndex, DataOverlay, DataReplacement, Delete, Merge, Overwrite, Project,
+            ReserveFragments, Restore, Rewrite, Update, UpdateBases),
         (metadata_of_restored_columns, UpdateConfig),
         (incompatible, UpdateMemWalState),
         (unknown_change, *UNKNOWN),
     ),
     ReserveFragments: row(
-        (compatible, Append, Clone, CreateIndex, DataReplacement, Delete, Merge, Project, ReserveFragments, Rewrite,
-            Update, UpdateBases, UpdateConfig, UpdateMemWalState),
+        (compatible, Append, Clone, CreateIndex, DataOverlay, DataReplacement, Delete, Merge, Project, ReserveFragments,
+            Rewrite, Update, UpdateBases, UpdateConfig, UpdateMemWalState),
         (incompatible, Overwrite, Restore),
         (unknown_change, *UNKNOWN),
     ),
     UpdateConfig: row(
-        (compatible, Append, Clone, CreateIndex, DataReplacement, Delete, Project, ReserveFragments, Rewrite,
-            Update, UpdateBases, UpdateMemWalState),
+        (compatible, Append, Clone, CreateIndex, DataOverlay, DataReplacement, Delete, Project, ReserveFragments,
+            Rewrite, Update, UpdateBases, UpdateMemWalState),
         (settings_of_what_went, Overwrite),
         (metadata_of_restored_columns, Restore),
         (same_settings, UpdateConfig),
@@ -203,7 +206,7 @@ RULES: Mapping[OperationType, Mapping[OperationType, Rule]] = {
         (unknown_change, *UNKNOWN),
     ),
     DataReplacement: row(
-        (compatible, Append, Clone, ReserveFragments, UpdateBases, UpdateConfig),
+        (compatible, Append, Clone, DataOverlay, ReserveFragments, UpdateBases, UpdateConfig),
         (target_removed, Delete),
         (target_changed, Update),
         (target_columns_dropped, Project),
@@ -218,18 +221,19 @@ RULES: Mapping[OperationType, Mapping[OperationType, Rule]] = {
         (compatible, ReserveFragments, Rewrite, UpdateBases),
         (same_shard, Update, UpdateMemWalState),
         (progress_of_new_log, CreateIndex),
-        (incompatible, Append, Clone, DataReplacement, Delete, Merge, Overwrite, Project, Restore, UpdateConfig),
+        (incompatible, Append, Clone, DataOverlay, DataReplacement, Delete, Merge, Overwrite, Project, Restore,
+            UpdateConfig),
         (unknown_change, *UNKNOWN),
     ),
     UpdateBases: row(
-        (compatible, Append, Clone, CreateIndex, DataReplacement, Delete, Merge, Overwrite, Project, ReserveFragments,
-            Restore, Rewrite, Update, UpdateConfig, UpdateMemWalState),
+        (compatible, Append, Clone, CreateIndex, DataOverlay, DataReplacement, Delete, Merge, Overwrite, Project,
+            ReserveFragments, Restore, Rewrite, Update, UpdateConfig, UpdateMemWalState),
         (same_place, UpdateBases),
         (unknown_change, *UNKNOWN),
     ),
     Clone: row(
-        (compatible, Append, Clone, CreateIndex, DataReplacement, Delete, Merge, Overwrite, Project, ReserveFragments,
-            Restore, Rewrite, Update, UpdateBases, UpdateConfig, UpdateMemWalState),
+        (compatible, Append, Clone, CreateIndex, DataOverlay, DataReplacement, Delete, Merge, Overwrite, Project,
+            ReserveFragments, Restore, Rewrite, Update, UpdateBases, UpdateConfig, UpdateMemWalState),
         (unknown_change, *UNKNOWN),
     ),
     AppendFragmentReuseTransitions: row((unknown_change, *OPERATION_TYPES)),

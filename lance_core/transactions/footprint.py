@@ -10,11 +10,12 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.mem_wal import progress_of
 from lance_core.format.operations import MapUpdate, Operation, UpdateMode
+from lance_core.format.overlay import OverlayFile
 from lance_core.format.schema import TableSchema
 
 
 def touched_fragments(operation: Operation) -> set[int]:
-    """Return the ids of the fragments that an operation updates, rewrites or removes."""
+    """Return the ids of the fragments that an operation updates, rewrites, overlays or removes."""
     match operation:
         case op.Delete() | op.Update():
             return {*updated_fragments(operation), *operation.removed_ids}
@@ -22,8 +23,18 @@ def touched_fragments(operation: Operation) -> set[int]:
             return {fragment.id for group in operation.groups for fragment in group.old}
         case op.DataReplacement():
             return {fragment_id for fragment_id, _file in operation.replacements}
+        case op.DataOverlay():
+            return set(overlays_by_fragment(operation))
         case _:
             return set()
+
+
+def overlays_by_fragment(operation: op.DataOverlay) -> dict[int, list[OverlayFile]]:
+    """Return the overlays that an operation adds, by fragment."""
+    overlays: dict[int, list[OverlayFile]] = {}
+    for group in operation.message.data_overlay.groups:
+        overlays.setdefault(group.fragment_id, []).extend(map(OverlayFile, group.overlays))
+    return overlays
 
 
 def updated_fragments(operation: Operation) -> dict[int, Fragment]:

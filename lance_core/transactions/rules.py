@@ -5,14 +5,21 @@ that needs a manifest, such as whether both removed the same rows, is made durin
 of a rule is visible to users as `ConflictError.rule`.
 """
 
+from collections.abc import Sequence
+
+from pyroaring import BitMap
+
 from lance_core.format import key_filter
 from lance_core.format import operations as op
+from lance_core.format.ids import FragmentId
 from lance_core.format.operations import MapUpdate, Operation, UpdateMode
+from lance_core.format.overlay import OverlayFile
 from lance_core.transactions.footprint import (
     affected_rows,
     config_of,
     field_ids_of,
     have_common_key,
+    overlays_by_fragment,
     removed_fragments,
     replaced_fields,
     rewrites_columns,
@@ -111,6 +118,31 @@ def same_fragments_or_slice(ours: Operation, theirs: Operation) -> Verdict:
     """Both replace the state of a fragment, or values changed that decide which rows are in the overwritten slice."""
     assert isinstance(ours, op.Update)
     return max(same_fragments(ours, theirs), retry_if(ours.replaced_slice is not None))
+
+
+def overlaid_rows(ours: Operation, theirs: Operation) -> Verdict:
+    """The other operation gave new values to rows that this one moves or to columns that it rewrites, or to columns
+    that decide which rows this one concerns."""
+    assert isinstance(ours, op.Update)
+    assert isinstance(theirs, op.DataOverlay)
+    overlays = overlays_by_fragment(theirs)
+    new_values = {field_id for each in overlays.values() for overlay in each for field_id in overlay.live_fields}
+    if ours.replaced_slice is not None or (ours.source_keys and new_values & set(ours.source_keys.fields)):
+        return Verdict.RETRY
+    both = sorted(touched_fragments(ours) & overlays.keys())
+    return max(
+        (_overlaid_rows(ours, FragmentId(number), overlays[number]) for number in both), default=Verdict.COMPATIBLE
+    )
+
+
+def _overlaid_rows(ours: op.Update, fragment_id: FragmentId, overlays: Sequence[OverlayFile]) -> Verdict:
+    if fragment_id not in ours.removed_ids and rewrites_columns(ours):
+        return retry_if(any(overlay.live_fields & set(ours.fields_modified) for overlay in overlays))
+    affected = (ours.affected or {}).get(fragment_id)
+    if affected is None or fragment_id in ours.removed_ids:
+        return Verdict.RETRY
+    rows = BitMap.deserialize(affected)
+    return retry_if(any(overlay.covers_any(None, rows) for overlay in overlays))
 
 
 def both_replace(ours: Operation, theirs: Operation) -> Verdict:

@@ -7,6 +7,7 @@ never record the affected rows, so ours do not either. Operations that the Pytho
 express occur as `theirs` only.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,11 +81,16 @@ class ConflictMatrix:
         constant verdict only the first change of each operation type is tried, unless `all_of_them` is set.
         """
         Table.open(str(self.directory), durable=False).commit(self.theirs[theirs])
+        names = [
+            name for name in self.operations_of_pylance if all_of_them or needs_test(name, theirs, stable=self.stable)
+        ]
+        return self.find_differences_after_commit(theirs, names)
+
+    def find_differences_after_commit(self, theirs: str, names: Iterable[str]) -> list[str]:
+        """Commit each of these changes after the concurrent one, which is committed, and return the differences."""
         version_after = self.base + 1
         differences = []
-        for name in self.operations_of_pylance:
-            if not all_of_them and not needs_test(name, theirs, stable=self.stable):
-                continue
+        for name in names:
             verdict, our_rows = self.commit_with_this_library(self.ours[name])
             self.remove_versions_after(version_after)
             expected_verdict, their_rows = self.commit_with_pylance(name)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from lance_core.format._pb import table_pb2
+from lance_core.format._pb import table_pb2, transaction_pb2
 from lance_core.format.base_path import BasePath
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
 from lance_core.format.ids import FragmentId, Version
@@ -177,6 +177,16 @@ def decode_operation(data: bytes) -> Operation:
     return Transaction.decode(data, path="").operation
 
 
+def overlay(*fragment_ids: int, field: int = 1, rows: Sequence[int] = (0,)) -> Operation:
+    """A `DataOverlay` that another library committed: new values of one field in some rows."""
+    message = transaction_pb2.Transaction()
+    for number in fragment_ids:
+        group = message.data_overlay.groups.add(fragment_id=number)
+        new_values = group.overlays.add(shared_offset_bitmap=BitMap(rows).serialize())
+        new_values.data_file.CopyFrom(file("overlay.lance", field).message)
+    return decode_operation(message.SerializeToString())
+
+
 def progress(generation: int, shard: bytes = SHARD) -> UpdateMemWalState:
     return UpdateMemWalState((Progress(shard, generation),))
 
@@ -202,29 +212,29 @@ PLAIN: dict[str, Operation] = {
     "UpdateMemWalState": progress(3),
     "UpdateBases": bases("/x"),
     "Clone": Clone(True, None, Version(1), "/x", None),
+    "DataOverlay": overlay(0),
     "AppendFragmentReuseTransitions": decode_operation(b"\xa2\x07\x00"),
-    "DataOverlay": decode_operation(b"\x9a\x07\x00"),
     "unknown": decode_operation(b"\xc2\x3e\x00"),
 }
 # The columns are the operation types in the same order: a plain change of each, on one fragment, one column, one key.
 EXPECTED = """
-Append                         CCCXCCCCXCCCXCCRRR
-Delete                         CBBXCRRCXCCRXCCRRR
+Append                         CCCXCCCCXCCCXCCCRR
+Delete                         CBBXCRRCXCCRXCCCRR
 Update                         CBBXCRRCXCCRCCCRRR
-Overwrite                      CCCRCCCCCCCCXCCRRR
-CreateIndex                    CCCXRRCCXCCRXCCRRR
+Overwrite                      CCCRCCCCCCCCXCCCRR
+CreateIndex                    CCCXRRCCXCCRXCCCRR
 Rewrite                        CRRXRRRCXCCRCCCRRR
 Merge                          RRRXCRRXXCCRXCCRRR
-Project                        CCCXCCRRXCCCXCCRRR
-Restore                        CCCCCCCCCCCCXCCRRR
-ReserveFragments               CCCXCCCCXCCCCCCRRR
-UpdateConfig                   CCCCCCCCCCXCCCCRRR
-DataReplacement                CCRXRRRCXCCRXCCRRR
-UpdateMemWalState              XXCXCCXXXCXXXCXRRR
-UpdateBases                    CCCCCCCCCCCCCXCRRR
-Clone                          CCCCCCCCCCCCCCCRRR
-AppendFragmentReuseTransitions RRRRRRRRRRRRRRRRRR
+Project                        CCCXCCRRXCCCXCCCRR
+Restore                        CCCCCCCCCCCCXCCCRR
+ReserveFragments               CCCXCCCCXCCCCCCCRR
+UpdateConfig                   CCCCCCCCCCXCCCCCRR
+DataReplacement                CCRXRRRCXCCRXCCCRR
+UpdateMemWalState              XXCXCCXXXCXXXCXXRR
+UpdateBases                    CCCCCCCCCCCCCXCCRR
+Clone                          CCCCCCCCCCCCCCCCRR
 DataOverlay                    RRRRRRRRRRRRRRRRRR
+AppendFragmentReuseTransitions RRRRRRRRRRRRRRRRRR
 unknown                        RRRRRRRRRRRRRRRRRR
 """
 GRID = {
@@ -283,6 +293,16 @@ CASES: dict[str, tuple[Operation, Operation, str, str]] = {
     "Update of a slice-Update with keys": (SLICE, update(1, keys=keys(1)), "R", "same_rows_or_new_keys"),
     "Update of a slice-Update of its rows": (SLICE, replace(update(0), overlaps=False), "B", "same_rows_or_new_keys"),
     "Update of a slice-DataReplacement other fragments": (SLICE, replacement(1), "R", "same_fragments_or_slice"),
+    "Update-DataOverlay of other rows": (update(0), overlay(0, rows=(1, 2)), "C", ""),
+    "Update-DataOverlay of other fragments": (update(0), overlay(1), "C", ""),
+    "Update of unknown rows-DataOverlay": (replace(update(0), affected=None), overlay(0, rows=(1,)), "R",
+        "overlaid_rows"),
+    "Update that removes a fragment-DataOverlay": (update(removed=(0,)), overlay(0, rows=(1,)), "R", "overlaid_rows"),
+    "Update in place-DataOverlay of its column": (update_in_place(0), overlay(0, rows=(1,)), "R", "overlaid_rows"),
+    "Update in place-DataOverlay of another column": (update_in_place(0), overlay(0, field=0), "C", ""),
+    "Update of a slice-DataOverlay elsewhere": (SLICE, overlay(1), "R", "overlaid_rows"),
+    "Rewrite-DataOverlay of other fragments": (rewrite(0), overlay(1), "C", ""),
+    "Project that makes mandatory-DataOverlay": (Project(SCHEMA, False), overlay(0), "R", "mandatory_columns"),
     "Update-DataReplacement other fragments": (update(0), replacement(1), "C", ""),
     "Overwrite-Overwrite other key": (overwrite({"a": "1"}), overwrite({"b": "1"}), "R", "both_replace"),
     "Overwrite-Overwrite same key": (overwrite({"a": "1"}), overwrite({"a": "1"}), "X", "both_replace"),
