@@ -264,8 +264,8 @@ class Clone:
 
 @dataclass(frozen=True, slots=True)
 class DataOverlay:
-    """New values for single cells, stored next to the files. Read but not applied; `message` is the whole
-    transaction."""
+    """New values for single cells, in overlay files beside the data files. It is never committed by this library;
+    `message` is the whole transaction, and `transactions/footprint.py` reads its overlays."""
 
     message: transaction_pb2.Transaction
     name: ClassVar[str] = "DataOverlay"

@@ -67,11 +67,10 @@ class OverlayFile:
         OVERLAID_ROWS.check(len(bitmap), path=path)
         return np.frombuffer(bitmap.to_array(), dtype=np.uint32).astype(np.int64)
 
-    def covers_any(self, field_ids: Iterable[int] | None, rows: BitMap) -> bool:
-        """Return whether it has new values of one of these fields for one of these rows. `None` stands for all
-        fields."""
-        fields = self.live_fields if field_ids is None else self.live_fields & frozenset(field_ids)
-        return any(not rows.isdisjoint(BitMap(self.coverage(field_id))) for field_id in fields)
+    @property
+    def rows(self) -> BitMap:
+        """Physical offsets of which it replaces a value of any field."""
+        return BitMap.union(BitMap(), *(BitMap(self.coverage(field_id)) for field_id in self.live_fields))
 
 
 def overlays_of(fragment: Fragment) -> tuple[OverlayFile, ...]:

@@ -4,6 +4,7 @@ Each file is checked once, however many versions reference it. Start with `FileC
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from lance_core.errors import Corrupt, InvalidInput, LanceError, NotFound, Unsup
 from lance_core.format.fragment import DataFile, DeletionFile, Fragment
 from lance_core.format.ids import RowId
 from lance_core.format.manifest import Manifest
+from lance_core.format.overlay import overlays_of
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
 from lance_core.format.rowids import RowIdSequence
 from lance_core.fsck.manifests import OVERWRITE, error, warning
@@ -46,6 +48,7 @@ class FileChecker:
             if fragment.physical_rows and rows != fragment.physical_rows:
                 what = f"it has {rows} rows, but fragment {fragment.id} records {fragment.physical_rows}"
                 yield error(manifest, "file_rows", what, OVERWRITE, path=file.qualified_path)
+        yield from self._check_overlays(location, manifest, fragment)
         deleted = fragment.deletion_file
         if deleted is not None:
             if deleted.qualified_path not in self._seen:
@@ -53,6 +56,20 @@ class FileChecker:
                 yield from findings or self._read_deletions(location, manifest, fragment, deleted.qualified_path)
             if deleted.qualified_path in self._deleted:
                 yield from _check_deletions(manifest, fragment, deleted, self._deleted[deleted.qualified_path])
+
+    def _check_overlays(self, location: Location, manifest: Manifest, fragment: Fragment) -> Iterator[Finding]:
+        """Check the overlay files of a fragment, whose coverage was checked with the manifest."""
+        for overlay in overlays_of(fragment):
+            place = overlay.file.qualified_path
+            if place in self._seen:
+                continue
+            findings = list(self._check_file(location, manifest, place, overlay.file.size, "overlay_file"))
+            yield from findings or self._count_rows(location, manifest, overlay.file)
+            with suppress(Corrupt):
+                covered = max((len(overlay.coverage(field_id)) for field_id in overlay.live_fields), default=0)
+                if not findings and covered > self._rows.get(place, covered):
+                    what = f"it has values for {self._rows[place]} rows, but covers {covered} rows"
+                    yield error(manifest, "overlay_file", what, OVERWRITE, path=place)
 
     def check_indices(self, location: Location, manifest: Manifest) -> Iterator[Finding]:
         """Check the files of all index segments of a version."""

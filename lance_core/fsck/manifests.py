@@ -16,6 +16,7 @@ from lance_core.format.id_runs import last_ids
 from lance_core.format.ids import FRAGMENT_ID_MAX
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Manifest
+from lance_core.format.overlay import overlays_of
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema
@@ -74,8 +75,31 @@ def check_fragment(manifest: Manifest, fragment: Fragment) -> Iterator[Finding]:
     if deleted is not None and (deleted.deleted_rows or 0) > fragment.physical_rows > 0:
         what = f"{name} has {fragment.physical_rows} rows, but more deleted rows"
         yield error(manifest, "row_count", what, OVERWRITE)
+    yield from _check_overlays(manifest, fragment, name)
     if fragment.physical_rows:
         yield from _check_lineage(manifest, fragment, name)
+
+
+def _check_overlays(manifest: Manifest, fragment: Fragment, name: str) -> Iterator[Finding]:
+    newest = 0
+    for overlay in overlays_of(fragment):
+        try:
+            covered = [offset for field_id in overlay.live_fields for offset in overlay.coverage(field_id)[-1:]]
+        except Corrupt as found:
+            yield error(manifest, "overlay", f"{name} has the overlay {found.path}, which {found.what}", OVERWRITE)
+            continue
+        if fragment.physical_rows and max(covered, default=0) >= fragment.physical_rows:
+            what = (
+                f"{name} has {fragment.physical_rows} rows, but overlay {overlay.file.path} covers row {max(covered)}"
+            )
+            yield warning(manifest, "overlay", what, "Readers ignore the value; a compaction removes it.")
+        if not newest <= overlay.committed_version <= manifest.version:
+            what = (
+                f"overlay {overlay.file.path} of {name} is of version {overlay.committed_version}, out of order: it is "
+                "not known which value of a cell is the newest"
+            )
+            yield error(manifest, "overlay", what, OVERWRITE)
+        newest = max(newest, overlay.committed_version)
 
 
 def live_fragments(manifest: Manifest) -> BitMap:
@@ -118,7 +142,7 @@ def _check_schema(manifest: Manifest) -> Iterator[Finding]:
     yield from _check_dead_files(manifest, version)
     bases = {base.id for base in manifest.base_paths}
     for fragment in manifest.message.fragments:
-        for file in fragment.files:
+        for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
             if file.HasField("base_id") and file.base_id not in bases:
                 what = f"{file.path} is in base path {file.base_id}, but the manifest has no base path with this id"
                 yield error(manifest, "base_path", what, "Add the base path with this id, or restore a version.")
@@ -175,6 +199,7 @@ def _check_flags(manifest: Manifest) -> Iterator[Finding]:
     flags = message.reader_feature_flags & message.writer_feature_flags
     for feature, needed, what in (
         (Feature.DELETION_FILES, any(each.HasField("deletion_file") for each in message.fragments), "deleted rows"),
+        (Feature.DATA_OVERLAYS, any(each.overlays for each in message.fragments), "overlay files"),
         (Feature.STABLE_ROW_IDS, any(each.HasField("inline_row_ids") for each in message.fragments), "stable row ids"),
         (Feature.BASE_PATHS, bool(message.base_paths), "base paths"),
     ):

@@ -25,6 +25,7 @@ from lance_core.format.base_path import BasePath, smallest_free_id
 from lance_core.format.config_keys import TABLE_ID
 from lance_core.format.ids import Version
 from lance_core.format.operations import Clone
+from lance_core.format.overlay import overlays_of
 from lance_core.format.refs import Branch
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import Runtime
@@ -239,7 +240,7 @@ def _files_of(source: Snapshot) -> list[tuple[str, str]]:
     files: list[tuple[str, str]] = []
     store, manifest = source.location.store, source.manifest
     for fragment in manifest.fragments:
-        for file in fragment.files:
+        for file in (*fragment.files, *(overlay.file for overlay in overlays_of(fragment))):
             files.append((file.qualified_path, f"{naming.DATA}/{file.path}"))
             stem = file.qualified_path.removesuffix(".lance")
             own_stem = f"{naming.DATA}/{file.path}".removesuffix(".lance")

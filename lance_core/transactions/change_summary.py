@@ -15,8 +15,18 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Operation
 from lance_core.format.transaction import Transaction
+from lance_core.transactions.footprint import overlays_by_fragment
 
-_NO_ROWS = (op.CreateIndex, op.DataReplacement, op.Merge, op.Project, op.ReserveFragments, op.Rewrite, op.UpdateConfig)
+_NO_ROWS = (
+    op.CreateIndex,
+    op.DataOverlay,
+    op.DataReplacement,
+    op.Merge,
+    op.Project,
+    op.ReserveFragments,
+    op.Rewrite,
+    op.UpdateConfig,
+)
 """Operations that move rows or touch none, so that they add and remove none."""
 
 UNKNOWN = "unknown"
@@ -26,6 +36,7 @@ _BY_VERB = {
 }
 _BY_OPERATION: dict[str, str] = {
     op.Append.name: "append",
+    op.DataOverlay.name: "update cells",
     op.DataReplacement.name: "replace columns",
     op.Delete.name: "delete",
     op.Merge.name: "change schema",
@@ -71,6 +82,8 @@ def files_written(operation: Operation, base: Manifest | None) -> tuple[DataFile
     have."""
     if isinstance(operation, op.DataReplacement):
         return tuple(file for _fragment_id, file in operation.replacements)
+    if isinstance(operation, op.DataOverlay):
+        return tuple(overlay.file for overlays in overlays_by_fragment(operation).values() for overlay in overlays)
     fragments = op.new_fragments(operation)
     known = set() if isinstance(operation, op.Append | op.Overwrite) else _paths_of(fragments, base)
     files = {file.path: file for fragment in fragments for file in fragment.files if file.path not in known}

@@ -142,7 +142,7 @@ def _overlaid_rows(ours: op.Update, fragment_id: FragmentId, overlays: Sequence[
     if affected is None or fragment_id in ours.removed_ids:
         return Verdict.RETRY
     rows = BitMap.deserialize(affected)
-    return retry_if(any(overlay.covers_any(None, rows) for overlay in overlays))
+    return retry_if(any(not rows.isdisjoint(overlay.rows) for overlay in overlays))
 
 
 def both_replace(ours: Operation, theirs: Operation) -> Verdict:

@@ -5,7 +5,7 @@ pylance reads and writes tables with overlays only while `ALLOWED` is set in the
 
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import lance
@@ -14,7 +14,7 @@ from lance.file import LanceFileWriter
 from lance.fragment import DataFile
 
 ALLOWED = "LANCE_ENABLE_UNSTABLE_DATA_OVERLAY_FILES"
-Offsets = Sequence[int] | Sequence[Sequence[int]]
+Offsets = list[int] | list[Iterable[int]]
 
 
 def commit_overlay(

@@ -9,6 +9,8 @@ import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pyroaring import BitMap
+
 from lance_core.errors import Corrupt, InvalidInput, Unsupported
 from lance_core.format import operations as op
 from lance_core.format.fragment import Fragment
@@ -16,6 +18,7 @@ from lance_core.format.ids import FragmentId
 from lance_core.format.manifest import Manifest
 from lance_core.format.transaction import Transaction
 from lance_core.transactions.committed_transaction import CommittedTransaction
+from lance_core.transactions.footprint import overlays_by_fragment
 from lance_core.versions.snapshot import Snapshot
 
 _ADDS_NO_ROWS = (
@@ -83,7 +86,7 @@ def rows_added_by(
             return AddedRows.all_of(manifest.fragments)
         case op.Update() if not (operation.removed_ids or operation.updated):
             return AddedRows.all_of(_fragments_of_version(version, operation.new))
-        case op.Delete() | op.Overwrite() | op.Restore() | op.Update() | op.DataReplacement():
+        case op.Delete() | op.Overwrite() | op.Restore() | op.Update() | op.DataReplacement() | op.DataOverlay():
             if _changes_other_columns_only(operation, version, streamed_fields):
                 return AddedRows()
             if on_change is OnChange.FAIL:
@@ -106,6 +109,9 @@ def _changes_other_columns_only(
     """Return whether the operation rewrote columns in place, and none that the stream needs."""
     if isinstance(operation, op.DataReplacement):
         changed = {number for _, file in operation.replacements for number in file.field_ids}
+    elif isinstance(operation, op.DataOverlay):
+        overlays = (overlay for each in overlays_by_fragment(operation).values() for overlay in each)
+        changed = {field_id for overlay in overlays for field_id in overlay.live_fields}
     elif isinstance(operation, op.Update) and operation.fields_modified and not operation.new:
         if operation.removed_ids or operation.mode is not op.UpdateMode.REWRITE_COLUMNS:
             return False
@@ -129,6 +135,13 @@ def _changed_rows(version: Snapshot, operation: op.Operation) -> AddedRows:
         return AddedRows.all_of(manifest.fragments)
     if isinstance(operation, op.DataReplacement):
         return AddedRows.all_of(_fragments_with_ids(manifest, {number for number, _ in operation.replacements}))
+    if isinstance(operation, op.DataOverlay):
+        covered = {
+            FragmentId(number): BitMap.union(BitMap(), *(overlay.rows for overlay in overlays)).serialize()
+            for number, overlays in overlays_by_fragment(operation).items()
+        }
+        rows = AddedRows.all_of(_fragments_with_ids(manifest, set(covered)))
+        return AddedRows(rows.fragments, rows.rows, row_offsets=covered)
     if not isinstance(operation, op.Update):
         return AddedRows()
     moved = list(_fragments_of_version(version, operation.new))

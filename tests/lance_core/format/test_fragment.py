@@ -75,7 +75,6 @@ def test_a_name_that_leaves_the_table_is_corrupt(path: str) -> None:
     ("fragment", "message"),
     [
         (Fragment(table_pb2.DataFragment(id=2**32)), "does not fit 32 bits"),
-        (Fragment(table_pb2.DataFragment(overlays=[table_pb2.DataOverlayFile()])), "has overlays"),
         (Fragment.of(files=[file(ids=(0, 1))], physical_rows=1), "lists 2 fields but 1 columns"),
         (Fragment.of(files=[file(ids=(-1,))], physical_rows=1), "file a.lance lists the field id -1"),
         (Fragment.of(files=[file(), file("b.lance")], physical_rows=1), "field 0 is live in two files"),

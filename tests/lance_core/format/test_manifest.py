@@ -116,8 +116,8 @@ def test_another_version_than_its_name_is_corrupt(real: Manifest, expected: int 
 
 def test_features_are_checked_before_anything_else(real: Manifest) -> None:
     message = complete_message(real)
-    message.reader_feature_flags |= 64
-    with pytest.raises(Unsupported, match=r"m needs reader features 64 \(DATA_OVERLAYS\)"):
+    message.reader_feature_flags |= 512
+    with pytest.raises(Unsupported, match=r"m needs reader features 512 \(FRAGMENT_REUSE_WITH_ROW_IDS\)"):
         Manifest.decode(frame_manifest(None, None, message.SerializeToString()), path="m")
 
 

@@ -25,6 +25,7 @@ from lance_core.tasks.streaming.change_feed import OnChange
 from lance_core.tasks.streaming.offsets import Offset, StreamStart
 from lance_core.tasks.streaming.stream_source import ReadLimits, Stream
 from lance_core.versions import version_hint
+from tests.interop.overlays import ALLOWED, commit_overlay
 from tests.lance_core.storage.object_servers import Bucket, s3
 
 OffsetJson = Mapping[str, object]
@@ -340,6 +341,22 @@ def test_a_column_changed_in_place(tmp_path: Path, stable_row_ids: bool) -> None
     for columns, filter in ((["id"], "x > 3"), (["x"], "id >= 0"), (["x"], None)):
         with pytest.raises(InvalidInput, match="version 2 changed"):
             list(batches(stream(uri, columns=columns, filter=filter, start=since)))
+
+
+def test_cells_changed_by_an_overlay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ALLOWED, "1")
+    uri = str(tmp_path / "t")
+    table = Table.create(uri, rows(0, 10), max_rows_per_file=5, durable=False)
+    values = pa.table({"x": pa.array([-1, -2], table.schema.field("x").type)})
+    commit_overlay(uri, 1, values, [table.manifest.schema.field("x").id], [0, 3])
+    since = StreamStart(version=2)
+    assert sorted(all_ids(stream(uri, on_change="rewritten", start=since))) == [5, 8]
+    assert all_ids(stream(uri, on_change="skip", start=since)) == []
+    assert all_ids(stream(uri, columns=["id", "s"], start=since)) == []
+    with pytest.raises(InvalidInput, match="version 2 changed"):
+        all_ids(stream(uri, start=since))
+    (_, info) = Table.open(uri).versions()
+    assert (info.action, info.operation) == ("update cells", "DataOverlay")
 
 
 def test_an_upsert_that_only_inserts_adds_rows(table: Table) -> None:
