@@ -191,6 +191,7 @@ class FragmentReader:
         )
 
     def _open_overlay(self, file: DataFile) -> tuple[FileReader, Mapping[int, Path]]:
+        self._verify([file])
         opened = _open_file(self._store, self._codec, file, self._schema, self._expected_names(file))
         return opened.reader, opened.paths
 

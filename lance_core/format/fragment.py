@@ -391,12 +391,14 @@ class Fragment:
     def with_checksums(self, checksums: Mapping[str, FileChecksum]) -> "Fragment | None":
         """Return the fragment with the checksums of files that have none, by qualified path; `None` if there are none
         to add."""
-        files = [file for file in (*self.files, self.deletion_file) if file is not None and file.checksum is None]
+        overlays = (DataFile(overlay.data_file) for overlay in self._message.overlays)
+        recorded = (*self.files, *overlays, self.deletion_file)
+        files = [file for file in recorded if file is not None and file.checksum is None]
         found = {file.path: checksums[file.qualified_path] for file in files if file.qualified_path in checksums}
         if not found:
             return None
         message = self._copy()
-        for data_file in message.files:
+        for data_file in (*message.files, *(overlay.data_file for overlay in message.overlays)):
             if data_file.path in found and not data_file.HasField("xxh3"):
                 record_checksum(data_file, found[data_file.path])
         if self.deletion_file is not None and self.deletion_file.path in found:

@@ -13,6 +13,7 @@ from lance_core.errors import Corrupt, NotFound, Unsupported
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
+from lance_core.format.overlay import overlays_of
 from lance_core.storage.file_hashing import compute_checksum
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, list_versions, load_at
@@ -71,7 +72,7 @@ def files_of(manifest: Manifest) -> Iterator[tuple[str, str, FileChecksum | None
     """Yield the path, the owner and the checksum of each file of a version. Paths that leave the table are left out."""
     for fragment in manifest.fragments:
         owner = f"fragment {fragment.id}"
-        for file in fragment.files:
+        for file in (*fragment.files, *(overlay.file for overlay in overlays_of(fragment))):
             try:
                 yield file.qualified_path, owner, file.checksum
             except Corrupt:

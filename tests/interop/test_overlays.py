@@ -263,6 +263,13 @@ def test_fsck_reports_missing_and_broken_overlays(tmp_path: Path) -> None:
     data = overlay_file.read_bytes()
     overlay_file.unlink()
     assert {finding.rule for finding in table.fsck().findings} == {"overlay_file"}
+    overlay_file.write_bytes(data)
+    table = table.record_checksums().table
+    assert table.fsck(data=True).is_sound
+    overlay_file.write_bytes(data.replace(b"newer", b"newex"))
+    assert not table.fsck(data=True).is_sound
+    with pytest.raises(Corrupt, match=overlay_file.name):
+        Table.open(table.uri, verify="read").to_table()
     overlay_file.write_bytes(data[:-1])
     assert {finding.rule for finding in table.fsck().findings} == {"overlay_file"}
 
