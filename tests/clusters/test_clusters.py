@@ -1,7 +1,8 @@
 """Operations on real clusters: failing and killed executor processes, Spark Connect, killed drivers, and S3.
 
-`make test` kills one executor and one driver and interrupts one job, `make clusters` runs everything. Each deployment
-is started for the tests of this module that need it, one at a time, since each takes gigabytes.
+`make test` kills one driver and interrupts one job, `make clusters` runs everything. `tests/lance_core/tasks` repeats
+tasks without Spark. Each deployment is started for the tests of this module that need it, one at a time, since each
+takes gigabytes.
 """
 
 import os
@@ -26,9 +27,7 @@ from tests.lance_core.storage.object_servers import s3
 EVERYTHING = os.environ.get("CLUSTERS") == "all"
 LIFECYCLES = [(place, "disk", 0.0) for place in DEPLOYMENTS]
 LIFECYCLES += [("connect", "s3", 0.0), ("local", "s3", 0.05), ("local_cluster", "s3", 0.0), ("standalone", "s3", 0.05)]
-FAULTS = [("append", "kill")]
-if EVERYTHING:
-    FAULTS = [(verb, how) for verb in faults.VERBS for how in ("fail", "kill", "straggle")]
+FAULTS = [(verb, how) for verb in faults.VERBS for how in ("fail", "kill", "straggle")]
 DRIVER_KILLS = [("local", "append", "after the version")]
 if EVERYTHING:
     DRIVER_KILLS = [
@@ -97,17 +96,6 @@ def test_a_driver_that_is_interrupted_ends_its_work(places: RunningDeployment, p
     )
 
 
-@pytest.mark.parametrize(("verb", "how"), FAULTS)
-def test_a_task_that_is_lost_costs_files_and_no_rows(
-    places: RunningDeployment, verb: str, how: str, tmp_path: Path
-) -> None:
-    uri, mark = str(tmp_path / "table"), str(tmp_path / "mark")
-    leaves = None if verb in faults.TIDY else True
-    places.driver("standalone").run_scene(
-        faults.run_verb_with_fault, uri=uri, verb=verb, how=how, marker=mark, leaves=leaves
-    )
-
-
 def fragments_in(calls: str) -> set[int]:
     """Return the ids of the computed fragments; a slow task may have run twice."""
     return {int(id) // 100 for id in Path(calls).read_text().split()}
@@ -129,6 +117,16 @@ def test_a_killed_driver_and_the_same_again_are_one_version(
 
 
 if EVERYTHING:
+
+    @pytest.mark.parametrize(("verb", "how"), FAULTS)
+    def test_a_task_that_is_lost_costs_files_and_no_rows(
+        places: RunningDeployment, verb: str, how: str, tmp_path: Path
+    ) -> None:
+        uri, mark = str(tmp_path / "table"), str(tmp_path / "mark")
+        leaves = None if verb in faults.TIDY else True
+        places.driver("standalone").run_scene(
+            faults.run_verb_with_fault, uri=uri, verb=verb, how=how, marker=mark, leaves=leaves
+        )
 
     @pytest.mark.parametrize(("place", "store", "faulty"), LIFECYCLES)
     def test_each_verb_does_what_one_process_does(
