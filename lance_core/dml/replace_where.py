@@ -149,14 +149,14 @@ def plan_locally(rows: InputRows, sql: str, *, limits: FileLimits, runtime: Runt
             )
         written_for.append(base.version)
         stored = schema_to_stored(rows.required_schema, schema)
-        columns = columns_to_write(stored, schema, conversion=Conversion.EXACT, what=what)
+        columns = columns_to_write(stored, schema, conversion=Conversion.CAST, what=what)
         return columns, write_fragments(
             base.location.codec,
             rows.batches,
             schema=schema,
             version=base.manifest.storage_version,
             limits=limits,
-            conversion=Conversion.EXACT,
+            conversion=Conversion.CAST,
             new_uuid=runtime.new_uuid,
             what=what,
             validate=scope.row_check(what),

@@ -186,12 +186,12 @@ def _is_recorded_by_pylance(rules: UpsertRules, schema: TableSchema) -> bool:
 def _load_source(rows: InputRows, rules: UpsertRules, schema: TableSchema, what: str) -> pa.Table:
     """Read all source rows into memory, in the types that the table stores."""
     rows = InputRows(schema_to_stored(rows.required_schema, schema), to_stored(rows.batches, schema))
-    arrow = check_source_columns(rows.required_schema, schema, rules, Conversion.EXACT, what).arrow
+    arrow = check_source_columns(rows.required_schema, schema, rules, Conversion.CAST, what).arrow
     batches = [
         pa.RecordBatch.from_arrays(
             [copy_array(column) if column.offset else column for column in batch.columns], schema=arrow
         )
-        for batch in (conform(batch, arrow, conversion=Conversion.EXACT, what=what) for batch in rows.batches)
+        for batch in (conform(batch, arrow, conversion=Conversion.CAST, what=what) for batch in rows.batches)
     ]
     return pa.Table.from_batches(batches, arrow)
 

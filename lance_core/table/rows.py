@@ -54,6 +54,10 @@ class RowWrites(TableBase):
     ) -> Committed:
         """Add rows. Columns are matched by name, and nullable columns may be missing. Empty data commits no version.
 
+        A value of another type is converted if the stored type holds it exactly, such as an int32 in an int64 column;
+        otherwise `SchemaMismatch` is raised. `overwrite(where=...)` and `upsert` convert by the same rule, and so does
+        Spark.
+
         committed = table.append(pa.table({"id": [3]}), intent="orders of 2026-01-02")
         """
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
@@ -66,10 +70,12 @@ class RowWrites(TableBase):
                     schema=schema,
                     version=version,
                     limits=limits,
-                    conversion=Conversion.EXACT,
+                    conversion=Conversion.CAST,
                     what=base.location.uri,
                 )
-            fragments = _write_fragments(base.location, rows.batches, schema, version, limits, self.runtime)
+            fragments = _write_fragments(
+                base.location, rows.batches, schema, version, limits, self.runtime, Conversion.CAST
+            )
             return Append(fragments) if fragments else None
 
         return self._write("append", plan, WriteOptions(intent, properties, retries, audit), can_replan=False)
@@ -209,7 +215,8 @@ def overwrite_operation(
         )
     schema = TableSchema.from_arrow(stored_schema(rows.schema, version))
     check_storable(schema, version)
-    return Overwrite(_write_fragments(location, rows.batches, schema, version, limits, runtime), schema, config)
+    fragments = _write_fragments(location, rows.batches, schema, version, limits, runtime, Conversion.EXACT)
+    return Overwrite(fragments, schema, config)
 
 
 def _write_fragments(
@@ -219,6 +226,7 @@ def _write_fragments(
     version: StorageVersion,
     limits: FileLimits,
     runtime: Runtime,
+    conversion: Conversion,
 ) -> tuple[Fragment, ...]:
     return write_fragments(
         location.codec,
@@ -226,7 +234,7 @@ def _write_fragments(
         schema=schema,
         version=version,
         limits=limits,
-        conversion=Conversion.EXACT,
+        conversion=conversion,
         new_uuid=runtime.new_uuid,
         what=location.uri,
     )

@@ -23,6 +23,7 @@ def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> SparkSettings:
             "spark.eventLog.compress": False,
             "spark.eventLog.dir": f"file:{tmp_path_factory.mktemp('events')}",
             "spark.eventLog.enabled": True,  # some tests search it for secrets; it costs the others nothing
+            "spark.local.dir": str(tmp_path_factory.mktemp("local")),
             "spark.sql.shuffle.partitions": 2,
             "spark.ui.enabled": True,
             "spark.ui.port": 0,
