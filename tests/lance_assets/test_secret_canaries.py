@@ -285,7 +285,6 @@ def rows_of_database(path: Path) -> Iterator[str]:
                 yield str(value)
 
 
-@pytest.mark.timeout(600)
 def test_referenced_secrets_are_stored_and_shown_nowhere(
     spark: SparkSession,
     tmp_path: Path,
