@@ -4,8 +4,8 @@ Columns are matched by name. `CAST`, the rule for rows of the user in one proces
 value loses information: an int32 is stored in an int64 column, and an int64 in an int32 column if it fits. Spark has no
 unsigned integers, half floats, fixed sizes, time zones per column or nullability, so its `bigint` may be intended for a
 `uint32`. `EXACT` accepts only the stored type, apart from differences without meaning (names of list items, string
-views, a storage array for its extension type), for rows that this library made. No text becomes a number, no timestamp a date, no
-boolean an integer. `OUTWARD` is the same in the other direction, for a reader with fewer types.
+views, a storage array for its extension type), for rows that this library made. No text becomes a number, no timestamp
+a date, no boolean an integer. `OUTWARD` is the same in the other direction, for a reader with fewer types.
 `REQUESTED` is for columns whose type a user changes: whatever Arrow casts safely, and floats are rounded. Start with
 `columns_to_write` and `conform`.
 """
