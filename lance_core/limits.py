@@ -119,3 +119,12 @@ DELETED_ROWS = Limit.from_environment("DELETED_ROWS", 2**26, "deleted rows in on
 OVERLAID_ROWS = Limit.from_environment("OVERLAID_ROWS", 2**26, "rows that one overlay file covers")
 DELETED_ROWS_AS_ARROW = Limit.from_environment("DELETED_ROWS_AS_ARROW", 2**22, "deleted rows in one Arrow file")
 """Lance writes such files for 5,000 rows at most, and zstd compresses half a gigabyte to 16 KB."""
+
+DECODER_BYTES = Limit.from_environment(
+    "DECODER_BYTES", 4096 * _MIB, "bytes of memory in a process that decodes untrusted files"
+)
+"""65,536 rows of a vector of 4,096 numbers take a gigabyte."""
+DECODER_SECONDS = Limit.from_environment(
+    "DECODER_SECONDS", 120, "seconds in which a process that decodes untrusted files answers"
+)
+"""An answer is one batch. A damaged dictionary took 20 seconds, an object store that is out of order takes longer."""

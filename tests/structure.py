@@ -46,6 +46,7 @@ ENTRY_POINTS = (
     "lance_assets.demo",
     "lance_assets.components",
     "lance_assets.demo.definitions",
+    "lance_core.datafiles.decoder_worker",
     "lance_core.operations",
     "lance_core.tasks",
 )
@@ -58,7 +59,7 @@ PUBLIC_PACKAGES = ("lance_core.operations", "lance_core.shell", "lance_core.task
 
 # Imports that are allowed inside a function, because they are slow and not always needed: lance.file takes 0.3 s.
 LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
-    CODEC: ("lance.file",),
+    CODEC: ("lance.file", "lance_core.datafiles.contained_codec"),
     "lance_core.expressions.engine": ("datafusion",),
     "lance_core.index.registry": (
         "lance_core.index.bitmap",

@@ -5,6 +5,7 @@ package. Panics of pylance are not ordinary exceptions; this module translates t
 """
 
 import functools
+import importlib
 import shutil
 import tempfile
 import threading
@@ -21,7 +22,7 @@ import pyarrow as pa
 from lance_core.datafiles import blob_view
 from lance_core.datafiles.blob_files import BlobFiles, Sidecar
 from lance_core.datafiles.checksums import FileVerifier, Verify
-from lance_core.datafiles.codec import BATCH_ROWS, Rows
+from lance_core.datafiles.codec import BATCH_ROWS, FileReader, Rows
 from lance_core.datafiles.conform import copy_array
 from lance_core.datafiles.dictionaries import nulls_as_missing_indices
 from lance_core.datafiles.file_checks import CheckedFile, check_file
@@ -52,6 +53,8 @@ class LanceCodec:
 
     store: TableStore
     verify_mode: Verify = Verify.OFF
+    trusted: bool = True
+    """`False` if all files are decoded in another process."""
 
     def verify(self, path: str, checksum: FileChecksum | None) -> None:
         FileVerifier(self.store, self.verify_mode).verify(path, checksum)
@@ -59,8 +62,18 @@ class LanceCodec:
     def create(self, path: str, schema: pa.Schema, version: StorageVersion) -> "LanceFileWriter":
         return LanceFileWriter(self.store, path, schema, version)
 
-    def open(self, path: str, columns: Sequence[str] = (), *, size: int | None = None) -> "LanceFileReader":
-        return LanceFileReader(self.store, path, check_file(self.store, path, size), tuple(columns))
+    def open(self, path: str, columns: Sequence[str] = (), *, size: int | None = None) -> FileReader:
+        checked = check_file(self.store, path, size)
+        if self.trusted and checked.is_plausible:
+            return LanceFileReader(self.store, path, checked, tuple(columns))
+        from lance_core.datafiles.contained_codec import ContainedReader  # loads what starts processes
+
+        return ContainedReader(self.store, path, checked, tuple(columns), size=size)
+
+
+def load_library() -> None:
+    """Load pylance, which otherwise happens when the first file is opened."""
+    importlib.import_module("lance.file")
 
 
 class LanceFileWriter:

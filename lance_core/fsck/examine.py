@@ -37,7 +37,9 @@ _WORST_FIRST = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 def examine(location: Location, extent: Extent | Version = Extent.ALL, data: DataCheck | None = None) -> Report:
     """Examine a table in any state. Raises `NotFound` only if the directory contains no version. `extent` may
-    be one version. `data` adds a comparison of all files with their checksums."""
+    be one version. `data` adds a comparison of all files with their checksums. Files are decoded in another process,
+    because damaged ones may end it."""
+    location = location.as_untrusted()
     opened_location, writer_store = location, location.own_store
     location, two_phase = manifest_store_entries.without_manifest_store(location)
     manifest_names = _list_manifests(location)

@@ -233,7 +233,8 @@ class _Search:
         assert index_type is not None
         open_segment = partial(self._coverage.segment_of, segment.metadata)
         location = self._base.location
-        key = (location.uri, location.access.verify, segment.metadata.uuid, self._coverage.fingerprint(segment))
+        access = location.access
+        key = (location.uri, access.verify, access.trusted, segment.metadata.uuid, self._coverage.fingerprint(segment))
         return _segments.get_or_create(key, lambda: index_type.open(open_segment(), scope.column))
 
 

@@ -60,6 +60,7 @@ class TableReading(TableBase):
         bases: Sequence[str] = (),
         durable: bool = True,
         verify: Literal["off", "sample", "read"] = "off",
+        trusted: bool = True,
     ) -> Self:
         """Open the newest version, or the one that `version`, `tag`, `branch` or `timestamp` selects.
 
@@ -71,6 +72,10 @@ class TableReading(TableBase):
         process, and `"sample"` one file in sixteen; a damaged file raises `Corrupt`. Deletion files are always
         compared. A damaged index is not used (`IndexIgnored`).
 
+        With `trusted=False`, all data and index files are decoded in another process with limits of memory and time,
+        here and by writers on the table. A damaged or hostile file then raises `Corrupt` or `StorageError`, and cannot
+        end this process. Use it for tables of unknown origin; see `docs/tables.md`.
+
             table = Table.open("s3://lake/orders.lance", tag="spring")
         """
         location = locate(
@@ -80,6 +85,7 @@ class TableReading(TableBase):
             bases=bases,
             manifest_store=manifest_store,
             verify=verify,
+            trusted=trusted,
         )
         number = None if version is None else validation.check_version_number(version)
         snapshot = resolve_version(location, version=number, tag=tag, branch=branch, timestamp=timestamp)

@@ -43,6 +43,7 @@ class TableRef:
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     manifest_store: ManifestStore | str | None = field(default=None, repr=False)
     durable: bool = True
+    trusted: bool = True
 
     def newest(self) -> Snapshot:
         """Load the newest version."""
@@ -51,6 +52,7 @@ class TableRef:
             storage_options=self.storage_options,
             manifest_store=self.manifest_store,
             durable=self.durable,
+            trusted=self.trusted,
         )
         snapshot = resolve_version(location, branch=self.branch)
         check_opened_with_own_manifest_store(snapshot.location, snapshot.manifest)

@@ -71,6 +71,7 @@ class VersionHeader:
     durable: bool
     bases: tuple[str, ...]
     verify: Verify
+    trusted: bool
     stamp: VersionStamp
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -86,6 +87,7 @@ class VersionHeader:
             durable=access.durable,
             bases=access.bases,
             verify=access.verify,
+            trusted=access.trusted,
             stamp=VersionStamp.of_this_process(),
             storage_options=dict(access.storage_options),
         )
@@ -102,6 +104,7 @@ class VersionHeader:
             durable=self.durable,
             bases=self.bases,
             verify=self.verify,
+            trusted=self.trusted,
         )
 
     def snapshot_with(self, fragments: Iterable[bytes]) -> Snapshot:

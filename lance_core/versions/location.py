@@ -42,6 +42,8 @@ class AccessOptions:
     """Store that reserves version numbers; `None` lets the store of the table decide which writer was first."""
     verify: Verify = Verify.OFF
     """Files that are compared with their checksums before they are decoded."""
+    trusted: bool = True
+    """`False` if data and index files are decoded in another process (`datafiles/contained_codec.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,16 @@ class Location:
             bases=tuple(dict.fromkeys((*access.bases, *bases))),
             manifest_store=manifests,
             verify=access.verify,
+            trusted=access.trusted,
+        )
+
+    def as_untrusted(self) -> "Location":
+        """Return this location with data and index files that are decoded in another process."""
+        codec = self.codec.own if isinstance(self.codec, BasedCodec) else self.codec
+        if not self.access.trusted or not isinstance(codec, LanceCodec):
+            return self
+        return replace(
+            self, store=self.own_store, codec=replace(codec, trusted=False), access=replace(self.access, trusted=False)
         )
 
     def resolve_external_blob(self, uri: str, branch: str | None) -> tuple[Store, str]:
@@ -179,6 +191,7 @@ def locate(
     bases: Sequence[str] = (),
     manifest_store: ManifestStore | str | None = None,
     verify: Verify | str = Verify.OFF,
+    trusted: bool = True,
 ) -> Location:
     """Validate the arguments of a caller, and open the store of a table and its codec. No manifest is read."""
     allowed = validation.check_locations(bases, "bases")
@@ -194,9 +207,10 @@ def locate(
     options = dict(storage_options or {})
     manifests = open_manifest_store(store_uri or manifest_store, options)
     store = open_store(table_uri, storage_options=options, durable=durable)
-    access = AccessOptions(options, durable, allowed, manifests, mode)
+    trusted = validation.check_flag(trusted, "trusted")
+    access = AccessOptions(options, durable, allowed, manifests, mode, trusted)
     published = store if manifests is None else TwoPhaseStore(store, manifests, manifests.table_key(store.description))
-    return Location(uri=store.description, store=published, codec=LanceCodec(store, mode), access=access)
+    return Location(uri=store.description, store=published, codec=LanceCodec(store, mode, trusted), access=access)
 
 
 def _is_at_or_below(uri: str, directory: str) -> bool:

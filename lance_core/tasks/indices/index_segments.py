@@ -218,7 +218,14 @@ def without_fsync(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with a location that does not fsync, for temporary segments: a power loss ends the build."""
     location = snapshot.location
     access = location.access
-    volatile = locate(location.uri, storage_options=access.storage_options, durable=False, bases=access.bases)
+    volatile = locate(
+        location.uri,
+        storage_options=access.storage_options,
+        durable=False,
+        bases=access.bases,
+        verify=access.verify,
+        trusted=access.trusted,
+    )
     return replace(snapshot, location=volatile.for_manifest(snapshot.manifest))
 
 

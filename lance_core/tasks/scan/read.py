@@ -60,6 +60,7 @@ class VersionRef:
     manifest_store: ManifestStore | str | None = field(default=None, repr=False)
     bases: tuple[str, ...] = ()
     verify: str = "off"
+    trusted: bool = True
 
     def snapshot(self) -> Snapshot:
         """Load the version."""
@@ -69,6 +70,7 @@ class VersionRef:
             bases=self.bases,
             manifest_store=self.manifest_store,
             verify=self.verify,
+            trusted=self.trusted,
         )
         number = None if self.version is None else validation.check_version_number(self.version)
         snapshot = resolve_version(location, version=number, tag=self.tag, branch=self.branch)
