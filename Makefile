@@ -32,8 +32,8 @@ INSTALL_LOG := .tools/install.log
 # Classes of Spark for the Java of the tests, which halve its start.
 SPARK_CLASSES := .tools/spark-classes.jsa
 
-.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs damage golden fleets interop check fmt bench \
-	bench-smoke protos lock wheel clean
+.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs damage fuzz-files golden fleets interop check fmt \
+	bench bench-smoke protos lock wheel clean
 
 help: ## list the targets
 	@echo 'usage: make <target>'
@@ -70,6 +70,9 @@ dagster-proofs: $(STAMP) $(SPARK_CLASSES) ## kill Dagster runs at every step, de
 
 damage: $(STAMP) ## change every byte of a table's small files, VALUES times each (255: all), and truncate each everywhere
 	@DAMAGE=$(or $(VALUES),8) $(PYTHON) -m pytest tests/lance_core/test_corrupted_bytes.py --timeout=0 $(ARGS)
+
+fuzz-files: $(STAMP) ## damage data, deletion and index files; read them here, contained and by pylance (ARGS="--seconds 600")
+	@$(PYTHON) -m tests.torture.data_files $(ARGS)
 
 golden: $(STAMP) ## regenerate the golden tables with every old release of pylance (ARGS="4.0.0" for some)
 	@$(PYTHON) -m tests.golden.make $(ARGS)
