@@ -33,8 +33,9 @@ class Upkeep(TableBase):
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
     ) -> Committed:
-        """Rewrite small fragments, and fragments with many deleted rows, as full ones. Rows keep their values, ids and
-        row versions. If there is nothing to compact, no version is committed.
+        """Rewrite small fragments, and fragments with many deleted rows, as full ones. Fragments with overlays are
+        rewritten too, which puts the new values into their columns. Rows keep their values, ids and row versions. If
+        there is nothing to compact, no version is committed.
 
         An index that stores stable row ids keeps its coverage. An index that stores row addresses is rewritten with the
         new addresses in the same commit. An index of a type that this library cannot rewrite, such as vector and text

@@ -16,11 +16,17 @@ from pyroaring import BitMap
 
 from lance_core import Corrupt, Table, Unsupported
 from lance_core.datafiles.fragment_reader import read_fragment
+from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.format._pb import table_pb2
 from lance_core.format.fragment import Fragment
+from lance_core.tasks.compaction import compact as task_compact
+from lance_core.tasks.driver import TableRef, WriteOptions
+from lance_core.tasks.rows import delete as task_delete
+from lance_core.tasks.rows import update as task_update
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_latest
 from tests.interop.overlays import ALLOWED, commit_overlay
+from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
 ROWS = 12
 ROWS_PER_FILE = 6
@@ -323,3 +329,35 @@ def test_a_broken_overlay_is_corrupt(tmp_path: Path) -> None:
             list(
                 read_fragment(location.store, location.codec, fragment, table.manifest.schema, columns=["a"], path="m")
             )
+
+
+def test_workers_see_and_keep_overlays(tmp_path: Path) -> None:
+    """Each verb that workers execute gives the rows that it gives in one process."""
+    verbs: list[tuple[Callable[[TableRef], object], Callable[[Table], object]]] = [
+        (
+            lambda ref: task_update.update(
+                ref, {"c": "a"}, "a < 0", limits=FileLimits(), options=WriteOptions(), runner=InProcessWorkers()
+            ),
+            lambda table: table.update({"c": "a"}, "a < 0"),
+        ),
+        (
+            lambda ref: task_delete.delete(ref, "b = 'newer'", options=WriteOptions(), runner=InProcessWorkers()),
+            lambda table: table.delete("b = 'newer'"),
+        ),
+        (
+            lambda ref: task_compact.compact(
+                ref, target_rows=100, materialize_deletions=True, remap=None, batch=64, options=WriteOptions(),
+                runner=InProcessWorkers(),
+            ),
+            lambda table: table.compact(target_rows=100),
+        ),
+    ]  # fmt: skip
+    overlaid_table(tmp_path / "workers")
+    overlaid_table(tmp_path / "alone")
+    for by_workers, alone in verbs:
+        by_workers(TableRef(str(tmp_path / "workers"), durable=False))
+        alone(Table.open(tmp_path / "alone"))
+        assert_reads_agree(tmp_path / "workers")
+        found = Table.open(tmp_path / "workers").to_table().sort_by("id").to_pylist()
+        assert found == Table.open(tmp_path / "alone").to_table().sort_by("id").to_pylist()
+    assert not Table.open(tmp_path / "workers").manifest.has_overlays
