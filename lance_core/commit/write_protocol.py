@@ -296,10 +296,13 @@ def _find_descendant(
     for number in list_versions(location).numbers:
         if number <= record.base:
             continue
+        try:
+            manifest = load_at(location, number).manifest
+        except NotFound:  # a cleanup removed it since the listing
+            continue
         if number > previous + 1:
             removed = Version(number - 1)
         previous = number
-        manifest = load_at(location, number).manifest
         transaction = load_transaction(location, manifest)
         if transaction is not None and part_with_uuid(transaction, record.transaction_uuid):
             return None

@@ -185,6 +185,32 @@ def test_a_removed_version_is_known_by_the_files_of_its_intent() -> None:
     assert world.file_names() == ["a", "b", "c"]
 
 
+def test_a_version_that_is_removed_during_the_search_for_files_is_skipped() -> None:
+    """Another process cleans up while a repeated write looks for the files of its intent."""
+    third = naming.manifest_path(Version(3))
+    undisturbed = FaultyStore(store_with_unrecorded_append())
+    InMemoryTable(undisturbed).append("b", intent="i", writer=20)
+    stored = store_with_unrecorded_append()
+    faults = [Fault(on_call("read", third), "") for _ in range(undisturbed.calls.count(("read", third)) - 1)]
+    store = FaultyStore(stored, [*faults, Fault(on_call("read", third), "", lambda: stored.delete(third))])
+    made = InMemoryTable(store).append("b", intent="i", writer=20)
+    assert (made.already_committed, made.summary.version) == (True, 3)
+    assert InMemoryTable(stored).file_names() == ["a", "b", "c", "d"]
+
+
+def store_with_unrecorded_append() -> MemoryStore:
+    """Return a table whose second version was put by a process that died then, and removed after two more versions."""
+    stored = MemoryStore()
+    InMemoryTable(stored).create("a")
+    dying = FaultyStore(stored, [Fault(NOTE, "", lambda: None), Fault(NOTE, "", die)])
+    with pytest.raises(Died):
+        InMemoryTable(dying).append("b", intent="i")
+    for writer, name in enumerate("cd", start=10):
+        InMemoryTable(stored).append(name, writer=writer)
+    stored.delete(naming.manifest_path(Version(2)))
+    return stored
+
+
 def test_an_unanswered_put_is_settled_by_files_if_a_cleanup_removed_its_version() -> None:
     """Its answer was lost, and others committed and cleaned up before the writer could read."""
     stored = MemoryStore()
