@@ -26,11 +26,11 @@ class Size:
     pylance_alone: Fleet | None = None
 
 
-PR = Size(Fleet(ours=1, pylance=1, seconds=1.5, kill_count=4))
+PR = Size(Fleet(ours=1, pylance=1, seconds=1.0, kill_count=4))
 NIGHTLY = Size(
-    local=Fleet(ours=3, pylance=3, seconds=240, kill_count=240),
-    s3=Fleet(ours=2, pylance=2, seconds=90, kill_count=30),
-    pylance_alone=Fleet(ours=0, pylance=6, seconds=120, kill_count=120, maintainers=_PYLANCE_ONLY),
+    local=Fleet(ours=3, pylance=3, seconds=120, kill_count=150),
+    s3=Fleet(ours=2, pylance=2, seconds=60, kill_count=30),
+    pylance_alone=Fleet(ours=0, pylance=6, seconds=60, kill_count=75, maintainers=_PYLANCE_ONLY),
 )
 
 

@@ -38,7 +38,7 @@ class Size:
     split_count: int = 1
 
 
-PR = Size(samples=6, engines=("ours",), steps=("create", "append"), states_max=25)
+PR = Size(samples=6, engines=("ours",), steps=("create", "append"), states_max=20)
 NIGHTLY = Size(samples=10, defects=tuple(DEFECTIVE_RUNS))
 
 

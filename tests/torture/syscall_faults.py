@@ -43,7 +43,7 @@ class Size:
     seed: int = 0
 
 
-PR = Size(faults_per_step=12, engines=("ours",), steps=("append",))
+PR = Size(faults_per_step=10, engines=("ours",), steps=("append",))
 NIGHTLY = Size(faults_per_step=180, defects=tuple(DEFECTS))
 
 
