@@ -38,6 +38,7 @@ class Size:
     pylance: int
     seconds: float
     kill_count: int
+    """Number of kills; a machine that starts processes slowly may end before all of them."""
     maintainers: tuple[str, ...] = ("ours maintenance", "pylance maintenance")
     seed: int = 0
 
@@ -179,14 +180,14 @@ def _run_and_kill(writers: Sequence[_Writer], size: Size, result: FleetResult) -
         writer.output.poll(_START_SECONDS_MAX)
     started = time.monotonic()
     kill_times = sorted(generator.uniform(0, size.seconds) for _ in range(size.kill_count))
-    while (elapsed := time.monotonic() - started) < size.seconds or kill_times:
+    while (elapsed := time.monotonic() - started) < size.seconds:
         if kill_times and kill_times[0] <= elapsed:
             kill_times.pop(0)
             victim = generator.choice(writers)
             victim.kill()
             result.kill_count += 1
             victim.start()
-        until = min(kill_times[0] if kill_times else size.seconds, size.seconds) - elapsed
+        until = (kill_times[0] if kill_times else size.seconds) - elapsed
         _read(writers, max(0.0, until), result)
 
 
@@ -198,6 +199,7 @@ def _read(writers: Iterable[_Writer], seconds: float, result: FleetResult) -> No
         if not writer.read_messages():
             writer.process.join()
             result.problems.append(f"a process of {writer.log.job.engine} ended with {writer.process.exitcode}")
+            writer.log.record_kill()
             writer.close()
             writer.start()
 

@@ -22,7 +22,7 @@ def test_killed_writers_of_both_libraries_lose_and_double_nothing(tmp_path: Path
     location = create_local_table(tmp_path)
     result = run_fleet(location, PR.local)
     assert find_violations(location, result) == []
-    assert result.kill_count == PR.local.kill_count
+    assert result.kill_count > 0
     assert {log.job.engine for log in result.logs if log.acknowledged_count} >= {"ours", "pylance"}
 
 
