@@ -117,11 +117,22 @@ class LanceFileWriter:
         if self._writer.size_bytes < _CONCURRENT_HASH_BYTES_MIN:
             checksum = compute_checksum(self._store, self._path)
             self._store.ensure_durable([*blobs, self._path])
-            return checksum
-        with ThreadPoolExecutor(1) as hashing:  # the file is hashed from memory while the disk writes it
-            hashed = hashing.submit(compute_checksum, self._store, self._path)
-            self._store.ensure_durable([*blobs, self._path])
-            return hashed.result()
+        else:
+            with ThreadPoolExecutor(1) as hashing:  # the file is hashed from memory while the disk writes it
+                hashed = hashing.submit(compute_checksum, self._store, self._path)
+                self._store.ensure_durable([*blobs, self._path])
+                checksum = hashed.result()
+        self._check_complete(checksum.size)
+        return checksum
+
+    def _check_complete(self, size: int) -> None:
+        """Raise `StorageError` if the file has another size than was written. The codec of pylance 14 reports no error
+        if the last write of a file fails, for example because the disk is full."""
+        if size != self._writer.size_bytes:
+            raise StorageError(
+                f"{self._full_path} is incomplete: {size:,} of {self._writer.size_bytes:,} bytes are on the disk. "
+                "Check its free space and the quota, then repeat the write"
+            )
 
     def _open_packed(self, number: int) -> Sidecar:
         self._store.create_directory(self._blob_directory)

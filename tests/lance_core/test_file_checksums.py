@@ -1,6 +1,8 @@
 """Checksums of files: every commit records them for the files that it adds, and later commits carry them on."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -14,6 +16,8 @@ from lance_core import Corrupt, IndexIgnored, InvalidInput, LanceError, Table
 from lance_core.datafiles.checksums import forget_verified_files
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.manifest import Manifest
+
+ROOT = Path(__file__).parents[2]
 
 
 def rows(start: int, count: int) -> pa.Table:
@@ -29,6 +33,19 @@ def recorded_checksums(manifest: Manifest) -> Iterator[tuple[str, FileChecksum |
             yield fragment.deletion_file.qualified_path, fragment.deletion_file.checksum
     for index in manifest.indices:
         yield from ((f"{index.qualified_path}/{file.path}", file.checksum) for file in index.files)
+
+
+def test_a_file_whose_last_write_failed_is_not_committed(tmp_path: Path) -> None:
+    """The codec reports no error then. A limit of the size of files stands for a full disk, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.lance_core.write_to_full_disk", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "data: StorageError: is incomplete, 1 version with 5000 rows",
+        "index: StorageError: is incomplete, 1 version with 5000 rows",
+        "blobs: StorageError: exceeds blob object size, 1 version with 1 rows",
+    ]
 
 
 @pytest.mark.parametrize("storage_version", ["2.0", "2.1", "2.2"])

@@ -27,11 +27,18 @@ def test_a_step_with_a_fault_commits_once_or_not_at_all() -> None:
     with workspace() as place, FaultServer("ours") as server, ReaderProcess() as reader:
         for prepared in prepare_steps("ours", place, server, PR.steps):
             assert find_missing_syncs(prepared.calls) == []
-            results = [try_fault(prepared, fault, server, reader) for fault in choose_faults(prepared, PR)]
+            faults = [*choose_faults(prepared, PR), *full_disk_faults(prepared)]
+            results = [try_fault(prepared, fault, server, reader) for fault in faults]
             assert [problem for result in results for problem in result.problems] == []
             assert {bool(result.run.error) for result in results} == {True, False}
         for defect in DEFECTS:
             assert detects(prepared, defect, server, reader), defect
+
+
+def full_disk_faults(prepared: PreparedStep) -> list[Fault]:
+    """Return the faults of the last write of a data file, of which the codec of pylance 14 reports none."""
+    writes = [at for at, call in enumerate(prepared.calls) if call.name == "write" and call.path.startswith("data/")]
+    return [Fault(number, errno.ENOSPC) for number in writes[-1:]]
 
 
 def detects(prepared: PreparedStep, defect: str, server: FaultServer, reader: ReaderProcess) -> bool:
