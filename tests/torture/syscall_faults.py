@@ -35,6 +35,8 @@ _FAILURES_MAX = 10
 class Size:
     faults_per_step: int
     """Maximum number of faults of each step; a seed chooses them if there are more."""
+    peer_faults_per_step: int = 0
+    """The same for the writers of pylance and deltalake."""
     engines: tuple[str, ...] = ("ours", "pylance", "deltalake")
     steps: tuple[str, ...] = ()
     """Steps with faults; all of them if empty."""
@@ -44,7 +46,7 @@ class Size:
 
 
 PR = Size(faults_per_step=10, engines=("ours",), steps=("append",))
-NIGHTLY = Size(faults_per_step=180, defects=tuple(DEFECTS))
+NIGHTLY = Size(faults_per_step=180, peer_faults_per_step=40, defects=tuple(DEFECTS))
 
 
 def split(size: Size, count: int) -> Sequence[Size]:
@@ -53,6 +55,7 @@ def split(size: Size, count: int) -> Sequence[Size]:
         replace(
             size,
             faults_per_step=-(-size.faults_per_step // count),
+            peer_faults_per_step=-(-size.peer_faults_per_step // count),
             seed=size.seed + index,
             defects=size.defects[index::count],
         )
@@ -100,9 +103,10 @@ def inject_faults(engine: str, size: Size, defect: str = "") -> tuple[int, Count
 
 def choose_faults(prepared: PreparedStep, size: Size) -> Sequence[Fault]:
     faults = list(plan_faults(prepared.calls))
-    if len(faults) <= size.faults_per_step:
+    count = size.faults_per_step if prepared.engine == "ours" else size.peer_faults_per_step
+    if len(faults) <= count:
         return faults
-    return random.Random(f"{size.seed} {prepared.step}").sample(faults, size.faults_per_step)
+    return random.Random(f"{size.seed} {prepared.step}").sample(faults, count)
 
 
 def is_detected(defect: str, size: Size) -> bool:
