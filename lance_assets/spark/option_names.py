@@ -32,6 +32,7 @@ OPTIONS: dict[str, frozenset[Use]] = {
     "branch": _EVERYWHERE,
     "manifest_store": _EVERYWHERE,
     "bases": _EVERYWHERE,
+    "trusted": _SELECTS_ROWS,
     "version": _READS,
     "tag": _READS,
     "columns": _SELECTS_ROWS,

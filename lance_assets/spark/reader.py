@@ -33,6 +33,7 @@ def read(
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
     bases: Sequence[str] = (),
+    trusted: bool = True,
 ) -> DataFrame:
     """Return a DataFrame of the newest version, or of the version that a number or a tag names.
 
@@ -42,9 +43,13 @@ def read(
 
     If indices limit the matches to a few rows, the driver reads those rows during this call and the DataFrame holds
     them. A lookup by key therefore runs no Spark job.
+
+    With `trusted=False`, the driver and the workers decode all files in processes of their own; see `Table.open`.
     """
     check_session_call("read", spark, uri, storage_options, manifest_store)
-    base = VersionRef(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
+    base = VersionRef(
+        uri, version, tag, branch, storage_options, manifest_store, tuple(bases), trusted=trusted
+    ).snapshot()
     plan = fetch_or_plan(
         base,
         columns=columns,
@@ -84,6 +89,7 @@ def count_rows(
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
     bases: Sequence[str] = (),
+    trusted: bool = True,
 ) -> int:
     """Return the number of rows.
 
@@ -91,7 +97,9 @@ def count_rows(
     workers count the matching rows and read the columns of the filter only.
     """
     check_session_call("count_rows", spark, uri, storage_options, manifest_store)
-    base = VersionRef(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
+    base = VersionRef(
+        uri, version, tag, branch, storage_options, manifest_store, tuple(bases), trusted=trusted
+    ).snapshot()
     return plans.count_rows(base, filter, runner=lambda: SparkRunner(spark))
 
 
@@ -106,6 +114,7 @@ def aggregate(
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
     bases: Sequence[str] = (),
+    trusted: bool = True,
 ) -> pa.Table:
     """Return the result of an aggregate query such as `select city, avg(age) from dataset where age > 17 group by
     city`.
@@ -114,7 +123,9 @@ def aggregate(
     groups.
     """
     check_session_call("aggregate", spark, uri, storage_options, manifest_store, more=", sql")
-    base = VersionRef(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
+    base = VersionRef(
+        uri, version, tag, branch, storage_options, manifest_store, tuple(bases), trusted=trusted
+    ).snapshot()
     subject = f"{base.location.uri}: the groups of {sql!r}"
     with limited_driver_result(subject, "Query fewer groups, or group the rows of read(...) with Spark"):
         return aggregating.aggregate(base, sql, runner=lambda: SparkRunner(spark))

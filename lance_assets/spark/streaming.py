@@ -50,7 +50,16 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> "LanceStrea
         format_options.get_names("bases") or (),
     )
     stream = Stream(
-        VersionRef(format_options.uri, None, None, branch, format_options.storage, store, bases),
+        VersionRef(
+            format_options.uri,
+            None,
+            None,
+            branch,
+            format_options.storage,
+            store,
+            bases,
+            trusted=format_options.get_flag("trusted", default=True),
+        ),
         transport=transport_schema,
         columns=schema.fieldNames(),
         filter=format_options.get_text("filter"),

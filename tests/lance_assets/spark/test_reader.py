@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from lance_assets.spark import aggregate, append, count_rows, read
 from lance_assets.spark.jobs import partition_numbers
 from lance_core import InvalidInput, NotFound, Table, Unsupported
+from tests.lance_core.datafiles.test_contained_codec import create_aborting_table
 
 
 def uri_in(folder: Path) -> str:
@@ -188,3 +189,15 @@ def test_partition_numbers(spark: SparkSession, memory_bytes: int) -> None:
     partitions = frame.withColumn("partition", F.spark_partition_id())
     assert [(row.id, row.partition) for row in partitions.collect()] == [(0, 0), (1, 1), (2, 2)]
     assert frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes() >= min(memory_bytes, 2**27)
+
+
+def test_untrusted_tables_are_decoded_elsewhere(spark: SparkSession, tmp_path: Path) -> None:
+    """A file that would end the Python worker, and with it the job, is an error that names the file."""
+    Table.create(uri_in(tmp_path), pa.table({"a": range(100)}), max_rows_per_file=40)
+    assert read(spark, uri_in(tmp_path), trusted=False).selectExpr("sum(a)").collect()[0][0] == 4950
+    assert count_rows(spark, uri_in(tmp_path), "a > 50", trusted=False) == 49
+    frame = spark.read.format("lance").option("trusted", "false").load(uri_in(tmp_path))
+    assert frame.where("a < 3").count() == 3
+    create_aborting_table(tmp_path / "bad")
+    with pytest.raises(Exception, match="cannot be decoded: the process that decoded it ended with SIGABRT"):
+        read(spark, str(tmp_path / "bad"), trusted=False).collect()
