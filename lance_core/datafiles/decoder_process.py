@@ -148,6 +148,7 @@ class DecoderProcess:
         except ConnectionLost:
             raise self._how_it_ended() from None
         self._has_answered = True
+        self._trim_output()
         return kind, content
 
     def _how_it_ended(self) -> DecoderEnded:
@@ -162,6 +163,13 @@ class DecoderProcess:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         panic = next((line for line in output.splitlines() if line and "panicked at" not in line), "")
         return DecoderEnded(f"the process that decoded it ended with {how}{f': {panic[:300]}' if panic else ''}")
+
+    def _trim_output(self) -> None:
+        """Empty the file of error messages if it is large. The position in it is that of the child, which writes it."""
+        number = self._output.fileno()
+        if os.lseek(number, 0, os.SEEK_CUR) > _OUTPUT_BYTES_MAX:
+            os.lseek(number, 0, os.SEEK_SET)
+            os.ftruncate(number, 0)
 
     def _last_output(self) -> str:
         size = self._output.seek(0, os.SEEK_END)
