@@ -154,7 +154,7 @@ def _leave_interrupted_cleanup(patch: pytest.MonkeyPatch) -> None:
 
 
 def _leave_sweep_notices(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cleanup, "_withdraw_notices", lambda location, own, *, now: None)
+    patch.setattr(cleanup, "_withdraw_notices", lambda location, own, *, now: [])
 
 
 def _remove_young_versions(patch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ class StorageBackend(Protocol):
 
     def store(self, uri: str, steps: FaultPlan) -> Store: ...
 
-    def codec(self, store: Store) -> DataCodec: ...
+    def codec(self, store: Store, *_settings: object) -> DataCodec: ...
 
     def take_snapshot(self) -> Callable[[], None]:
         """Save the contents, and return a function that restores them."""
@@ -106,7 +106,7 @@ class MemoryBackend:
     def store(self, uri: str, steps: FaultPlan) -> Store:
         return FaultInjectingStore(StoreDirectory(self.memory_store, uri, description=uri), steps)
 
-    def codec(self, store: Store) -> DataCodec:
+    def codec(self, store: Store, *_settings: object) -> DataCodec:
         return IpcCodec(store)
 
     def take_snapshot(self) -> Callable[[], None]:
@@ -175,7 +175,7 @@ class LocalDiskBackend:
     def store(self, uri: str, steps: FaultPlan) -> Store:
         return SteppedLocalStore(Path(uri), durable=self.durable, steps=steps)
 
-    def codec(self, store: Store) -> DataCodec:
+    def codec(self, store: Store, *_settings: object) -> DataCodec:
         assert isinstance(store, LocalStore)
         return LanceCodec(store)
 
@@ -209,7 +209,7 @@ class BucketBackend:
     def store(self, uri: str, steps: FaultPlan) -> Store:
         return open_memory_bucket_store(uri, self.bucket, steps)
 
-    def codec(self, store: Store) -> DataCodec:
+    def codec(self, store: Store, *_settings: object) -> DataCodec:
         return IpcCodec(store)
 
     def take_snapshot(self) -> Callable[[], None]:
@@ -245,7 +245,7 @@ class EmulatorBackend:
     def store(self, uri: str, steps: FaultPlan) -> Store:
         return open_emulator_store(uri, self._bucket.options, steps)
 
-    def codec(self, store: Store) -> DataCodec:
+    def codec(self, store: Store, *_settings: object) -> DataCodec:
         assert isinstance(store, ObjectStore)
         return LanceCodec(store)
 
