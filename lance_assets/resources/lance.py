@@ -46,6 +46,11 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
         description="Store that decides commits, if the object store has no conditional put: dynamodb://table.",
     )
 
+    verify: str = Field(
+        default="off",
+        description="Files that `open` compares with their checksums before they are read: off, sample or read.",
+    )
+
     def __init__(self, **data: object) -> None:
         check_arguments("LanceResource", type(self).model_fields, data)
         check_storage_options(data.get("storage_options"), "storage_options= of LanceResource")
@@ -81,7 +86,9 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
         timestamp: datetime | None = None,
     ) -> Table:
         """Open a table at its newest version, or at a version, tag or time."""
-        return Table.open(self.resolve_uri(uri), version=version, tag=tag, timestamp=timestamp, **self.access(branch))
+        access = self.access(branch)
+        uri = self.resolve_uri(uri)
+        return Table.open(uri, version=version, tag=tag, timestamp=timestamp, verify=self.verify, **access)
 
     def exists(self, uri: str | os.PathLike[str]) -> bool:
         access = self.access()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lance_assets.spark.settings import SparkSettings
     from lance_assets.spark.source import LanceDataSource
     from lance_assets.spark.streaming_sink import upsert_batches
+    from lance_assets.spark.verification import verify_files
     from lance_assets.spark.writer import append, overwrite
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "update",
     "upsert",
     "upsert_batches",
+    "verify_files",
 ]
 
 _MODULES = {
@@ -68,6 +70,7 @@ _MODULES = {
     "aggregate": "lance_assets.spark.reader",
     "count_rows": "lance_assets.spark.reader",
     "LanceDataSource": "lance_assets.spark.source",
+    "verify_files": "lance_assets.spark.verification",
 }
 
 

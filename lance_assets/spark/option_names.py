@@ -37,6 +37,7 @@ OPTIONS: dict[str, frozenset[Use]] = {
     "tag": _READS,
     "columns": _SELECTS_ROWS,
     "filter": _SELECTS_ROWS,
+    "verify": _READS | {Use.APPEND},
     "with_row_id": _READS | {Use.APPEND},
     "with_row_address": _READS | {Use.APPEND},
     "intent": _READS | _WRITES,

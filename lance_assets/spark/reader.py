@@ -5,6 +5,7 @@ Filters are Lance SQL. The workers evaluate them with the same evaluator as a sc
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -33,13 +34,15 @@ def read(
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
     bases: Sequence[str] = (),
+    verify: Literal["off", "sample", "read"] = "off",
     trusted: bool = True,
 ) -> DataFrame:
     """Return a DataFrame of the newest version, or of the version that a number or a tag names.
 
     The DataFrame is pinned to that version: later commits do not change it. `filter` is a condition in Lance SQL. Only
     matching rows leave the workers, and of the other rows only the columns of the filter are read. Row addresses and
-    row ids have the type `bigint`.
+    row ids have the type `bigint`. With `verify="read"` each worker compares a file with its recorded checksum before
+    it reads it, and with `"sample"` one file in sixteen.
 
     If indices limit the matches to a few rows, the driver reads those rows during this call and the DataFrame holds
     them. A lookup by key therefore runs no Spark job.
@@ -48,7 +51,7 @@ def read(
     """
     check_session_call("read", spark, uri, storage_options, manifest_store)
     base = VersionRef(
-        uri, version, tag, branch, storage_options, manifest_store, tuple(bases), trusted=trusted
+        uri, version, tag, branch, storage_options, manifest_store, tuple(bases), verify, trusted=trusted
     ).snapshot()
     plan = fetch_or_plan(
         base,

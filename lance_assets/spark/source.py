@@ -36,7 +36,8 @@ class LanceDataSource(ds.DataSource):
 
     Options for reads: `version` or `tag`, `columns` (comma-separated), `filter` (Lance SQL, evaluated by the workers),
     `with_row_id`, `with_row_address`, `bases` (comma-separated), `trusted` ("false" decodes files in processes of their
-    own). Spark evaluates the filters of a query itself.
+    own), `verify` ("off", "sample" or "read": the files that are compared with their checksums). Spark evaluates the
+    filters of a query itself.
 
     Options for writes, with mode "append" or "overwrite": `intent`, `property.` as the prefix of a property of the
     version, `replace_schema`, `create`, `retries`, `max_rows_per_file`, `max_bytes_per_file`. An `audit` is a function
@@ -141,8 +142,11 @@ class LanceDataSource(ds.DataSource):
         if self._pinned is not None:
             (version, branch), tag = self._pinned, None
         bases = options.get_names("bases") or ()
-        trusted = options.get_flag("trusted", default=True)
-        base = VersionRef(options.uri, version, tag, branch, options.storage, store, bases, trusted=trusted).snapshot()
+        trusted, verify = options.get_flag("trusted", default=True), options.get_text("verify") or "off"
+        reference = VersionRef(
+            options.uri, version, tag, branch, options.storage, store, bases, verify, trusted=trusted
+        )
+        base = reference.snapshot()
         self._pinned = (int(base.version), base.manifest.branch)
         plan = plan_read(
             base,

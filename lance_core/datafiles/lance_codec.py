@@ -11,7 +11,6 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     import lance.file
 
 _SESSIONS_MAX = 64
-_CONCURRENT_HASH_BYTES_MIN = 4 << 20
-"""Below this size, starting a thread takes longer than the hash."""
 _declared_schemas: "dict[bytes, _DeclaredSchema]" = {}
 """Schemas of opened files by their serialized form: most files of a table have the same schema."""
 _CACHED_SCHEMAS_MAX = 1024
@@ -114,14 +111,8 @@ class LanceFileWriter:
         assert self._writer.size_bytes is not None
         if not isinstance(self._store, LocalStore):
             return FileChecksum(self._writer.size_bytes, None)
-        if self._writer.size_bytes < _CONCURRENT_HASH_BYTES_MIN:
-            checksum = compute_checksum(self._store, self._path)
-            self._store.ensure_durable([*blobs, self._path])
-        else:
-            with ThreadPoolExecutor(1) as hashing:  # the file is hashed from memory while the disk writes it
-                hashed = hashing.submit(compute_checksum, self._store, self._path)
-                self._store.ensure_durable([*blobs, self._path])
-                checksum = hashed.result()
+        checksum = compute_checksum(self._store, self._path)  # from memory, since nothing is on disk yet
+        self._store.ensure_durable([*blobs, self._path])
         self._check_complete(checksum.size)
         return checksum
 

@@ -49,15 +49,19 @@ def verify_contents(
     run = _Run(check, hashed)
     findings = list(run.findings())
     run.finish()
-    if missing := len(chosen) - len(hashed):
-        first = next(file for file in chosen if file.checksum is None)
-        what = f"no hash is recorded for {missing} of {len(chosen)} files, so their bytes were not verified"
-        repair = "Record the hashes of their present bytes: table.record_checksums(), or --repair checksums."
-        fix = Repair(
-            RepairKind.CHECKSUMS, "Record the hashes of the files.", partial(_record_checksums, writer_location)
-        )
-        findings.append(Finding(Severity.INFO, "no_checksum", first.path, what, repair, first.last, fix))
+    record = partial(_record_checksums, writer_location)
+    fix = Repair(RepairKind.CHECKSUMS, "Record the hashes of the files.", record)
+    findings += (replace(each, automatic_repair=fix) for each in find_unverified(chosen))
     return run.count, findings
+
+
+def find_unverified(files: Sequence[RecordedFile]) -> Iterator[Finding]:
+    """Yield one finding for all files without a recorded hash."""
+    unhashed = [file for file in files if file.checksum is None]
+    if unhashed:
+        what = f"no hash is recorded for {len(unhashed)} of {len(files)} files, so their bytes were not verified"
+        repair = "Record the hashes of their present bytes: table.record_checksums(), or --repair checksums."
+        yield Finding(Severity.INFO, "no_checksum", unhashed[0].path, what, repair, unhashed[0].last)
 
 
 def _record_checksums(writer_location: Location) -> str:

@@ -59,7 +59,7 @@ class TableReading(TableBase):
         manifest_store: ManifestStore | str | None = None,
         bases: Sequence[str] = (),
         durable: bool = True,
-        verify: Literal["off", "sample", "read"] = "off",
+        verify: str = "off",
         trusted: bool = True,
     ) -> Self:
         """Open the newest version, or the one that `version`, `tag`, `branch` or `timestamp` selects.

@@ -6,6 +6,7 @@ once.
     columns/                      new columns, computed or merged
     scan/                         scans, counts, partial aggregates
     compaction/  indices/         compaction of one or many tables; index builds
+    verification.py               comparison of files with their checksums
     ingest/  streaming/           files that become rows; a table as the sink or the source of a stream
 
 This package holds plan objects that pickle small, the tasks that workers run, and the driver's begin and finish steps

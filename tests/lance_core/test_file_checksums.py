@@ -175,7 +175,7 @@ def test_a_verified_file_is_not_read_again_in_the_process(tmp_path: Path) -> Non
 def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
     uri = Table.create(tmp_path / "t", rows(0, 10), durable=False).uri
     with pytest.raises(InvalidInput, match="verify must be one of off, sample, read"):
-        Table.open(uri, verify="always")  # type: ignore[arg-type]
+        Table.open(uri, verify="always")
 
 
 def change_by_pylance(uri: str) -> None:

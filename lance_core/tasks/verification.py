@@ -1,0 +1,98 @@
+"""Distributed verification: workers compare the files of a version, or of all versions, with their recorded checksums.
+
+    report = verify_files(snapshot, runner=runner, share=1 / 30, turn=day)
+
+Only findings come back to the driver. `fsck/contents.py` does the same in one process. Start with `verify_files`.
+"""
+
+import heapq
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lance_core import validation
+from lance_core.errors import NotFound
+from lance_core.format.file_checksum import FileChecksum
+from lance_core.format.ids import Version
+from lance_core.fsck import DataCheck, Extent, Finding, Report, Severity
+from lance_core.fsck.contents import find_unverified, verify_one
+from lance_core.tasks.driver import TASKS_PER_SLOT, run_over_partitions
+from lance_core.tasks.partitioning import Runner
+from lance_core.versions.recorded_files import RecordedFile, RecordedFiles
+from lance_core.versions.snapshot import Snapshot, list_versions, load_at
+
+_FILE_COST_BYTES = 1 << 20
+"""Bytes that are read in the time that opening a file takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file to verify. Picklable."""
+
+    path: str
+    owner: str
+    size: int
+    xxh3: int | None
+    first: Version
+    last: Version
+
+
+@dataclass(frozen=True, slots=True)
+class _VerifyPartition:
+    """Verifies the files of one partition in a worker."""
+
+    partitions: tuple[tuple[_File, ...], ...]
+
+    def __call__(self, partition: Snapshot, number: int) -> Iterator[bytes]:
+        for file in self.partitions[number]:
+            checksum = FileChecksum(file.size, file.xxh3)
+            recorded = RecordedFile(file.path, file.owner, checksum, partition.location, file.first, file.last)
+            for found in verify_one(recorded):
+                values = [found.severity.value, found.rule, found.path, found.what, found.repair, found.version]
+                yield json.dumps(values).encode()
+
+
+def verify_files(
+    base: Snapshot, *, runner: Runner, versions: str = "head", share: float = 1.0, turn: int = 0
+) -> Report:
+    """Verify the files of this version, or with `versions="all"` of all versions up to it.
+
+    With a `share` below 1, one part of the files is verified; turns 0, 1, 2, ... together verify all of them."""
+    check, files, examined = DataCheck(share=share, turn=turn), RecordedFiles(), [base.version]
+    extent = validation.check_choice(Extent, versions, "versions")
+    files.add(base)
+    for version in list_versions(base.location).numbers if extent is Extent.ALL else ():
+        if version < base.version:
+            try:
+                files.add(load_at(base.location, version))
+            except NotFound:  # a cleanup removed it
+                continue
+            examined.append(version)
+    chosen = [file for file in files if check.includes(file.path)]
+    partitions = _partition([file for file in chosen if file.checksum is not None], runner.slots * TASKS_PER_SLOT)
+    results = run_over_partitions(base, ((),) * len(partitions), _VerifyPartition(partitions), runner)
+    findings = [_decode(each) for _number, found in sorted(results.items()) for each in found]
+    findings += find_unverified(chosen)
+    verified = sum(map(len, partitions))
+    return Report(base.location.uri, tuple(sorted(examined)), len(chosen), tuple(findings), verified_files=verified)
+
+
+def _partition(files: Sequence[RecordedFile], count: int) -> tuple[tuple[_File, ...], ...]:
+    """Distribute files over at most `count` partitions of about equal size, the largest files first."""
+    partitions: list[list[_File]] = [[] for _ in range(min(count, len(files)))]
+    sizes = [(0, number) for number in range(len(partitions))]
+    for file in sorted(files, key=lambda file: -file.checksum.size if file.checksum else 0):
+        assert file.checksum is not None
+        size, number = heapq.heappop(sizes)
+        heapq.heappush(sizes, (size + file.checksum.size + _FILE_COST_BYTES, number))
+        checksum = file.checksum
+        partitions[number].append(_File(file.path, file.owner, checksum.size, checksum.xxh3, file.first, file.last))
+    return tuple(map(tuple, partitions))
+
+
+def _decode(data: bytes) -> Finding:
+    severity, rule, path, what, repair, version = json.loads(data)
+    return Finding(Severity(severity), rule, path, what, repair, version)
+
+
+__all__ = ["Report", "verify_files"]
