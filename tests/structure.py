@@ -67,6 +67,7 @@ LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
         "lance_core.index.btree",
         "lance_core.index.label_list",
         "lance_core.index.ngram",
+        "lance_core.index.vector.vector_type",
         "lance_core.index.zonemap",
     ),
     "lance_core.storage.factory": (
@@ -75,7 +76,7 @@ LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
     ),
     "lance_core.storage.manifest_stores.dynamodb": ("botocore",),
     "lance_core.storage.manifest_stores.sql": ("sqlalchemy",),
-    "lance_core.table.reading": ("lance_core.fsck.examine",),
+    "lance_core.table.reading": ("lance_core.fsck.examine", "lance_core.index.vector.search"),
     "lance_core.storage.object_store": ("lance_core.storage.buckets.client_cache",),
 }
 

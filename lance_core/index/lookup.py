@@ -44,7 +44,7 @@ _SEGMENTS_CACHED_MAX = 128
 _WARNED_MAX = 10_000
 CANDIDATES_READ_MAX = 4096
 """Checking this number of rows takes less time than searching an index for many others that do not match."""
-_UNREADABLE_ERRORS = (LanceError, pa.ArrowException, ValueError, LookupError, OverflowError, struct.error)
+UNREADABLE_ERRORS = (LanceError, pa.ArrowException, ValueError, LookupError, OverflowError, struct.error)
 """Errors that missing, truncated or mislabelled files raise."""
 
 
@@ -94,7 +94,7 @@ def selector_of(base: Snapshot) -> RowSelector | None:
         lookup = IndexLookup.of(base)
         return lookup.select if any(segment.covered for segment in lookup.coverage.segments) else None
     except LanceError as error:
-        _warn_once(
+        warn_once(
             (base.location.uri, str(base.version)),
             f"{base.location.uri}: the indices of version {base.version} cannot be read, so every fragment is "
             f"scanned: {error}. The result is complete; run fsck() to find out what is wrong",
@@ -175,8 +175,8 @@ class _Search:
         """Return the candidates of one segment, and none if the segment cannot be read."""
         try:
             return self._search_segment(probe, scope)
-        except _UNREADABLE_ERRORS as error:
-            _warn_unreadable(self._base, scope.segment, error)
+        except UNREADABLE_ERRORS as error:
+            warn_unreadable(self._base, scope.segment, error)
             return _NOTHING
 
     def _search_segment(self, probe: IndexProbe, scope: SegmentScope) -> CandidateRows:
@@ -319,10 +319,10 @@ def resolved_fragments(path: AccessPath, live: BitMap) -> BitMap:
     return BitMap.union(BitMap(), *(_covered_fragments(step, live) for _, step in path.steps))
 
 
-def _warn_unreadable(base: Snapshot, segment: SegmentCoverage, error: Exception) -> None:
+def warn_unreadable(base: Snapshot, segment: SegmentCoverage, error: Exception) -> None:
     uri, index = base.location.uri, segment.metadata
     reason = str(error) if isinstance(error, LanceError) else type(error).__name__
-    _warn_once(
+    warn_once(
         (uri, str(index.uuid)),
         f"{uri}: segment {index.uuid} of index {index.name!r} cannot be read, so the {len(segment.covered)} "
         f"fragments that it covers are scanned: {reason}. The result is complete. Rebuild the index with "
@@ -333,7 +333,7 @@ def _warn_unreadable(base: Snapshot, segment: SegmentCoverage, error: Exception)
 
 def _warn_missed(base: Snapshot, segment: SegmentCoverage, missed: BitMap) -> None:
     uri, index = base.location.uri, segment.metadata
-    _warn_once(
+    warn_once(
         (uri, str(index.uuid)),
         f"{uri}: segment {index.uuid} of index {index.name!r} claims {len(missed)} fragments without listing all of "
         "their rows, so they are scanned; an old release of pylance compacted the table or optimized the index. The "
@@ -341,7 +341,7 @@ def _warn_missed(base: Snapshot, segment: SegmentCoverage, missed: BitMap) -> No
     )
 
 
-def _warn_once(subject: tuple[str, str], text: str) -> None:
+def warn_once(subject: tuple[str, str], text: str) -> None:
     """Warn once per process and subject."""
     if subject in _warned:
         return
@@ -350,4 +350,4 @@ def _warn_once(subject: tuple[str, str], text: str) -> None:
     warnings.warn(text, IndexIgnored, stacklevel=2)
 
 
-__all__ = ["IndexLookup", "resolved_fragments", "selector_of"]
+__all__ = ["UNREADABLE_ERRORS", "IndexLookup", "resolved_fragments", "selector_of", "warn_once", "warn_unreadable"]

@@ -11,6 +11,8 @@ from lance_core.index.index_type import IndexType
 
 _PACKAGES = frozenset({"lance.table", "lance.index.pb"})
 """Protobuf packages of the type URLs: releases of the format moved some index types from one to the other."""
+_VECTOR_MESSAGE = "vectorindexdetails"
+"""All vector index types have one message, whose fields tell which it is."""
 
 
 @cache
@@ -53,6 +55,11 @@ def by_type_url(metadata: IndexMetadata) -> IndexType | None:
     if "/" not in url:
         return None
     package, _, message = url.rpartition("/")[2].rpartition(".")
+    if message == _VECTOR_MESSAGE and package in _PACKAGES:
+        from lance_core.index.vector.vector_type import type_of
+
+        ranked = type_of(metadata)
+        return ranked if ranked is not None and metadata.message.index_version <= ranked.max_readable_version else None
     kind = _by_type().get(message) if package in _PACKAGES else None
     return kind if kind is not None and metadata.message.index_version <= kind.max_readable_version else None
 
@@ -74,6 +81,8 @@ def reason_unknown(metadata: IndexMetadata) -> str:
     if not metadata.message.index_details.type_url:
         return "does not record its index type"
     kind = _by_type().get(metadata.kind.lower())
+    if metadata.kind.lower() == _VECTOR_MESSAGE:
+        return "is a vector index of a type or version that cannot be read"
     if kind is None:
         return f"has an unknown index type ({metadata.kind})"
     if metadata.message.index_version > kind.max_readable_version:

@@ -19,15 +19,18 @@ from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.manifest import Manifest
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
 from lance_core.scan.morsels import LiveFragment, manifest_path
-from lance_core.scan.parallel import map_in_order
+from lance_core.scan.parallel import THREADS, map_in_order
 from lance_core.scan.plan import plan_columns
-from lance_core.scan.row_reader import RowReader
+from lance_core.scan.reader_cache import ReaderCache
+from lance_core.storage.local import LocalStore
 from lance_core.versions.location import Location
 
 _LISTED_MAX = 5
 _OFFSET_BITS = 32
 _ROWS_MAX = 2**_OFFSET_BITS - 1
 """Maximum number of rows in a fragment."""
+
+_SEQUENTIAL_ROWS_MAX = 256
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -65,12 +68,16 @@ def take(
 ) -> pa.Table:
     """Read the rows with these numbers."""
     plan = plan_columns(manifest, columns)
-    reader = RowReader(location, plan)
+    reader = ReaderCache.of(location, manifest).row_reader(plan, None)
     positions = locate_rows(location, manifest, rows, by=by)
     keys, order = np.unique(scan_order_keys(positions), return_inverse=True)
     if not plan.output:
         return pa.Table.from_batches([rows_without_columns(len(order))])
-    batches = map_in_order(lambda each: reader.pick(*each), group_by_fragment(location, manifest, keys))
+    # Threads take longer to start than a local disk takes to return a few rows.
+    threads = 1 if len(keys) <= _SEQUENTIAL_ROWS_MAX and isinstance(location.store, LocalStore) else THREADS
+    batches = map_in_order(
+        lambda each: reader.pick(*each), group_by_fragment(location, manifest, keys), threads=threads
+    )
     rows_table = pa.Table.from_batches(batches, plan.schema).combine_chunks()
     return (
         rows_table if len(order) == len(keys) and (order[1:] > order[:-1]).all() else rows_table.take(pa.array(order))
@@ -98,7 +105,7 @@ def group_by_fragment(location: Location, manifest: Manifest, keys: Ints) -> Ite
     starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
     for start, stop in itertools.pairwise([*starts, len(keys)]):
         fragment = manifest.fragments[int(numbers[start])]
-        yield LiveFragment(location, manifest, fragment), keys[start:stop] & ((1 << _OFFSET_BITS) - 1)
+        yield ReaderCache.of(location, manifest).fragment(fragment), keys[start:stop] & ((1 << _OFFSET_BITS) - 1)
 
 
 def build_row_id_index(location: Location, manifest: Manifest) -> RowIdIndex:
@@ -138,8 +145,9 @@ def _locate_by_address(location: Location, manifest: Manifest, addresses: Ints, 
     rows = _row_counts(manifest, live=False)
     if len(rows):
         exists &= offsets < rows[number]
+    cache = ReaderCache.of(location, manifest)
     for each in np.unique(number[exists]):
-        deletions = LiveFragment(location, manifest, manifest.fragments[int(each)]).deletions
+        deletions = cache.fragment(manifest.fragments[int(each)]).deletions
         if deletions is not None:
             rows_here = np.flatnonzero(exists & (number == each))
             exists[rows_here] = ~np.isin(offsets[rows_here], deletions.offsets)

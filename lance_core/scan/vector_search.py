@@ -1,12 +1,13 @@
-"""Vector search, exact: computes the distance of every vector that passes the filter, and keeps the nearest `k`.
+"""Exact vector search: computes the distance of every vector that passes the filter, and keeps the nearest `k`.
 
 Only the vector column and the columns of the filter are read of all rows; other columns only of the nearest rows. Rows
 at the same distance come in the order of the table, so that a search is deterministic. Vectors without a distance are
-left out: nulls, vectors with NaN and, for cosine, vectors of length zero. Start with `search`.
+left out: nulls, vectors with NaN and, for cosine, vectors of length zero. `index/vector/search.py` combines it with
+vector indices. Start with `scan_nearest`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
@@ -14,19 +15,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap
 
 from lance_core import validation
 from lance_core.errors import InvalidInput
 from lance_core.format.manifest import Manifest
 from lance_core.scan.column_resolution import resolve_columns
 from lance_core.scan.executor import scan
-from lance_core.scan.plan import plan_scan
+from lance_core.scan.plan import ScanPlan, plan_scan
 from lance_core.scan.selection import RowSelector
 from lance_core.scan.take import By, take
 from lance_core.versions.location import Location
 
-DISTANCE = "_distance"
-_ADDRESS = "_rowaddr"
+DISTANCE, QUERY = "_distance", "_query"
 BLOCK_VALUES = 2**18
 """Numbers that are processed at a time, so that they stay in the processor cache."""
 
@@ -53,6 +54,10 @@ class NearestRows:
     distances: Floats
     addresses: npt.NDArray[np.uint64]
 
+    @classmethod
+    def empty(cls) -> "NearestRows":
+        return cls(np.empty(0), np.empty(0, dtype=np.uint64))
+
     def merge(self, distances: Floats, addresses: npt.NDArray[np.uint64], k: int) -> "NearestRows":
         """Return the nearest `k` rows of these and of more rows."""
         is_candidate = ~np.isnan(distances)
@@ -65,60 +70,92 @@ class NearestRows:
         return NearestRows(all_distances[nearest], np.concatenate([self.addresses, addresses[is_candidate]])[nearest])
 
 
-def search(
-    location: Location,
-    manifest: Manifest,
-    column: str,
-    vector: Vector,
-    k: int,
-    *,
-    metric: str | None,
-    nprobes: int | None,
-    refine: int | None,
-    filter: str | None,
-    columns: Sequence[str] | None,
-    select: RowSelector | None = None,
-) -> pa.Table:
-    """Return the `k` rows nearest to a vector, with their distances."""
-    k = validation.check_integer(k, "k", at_least=1, too_small="a search returns at least one row")
-    for number, what in ((nprobes, "nprobes"), (refine, "refine")):
-        if number is not None:
-            validation.check_integer(number, what, at_least=1, too_small="it counts from 1")
-    result_columns = _result_columns(manifest, columns)
-    stored = _vector_type(manifest, validation.check_text(column, "column"))
-    resolved_metric = _resolve_metric(metric, stored.value_type, column)
-    query_vector = _query_vector(vector, stored, column)
-    nearest = NearestRows(np.empty(0), np.empty(0, dtype=np.uint64))
-    plan = plan_scan(manifest, columns=[column], filter=filter, with_row_address=True, select=select)
+@dataclass(frozen=True, slots=True)
+class VectorQueries:
+    """Checked query vectors of one search."""
+
+    column: str
+    stored: pa.FixedSizeListType
+    metric: Metric
+    vectors: Floats
+    """One query a row."""
+    is_batch: bool
+    """True if the caller passed a list of queries, even of one."""
+
+    def distances(self, vectors: pa.FixedSizeListArray, number: int) -> Floats:
+        """Return the exact distances of vectors from one query; NaN for vectors without a distance."""
+        if not vectors.null_count:
+            return _distances(self.metric, vectors, self.vectors[number])
+        is_valid = np.asarray(pc.is_valid(vectors))
+        distances = np.full(len(vectors), np.nan)
+        distances[is_valid] = _distances(self.metric, vectors.drop_null(), self.vectors[number])
+        return distances
+
+
+def scan_nearest(location: Location, plan: ScanPlan, queries: VectorQueries, k: int) -> list[NearestRows]:
+    """Return the `k` rows nearest to each query among those of a plan, by exact distances. The plan returns the
+    vectors and the row addresses."""
+    nearest = [NearestRows.empty() for _ in queries.vectors]
     for batch in scan(location, plan):
         vectors, addresses = batch.column(0), batch.column(1)
         if vectors.null_count:
             is_valid = pc.is_valid(vectors)
             vectors, addresses = vectors.filter(is_valid), addresses.filter(is_valid)
-        nearest = nearest.merge(_distances(resolved_metric, vectors, query_vector), addresses.to_numpy(), k)
+        row_addresses = addresses.to_numpy()
+        for number, rows in enumerate(nearest):
+            nearest[number] = rows.merge(queries.distances(vectors, number), row_addresses, k)
+    return nearest
+
+
+def plan_nearest(
+    manifest: Manifest, column: str, filter: str | None, select: RowSelector | None, fragments: BitMap | None = None
+) -> ScanPlan:
+    """Return the plan that `scan_nearest` runs, for all fragments or for some."""
+    plan = plan_scan(manifest, columns=[column], filter=filter, with_row_address=True, select=select)
+    if fragments is None:
+        return plan
+    return replace(plan, tasks=tuple(task for task in plan.tasks if task.fragment.id in fragments))
+
+
+def read_nearest(
+    location: Location, manifest: Manifest, nearest: Sequence[NearestRows], columns: Sequence[str], *, is_batch: bool
+) -> pa.Table:
+    """Return the nearest rows of each query as a table with these columns, among them the distances; for a batch also
+    the number of the query."""
+    addresses = np.concatenate([rows.addresses for rows in nearest])
     rows = take(
-        location, manifest, nearest.addresses, [name for name in result_columns if name != DISTANCE], by=By.ROW_ADDRESS
+        location, manifest, addresses, [name for name in columns if name not in (DISTANCE, QUERY)], by=By.ROW_ADDRESS
     )
-    distances = pa.array(nearest.distances, pa.float32())
-    position = result_columns.index(DISTANCE)
+    computed = {DISTANCE: pa.array(np.concatenate([each.distances for each in nearest]), pa.float32())}
+    if is_batch:
+        numbers = np.repeat(np.arange(len(nearest)), [len(each.distances) for each in nearest])
+        computed[QUERY] = pa.array(numbers, pa.int32())
     if not rows.num_columns:
-        return pa.table([distances], pa.schema([pa.field(DISTANCE, pa.float32())], rows.schema.metadata))
-    return rows.add_column(position, pa.field(DISTANCE, pa.float32()), distances)
+        fields = [pa.field(name, computed[name].type) for name in columns]
+        return pa.table([computed[name] for name in columns], pa.schema(fields, rows.schema.metadata))
+    for position, name in enumerate(columns):
+        if name in computed:
+            rows = rows.add_column(position, pa.field(name, computed[name].type), computed[name])
+    return rows
 
 
-def _result_columns(manifest: Manifest, columns: Sequence[str] | None) -> list[str]:
-    """Return the columns of the result. The distance comes where the caller requested it, or else last."""
+def result_columns(manifest: Manifest, columns: Sequence[str] | None, *, is_batch: bool) -> list[str]:
+    """Return the columns of the result. The number of the query comes first and the distance last, unless the caller
+    requested them elsewhere."""
     names = manifest.schema.arrow.names
-    if DISTANCE in names:
-        raise InvalidInput(
-            f"the table has a column {DISTANCE!r}, the name that a search gives to its distances; rename it "
-            f"with alter_column({DISTANCE!r}, rename=...)"
-        )
+    for name, what in ((DISTANCE, "its distances"), (QUERY, "the numbers of the queries")):
+        if name in names and (name == DISTANCE or is_batch):
+            raise InvalidInput(
+                f"the table has a column {name!r}, the name that a search gives to {what}; rename it "
+                f"with alter_column({name!r}, rename=...)"
+            )
     requested = list(names if columns is None else validation.check_names(columns, "columns"))
+    if is_batch and QUERY not in requested:
+        requested.insert(0, QUERY)
     return requested if DISTANCE in requested else [*requested, DISTANCE]
 
 
-def _vector_type(manifest: Manifest, column: str) -> pa.FixedSizeListType:
+def vector_type(manifest: Manifest, column: str) -> pa.FixedSizeListType:
     (resolved,) = resolve_columns(manifest.schema, [column])
     if not pa.types.is_fixed_size_list(resolved.arrow.type) or resolved.arrow.type.value_type not in _METRICS:
         raise InvalidInput(
@@ -128,7 +165,7 @@ def _vector_type(manifest: Manifest, column: str) -> pa.FixedSizeListType:
     return resolved.arrow.type
 
 
-def _resolve_metric(metric: str | None, values: pa.DataType, column: str) -> Metric:
+def resolve_metric(metric: str | None, values: pa.DataType, column: str) -> Metric:
     metrics = _METRICS[values]
     if metric is None:
         return metrics[0]
@@ -141,24 +178,30 @@ def _resolve_metric(metric: str | None, values: pa.DataType, column: str) -> Met
     return chosen
 
 
-def _query_vector(vector: Vector, stored: pa.FixedSizeListType, column: str) -> Floats:
+def parse_queries(vector: Vector, stored: pa.FixedSizeListType, metric: Metric, column: str) -> VectorQueries:
+    """Check one query vector, or a two-dimensional array of them."""
     try:
-        query = np.asarray(vector, dtype=np.float64)
+        given = np.asarray(vector, dtype=np.float64)
     except (TypeError, ValueError):
-        query = np.empty((0, 0))
-    if query.ndim != 1:
-        raise InvalidInput(f"vector must be a list of {stored.list_size} numbers, like the values of column {column!r}")
-    if len(query) != stored.list_size:
+        given = np.empty((0, 0, 0))
+    if given.ndim not in (1, 2):
         raise InvalidInput(
-            f"vector has {len(query)} numbers, but those of column {column!r} have {stored.list_size}; check that both "
-            "come from the same model"
+            f"vector must be a list of {stored.list_size} numbers, like the values of column {column!r}, or a "
+            "two-dimensional array of such rows"
         )
-    if not np.isfinite(query).all():
-        position = int(np.flatnonzero(~np.isfinite(query))[0])
-        raise InvalidInput(f"vector has {query[position]} at position {position}; its elements must be finite")
-    if stored.value_type == pa.uint8() and not (np.isin(query, np.arange(256))).all():
+    queries = np.atleast_2d(given)
+    if queries.shape[1] != stored.list_size:
+        raise InvalidInput(
+            f"vector has {queries.shape[1]} numbers, but those of column {column!r} have {stored.list_size}; check "
+            "that both come from the same model"
+        )
+    if not np.isfinite(queries).all():
+        row, position = (int(each[0]) for each in np.nonzero(~np.isfinite(queries)))
+        where = f"position {position}" + (f" of query {row}" if given.ndim == 2 else "")
+        raise InvalidInput(f"vector has {queries[row, position]} at {where}; its elements must be finite")
+    if stored.value_type == pa.uint8() and not (np.isin(queries, np.arange(256))).all():
         raise InvalidInput(f"vector must consist of integers from 0 to 255, like the values of column {column!r}")
-    return query
+    return VectorQueries(column, stored, metric, queries, given.ndim == 2)
 
 
 def _distances(metric: Metric, vectors: pa.FixedSizeListArray, query: Floats) -> Floats:

@@ -29,7 +29,7 @@ from lance_core.scan.plan import plan_scan
 from lance_core.scan.query import run_query
 from lance_core.scan.selection import RowSelector
 from lance_core.scan.take import By, RowNumbers
-from lance_core.scan.vector_search import Vector, search
+from lance_core.scan.vector_search import Vector
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.base import TableBase
 from lance_core.versions.history import VersionInfo, version_info, version_infos
@@ -277,34 +277,54 @@ class TableReading(TableBase):
         self,
         column: str,
         vector: Vector,
-        k: int,
+        k: int = 10,
         *,
         metric: Literal["l2", "cosine", "dot", "hamming"] | None = None,
         nprobes: int | None = None,
         refine: int | None = None,
+        ef: int | None = None,
         filter: str | None = None,
         columns: Sequence[str] | None = None,
+        exact: bool = False,
     ) -> pa.Table:
-        """Return the `k` rows whose vectors are nearest to `vector`, nearest first, with a column `_distance`. `filter`
-        restricts the candidates. The default metric is "l2" (squared), and "hamming" for bytes.
+        """Return the `k` rows whose vectors are nearest to `vector`, nearest first, with a column `_distance`. Rows at
+        the same distance come in table order. `filter` restricts the candidates before the search. For a
+        two-dimensional array of vectors, the rows of each one follow each other, and a column `_query` has its number.
 
             table.search("embedding", model.encode("a red bicycle"), 10, metric="cosine", filter="price < 100")
 
-        The search compares every vector, so the result is exact. `nprobes` and `refine` are options of a vector index
-        and have no effect without one.
+        A vector index on the column is used if its metric is `metric`. The result is then approximate: `nprobes`
+        (default 20) partitions of each index segment are searched, and with `refine=n` the exact distances of `n * k`
+        candidates decide. Rows that the index does not cover are compared exactly; `exact=True` compares all. `ef` is
+        accepted for indices with a graph, whose partitions are searched completely. The default metric is that of the
+        index, else "l2" (squared), and "hamming" for bytes.
         """
+        from lance_core.index.vector.search import SearchRequest, search
+
         return search(
-            self._location,
-            self.manifest,
-            column,
+            self._snapshot,
             vector,
-            k,
-            metric=metric,
-            nprobes=nprobes,
-            refine=refine,
-            filter=filter,
-            columns=columns,
-            select=self._select(True),
+            SearchRequest(column, k, metric, nprobes, refine, ef, filter, columns, exact),
+        )
+
+    def explain_search(
+        self,
+        column: str,
+        k: int = 10,
+        *,
+        metric: Literal["l2", "cosine", "dot", "hamming"] | None = None,
+        nprobes: int | None = None,
+        refine: int | None = None,
+        ef: int | None = None,
+        filter: str | None = None,
+        exact: bool = False,
+    ) -> str:
+        """Return the plan of `search` as text: the index and its segments, partitions, candidates, refinement, the
+        fragments that are scanned, and whether the result is exact. Nothing is searched."""
+        from lance_core.index.vector.search import SearchRequest, explain_search
+
+        return explain_search(
+            self._snapshot, SearchRequest(column, k, metric, nprobes, refine, ef, filter, None, exact)
         )
 
     def changes(self, since: int, until: int | None = None) -> pa.Table:

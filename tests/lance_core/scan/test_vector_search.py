@@ -142,7 +142,7 @@ def test_an_older_version_and_system_columns(floats: tuple[str, pa.DataType]) ->
     ("column", "vector", "k", "options", "message"),
     [
         ("v", [1.0] * 3, 1, {}, "vector has 3 numbers, but those of column 'v' have 7"),
-        ("v", [[1.0] * SIZE], 1, {}, "vector must be a list of 7 numbers"),
+        ("v", [[[1.0] * SIZE]], 1, {}, "vector must be a list of 7 numbers, like the values of column .v., or a two"),
         ("v", "abc", 1, {}, "vector must be a list of 7 numbers"),
         ("v", [float("nan"), *[1.0] * 6], 1, {}, "vector has nan at position 0"),
         ("v", [1.0] * SIZE, 0, {}, "k=0: a search returns at least one row"),

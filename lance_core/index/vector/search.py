@@ -1,0 +1,350 @@
+"""Vector search: the nearest rows of a version, by its vector indices and, where none answers, by exact distances.
+
+    nearest rows of each segment  +  exact scan of fragments that no segment covers  ->  refine  ->  the best `k`
+
+A filter is evaluated first. If few rows pass, their distances are computed exactly; otherwise it becomes a mask inside
+the search of each segment. A segment is searched in more partitions until it has `k` rows that pass, so that `k` rows
+come back whenever as many match. Rows at the same distance come in table order. A segment that cannot be read answers
+nothing: its fragments are scanned, and a warning says so once. Start with `search`.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core import validation
+from lance_core.coordination.lru_cache import LruCache
+from lance_core.errors import Corrupt, LanceError, MissingDependency
+from lance_core.index import build
+from lance_core.index.coverage import SegmentCoverage
+from lance_core.index.lookup import UNREADABLE_ERRORS, IndexLookup, selector_of, warn_once, warn_unreadable
+from lance_core.index.vector.kernels import faiss
+from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, read_model
+from lance_core.index.vector.plan import (
+    NPROBES,
+    ScopedSegment,
+    SearchPlan,
+    SearchRequest,
+    explain_plan,
+    plan_search,
+    recorded_metric,
+)
+from lance_core.index.vector.segment import Ints, Mask, VectorSegment
+from lance_core.index.vector.view import NO_POSITION, SegmentView, TableOrder, read_deleted_positions
+from lance_core.index.verification import may_list_old_values, missed_fragments
+from lance_core.scan.executor import matching_rows
+from lance_core.scan.plan import plan_scan
+from lance_core.scan.selection import RowSelector
+from lance_core.scan.take import By, take
+from lance_core.scan.vector_search import (
+    Floats,
+    Metric,
+    NearestRows,
+    Vector,
+    VectorQueries,
+    parse_queries,
+    plan_nearest,
+    read_nearest,
+    result_columns,
+    scan_nearest,
+    vector_type,
+)
+from lance_core.versions.snapshot import Snapshot
+
+EXACT_ROWS_MAX = 2000
+"""If at most this number of rows pass a filter, reading their vectors takes about as long as searching an index."""
+_VERSIONS_CACHED_MAX = 8
+_SEGMENTS_CACHED_MAX = 128
+
+
+def search(base: Snapshot, vector: Vector, request: SearchRequest) -> pa.Table:
+    """Return the rows nearest to a vector, or to each vector of a two-dimensional array, with their distances."""
+    check_request(request)
+    stored = vector_type(base.manifest, request.column)
+    select = selector_of(base)
+    vectors = VectorLookup.of(base)
+    plan = vectors.plan(request)
+    queries = parse_queries(vector, stored, plan.metric, request.column)
+    columns = result_columns(base.manifest, request.columns, is_batch=queries.is_batch)
+    nearest = _Search(base, vectors, plan, queries, select).run()
+    return read_nearest(base.location, base.manifest, nearest, columns, is_batch=queries.is_batch)
+
+
+def explain_search(base: Snapshot, request: SearchRequest) -> str:
+    """Return the plan of a search as text. Nothing is searched."""
+    check_request(request)
+    return "\n".join(explain_plan(base, VectorLookup.of(base).plan(request)))
+
+
+def check_request(request: SearchRequest) -> None:
+    validation.check_text(request.column, "column")
+    validation.check_flag(request.exact, "exact")
+    validation.check_integer(request.k, "k", at_least=1, too_small="a search returns at least one row")
+    for name in ("nprobes", "refine", "ef"):
+        number = getattr(request, name)
+        if number is not None:
+            validation.check_integer(number, name, at_least=1, too_small="it counts from 1")
+
+
+class VectorLookup:
+    """Vector indices of a version, ready to be searched."""
+
+    def __init__(self, base: Snapshot) -> None:
+        self.base = base
+        self._views: LruCache[tuple[object, ...], SegmentView] = LruCache(_SEGMENTS_CACHED_MAX)
+
+    @classmethod
+    def of(cls, base: Snapshot) -> "VectorLookup":
+        return _versions.get_or_create(
+            id(base.manifest), lambda: cls(base), lambda kept: kept.base.manifest is base.manifest
+        )
+
+    @cached_property
+    def lookup(self) -> IndexLookup:
+        return IndexLookup.of(self.base)
+
+    @cached_property
+    def order(self) -> TableOrder:
+        return TableOrder(self.base)
+
+    def plan(self, request: SearchRequest) -> SearchPlan:
+        has_indices = self.base.manifest.index_section is not None
+        return plan_search(self.base, self.lookup.coverage if has_indices else None, request, self.metric_of)
+
+    def metric_of(self, segment: SegmentCoverage) -> Metric | None:
+        """Return the metric in the index section, or else in the files; `None` if these cannot be read."""
+        if (recorded := recorded_metric(segment)) is not None:
+            return recorded
+        try:
+            files = self.lookup.coverage.segment_of(segment.metadata).files
+            path = segment.metadata.qualified_path
+            return read_model(files.open(INDEX_FILE), files.open(STORAGE_FILE), path=path).model.metric
+        except UNREADABLE_ERRORS as error:
+            warn_unreadable(self.base, segment, error)
+            return None
+
+    def view(self, scope: ScopedSegment) -> SegmentView:
+        """Return the view of a segment, opened and checked against what the index section records."""
+        key = (scope.coverage.metadata.uuid, bytes(scope.fragments.serialize()))
+        return self._views.get_or_create(key, lambda: self._create_view(scope))
+
+    def _create_view(self, scope: ScopedSegment) -> SegmentView:
+        opened = self._open(scope.coverage)
+        recorded = recorded_metric(scope.coverage)
+        if recorded is not None and recorded is not opened.model.metric:
+            raise Corrupt(
+                f"the index section records the metric {recorded.value}, and the files {opened.model.metric.value}",
+                path=scope.coverage.metadata.qualified_path,
+                field="metric_type",
+            )
+        row_remap = self.lookup.coverage.row_remap(scope.coverage)
+        deleted = read_deleted_positions(self.base, self.order, scope.fragments)
+        return SegmentView(opened, row_remap, scope.fragments, self.order, deleted)
+
+    def _open(self, segment: SegmentCoverage) -> VectorSegment:
+        location, metadata = self.base.location, segment.metadata
+        key = (location.uri, location.access.verify, metadata.uuid)
+        chain = build.chain_of(self.base.manifest.schema, metadata.field_ids[0])
+        assert chain is not None
+        column = build.arrow_of(self.base.manifest.schema, chain)
+        return _segments.get_or_create(
+            key, lambda: VectorSegment.open(self.lookup.coverage.segment_of(metadata), column)
+        )
+
+
+_versions: "LruCache[int, VectorLookup]" = LruCache(_VERSIONS_CACHED_MAX)
+_segments: "LruCache[tuple[object, ...], VectorSegment]" = LruCache(_SEGMENTS_CACHED_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """Rows that segments found for one query."""
+
+    distances: Floats
+    positions: Ints
+
+    @classmethod
+    def best_of(cls, parts: "Sequence[_Candidates]", k: int) -> "_Candidates":
+        """Return the best `k` of all parts, in order of distance and position, each row once."""
+        distances = np.concatenate([part.distances for part in parts])
+        positions = np.concatenate([part.positions for part in parts])
+        is_row = ~np.isnan(distances) & (positions != NO_POSITION)
+        distances, positions = distances[is_row], positions[is_row]
+        order = np.lexsort((positions, distances))
+        distances, positions = distances[order], positions[order]
+        _, first = np.unique(positions, return_index=True)
+        if len(first) < len(positions):
+            first.sort()
+            distances, positions = distances[first], positions[first]
+        return cls(distances[:k], positions[:k])
+
+
+class _Search:
+    """One search."""
+
+    def __init__(
+        self,
+        base: Snapshot,
+        vectors: VectorLookup,
+        plan: SearchPlan,
+        queries: VectorQueries,
+        select: RowSelector | None,
+    ) -> None:
+        self._base, self._vectors, self._plan, self._queries, self._select = base, vectors, plan, queries, select
+        self._request = plan.request
+        self._scanned = plan.scanned
+        self._must_recheck = False
+
+    def run(self) -> list[NearestRows]:
+        """Return the nearest rows of each query."""
+        if not self._plan.segments:
+            return self._scan(None)
+        try:
+            faiss()
+        except MissingDependency as error:
+            _warn_missing_library(self._base, self._request.column, error)
+            return self._scan(None)
+        scopes = list(self._readable_scopes(self._vectors))
+        selected = self._selected_rows(self._vectors.order, scopes)
+        if selected is not None and int(selected.sum()) <= max(EXACT_ROWS_MAX, self._request.k):
+            rows = np.flatnonzero(selected)
+            found = self._with_exact_distances([_Candidates(np.zeros(len(rows)), rows) for _ in self._queries.vectors])
+        else:
+            found = self._search_segments(self._vectors, scopes, selected)
+        return self._merge(self._vectors.order, found)
+
+    def _scan(self, fragments: BitMap | None) -> list[NearestRows]:
+        plan = plan_nearest(self._base.manifest, self._request.column, self._request.filter, self._select, fragments)
+        return scan_nearest(self._base.location, plan, self._queries, self._request.k)
+
+    def _readable_scopes(self, vectors: VectorLookup) -> Iterator[tuple[ScopedSegment, SegmentView]]:
+        """Yield the segments that can be read, without fragments of which they miss rows. The others are scanned."""
+        for planned in self._plan.segments:
+            scope = planned
+            try:
+                missed = missed_fragments(self._base, vectors.lookup.coverage, scope.coverage)
+                if missed & scope.fragments:
+                    self._scanned |= missed & scope.fragments
+                    scope = replace(scope, fragments=scope.fragments - missed)
+                self._must_recheck |= may_list_old_values(self._base, scope.coverage)
+                yield scope, vectors.view(scope)
+            except UNREADABLE_ERRORS as error:
+                self._give_up(scope, error)
+
+    def _give_up(self, scope: ScopedSegment, error: Exception) -> None:
+        warn_unreadable(self._base, scope.coverage, error)
+        self._scanned = self._scanned | scope.fragments
+
+    def _selected_rows(self, order: TableOrder, scopes: Sequence[tuple[ScopedSegment, SegmentView]]) -> Mask | None:
+        """Return a mask of the positions that pass the filter in the fragments of the segments; `None` without a
+        filter."""
+        if self._request.filter is None:
+            return None
+        fragments = BitMap.union(BitMap(), *(scope.fragments for scope, _ in scopes))
+        plan = plan_scan(self._base.manifest, columns=(), filter=self._request.filter, select=self._select)
+        plan = replace(plan, tasks=tuple(task for task in plan.tasks if task.fragment.id in fragments))
+        selected = np.zeros(order.row_count, dtype=np.bool_)
+        for fragment, offsets in matching_rows(self._base.location, plan):
+            selected[order.start_of(fragment.id) + offsets] = True
+        return selected
+
+    def _search_segments(
+        self, vectors: VectorLookup, scopes: Sequence[tuple[ScopedSegment, SegmentView]], selected: Mask | None
+    ) -> list[_Candidates]:
+        """Return the candidates of each query, with exact distances if they are refined."""
+        compressions = {view.segment.model.quantizer.compression for _, view in scopes}
+        refines = self._must_recheck or (self._request.refine is not None and compressions != {"FLAT"})
+        count = self._request.k * (self._request.refine or 1)
+        share = 1.0
+        if selected is not None:
+            share = int(selected.sum()) / max(1, sum(self._rows(scope) for scope, _ in scopes))
+        parts: list[list[_Candidates]] = [[] for _ in self._queries.vectors]
+        for scope, view in scopes:
+            try:
+                for number, candidates in self._search_segment(view, count, share, selected):
+                    parts[number].append(candidates)
+            except UNREADABLE_ERRORS as error:
+                self._give_up(scope, error)
+        empty = _Candidates(np.empty(0), np.empty(0, dtype=np.int64))
+        found = [_Candidates.best_of([empty, *each], count) for each in parts]
+        return self._with_exact_distances(found) if refines else found
+
+    def _rows(self, scope: ScopedSegment) -> int:
+        return sum(
+            fragment.physical_rows
+            for fragment in self._base.manifest.message.fragments
+            if fragment.id in scope.fragments
+        )
+
+    def _search_segment(
+        self, view: SegmentView, count: int, share: float, selected: Mask | None
+    ) -> Iterator[tuple[int, _Candidates]]:
+        """Yield the candidates of one segment for each query. The fewer rows pass the filter, the more partitions are
+        searched, so that as many rows are compared as without a filter."""
+        segment = view.segment
+        answered = np.arange(len(self._queries.vectors))
+        if segment.model.metric is Metric.COSINE:  # a vector of length zero has no direction
+            answered = np.flatnonzero(self._queries.vectors.any(axis=1))
+        coarse = segment.kernel.coarse_queries(self._queries.vectors[answered])
+        distances, numbers = segment.rank_partitions(coarse)
+        partitions = numbers.shape[1]
+        if not partitions or not len(answered):
+            return
+        probes = min(partitions, math.ceil((self._request.nprobes or NPROBES) / max(share, 1e-9)))
+        count = min(count, segment.row_count)
+        enough = min(self._request.k, count)
+        while True:
+            probed = np.ascontiguousarray(numbers[:, :probes])
+            needed = np.unique(probed)
+            loaded = segment.load(needed)
+            view.prepare(loaded, needed)
+            allowed = view.allowed(needed, selected)
+            found, ordinals = segment.nearest(loaded, coarse, (distances[:, :probes], probed), count, allowed)
+            if probes == partitions or (ordinals[:, enough - 1] >= 0).all():
+                break
+            probes = min(partitions, probes * 2)
+        positions = view.positions(ordinals)
+        for row, number in enumerate(answered.tolist()):
+            yield number, _Candidates(found[row], positions[row])
+
+    def _with_exact_distances(self, found: Sequence[_Candidates]) -> list[_Candidates]:
+        """Return the candidates with distances that are computed from their vectors."""
+        positions = np.unique(np.concatenate([each.positions for each in found]))
+        if not len(positions):
+            return list(found)
+        addresses = self._vectors.order.addresses(positions)
+        table = take(self._base.location, self._base.manifest, addresses, [self._request.column], by=By.ROW_ADDRESS)
+        vectors = table.column(0).combine_chunks()
+        refined = []
+        for number, candidates in enumerate(found):
+            rows = np.searchsorted(positions, candidates.positions)
+            chosen = vectors if len(rows) == len(vectors) and len(found) == 1 else vectors.take(pa.array(rows))
+            in_order = np.sort(candidates.positions) if chosen is vectors else candidates.positions
+            refined.append(_Candidates(self._queries.distances(chosen, number), in_order))
+        return [_Candidates.best_of([each], self._request.k) for each in refined]
+
+    def _merge(self, order: TableOrder, found: Sequence[_Candidates]) -> list[NearestRows]:
+        """Return the best rows of the candidates and of the fragments that are scanned."""
+        scanned = self._scan(self._scanned) if self._scanned else [NearestRows.empty() for _ in found]
+        merged = []
+        for candidates, exact in zip(found, scanned, strict=True):
+            others = _Candidates(exact.distances, order.positions(exact.addresses))
+            best = _Candidates.best_of([candidates, others], self._request.k)
+            merged.append(NearestRows(best.distances, order.addresses(best.positions)))
+        return merged
+
+
+def _warn_missing_library(base: Snapshot, column: str, error: LanceError) -> None:
+    warn_once(
+        (base.location.uri, f"vector index on {column}"),
+        f"{base.location.uri}: the vector index on column {column!r} is not used, so every vector is compared, "
+        f"and the result is exact: {error}",
+    )
+
+
+__all__ = ["SearchRequest", "explain_search", "search"]

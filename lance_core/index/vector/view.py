@@ -1,0 +1,141 @@
+"""View of a vector segment in a version: the table position of each of its rows, and which of them are live.
+
+A position is the number of a physical row in table order, so that equal distances can be ordered by it. Rows that are
+deleted, or that lie in fragments for which the segment does not answer, have no position. Positions are computed for
+the partitions that searches load, and kept as long as the version is in the cache of lookups.
+"""
+
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from lance_core.datafiles.fragment_reader import read_deletions
+from lance_core.format.fragment import Fragment
+from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids
+from lance_core.index.index_type import RowRemap
+from lance_core.index.vector.segment import Ints, LoadedPartitions, Mask, VectorSegment
+from lance_core.scan.parallel import map_in_order
+from lance_core.versions.snapshot import Snapshot
+
+NO_POSITION = -1
+
+
+class TableOrder:
+    """Positions of the physical rows of a version."""
+
+    def __init__(self, base: Snapshot) -> None:
+        fragments = base.manifest.message.fragments
+        self._base = base
+        ids = np.fromiter((each.id for each in fragments), dtype=np.int64, count=len(fragments))
+        rows = np.fromiter((each.physical_rows for each in fragments), dtype=np.int64, count=len(fragments))
+        self.row_count = int(rows.sum())
+        self._ids, self._starts = ids, np.cumsum(rows) - rows
+        self._rows = rows
+        self._order = np.argsort(ids, kind="stable")
+
+    def positions(self, addresses: Ids) -> Ints:
+        """Return the position of each address; `NO_POSITION` if no such row exists."""
+        if not len(self._ids) or not len(addresses):
+            return np.full(len(addresses), NO_POSITION, dtype=np.int64)
+        fragments = (addresses >> np.uint64(HALF_BITS)).astype(np.int64)
+        offsets = (addresses & np.uint64(LOWER_HALF)).astype(np.int64)
+        number = self._order[np.minimum(np.searchsorted(self._ids[self._order], fragments), len(self._ids) - 1)]
+        exists = (self._ids[number] == fragments) & (offsets < self._rows[number])
+        return np.where(exists, self._starts[number] + offsets, NO_POSITION)
+
+    def addresses(self, positions: Ints) -> Ids:
+        """Return the addresses of rows that exist."""
+        number = np.searchsorted(self._starts + self._rows, positions, side="right")
+        offsets = positions - self._starts[number]
+        return (self._ids[number].astype(np.uint64) << np.uint64(HALF_BITS)) | offsets.astype(np.uint64)
+
+    def start_of(self, fragment_id: int) -> int:
+        """Return the position of the first row of a fragment."""
+        return int(self._starts[np.flatnonzero(self._ids == fragment_id)[0]])
+
+
+def read_deleted_positions(base: Snapshot, order: TableOrder, fragments: BitMap) -> Ints:
+    """Return the positions of the deleted rows of these fragments, ascending."""
+    damaged = [
+        fragment
+        for fragment in base.manifest.fragments
+        if fragment.id in fragments and fragment.deletion_file is not None
+    ]
+
+    def deleted(fragment: Fragment) -> Ints:
+        vector = read_deletions(base.location.store, fragment)
+        offsets = np.empty(0, dtype=np.int64) if vector is None else vector.offsets.astype(np.int64)
+        return offsets + order.start_of(fragment.id)
+
+    return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *map_in_order(deleted, damaged)]))
+
+
+class SegmentView:
+    """Rows of one segment in one version."""
+
+    def __init__(
+        self, segment: VectorSegment, row_remap: RowRemap, fragments: BitMap, order: TableOrder, deleted: Ints
+    ) -> None:
+        self.segment = segment
+        self._row_remap, self._order, self._deleted = row_remap, order, deleted
+        self._fragments = fragments
+        self._is_known: Mask = np.zeros(len(segment.lengths), dtype=np.bool_)
+        self._positions: Ints = np.full(segment.row_count, NO_POSITION, dtype=np.int64)
+        self._bitmap: npt.NDArray[np.uint8] = np.zeros((segment.row_count + 7) // 8, dtype=np.uint8)
+        self._unusable = 0
+        self._lock = threading.Lock()
+
+    def prepare(self, loaded: LoadedPartitions, partitions: Ints) -> None:
+        """Compute the positions of the rows of these partitions, which are loaded."""
+        if self._is_known[partitions].all():
+            return
+        with self._lock:
+            missing = np.unique(partitions[~self._is_known[partitions]])
+            ordinals = self._ordinals(missing)
+            positions = self._current_positions(loaded.row_numbers[ordinals])
+            self._positions[ordinals] = positions
+            self._unusable += int((positions == NO_POSITION).sum())
+            self._bitmap = np.packbits(self._positions != NO_POSITION, bitorder="little")
+            self._is_known[missing] = True
+
+    def allowed(self, partitions: Ints, selected: Mask | None) -> Any:
+        """Return a bitmap of the ordinals that a search of these partitions may return; `None` if all of them.
+        `selected` is a mask of positions."""
+        if selected is None:
+            return self._bitmap if self._unusable else None
+        allowed = np.zeros(len(self._positions), dtype=np.bool_)
+        ordinals = self._ordinals(partitions)
+        positions = self._positions[ordinals]
+        allowed[ordinals] = selected[positions] & (positions != NO_POSITION)
+        return np.packbits(allowed, bitorder="little")
+
+    def positions(self, ordinals: Ints) -> Ints:
+        """Return the positions of rows; `NO_POSITION` for the ordinal -1."""
+        if not len(self._positions):
+            return np.full(ordinals.shape, NO_POSITION, dtype=np.int64)
+        return np.where(ordinals < 0, NO_POSITION, self._positions[ordinals])
+
+    def _ordinals(self, partitions: Ints) -> Ints:
+        starts, lengths = self.segment.offsets[partitions], self.segment.lengths[partitions]
+        total = int(lengths.sum())
+        if total == self.segment.row_count:
+            return np.arange(total, dtype=np.int64)
+        ends = np.cumsum(lengths)
+        return np.repeat(starts - (ends - lengths), lengths) + np.arange(total, dtype=np.int64)
+
+    def _current_positions(self, row_numbers: Ids) -> Ints:
+        addresses, is_listed = self._row_remap.remap(row_numbers)
+        positions = self._order.positions(addresses)
+        is_listed = is_listed & _is_in(self._fragments, addresses) & (positions != NO_POSITION)
+        if len(self._deleted):
+            place = np.minimum(np.searchsorted(self._deleted, positions), len(self._deleted) - 1)
+            is_listed &= self._deleted[place] != positions
+        return np.where(is_listed, positions, NO_POSITION)
+
+
+def _is_in(fragments: BitMap, addresses: Ids) -> Mask:
+    ids = np.frombuffer(fragments.to_array(), dtype=np.uint32)
+    return np.isin(addresses >> np.uint64(HALF_BITS), ids)
