@@ -147,8 +147,8 @@ class VectorLookup:
         return SegmentView(opened, row_remap, scope.fragments, self.order, deleted)
 
     def _open(self, segment: SegmentCoverage) -> VectorSegment:
-        location, metadata = self.base.location, segment.metadata
-        key = (location.uri, location.access.verify, metadata.uuid)
+        metadata, access = segment.metadata, self.base.location.access
+        key = (self.base.location.uri, access.verify, access.trusted, metadata.uuid)
         chain = build.chain_of(self.base.manifest.schema, metadata.field_ids[0])
         assert chain is not None
         column = build.arrow_of(self.base.manifest.schema, chain)
