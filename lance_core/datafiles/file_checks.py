@@ -46,7 +46,7 @@ class CheckedFile:
     _checked_columns: set[str] = field(default_factory=set)
 
     def check_offsets(self, store: Store, path: str, columns: Collection[str]) -> None:
-        """Raise `Corrupt` if the offsets of lists or dictionary values in these columns are damaged: the codec would
+        """Raise `Corrupt` if the offsets of lists or texts in these columns are damaged: the codec would
         end the process."""
         if not self._offsets_pages:
             return

@@ -52,7 +52,7 @@ class FileBounds:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsPage:
-    """Offsets of version 2.0, of lists or of the values of a dictionary, which a decoder uses without checking them."""
+    """Offsets of version 2.0, of lists or of texts, which a decoder uses without checking them."""
 
     position: int
     count: int
@@ -67,7 +67,8 @@ class OffsetsPage:
         """Raise `Corrupt` if the offsets go backwards or beyond the items of the page."""
         ends: npt.NDArray[np.uint64] = np.frombuffer(data, dtype=_OFFSETS)
         adjustment = np.uint64(self.null_offset_adjustment)
-        ends = np.where(ends >= adjustment, ends - adjustment, ends)
+        if len(ends) and ends.max() >= adjustment:
+            ends = np.where(ends >= adjustment, ends - adjustment, ends)
         if len(ends) != self.count or (len(ends) and (ends[-1] > self.items or bool((ends[1:] < ends[:-1]).any()))):
             raise Corrupt("has offsets that go backwards or beyond their values", path=path, field="columns.offsets")
 
@@ -228,19 +229,17 @@ class _Check:
                 fixed = encoding.fixed_size_binary
                 self._check_array(fixed.bytes, count * fixed.byte_width, page)
             case "binary":
+                adjustment = encoding.binary.null_adjustment
                 self._check_array(encoding.binary.indices, count, page)
-                self._check_array(encoding.binary.bytes, max(encoding.binary.null_adjustment - 1, 0), page)
+                self._check_array(encoding.binary.bytes, max(adjustment - 1, 0), page)
+                self._add_offsets(encoding.binary.indices, count, adjustment, max(adjustment - 1, 0), page)
             case "fsst":
                 binary = encoding.fsst.binary.binary
                 self._check_array(binary.indices, count, page)
                 self._check_array(binary.bytes, max(binary.null_adjustment - 1, 0), page)
             case "dictionary":
                 self._check_array(encoding.dictionary.indices, count, page)
-                values, values_count = encoding.dictionary.items, encoding.dictionary.num_items
-                self._check_array(values, values_count, page)
-                if values.WhichOneof("encoding") == "binary":
-                    adjustment = values.binary.null_adjustment
-                    self._add_offsets(values.binary.indices, values_count, adjustment, max(adjustment - 1, 0), page)
+                self._check_array(encoding.dictionary.items, encoding.dictionary.num_items, page)
             case _:
                 self.is_plausible = False
 

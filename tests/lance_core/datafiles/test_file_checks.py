@@ -228,3 +228,13 @@ def test_damaged_offsets_of_2_0_are_refused(tmp_path: Path) -> None:
         except LanceError:
             refused += 1
     assert refused > 250
+
+
+def test_damaged_text_offsets_of_2_0_are_refused(tmp_path: Path) -> None:
+    """An offset far beyond the bytes of a page makes the codec allocate memory until it fails."""
+    table = Table.create(tmp_path / "t", pa.table({"s": ["a", "bc", "d"]}), storage_version="2.0")
+    (file,) = (tmp_path / "t" / "data").iterdir()
+    sound = file.read_bytes()
+    file.write_bytes(sound[:23] + b"\x55" + sound[24:])
+    with pytest.raises(Corrupt, match="offsets that go backwards or beyond"):
+        table.to_table()
