@@ -32,8 +32,8 @@ INSTALL_LOG := .tools/install.log
 # Classes of Spark for the Java of the tests, which halve its start.
 SPARK_CLASSES := .tools/spark-classes.jsa
 
-.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs damage fuzz-files golden fleets interop check fmt \
-	bench bench-smoke protos lock wheel clean
+.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs spark-matrix damage fuzz-files golden fleets \
+	interop check fmt bench bench-smoke protos lock wheel clean
 
 help: ## list the targets
 	@echo 'usage: make <target>'
@@ -67,6 +67,9 @@ dagster-proofs: $(STAMP) $(SPARK_CLASSES) ## kill Dagster runs at every step, de
 		tests/lance_assets/test_concurrent_recording.py tests/lance_assets/ledger/test_version_histories.py \
 		tests/lance_assets/test_scale.py tests/lance_assets/test_cancellation.py \
 		tests/lance_assets/test_demo_crashes.py $(ARGS)
+
+spark-matrix: $(STAMP) ## try the life of a table with Spark 3.5 to 4.3, and write docs/spark-releases.md (20 min; ARGS="3.5" for some)
+	@$(PYTHON) -m tests.spark_releases $(ARGS)
 
 damage: $(STAMP) ## change every byte of a table's small files, VALUES times each (255: all), and truncate each everywhere
 	@DAMAGE=$(or $(VALUES),8) $(PYTHON) -m pytest tests/lance_core/test_corrupted_bytes.py --timeout=0 $(ARGS)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lance_assets.spark.session import live_session, open_session
     from lance_assets.spark.settings import SparkSettings
     from lance_assets.spark.source import LanceDataSource
-    from lance_assets.spark.streaming_sink import upsert_batches
+    from lance_assets.spark.stream_upsert import upsert_batches
     from lance_assets.spark.verification import verify_files
     from lance_assets.spark.writer import append, overwrite
 
@@ -62,7 +62,7 @@ _MODULES = {
     "delete": "lance_assets.spark.dml",
     "update": "lance_assets.spark.dml",
     "upsert": "lance_assets.spark.dml",
-    "upsert_batches": "lance_assets.spark.streaming_sink",
+    "upsert_batches": "lance_assets.spark.stream_upsert",
     "map_columns": "lance_assets.spark.column_ops",
     "merge_columns": "lance_assets.spark.column_ops",
     "overwrite": "lance_assets.spark.writer",

@@ -15,6 +15,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from lance_assets.spark.release import collect_arrow, existing_types
 from lance_assets.spark.session import classic_context
 from lance_assets.spark.worker_setup import WorkerTask
 
@@ -30,7 +31,16 @@ _BATCH_BYTES = 64 * 1024**2
 """Largest unmeasured batch of fixed-width columns, the same as Spark's default limit."""
 _SCALAR_BYTES_MAX = 16
 """Size of the widest number or time."""
-_FIXED_WIDTH_TYPES = (T.NumericType, T.BooleanType, T.DatetimeType, T.AnsiIntervalType, T.NullType)
+_FIXED_WIDTH_TYPES: tuple[type[T.DataType], ...] = (
+    T.NumericType,
+    T.BooleanType,
+    T.DateType,
+    T.TimestampType,
+    T.TimestampNTZType,
+    T.AnsiIntervalType,
+    T.NullType,
+    *existing_types("TimeType"),
+)
 _TEXT_TYPES = (T.StringType, T.CharType, T.VarcharType)
 _PYTHON_NODE = re.compile(r"\b\w*(?:Python|Pandas|InArrow)\w* (\w*)")
 _OWN_TASK = re.compile(r"ReadTask_of_version_\d+_of_\w*|KeysTask")
@@ -42,7 +52,7 @@ def map_in_arrow(
 ) -> pa.Table:
     """Run `task` on each partition of `df` and return all its output rows."""
     with _batch_properties_set(df):
-        return df.mapInArrow(WorkerTask(task), output_schema).toArrow()
+        return collect_arrow(df.mapInArrow(WorkerTask(task), output_schema))
 
 
 @contextmanager

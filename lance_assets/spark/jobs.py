@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from lance_assets.spark.release import collect_arrow
 from lance_assets.spark.session import classic_context
 from lance_assets.spark.worker_setup import WorkerTask
 from lance_core import InvalidInput
@@ -44,7 +45,7 @@ class SparkRunner:
 
     def run(self, task: Task, partitions: int) -> pa.Table:
         numbers = partition_numbers(self.spark, partitions)
-        return numbers.mapInArrow(WorkerTask(task), PARTITION_RESULT_SCHEMA).toArrow()
+        return collect_arrow(numbers.mapInArrow(WorkerTask(task), PARTITION_RESULT_SCHEMA))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from lance_assets.spark.arguments import check_session_call
 from lance_assets.spark.jobs import SparkRunner, count_task_slots, limited_driver_result, partition_numbers
+from lance_assets.spark.release import create_frame
 from lance_assets.spark.types import spark_schema, transport_schema
 from lance_assets.spark.worker_setup import WorkerTask
 from lance_core.tasks.scan import aggregate as aggregating
@@ -64,7 +65,7 @@ def read(
     )
     if isinstance(plan, FetchedRows):
         schema = spark_schema(plan.arrow)
-        return spark.createDataFrame(plan.rows, schema) if plan.rows.num_rows else _empty_frame(spark, schema)
+        return create_frame(spark, plan.rows, schema) if plan.rows.num_rows else _empty_frame(spark, schema)
     if not plan.arrow.names:
         # Arrow batches of Spark cannot carry rows without columns, so a range of the same length replaces them.
         return spark.range(plans.count_rows(base, filter, runner=lambda: SparkRunner(spark))).select()

@@ -21,12 +21,19 @@ from threading import RLock
 from typing import Protocol, cast
 
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import AnalysisException, PySparkException, PySparkImportError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from lance_assets.spark.java import ensure_java
 from lance_assets.spark.redaction import PATTERN_SETTING, extend_pattern, is_hidden_variable
+from lance_assets.spark.release import (
+    NEWEST_JAVA,
+    MissingPackageError,
+    check_python,
+    error_condition,
+    has_unix_sockets,
+)
 from lance_assets.spark.settings import COSMETIC_KEYS, SparkSettings, as_text, mask_secret, parse_mebibytes
 from lance_core import InvalidInput, MissingDependency
 
@@ -201,7 +208,8 @@ def _start_application(settings: SparkSettings) -> SparkContext:
         if late:
             raise _ignored_settings_error(late)
     else:
-        ensure_java()
+        check_python()
+        ensure_java(NEWEST_JAVA)
         public = {key for key in requested if key in JVM_SETTINGS or key not in settings.secret_keys}
         with _temporary_environment(_java_environment(settings)):
             _launch_java(_console_settings(settings) | {key: requested[key] for key in public})
@@ -232,7 +240,7 @@ def _launch_java(settings: Mapping[str, str]) -> None:
     try:
         SparkContext._ensure_initialized(gateway=launch_gateway(launch))  # type: ignore[no-untyped-call]
     except PySparkException as error:
-        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+        if error_condition(error) != "JAVA_GATEWAY_EXITED":
             raise
         raise InvalidInput(
             "Spark's Java process ended before it was ready; it wrote the reason to stderr, above. "
@@ -254,7 +262,7 @@ def _connect_to_server(settings: SparkSettings, remote: str) -> SparkSession:
         )
     try:
         session = SparkSession.builder.remote(remote).create()
-    except PySparkImportError as error:  # one of them is too old
+    except MissingPackageError as error:  # one of them is too old
         raise MissingDependency(f'Spark Connect: {error}. Run: pip install "pyspark[connect]"') from error
     return _configure(session, settings)
 
@@ -376,7 +384,7 @@ def _socket_settings() -> dict[str, str]:
     which cannot be checked for other machines (`004-python-task-overhead.md`).
     """
     directory = tempfile.gettempdir()
-    if os.name != "posix" or len(directory) > _SOCKET_DIRECTORY_MAX:
+    if not has_unix_sockets() or os.name != "posix" or len(directory) > _SOCKET_DIRECTORY_MAX:
         return {}
     return {
         "spark.python.daemon.module": _DAEMON,

@@ -122,11 +122,19 @@ class LanceDataSource(ds.DataSource):
         return LanceWriter(handle, options.properties, options.get_number("retries", ATTEMPTS))
 
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
+        from lance_assets.spark.release import STREAMING_SOURCE_RELEASE, require_release
+
+        remedy = "read the newest version by read(spark, uri) in a scheduled job instead"
+        require_release(STREAMING_SOURCE_RELEASE, 'readStream.format("lance")', remedy)
         from lance_assets.spark.streaming import stream_reader
 
         return stream_reader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamWriter:
+        from lance_assets.spark.release import STREAMING_SINK_RELEASE, require_release
+
+        remedy = "call append(batch, uri, intent=...) or upsert_batches(uri, on) of lance_assets.spark in foreachBatch"
+        require_release(STREAMING_SINK_RELEASE, 'writeStream.format("lance")', remedy)
         from lance_assets.spark.streaming_sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite=overwrite)
@@ -190,14 +198,13 @@ class LanceReader(ds.DataSourceReader):
 
     def read(self, partition: ds.InputPartition | None) -> "Iterator[pa.RecordBatch]":
         """Yield the rows of a partition. Without partitions Spark still calls this once, with another object."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
+        from lance_assets.spark.release import arrow_schema
         from lance_assets.spark.worker_setup import set_up_worker
 
         if not isinstance(partition, LancePartition):
             return iter(())
         set_up_worker()
-        return self._plan.work.read(partition.scan_partition, to_arrow_schema(self._schema, timezone="UTC"))
+        return self._plan.work.read(partition.scan_partition, arrow_schema(self._schema))
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the partitions out, since each worker receives its own one separately."""

@@ -12,7 +12,6 @@ from datetime import datetime
 
 import pyarrow as pa
 from pyspark.sql import datasource as ds
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -24,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from lance_assets.spark.option_names import Use
 from lance_assets.spark.options import FormatOptions
+from lance_assets.spark.release import arrow_schema
 from lance_assets.spark.source import check_same_types
 from lance_assets.spark.types import spark_schema, transport_schema
 from lance_assets.spark.worker_setup import set_up_worker
@@ -128,7 +128,7 @@ class LanceStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, LanceStreamPartition):
             return iter(())
         set_up_worker()
-        return partition.stream_partition.read(to_arrow_schema(self._schema, timezone="UTC"))
+        return partition.stream_partition.read(arrow_schema(self._schema))
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the stream out, since each task receives its own partition separately."""

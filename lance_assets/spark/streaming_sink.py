@@ -1,34 +1,31 @@
 """Streaming sink: the format `lance` in Structured Streaming commits each micro-batch as one version, exactly once.
 
     df.writeStream.format("lance").option("checkpointLocation", checkpoint).start(uri)
-    df.writeStream.foreachBatch(upsert_batches(uri, "id")).option("checkpointLocation", checkpoint).start()
 
 Spark creates a new writer for each batch and another one for its commit. Only tasks know their query and batch, so they
 pass both to the commit in their messages. A query keeps its identity as long as it keeps its checkpoint. Start with
-`stream_writer`, or with `upsert_batches` for the output mode "update".
+`stream_writer`; `stream_upsert.py` has the output mode "update".
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
 from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
-from lance_assets.spark.dml import upsert
 from lance_assets.spark.option_names import Use
 from lance_assets.spark.options import FormatOptions
+from lance_assets.spark.stream_upsert import QUERY_PROPERTY, RUN_PROPERTY
 from lance_assets.spark.types import stored_schema
 from lance_assets.spark.worker_setup import set_up_worker
-from lance_core import InvalidInput, StorageError
-from lance_core.tasks.driver import Audit
-from lance_core.tasks.rows.write import ATTEMPTS, BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, ManifestStore
+from lance_core import StorageError
+from lance_core.tasks.rows.write import ATTEMPTS, BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
 from lance_core.tasks.streaming import stream_sink
 from lance_core.tasks.streaming.stream_sink import MicroBatch, SinkMessage, StreamedWrite
 
-_QUERY, _BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+_BATCH_PROPERTY = "streaming.sql.batchId"
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "LanceStreamWriter":
@@ -98,71 +95,10 @@ class LanceStreamWriter(ds.DataSourceStreamArrowWriter):
         """
 
 
-def upsert_batches(
-    uri: str,
-    on: str | Sequence[str],
-    *,
-    query_id: str | None = None,
-    matched: str = "update",
-    matched_if: str | None = None,
-    insert: bool = True,
-    delete_unmatched: bool | str | None = False,
-    branch: str | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    manifest_store: ManifestStore | str | None = None,
-    properties: Mapping[str, str] | None = None,
-    retries: int = ATTEMPTS,
-    audit: Audit | None = None,
-    max_rows_per_file: int = ROWS_PER_FILE_MAX,
-    max_bytes_per_file: int = BYTES_PER_FILE_MAX,
-) -> Callable[[DataFrame, int], None]:
-    """Return a function for `foreachBatch` that upserts each micro-batch, for the output mode "update".
-
-    A batch commits at most one version, however often Spark repeats it. Its query and its number identify it. If Spark
-    does not provide the query, pass a `query_id`, and another one with each new checkpoint, whose batches count from 0
-    again.
-
-    A batch that `audit` refuses ends the query. After a restart the audit sees the batch again, unless `Table.publish`
-    has committed it meanwhile.
-    """
-
-    def upsert_batch(rows: DataFrame, number: int) -> None:
-        batch = _batch_of_frame(rows, number, query_id)
-        upsert(
-            rows,
-            uri,
-            on,
-            matched=matched,
-            matched_if=matched_if,
-            insert=insert,
-            delete_unmatched=delete_unmatched,
-            branch=branch,
-            storage_options=storage_options,
-            manifest_store=manifest_store,
-            intent=batch.intent,
-            properties={**(properties or {}), **batch.properties},
-            retries=retries,
-            audit=audit,
-            max_rows_per_file=max_rows_per_file,
-            max_bytes_per_file=max_bytes_per_file,
-        )
-
-    return upsert_batch
-
-
 def _current_batch() -> MicroBatch | None:
     """Return the micro-batch that this task belongs to; `None` if Spark does not provide it."""
     context = TaskContext.get()
-    query, number, run = (context.getLocalProperty(name) if context else None for name in (_QUERY, _BATCH, _RUN))
+    query, number, run = (
+        context.getLocalProperty(name) if context else None for name in (QUERY_PROPERTY, _BATCH_PROPERTY, RUN_PROPERTY)
+    )
     return MicroBatch(query, int(number), run) if query and number else None
-
-
-def _batch_of_frame(rows: DataFrame, number: int, query_id: str | None) -> MicroBatch:
-    context = getattr(rows.sparkSession, "sparkContext", None)
-    query, run = (context.getLocalProperty(name) if context else None for name in (_QUERY, _RUN))
-    if not (known_query := query_id or query):
-        raise InvalidInput(
-            f"this session does not provide the streaming query of batch {number}, so a repeated batch could not be "
-            "recognized; pass query_id= to upsert_batches"
-        )
-    return MicroBatch(known_query, number, run)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 import pyspark.sql.types as T
 
+from lance_assets.spark.release import existing_types
 from lance_core import InvalidInput, Unsupported
 
 _SCALAR_TYPES: tuple[tuple[T.DataType, pa.DataType], ...] = (
@@ -42,13 +43,13 @@ _STORAGE_KEY_PREFIXES = ("ARROW:", "SPARK::", "lance-schema:")
 """Prefixes of field metadata that describe the stored type or constraints of the table, and are not passed on."""
 _BLOB_KEY_PREFIXES = ("lance-encoding:blob", "lance-encoding:packed")
 """Prefixes of field metadata that describe bytes. Spark receives the location of a stored blob, not its bytes."""
-_CONVERSION_ADVICE: tuple[tuple[type[T.DataType], str], ...] = (
-    (T.VariantType, "make it a text with to_json()"),
-    (T.TimeType, "cast it to string"),
-    (T.YearMonthIntervalType, "store its months as a number"),
-    (T.CalendarIntervalType, "make it an interval day to second"),
-    (T.SpatialType, "make it a binary with st_asbinary()"),
-    (T.UserDefinedType, "select what it is made of"),
+_CONVERSION_ADVICE = (
+    (existing_types("VariantType"), "make it a text with to_json()"),
+    (existing_types("TimeType"), "cast it to string"),
+    (existing_types("YearMonthIntervalType"), "store its months as a number"),
+    (existing_types("CalendarIntervalType"), "make it an interval day to second"),
+    (existing_types("SpatialType"), "make it a binary with st_asbinary()"),
+    (existing_types("UserDefinedType"), "select what it is made of"),
 )
 
 
@@ -177,7 +178,9 @@ def _arrow_type(spark: T.DataType, path: str) -> pa.DataType:
             return arrow
     if isinstance(spark, T.CharType | T.VarcharType):
         return pa.string()
-    conversion = next((advice for known_type, advice in _CONVERSION_ADVICE if isinstance(spark, known_type)), "cast it")
+    conversion = next(
+        (advice for known_types, advice in _CONVERSION_ADVICE if isinstance(spark, known_types)), "cast it"
+    )
     raise Unsupported(
         f"column {path!r} has the Spark type {spark.simpleString()}, which a Lance table cannot store; {conversion}"
     )

@@ -13,6 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -29,10 +31,12 @@ from lance_assets.spark import (
     optimize_indices,
     overwrite,
     read,
+    release,
     update,
     upsert,
     upsert_batches,
 )
+from lance_assets.spark.release import collect_arrow
 from lance_core import Table
 from lance_core.tasks.indices import index_build
 
@@ -107,10 +111,11 @@ def check_read(stage: Stage) -> None:
         stage.spark, stage.uri, columns=["id", "k"], filter="name = 'n3' and id > 100", storage_options=stage.options
     )
     theirs = stage.reference_table().to_table(["id", "k"], filter="name = 'n3' and id > 100")
-    assert sorted(found.toArrow()["id"].to_pylist()) == sorted(theirs["id"].to_pylist())
+    assert sorted(collect_arrow(found)["id"].to_pylist()) == sorted(theirs["id"].to_pylist())
     whole = read(stage.spark, stage.uri, version=1, with_row_address=True, storage_options=stage.options)
     assert whole.count() == 1000
-    assert read(stage.spark, stage.uri, filter="id < 0", storage_options=stage.options).toArrow().num_rows == 0
+    none = read(stage.spark, stage.uri, filter="id < 0", storage_options=stage.options)
+    assert collect_arrow(none).num_rows == 0
 
 
 def check_count_rows(stage: Stage) -> None:
@@ -263,15 +268,34 @@ def check_stream(stage: Stage) -> None:
     assert sorted(found["id"].to_pylist()) == sorted(stage.reference_table().to_table(["id"])["id"].to_pylist())
 
 
+def check_streaming_sink(stage: Stage) -> None:
+    """Stream Parquet files into a table, and restart the query once."""
+    options = {f"storage.{name}": value for name, value in (stage.options or {}).items()}
+    copy, checkpoint = f"{stage.uri}-from-files", str(Path(stage.reference_uri).parent / "checkpoint-of-files")
+    for _ in range(2):
+        writer = _file_stream(stage, "sink").writeStream.format("lance").options(**options)
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(copy)
+        query.awaitTermination()
+    found = Table.open(copy, storage_options=stage.options)
+    assert found.count_rows() == stage.reference_table().count_rows()
+
+
+def check_refused_stream(stage: Stage) -> None:
+    """Stream with a release that lacks the interface: the error names the release that is needed."""
+    source = stage.spark.readStream.format("lance").load(stage.uri).writeStream.format("noop")
+    query = source.option("checkpointLocation", f"{stage.reference_uri}-refused").trigger(availableNow=True)
+    with pytest.raises(PySparkException, match=r"needs Spark 4\.2"):
+        query.start().awaitTermination()
+
+
 def check_stream_upsert(stage: Stage) -> None:
     """Upsert the batches of a stream into a table, by the function that Spark calls for each batch."""
-    options = {f"storage.{name}": value for name, value in (stage.options or {}).items()}
     copy, checkpoint = f"{stage.uri}-by-key", str(Path(stage.reference_uri).parent / "checkpoint-by-key")
     Table.create(copy, stage.reference_table().schema, storage_options=stage.options, durable=False)
     upsert_batch = upsert_batches(copy, "id", query_id="life", storage_options=stage.options)
-    source = stage.spark.readStream.format("lance").options(**options).load(stage.uri)
     query = (
-        source.writeStream.foreachBatch(upsert_batch)
+        _file_stream(stage, "upsert")
+        .writeStream.foreachBatch(upsert_batch)
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
     )
@@ -281,12 +305,21 @@ def check_stream_upsert(stage: Stage) -> None:
     assert found.versions()[-1].operation == "Update"
 
 
+def _file_stream(stage: Stage, name: str) -> DataFrame:
+    """Return the rows of the reference table as a stream of Parquet files, the source that every release has."""
+    directory = Path(f"{stage.reference_uri}-{name}")
+    directory.mkdir()
+    pq.write_table(stage.reference_table().to_table(["id", "name"]), directory / "0.parquet")
+    return stage.spark.readStream.schema("id bigint, name string").parquet(str(directory))
+
+
 def check_recreated_table(stage: Stage) -> None:
     """Recreate a table at a URI from which workers have just read: they must not use anything cached of the old one."""
     other = f"{stage.reference_uri}-other"
     for name in ("a", "b"):
         append(stage.spark.range(0, 10, 1, 2).selectExpr("id", f"'{name}' as {name}"), other)
-        assert read(stage.spark, other, filter=f"{name} is not null").toArrow()[name].to_pylist() == [name] * 10
+        found = collect_arrow(read(stage.spark, other, filter=f"{name} is not null"))
+        assert found[name].to_pylist() == [name] * 10
         shutil.rmtree(other)
 
 
@@ -306,10 +339,33 @@ STEPS: tuple[Step, ...] = (
     check_compact,
     check_data_source,
     check_overwrite,
+    check_streaming_sink,
     check_stream,
+    check_refused_stream,
     check_stream_upsert,
     check_recreated_table,
 )
+_STEPS_FROM: Mapping[Step, tuple[int, ...]] = {
+    check_data_source: release.DATA_SOURCE_RELEASE,
+    check_streaming_sink: release.STREAMING_SINK_RELEASE,
+    check_stream: release.STREAMING_SOURCE_RELEASE,
+    check_refused_stream: release.DATA_SOURCE_RELEASE,  # before, Spark itself does not know the format
+}
+_STEPS_BEFORE: Mapping[Step, tuple[int, ...]] = {
+    check_streaming_sink: release.STREAMING_SOURCE_RELEASE,  # `check_stream` covers the sink too
+    check_refused_stream: release.STREAMING_SOURCE_RELEASE,
+}
+
+
+def is_supported(step: Step) -> bool:
+    """Return whether the installed release of Spark has what a step needs."""
+    return _STEPS_FROM.get(step, (0,)) <= release.RELEASE and _STEPS_BEFORE.get(step, (1 << 16,)) > release.RELEASE
+
+
+def run_step(stage: Stage, step: Step) -> None:
+    """Run a step and compare the tables."""
+    step(stage)
+    _check_same(stage, step.__name__)
 
 
 def run_lifecycle(spark: SparkSession, uri: str, reference_uri: str, options: Options = None) -> dict[str, float]:
@@ -318,11 +374,10 @@ def run_lifecycle(spark: SparkSession, uri: str, reference_uri: str, options: Op
     Table.create(uri, rows(0, 1000), max_rows_per_file=100, storage_options=options, durable=False)
     Table.create(reference_uri, rows(0, 1000), max_rows_per_file=100, durable=False)
     seconds = {}
-    for step in STEPS:
+    for step in filter(is_supported, STEPS):
         start = datetime.now(UTC)
-        step(stage)
+        run_step(stage, step)
         seconds[step.__name__] = (datetime.now(UTC) - start).total_seconds()
-        _check_same(stage, step.__name__)
     assert stage.table().fsck().is_sound
     return seconds
 

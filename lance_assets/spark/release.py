@@ -1,0 +1,121 @@
+"""Spark release: what the installed release of PySpark lacks, and what replaces it.
+
+This is the only module of the package that depends on the release. Other modules call its functions, which use the
+newest interface that the installed release has. The functions of `lance_assets.spark` work from Spark 3.5 on. The
+format `lance` needs Spark 4.0, its streaming sink 4.1 and its streaming source 4.2, the releases in which Spark got
+these interfaces. This module never opens a session. Start with `require_release`.
+"""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pyarrow as pa
+import pyspark
+import pyspark.errors
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from lance_core import Unsupported
+
+_major, _minor = pyspark.__version__.split(".")[:2]
+RELEASE = int(_major), int(_minor)
+"""Release of PySpark as major and minor version. The server of a Spark Connect session may have another one."""
+OLDEST_RELEASE = (3, 5)
+DATA_SOURCE_RELEASE = (4, 0)
+STREAMING_SINK_RELEASE = (4, 1)
+STREAMING_SOURCE_RELEASE = (4, 2)
+_UNIX_SOCKET_RELEASE = (4, 2)
+"""Spark 4.1 has Unix domain sockets too, but loses the socket of a worker while a streaming query runs."""
+
+NEWEST_JAVA = 17 if RELEASE < (4, 0) else None
+"""Newest major version of Java that the release runs on; `None` means no limit. Arrow in Spark 3.5 fails on Java 21."""
+_NEWEST_PYTHON = {(3, 5): (3, 12), (4, 0): (3, 13)}
+
+# Older releases raise an ordinary ImportError if a package of Spark Connect is missing or too old.
+MissingPackageError: type[Exception] = getattr(pyspark.errors, "PySparkImportError", ImportError)
+
+
+def require_release(release: tuple[int, ...], feature: str, remedy: str) -> None:
+    """Raise `Unsupported` if the installed PySpark is older than a feature needs. `remedy` replaces the feature."""
+    if release > RELEASE:
+        raise Unsupported(
+            f"{feature} needs Spark {release[0]}.{release[1]}, and this is PySpark {pyspark.__version__}; {remedy}"
+        )
+
+
+def check_python() -> None:
+    """Raise `Unsupported` if this Python is newer than the release of Spark supports."""
+    newest = _NEWEST_PYTHON.get(RELEASE, sys.version_info[:2])
+    if sys.version_info[:2] > newest:
+        raise Unsupported(
+            f"PySpark {pyspark.__version__} supports Python up to {newest[0]}.{newest[1]}, and this is Python "
+            f"{sys.version_info[0]}.{sys.version_info[1]}; install PySpark 4.1 or newer, or use an older Python"
+        )
+
+
+def has_unix_sockets() -> bool:
+    """Return whether Spark can pass rows to Python workers over Unix domain sockets."""
+    return RELEASE >= _UNIX_SOCKET_RELEASE
+
+
+def existing_types(*names: str) -> tuple[type[T.DataType], ...]:
+    """Return the Spark types of these names that the installed release has."""
+    return tuple(getattr(T, name) for name in names if hasattr(T, name))
+
+
+def error_condition(error: PySparkException) -> str | None:
+    """Return Spark's name for the condition that raised the error."""
+    return error.getCondition() if hasattr(error, "getCondition") else error.getErrorClass()
+
+
+def collect_arrow(df: DataFrame) -> pa.Table:
+    """Return the rows of a DataFrame as an Arrow table."""
+    if hasattr(df, "toArrow"):
+        return df.toArrow()
+    frame = cast(Any, df)
+    if hasattr(frame, "_collect_as_arrow"):
+        return pa.Table.from_batches(frame._collect_as_arrow(), schema=arrow_schema(df.schema))
+    client = frame._session.client
+    table, _schema = client.to_table(frame._plan.to_proto(client))
+    return table
+
+
+def create_frame(spark: SparkSession, rows: pa.Table, schema: T.StructType) -> DataFrame:
+    """Return a DataFrame of Arrow rows."""
+    if RELEASE >= (4, 0):
+        return spark.createDataFrame(rows, schema)
+    return spark.range(0, 1, 1, 1).mapInArrow(_Rows(rows), schema)
+
+
+class _Rows:
+    """Task that returns fixed rows. Picklable."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield from self._rows.to_batches()
+
+
+def arrow_schema(schema: T.StructType) -> pa.Schema:
+    """Return the Arrow schema in which Spark exchanges rows of these types with Python, with times in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+        return to_arrow_schema(schema, timezone="UTC")
+    return cast(Any, to_arrow_schema)(schema)
+
+
+def repartition_by_id(df: DataFrame, partitions: int, partition_id: Any) -> DataFrame:
+    """Return the rows partitioned by a column of partition numbers.
+
+    Rows with equal numbers are in one partition. Before Spark 4.1 several numbers may share a partition, since Spark
+    hashes them.
+    """
+    if hasattr(df, "repartitionById"):
+        return df.repartitionById(partitions, partition_id)
+    return df.repartition(partitions, partition_id)

@@ -1,0 +1,86 @@
+"""Spark matrix: tries the life of a table with each supported release of Spark, and writes the table of the results.
+
+python -m tests.spark_releases              all releases; writes docs/spark-releases.md
+python -m tests.spark_releases 3.5          one release; writes nothing
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.spark_releases.environments import RELEASES, ROOT, install_release
+
+DOCUMENT = ROOT / "docs" / "spark-releases.md"
+INTRODUCTION = """\
+# Releases of Spark
+
+`make spark-matrix` writes this page. It runs each step with each release, compares the table with one that a single
+process changed in the same way, and kills an executor in the middle of an operation. A cell has the seconds that the
+step took, on a machine with two cores; the first step includes the start of the workers. An empty cell is a step that
+the release does not have: the format `lance` needs Spark 4.0, its streaming sink 4.1 and its streaming source 4.2.
+Spark distributes the Connect server of release 3.5 separately, so it is not tried.
+
+"""
+
+
+def main(releases: Sequence[str]) -> int:
+    results = {release: _run_release(release) for release in releases or RELEASES}
+    table = _format_table(results)
+    print(table)
+    failed = [
+        f"{release} {place} {step}: {line['error']}"
+        for release, lines in results.items()
+        for (place, step), line in lines.items()
+        if line["error"]
+    ]
+    print("\n".join(failed))
+    if not releases and not failed:
+        DOCUMENT.write_text(INTRODUCTION + table)
+    return 1 if failed else 0
+
+
+_Lines = Mapping[tuple[str, str], Mapping[str, object]]
+
+
+def _run_release(release: str) -> _Lines:
+    python = install_release(release)
+    with tempfile.TemporaryDirectory(prefix="spark-matrix-") as directory:
+        process = subprocess.Popen(
+            [python, "-m", "tests.spark_releases.steps", str(Path(directory) / "tables")],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        lines = {}
+        for text in process.stdout:
+            line = json.loads(text)
+            print(release, text, end="", flush=True)
+            lines[line["place"], line["step"]] = line
+        if process.wait():
+            lines["run", "run"] = {"error": f"the steps ended with exit code {process.returncode}", "seconds": 0}
+        return lines
+
+
+def _format_table(results: Mapping[str, _Lines]) -> str:
+    rows = list(dict.fromkeys(key for lines in results.values() for key in lines))
+    text = f"| place | step | {' | '.join(results)} |\n|---|---|{'---|' * len(results)}\n"
+    for place, step in rows:
+        cells = [_format_cell(lines.get((place, step))) for lines in results.values()]
+        text += f"| {place} | {step.replace('_', ' ')} | {' | '.join(cells)} |\n"
+    return text
+
+
+def _format_cell(line: Mapping[str, object] | None) -> str:
+    if line is None:
+        return ""
+    return "failed" if line["error"] else f"{line['seconds']} s"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,84 @@
+"""Steps of the Spark matrix: what a release of Spark is tried with, in the environment of that release.
+
+    python -m tests.spark_releases.steps DIRECTORY      prints one line of JSON for each step
+
+A step runs in one place: `local` (executors are threads of the driver), `connect` (a Spark Connect server) or
+`standalone` (executor processes, of which one is killed).
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import lance
+
+from lance_assets.spark import release
+from tests.clusters import faults, life
+from tests.clusters.driver import Driver, start_driver
+from tests.clusters.places import DEPLOYMENTS, PROJECT
+from tests.spark_releases import scenes
+
+PLACES = ("local", "connect")
+KILLED = ("append", "upsert", "delete", "merge_columns", "build_index")
+PYLANCE, KILL, DEMO = "pylance reads the table", "killed executor", "Dagster demo"
+
+
+def main(directory: Path) -> None:
+    for place in PLACES:
+        if place == "connect" and not _has_connect_server():
+            continue
+        with DEPLOYMENTS[place]() as address, start_driver(address) as driver:
+            for step, run in _life(driver, directory / place):
+                _report(place, step, run)
+    with DEPLOYMENTS["standalone"]() as address, start_driver(address) as driver:
+        for verb in KILLED:
+            leaves = None if verb in faults.TIDY else True
+            tables = {"uri": str(directory / f"killed-{verb}"), "marker": str(directory / f"{verb}.mark")}
+            kill = partial(driver.run_scene, faults.run_verb_with_fault, verb=verb, how="kill", leaves=leaves, **tables)
+            _report(KILL, verb, kill)
+    _report(DEMO, DEMO, partial(_run_demo, directory / "demo"))
+
+
+def _life(driver: Driver, directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the steps of the life of a table."""
+    directory.mkdir(parents=True)
+    tables = {"uri": str(directory / "table"), "reference_uri": str(directory / "reference")}
+    driver.run_scene(scenes.create_tables, **tables)
+    for step in filter(life.is_supported, life.STEPS):
+        name = step.__name__
+        yield name.removeprefix("check_"), partial(driver.run_scene, scenes.run_step, name=name, **tables)
+    yield PYLANCE, partial(_compare_with_pylance, **tables)
+
+
+def _compare_with_pylance(uri: str, reference_uri: str) -> None:
+    ours, reference = (lance.dataset(each).to_table().sort_by("id") for each in (uri, reference_uri))
+    assert ours == reference
+
+
+def _has_connect_server() -> bool:
+    """Return whether PySpark contains the server, which Spark 3.5 distributes separately."""
+    return release.RELEASE >= (4, 0)
+
+
+def _run_demo(directory: Path) -> None:
+    environment = {**os.environ, "LANCE_ASSETS_DEMO": str(directory), "PYTHONPATH": str(PROJECT)}
+    subprocess.run([sys.executable, "-m", "lance_assets.demo"], env=environment, check=True, capture_output=True)
+
+
+def _report(place: str, step: str, run: Callable[[], object]) -> None:
+    start, error = time.monotonic(), None
+    try:
+        run()
+    except Exception as failure:  # noqa: BLE001 - the table shows every failure
+        error = f"{type(failure).__name__}: {failure}"
+    line = {"place": place, "step": step, "seconds": round(time.monotonic() - start, 1), "error": error}
+    print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
