@@ -1,15 +1,42 @@
 """Input rows: converts the forms in which a caller may pass rows to a schema and a stream of batches."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, cast, runtime_checkable
 
 import pyarrow as pa
 
+from lance_core.datafiles.conform import Conversion, conform
 from lance_core.errors import InvalidInput
 
-Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa.RecordBatch]
+_LISTS = (
+    (pa.types.is_list, pa.list_),
+    (pa.types.is_large_list, pa.large_list),
+    (pa.types.is_list_view, pa.list_),
+    (pa.types.is_large_list_view, pa.large_list),
+)
+_FRAME_METADATA_PREFIXES = (b"pandas", b"_PL_")
+_IN_MEMORY_LIBRARIES = ("pandas", "polars")
+"""Libraries whose objects with a stream interface hold all rows in memory."""
+
+
+@runtime_checkable
+class SupportsArrowStream(Protocol):
+    """Object with Arrow's stream interface, such as a data frame of pandas or polars."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+Rows: TypeAlias = (
+    pa.Table
+    | pa.RecordBatch
+    | pa.RecordBatchReader
+    | Iterable[pa.RecordBatch]
+    | SupportsArrowStream
+    | Iterable[Mapping[str, object]]
+    | Mapping[str, object]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,37 +61,114 @@ class InputRows:
         return self.schema
 
 
-def as_input(data: Rows | pa.Schema) -> InputRows:
-    """Convert rows to one form. A schema alone means no rows of that schema."""
+def as_input(data: Rows | pa.Schema, columns: pa.Schema | None = None) -> InputRows:
+    """Convert rows to one form. A schema alone means no rows of that schema.
+
+    `columns` are the columns of the table that receives the rows: Python values become their types.
+    """
     if isinstance(data, pa.Schema):
         return InputRows(data, iter(()))
     if isinstance(data, pa.RecordBatch):
         return InputRows(data.schema, iter((data,)), data.nbytes)
     if isinstance(data, pa.Table):
-        return InputRows(data.schema, iter(data.to_batches()), data.nbytes)
+        return _input_of_table(data)
     if isinstance(data, pa.RecordBatchReader):
         return InputRows(data.schema, iter(data))
-    if isinstance(data, Iterable) and not isinstance(data, str | bytes | dict):
-        batches = iter(data)
-        first = next(batches, None)
-        if isinstance(first, pa.RecordBatch):
-            return InputRows(first.schema, itertools.chain((first,), batches))
-        if first is None:
-            return InputRows(None, iter(()))
-    raise InvalidInput(_message_for(data))
-
-
-def _message_for(data: object) -> str:
-    library = type(data).__module__.partition(".")[0]
-    if library == "pyspark":
-        return (
+    if type(data).__module__.partition(".")[0] == "pyspark":
+        raise InvalidInput(
             "rows must be in this process, not a DataFrame of Spark: write it with append(df, uri), overwrite, upsert "
             "or merge_columns of lance_assets.spark, or pass df.toArrow()"
         )
-    conversions = {"pandas": "pyarrow.Table.from_pandas(frame)", "polars": "frame.to_arrow()"}
-    remedy = conversions.get(library, "pyarrow.table(...), or pyarrow.Table.from_pandas(frame) for pandas")
-    name = type(data).__name__ if library == "builtins" else f"{library} {type(data).__name__}"
-    return (
-        "rows must be a pyarrow Table, RecordBatch, RecordBatchReader or an iterable of batches, not a "
-        f"{name}: pass {remedy}"
+    if isinstance(data, SupportsArrowStream):
+        return _input_of_stream(data, columns)
+    if isinstance(data, Mapping):
+        return _input_of_table(_table_of_columns(data, columns))
+    if isinstance(data, Iterable) and not isinstance(data, str | bytes):
+        items = iter(data)
+        first = next(items, None)
+        if isinstance(first, pa.RecordBatch):
+            return InputRows(first.schema, itertools.chain((first,), cast(Iterator[pa.RecordBatch], items)))
+        if isinstance(first, Mapping):
+            rows = [first, *cast(Iterator[Mapping[str, object]], items)]
+            names = dict.fromkeys(name for row in rows for name in row)
+            return _input_of_table(
+                _table_of_columns({name: [row.get(name) for row in rows] for name in names}, columns)
+            )
+        if first is None:
+            return InputRows(None, iter(()))
+    raise InvalidInput(
+        "rows must be a pyarrow Table, RecordBatch or RecordBatchReader, a data frame of pandas or polars or another "
+        "object with __arrow_c_stream__, an iterable of batches, a list of dicts, or a dict of columns, not "
+        f"{type(data).__name__}"
     )
+
+
+def _input_of_table(table: pa.Table) -> InputRows:
+    return InputRows(table.schema, iter(table.to_batches()), table.nbytes)
+
+
+def _input_of_stream(data: SupportsArrowStream, columns: pa.Schema | None) -> InputRows:
+    """Return the rows of an object with Arrow's stream interface: those of a frame in memory, others as they come.
+
+    Frame libraries have fewer types than a table, so values are converted to those of its columns, if none is lost.
+    """
+    reader = pa.RecordBatchReader.from_stream(data)
+    known = {} if columns is None else {field.name: field.type for field in columns}
+    schema = _without_frame_metadata(
+        pa.schema(
+            [field.with_type(known.get(field.name, _without_views(field.type))) for field in reader.schema],
+            reader.schema.metadata,
+        )
+    )
+    batches = (conform(batch, schema, conversion=Conversion.CAST, what="the data") for batch in reader)
+    if type(data).__module__.partition(".")[0] in _IN_MEMORY_LIBRARIES:
+        return _input_of_table(pa.Table.from_batches(batches, schema))
+    return InputRows(schema, batches)
+
+
+def _without_frame_metadata(schema: pa.Schema) -> pa.Schema:
+    """Return the schema without the notes that pandas and polars leave for themselves."""
+
+    def other(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes]:
+        return {key: value for key, value in (metadata or {}).items() if not key.startswith(_FRAME_METADATA_PREFIXES)}
+
+    return pa.schema([field.with_metadata(other(field.metadata)) for field in schema], other(schema.metadata))
+
+
+def _without_views(arrow: pa.DataType) -> pa.DataType:
+    """Return the type with plain strings, bytes and lists instead of views, which no file stores."""
+    if pa.types.is_string_view(arrow):
+        return pa.string()
+    if pa.types.is_binary_view(arrow):
+        return pa.binary()
+    if pa.types.is_dictionary(arrow):
+        return pa.dictionary(arrow.index_type, _without_views(arrow.value_type), arrow.ordered)
+    if pa.types.is_struct(arrow):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in arrow])
+    for is_list, make_list in _LISTS:
+        if is_list(arrow):
+            return make_list(arrow.value_field.with_type(_without_views(arrow.value_type)))
+    return arrow
+
+
+def _table_of_columns(values: Mapping[str, object], columns: pa.Schema | None) -> pa.Table:
+    """Return Python values as a table."""
+    known = {} if columns is None else {field.name: field.type for field in columns}
+    arrays = {}
+    for name, column in values.items():
+        if not isinstance(name, str):
+            raise InvalidInput(f"the names of columns must be strings, not {name!r}")
+        try:
+            arrays[name] = pa.array(column, _plain_type(known.get(name)))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            expected = f" of type {known[name]}" if name in known else ""
+            raise InvalidInput(f"column {name!r}{expected}: the values cannot be converted: {error}") from error
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise InvalidInput(f"the columns have different lengths: {lengths}")
+    return pa.table(arrays)
+
+
+def _plain_type(arrow: pa.DataType | None) -> pa.DataType | None:
+    """Return the type for Python values; `None` lets Arrow infer it, also for extension types."""
+    return None if arrow is None or isinstance(arrow, pa.BaseExtensionType) else arrow

@@ -88,7 +88,7 @@ def _scheme_error(scheme: str, redacted: str) -> InvalidInput | Unsupported:
             f"{redacted}: a commit is not safe through another file system, such as a cache, because it may return "
             f"outdated files; {accepted}"
         )
-    protocols = import_package("fsspec", extra="", needed_for=f"checking {redacted}").available_protocols()
+    protocols = import_package("fsspec", extra=None, needed_for=f"checking {redacted}").available_protocols()
     if scheme in protocols:
         return Unsupported(
             f"{redacted}: fsspec reaches {scheme}://, but cannot create a file there only if none exists, so two "

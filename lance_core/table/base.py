@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self, cast
 
+import pyarrow as pa
+
 from lance_core import validation
 from lance_core.commit.audit import AuditFunction
 from lance_core.commit.loop import ATTEMPTS
@@ -121,6 +123,11 @@ class TableBase:
     @property
     def _location(self) -> Location:
         return self._snapshot.location
+
+    @property
+    def _columns(self) -> pa.Schema:
+        """Columns of this version, whose types Python values become."""
+        return self._snapshot.manifest.schema.arrow
 
     @classmethod
     def _audit_function(cls, audit: Audit | None) -> AuditFunction | None:

@@ -63,7 +63,7 @@ class RowWrites(TableBase):
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
 
         def plan(base: Snapshot) -> Append | BufferedRows | None:
-            schema, version, rows = base.manifest.schema, base.manifest.storage_version, as_input(data)
+            schema, version, rows = base.manifest.schema, base.manifest.storage_version, as_input(data, self._columns)
             if rows.bytes is not None and rows.bytes <= _BUFFERED_BYTES_MAX:
                 return buffer_rows(
                     rows.batches,
@@ -112,12 +112,17 @@ class RowWrites(TableBase):
             if entries:
                 raise InvalidInput("config= belongs to an overwrite of all rows; with where=, call set_config()")
             validation.check_text(where, "where")
-            plan = replace_where.plan_locally(as_input(data), where, limits=limits, runtime=self.runtime)
+            plan = replace_where.plan_locally(as_input(data, self._columns), where, limits=limits, runtime=self.runtime)
             return self._write(REPLACE_WHERE_VERB, plan, WriteOptions(intent, properties, retries, audit))
         return self._write(
             "overwrite",
             lambda base: overwrite_operation(
-                base.location, as_input(data), base.manifest.storage_version, limits, entries, self.runtime
+                base.location,
+                as_input(data, self._columns),
+                base.manifest.storage_version,
+                limits,
+                entries,
+                self.runtime,
             ),
             WriteOptions(intent, properties, retries, audit),
             can_replan=False,
@@ -190,7 +195,8 @@ class RowWrites(TableBase):
         rules = upsert.UpsertRules.of(
             on, matched=matched, matched_if=matched_if, insert=insert, delete_unmatched=delete_unmatched
         )
-        limits, source = FileLimits(max_rows_per_file, max_bytes_per_file), as_input(data).materialized()
+        limits = FileLimits(max_rows_per_file, max_bytes_per_file)
+        source = as_input(data, self._columns).materialized()
         cache = upsert.JoinCache()
         return self._write(
             "upsert",

@@ -52,7 +52,7 @@ class SchemaWrites(TableBase):
     ) -> Committed:
         """Add the columns of `data` to the rows with the same values in the key columns `on`. Rows without a match get
         null, and a null key matches nothing. `data` and the keys of the table are held in memory."""
-        source = as_input(data).materialized()
+        source = as_input(data, self._columns).materialized()
         return self._write(
             "merge_columns",
             lambda base: new_columns.merge_columns(base, source, on, runtime=self.runtime),

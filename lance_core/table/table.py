@@ -1,8 +1,8 @@
 """`Table`: one version of a Lance table, and the operations on it.
 
 A `Table` never changes. A writer returns the version after it (`Committed.table`). The class is composed of parts, one
-module each: `reading.py`, `rows.py`, `schema.py`, `indices.py`, `upkeep.py` and `references.py`; `base.py` holds what
-they share. This module creates tables and commits operations whose files are already written.
+module each: `reading.py`, `frames.py`, `rows.py`, `schema.py`, `indices.py`, `upkeep.py` and `references.py`; `base.py`
+holds what they share. This module creates tables and commits operations whose files are already written.
 """
 
 import os
@@ -22,6 +22,7 @@ from lance_core.format.fragment import StorageVersion
 from lance_core.format.operations import Operation, Overwrite, UpdateConfig
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.base import Audit, Committed, WriteOptions
+from lance_core.table.frames import TableFrames
 from lance_core.table.indices import IndexWrites
 from lance_core.table.reading import TableReading
 from lance_core.table.references import References
@@ -36,7 +37,7 @@ STORAGE_VERSION = "2.2"
 """Version of the data files of a new table."""
 
 
-class Table(TableReading, RowWrites, SchemaWrites, IndexWrites, Upkeep, References):
+class Table(TableReading, TableFrames, RowWrites, SchemaWrites, IndexWrites, Upkeep, References):
     """One version of a Lance table.
 
     >>> import pyarrow as pa, tempfile

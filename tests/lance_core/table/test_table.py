@@ -103,10 +103,10 @@ def test_rows_are_accepted_in_many_forms(uri: str) -> None:
     assert table.count_rows() == 7
 
 
-@pytest.mark.parametrize("form", [None, "rows", b"rows", {"id": [1]}, [1, 2], 7])
+@pytest.mark.parametrize("form", [None, "rows", b"rows", [1, 2], 7])
 def test_other_forms_are_rejected(form: object, uri: str) -> None:
     table = Table.create(uri, rows(1))
-    with pytest.raises(InvalidInput, match=r"not .*pyarrow\.Table\.from_pandas"):
+    with pytest.raises(InvalidInput, match=r"rows must be .*a list of dicts.*, not "):
         table.append(form)
 
 
@@ -215,7 +215,7 @@ class TestErrors:
             Table.create(uri, pa.schema([("id", pa.int64()), ("when", pa.month_day_nano_interval())]))
         assert not Table.exists(uri)
 
-    @pytest.mark.parametrize("version", ["", "2", "newest", "9.9", "legacy", "2.3"])
+    @pytest.mark.parametrize("version", ["", "2", "newest", "9.9", "legacy", "2.4"])
     def test_a_storage_version_that_is_not_written(self, version: str, uri: str) -> None:
         with pytest.raises((InvalidInput, Unsupported), match="storage version"):
             Table.create(uri, rows(1), storage_version=version)
