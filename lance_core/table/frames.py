@@ -1,11 +1,11 @@
 """Frames: gives a table to data frame libraries, notebooks and everything that reads Arrow streams.
 
 Libraries that read Arrow streams take a `Table` directly: `polars.DataFrame(table)`, `pyarrow.table(table)`.
-Each of them receives all rows; use `to_table`, `to_pandas` or `to_polars` with `columns=` and `filter=` to read fewer.
+Each of them receives all rows; pass a `scan` instead to read fewer. Start with `TableFrames.scan`.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from html import escape
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,13 +15,10 @@ import pyarrow as pa
 from lance_core import validation
 from lance_core.errors import InvalidInput, NotFound
 from lance_core.format.ids import Version
-from lance_core.index import lookup
 from lance_core.scan import take as scan_take
-from lance_core.scan.executor import scan
-from lance_core.scan.plan import plan_scan
 from lance_core.scan.take import By
-from lance_core.storage.optional_packages import import_package
 from lance_core.table.base import TableBase
+from lance_core.table.lazy_scan import Columns, Scan
 from lance_core.versions.location import AccessOptions, locate
 from lance_core.versions.snapshot import load_at
 
@@ -39,13 +36,44 @@ class TableFrames(TableBase):
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return all rows as an Arrow stream, which reads each batch when it is requested."""
-        plan = plan_scan(self._snapshot.manifest, columns=None)
-        reader = pa.RecordBatchReader.from_batches(plan.schema, scan(self._location, plan))
-        return reader.__arrow_c_stream__(requested_schema)
+        return self.scan().__arrow_c_stream__(requested_schema)
 
     def __arrow_c_schema__(self) -> object:
         """Return the columns as an Arrow schema."""
-        return plan_scan(self._snapshot.manifest, columns=None).schema.__arrow_c_schema__()
+        return self.scan().schema.__arrow_c_schema__()
+
+    def scan(
+        self,
+        columns: Columns | None = None,
+        filter: str | None = None,
+        *,
+        order_by: str | Sequence[str] = (),
+        limit: int | None = None,
+        offset: int | None = None,
+        with_row_id: bool = False,
+        with_row_address: bool = False,
+        fragments: Sequence[int] | None = None,
+        use_indices: bool = True,
+    ) -> Scan:
+        """Return a lazy scan: a description of rows that is read when they are requested.
+
+        `columns` are names, or names of the result with the SQL of their values. `order_by` are names, each optionally
+        followed by `asc` or `desc`; nulls come last. `fragments` restricts the scan to fragments with these ids.
+
+            table.scan({"city": "city", "gross": "net * 1.2"}, order_by="gross desc", limit=10).to_pandas()
+        """
+        return Scan(
+            self._snapshot,
+            dict(columns) if isinstance(columns, Mapping) else columns,
+            filter,
+            (order_by,) if isinstance(order_by, str) else tuple(order_by),
+            limit,
+            offset,
+            with_row_id,
+            with_row_address,
+            None if fragments is None else tuple(fragments),
+            validation.check_flag(use_indices, "use_indices"),
+        ).check()
 
     def to_pandas(
         self,
@@ -59,9 +87,7 @@ class TableFrames(TableBase):
 
         table.to_pandas(columns=["id"], filter="city = 'Oslo'")
         """
-        import_package("pandas", extra=None, needed_for="to_pandas()")
-        frame: pandas.DataFrame = self._read(columns, filter, limit).to_pandas(**options)
-        return frame
+        return self.scan(columns, filter, limit=limit).to_pandas(**options)
 
     def to_polars(
         self, columns: Sequence[str] | None = None, filter: str | None = None, *, limit: int | None = None
@@ -70,13 +96,11 @@ class TableFrames(TableBase):
 
         table.to_polars(columns=["id"], filter="city = 'Oslo'")
         """
-        package = import_package("polars", extra=None, needed_for="to_polars()")
-        frame: polars.DataFrame = package.from_arrow(self._read(columns, filter, limit))
-        return frame
+        return self.scan(columns, filter, limit=limit).to_polars()
 
     def head(self, rows: int = _HEAD_ROWS, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the first rows."""
-        return self._read(columns, None, rows)
+        return self.scan(columns, limit=rows).to_table()
 
     def sample(self, rows: int, columns: Sequence[str] | None = None, *, seed: int | None = None) -> pa.Table:
         """Return random rows, each at most once, in table order; all rows if there are fewer. The same `seed` selects
@@ -104,17 +128,7 @@ class TableFrames(TableBase):
 
     def _repr_html_(self) -> str:
         """Return the first rows and the columns as HTML, for notebooks."""
-        return _format_html(self._read(None, None, _HTML_ROWS), f"{self!r}: {len(self):,} rows")
-
-    def _read(self, columns: Sequence[str] | None, filter: str | None, limit: int | None) -> pa.Table:
-        plan = plan_scan(
-            self._snapshot.manifest,
-            columns=columns,
-            filter=filter,
-            limit=limit,
-            select=lookup.selector_of(self._snapshot),
-        )
-        return pa.Table.from_batches(scan(self._location, plan), plan.schema)
+        return _format_html(self.head(_HTML_ROWS), f"{self!r}: {len(self):,} rows")
 
 
 def _reopen(

@@ -308,7 +308,7 @@ def check_stream_upsert(stage: Stage) -> None:
 def _file_stream(stage: Stage, name: str) -> DataFrame:
     """Return the rows of the reference table as a stream of Parquet files, the source that every release has."""
     directory = Path(f"{stage.reference_uri}-{name}")
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)
     pq.write_table(stage.reference_table().to_table(["id", "name"]), directory / "0.parquet")
     return stage.spark.readStream.schema("id bigint, name string").parquet(str(directory))
 

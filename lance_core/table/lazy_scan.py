@@ -1,0 +1,224 @@
+"""Lazy scan: describes which rows and columns of a version to read, and in which order; reads when rows are requested.
+
+    scan = table.scan({"city": "city", "gross": "net * 1.2"}, filter="year = 2026", order_by="net desc", limit=10)
+    print(scan)             the plan
+    scan.to_pandas()        the rows
+
+A scan is an Arrow stream. Without an order it reads batch by batch; with one it holds the rows that may be in the
+result. Start with `Scan.to_batches`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.datafiles.codec import BATCH_ROWS
+from lance_core.errors import InvalidInput
+from lance_core.expressions.projection import Projection
+from lance_core.index import lookup
+from lance_core.index.explain import explain_indices
+from lance_core.scan.column_resolution import filterable_schema
+from lance_core.scan.executor import count_matches, scan, slice_batches
+from lance_core.scan.explain import explain_plan
+from lance_core.scan.plan import ScanPlan, plan_scan
+from lance_core.scan.selection import RowSelector
+from lance_core.storage.optional_packages import import_package
+from lance_core.versions.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+Columns = Sequence[str] | Mapping[str, str]
+"""Names of columns, or names of the result with the SQL of their values."""
+SORTED_ROWS_MAX = 1_048_576
+"""Rows that are collected before those that cannot be in the result are dropped."""
+_DIRECTIONS = {"asc": "ascending", "desc": "descending"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Lazy scan of one version. `Table.scan` makes it."""
+
+    snapshot: Snapshot
+    columns: Columns | None = None
+    filter: str | None = None
+    order_by: tuple[str, ...] = ()
+    limit: int | None = None
+    offset: int | None = None
+    with_row_id: bool = False
+    with_row_address: bool = False
+    fragments: tuple[int, ...] | None = None
+    use_indices: bool = True
+
+    def __repr__(self) -> str:
+        return self.explain()
+
+    def __iter__(self) -> NoReturn:
+        raise InvalidInput("a scan cannot be iterated; use to_batches(), or to_table().to_pylist() for its rows")
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the rows as an Arrow stream."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the result."""
+        plan = self._plan()
+        projection = self._projection()
+        output = plan.schema if projection is None else projection.schema
+        return pa.schema([output.field(name) for name in self._result_names(plan)], output.metadata)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the rows as a reader, which reads each batch when it is requested."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Return an iterator over the rows in batches."""
+        plan, projection = self._plan(), self._projection()
+        rows = scan(self.snapshot.location, plan)
+        if self.order_by:
+            rows = self._sorted(rows, plan.schema)
+        elif self.fragments is not None:
+            rows = slice_batches(rows, self.offset or 0, self.limit)
+        names = self._result_names(plan)
+        return (_select(batch, names) if projection is None else projection.evaluate(batch) for batch in rows)
+
+    def to_table(self) -> pa.Table:
+        """Return the rows."""
+        return pa.Table.from_batches(self.to_batches(), self.schema)
+
+    def to_pandas(self, **options: Any) -> "pandas.DataFrame":
+        """Return the rows as a pandas data frame. `options` are those of `pyarrow.Table.to_pandas`."""
+        import_package("pandas", extra=None, needed_for="to_pandas()")
+        frame: pandas.DataFrame = self.to_table().to_pandas(**options)
+        return frame
+
+    def to_polars(self) -> "polars.DataFrame":
+        """Return the rows as a polars data frame."""
+        package = import_package("polars", extra=None, needed_for="to_polars()")
+        frame: polars.DataFrame = package.from_arrow(self.to_table())
+        return frame
+
+    def count_rows(self) -> int:
+        """Return the number of rows."""
+        plan = plan_scan(self.snapshot.manifest, columns=(), filter=self.filter, select=self._selector())
+        plan = self._restricted(plan)
+        if plan.predicate is None:
+            matching = sum(task.fragment.live_rows for task in plan.tasks)
+        else:
+            matching = count_matches(self.snapshot.location, plan)
+        remaining = max(matching - (self.offset or 0), 0)
+        return remaining if self.limit is None else min(remaining, self.limit)
+
+    def explain(self) -> str:
+        """Return the plan as text. Nothing is read."""
+        indices = explain_indices(self.snapshot, self._plan(select=False).predicate, use_indices=self.use_indices)
+        lines = [explain_plan(self.snapshot.location, self._plan(select=False), indices)]
+        if self.order_by:
+            lines.append(f"  order     {', '.join(self.order_by)}")
+            if self.limit is not None or self.offset:
+                lines.append(f"  window    {'all' if self.limit is None else self.limit} rows after {self.offset or 0}")
+        if isinstance(self.columns, Mapping):
+            lines += (f"  computes  {name} = {sql}" for name, sql in self.columns.items())
+        return "\n".join(lines)
+
+    def check(self) -> "Scan":
+        """Return this scan; raise `InvalidInput` if an argument is invalid."""
+        self._plan(select=False)
+        plan_scan(self.snapshot.manifest, columns=(), limit=self.limit, offset=self.offset)
+        projection = self._projection()
+        if projection is not None and (self.with_row_id or self.with_row_address):
+            raise InvalidInput(
+                "with_row_id= and with_row_address= belong to a list of columns; compute '_rowid' instead"
+            )
+        return self
+
+    def _plan(self, *, select: bool = True) -> ScanPlan:
+        pushes_limit = not self.order_by and self.fragments is None
+        plan = plan_scan(
+            self.snapshot.manifest,
+            columns=self._read_names(),
+            filter=self.filter,
+            limit=self.limit if pushes_limit else None,
+            offset=self.offset if pushes_limit else None,
+            with_row_id=self.with_row_id,
+            with_row_address=self.with_row_address,
+            select=self._selector() if select else None,
+        )
+        return self._restricted(plan)
+
+    def _restricted(self, plan: ScanPlan) -> ScanPlan:
+        """Return the plan for the requested fragments only."""
+        if self.fragments is None:
+            return plan
+        existing = {fragment.id for fragment in self.snapshot.manifest.fragments}
+        if missing := sorted(set(self.fragments) - existing):
+            raise InvalidInput(
+                f"{self.snapshot.location.uri}: version {self.snapshot.version} has no fragment {missing[0]}; "
+                "Table.fragments lists those that exist"
+            )
+        return replace(plan, tasks=tuple(task for task in plan.tasks if task.fragment.id in self.fragments))
+
+    def _selector(self) -> RowSelector | None:
+        return lookup.selector_of(self.snapshot) if self.use_indices else None
+
+    def _projection(self) -> Projection | None:
+        if not isinstance(self.columns, Mapping):
+            return None
+        return Projection.parse(self.columns, filterable_schema(self.snapshot.manifest))
+
+    def _read_names(self) -> Sequence[str] | None:
+        """Return the columns to read; `None` means all."""
+        projection = self._projection()
+        names = projection.columns if projection is not None else cast("Sequence[str] | None", self.columns)
+        if not self.order_by or isinstance(names, str):
+            return names
+        every = self.snapshot.manifest.schema.arrow.names if names is None else names
+        return list(dict.fromkeys((*every, *(name for name, _ in self._order()))))
+
+    def _result_names(self, plan: ScanPlan) -> Sequence[str]:
+        """Return the names of the result's columns, without those that are read for the order only."""
+        if isinstance(self.columns, Mapping):
+            return list(self.columns)
+        if self.columns is None:
+            only_for_order = {name for name, _ in self._order()} - set(self.snapshot.manifest.schema.arrow.names)
+        else:
+            only_for_order = {name for name, _ in self._order()} - set(self.columns)
+        return [name for name in plan.columns if name not in only_for_order]
+
+    def _order(self) -> list[tuple[str, str]]:
+        """Return the columns to sort by, each with its direction."""
+        keys = []
+        for text in self.order_by:
+            name, _, direction = text.rpartition(" ")
+            if name and direction.lower() in _DIRECTIONS:
+                keys.append((name.strip(), _DIRECTIONS[direction.lower()]))
+            else:
+                keys.append((text, "ascending"))
+        return keys
+
+    def _sorted(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order, with nulls last. With a limit, only rows that may be in the result are held."""
+        skip = self.offset or 0
+        needed = None if self.limit is None else skip + self.limit
+        rows, collected = schema.empty_table(), list[pa.RecordBatch]()
+        collected_rows = 0
+        for batch in batches:
+            collected.append(batch)
+            collected_rows += batch.num_rows
+            if needed is not None and collected_rows >= SORTED_ROWS_MAX:
+                rows = self._sort(pa.concat_tables([rows, pa.Table.from_batches(collected)])).slice(0, needed)
+                collected, collected_rows = [], 0
+        rows = self._sort(pa.concat_tables([rows, pa.Table.from_batches(collected, schema)]))
+        yield from rows.slice(skip, self.limit).to_batches(max_chunksize=BATCH_ROWS)
+
+    def _sort(self, rows: pa.Table) -> pa.Table:
+        return rows.take(pc.sort_indices(rows, sort_keys=self._order()))
+
+
+def _select(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    return batch if batch.schema.names == names else batch.select(names)
