@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.spark_releases.environments import RELEASES, ROOT, install_release
+from tests.spark_releases.environments import ENVIRONMENTS, RELEASES, ROOT, install_release
 
 DOCUMENT = ROOT / "docs" / "spark-releases.md"
 INTRODUCTION = """\
@@ -28,7 +28,9 @@ Spark distributes the Connect server of release 3.5 separately, so it is not tri
 
 
 def main(releases: Sequence[str]) -> int:
-    results = {release: _run_release(release) for release in releases or RELEASES}
+    for release in releases or RELEASES:
+        _results_of(release).write_text(json.dumps(_run_release(release)))
+    results = {release: _load(_results_of(release)) for release in RELEASES if _results_of(release).exists()}
     table = _format_table(results)
     print(table)
     failed = [
@@ -38,7 +40,7 @@ def main(releases: Sequence[str]) -> int:
         if line["error"]
     ]
     print("\n".join(failed))
-    if not releases and not failed:
+    if len(results) == len(RELEASES) and not failed:
         DOCUMENT.write_text(INTRODUCTION + table)
     return 1 if failed else 0
 
@@ -46,7 +48,15 @@ def main(releases: Sequence[str]) -> int:
 _Lines = Mapping[tuple[str, str], Mapping[str, object]]
 
 
-def _run_release(release: str) -> _Lines:
+def _results_of(release: str) -> Path:
+    return ENVIRONMENTS / f"{release}.json"
+
+
+def _load(path: Path) -> _Lines:
+    return {(line["place"], line["step"]): line for line in json.loads(path.read_text())}
+
+
+def _run_release(release: str) -> list[Mapping[str, object]]:
     python = install_release(release)
     with tempfile.TemporaryDirectory(prefix="spark-matrix-") as directory:
         process = subprocess.Popen(
@@ -57,13 +67,13 @@ def _run_release(release: str) -> _Lines:
             text=True,
         )
         assert process.stdout is not None
-        lines = {}
+        lines = []
         for text in process.stdout:
-            line = json.loads(text)
             print(release, text, end="", flush=True)
-            lines[line["place"], line["step"]] = line
+            lines.append(json.loads(text))
         if process.wait():
-            lines["run", "run"] = {"error": f"the steps ended with exit code {process.returncode}", "seconds": 0}
+            error = f"the steps ended with exit code {process.returncode}"
+            lines.append({"place": "run", "step": "run", "error": error, "seconds": 0})
         return lines
 
 
