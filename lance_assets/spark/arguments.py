@@ -5,10 +5,12 @@ A wrong argument is refused in one sentence with the right call, before any tabl
 
 import os
 from collections.abc import Mapping
+from typing import cast
 
 from pyspark.sql import DataFrame
 
 from lance_assets.spark.redaction import warn_of_exposed_references
+from lance_assets.spark.release import is_frame
 from lance_assets.spark.session import is_session
 from lance_core import InvalidInput
 
@@ -35,10 +37,10 @@ def check_frame_call(
 ) -> None:
     """Raise `InvalidInput` unless a function was called as `function(df, uri)`; `more` are its further arguments."""
     call = f"{function}(df, uri{more})"
-    if not isinstance(df, DataFrame):
+    if not is_frame(df):
         raise InvalidInput(_frame_message(function, df, uri, call, more))
     _check_uri(function, uri, call)
-    warn_of_exposed_references(df.sparkSession, storage_options, manifest_store)
+    warn_of_exposed_references(cast(DataFrame, df).sparkSession, storage_options, manifest_store)
 
 
 def check_session_call(
@@ -59,7 +61,7 @@ def check_session_call(
     if not is_session(spark):
         if is_session(uri):
             raise InvalidInput(f"the arguments of {function} are swapped: call {call}")
-        hint = ", as in df.sparkSession" if isinstance(spark, DataFrame) else ""
+        hint = ", as in df.sparkSession" if is_frame(spark) else ""
         raise InvalidInput(
             f"{function} takes a Spark session{hint} as its first argument, not {_described(spark)}: call {call}"
         )
@@ -68,7 +70,7 @@ def check_session_call(
 
 
 def _frame_message(function: str, df: object, uri: object, call: str, more: str) -> str:
-    if isinstance(uri, DataFrame):
+    if is_frame(uri):
         return f"the arguments of {function} are swapped: call {call}"
     if _conversion(uri) is not None:
         call = f"{function}({str(_conversion(uri)).format('df')}, uri{more})"

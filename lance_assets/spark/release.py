@@ -66,6 +66,12 @@ def existing_types(*names: str) -> tuple[type[T.DataType], ...]:
     return tuple(getattr(T, name) for name in names if hasattr(T, name))
 
 
+def is_frame(value: object) -> bool:
+    """Return whether a value is a DataFrame of Spark. Before Spark 4, those of Spark Connect have a class of their
+    own."""
+    return isinstance(value, DataFrame) or type(value).__module__ == "pyspark.sql.connect.dataframe"
+
+
 def error_condition(error: PySparkException) -> str | None:
     """Return Spark's name for the condition that raised the error."""
     return error.getCondition() if hasattr(error, "getCondition") else error.getErrorClass()

@@ -81,26 +81,32 @@ def as_input(data: Rows | pa.Schema, columns: pa.Schema | None = None) -> InputR
         )
     if isinstance(data, SupportsArrowStream):
         return _input_of_stream(data, columns)
+    rows = _input_of_items(data, columns)
+    if rows is None:
+        raise InvalidInput(
+            "rows must be a pyarrow Table, RecordBatch or RecordBatchReader, a data frame of pandas or polars or "
+            "another object with __arrow_c_stream__, an iterable of batches, a list of dicts, or a dict of columns, "
+            f"not {type(data).__name__}"
+        )
+    return rows
+
+
+def _input_of_items(data: object, columns: pa.Schema | None) -> InputRows | None:
+    """Return the rows of a dict of columns, of batches or of dicts; `None` for other values."""
     if isinstance(data, Mapping):
         return _input_of_table(_table_of_columns(data, columns))
-    if isinstance(data, Iterable) and not isinstance(data, str | bytes):
-        items = iter(data)
-        first = next(items, None)
-        if isinstance(first, pa.RecordBatch):
-            return InputRows(first.schema, itertools.chain((first,), cast(Iterator[pa.RecordBatch], items)))
-        if isinstance(first, Mapping):
-            rows = [first, *cast(Iterator[Mapping[str, object]], items)]
-            names = dict.fromkeys(name for row in rows for name in row)
-            return _input_of_table(
-                _table_of_columns({name: [row.get(name) for row in rows] for name in names}, columns)
-            )
-        if first is None:
-            return InputRows(None, iter(()))
-    raise InvalidInput(
-        "rows must be a pyarrow Table, RecordBatch or RecordBatchReader, a data frame of pandas or polars or another "
-        "object with __arrow_c_stream__, an iterable of batches, a list of dicts, or a dict of columns, not "
-        f"{type(data).__name__}"
-    )
+    if not isinstance(data, Iterable) or isinstance(data, str | bytes):
+        return None
+    items = iter(data)
+    first = next(items, None)
+    if isinstance(first, pa.RecordBatch):
+        return InputRows(first.schema, itertools.chain((first,), items))
+    if isinstance(first, Mapping):
+        rows = [first, *cast(Iterator[Mapping[str, object]], items)]
+        names = dict.fromkeys(name for row in rows for name in row)
+        values = {name: [row.get(name) for row in rows] for name in names}
+        return _input_of_table(_table_of_columns(values, columns))
+    return InputRows(None, iter(())) if first is None else None
 
 
 def _input_of_table(table: pa.Table) -> InputRows:

@@ -21,7 +21,14 @@ from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format import naming, refs
 from lance_core.format.base_path import BasePath, by_id
 from lance_core.format.manifest import Manifest
-from lance_core.storage.factory import is_at_or_below, open_manifest_store, open_store, split_uri, without_secrets
+from lance_core.storage.factory import (
+    TableStore,
+    is_at_or_below,
+    open_manifest_store,
+    open_store,
+    split_uri,
+    without_secrets,
+)
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
 from lance_core.storage.options import options_for
@@ -210,7 +217,12 @@ def locate(
     trusted = validation.check_flag(trusted, "trusted")
     access = AccessOptions(options, durable, allowed, manifests, mode, trusted)
     published = store if manifests is None else TwoPhaseStore(store, manifests, manifests.table_key(store.description))
-    return Location(uri=store.description, store=published, codec=LanceCodec(store, mode, trusted), access=access)
+    return Location(uri=store.description, store=published, codec=open_codec(store, mode, trusted), access=access)
+
+
+def open_codec(store: TableStore, verify: Verify, trusted: bool) -> DataCodec:
+    """Return the codec for the data files of a table. A simulation replaces it."""
+    return LanceCodec(store, verify, trusted)
 
 
 def _is_at_or_below(uri: str, directory: str) -> bool:

@@ -61,6 +61,11 @@ class FaultyFrame:
     jobs: list[Task] = field(default_factory=list)
     """Jobs started so far."""
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """Class of the wrapped object, which argument checks see."""
+        return type(self.wrapped)
+
     def __getattr__(self, name: str) -> object:
         return getattr(self.wrapped, name)
 

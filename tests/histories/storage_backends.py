@@ -80,7 +80,7 @@ def simulated_process(backend: StorageBackend, steps: FaultPlan | None = None) -
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(location, "open_store", open_backend_store)
-        patch.setattr(location, "LanceCodec", lambda store, verify_mode: backend.codec(store))
+        patch.setattr(location, "open_codec", lambda store, *_settings: backend.codec(store))
         _forget_stores()
         try:
             yield (
