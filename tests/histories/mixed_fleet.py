@@ -28,7 +28,6 @@ from tests.histories.mixed_fleet_writer import Message, RowChange, WriterJob, ru
 
 _MODULE = "tests.histories.mixed_fleet_writer"
 _START_SECONDS_MAX = _STOP_SECONDS_MAX = 60.0
-_VERSIONS_CHECKED_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +215,8 @@ def _stop(writers: Sequence[_Writer], result: FleetResult) -> None:
             result.problems.append(f"a process of {writer.log.job.engine} did not stop: {writer.process.exitcode}")
 
 
-def find_violations(location: TableLocation, result: FleetResult) -> list[str]:
-    """Compare the rows that both libraries read with the logs, and open every version with both."""
+def find_violations(location: TableLocation, result: FleetResult, *, versions_checked: int = 300) -> list[str]:
+    """Compare the rows that both libraries read with the logs, and open at most this many versions with both."""
     violations = list(result.problems)
     possible: dict[int, set[int | None]] = {}
     for log in result.logs:
@@ -233,7 +232,7 @@ def find_violations(location: TableLocation, result: FleetResult) -> list[str]:
         return [*violations, f"the newest version cannot be read: {type(error).__name__}: {error}"]
     for reader, rows in rows_read.items():
         violations += [f"{reader} reads {difference}" for difference in _find_differences(possible, rows)]
-    violations += _compare_versions(table, location)
+    violations += _compare_versions(table, location, versions_checked)
     return violations + [f"fsck: {each}" for each in table.fsck("head").findings if each.severity is Severity.ERROR]
 
 
@@ -255,12 +254,12 @@ def _find_differences(possible: Mapping[int, set[int | None]], rows: Sequence[tu
     return differences
 
 
-def _compare_versions(table: Table, location: TableLocation) -> list[str]:
+def _compare_versions(table: Table, location: TableLocation, versions_checked: int) -> list[str]:
     """Open versions with both libraries and compare their rows, evenly over the history if there are many."""
     options = dict(location.faultless_options) or None
     numbers = table.version_numbers()
     violations = []
-    for number in numbers[:: -(-len(numbers) // _VERSIONS_CHECKED_MAX)]:
+    for number in numbers[:: -(-len(numbers) // versions_checked)]:
         try:
             ours = _rows(table.at(number).to_table())
             theirs = _rows(lance.dataset(location.uri, version=int(number), storage_options=options).to_table())
