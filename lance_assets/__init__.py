@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lance_assets.definitions.lance_table import LanceTable, lance_discovery, lance_table
     from lance_assets.fleet.fleet import LanceFleet, lance_fleet
     from lance_assets.io_manager.manager import LanceIOManager
-    from lance_assets.maintenance import Maintenance
+    from lance_assets.maintenance import Maintenance, Scrub
     from lance_assets.profiles import Profile
     from lance_assets.resources.lance import LanceResource
     from lance_assets.resources.spark import SparkSessionResource
@@ -74,6 +74,7 @@ __all__ = [
     "RowChange",
     "RowCount",
     "SchemaStable",
+    "Scrub",
     "Seen",
     "Severity",
     "SmallFiles",
@@ -127,6 +128,7 @@ _MODULES = {
     "SparkSessionResource": "lance_assets.resources.spark",
     "LanceFleet": "lance_assets.fleet.fleet",
     "Maintenance": "lance_assets.maintenance",
+    "Scrub": "lance_assets.maintenance",
     "lance_fleet": "lance_assets.fleet.fleet",
     "SparkAppend": "lance_assets.writes",
     "SparkBuildIndex": "lance_assets.writes",

@@ -57,7 +57,7 @@ from lance_assets.components.values import (
     VERSIONS_OR_REASONS,
     object_or_reference,
 )
-from lance_assets.maintenance import Maintenance
+from lance_assets.maintenance import Maintenance, Scrub
 from lance_assets.profiles import Profile
 from lance_assets.writes.context import TableReference, WriteContext
 from lance_assets.writes.dependencies import Dependency
@@ -135,6 +135,7 @@ _MAINTENANCE = dataclass_form(
     },
     what="a maintenance",
 )
+_SCRUB = dataclass_form(Scrub, {**TYPES, "versions": TEXT}, what="a scrub")
 _PROFILE = dataclass_form(Profile, {**TYPES, "columns": TEXTS}, what="a profile")
 
 
@@ -156,6 +157,7 @@ TABLE: Mapping[str, Form] = {
     "branches": _described(TEXTS, "Branches to follow. Each has a ledger of its own, name@branch."),
     "checks": _described(list_of(CHECK), "Checks that are evaluated on each version."),
     "maintenance": _described(_MAINTENANCE, "When to compact, index and clean up the table; {} for the defaults."),
+    "scrub": _described(_SCRUB, "When to compare which share of the files with their checksums; {} for the defaults."),
     "profile": _described(
         union_of("true, false, or a mapping of options", (bool, BOOLEAN), (dict, _PROFILE)),
         "Asset with statistics of each version: true, false, or its options.",

@@ -25,10 +25,14 @@ from lance_assets.ledger.ledger import BRANCH, Ledger
 from lance_assets.ledger.partition_keys import partition_key
 from lance_assets.maintenance import (
     Maintenance,
+    Scrub,
     maintenance_asset,
     maintenance_key,
     maintenance_schedule,
     maintenance_sensor,
+    scrub_asset,
+    scrub_key,
+    scrub_schedule,
 )
 from lance_assets.profiles import Profile, profile_asset, profile_key
 from lance_assets.profiles.profile_step import Automation
@@ -58,6 +62,7 @@ class LanceTable:
     branches: tuple[Ledger, ...] = ()
     """Ledgers of the followed branches."""
     maintenance: Maintenance | None = None
+    scrub: Scrub | None = None
     checks: tuple[Check, ...] = ()
     profile: Profile | None = None
     automation: Automation | None = None
@@ -109,6 +114,7 @@ class LanceTable:
             branches=(),
             discover=False,
             maintenance=None,
+            scrub=None,
             checks=(),
             profile=None,
         )
@@ -161,6 +167,15 @@ class LanceTable:
         return maintenance_key(self.ledger)
 
     @property
+    def scrub_key(self) -> dg.AssetKey:
+        """Asset key of the scrub."""
+        if self.scrub is None:
+            raise InvalidInput(
+                f"the Lance table {self.ledger.label!r} has no scrub; add scrub=Scrub(...) to its declaration"
+            )
+        return scrub_key(self.ledger)
+
+    @property
     def profile_key(self) -> dg.AssetKey:
         """Asset key of the profile."""
         return profile_key(self.ledger)
@@ -178,6 +193,7 @@ class LanceTable:
             "profile": self.profile,
             "checks": self.checks,
             "maintain": self.maintenance,
+            "scrub": self.scrub,
         }
         uri = register_table(self.ledger, [kind for kind, feature in features.items() if feature])
         ledgers = (self.ledger, *self.branches)
@@ -193,7 +209,9 @@ class LanceTable:
             asset_checks=[asset_checks(ledger, self.checks) for ledger in ledgers] if self.checks else [],
             sensors=sensors,
         )
-        return dg.Definitions.merge(declared, self._maintenance_definitions) if self.maintenance else declared
+        optional = [self._maintenance_definitions] if self.maintenance else []
+        optional += [self._scrub_definitions] if self.scrub else []
+        return dg.Definitions.merge(declared, *optional) if optional else declared
 
     def _profile(self, ledger: Ledger, profile: Profile) -> dg.AssetsDefinition:
         return profile_asset(ledger, profile, group=self.group, checks=self.checks, automation=self.automation)
@@ -207,6 +225,14 @@ class LanceTable:
             assets=[maintenance_asset(ledger, policy, group=self.group, checks=self.checks)],
             sensors=[maintenance_sensor(ledger, policy, writes)] if policy.interval_s else [],
             schedules=[maintenance_schedule(ledger, policy, writes)] if policy.every else [],
+        )
+
+    @property
+    def _scrub_definitions(self) -> dg.Definitions:
+        assert self.scrub is not None
+        return dg.Definitions(
+            assets=[scrub_asset(self.ledger, self.scrub, group=self.group)],
+            schedules=[scrub_schedule(self.ledger, self.scrub)] if self.scrub.every else [],
         )
 
     def _spec(self, ledger: Ledger, shown_uri: str) -> dg.AssetSpec:
@@ -245,6 +271,7 @@ def lance_table(
     freshness: timedelta | dg.FreshnessPolicy | None = None,
     branches: Sequence[str] = (),
     maintenance: Maintenance | None = None,
+    scrub: Scrub | None = None,
     storage: LanceResource | None = None,
     storage_options: Mapping[str, str] | None = None,
     description: str | None = None,
@@ -255,7 +282,8 @@ def lance_table(
 
     `storage` configures access to the object store, or `storage_options` alone; a relative `uri` is resolved against
     its root. Each branch of `branches` gets its own ledger, `name@branch`, even before the branch exists. `maintenance`
-    configures when the table is compacted and cleaned up; without it, do both yourself. `discover=False` leaves the
+    configures when the table is compacted and cleaned up; without it, do both yourself. `scrub` adds the asset
+    `name_scrub`, which compares a share of the files with their checksums in each run. `discover=False` leaves the
     versions of other writers to a sensor of yours, such as `lance_discovery`, which covers many tables.
 
     `checks` are evaluated on each version when it is recorded, and on the newest version when they are launched.
@@ -289,6 +317,8 @@ def lance_table(
     }
     if maintenance is not None:
         reserved[maintenance_key(ledger).path[-1]] = "the asset of its maintenance"
+    if scrub is not None:
+        reserved[scrub_key(ledger).path[-1]] = "the asset of its scrub"
     table = LanceTable(
         ledger=ledger,
         writes=Writes(ledger.label, writes, reserved=reserved),
@@ -299,6 +329,7 @@ def lance_table(
         tags=dict(tags or {}),
         branches=branch_ledgers,
         maintenance=maintenance,
+        scrub=scrub,
         checks=_validate_checks(checks, ledger.label),
         profile=profile_options,
         automation=_validate_automation(automation, ledger.label),

@@ -90,7 +90,7 @@ class Maintenance:
         for number in self.pins:
             if type(number) is not int or number < 1:
                 raise _policy_error(f"pins contains {number!r}, but versions are whole numbers from 1")
-        _check_cron(self.every, self.timezone)
+        check_cron(self.every, self.timezone, "Maintenance")
 
     @property
     def compacts(self) -> bool:
@@ -123,13 +123,14 @@ class Maintenance:
             raise _policy_error(f"{name}={value!r} must be a whole number from 1{', or None' if is_optional else ''}")
 
 
-def _check_cron(every: str | None, timezone: str | None) -> None:
+def check_cron(every: str | None, timezone: str | None, owner: str) -> None:
+    """Raise `InvalidInput` unless Dagster accepts the cron expression. `owner` names the declaration."""
     if every is None:
         return
     try:
         dg.ScheduleDefinition(name="check", job_name="check", cron_schedule=every, execution_timezone=timezone)
     except dg.DagsterInvalidDefinitionError as error:
-        raise _policy_error(f"every={every!r}: {error}") from error
+        raise InvalidInput(f"{owner}: every={every!r}: {error}") from error
 
 
 def _policy_error(reason: str) -> InvalidInput:
