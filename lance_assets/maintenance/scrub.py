@@ -5,7 +5,7 @@ successful one stopped, so runs with `share=1/30` read every file once in thirty
 of the asset `<table>_scrub`. A scrub writes nothing to the table. Start with `Scrub`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +17,7 @@ from lance_assets.maintenance.policy import check_cron
 from lance_assets.resources.spark import SPARK_RESOURCE_KEY, session_of
 from lance_assets.spark import verify_files
 from lance_core import InvalidInput, NotFound
-from lance_core.fsck import Finding, Report
+from lance_core.tasks.verification import Report
 
 CHECK_NAME = "files_are_intact"
 TURN_KEY = "lance/scrub_turn"
@@ -116,14 +116,14 @@ def _check_result(report: Report) -> dg.AssetCheckResult:
         passed=False,
         severity=dg.AssetCheckSeverity.ERROR,
         description=f"{len(report.errors)} files are damaged or missing; {report.errors[0].repair}",
-        metadata={"lance/findings": dg.MetadataValue.md(_format_findings(report.errors))},
+        metadata={"lance/findings": dg.MetadataValue.md(_format_errors(report))},
     )
 
 
-def _format_findings(findings: Sequence[Finding]) -> str:
-    lines = [f"- `{finding.path}`: {finding.what}" for finding in findings[:_SHOWN_MAX]]
-    if len(findings) > _SHOWN_MAX:
-        lines.append(f"- and {len(findings) - _SHOWN_MAX} more")
+def _format_errors(report: Report) -> str:
+    lines = [f"- `{finding.path}`: {finding.what}" for finding in report.errors[:_SHOWN_MAX]]
+    if len(report.errors) > _SHOWN_MAX:
+        lines.append(f"- and {len(report.errors) - _SHOWN_MAX} more")
     return "\n".join(lines)
 
 
