@@ -22,7 +22,7 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.schema import Field, TableSchema
 from lance_core.index import registry
 from lance_core.index.coverage import Coverage
-from lance_core.index.index_type import ROW, VALUE, IndexOptions, IndexType, MergeInput
+from lance_core.index.index_type import ROW, VALUE, IncompatibleSegments, IndexOptions, IndexType, MergeInput
 from lance_core.index.segment_files import NewSegment, file_version_for
 from lance_core.runtime import Runtime
 from lance_core.scan.column_resolution import resolve_columns
@@ -91,7 +91,7 @@ def build_segment(
     """Write a segment of the rows of `fragments` and of `inputs`. `covers` is its whole coverage."""
 
     def write(sink: NewSegment, column: pa.Field, by_address: bool) -> bytes:
-        rows = read_values(base, spec.chain, fragments, addresses=by_address)
+        rows = _SourceRows(base, spec.chain, tuple(fragments), by_address)
         return spec.kind.write(sink, column, rows, inputs, spec.options)
 
     return write_segment(base, spec, write, covers=covers, runtime=runtime)
@@ -117,6 +117,19 @@ def write_segment(
     return empty.with_contents(details, segment.files)
 
 
+@dataclass(frozen=True, slots=True)
+class _SourceRows:
+    """Rows that an index is built from. An index type that trains a model reads them more than once."""
+
+    base: Snapshot
+    chain: FieldPath
+    fragments: tuple[Fragment, ...]
+    by_address: bool
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return read_values(self.base, self.chain, self.fragments, addresses=self.by_address)
+
+
 def read_values(
     base: Snapshot, chain: FieldPath, fragments: Sequence[Fragment], *, addresses: bool
 ) -> Iterator[pa.RecordBatch]:
@@ -128,9 +141,9 @@ def read_values(
         yield pa.RecordBatch.from_arrays(batch.columns, names=[VALUE, ROW])
 
 
-UNREADABLE_ERRORS = (NotFound, StorageError, Corrupt)
-"""Errors of reading a segment whose files are missing, truncated or corrupt. The segment is then rebuilt from the rows
-of the table."""
+UNREADABLE_ERRORS = (NotFound, StorageError, Corrupt, IncompatibleSegments)
+"""Errors of reading a segment whose files are missing, truncated, corrupt, or cannot be merged. The
+segment is then rebuilt from the rows of the table."""
 
 
 def spec_of_segment(base: Snapshot, coverage: Coverage, segment: IndexMetadata) -> IndexSpec | None:

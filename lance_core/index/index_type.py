@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core.errors import LanceError
 from lance_core.expressions.tree import Call, Comparison, In, IsNull, Like
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet, RowsUnder
@@ -109,6 +110,10 @@ class SegmentExamination:
     list, or a text of two letters."""
     problems: tuple[str, ...] = ()
     """Contradictions, such as "page 7 begins below the end of page 6"; at most a few of each sort."""
+
+
+class IncompatibleSegments(LanceError):
+    """Segments cannot be merged from their files; the new segment is built from the rows of the table."""
 
 
 class Searcher(Protocol):

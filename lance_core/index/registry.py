@@ -24,9 +24,10 @@ def all_types() -> tuple[IndexType, ...]:
     from lance_core.index.btree import BTREE
     from lance_core.index.label_list import LABEL_LIST
     from lance_core.index.ngram import NGRAM
+    from lance_core.index.vector.vector_type import BUILT_TYPES
     from lance_core.index.zonemap import ZONEMAP
 
-    return (BTREE, BITMAP, LABEL_LIST, ZONEMAP, BLOOMFILTER, NGRAM)
+    return (BTREE, BITMAP, LABEL_LIST, ZONEMAP, BLOOMFILTER, NGRAM, *BUILT_TYPES)
 
 
 @cache
@@ -36,7 +37,7 @@ def _by_name() -> Mapping[str, IndexType]:
 
 @cache
 def _by_type() -> Mapping[str, IndexType]:
-    return {kind.type_url.rpartition(".")[2].lower(): kind for kind in all_types()}
+    return {kind.type_url.rpartition(".")[2].lower(): kind for kind in all_types() if not kind.name.startswith("IVF")}
 
 
 def by_name(text: str) -> IndexType:

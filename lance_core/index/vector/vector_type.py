@@ -6,18 +6,34 @@ URL; the details of a segment, or its files, tell which it is.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from lance_core.errors import InvalidInput, LanceError, Unsupported
+from lance_core import validation
+from lance_core.errors import Corrupt, InvalidInput, LanceError, NotFound, StorageError
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
 from lance_core.format.vector_index import VECTOR_TYPE_URL, VectorDetails
 from lance_core.index.index_type import Certainty, IndexOptions, Leaf, MergeInput, Segment, SegmentExamination
 from lance_core.index.segment_files import SegmentSink
+from lance_core.index.vector.build import write_segment
 from lance_core.index.vector.model import INDEX_FILE, ROW_NUMBER, STORAGE_FILE, read_model
 from lance_core.index.vector.segment import VectorSegment
+from lance_core.index.vector.training import VectorOptions
+from lance_core.scan.vector_search import Metric
+
+_FLOATS = (pa.float16(), pa.float32(), pa.float64())
+_PARAMETERS = (
+    "metric",
+    "num_partitions",
+    "num_sub_vectors",
+    "num_bits",
+    "max_iters",
+    "sample_rate",
+    "target_partition_size",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +41,52 @@ class VectorIndexType:
     """One type of vector index."""
 
     name: str
+    is_built_here: bool = False
     type_url: str = VECTOR_TYPE_URL
     max_readable_version: int = 2
     written_version: int = 1
-    supported_types: str = "no column yet: pylance builds it"
+
+    @property
+    def supported_types(self) -> str:
+        if not self.is_built_here:
+            return "no column, since pylance builds it"
+        numbers = "float16, float32, float64" + (" or uint8" if self.name == "IVF_FLAT" else "")
+        return f"vectors: fixed-size lists of {numbers}"
 
     def supports(self, column: pa.Field) -> bool:
-        return False
+        if not self.is_built_here or not pa.types.is_fixed_size_list(column.type):
+            return False
+        element = column.type.value_type
+        return element in _FLOATS or (self.name == "IVF_FLAT" and element == pa.uint8())
 
     def parse_options(self, parameters: Mapping[str, object]) -> IndexOptions:
-        raise InvalidInput(f"a {self.name} index cannot be built here; build it with pylance")
+        known = [name for name in _PARAMETERS if self.name == "IVF_PQ" or name not in ("num_sub_vectors", "num_bits")]
+        if unknown := sorted(parameters.keys() - set(known)):
+            raise InvalidInput(f"{self.name} has no option {unknown[0]!r}; it has {', '.join(known)}")
+        for name, number in parameters.items():
+            if name != "metric" and (type(number) is not int or number < 1) and number is not None:
+                raise InvalidInput(f"{name}={number!r} must be a whole number from 1")
+        if parameters.get("num_bits", 8) not in (4, 8):
+            raise InvalidInput(f"num_bits={parameters['num_bits']!r} must be 4 or 8")
+        given: dict[str, Any] = {name: value for name, value in parameters.items() if value is not None}
+        if isinstance(given.get("metric"), str):
+            given["metric"] = given["metric"].lower()
+        if "metric" in given:
+            given["metric"] = validation.check_choice(Metric, given["metric"], "metric")
+        return VectorOptions(**given)
 
     def options_of(self, segment: Segment) -> IndexOptions:
-        raise Unsupported(f"a {self.name} index cannot be built here; build it with pylance")
+        """Return the options of a segment: those in the index section, and its number of partitions."""
+        details = VectorDetails.of(segment.metadata)
+        try:
+            path = segment.metadata.qualified_path
+            model = read_model(segment.files.open(INDEX_FILE), segment.files.open(STORAGE_FILE), path=path).model
+        except (NotFound, StorageError, Corrupt):
+            if details is None:
+                raise
+            return VectorOptions(Metric(details.metric), None, details.num_sub_vectors or None, details.num_bits or 8)
+        quantizer = model.quantizer
+        return VectorOptions(model.metric, len(model.centroids), quantizer.num_sub_vectors or None, quantizer.num_bits)
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
         """Answer no filter."""
@@ -51,7 +100,7 @@ class VectorIndexType:
         inputs: Sequence[MergeInput],
         options: IndexOptions,
     ) -> bytes:
-        raise Unsupported(f"a {self.name} index cannot be built here; build it with pylance")
+        return write_segment(sink, self.name, column, rows, inputs, VectorOptions.of(options))
 
     def open(self, segment: Segment, column: pa.Field) -> VectorSegment:
         return VectorSegment.open(segment, column)
@@ -77,9 +126,10 @@ class VectorIndexType:
 
 UNDECLARED = VectorIndexType("VECTOR")
 """Type of segments whose details do not tell which it is; their files do."""
-VECTOR_TYPES: tuple[VectorIndexType, ...] = tuple(
-    VectorIndexType(name) for name in ("IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_HNSW_FLAT", "IVF_HNSW_PQ", "IVF_HNSW_SQ")
+BUILT_TYPES: tuple[VectorIndexType, ...] = tuple(
+    VectorIndexType(name, is_built_here=True) for name in ("IVF_FLAT", "IVF_PQ", "IVF_SQ")
 )
+VECTOR_TYPES = BUILT_TYPES + tuple(VectorIndexType(name) for name in ("IVF_HNSW_FLAT", "IVF_HNSW_PQ", "IVF_HNSW_SQ"))
 
 
 def type_of(metadata: IndexMetadata) -> VectorIndexType | None:

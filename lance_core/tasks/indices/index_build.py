@@ -32,6 +32,7 @@ from lance_core.index.coverage import Coverage
 from lance_core.index.external_sort import choose_splitters
 from lance_core.index.ordering import concat_arrays, ordering
 from lance_core.index.statistics import RowCounts
+from lance_core.index.vector.vector_type import VectorIndexType
 from lance_core.maintenance import index_maintenance
 from lance_core.maintenance.index_maintenance import IndexWork, Merge
 from lance_core.runtime import SYSTEM_RUNTIME
@@ -243,6 +244,8 @@ class _IndexBuilder:
 
     def _is_small(self, work: IndexWork, rows: RowCounts) -> bool:
         is_indivisible = len(work.fragments) < 2 and not work.merged
+        if isinstance(work.spec.kind, VectorIndexType):  # trained on all rows at once
+            return True
         return is_indivisible or rows(work.covers) <= SINGLE_WORKER_ROWS_MAX
 
     def _build_large(self, base: Snapshot, work: IndexWork, rows: int) -> IndexMetadata:
