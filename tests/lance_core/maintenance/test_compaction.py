@@ -479,7 +479,7 @@ def test_zones_claim_no_fragment_that_a_recorded_compaction_replaced(
 ) -> None:
     """pylance 8 to 11 take the successors of such fragments for covered, and find none of their rows."""
     table = Table.create(tmp_path / "t", fleet_rows.rows(range(600)), max_rows_per_file=150, durable=False)
-    lance.dataset(table.uri).create_index("vector", "IVF_FLAT", num_partitions=2)
+    lance.dataset(table.uri).create_index("vector", "IVF_HNSW_FLAT", num_partitions=2)
     table = table.refresh().create_index("zone", "ZONEMAP").table.create_index("code", "BLOOMFILTER").table
     committed = table.compact(remap=remap)
     assert {"zone_idx", "code_idx"} <= set(committed.uncovered)
@@ -493,7 +493,7 @@ def test_moves_are_not_recorded_beside_an_index_that_still_lists_the_rows(tmp_pa
     another segment covers them."""
     uri = str(tmp_path / "t")
     table = Table.create(uri, fleet_rows.rows(range(60)), max_rows_per_file=15, durable=False)
-    lance.dataset(uri).create_index("vector", "IVF_FLAT", num_partitions=2)
+    lance.dataset(uri).create_index("vector", "IVF_HNSW_FLAT", num_partitions=2)
     lance.dataset(uri).create_scalar_index("words", "INVERTED")
     committed = table.refresh().compact()
     assert committed.uncovered == ("vector_idx", "words_idx")
