@@ -6,7 +6,7 @@ Segments that were trained apart have codes that cannot be compared, so that the
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -60,6 +60,8 @@ def write_segment(
         model = sources[0].stored.model
         if any(not model.has_same_parameters(source.stored.model) for source in sources):
             raise IncompatibleSegments("the segments were trained apart")
+    elif options.model is not None:
+        model = replace(options.model, kind=kind)
     else:
         metric = resolve_metric(options.metric and options.metric.value, column.type.value_type, "the index")
         checked = _check_options(options, kind, column.type.list_size)
@@ -117,15 +119,7 @@ def _check_options(options: VectorOptions, kind: str, dimension: int) -> VectorO
         raise InvalidInput(
             f"num_sub_vectors={sub_vectors} must divide the dimension {dimension}, and be even if num_bits is 4"
         )
-    return VectorOptions(
-        options.metric,
-        options.num_partitions,
-        sub_vectors,
-        options.num_bits,
-        options.max_iters,
-        options.sample_rate,
-        options.target_partition_size,
-    )
+    return replace(options, num_sub_vectors=sub_vectors)
 
 
 def _write_files(sink: SegmentSink, column: pa.Field, model: Model, parts: Sequence[_Encoded]) -> None:

@@ -3,7 +3,7 @@ the codes of vectors under a model."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,10 @@ Array = npt.NDArray[np.generic]
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class VectorOptions:
-    """Options of a vector index, with pylance's names."""
+    """Options of a vector index, with pylance's names. An option that is `None` equals any value: a segment does not
+    record which options its builder left out."""
 
     metric: Metric | None = None
     num_partitions: int | None = None
@@ -37,6 +38,16 @@ class VectorOptions:
     max_iters: int | None = None
     sample_rate: int = 256
     target_partition_size: int | None = None
+    model: Model | None = field(default=None, repr=False)
+    """Model of an existing segment, which new segments of its index take: their codes can then be merged."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, VectorOptions):
+            return NotImplemented
+        pairs = ((getattr(self, each.name), getattr(other, each.name)) for each in fields(self) if each.name != "model")
+        return all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
+
+    __hash__ = None  # type: ignore[assignment]
 
     @classmethod
     def of(cls, options: IndexOptions) -> "VectorOptions":

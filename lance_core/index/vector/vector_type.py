@@ -76,7 +76,7 @@ class VectorIndexType:
         return VectorOptions(**given)
 
     def options_of(self, segment: Segment) -> IndexOptions:
-        """Return the options of a segment: those in the index section, and its number of partitions."""
+        """Return the options of a segment and its model; without the model if the files cannot be read."""
         details = VectorDetails.of(segment.metadata)
         try:
             path = segment.metadata.qualified_path
@@ -86,7 +86,8 @@ class VectorIndexType:
                 raise
             return VectorOptions(Metric(details.metric), None, details.num_sub_vectors or None, details.num_bits or 8)
         quantizer = model.quantizer
-        return VectorOptions(model.metric, len(model.centroids), quantizer.num_sub_vectors or None, quantizer.num_bits)
+        sub_vectors = quantizer.num_sub_vectors or None
+        return VectorOptions(model.metric, len(model.centroids), sub_vectors, quantizer.num_bits, model=model)
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
         """Answer no filter."""

@@ -1,5 +1,6 @@
 """Vector indices that this library builds: pylance searches them with equal results, and they follow changes."""
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,11 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from lance.file import LanceFileReader
 
 from lance_core import InvalidInput, Table
 from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.vector_index import IvfPartitions
 from lance_core.operations import CreateIndex
 
 ROWS, SIZE = 1500, 16
@@ -88,6 +91,13 @@ def test_pylance_searches_what_we_build(
     assert details["index_type"] == kind
 
 
+def read_centroids(table: Table, segment: uuid.UUID) -> np.ndarray:
+    reader = LanceFileReader(f"{table.uri}/_indices/{segment}/index.idx")
+    centroids = IvfPartitions.decode(bytes(reader.read_global_buffer(1)), path="index.idx").centroids
+    assert centroids is not None
+    return centroids
+
+
 @pytest.mark.parametrize("ids", [False, True], ids=["addresses", "stable row ids"])
 @pytest.mark.parametrize("maker", ["ours", "pylance"])
 def test_an_index_follows_changes(tmp_path: Path, ids: bool, maker: str) -> None:
@@ -103,6 +113,8 @@ def test_an_index_follows_changes(tmp_path: Path, ids: bool, maker: str) -> None
     table = table.optimize_indices(merge="none").table
     statistics = table.index_statistics()[0]
     assert (statistics.uncovered_fragments, len(statistics.segments)) == (0, 2)
+    first, second = (read_centroids(table, segment.uuid) for segment in statistics.segments)
+    np.testing.assert_array_equal(first, second)
     check_both(table, QUERIES[0], recall=0.8)
     table = table.compact(target_rows=10_000).table
     check_both(table, QUERIES[1], recall=0.8)

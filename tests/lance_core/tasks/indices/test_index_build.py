@@ -398,3 +398,26 @@ def test_index_maintenance_returns_its_own_version(tmp_path: Path, monkeypatch: 
 def after_append(table: Table, committed: Committed) -> Committed:
     table.refresh().append(rows(0, 1))
     return committed
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+def test_one_worker_trains_a_vector_index(tmp_path: Path, stable: bool) -> None:
+    points = np.random.default_rng(5).normal(size=(400, 8)).astype(np.float32)
+
+    def vectors(start: int, stop: int) -> pa.Table:
+        values = pa.FixedSizeListArray.from_arrays(pa.array(points[start:stop].ravel()), 8)
+        return pa.table({"id": pa.array(range(start, stop)), "v": values})
+
+    table = Table.create(tmp_path / "t", vectors(0, 300), max_rows_per_file=100, stable_row_ids=stable, durable=False)
+    runner = CountingWorkers(slots=2)
+    params = {"num_partitions": 4, "num_sub_vectors": 4, "metric": "cosine"}
+    table = build(table, "v", "IVF_PQ", runner, params=params).table
+    table = build(table.append(vectors(300, 400)).table, "v", "IVF_PQ", runner, only="uncovered").table
+    statistics = table.index_statistics()[0]
+    assert (statistics.uncovered_fragments, len(statistics.segments)) == (0, 2)
+    for row in (7, 350):
+        found = table.search("v", points[row], 10, nprobes=4, refine=40, columns=["id"])
+        exact = table.search("v", points[row], 10, exact=True, columns=["id"])
+        assert found["id"].to_pylist() == exact["id"].to_pylist()
+        nearest = {"column": "v", "q": points[row], "k": 10, "nprobes": 4, "refine_factor": 40}
+        assert lance.dataset(table.uri).to_table(["id"], nearest=nearest)["id"].to_pylist() == exact["id"].to_pylist()
