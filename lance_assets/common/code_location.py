@@ -1,7 +1,7 @@
-"""Code location: where Dagster finds the source of an asset that this library creates around a function of the user.
+"""Code location: gives a function of this library the source location of the user's function that it calls.
 
-`dg.with_source_code_references` reads the file and line of the function that an asset executes. That function is one of
-this library, so it takes over the location of the user's function. Tracebacks then name that location, too.
+`dg.with_source_code_references` reads the file and line of the function that an asset executes. That function belongs
+to this library, so it gets the location of the user's function. Tracebacks then name that location, too.
 """
 
 import inspect

@@ -49,7 +49,7 @@ def _read_option(raw: object, position: SourcePosition) -> object:
 
 
 def _read_setting(raw: object, position: SourcePosition) -> object:
-    """Read a setting of Spark, in the same way."""
+    """Read a setting of Spark. An environment variable stays a reference, and a literal secret is refused."""
     return _read_public_text(raw, position, lambda key, value: mask_secret(key, value) != value)
 
 

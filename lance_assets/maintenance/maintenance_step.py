@@ -1,4 +1,4 @@
-"""Maintenance asset of a table: compacts it and maintains its indices if due, and cleans it up if the policy cleans.
+"""Maintenance asset of a table: compacts, maintains indices if due, and cleans up if the policy has a retention.
 
 Compaction and index maintenance commit versions, through the step that all writes share. A compaction may leave moved
 rows uncovered, so index maintenance runs after it and is planned again first. A cleanup commits no version: it removes
@@ -90,7 +90,7 @@ def _maintain(
             )
     metadata: Metadata = {}
     table = ledger.open()
-    # Not only if it is due: each run also removes orphan files and retires partitions, which no plan counts.
+    # Each run cleans up, even if nothing is due: orphan files and partitions to retire are in no plan.
     if policy.cleans:
         pins = pins_of_table(table, policy, pins_from_ledgers(context.instance))
         report = clean_up(table, policy, pins)

@@ -1,4 +1,4 @@
-"""Scrub: verifies a share of the files of a table at a time, so that damage is found while a copy still exists.
+"""Scrub: verifies a share of the files of a table in each run, so that damage is found while a copy still exists.
 
 A scrub reads files and compares them with the checksums that their commits recorded. Each run continues where the last
 successful one stopped, so runs with `share=1/30` read every file once in thirty runs. The findings are a check result
@@ -49,6 +49,7 @@ class Scrub:
 
 
 def scrub_key(ledger: Ledger) -> dg.AssetKey:
+    """Return the key of the scrub asset of a table."""
     return dg.AssetKey([*ledger.prefix, f"{ledger.name}_scrub"])
 
 

@@ -1,4 +1,4 @@
-"""Option names of the format `lance`: which options each use of it accepts, and what replaces those of other formats.
+"""Option names of the format `lance`: lists those of each use, and advice for options of other formats.
 
 A misspelt option that is ignored reads the newest version or all rows without an error, so an unknown name is refused
 with the nearest name, and a name of Delta Lake, Iceberg or Spark's file formats with ours for the same thing. Spark
@@ -156,7 +156,7 @@ OF_OTHER_FORMATS: dict[str, str] = {
     "txnversion": _IDEMPOTENT,
     "usermetadata": _PROPERTY,
     "commitmetadata": _PROPERTY,
-    "audit": "an audit is a function and no text; use append(df, uri, audit=) of lance_assets.spark",
+    "audit": "an audit is a function, which no option can hold; use append(df, uri, audit=) of lance_assets.spark",
     "mode": "call mode('append') or mode('overwrite') of the writer",
     "writemode": "call mode('append') or mode('overwrite') of the writer",
     # files

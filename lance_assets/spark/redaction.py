@@ -1,4 +1,4 @@
-"""Redaction: which settings Spark hides on its environment page, in its REST API and in its event log.
+"""Redaction: extends the pattern by which Spark hides settings in its user interface and its event log.
 
 Spark hides a setting if its name or value matches `spark.redaction.regex`. The default matches `spark.executorEnv.NAME`
 only for some names, so a secret in an environment variable of the executors may be shown. A session of `open_session`
@@ -27,7 +27,7 @@ _warned: set[tuple[str, str]] = set()
 def extend_pattern(pattern: str | None, secret_keys: Collection[str]) -> str:
     """Return a redaction pattern that hides what `pattern` hides, the secret settings, and executor variables.
 
-    `None` stands for Spark's default. An extended pattern is not extended again.
+    `None` means Spark's default. An extended pattern is not extended again.
     """
     pattern = pattern or SPARK_REDACTS
     if _EXECUTOR_VARIABLES not in pattern:
@@ -52,7 +52,7 @@ def warn_of_exposed_references(
 ) -> None:
     """Log a warning for each referenced environment variable that Spark shows with its value to other users.
 
-    The call goes on: the value has been visible since the application started, so that refusing would hide nothing.
+    The call continues: the value has been visible since the application started, so that refusing would hide nothing.
     """
     for name in referenced_variables(storage_options, manifest_store):
         key = EXECUTOR_VARIABLE + name

@@ -1,4 +1,4 @@
-"""Spark release: what the installed release of PySpark lacks, and what replaces it.
+"""Spark release: replaces interfaces that the installed release of PySpark lacks, or refuses the feature.
 
 This is the only module of the package that depends on the release. Other modules call its functions, which use the
 newest interface that the installed release has. The functions of `lance_assets.spark` work from Spark 3.5 on. The

@@ -69,7 +69,7 @@ _EXTENDED_BY_SPARK = (
     "spark.executor.extraJavaOptions",
     "spark.files",
     "spark.jars",
-    PATTERN_SETTING,  # by this module
+    PATTERN_SETTING,  # extended by this module
     "spark.submit.",
 )
 # Limits the memory that workers map, not what they use: a reader of Lance files maps 2.4 GB and uses 0.2 GB.

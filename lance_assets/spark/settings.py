@@ -75,7 +75,7 @@ class SparkSettings:
 
     @property
     def secret_keys(self) -> frozenset[str]:
-        """Settings that neither a command line nor a page of Spark may show."""
+        """Settings that no command line and no page of Spark may show."""
         return frozenset(
             key
             for key, value in self.settings.items()

@@ -91,7 +91,7 @@ class ContainedReader:
     def _stream(
         self, columns: Sequence[str], count: int, remaining: Callable[[int], _Remaining]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield `count` rows. `remaining` tells what is left after a number of rows."""
+        """Yield `count` rows. `remaining` returns the rows that are left after a number of rows."""
         number, done = next(_cursors), 0
         process: DecoderProcess | None = None
         try:
@@ -127,7 +127,7 @@ class ContainedReader:
     def _ask(self, process: DecoderProcess, request: Request) -> tuple[bytes, pa.Buffer] | None:
         """Return the answer of a process, or `None` if the request has to be sent to another one.
 
-        A death in a shared process may be the fault of another file: this file then gets a process of its own.
+        If a shared process ends, another file may be the cause, so this file then gets a process of its own.
         """
         try:
             return process.request(request)

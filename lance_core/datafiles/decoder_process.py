@@ -1,11 +1,11 @@
 """Decoder processes: the child processes that decode files for `contained_codec.py`, and the pool that shares them.
 
 A process serves many files and is replaced when it ends. It receives its requests, storage options included, over a
-socket; its command line and environment have none. When the parent ends or is killed, the kernel ends the child. A
+socket, so that no option is in its command line. When the parent ends or is killed, the kernel ends the child. A
 process forked from the parent forgets the parent's children and starts its own.
 
-A death is attributed to a file only if it happens in a process that decodes nothing else: the request that meets the
-first death is repeated in a new process of its own.
+The end of a process is attributed to a file only if the process decodes nothing else: a request during which a shared
+process ends is repeated in a new process of its own.
 """
 
 import atexit
@@ -56,7 +56,7 @@ _BOOTSTRAP = (
 
 
 class DecoderEnded(Exception):
-    """The process ended while it served a request, or exceeded the deadline. `cause` says how."""
+    """The process ended while it served a request, or exceeded the deadline. `cause` describes how."""
 
     def __init__(self, cause: str, *, is_limit: bool = False, is_deadline: bool = False) -> None:
         super().__init__(cause)
@@ -106,7 +106,7 @@ class DecoderProcess:
 
     @property
     def waiting(self) -> int:
-        """Number of requests that are being served or wait for their turn."""
+        """Number of requests that are being served or wait."""
         return self._waiting
 
     def request(self, request: Request) -> tuple[bytes, pa.Buffer]:
@@ -120,7 +120,7 @@ class DecoderProcess:
                 try:
                     return self._exchange(replace(request, closed=closed) if closed else request)
                 except BaseException:
-                    # An answer that was not received completely, also after an interrupt, cannot be told from the next.
+                    # After a partly received answer, for example on an interrupt, the next answer would be misread.
                     self.end()
                     raise
         finally:

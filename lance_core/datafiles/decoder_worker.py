@@ -1,6 +1,6 @@
 """Decoder worker: the process that decodes files for `contained_codec.py`, one request at a time.
 
-It ends when its parent closes the connection or dies, also in the middle of a decoding. It limits its own memory,
+It ends when its parent closes the connection or dies, also while it decodes. It limits its own memory,
 writes no core dump, and sends only arrays that it has validated. It runs on its own and is not imported elsewhere.
 Start with `main`.
 """

@@ -1,4 +1,4 @@
-"""File checks: what is verified about a local data or index file before the codec opens it.
+"""File checks: verifies a local data or index file before the codec opens it.
 
 The file is a regular file, opened without blocking and without following links out of the table. It has the recorded
 size. Its footer, its schema and the metadata of its columns stay inside the file, and the counts by which a decoder

@@ -1,4 +1,4 @@
-"""Fragment overlays: puts the values of overlay files (`format/overlay.py`) into the rows that are read of a fragment.
+"""Fragment overlays: replaces values in the rows of a fragment by those of overlay files (`format/overlay.py`).
 
 An overlay replaces whole values of leaves. Structs are taken apart: a null struct stays null, and a child without new
 values keeps its old ones. Lists, maps and packed structs are replaced as a whole.

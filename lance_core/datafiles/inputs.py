@@ -64,7 +64,7 @@ class InputRows:
 def as_input(data: Rows | pa.Schema, columns: pa.Schema | None = None) -> InputRows:
     """Convert rows to one form. A schema alone means no rows of that schema.
 
-    `columns` are the columns of the table that receives the rows: Python values become their types.
+    `columns` are the columns of the table that receives the rows: Python values are converted to their types.
     """
     if isinstance(data, pa.Schema):
         return InputRows(data, iter(()))
@@ -114,7 +114,7 @@ def _input_of_table(table: pa.Table) -> InputRows:
 
 
 def _input_of_stream(data: SupportsArrowStream, columns: pa.Schema | None) -> InputRows:
-    """Return the rows of an object with Arrow's stream interface: those of a frame in memory, others as they come.
+    """Return the rows of an object with Arrow's stream interface: a data frame as a whole, others batch by batch.
 
     Frame libraries have fewer types than a table, so values are converted to those of its columns, if none is lost.
     """
@@ -133,7 +133,7 @@ def _input_of_stream(data: SupportsArrowStream, columns: pa.Schema | None) -> In
 
 
 def _without_frame_metadata(schema: pa.Schema) -> pa.Schema:
-    """Return the schema without the notes that pandas and polars leave for themselves."""
+    """Return the schema without the metadata that pandas and polars store for their own use."""
 
     def other(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes]:
         return {key: value for key, value in (metadata or {}).items() if not key.startswith(_FRAME_METADATA_PREFIXES)}

@@ -63,7 +63,7 @@ class LanceCodec:
         checked = check_file(self.store, path, size)
         if self.trusted and checked.is_plausible:
             return LanceFileReader(self.store, path, checked, tuple(columns))
-        from lance_core.datafiles.contained_codec import ContainedReader  # loads what starts processes
+        from lance_core.datafiles.contained_codec import ContainedReader  # imports modules that start processes
 
         return ContainedReader(self.store, path, checked, tuple(columns), size=size)
 
@@ -117,8 +117,8 @@ class LanceFileWriter:
         return checksum
 
     def _check_complete(self, size: int) -> None:
-        """Raise `StorageError` if the file has another size than was written. The codec of pylance 14 reports no error
-        if the last write of a file fails, for example because the disk is full."""
+        """Raise `StorageError` if the size of the file differs from the number of written bytes. The codec of pylance
+        14 reports no error if the last write of a file fails, for example because the disk is full."""
         if size != self._writer.size_bytes:
             raise StorageError(
                 f"{self._full_path} is incomplete: {size:,} of {self._writer.size_bytes:,} bytes are on the disk. "

@@ -1,5 +1,5 @@
 """Open fragment: a fragment whose files are open, from which live rows or single rows are read, with the columns that
-were requested when it was opened. A `FragmentLayout` tells where those columns are in the files; fragments of the same
+were requested when it was opened. A `FragmentLayout` locates those columns in the files; fragments of the same
 shape share it.
 
 `fragment_reader.py` resolves the requested columns and opens fragments; start there.

@@ -2,7 +2,7 @@
 
 Lance accepts `struct` as the name of a column wherever no parenthesis follows, and DATETIME as a type with
 microseconds. A final semicolon is dropped. The rewriting changes words outside of quotes and comments only. It does
-not validate anything; the parser rejects what is left. Start at `to_engine_sql`.
+not validate anything; the parser rejects what is left. Start with `to_engine_sql`.
 """
 
 import re

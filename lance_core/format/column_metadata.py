@@ -1,4 +1,4 @@
-"""Column metadata of a data file of version 2.0 or later: checks of what a decoder would allocate memory by.
+"""Column metadata of a data file of version 2.0 or later: checks the counts by which a decoder allocates memory.
 
 The counts and spans of a page are compared with the size of the file and of the page's own buffers. A contradiction
 raises `Corrupt`. Counts that the metadata alone neither proves nor contradicts make a file implausible: a reader then
@@ -159,7 +159,7 @@ class _Check:
 
     def _check_list(self, lists: columns_pb2.ListArray, page: columns_pb2.ColumnMetadata.Page) -> None:
         if page.length and lists.null_offset_adjustment <= lists.num_items:
-            raise self._error("has lists whose ends cannot be told from those of null lists")
+            raise self._error("has lists whose ends cannot be distinguished from those of null lists")
         self._list_items[self._number] = self._list_items.get(self._number, 0) + lists.num_items
         self._check_array(lists.offsets, page.length, page)
         self._add_offsets(lists.offsets, page.length, lists.null_offset_adjustment, lists.num_items, page)

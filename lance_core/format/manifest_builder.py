@@ -242,7 +242,7 @@ class ManifestBuilder:
         self._message.max_fragment_id = last
 
     def add_fragments(self, fragments: Sequence[Fragment], *, keep_ids: bool) -> None:
-        """Append fragments behind the existing ones and assign their ids. An id of 0 is never kept: in an encoded
+        """Append fragments behind the existing ones and assign their ids. An id of 0 is always replaced: in an encoded
         fragment it means that no id was assigned."""
         message = self._message
         next_id = self.max_fragment_id + 1
@@ -318,8 +318,8 @@ class ManifestBuilder:
         )
 
     def _set_flags(self) -> None:
-        """Set the feature flags from the contents of the version. If fragments pass through unparsed, the head's flag
-        for deletion files is kept."""
+        """Set the feature flags from the contents of the version. If fragments pass through unparsed, the head's flags
+        for deletion files and overlays remain."""
         message = self._message
         kept = STICKY | Feature.STABLE_ROW_IDS
         if self._fragments is None and self._carries_fragments:

@@ -264,7 +264,7 @@ class Clone:
 
 @dataclass(frozen=True, slots=True)
 class DataOverlay:
-    """New values for single cells, in overlay files beside the data files. It is never committed by this library;
+    """New values for single cells, in overlay files next to the data files. This library never commits it;
     `message` is the whole transaction, and `transactions/footprint.py` reads its overlays."""
 
     message: transaction_pb2.Transaction

@@ -1,4 +1,4 @@
-"""Overlay files: new values for single cells of a fragment, in a data file beside those that hold its columns.
+"""Overlay files: new values for single cells of a fragment, in a data file next to those with its columns.
 
 An overlay covers physical offsets of the fragment, for each of its fields or for all of them alike. The value of the
 k-th covered offset is row k of the file. Later overlays of a fragment hide earlier ones. An overlay is in effect from

@@ -1,4 +1,4 @@
-"""Contents of files: compares every file with the checksum that a commit recorded, in parallel.
+"""Content verification: compares every file with the checksum that a commit recorded, in parallel.
 
     check = DataCheck(on_progress=print, resume="verified.jsonl")
     examine(location, data=check)
@@ -37,7 +37,7 @@ _REPAIR = (
     "Otherwise restore a version without it, delete the rows of its fragment, or build the index again."
 )
 _RECORD_MAX_AGE_SECONDS = 30 * 24 * 3600
-"""Age from which an entry of an interrupted run is not believed any more."""
+"""Age from which an entry of an interrupted run is ignored."""
 
 
 def verify_contents(

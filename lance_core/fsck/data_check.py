@@ -25,7 +25,7 @@ class DataCheck:
     on_progress: Callable[[VerificationProgress], object] | None = None
     """Called after each file and each part of a large file, by any thread, one call at a time."""
     resume: str | os.PathLike[str] | None = None
-    """Local file with the verified files of an interrupted run, written while this one goes on, and removed at its
+    """Local file with the verified files of an interrupted run, written while this one runs, and removed at its
     end."""
     share: float = 1.0
     """Share of the files to verify."""

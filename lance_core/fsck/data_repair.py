@@ -1,6 +1,6 @@
 """Repair of data files: replaces a damaged or missing file by a copy from another table, such as a clone.
 
-A copy counts only if its bytes have the checksum that the commit recorded. It is written next to the damaged file, made
+A copy is valid if its bytes have the checksum that the commit recorded. It is written next to the damaged file, made
 durable and compared once more, and then takes the name of the damaged file in one step.
 """
 

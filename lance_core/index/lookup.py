@@ -75,7 +75,7 @@ class IndexLookup:
         return Selection(combined.fragments, dict(_fragment_selections(predicate, path, combined, results)))
 
     def select_candidates(self, tree: Node) -> Selection:
-        """Return rows that may match, with nothing said about what is left to check: the caller knows its condition."""
+        """Return rows that may match, without the conditions left to check: the caller knows its own condition."""
         combined, _ = _Search(self).search_all([step for _, step in AccessPath.of(tree, self.indices).steps])
         return Selection(combined.fragments, {id: FragmentSelection(rows) for id, rows in combined.rows.parts.items()})
 

@@ -12,7 +12,7 @@ from lance_core.index.index_type import IndexType
 _PACKAGES = frozenset({"lance.table", "lance.index.pb"})
 """Protobuf packages of the type URLs: releases of the format moved some index types from one to the other."""
 _VECTOR_MESSAGE = "vectorindexdetails"
-"""All vector index types have one message, whose fields tell which it is."""
+"""All vector index types have one message, whose fields record which it is."""
 
 
 @cache

@@ -105,9 +105,9 @@ class CleanupReport:
     seems_wrong: bool = False
     """True if more than half of all files are orphans."""
     damaged: tuple[str, ...] = ()
-    """Damaged leases and sweep notices, and damaged records of intents that were active within the grace period. Beside
-    an intent or a lease no orphan file was removed, and beside a lease no version, since it is not known which of them
-    the records protect; `fsck` describes each."""
+    """Damaged leases and sweep notices, and damaged records of intents that were active within the grace period. If
+    one of an intent or a lease is damaged, no orphan file was removed, and if one of a lease is, no version, since it
+    is unknown what the record protects; `fsck` describes each."""
 
 
 @dataclass(frozen=True, slots=True)

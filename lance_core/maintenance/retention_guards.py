@@ -51,8 +51,8 @@ def retention_reasons(
 
 def files_in_progress(store: Store, *, now: datetime, patience: timedelta) -> set[str]:
     """Return the files that are about to be referenced: those of active leases, and those of uncommitted intents and
-    of resumable work that were active within `patience`. A damaged lease or record of an intent does not say which
-    files it protects; its own path stands for them (`damaged_records`)."""
+    of resumable work that were active within `patience`. A damaged lease or record of an intent does not list the
+    files that it protects, so its own path is returned instead (`damaged_records`)."""
     leases, damaged_leases = active_leases(store, now=now)
     records, damaged = idempotency.read_records(store, lambda listed: now - listed.modified < patience)
     files = {*damaged_leases, *damaged, *(file for lease in leases for file in lease.files)}

@@ -1,4 +1,4 @@
-"""File descriptors: opens files so that their descriptors are closed whatever happens.
+"""File descriptors: opens files so that their descriptors are closed even if a signal handler raises.
 
 A signal handler may raise between two instructions of Python, also between the return of `os.open` and the assignment
 of its result, and then nothing can close the descriptor. So the system call runs inside of `list.extend`, which no

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from lance_core.storage.option_names import KEY_IDS, PUBLIC_NAMES, SECRET_NAMES
 
 SECRET_WORDS = "passw|passphrase|passcode|pwd|secret|token|key|credential|signature|authorization|sas(?![a-z])"
-"""Regular expression for names of secrets, to be searched without regard to case."""
+"""Regular expression for names of secrets, to be searched in any case."""
 _SECRET_NAME = re.compile(SECRET_WORDS, re.IGNORECASE)
 ENVIRONMENT_PREFIX = "env:"
 _QUERY_WORDS = r"[^=&;?/\s]*(?:passw|pwd|secret|token|signature|credential|accesskey|account_?key)[^=&;?\s]*"

@@ -126,7 +126,7 @@ class TableBase:
 
     @property
     def _columns(self) -> pa.Schema:
-        """Columns of this version, whose types Python values become."""
+        """Columns of this version. Python values are converted to their types."""
         return self._snapshot.manifest.schema.arrow
 
     @classmethod

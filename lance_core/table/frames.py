@@ -1,4 +1,4 @@
-"""Frames: gives a table to data frame libraries, notebooks and everything that reads Arrow streams.
+"""Data frames: passes a table to data frame libraries, notebooks and other readers of Arrow streams.
 
 Libraries that read Arrow streams take a `Table` directly: `polars.DataFrame(table)`, `pyarrow.table(table)`.
 Each of them receives all rows; pass a `scan` instead to read fewer. Start with `TableFrames.scan`.

@@ -41,7 +41,7 @@ _DIRECTIONS = {"asc": "ascending", "desc": "descending"}
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Lazy scan of one version. `Table.scan` makes it."""
+    """Lazy scan of one version. `Table.scan` creates it."""
 
     snapshot: Snapshot
     columns: Columns | None = None

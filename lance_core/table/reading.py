@@ -393,7 +393,7 @@ class TableReading(TableBase):
         Nothing is written to the table.
 
         `data=True` also reads every data, deletion and index file and compares it with its recorded checksum.
-        `on_progress` receives a `VerificationProgress`. `resume` is a local file in which verified files are noted, so
+        `on_progress` receives a `VerificationProgress`. `resume` is a local file that records verified files, so
         that a call after an interrupted one continues there.
         """
         check = _data_check(data, on_progress, resume)

@@ -74,10 +74,10 @@ class Upkeep(TableBase):
         retries: int = ATTEMPTS,
     ) -> Committed:
         """Record the checksums of files that have none, because another engine or an older release wrote or committed
-        them. Checksums that older versions record are taken over; other files are read, and none is rewritten. If all
+        them. Checksums that older versions record are copied; other files are read, and none is rewritten. If all
         files have one, no version is committed.
 
-        The bytes that a file has now count as right: compare the rows with another copy first if you doubt them.
+        The present bytes of a file are assumed to be right: compare the rows with another copy first if you doubt them.
         """
         return self._write(
             "record_checksums",

@@ -40,7 +40,7 @@ MANIFEST_STORE = "lance_assets.manifest_store"
 
 @dataclass(frozen=True, slots=True)
 class AccessOptions:
-    """How to reach a table, and which other locations its versions may read from."""
+    """Options for access to a table, and the other locations that its versions may read from."""
 
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     durable: bool = True

@@ -1,4 +1,4 @@
-"""A slice of T-FILES (`make fuzz-files`): damaged data, deletion and index files, read in this mode and contained."""
+"""A slice of T-FILES (`make fuzz-files`): damaged data, deletion and index files, read in the process and contained."""
 
 import subprocess
 import sys

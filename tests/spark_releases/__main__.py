@@ -1,10 +1,10 @@
-"""Spark matrix: tries the life of a table with each supported release of Spark, and writes the table of the results.
+"""Spark matrix: runs the operations of a table with each supported release of Spark, and writes the table of results.
 
     python -m tests.spark_releases              all releases
     python -m tests.spark_releases 3.5          one release again
 
-The last results of each release are kept below `.tools/spark/`. When all releases have passed, the page in docs is
-written.
+The last results of each release are stored below `.tools/spark/`. When all releases have passed, the command writes
+the page `DOCUMENT` in docs.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Steps of the Spark matrix: what a release of Spark is tried with, in the environment of that release.
+"""Steps of the Spark matrix: the operations that run with a release of Spark, in the environment of that release.
 
     python -m tests.spark_releases.steps DIRECTORY      prints one line of JSON for each step
 
@@ -45,7 +45,7 @@ def main(directory: Path) -> None:
 
 
 def _life(driver: Driver, directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield the steps of the life of a table."""
+    """Yield the steps that change a table, in their order."""
     directory.mkdir(parents=True)
     tables = {"uri": str(directory / "table"), "reference_uri": str(directory / "reference")}
     driver.run_scene(scenes.create_tables, **tables)

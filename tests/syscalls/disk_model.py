@@ -179,7 +179,7 @@ class DiskModel:
         self._pending = remaining
 
     def _sample_names(self, generator: random.Random, samples: int) -> Iterator[Sequence[_NameChange]]:
-        """Return `samples` choices of the changes of names that the disk has kept."""
+        """Return `samples` choices of the changes of names that reached the disk."""
         yield from ((), (), self._pending, self._pending, self._pending, self._pending)[:samples]
         for _ in range(samples - 6):
             if self.model == "ordered":

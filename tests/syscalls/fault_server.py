@@ -1,5 +1,5 @@
 """Fault server: a process that has loaded one engine and runs each step in a fork of itself, with a fault in one of its
-system calls. A fork is as good as a new process to the engine, and starts in a fraction of the time.
+system calls. To the engine, a fork is equivalent to a new process, and it starts in a fraction of the time.
 
     with FaultServer("ours") as server:
         run = server.run_step(uri, "append", directory=place, fault=Fault(7, errno.EIO))

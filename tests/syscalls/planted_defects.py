@@ -1,6 +1,6 @@
 """Planted defects of a writer to local files, which the fault harnesses must detect.
 
-Each function changes this process for good, so that only a process of its own calls it.
+Each function changes this process permanently, so that only a process of its own calls it.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Committed recordings: file events of short workloads, for machines without `strace` and for the planted defects.
 
-python -m tests.syscalls.recordings     records all of them anew
+python -m tests.syscalls.recordings     records all of them again
 """
 
 from pathlib import Path

@@ -5,10 +5,10 @@
             for fault in plan_faults(prepared.calls):
                 result = try_fault(prepared, fault, server, reader)
 
-A step with a fault ends in an error that its engine defines, or succeeds. After an error, the table has the rows of
-before or after the step; after a success, those of after. Earlier versions are intact. A repetition under the same
-intent leaves the rows of after, once. A step does not succeed if a sync has failed of a file that is still part of the
-table.
+A step with a fault ends in an error that its engine defines, or succeeds. After an error, the table has its rows
+from before or after the step; after a success, those from after it. Earlier versions are intact. After a repetition
+under the same intent, the table has the rows from after the step, once. A step does not succeed if the sync of a file
+has failed that is still part of the table.
 """
 
 import errno
@@ -87,7 +87,7 @@ class PreparedStep:
 
 @dataclass
 class FaultResult:
-    """Outcome of a step with a fault: what it answered, and the problems."""
+    """Outcome of a step with a fault: its answer and the problems."""
 
     run: StepRun
     call: SystemCall

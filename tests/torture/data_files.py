@@ -1,4 +1,4 @@
-"""T-FILES, fuzzing harness of data, deletion and index files: damaged bytes lead to an error of this library or to
+"""T-FILES, file fuzzing harness: damaged bytes lead to an error of this library or to
 values, and never to a hang, an untyped error or, in contained mode, to the end of the process.
 
 Each byte of small files of every storage version and index type is changed, and structured mutations change counts,
@@ -167,7 +167,7 @@ def _spans(data: bytes, at: int, count: int) -> list[tuple[int, int]]:
 
 
 def _change_column(data: bytes, draw: random.Random) -> bytes:
-    """Mutate the metadata of one column and lay out the end of the file anew."""
+    """Mutate the metadata of one column and lay out the end of the file again."""
     start, table, buffers_at, buffer_count, count, *rest = FOOTER.unpack(data[-FOOTER.size :])
     columns = [data[at : at + length] for at, length in _spans(data, table, count)]
     chosen = draw.randrange(count)
@@ -360,7 +360,7 @@ def _follow(
     readable: int,
     end: float,
 ) -> int:
-    """Record what a child reports until it ends. Return the next case."""
+    """Record the reports of a child until it ends. Return the next case."""
     buffer, is_hanging = b"", False
     with os.fdopen(readable, "rb", buffering=0) as reports:
         while True:
@@ -402,7 +402,7 @@ def _serve(reader: str, subjects: Sequence[Subject], work: Sequence[tuple[int, i
         for number, position in work:
             subject = subjects[number]
             file = Path(subject.uri, subject.path)
-            # A new file, because readers may keep what they know about the old one.
+            # A new file, because readers may cache the contents of the old one.
             changed = file.with_name(".changed")
             changed.write_bytes(mutated(subject, position, seed))
             changed.rename(file)
@@ -438,7 +438,7 @@ def format_tallies(tallies: Sequence[Tally]) -> str:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.torture.data_files")
     parser.add_argument("--structured", type=int, default=50_000)
-    parser.add_argument("--every", type=int, default=1, help="change one byte of so many")
+    parser.add_argument("--every", type=int, default=1, help="change one byte in every EVERY bytes")
     parser.add_argument("--seconds", type=float, default=3_600, help="for each reader")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--readers", default=",".join(READERS))

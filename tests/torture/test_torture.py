@@ -19,7 +19,7 @@ def test_the_table() -> None:
     ]
 
 
-def test_shares_together() -> None:
+def test_reports_of_splits_are_merged() -> None:
     splits = [Report("one", 2, 1.0, ("a",), {"n": "1,000", "x": "y"}), Report("one", 3, 1.0, ("b",), {"n": "1"})]
     assert merge_reports(splits, 7.5) == Report("one", 5, 7.5, ("a", "b"), {"n": "1,001", "x": "y"})
 
@@ -34,7 +34,7 @@ def test_every_harness_has_its_sizes(name: str) -> None:
         assert len(module.split(module.NIGHTLY, HARNESSES[name].splits)) == HARNESSES[name].splits
 
 
-def test_a_name_that_is_none_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["simulations"])
     assert "unknown harness simulations; choose from simulation, " in capsys.readouterr().err

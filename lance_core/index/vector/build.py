@@ -1,7 +1,7 @@
 """Build of a vector segment: trains a model, or takes that of existing segments, and writes the two files.
 
-The rows are read twice, for a sample and to be encoded. Codes are held in memory until they are sorted by partition.
-Segments that were trained apart have codes that cannot be compared, so that they are not merged from their files.
+The rows are read three times: to count them, to draw a sample, and to encode them. All codes are in memory until they
+are sorted by partition. Segments with different models are not merged from their files, since their codes differ.
 """
 
 import json

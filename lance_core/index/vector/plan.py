@@ -1,5 +1,6 @@
-"""Plan of a vector search: the metric, the segments that answer for which fragments, and the fragments that are
-scanned. It opens an index file only of segments that do not record their metric in the index section."""
+"""Plan of a vector search: chooses the metric, the segments with the fragments of each, and the fragments to scan.
+
+It opens index files only of segments that do not record their metric in the index section."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -54,7 +55,7 @@ class SearchPlan:
     scanned: BitMap = field(default_factory=BitMap)
     """Fragments whose vectors are all compared."""
     reason: str | None = None
-    """Why no index is searched."""
+    """Reason why no index is searched; `None` if one is."""
 
 
 def plan_search(base: Snapshot, coverage: Coverage | None, request: SearchRequest, metric_of: MetricOf) -> SearchPlan:

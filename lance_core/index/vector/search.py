@@ -4,8 +4,8 @@
 
 A filter is evaluated first. If few rows pass, their distances are computed exactly; otherwise it becomes a mask inside
 the search of each segment. A segment is searched in more partitions until it has `k` rows that pass, so that `k` rows
-come back whenever as many match. Rows at the same distance come in table order. A segment that cannot be read answers
-nothing: its fragments are scanned, and a warning says so once. Start with `search`.
+come back whenever as many match. Rows at the same distance come in table order. The fragments of a
+segment that cannot be read are scanned, and one warning names it. Start with `search`.
 """
 
 import math
@@ -57,7 +57,7 @@ from lance_core.scan.vector_search import (
 from lance_core.versions.snapshot import Snapshot
 
 EXACT_ROWS_MAX = 2000
-"""If at most this number of rows pass a filter, reading their vectors takes about as long as searching an index."""
+"""Maximum number of filtered rows that are compared exactly, which takes about as long as searching an index."""
 _VERSIONS_CACHED_MAX = 8
 _SEGMENTS_CACHED_MAX = 128
 

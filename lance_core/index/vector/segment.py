@@ -34,7 +34,7 @@ _segment_numbers = itertools.count()
 
 
 class LoadedPartitions:
-    """Partitions of one segment in memory. It grows; a search keeps the object that it began with."""
+    """Partitions of one segment in memory. Loading adds partitions; a search uses one object until it ends."""
 
     def __init__(self, kernel: Kernel, partitions: int, rows: int) -> None:
         self.index: Any = kernel.new_index()

@@ -1,7 +1,7 @@
 """Vector index types: IVF_FLAT, IVF_PQ and IVF_SQ, with or without a graph.
 
-They are ranked: instead of answering a filter they return the nearest rows (`search.py`). All of them have one type
-URL; the details of a segment, or its files, tell which it is.
+They are ranked indices: they answer no filter and return the nearest rows (`search.py`). All of them have one type
+URL; the details of a segment, or its files, record which it is.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -126,7 +126,7 @@ class VectorIndexType:
 
 
 UNDECLARED = VectorIndexType("VECTOR")
-"""Type of segments whose details do not tell which it is; their files do."""
+"""Type of segments that record their type in their files, not in the details."""
 BUILT_TYPES: tuple[VectorIndexType, ...] = tuple(
     VectorIndexType(name, is_built_here=True) for name in ("IVF_FLAT", "IVF_PQ", "IVF_SQ")
 )

@@ -2,7 +2,7 @@
 
 A position is the number of a physical row in table order, so that equal distances can be ordered by it. Rows that are
 deleted, or that lie in fragments for which the segment does not answer, have no position. Positions are computed for
-the partitions that searches load, and kept as long as the version is in the cache of lookups.
+the partitions that searches load, and cached as long as the version is in the cache of lookups.
 """
 
 import threading
