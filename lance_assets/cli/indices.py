@@ -25,8 +25,7 @@ class IndexState:
     created_at: datetime | None
     """Creation time of its newest segment, if recorded."""
     why_unused: str | None
-    """Why this library does not use the index, as the end of a sentence that begins with its name; `None` if it is
-    used."""
+    """Reason for not using the index, as the end of a sentence that begins with its name; `None` if it is used."""
     is_known: bool
     """True if this library knows the index type."""
 

@@ -26,7 +26,7 @@ def resolve_reference(text: str, position: SourcePosition) -> object:
     module_name, colon, name = text.partition(":")
     if not colon or not module_name or not name.isidentifier():
         raise position.error(
-            f"{text!r} is not a Python reference; write module.path:name, or .module:name for a module beside this file"
+            f"{text!r} is not a Python reference; write module.path:name, or .module:name relative to this file"
         )
     if module_name.startswith("."):
         if position.module is None:

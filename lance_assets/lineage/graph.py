@@ -44,7 +44,7 @@ class TreeLine:
     kind: LineKind
     origin: Origin | None
     reason: str | None
-    """Why the version is unknown."""
+    """Reason why the version is unknown."""
     is_younger: bool
     """True if the version is younger than the one made from it: the table at this location has been replaced."""
     is_last: tuple[bool, ...]

@@ -49,7 +49,8 @@ class LanceDataSource(ds.DataSource):
     "skip" or "rewritten". `poll_seconds` is the shortest interval between two checks of a bucket for new versions,
     whatever the trigger (1 by default; tables on a local disk are always checked).
 
-    Any other option is refused, with the nearest name or with ours for an option of Delta Lake or Iceberg.
+    Any other option is refused; the error names the nearest option, or the equivalent of an option of Delta Lake or
+    Iceberg.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.datafiles.codec import Rows
-from lance_core.datafiles.decoder_process import DecoderEnded, DecoderGone, DecoderProcess, pool
+from lance_core.datafiles.decoder_process import DecoderEnded, DecoderProcess, DecoderUnavailable, pool
 from lance_core.datafiles.decoder_protocol import BATCH, BYTES, ERROR, OPENED, ROW_COUNT, FileReference, Request
 from lance_core.datafiles.file_checks import CheckedFile
 from lance_core.errors import Corrupt, LanceError, NotFound, StorageError, Unsupported
@@ -131,7 +131,7 @@ class ContainedReader:
         """
         try:
             return process.request(request)
-        except DecoderGone:
+        except DecoderUnavailable:
             return None
         except DecoderEnded as error:
             if process is self._own or error.is_deadline:

@@ -65,7 +65,7 @@ class DecoderEnded(Exception):
         self.is_deadline = is_deadline
 
 
-class DecoderGone(Exception):
+class DecoderUnavailable(Exception):
     """The process had ended before it received the request."""
 
 
@@ -115,7 +115,7 @@ class DecoderProcess:
         try:
             with self._lock:
                 if not self.is_alive:
-                    raise DecoderGone
+                    raise DecoderUnavailable
                 closed = tuple(self._abandoned.popleft() for _ in range(len(self._abandoned)))
                 try:
                     return self._exchange(replace(request, closed=closed) if closed else request)
@@ -135,7 +135,7 @@ class DecoderProcess:
         try:
             send_frame(self._connection, BYTES, request.encode())
         except ConnectionLost as error:
-            raise DecoderGone from error
+            raise DecoderUnavailable from error
         deadline = time.monotonic() + DECODER_SECONDS.maximum + (0 if self._has_answered else _START_SECONDS)
         try:
             kind, length = receive_header(self._connection, deadline)
@@ -146,12 +146,12 @@ class DecoderProcess:
         except DeadlineExceeded:
             raise DecoderEnded(f"it took more than {DECODER_SECONDS.maximum} seconds", is_deadline=True) from None
         except ConnectionLost:
-            raise self._how_it_ended() from None
+            raise self._ending_error() from None
         self._has_answered = True
         self._trim_output()
         return kind, content
 
-    def _how_it_ended(self) -> DecoderEnded:
+    def _ending_error(self) -> DecoderEnded:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
         code, output = self._process.returncode, self._last_output()

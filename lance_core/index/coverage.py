@@ -39,7 +39,7 @@ class SegmentCoverage:
     covered: BitMap
     """Fragments of the version of which the segment knows all rows. Empty if it cannot be used."""
     unused_reason: str | None
-    """Why the segment cannot be used or covers nothing: the end of a sentence that begins with its name."""
+    """Reason why the segment cannot be used or covers nothing: the end of a sentence that begins with its name."""
 
 
 class Coverage:

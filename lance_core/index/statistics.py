@@ -39,7 +39,7 @@ class SegmentStatistics:
     dataset_version: Version
     """Version whose rows it was built from."""
     unused: str | None
-    """Why queries do not use it; `None` if they do."""
+    """Reason why queries do not use it; `None` if they do."""
     is_known: bool
     """True if its index type is known, so that its files can be examined here."""
 
@@ -83,7 +83,7 @@ class IndexStatistics:
 
     @property
     def why_unused(self) -> str | None:
-        """Why no segment answers queries: the end of a sentence that begins with the index's name."""
+        """Reason why no segment answers queries: the end of a sentence that begins with the index's name."""
         return None if self.is_used else self.segments[0].unused
 
     @property

@@ -62,7 +62,7 @@ def _omit_last_rows(patch: pytest.MonkeyPatch) -> None:
 
 
 def _keep_shared_file_alone(patch: pytest.MonkeyPatch) -> None:
-    """When a group falls apart, each of its appends commits the whole shared file."""
+    """Let each append of a group that falls apart commit the whole shared file."""
     shared_files: list[tuple[Fragment, ...]] = []
 
     def write_and_remember(

@@ -234,9 +234,9 @@ class _Search:
                 self._must_recheck |= may_list_old_values(self._base, scope.coverage)
                 yield scope, vectors.view(scope)
             except UNREADABLE_ERRORS as error:
-                self._give_up(scope, error)
+                self._replace_by_scan(scope, error)
 
-    def _give_up(self, scope: ScopedSegment, error: Exception) -> None:
+    def _replace_by_scan(self, scope: ScopedSegment, error: Exception) -> None:
         warn_unreadable(self._base, scope.coverage, error)
         self._scanned = self._scanned | scope.fragments
 
@@ -269,7 +269,7 @@ class _Search:
                 for number, candidates in self._search_segment(view, count, share, selected):
                     parts[number].append(candidates)
             except UNREADABLE_ERRORS as error:
-                self._give_up(scope, error)
+                self._replace_by_scan(scope, error)
         empty = _Candidates(np.empty(0), np.empty(0, dtype=np.int64))
         found = [_Candidates.best_of([empty, *each], count) for each in parts]
         return self._with_exact_distances(found) if refines else found

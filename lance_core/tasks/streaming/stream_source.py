@@ -51,7 +51,7 @@ and a trigger without an interval asks a hundred times per second."""
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How much is sent at once; `None` means no limit. Rows count before the filter, and files are fragments."""
+    """Maximum size of one micro-batch; `None` means no limit. Rows count before the filter, and files are fragments."""
 
     rows: int | None = None
     files: int | None = None
