@@ -1,4 +1,4 @@
-"""Mixed fleets: `python -m tests.fleets [release ...]` lets this project and each release of pylance take turns.
+"""Mixed fleets: `python -m tests.fleets [release ...]` lets this project and each release of pylance alternate.
 
 First, each release reads, writes and filters a table of this project (`compatibility.py`). Then, for each release that
 takes turns, every systematic history and some random ones run, and every answer by an index is compared with a scan.
@@ -22,7 +22,7 @@ from tests.fleets.running import Outcome, run_history
 from tests.pylance_releases import install_release
 
 RELEASES = tuple(release for release in SUPPORT if int(release.partition(".")[0]) >= OLDEST_IN_FLEETS)
-"""Releases that take turns; older ones only read, write and filter."""
+"""Releases that alternate with this project; older ones only read, write and filter."""
 
 
 def main(arguments: Sequence[str]) -> int:

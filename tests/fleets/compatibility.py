@@ -56,7 +56,7 @@ SUPPORT = {
 
 
 def support_of(release: Release) -> Support:
-    """Find out what a release does."""
+    """Return the support of a release, by trying each storage version."""
     reads, writes, wrong = [], [], set[tuple[str, str]]()
     for storage in STORAGE_VERSIONS:
         attempts = [_Attempt(release, storage, stable) for stable in (False, True)]

@@ -1,4 +1,4 @@
-"""Running of a history: after each step, the engines that take turns answer every question by index and by scan, and
+"""Running of a history: after each step, the alternating engines answer every question by index and by scan, and
 at the end the other releases do too."""
 
 import shutil
