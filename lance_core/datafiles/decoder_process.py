@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -34,6 +34,7 @@ from lance_core.datafiles.decoder_protocol import (
     receive_into,
     send_frame,
 )
+from lance_core.errors import StorageError
 from lance_core.limits import DECODER_BYTES, DECODER_SECONDS
 
 _PROCESSES_MAX = max(1, min(4, os.cpu_count() or 1))
@@ -74,23 +75,14 @@ class DecoderProcess:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        ours, theirs = socket.socketpair()
-        lifeline, self._lifeline = os.pipe()
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._lifeline: int | None = None
         try:
-            numbers = [str(theirs.fileno()), str(lifeline), str(DECODER_BYTES.maximum)]
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, *numbers],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._output,
-                pass_fds=(theirs.fileno(), lifeline),
-                env={**os.environ, "RUST_BACKTRACE": "0"},
-            )
-        finally:
-            theirs.close()
-            os.close(lifeline)
-        self._connection = ours
+            self._start()
+        except OSError as error:
+            raise StorageError(
+                f"could not start a process that decodes data files: {error.strerror or error}. Check the memory of "
+                "this machine and its limits of processes and open files, then try again"
+            ) from error
         self._waiting = 0
         self._abandoned: deque[int] = deque()
         self._has_answered = False
@@ -98,7 +90,28 @@ class DecoderProcess:
         _all_processes.add(self)
         paths = json.dumps(sys.path).encode()
         with suppress(OSError):
-            ours.sendall(len(paths).to_bytes(8, "little") + paths)
+            self._connection.sendall(len(paths).to_bytes(8, "little") + paths)
+
+    def _start(self) -> None:
+        """Start the child process. After an error, no descriptor stays open."""
+        with ExitStack() as passed, ExitStack() as kept:
+            ours, theirs = socket.socketpair()
+            kept.enter_context(ours)
+            passed.enter_context(theirs)
+            lifeline, our_lifeline = os.pipe()
+            passed.callback(os.close, lifeline)
+            kept.callback(os.close, our_lifeline)
+            self._output = kept.enter_context(tempfile.TemporaryFile())
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOTSTRAP, str(theirs.fileno()), str(lifeline), str(DECODER_BYTES.maximum)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._output,
+                pass_fds=(theirs.fileno(), lifeline),
+                env={**os.environ, "RUST_BACKTRACE": "0"},
+            )
+            self._connection, self._lifeline = ours, our_lifeline
+            kept.pop_all()
 
     @property
     def pid(self) -> int:
@@ -194,8 +207,11 @@ class DecoderProcess:
         self._lock = threading.Lock() if is_forked else self._lock
         with suppress(OSError):
             self._connection.close()
-        with suppress(OSError):
-            os.close(self._lifeline)
+        # After it is closed, the number may be that of another file.
+        lifeline, self._lifeline = self._lifeline, None
+        if lifeline is not None:
+            with suppress(OSError):
+                os.close(lifeline)
 
 
 class DecoderPool:

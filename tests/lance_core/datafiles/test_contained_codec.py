@@ -1,12 +1,14 @@
 """Contained codec: it reads the same as the codec in this process, and turns whatever ends the decoder into one typed
 error about the file."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +121,39 @@ def test_a_forked_process_starts_its_own(tmp_path: Path) -> None:
         os._exit(0 if sum(batch.num_rows for batch in reader.read(["a"], 0, 2_000)) == 2_000 else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert first + sum(batch.num_rows for batch in batches) == 2_000
+
+
+def test_a_forked_process_keeps_its_own_files() -> None:
+    """A descriptor that an ended decoder has closed may be the number of another file by the time of a fork."""
+    process = DecoderProcess()
+    process.end()
+    files = [os.dup(0) for _ in range(20)]
+    child = os.fork()
+    if not child:
+        with suppress(OSError):
+            for number in files:
+                os.fstat(number)
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    for number in files:
+        os.close(number)
+
+
+def test_a_decoder_that_cannot_start_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    write(tmp_path / "f.lance", "2.2", {"a": pa.array(range(10))})
+    decoder_process.pool.forget()
+    for name in ("subprocess.Popen", "tempfile.TemporaryFile", "os.pipe", "socket.socketpair"):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, fail)
+            before = os.listdir("/proc/self/fd")
+            with pytest.raises(StorageError, match=r"could not start a process that decodes.*Cannot allocate memory"):
+                LanceCodec(LocalStore(tmp_path), trusted=False).open("f.lance")
+            assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert LanceCodec(LocalStore(tmp_path), trusted=False).open("f.lance").row_count == 20
 
 
 PARENT = """
