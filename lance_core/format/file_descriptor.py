@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from lance_core.errors import Corrupt
+from lance_core.errors import Corrupt, LanceError
 from lance_core.format import size_guard
 from lance_core.format._pb import file_pb2
 from lance_core.limits import FIELDS
@@ -24,7 +24,7 @@ class FileDescriptor:
     """Descriptor of one file."""
 
     schema_bytes: bytes
-    """Serialized schema: files with equal bytes have the same schema."""
+    """Serialized schema: files with equal bytes have the same schema, and share one object."""
     rows: int
 
     @classmethod
@@ -33,7 +33,11 @@ class FileDescriptor:
         if end is None:
             raise Corrupt("its schema does not parse", path=path, field="schema")
         schema = message[:end]
-        _check_schema(schema, path)
+        try:
+            schema = _checked_schema(schema)
+        except LanceError:
+            _check_schema(schema, path)
+            raise
         try:
             return cls(schema, file_pb2.FileDescriptor.FromString(message[end:]).length)
         except DecodeError as error:
@@ -59,7 +63,13 @@ def _end_of_schema(message: bytes) -> int | None:
 
 
 @functools.lru_cache(maxsize=_CACHED_SCHEMAS_MAX)
-def _check_schema(schema: bytes, path: str = "") -> None:
+def _checked_schema(schema: bytes) -> bytes:
+    """Return one object for all schemas with these bytes, which are checked once."""
+    _check_schema(schema, "")
+    return schema
+
+
+def _check_schema(schema: bytes, path: str) -> None:
     """Raise an error if a schema does not parse or is nested too deeply for a recursive decoder."""
     size_guard.check_message(schema, path=path)
     depths: dict[int, int] = {-1: 0}

@@ -16,6 +16,7 @@ from lance_core import Corrupt, LanceError, StorageError, Table
 from lance_core.datafiles.file_checks import check_file
 from lance_core.datafiles.file_footer import FOOTER
 from lance_core.format._pb import columns_pb2
+from lance_core.format.file_descriptor import FileDescriptor
 from lance_core.storage.local import LocalStore
 from lance_core.versions.location import locate
 
@@ -238,3 +239,15 @@ def test_damaged_text_offsets_of_2_0_are_refused(tmp_path: Path) -> None:
     file.write_bytes(sound[:23] + b"\x55" + sound[24:])
     with pytest.raises(Corrupt, match="offsets that go backwards or beyond"):
         table.to_table()
+
+
+def test_files_of_a_table_share_one_schema(tmp_path: Path) -> None:
+    """The schema is kept once, however many files have it, and an error about it names the file."""
+    for name in ("a.lance", "b.lance"):
+        write(tmp_path / name, "2.2", {"shared": COLUMNS["number"]})
+    first, second = (check_file(LocalStore(tmp_path), name) for name in ("a.lance", "b.lance"))
+    assert first.schema_bytes
+    assert first.schema_bytes is second.schema_bytes
+    for name in ("c.lance", "d.lance"):
+        with pytest.raises(Corrupt, match=f"{name}.*does not parse"):
+            FileDescriptor.decode(b"\x0a\x02\x0a\x7f", path=name)
