@@ -1,8 +1,9 @@
 """SQL dialect: rewrites spellings of Lance's SQL that the engine's parser rejects into ones that it accepts.
 
 Lance accepts `struct` as the name of a column wherever no parenthesis follows, and DATETIME as a type with
-microseconds. A final semicolon is dropped. The rewriting changes words outside of quotes and comments only. It does
-not validate anything; the parser rejects what is left. Start with `to_engine_sql`.
+microseconds. After `as`, it is a type in a cast and an alias everywhere else. A final semicolon is dropped. The
+rewriting changes words outside of quotes and comments only. It does not validate anything; the parser rejects what is
+left. Start with `to_engine_sql`.
 """
 
 import re
@@ -19,6 +20,7 @@ _TOKEN = re.compile(
 _REWRITTEN = re.compile(r"\b(?:struct|datetime)\b", re.IGNORECASE)
 _DATETIME = "timestamp(6)"
 """Lance stores a DATETIME without a precision in microseconds."""
+_CASTS = ("cast", "try_cast", "safe_cast")
 
 
 def to_engine_sql(sql: str) -> str:
@@ -28,6 +30,8 @@ def to_engine_sql(sql: str) -> str:
     "`struct`.y > 0 and note = 'struct.y' and struct(1) is not null"
     >>> to_engine_sql("cast(day as datetime) > datetime '2026-01-01' and datetime < 5")
     "cast(day as timestamp(6)) > timestamp(6) '2026-01-01' and datetime < 5"
+    >>> to_engine_sql("select cast(day as datetime) as datetime from dataset")
+    'select cast(day as timestamp(6)) as datetime from dataset'
     """
     sql = sql.rstrip().removesuffix(";")
     if not _REWRITTEN.search(sql):
@@ -36,8 +40,13 @@ def to_engine_sql(sql: str) -> str:
     written = [text for _kind, text in tokens]
     visible = [number for number, (kind, text) in enumerate(tokens) if kind != "skipped" or text[0] in "'\"`"]
     texts = ["", *(written[number].lower() for number in visible), ""]
+    is_cast = [False]  # for each parenthesis that is open, and for the text outside of all
     for number, before, word, after in zip(visible, texts, texts[1:], texts[2:], strict=False):
-        if tokens[number][0] == "word":
+        if word == "(":
+            is_cast.append(before in _CASTS)
+        elif word == ")" and len(is_cast) > 1:
+            is_cast.pop()
+        elif tokens[number][0] == "word" and not (before == "as" and word == "datetime" and not is_cast[-1]):
             written[number] = _engine_word(written[number], before, word, after)
     return "".join(written)
 

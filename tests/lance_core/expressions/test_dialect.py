@@ -77,6 +77,21 @@ def test_queries_have_the_same_dialect(directory: Path) -> None:
     assert total["y"].to_pylist() == [0]
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select id as datetime from dataset",
+        "select cast(id as bigint) as datetime from dataset",
+        "select id as datetime from dataset where ts < cast('2026-01-01' as datetime)",
+        "select id as datetime from dataset where day > cast((cast(id as varchar)) as datetime(3)) or true",
+    ],
+)
+def test_an_alias_may_be_the_name_of_a_type(query: str, directory: Path) -> None:
+    rows = Table.open(directory).query(query)
+    assert rows.column_names == ["datetime"]
+    assert rows["datetime"].to_pylist() == [1, 2, 3]
+
+
 def test_an_unknown_precision_is_refused(directory: Path) -> None:
     with pytest.raises(InvalidInput, match=r"TIMESTAMP\(5\)|precision"):
         Table.open(directory).to_table(filter="ts < cast('2026-01-01' as datetime(5))")
