@@ -408,7 +408,7 @@ class Fragment:
     def without_checksums(self) -> "Fragment":
         """Return the fragment as an engine describes it that records no checksums."""
         message = self._copy()
-        for file in message.files:
+        for file in (*message.files, *(overlay.data_file for overlay in message.overlays)):
             record_checksum(file, None)
         if message.HasField("deletion_file"):
             record_checksum(message.deletion_file, None)

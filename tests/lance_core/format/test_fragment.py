@@ -4,6 +4,7 @@ import pytest
 
 from lance_core import Corrupt
 from lance_core.format._pb import table_pb2
+from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
 
 V22 = StorageVersion(2, 2)
@@ -88,3 +89,19 @@ def test_impossible_values_are_corrupt(fragment: Fragment, message: str) -> None
 def test_dead_columns_may_repeat() -> None:
     files = [file(ids=(0, -2), columns=(0, 1)), file("b.lance", ids=(-2, 1), columns=(0, 1))]
     Fragment.of(files=files, physical_rows=1).check(path="m")
+
+
+def test_checksums_of_all_files_are_added_and_left_out() -> None:
+    """Checksums of data files, overlay files and deletion files do not make a fragment another one."""
+    message = table_pb2.DataFragment(id=3, physical_rows=10)
+    message.files.append(file("a.lance").message)
+    message.overlays.add().data_file.CopyFrom(file("b.lance").message)
+    message.deletion_file.CopyFrom(deleted(table_pb2.DeletionFile.BITMAP, 4).message.deletion_file)
+    plain = Fragment(message)
+    assert plain.deletion_file is not None
+    paths = ("data/a.lance", "data/b.lance", plain.deletion_file.qualified_path)
+    checked = plain.with_checksums({path: FileChecksum(5, 7) for path in paths})
+    assert checked is not None
+    assert checked.message.overlays[0].data_file.xxh3 == 7
+    assert checked.without_checksums() == plain
+    assert checked.is_same(plain)
