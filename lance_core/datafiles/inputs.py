@@ -3,9 +3,10 @@
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.errors import InvalidInput
@@ -100,13 +101,21 @@ def _input_of_items(data: object, columns: pa.Schema | None) -> InputRows | None
     items = iter(data)
     first = next(items, None)
     if isinstance(first, pa.RecordBatch):
-        return InputRows(first.schema, itertools.chain((first,), items))
+        return InputRows(first.schema, _each_of(pa.RecordBatch, itertools.chain((first,), items)))
     if isinstance(first, Mapping):
-        rows = [first, *cast(Iterator[Mapping[str, object]], items)]
+        rows = list(_each_of(Mapping, itertools.chain((first,), items)))
         names = dict.fromkeys(name for row in rows for name in row)
         values = {name: [row.get(name) for row in rows] for name in names}
         return _input_of_table(_table_of_columns(values, columns))
     return InputRows(None, iter(())) if first is None else None
+
+
+def _each_of(kind: type, items: Iterable[Any]) -> Iterator[Any]:
+    """Yield the items; raise `InvalidInput` for one of another class."""
+    for item in items:
+        if not isinstance(item, kind):
+            raise InvalidInput(f"rows must be of one kind: the first item is a {kind.__name__}, another {item!r:.60}")
+        yield item
 
 
 def _input_of_table(table: pa.Table) -> InputRows:
@@ -158,23 +167,71 @@ def _without_views(arrow: pa.DataType) -> pa.DataType:
 
 
 def _table_of_columns(values: Mapping[str, object], columns: pa.Schema | None) -> pa.Table:
-    """Return Python values as a table."""
+    """Return Python values as a table: with the types of the table's columns if these hold the values exactly."""
     known = {} if columns is None else {field.name: field.type for field in columns}
     arrays = {}
     for name, column in values.items():
         if not isinstance(name, str):
             raise InvalidInput(f"the names of columns must be strings, not {name!r}")
         try:
-            arrays[name] = pa.array(column, _plain_type(known.get(name)))
+            array = pa.array(column)
+            # Without values there is no type to infer.
+            arrays[name] = (
+                array if not pa.types.is_null(array.type) else pa.nulls(len(array), known.get(name, pa.null()))
+            )
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            expected = f" of type {known[name]}" if name in known else ""
-            raise InvalidInput(f"column {name!r}{expected}: the values cannot be converted: {error}") from error
+            raise InvalidInput(f"column {name!r}: the values cannot be converted: {error}") from error
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise InvalidInput(f"the columns have different lengths: {lengths}")
-    return pa.table(arrays)
+    table = pa.table(arrays)
+    widened = [field.with_type(_with_doubles(known.get(field.name, field.type))) for field in table.schema]
+    exact = pa.Table.from_batches(
+        [
+            conform(batch, pa.schema(widened), conversion=Conversion.CAST, what="the data")
+            for batch in table.to_batches()
+        ],
+        pa.schema(widened),
+    )
+    stored = pa.schema([field.with_type(known.get(field.name, field.type)) for field in table.schema])
+    return _round_doubles(exact, stored)
 
 
-def _plain_type(arrow: pa.DataType | None) -> pa.DataType | None:
-    """Return the type for Python values; `None` lets Arrow infer it, also for extension types."""
-    return None if arrow is None or isinstance(arrow, pa.BaseExtensionType) else arrow
+def _with_doubles(arrow: pa.DataType) -> pa.DataType:
+    """Return the type with doubles instead of narrower floats: a float of Python has no narrower type."""
+    if pa.types.is_float16(arrow) or pa.types.is_float32(arrow):
+        return pa.float64()
+    if pa.types.is_struct(arrow):
+        return pa.struct([field.with_type(_with_doubles(field.type)) for field in arrow])
+    if pa.types.is_fixed_size_list(arrow):
+        return pa.list_(arrow.value_field.with_type(_with_doubles(arrow.value_type)), arrow.list_size)
+    for is_list, make_list in _LISTS:
+        if is_list(arrow):
+            return make_list(arrow.value_field.with_type(_with_doubles(arrow.value_type)))
+    return arrow
+
+
+def _round_doubles(rows: pa.Table, stored: pa.Schema) -> pa.Table:
+    """Return the rows with doubles rounded to the stored floats. Raise `InvalidInput` for a number out of range."""
+    columns = []
+    for column, field in zip(rows.columns, stored, strict=True):
+        rounded = column if column.type == field.type else column.cast(field.type)
+        if rounded is not column and _infinite_numbers(rounded) > _infinite_numbers(column):
+            raise InvalidInput(f"column {field.name!r} is stored as {field.type}, and a number is out of its range")
+        columns.append(rounded)
+    return pa.Table.from_arrays(columns, schema=stored)
+
+
+def _infinite_numbers(values: pa.ChunkedArray) -> int:
+    """Count the infinite floats in the values and in their lists and children."""
+    if pa.types.is_floating(values.type):
+        return int(pc.sum(pc.is_inf(values.cast(pa.float64()))).as_py() or 0)
+    if pa.types.is_struct(values.type):
+        children = (
+            pa.chunked_array([chunk.field(at) for chunk in values.chunks], field.type)
+            for at, field in enumerate(values.type)
+        )
+        return sum(map(_infinite_numbers, children))
+    if pa.types.is_nested(values.type) and not pa.types.is_map(values.type):
+        return _infinite_numbers(pc.list_flatten(values))
+    return 0

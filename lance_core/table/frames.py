@@ -141,6 +141,8 @@ def _reopen(
         durable=access.durable,
         bases=access.bases,
         manifest_store=access.manifest_store,
+        verify=access.verify,
+        trusted=access.trusted,
     )
     snapshot = load_at(location, Version(version))
     if snapshot.manifest.timestamp != timestamp:

@@ -1,6 +1,6 @@
 """Lazy scan: describes which rows and columns of a version to read, and in which order; reads when rows are requested.
 
-    scan = table.scan({"city": "city", "gross": "net * 1.2"}, filter="year = 2026", order_by="net desc", limit=10)
+    scan = table.scan({"city": "city", "gross": "net * 1.2"}, filter="year = 2026", order_by="gross desc", limit=10)
     print(scan)             the plan
     scan.to_pandas()        the rows
 
@@ -68,9 +68,8 @@ class Scan:
     def schema(self) -> pa.Schema:
         """Columns of the result."""
         plan = self._plan()
-        projection = self._projection()
-        output = plan.schema if projection is None else projection.schema
-        return pa.schema([output.field(name) for name in self._result_names(plan)], output.metadata)
+        computed = self._computed_schema(plan, self._projection())
+        return pa.schema([computed.field(name) for name in self._result_names(plan)], computed.metadata)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the rows as a reader, which reads each batch when it is requested."""
@@ -80,12 +79,15 @@ class Scan:
         """Return an iterator over the rows in batches."""
         plan, projection = self._plan(), self._projection()
         rows = scan(self.snapshot.location, plan)
+        schema = self._computed_schema(plan, projection)
+        if projection is not None:
+            rows = (self._compute(batch, projection, schema) for batch in rows)
         if self.order_by:
-            rows = self._sorted(rows, plan.schema)
+            rows = self._sorted(rows, schema)
         elif self.fragments is not None:
             rows = slice_batches(rows, self.offset or 0, self.limit)
         names = self._result_names(plan)
-        return (_select(batch, names) if projection is None else projection.evaluate(batch) for batch in rows)
+        return (_select(batch, names) for batch in rows)
 
     def to_table(self) -> pa.Table:
         """Return the rows."""
@@ -128,14 +130,26 @@ class Scan:
 
     def check(self) -> "Scan":
         """Return this scan; raise `InvalidInput` if an argument is invalid."""
-        self._plan(select=False)
+        if not all(isinstance(key, str) for key in self.order_by):
+            raise InvalidInput(f"order_by={self.order_by!r} must be names of columns, such as 'price desc'")
+        plan, projection = self._plan(select=False), self._projection()
         plan_scan(self.snapshot.manifest, columns=(), limit=self.limit, offset=self.offset)
-        projection = self._projection()
         if projection is not None and (self.with_row_id or self.with_row_address):
             raise InvalidInput(
                 "with_row_id= and with_row_address= belong to a list of columns; compute '_rowid' instead"
             )
+        if self.order_by:
+            self._check_order(self._computed_schema(plan, projection))
         return self
+
+    def _check_order(self, schema: pa.Schema) -> None:
+        for name, _direction in self._order():
+            try:
+                pc.sort_indices(pa.schema([schema.field(name)]).empty_table(), sort_keys=[(name, "ascending")])
+            except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+                raise InvalidInput(
+                    f"order_by={list(self.order_by)}: column {name!r} of type {schema.field(name).type} has no order"
+                ) from error
 
     def _plan(self, *, select: bool = True) -> ScanPlan:
         pushes_limit = not self.order_by and self.fragments is None
@@ -174,21 +188,36 @@ class Scan:
     def _read_names(self) -> Sequence[str] | None:
         """Return the columns to read; `None` means all."""
         projection = self._projection()
-        names = projection.columns if projection is not None else cast("Sequence[str] | None", self.columns)
+        if projection is not None:
+            only_for_order = [name for name, _ in self._order() if name not in projection.schema.names]
+            return list(dict.fromkeys((*projection.columns, *only_for_order)))
+        names = cast("Sequence[str] | None", self.columns)
         if not self.order_by or isinstance(names, str):
             return names
         every = self.snapshot.manifest.schema.arrow.names if names is None else names
         return list(dict.fromkeys((*every, *(name for name, _ in self._order()))))
 
+    def _computed_schema(self, plan: ScanPlan, projection: Projection | None) -> pa.Schema:
+        """Return the columns of the result, and behind them those that are read for the order only."""
+        if projection is None:
+            return plan.schema
+        result = projection.schema
+        extra = [plan.schema.field(name) for name, _ in self._order() if name not in result.names]
+        return pa.schema([*result, *extra])
+
+    def _compute(self, batch: pa.RecordBatch, projection: Projection, schema: pa.Schema) -> pa.RecordBatch:
+        computed = projection.evaluate(batch)
+        extra = [batch.column(name) for name in schema.names[computed.num_columns :]]
+        return pa.RecordBatch.from_arrays([*computed.columns, *extra], schema=schema) if extra else computed
+
     def _result_names(self, plan: ScanPlan) -> Sequence[str]:
         """Return the names of the result's columns, without those that are read for the order only."""
         if isinstance(self.columns, Mapping):
             return list(self.columns)
-        if self.columns is None:
-            only_for_order = {name for name, _ in self._order()} - set(self.snapshot.manifest.schema.arrow.names)
-        else:
-            only_for_order = {name for name, _ in self._order()} - set(self.columns)
-        return [name for name in plan.columns if name not in only_for_order]
+        requested = set(self.snapshot.manifest.schema.arrow.names if self.columns is None else self.columns)
+        requested |= {"_rowid"} if self.with_row_id else set()
+        requested |= {"_rowaddr"} if self.with_row_address else set()
+        return [name for name in plan.columns if name in requested]
 
     def _order(self) -> list[tuple[str, str]]:
         """Return the columns to sort by, each with its direction."""

@@ -118,7 +118,7 @@ class RowWrites(TableBase):
             "overwrite",
             lambda base: overwrite_operation(
                 base.location,
-                as_input(data, self._columns),
+                as_input(data),
                 base.manifest.storage_version,
                 limits,
                 entries,

@@ -90,12 +90,34 @@ def test_other_values_are_refused_by_name(tmp_path: Path) -> None:
         ("rows", "not str"),
         ([1], "not list"),
         ({"id": [1], "name": ["a", "b"]}, "different lengths"),
-        ([{"id": 1}, {"id": "x"}], "column 'id' of type int32"),
-        ({"id": [1 << 40]}, "column 'id' of type int32"),
+        ([{"id": 1}, {"id": "x"}], "column 'id'"),
+        ([{"id": 1}, pa.record_batch({"id": [1]})], "rows must be of one kind"),
+        ({"id": [1 << 40]}, "column 'id' of type int64 does not convert to int32"),
+        ([{"id": 1.7}], "column 'id' is stored as int32"),
+        ([{"day": dt.datetime(2026, 1, 1, 5, tzinfo=dt.UTC)}], "column 'day' is stored as date32"),
+        ([{"score": 1e300}], "a number is out of its range"),
         ({1: [2]}, "must be strings"),
+        ([{"tags": [1.5]}], "column 'tags.item' is stored as string"),
     ):
         with pytest.raises(InvalidInput, match=message):
             table.append(values)
+
+
+def test_floats_of_python_are_rounded_to_the_stored_floats(tmp_path: Path) -> None:
+    vectors = pa.schema([("v", pa.list_(pa.float32(), 2)), ("h", pa.float16())])
+    table = Table.create(tmp_path / "t", vectors, durable=False).append([{"v": [0.1, 0.5], "h": 0.1}]).table
+    assert table.to_table() == pa.table({"v": [[0.1, 0.5]], "h": [0.1]}).cast(vectors)
+
+
+def test_an_overwrite_of_all_rows_replaces_the_columns(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", ROWS, durable=False)
+    assert table.overwrite([{"id": "a"}]).table.schema == pa.schema([("id", pa.string())])
+
+
+def test_a_pickle_keeps_how_files_are_decoded(tmp_path: Path) -> None:
+    Table.create(tmp_path / "t", ROWS, durable=False)
+    copy = pickle.loads(pickle.dumps(Table.open(tmp_path / "t", trusted=False, verify="read")))
+    assert (copy._location.access.trusted, copy._location.access.verify.value) == (False, "read")
 
 
 def test_keys_that_only_later_dicts_have_are_columns(tmp_path: Path) -> None:

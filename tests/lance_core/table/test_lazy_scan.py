@@ -77,6 +77,17 @@ def test_a_scan_returns_what_pyarrow_computes(
     assert pa.table(scan).schema == scan.schema
 
 
+def test_rows_are_ordered_by_computed_and_system_columns(table: Table) -> None:
+    computed = table.scan({"id": "id", "rest": "id % 7"}, order_by=["rest desc", "x", "id"], limit=20).to_table()
+    rows = table.to_table().to_pylist()
+    by_x = sorted(rows, key=lambda row: (-(row["id"] % 7), row["x"] is None, row["x"] or 0, row["id"]))
+    assert computed["id"].to_pylist() == [row["id"] for row in by_x[:20]]
+    assert computed.schema.names == ["id", "rest"]
+    addressed = table.scan(["id"], order_by="_rowaddr desc", with_row_address=True, limit=3).to_table()
+    assert addressed.schema.names == ["id", "_rowaddr"]
+    assert addressed["id"].to_pylist() == [59, 58, 57]
+
+
 def test_rows_that_cannot_be_in_the_result_are_dropped_while_sorting(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +110,8 @@ def test_a_scan_is_described_and_reads_nothing_before_it_is_asked(table: Table) 
     [
         ({"order_by": "nope"}, "no column 'nope'"),
         ({"columns": "id"}, "must be a list of names"),
+        ({"order_by": (5,)}, "must be names of columns"),
+        ({"columns": {"a": "make_array(x)"}, "order_by": "a"}, "has no order"),
         ({"fragments": [9]}, "has no fragment 9"),
         ({"columns": {"a": "nope + 1"}}, "SQL of column 'a'"),
         ({"limit": -1, "order_by": "x"}, "must not be negative"),
