@@ -8,6 +8,7 @@ from typing import Literal
 
 from pyspark.sql import SparkSession
 
+from lance_assets.spark.arguments import check_session_call
 from lance_assets.spark.jobs import SparkRunner
 from lance_core.tasks import verification
 from lance_core.tasks.scan.read import ManifestStore, VersionRef
@@ -33,5 +34,6 @@ def verify_files(
 
         verify_files(spark, "s3://lake/orders.lance", share=1/30, turn=date.today().toordinal()).errors
     """
+    check_session_call("verify_files", spark, uri, storage_options, manifest_store)
     base = VersionRef(uri, None, None, branch, storage_options, manifest_store, tuple(bases)).snapshot()
     return verification.verify_files(base, runner=SparkRunner(spark), versions=versions, share=share, turn=turn)

@@ -79,13 +79,13 @@ def files_of(manifest: Manifest) -> Iterator[tuple[str, str, FileChecksum | None
                 continue
         if fragment.deletion_file is not None:
             yield fragment.deletion_file.qualified_path, owner, fragment.deletion_file.checksum
-    for index in manifest.indices:
-        try:
-            files = index.files
-        except Corrupt:
-            continue
+    try:
+        indices = [(index, index.qualified_path, index.files) for index in manifest.indices]
+    except Corrupt:  # fsck reports the index section
+        return
+    for index, directory, files in indices:
         for each in files:
-            yield f"{index.qualified_path}/{each.path}", f"index {index.name!r}", each.checksum
+            yield f"{directory}/{each.path}", f"index {index.name!r}", each.checksum
 
 
 def find_missing_checksums(base: Snapshot) -> Mapping[str, FileChecksum]:

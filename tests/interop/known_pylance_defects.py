@@ -29,6 +29,7 @@ PYLANCE_DEFECTS: tuple[PylanceDefect, ...] = (
     ),
     PylanceDefect("columns merged from no rows", "HashJoiner: No data", ("merge columns",)),
     PylanceDefect("no keys, to delete both ways", "missing from merge insert input schema", ("upsert",)),
+    PylanceDefect("values of a type that the column holds exactly", "should have type .* but type was"),
     PylanceDefect("an extension that has lost its metadata", "does not match the file schema: expected"),
     PylanceDefect("a struct that the data lacks, in 2.0", "does not encode struct validity", ("upsert", "update")),
 )

@@ -47,6 +47,18 @@ def cast_column(dataset: lance.LanceDataset, name: str, arrow: pa.DataType) -> N
     dataset.alter_columns(change)
 
 
+def test_values_of_a_type_that_the_column_holds_exactly(tmp_path: Path) -> None:
+    rows = pa.table({"a": pa.array([2], pa.int32())})
+    after = check_defect(
+        tmp_path,
+        pa.table({"a": [1.0]}),
+        "values of a type that the column holds exactly",
+        lambda dataset: lance.write_dataset(rows, dataset, mode="append"),
+        lambda table: table.append(rows),
+    )
+    assert after.to_table().to_pylist() == [{"a": 1.0}, {"a": 2.0}]
+
+
 def test_casts_only_between_relatives(tmp_path: Path) -> None:
     after = check_defect(
         tmp_path,

@@ -226,7 +226,7 @@ def test_errors_of_the_codec_name_the_table(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", ROW, durable=False)
     for path in (tmp_path / "t" / "data").iterdir():
         path.write_bytes(b"junk")
-    with pytest.raises(StorageError, match=str(tmp_path / "t" / "data")):
+    with pytest.raises(Corrupt, match=str(tmp_path / "t" / "data")):
         table.to_table()
     codec = LanceCodec(LocalStore(tmp_path / "t", durable=False))
     with pytest.raises(StorageError, match=str(tmp_path / "t" / "data" / "new.lance")):

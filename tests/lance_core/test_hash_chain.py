@@ -313,5 +313,5 @@ def test_a_version_with_an_invalid_hash(tmp_path: Path) -> None:
 
 def test_one_version_alone_is_compared_with_its_neighbours(tmp_path: Path) -> None:
     table = create_table(tmp_path)
-    flip_bit(Path(table.uri) / table.at(3).manifest.path, 8 * 300)
+    flip_bit(Path(table.uri) / table.at(3).manifest.path, 8 * 310)
     assert [each.version for each in Table.open(table.uri).fsck("head").findings if each.rule == "chain"] == [3]

@@ -26,7 +26,7 @@ from lance_core import (
 )
 from tests.lance_assets.instances import run
 
-STORAGE = LanceResource(storage_options={"custom_header": "canary-5f1d"})
+STORAGE = LanceResource(storage_options={"user_agent": "canary-5f1d"})
 LEDGER = Ledger("orders", ("lake",), "/data/orders.lance", STORAGE)
 LOST_RACE = RetryableConflict("lost the race", ours="Append", theirs="Append", version=7, rule="exhausted")
 REPLACED = IncompatibleConflict("replaced", ours="Append", theirs="Overwrite", version=8, rule="incompatible")

@@ -17,7 +17,7 @@ ROWS = pa.table({"id": [1]})
 FRAME_FUNCTIONS = ("append", "overwrite", "upsert", "merge_columns")
 SESSION_FUNCTIONS = (
     *("read", "count_rows", "aggregate", "delete", "update", "compact"),
-    *("map_columns", "build_index", "optimize_indices", "ingest"),
+    *("map_columns", "build_index", "optimize_indices", "ingest", "verify_files"),
 )
 OTHER_FRAMES = [
     (pd.DataFrame({"id": [1]}), "a pandas DataFrame", "spark.createDataFrame(df)"),

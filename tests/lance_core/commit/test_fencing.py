@@ -149,7 +149,7 @@ def test_an_invalid_sweep_notice_leaves_the_commit_undecided(versions: str) -> N
             "_lance_assets/notices/a.json", b'{"versions": %s, "files": []}' % versions.encode()
         )
 
-    with pytest.raises(CommitUndecided, match="is not the sweep notice of a cleanup"):
+    with pytest.raises(CommitUndecided, match="is a damaged sweep notice"):
         slow_writer.append(pause)
 
 
