@@ -28,7 +28,7 @@ from lance_core.fsck.report import Finding, Repair, RepairKind, Severity
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.parallel import map_in_order
 from lance_core.versions.location import Location
-from lance_core.versions.recorded_files import RecordedFile, find_missing_checksums
+from lance_core.versions.recorded_files import RecordedFile, find_missing_checksums, find_referenced
 from lance_core.versions.snapshot import load_latest
 
 RULE = "checksum"
@@ -36,6 +36,7 @@ _REPAIR = (
     "Restore it from a copy: --repair data-files --source URI copies it from a clone that has the same bytes. "
     "Otherwise restore a version without it, delete the rows of its fragment, or build the index again."
 )
+_MISSING = "it does not exist"
 _RECORD_MAX_AGE_SECONDS = 30 * 24 * 3600
 """Age from which an entry of an interrupted run is ignored."""
 
@@ -47,7 +48,7 @@ def verify_contents(
     chosen = [file for file in files if check.includes(file.path)]
     hashed = [file for file in chosen if file.checksum is not None]
     run = _Run(check, hashed)
-    findings = list(run.findings())
+    findings = without_removed(run.findings(), hashed)
     run.finish()
     record = partial(_record_checksums, writer_location)
     fix = Repair(RepairKind.CHECKSUMS, "Record the hashes of the files.", record)
@@ -111,7 +112,7 @@ class _Run:
             self._done += 1
             if self._record is not None and not found:
                 _append_record(self._record, file)
-        self._add_bytes(0)
+            self._report_progress()
         return found
 
     def _with_repair(self, finding: Finding, file: RecordedFile) -> Finding:
@@ -122,8 +123,12 @@ class _Run:
     def _add_bytes(self, count: int) -> None:
         with self._lock:
             self._bytes += count
-            if self._check.on_progress is not None:
-                self._check.on_progress(VerificationProgress(self._done, self._totals[0], self._bytes, self._totals[1]))
+            self._report_progress()
+
+    def _report_progress(self) -> None:
+        """Report the state, which does not change meanwhile, because the caller holds the lock."""
+        if self._check.on_progress is not None:
+            self._check.on_progress(VerificationProgress(self._done, self._totals[0], self._bytes, self._totals[1]))
 
 
 def verify_one(file: RecordedFile, on_bytes: Callable[[int], None] | None = None) -> Iterator[Finding]:
@@ -133,7 +138,7 @@ def verify_one(file: RecordedFile, on_bytes: Callable[[int], None] | None = None
         store, path = file.location.resolve(file.path)
         verify_file(store, path, file.checksum, on_bytes)
     except NotFound:
-        what = f"it does not exist ({file.description})"
+        what = f"{_MISSING} ({file.description})"
         yield Finding(Severity.ERROR, RULE, file.path, what, _REPAIR, file.first)
     except Corrupt as found:
         what = f"it {found.what.partition('. ')[0]} ({file.description})"
@@ -145,6 +150,19 @@ def verify_one(file: RecordedFile, on_bytes: Callable[[int], None] | None = None
     except LanceError as failed:
         what = f"it could not be read: {failed} ({file.description})"
         yield Finding(Severity.ERROR, RULE, file.path, what, "Try again.", file.first)
+
+
+def without_removed(findings: Iterable[Finding], files: Iterable[RecordedFile]) -> list[Finding]:
+    """Return the findings without those of missing files that no version references any more, since a concurrent
+    cleanup removed them with their versions. `files` includes all files with findings."""
+    found = list(findings)
+    missing = {each.path for each in found if _is_missing(each)}
+    removed = missing - find_referenced(file for file in files if file.path in missing)
+    return [each for each in found if not (_is_missing(each) and each.path in removed)]
+
+
+def _is_missing(finding: Finding) -> bool:
+    return finding.rule == RULE and finding.what.startswith(_MISSING)
 
 
 def _read_record(record: Path) -> Iterator[tuple[str, FileChecksum]]:

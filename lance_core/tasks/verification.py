@@ -15,7 +15,7 @@ from lance_core.errors import NotFound
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.ids import Version
 from lance_core.fsck import DataCheck, Extent, Finding, Report, Severity
-from lance_core.fsck.contents import find_unverified, verify_one
+from lance_core.fsck.contents import find_unverified, verify_one, without_removed
 from lance_core.tasks.driver import TASKS_PER_SLOT, run_over_partitions
 from lance_core.tasks.partitioning import Runner
 from lance_core.versions.recorded_files import RecordedFile, RecordedFiles
@@ -71,7 +71,8 @@ def verify_files(
     chosen = [file for file in files if check.includes(file.path)]
     partitions = _partition([file for file in chosen if file.checksum is not None], runner.slots * TASKS_PER_SLOT)
     results = run_over_partitions(base, ((),) * len(partitions), _VerifyPartition(partitions), runner)
-    findings = [_decode(each) for _number, found in sorted(results.items()) for each in found]
+    found = (_decode(each) for _number, answers in sorted(results.items()) for each in answers)
+    findings = without_removed(found, chosen)
     findings += find_unverified(chosen)
     verified = sum(map(len, partitions))
     return Report(base.location.uri, tuple(sorted(examined)), len(chosen), tuple(findings), verified_files=verified)

@@ -4,12 +4,12 @@ Names of files are never reused, so a checksum that one version records is valid
 engine drops checksums, and the versions before it still have them. Start with `RecordedFiles`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lance_core.errors import Corrupt, NotFound, Unsupported
+from lance_core.errors import Corrupt, LanceError, NotFound, Unsupported
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
@@ -69,7 +69,7 @@ class RecordedFiles:
 
 
 def files_of(manifest: Manifest) -> Iterator[tuple[str, str, FileChecksum | None]]:
-    """Yield the path, the owner and the checksum of each file of a version. Paths that leave the table are left out."""
+    """Yield the path, the owner and the checksum of each file of a version. Files without a valid path are left out."""
     for fragment in manifest.fragments:
         owner = f"fragment {fragment.id}"
         for file in (*fragment.files, *(overlay.file for overlay in overlays_of(fragment))):
@@ -86,6 +86,31 @@ def files_of(manifest: Manifest) -> Iterator[tuple[str, str, FileChecksum | None
     for index, directory, files in indices:
         for each in files:
             yield f"{directory}/{each.path}", f"index {index.name!r}", each.checksum
+
+
+def find_referenced(files: Iterable[RecordedFile]) -> set[str]:
+    """Return the paths of the files that an existing version still references, since a cleanup may have removed
+    versions after the files were recorded. A version that cannot be read counts as one that references all files that
+    it may have."""
+    remaining = {file.path: file for file in files}
+    if not remaining:
+        return set()
+    location = next(iter(remaining.values())).location
+    referenced: set[str] = set()
+    for version in reversed(list_versions(location).numbers):
+        candidates = {path for path, file in remaining.items() if file.first <= version <= file.last}
+        if not candidates:
+            continue
+        try:
+            candidates &= {path for path, _owner, _checksum in files_of(load_at(location, version).manifest)}
+        except NotFound:  # removed since the listing
+            continue
+        except LanceError:
+            pass
+        referenced |= candidates
+        for path in candidates:
+            del remaining[path]
+    return referenced
 
 
 def find_missing_checksums(base: Snapshot) -> Mapping[str, FileChecksum]:

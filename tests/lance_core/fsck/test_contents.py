@@ -1,6 +1,8 @@
 """Verification of file contents: damage is found, named and counted, and an interrupted run continues."""
 
+import os
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -147,3 +149,22 @@ def one_repairable(uri: str, source: str) -> Finding:
     report = examine(locate(uri), data=DataCheck(sources=(source,)))
     (finding,) = [finding for finding in report.findings if finding.automatic_repair]
     return finding
+
+
+def test_files_that_a_concurrent_cleanup_removes_are_no_findings(tmp_path: Path) -> None:
+    """A file that is missing from an existing version is still an error."""
+    table = Table.create(tmp_path / "t", pa.table({"id": range(40)}), max_rows_per_file=1, durable=False)
+    table = table.update({"id": "-id"}, where="id > 9").table
+    for manifest in Path(table.uri, "_versions").iterdir():
+        os.utime(manifest, (0, 0))
+    before = files_below(table)
+    lost = Path(table.uri, "data", table._snapshot.manifest.fragments[-1].files[0].path)
+
+    def clean(_progress: VerificationProgress) -> None:
+        if lost.exists():
+            table.cleanup(older_than=timedelta(0), keep=1)
+            lost.unlink()
+
+    report = table.fsck(data=True, on_progress=clean)
+    assert len(files_below(table)) == len(before) - 31
+    assert [finding.path for finding in report.errors if finding.rule == "checksum"] == [f"data/{lost.name}"]

@@ -1,11 +1,15 @@
 """Distributed verification: findings of workers equal those of fsck, and turns of a share cover all files."""
 
+import os
 import pickle
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
 
 from lance_core import Table
+from lance_core.tasks.partitioning import Task
 from lance_core.tasks.verification import verify_files
 from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
@@ -34,3 +38,36 @@ def test_workers_find_what_fsck_finds(tmp_path: Path) -> None:
     assert sum(turn.verified_files for turn in turns) == len(files)
     assert sorted(found.path for turn in turns for found in turn.findings) == sorted(each.path for each in expected)
     assert pickle.loads(pickle.dumps(report.errors)) == report.errors
+
+
+@dataclass
+class CleaningWorkers(InProcessWorkers):
+    """Workers that begin after a cleanup has removed old versions, and after the loss of some files."""
+
+    table: Table | None = None
+    lost: tuple[Path, ...] = ()
+
+    def run(self, task: Task, parts: int) -> pa.Table:
+        assert self.table is not None
+        self.table.cleanup(older_than=timedelta(0), keep=1)
+        for file in self.lost:
+            file.unlink()
+        return super().run(task, parts)
+
+
+def test_files_that_a_concurrent_cleanup_removes_are_no_findings(tmp_path: Path) -> None:
+    """A file that is missing from an existing version, the newest one or one with a tag, is still an error."""
+    table = Table.create(tmp_path / "t", pa.table({"id": list(range(20))}), max_rows_per_file=5, durable=False)
+    files = set(Path(table.uri, "data").iterdir())
+    table = table.update({"id": "-id"}, where="id < 5").table
+    (middle,) = set(Path(table.uri, "data").iterdir()) - files
+    table.tags.create("middle", table.version)
+    table = table.update({"id": "-id - 1"}, where="id < 5").table
+    (newest,) = set(Path(table.uri, "data").iterdir()) - files - {middle}
+    for manifest in Path(table.uri, "_versions").iterdir():
+        os.utime(manifest, (0, 0))
+    runner = CleaningWorkers(table=table, lost=(middle, newest))
+    report = verify_files(table._snapshot, runner=runner, versions="all")
+    assert report.versions == (1, 2, 3)
+    assert sorted(each.path for each in report.findings) == sorted(f"data/{each.name}" for each in (middle, newest))
+    assert len(set(Path(table.uri, "data").iterdir())) == 3
