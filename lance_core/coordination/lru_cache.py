@@ -4,12 +4,17 @@ Scans cache the open readers of fragments (`scan/reader_cache.py`), index search
 (`index/lookup.py`) and the pages that they read (`index/page_cache.py`). The cache knows no expiry: it is meant for
 values that are derived from immutable files. A caller that gets no value computes it again, and no caller changes a
 cached value.
+
+A forked process starts with empty caches: another thread of its parent may hold a lock, and readers need threads that
+the child does not have.
 """
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -24,9 +29,19 @@ class LruCache(Generic[Key, Value]):
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
+        self._start_empty()
+        _caches.add(self)
+
+    def _start_empty(self) -> None:
         self._weight = 0
         self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._lock = threading.Lock()
+
+    def _forget(self) -> None:
+        """Start empty in a forked process. The values of the parent are not destroyed, since the destructor of a
+        reader may wait for a thread of the parent."""
+        _values_of_parent.append(self._entries)
+        self._start_empty()
 
     @property
     def capacity(self) -> int:
@@ -79,3 +94,15 @@ class LruCache(Generic[Key, Value]):
         while self._weight > self._capacity:
             _, (_, evicted) = self._entries.popitem(last=False)
             self._weight -= evicted
+
+
+_caches: "WeakSet[LruCache[Any, Any]]" = WeakSet()
+_values_of_parent: list[object] = []
+
+
+def _forget_all() -> None:
+    for cache in list(_caches):
+        cache._forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

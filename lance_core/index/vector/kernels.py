@@ -3,8 +3,12 @@
 Distances are those of Lance. The codes of scalar quantization are compared with the code of the query for l2 and
 cosine, and with the query itself for dot. Vectors of cosine indices are normalized, so that half of their squared l2
 distance is the cosine distance: pylance returns the squared l2 distance of such codes, which is twice as large.
+
+A forked process searches with one thread: OpenMP would wait for the threads of the parent.
 """
 
+import os
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -115,3 +119,12 @@ class Kernel:
         if self._quantizer.compression == "SQ":
             values = values * self._quantizer.scale**2
         return values / 2 if self._model.metric is Metric.COSINE else values
+
+
+def _use_one_thread() -> None:
+    set_threads = getattr(sys.modules.get("faiss"), "omp_set_num_threads", None)
+    if set_threads is not None:
+        set_threads(1)
+
+
+os.register_at_fork(after_in_child=_use_one_thread)

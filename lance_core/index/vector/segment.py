@@ -117,15 +117,17 @@ class VectorSegment:
         parameters = library.SearchParametersIVF(nprobe=numbers.shape[1])
         if allowed is not None:
             parameters.sel = library.IDSelectorBitmap(allowed)
-        queries = self.kernel.code_queries(coarse)
+        # `swig_ptr` holds no reference, so each array has a name until the call has returned.
+        queries = np.ascontiguousarray(self.kernel.code_queries(coarse))
+        probed, centroid_distances = np.ascontiguousarray(numbers), np.ascontiguousarray(distances)
         raw = np.empty((len(queries), k), dtype=np.float32)
         ordinals = np.empty((len(queries), k), dtype=np.int64)
         loaded.index.search_preassigned_c(  # its Python form takes no parameters
             len(queries),
             library.swig_ptr(queries),
             k,
-            library.swig_ptr(np.ascontiguousarray(numbers)),
-            library.swig_ptr(np.ascontiguousarray(distances)),
+            library.swig_ptr(probed),
+            library.swig_ptr(centroid_distances),
             library.swig_ptr(raw),
             library.swig_ptr(ordinals),
             False,
@@ -157,11 +159,9 @@ class VectorSegment:
         for number in range(first, last + 1):
             count, offset = int(self.lengths[number]), int(self.offsets[number])
             if count and not loaded.is_loaded[number]:
-                part = self.kernel.stored_codes(codes[offset - begin : offset - begin + count])
+                part = np.ascontiguousarray(self.kernel.stored_codes(codes[offset - begin : offset - begin + count]))
                 ordinals = np.arange(offset, offset + count, dtype=np.int64)
-                loaded.index.invlists.add_entries(
-                    number, count, library.swig_ptr(ordinals), library.swig_ptr(np.ascontiguousarray(part))
-                )
+                loaded.index.invlists.add_entries(number, count, library.swig_ptr(ordinals), library.swig_ptr(part))
                 loaded.rows += count
             loaded.is_loaded[number] = True
 
