@@ -122,13 +122,17 @@ def read_nearest(
 ) -> pa.Table:
     """Return the nearest rows of each query as a table with these columns, among them the distances; for a batch also
     the number of the query."""
-    addresses = np.concatenate([rows.addresses for rows in nearest])
+    nothing = NearestRows.empty()
+    addresses = np.concatenate([nothing.addresses, *(rows.addresses for rows in nearest)])
     rows = take(
         location, manifest, addresses, [name for name in columns if name not in (DISTANCE, QUERY)], by=By.ROW_ADDRESS
     )
-    computed = {DISTANCE: pa.array(np.concatenate([each.distances for each in nearest]), pa.float32())}
+    computed = {
+        DISTANCE: pa.array(np.concatenate([nothing.distances, *(each.distances for each in nearest)]), pa.float32())
+    }
     if is_batch:
-        numbers = np.repeat(np.arange(len(nearest)), [len(each.distances) for each in nearest])
+        counts = np.array([len(each.distances) for each in nearest], dtype=np.int64)
+        numbers = np.repeat(np.arange(len(nearest)), counts)
         computed[QUERY] = pa.array(numbers, pa.int32())
     if not rows.num_columns:
         fields = [pa.field(name, computed[name].type) for name in columns]

@@ -30,7 +30,7 @@ def faiss() -> ModuleType:
 def normalized(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
     """Return the vectors divided by their lengths; NaN for vectors of length zero."""
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         return np.asarray(vectors / lengths)
 
 
@@ -99,7 +99,8 @@ class Kernel:
         if self._model.metric is Metric.HAMMING:
             return np.unpackbits(queries.astype(np.uint8), axis=1).astype(np.float32)
         directed = normalized(queries) if self._model.metric is Metric.COSINE else queries
-        return np.ascontiguousarray(directed, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(directed, dtype=np.float32)
 
     def code_queries(self, coarse: Vectors) -> Vectors:
         """Return the queries as they are compared with codes."""

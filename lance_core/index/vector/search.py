@@ -202,6 +202,8 @@ class _Search:
 
     def run(self) -> list[NearestRows]:
         """Return the nearest rows of each query."""
+        if not len(self._queries.vectors):
+            return []
         if not self._plan.segments:
             return self._scan(None)
         try:
@@ -266,7 +268,7 @@ class _Search:
         parts: list[list[_Candidates]] = [[] for _ in self._queries.vectors]
         for scope, view in scopes:
             try:
-                for number, candidates in self._search_segment(view, count, share, selected):
+                for number, candidates in self._search_segment(scope, view, count, share, selected):
                     parts[number].append(candidates)
             except UNREADABLE_ERRORS as error:
                 self._replace_by_scan(scope, error)
@@ -282,7 +284,7 @@ class _Search:
         )
 
     def _search_segment(
-        self, view: SegmentView, count: int, share: float, selected: Mask | None
+        self, scope: ScopedSegment, view: SegmentView, count: int, share: float, selected: Mask | None
     ) -> Iterator[tuple[int, _Candidates]]:
         """Yield the candidates of one segment for each query. The fewer rows pass the filter, the more partitions are
         searched, so that as many rows are compared as without a filter."""
@@ -291,7 +293,11 @@ class _Search:
         if segment.model.metric is Metric.COSINE:  # a vector of length zero has no direction
             answered = np.flatnonzero(self._queries.vectors.any(axis=1))
         coarse = segment.kernel.coarse_queries(self._queries.vectors[answered])
-        distances, numbers = segment.rank_partitions(coarse)
+        ranked = segment.rank_partitions(coarse)
+        if ranked is None:
+            self._scanned = self._scanned | scope.fragments
+            return
+        distances, numbers = ranked
         partitions = numbers.shape[1]
         if not partitions or not len(answered):
             return

@@ -28,6 +28,9 @@ PARTITION_CACHE_BYTES_MAX = 1 << 30
 _GAP_ROWS_MAX = 4096
 """Reading this number of rows in between takes less time than another read."""
 
+_DISTANCE_MAX = 1e36
+"""Distance from a centroid up to which the distances from its rows do not overflow float32."""
+
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 _segment_numbers = itertools.count()
@@ -85,9 +88,12 @@ class VectorSegment:
         """Answer no filter."""
         return None
 
-    def rank_partitions(self, coarse: Vectors) -> tuple[Vectors, Ints]:
-        """Return the distances and numbers of all partitions that have rows for each query, nearest first."""
+    def rank_partitions(self, coarse: Vectors) -> tuple[Vectors, Ints] | None:
+        """Return the distances and numbers of all partitions that have rows for each query, nearest first; `None` if
+        a distance is too large for float32."""
         distances, numbers = self._coarse.search(coarse, len(self.lengths))
+        if not (np.abs(distances) < _DISTANCE_MAX).all():
+            return None
         occupied = self.lengths[numbers] > 0
         count = int((self.lengths > 0).sum())
         return distances[occupied].reshape(len(coarse), count), numbers[occupied].reshape(len(coarse), count)

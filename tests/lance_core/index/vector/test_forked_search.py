@@ -1,10 +1,11 @@
-"""Searches and lookups in a forked process, after the same table was read in its parent, and large batches."""
+"""Searches and lookups in a forked process, after the same table was read in its parent, and unusual queries."""
 
 import os
 import select
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -69,3 +70,20 @@ def test_each_query_of_a_large_batch_equals_a_single_query(table: Table) -> None
         for number, query in enumerate(queries):
             single = table.search("v", query, 5, nprobes=nprobes, columns=["id"])["id"].to_pylist()
             assert batch[number].tolist() == single
+
+
+def test_queries_beyond_float32_are_compared_exactly(table: Table) -> None:
+    far = np.zeros((2, SIZE))
+    far[0, 0], far[1] = 1e20, POINTS[0]
+    for query in (far[0], far[0] * 1e30, far):
+        found = table.search("v", query, 5, columns=["id"])
+        assert len(found) == 5 * np.atleast_2d(query).shape[0]
+        assert found.equals(table.search("v", query, 5, columns=["id"], exact=True))
+
+
+def test_no_queries_return_no_rows(table: Table) -> None:
+    choices: list[dict[str, Any]] = [{}, {"exact": True}, {"filter": "id < 7"}, {"refine": 2}]
+    for options in choices:
+        found = table.search("v", np.zeros((0, SIZE)), columns=["id"], **options)
+        assert found.schema.equals(table.search("v", POINTS[:1], columns=["id"], **options).schema)
+        assert not len(found)
