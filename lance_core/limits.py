@@ -8,8 +8,8 @@ process and for its workers:
     LANCE_ASSETS_MANIFEST_BYTES_MAX=1073741824
 
 This module reads no table. Exceeding a cap raises an `Unsupported` that names it. A commit checks the same caps before
-it puts a version (`commit/reader_caps.py`), so no process commits what it would refuse to read. The caps on files are
-applied by `read_whole` in `storage/store.py`, those on messages by `format/size_guard.py`.
+it puts a version (`check_caps` in `commit/loop.py`), so no process commits what it would refuse to read. The caps on
+files are applied by `read_whole` in `storage/store.py`, those on messages by `format/size_guard.py`.
 """
 
 import os

@@ -34,9 +34,10 @@ from lance_core.format.operations import (
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
 from lance_core.transactions.change_summary import action_of, deletion_files_written, files_written
-from lance_core.transactions.fold import Part, parts_of
+from lance_core.transactions.fold import PARTS_PROPERTY, Part, parts_of
 
 __all__ = [
+    "PARTS_PROPERTY",
     "Append",
     "BasePath",
     "Clone",

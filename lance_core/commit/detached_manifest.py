@@ -5,19 +5,17 @@ callers, and `audit.py` for audits.
 """
 
 from lance_core.commit.fencing import ClockReading, CommitFence
-from lance_core.commit.loop import CommitResult
-from lance_core.commit.reader_caps import check_caps, refusing_unreadable
+from lance_core.commit.loop import CommitResult, check_caps, refusing_unreadable, restored_manifest
 from lance_core.coordination.backoff import Backoff
 from lance_core.errors import StorageError
 from lance_core.format import naming
-from lance_core.format.operations import Restore
 from lance_core.format.transaction import Transaction
 from lance_core.package_version import LIBRARY_VERSION
 from lance_core.runtime import Runtime
 from lance_core.storage.store import Put
 from lance_core.transactions.apply import CommitContext, NewTable, apply, encode_transaction_file
 from lance_core.versions.location import Location
-from lance_core.versions.snapshot import Snapshot, load_at
+from lance_core.versions.snapshot import Snapshot
 
 _CREATES_MAX = 5
 
@@ -37,7 +35,7 @@ def put_detached(
     assert not isinstance(head, Snapshot)
     scheme = base.scheme if isinstance(base, Snapshot) else naming.NamingScheme.V2
     operation = ours.operation
-    fetched = load_at(location, operation.version).manifest if isinstance(operation, Restore) else None
+    restored = restored_manifest(location, operation)
     backoff = Backoff(runtime)
     with CommitFence(location, ours.uuid, started_at, runtime) as fence:
         for attempt in range(_CREATES_MAX):
@@ -50,7 +48,7 @@ def put_detached(
             transaction_file = f"{naming.TRANSACTIONS}/{context.transaction_file}"
             content = encode_transaction_file(head, ours)
             with refusing_unreadable(location, operation):
-                manifest = apply(head, ours, context, fetched=fetched)
+                manifest = apply(head, ours, context, restored=restored)
                 check_caps(manifest, {transaction_file: content})
             location.store.put(transaction_file, content)
             fence.begin_attempt()

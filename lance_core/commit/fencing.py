@@ -24,7 +24,7 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.runtime import Runtime
-from lance_core.storage.store import read_whole
+from lance_core.storage.store import ReportsClockJumps, ReportsLastChange, read_whole
 from lance_core.versions.file_inventory import file_exists, references_of
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
@@ -71,6 +71,7 @@ class CommitFence:
         self._runtime = runtime
         self._attempt_began = ClockReading.now(runtime)
         self._started_at = started_at or self._attempt_began
+        self._clock_jumps = self._count_clock_jumps()
         self._written_at: dict[str, ClockReading] = {}
         """Files that the commit itself wrote, with the time before each was written."""
         self._verified: set[str] = set()
@@ -88,9 +89,10 @@ class CommitFence:
             leases.release(self._location.own_store, lease)
 
     def begin_attempt(self) -> bool:
-        """Begin an attempt. Return whether the previous one took long enough for a cleanup to remove its version."""
-        has_stalled = self._attempt_began.is_older_than(STALL_NS, self._runtime)
-        self._attempt_began = ClockReading.now(self._runtime)
+        """Begin an attempt. Return whether the previous one took long enough for a cleanup to remove its version.
+        If the clock of the store jumped, it may have."""
+        has_stalled = self._attempt_began.is_older_than(STALL_NS, self._runtime) or self._has_clock_jumped()
+        self._attempt_began, self._clock_jumps = ClockReading.now(self._runtime), self._count_clock_jumps()
         return has_stalled
 
     def before_put(self, manifest: Manifest, before: Manifest | None, written: Collection[str]) -> bool:
@@ -115,19 +117,40 @@ class CommitFence:
         return self._written_at.get(name, self._started_at).is_older_than(_FILE_AGE_NS, self._runtime)
 
     def after_put(self, manifest: Manifest, scheme: NamingScheme) -> None:
-        """Check the version that the put created, if the history was read long before the put."""
-        if self._attempt_began.is_older_than(STALL_NS, self._runtime):
-            try:
-                problem = find_commit_problem(self._location, manifest, scheme)
-            except LanceError as error:
-                problem = f"checking it failed: {error}"
-            if problem:
-                raise CommitUndecided(
-                    f"{self._location.uri}: version {manifest.version} was put after its writer had been suspended: "
-                    f"{problem}",
-                    uuid=self._uuid,
-                    version=manifest.version,
-                )
+        """Check the version that the put created, if the history was read long before the put, or if a cleanup ran
+        meanwhile."""
+        try:
+            has_stalled = self._attempt_began.is_older_than(STALL_NS, self._runtime)
+            is_suspect = has_stalled or self._has_clock_jumped() or self._met_cleanup()
+            problem = find_commit_problem(self._location, manifest, scheme) if is_suspect else ""
+        except LanceError as error:
+            problem = f"checking it failed: {error}"
+        if problem:
+            raise CommitUndecided(
+                f"{self._location.uri}: version {manifest.version} was put after its writer had been suspended, or "
+                f"the clock of the store had been changed: {problem}",
+                uuid=self._uuid,
+                version=manifest.version,
+            )
+
+    def _has_clock_jumped(self) -> bool:
+        """Return whether the clock of the store went back or ahead since the attempt began, up to the last answer."""
+        return self._count_clock_jumps() != self._clock_jumps
+
+    def _count_clock_jumps(self) -> int:
+        store = self._location.own_store
+        return store.clock_jumps if isinstance(store, ReportsClockJumps) else 0
+
+    def _met_cleanup(self) -> bool:
+        """Return whether a cleanup is removing files, or has removed one that this commit wrote, which no version
+        referenced before the put. A cleanup takes new files for old ones if the clock of the store jumps ahead, which
+        no clock of this process shows. On a local disk the check takes microseconds. On an object store it would take
+        requests for each commit, and the dates of the answers show the jump."""
+        store = self._location.own_store
+        if not isinstance(store, ReportsLastChange):
+            return False
+        is_announced = any(notice is not None for _listed, notice in leases.sweep_notices(store))
+        return is_announced or any(store.head(name) is None for name in self._written_at)
 
     def _check_files(self, keys: Sequence[str]) -> None:
         if missing := _missing_files(self._location, keys):

@@ -9,14 +9,13 @@ Every attempt begins by searching the history for our own transaction, and the l
 never deletes a file and knows nothing about intents or audits. Start with `_CommitLoop.run`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 from lance_core.commit.fencing import ClockReading, CommitFence, find_commit_problem
 from lance_core.commit.key_conflicts import KeyConflicts
-from lance_core.commit.reader_caps import check_caps, refusing_unreadable
 from lance_core.commit.succession import find_unrelated_successor
 from lance_core.coordination.backoff import Backoff
 from lance_core.datafiles.fragment_reader import load_deletions
@@ -28,15 +27,18 @@ from lance_core.errors import (
     LanceError,
     NotFound,
     RetryableConflict,
+    Unsupported,
 )
 from lance_core.format import naming
 from lance_core.format.file_checksum import FileChecksum
+from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.manifest_builder import LIBRARY
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Operation, Restore, Rewrite
 from lance_core.format.transaction import Transaction
+from lance_core.limits import CapExceeded
 from lance_core.package_version import LIBRARY_VERSION
 from lance_core.runtime import Runtime
 from lance_core.storage.store import Put, SupportsCommitLock
@@ -44,7 +46,7 @@ from lance_core.transactions.apply import CommitContext, Fork, NewTable, apply, 
 from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.transactions.conflicts import ConflictResult, judge
 from lance_core.transactions.fold import part_with_uuid, parts_of
-from lance_core.transactions.rebase import FetchedInputs, Rebased, RequiredInputs, rebase, required_inputs
+from lance_core.transactions.rebase import FetchedDeletions, rebase, required_deletions
 from lance_core.transactions.verdicts import Verdict
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
@@ -161,6 +163,8 @@ class _CommitLoop:
 
     def _find_own(self) -> CommittedTransaction | None:
         """Find the version with our transaction, which an earlier put created whose answer was lost."""
+        if not self._known:
+            return None
         if committed := _with_uuid(self._known, self._ours.uuid):
             return committed
         for part in parts_of(self._ours):
@@ -220,9 +224,13 @@ class _CommitLoop:
         else:
             head, scheme, planned_on = base, NamingScheme.V2, None
         before = head if isinstance(head, Manifest) else None
-        inputs = fetch_inputs(location, required_inputs(self._ours, planned_on, before), runtime)
-        rebased = rebase(self._ours, planned_on, before, others, inputs)
-        files = self._transaction_file.files_to_write(rebased, head, runtime)
+        transaction, files = self._ours, dict[str, bytes]()
+        if planned_on is not None and before is not None and planned_on.version != before.version:
+            deletions = fetch_deletions(location, required_deletions(transaction, planned_on, before), runtime)
+            rebased = rebase(transaction, planned_on, before, others, deletions)
+            transaction, files = rebased.transaction, dict(rebased.files)
+        restored = restored_manifest(location, transaction.operation)
+        files |= self._transaction_file.files_to_write(transaction, head, runtime)
         context = CommitContext(
             now_ns=runtime.now_ns(),
             library_version=LIBRARY_VERSION,
@@ -230,12 +238,12 @@ class _CommitLoop:
             scheme=scheme,
             checksums={} if before is None else self._dropped_checksums(before, planned_on),
         )
-        with refusing_unreadable(location, self._ours.operation):
-            manifest = apply(head, rebased.transaction, context, fetched=inputs.manifest)
+        with refusing_unreadable(location, transaction.operation):
+            manifest = apply(head, transaction, context, restored=restored)
             check_caps(manifest, files)
         for path, data in files.items():
             location.store.put(path, data)
-        return _Candidate(manifest, scheme, before, rebased.transaction.operation, files)
+        return _Candidate(manifest, scheme, before, transaction.operation, files)
 
     def _dropped_checksums(self, head: Manifest, planned_on: Manifest | None) -> Mapping[str, FileChecksum]:
         """Return the checksums that another engine dropped when it committed the head. They are taken from the version
@@ -335,28 +343,54 @@ class _TransactionFile:
     _content = b""
 
     def files_to_write(
-        self, rebased: Rebased, head: Manifest | NewTable | Fork, runtime: Runtime
+        self, transaction: Transaction, head: Manifest | NewTable | Fork, runtime: Runtime
     ) -> Mapping[str, bytes]:
-        """Return the files that this attempt has to write before the manifest."""
-        content = encode_transaction_file(head, rebased.transaction)
+        """Return the file of the transaction, unless an earlier attempt has written it."""
+        content = encode_transaction_file(head, transaction)
         if content == self._content:
-            return rebased.files
+            return {}
         self._content = content
-        self.name = naming.transaction_name(rebased.transaction.read_version, str(runtime.new_uuid()))
-        return {**rebased.files, f"{naming.TRANSACTIONS}/{self.name}": content}
+        self.name = naming.transaction_name(transaction.read_version, str(runtime.new_uuid()))
+        return {f"{naming.TRANSACTIONS}/{self.name}": content}
 
 
-def fetch_inputs(location: Location, required: RequiredInputs, runtime: Runtime) -> FetchedInputs:
-    """Read what a rebase needs: deletion vectors of the newest version, and an older manifest."""
-    deletions = {}
-    for fragment in required.deletions:
+def fetch_deletions(location: Location, fragments: Sequence[Fragment], runtime: Runtime) -> FetchedDeletions:
+    """Read the deletion vectors of these fragments of the newest version, which a rebase merges with ours."""
+    vectors = {}
+    for fragment in fragments:
         if (vector := load_deletions(location.store, fragment)) is not None:
-            deletions[fragment.id] = vector
-    return FetchedInputs(
-        deletions=deletions,
-        file_numbers={fragment_id: runtime.new_uuid().int >> 64 for fragment_id in deletions},
-        manifest=None if required.version is None else load_at(location, required.version).manifest,
-    )
+            vectors[fragment.id] = vector
+    return FetchedDeletions(vectors, {fragment_id: runtime.new_uuid().int >> 64 for fragment_id in vectors})
+
+
+def restored_manifest(location: Location, operation: Operation) -> Manifest | None:
+    """Return the manifest of the version that a `Restore` restores; `None` for other operations."""
+    return load_at(location, operation.version).manifest if isinstance(operation, Restore) else None
+
+
+def check_caps(manifest: Manifest, files: Mapping[str, bytes]) -> None:
+    """Raise `CapExceeded` if a manifest that is about to be put, or the transaction among the `files` that are put
+    before it, exceeds a size cap of readers. The builder of the manifest has checked the fragments that it changed.
+
+    A reader with default caps must be able to open what a writer with default caps has committed (`limits.py`).
+    """
+    manifest.check_caps()
+    for path, data in files.items():
+        if path.startswith(f"{naming.TRANSACTIONS}/"):
+            Transaction.check_caps(data, path=path)
+
+
+@contextmanager
+def refusing_unreadable(location: Location, operation: Operation) -> Iterator[None]:
+    """Turn an exceeded cap into an error which says that the version is not committed, and why."""
+    try:
+        yield
+    except CapExceeded as error:
+        advice = ". Otherwise compact the table first, or write fewer and larger fragments"
+        raise Unsupported(
+            f"{location.uri}: this {operation.name} is not committed, because readers would refuse the version: "
+            f"{error}, in every process that reads or writes it{'' if isinstance(operation, Rewrite) else advice}"
+        ) from error
 
 
 def _with_uuid(others: Sequence[CommittedTransaction], uuid: str) -> CommittedTransaction | None:

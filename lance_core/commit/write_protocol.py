@@ -14,14 +14,14 @@ transaction uuid. Files of the abandoned plan are left to cleanup, and nothing i
 `004-one-write-protocol.md`.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from lance_core.commit import audit as audit_module
-from lance_core.commit import data_files
+from lance_core.commit import data_files, intent_history
 from lance_core.commit.audit import AuditFunction
-from lance_core.commit.fencing import ClockReading, find_commit_problem
+from lance_core.commit.fencing import ClockReading
 from lance_core.commit.group_commit import commit_append
 from lance_core.commit.loop import CommitResult, commit
 from lance_core.coordination import idempotency
@@ -41,7 +41,6 @@ from lance_core.errors import (
 )
 from lance_core.format import naming
 from lance_core.format.config_keys import TABLE_ID
-from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Append, Operation, Restore, Rewrite
@@ -49,16 +48,12 @@ from lance_core.format.transaction import Transaction
 from lance_core.runtime import Runtime
 from lance_core.transactions.apply import NewTable
 from lance_core.transactions.change_summary import RowsChanged, files_written, rows_changed, segments_written
-from lance_core.transactions.fold import part_with_uuid
 from lance_core.versions.location import Location, check_manifest_store, manifest_store_config
 from lance_core.versions.snapshot import (
     Snapshot,
     check_one_naming_scheme,
-    list_versions,
     load_at,
     load_latest,
-    load_transaction,
-    read_history,
 )
 
 
@@ -232,86 +227,41 @@ def begin(
     return find_committed(started) or started
 
 
+def _recorded_result(location: Location, record: IntentRecord, summary: CommitSummary) -> WriteResult:
+    """Return the commit that the record of an intent names."""
+    snapshot = intent_history.load_recorded_commit(location, record, summary)
+    return WriteResult(snapshot, summary, attempts=0, rebased_over=(), already_committed=True)
+
+
+def find_intent(base: Snapshot, intent: str, runtime: Runtime) -> WriteResult | None:
+    """Return the commit of an intent, without a claim of the intent; `None` if no write has committed it. `base` is the
+    newest version. Raise `CommitUndecided` if the history does not decide it."""
+    location = base.location
+    try:
+        record = idempotency.read_record(location.store, idempotency.path_of(intent))
+    except NotFound:
+        return None
+    if record.landing:
+        return _recorded_result(location, record, record.landing)
+    return find_committed(StartedWrite(location, base, record.transaction_uuid, record, runtime, verb=record.verb))
+
+
 def find_committed(started: StartedWrite) -> WriteResult | None:
     """Return the commit of this write by an earlier attempt or another holder of its intent; `None` if the history
-    after `record.base` contains none. Raise `CommitUndecided` if that history does not decide it."""
-    location, record = started.location, started.record
-    if record is None:
+    since its base contains none. Raise `CommitUndecided` if that history does not decide it."""
+    if started.record is None:
         return None
-    history = read_history(location, record.base, base=started.base if isinstance(started.base, Snapshot) else None)
-    for other in history.others if history else ():
-        if other.transaction and (part := part_with_uuid(other.transaction, record.transaction_uuid)):
-            snapshot = load_at(location, other.version)
-            if problem := find_commit_problem(location, snapshot.manifest, snapshot.scheme):
-                why = f"was committed as version {other.version}, but {problem}"
-                raise _undecided_intent(location, record, other.version, why)
-            try:
-                location.store.ensure_durable([snapshot.manifest.path])
-            except StorageError as error:
-                why = f"was committed as version {other.version}, but perhaps not durably: {error}"
-                raise _undecided_intent(location, record, other.version, why) from error
-            return record_result(started, CommitResult(snapshot, part.operation, None, 0, ()))
-    if history and history.missing:
-        if committed := _find_by_files(started):
-            return committed
-        why = f"began on version {record.base}, and a cleanup removed version {history.missing[0]} since"
-        raise _undecided_intent(location, record, history.missing[0], why)
-    return None
+    base = started.base if isinstance(started.base, Snapshot) else None
+    found = intent_history.find_commit(started.location, started.record, base)
+    return record_result(started, found) if isinstance(found, CommitResult) else _record_removed(started, found)
 
 
-def _find_by_files(started: StartedWrite) -> WriteResult | None:
-    """Return the commit of this write if its version was removed, but a later version references a file that the record
-    of its intent lists; no other write has these files. `None` if no version does.
-
-    The result names the highest version that the commit can have had. The added rows of an append are known; the rows
-    of other verbs, and removed rows, are unknown and count as 0."""
-    location, record = started.location, started.record
-    if record is None:
+def _record_removed(started: StartedWrite, summary: CommitSummary | None) -> WriteResult | None:
+    """Record a commit whose version was removed, if there is one, and return the result of the write."""
+    if summary is None:
         return None
-    keys = idempotency.read_record(location.store, idempotency.path_of(record.intent)).file_keys
-    descendant = _find_descendant(location, record, keys) if keys else None
-    if descendant is None:
-        return None
-    removed, fragments = descendant
-    summary = CommitSummary(
-        removed,
-        operation="Unknown",
-        rows_added=sum(fragment.physical_rows for fragment in fragments) if record.verb.lower() == "append" else 0,
-        rows_removed=0,
-        files=len(keys),
-        bytes=sum(file.size or 0 for fragment in fragments for file in fragment.files if file.qualified_path in keys),
-    )
     _record_commit(started, summary)
-    return WriteResult(load_latest(location), summary, attempts=0, rebased_over=(), already_committed=True)
-
-
-def _find_descendant(
-    location: Location, record: IntentRecord, keys: Collection[str]
-) -> tuple[Version, Sequence[Fragment]] | None:
-    """Find the first version after a gap that references one of the files. Return the last removed version below it,
-    and its fragments with such files.
-
-    Return `None` if there is none, or if the version of the intent itself exists, which then decides."""
-    previous, removed = record.base, None
-    for number in list_versions(location).numbers:
-        if number <= record.base:
-            continue
-        try:
-            manifest = load_at(location, number).manifest
-        except NotFound:  # a cleanup removed it since the listing
-            continue
-        if number > previous + 1:
-            removed = Version(number - 1)
-        previous = number
-        transaction = load_transaction(location, manifest)
-        if transaction is not None and part_with_uuid(transaction, record.transaction_uuid):
-            return None
-        fragments = [
-            fragment for fragment in manifest.fragments if any(file.qualified_path in keys for file in fragment.files)
-        ]
-        if removed and (fragments or any(index.qualified_path in keys for index in manifest.indices)):
-            return removed, fragments
-    return None
+    return WriteResult(load_latest(started.location), summary, attempts=0, rebased_over=(), already_committed=True)
 
 
 def _find_committed_by_another_holder(started: StartedWrite) -> WriteResult | None:
@@ -322,37 +272,6 @@ def _find_committed_by_another_holder(started: StartedWrite) -> WriteResult | No
         return find_committed(replace(started, base=load_latest(started.location)))
     except NotFound:
         return None
-
-
-def _recorded_result(location: Location, record: IntentRecord, summary: CommitSummary) -> WriteResult:
-    """Return the commit that the record names, if its version still contains this write or was cleaned up.
-
-    Raise `CommitUndecided` if the version contains another change, or if the table ends before it. In both cases the
-    table was reset to an earlier state."""
-    version = Version(summary.version)
-    try:
-        snapshot = load_at(location, version)  # by name, since a listing may be stale
-    except NotFound:
-        snapshot = load_latest(location)
-        if version > snapshot.version:
-            why = f"was committed as version {version}, but the table ends at version {snapshot.version} now"
-            raise _undecided_intent(location, record, version, why) from None
-    else:
-        transaction = load_transaction(location, snapshot.manifest)
-        if transaction is None or not part_with_uuid(transaction, record.transaction_uuid):
-            why = f"was committed as version {version}, but that version contains another change now"
-            raise _undecided_intent(location, record, version, why)
-    return WriteResult(snapshot, summary, attempts=0, rebased_over=(), already_committed=True)
-
-
-def _undecided_intent(location: Location, record: IntentRecord, version: Version, why: str) -> CommitUndecided:
-    return CommitUndecided(
-        f"{location.uri}: it is not known whether the table contains the {record.verb} of the intent "
-        f"{record.intent!r}: it {why}. Check whether its rows are in the table; if they are not, write them under "
-        "another intent",
-        uuid=record.transaction_uuid,
-        version=version,
-    )
 
 
 def finish(
@@ -393,7 +312,8 @@ def finish(
             )
     except CommitUndecided:
         with suppress(LanceError):  # the outcome stays undecided
-            if committed := _find_by_files(started):
+            summary = intent_history.find_removed_commit(started.location, started.record) if started.record else None
+            if committed := _record_removed(started, summary):
                 return committed
         raise
     result = record_result(started, committed_version)

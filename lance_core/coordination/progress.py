@@ -2,6 +2,7 @@
 
     _lance_assets/work/{sha256 of the key}/plan.json               description of the job, which owns the key
     _lance_assets/work/{sha256 of the key}/fragment-{number}.bin   the fragment as it was read, with the new file
+    _lance_assets/work/{sha256 of the key}/segment-{uuid}.json     an index segment, and its fragments as they were read
 
 The worker that wrote a file puts its record when the file is complete. A record guarantees nothing: the file may be
 gone, and the table's fragment may have changed; the reader of a record checks both. Records are removed when their job
@@ -9,16 +10,21 @@ is committed, and when the job was idle for long (`maintenance/retention_guards.
 job does. Start with `claim`.
 """
 
+import base64
 import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
+
+from google.protobuf.message import DecodeError
 
 from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
+from lance_core.format.index_metadata import IndexMetadata
 from lance_core.limits import INTENT_BYTES
 from lance_core.storage.store import Put, Store, load_details, read_whole
 from lance_core.storage.tree_operations import remove_empty_directories
@@ -26,6 +32,7 @@ from lance_core.storage.tree_operations import remove_empty_directories
 DIRECTORY = f"{naming.PROJECT_DIRECTORY}/work"
 _PLAN = "plan.json"
 _RECORD = re.compile(r"fragment-(\d+)\.bin")
+_SEGMENT_RECORD = re.compile(r"segment-[0-9a-f-]{36}\.json")
 _KEY_CHARACTERS_MAX = 4096
 
 
@@ -86,6 +93,33 @@ def completed_ids(store: Store, directory: str) -> set[int]:
 
 def remove_fragment(store: Store, directory: str, fragment_id: int) -> None:
     store.delete(f"{directory}/fragment-{fragment_id}.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSegment:
+    """Index segment that no version references yet."""
+
+    segment: IndexMetadata
+    fragments: tuple[bytes, ...]
+    """Encoded fragments whose rows it has."""
+
+
+def record_segment(store: Store, directory: str, recorded: RecordedSegment) -> None:
+    encoded = {
+        "segment": base64.b64encode(recorded.segment.encode()).decode(),
+        "fragments": [base64.b64encode(each).decode() for each in recorded.fragments],
+    }
+    store.put(f"{directory}/segment-{recorded.segment.uuid}.json", json.dumps(encoded).encode())
+
+
+def completed_segments(store: Store, directory: str) -> Iterator[RecordedSegment]:
+    """Read the recorded segments. A record that cannot be read is skipped, and its segment is built again."""
+    for listed in store.list(directory):
+        if _SEGMENT_RECORD.fullmatch(listed.path.rpartition("/")[2]):
+            with suppress(NotFound, Corrupt, ValueError, KeyError, TypeError, DecodeError):
+                record = json.loads(read_whole(store, listed.path, INTENT_BYTES))
+                segment = IndexMetadata.decode(base64.b64decode(record["segment"]))
+                yield RecordedSegment(segment, tuple(map(base64.b64decode, record["fragments"])))
 
 
 def remove_records(store: Store, directory: str) -> None:

@@ -26,6 +26,7 @@ from lance_core.format.field_paths import unknown_column_message, with_children
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.operations import Merge
 from lance_core.format.schema import Field, TableSchema
+from lance_core.progress import track
 from lance_core.runtime import Runtime
 from lance_core.versions.snapshot import Snapshot
 
@@ -85,7 +86,7 @@ def merge_columns(base: Snapshot, data: InputRows, on: str | Sequence[str], *, r
     source_rows = SourceKeys(source, keys, what=what).find_rows(key_columns)
     fragments = []
     position = 0
-    for fragment, batches in zip(base.manifest.fragments, table_keys, strict=True):
+    for fragment, batches in zip(track(base.manifest.fragments, "write columns", "fragments"), table_keys, strict=True):
         joined = []
         for rows in batches:
             joined.append((rows, source_rows[position : position + rows.batch.num_rows]))
@@ -105,7 +106,8 @@ def _add_sql_columns(base: Snapshot, expressions: Mapping[str, str], runtime: Ru
             yield PositionedBatch(projection.evaluate(rows.batch), rows.offsets)
 
     fragments = [
-        add_column_file(base, fragment, compute(fragment), new, runtime=runtime) for fragment in base.manifest.fragments
+        add_column_file(base, fragment, compute(fragment), new, runtime=runtime)
+        for fragment in track(base.manifest.fragments, "compute columns", "fragments")
     ]
     return merge_operation(base, fragments, new.fields)
 
@@ -149,7 +151,7 @@ def _add_function_columns(
         add_column_file(
             base, fragment, _in_schema_order(computed.get(number) or compute(fragment), new.arrow), new, runtime=runtime
         )
-        for number, fragment in enumerate(fragments)
+        for number, fragment in enumerate(track(fragments, "compute columns", "fragments"))
     ]
     return merge_operation(base, written, new.fields)
 

@@ -1,9 +1,9 @@
 """Base paths: other directories that hold files of a version, numbered in its manifest. A clone or a branch shares
 the files of its source through them.
 
-A file without a base belongs to the table's own directory. A file with a base is addressed as `@{id}/...` inside this
-package, a path that no stored name can spell; `datafiles/bases.py` resolves it. `versions/location.py` decides
-whether a base may be opened. This module opens nothing.
+A file without a base belongs to the table's own directory. The path of a file with a base names its id
+(`naming.qualify_path`), and `datafiles/bases.py` resolves it. `versions/location.py` decides whether a base may be
+opened. This module opens nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -68,23 +68,6 @@ def add_bases(known: Sequence[BasePath], new: Iterable[BasePath]) -> tuple[BaseP
                 )
         bases.append(base if base.id else replace(base, id=smallest_free_id(bases, first=1)))
     return tuple(bases)
-
-
-def qualify_path(base_id: int | None, path: str) -> str:
-    """Return a path that names its base.
-
-    >>> qualify_path(None, "data/x.lance"), qualify_path(0, "data/x.lance")
-    ('data/x.lance', '@0/data/x.lance')
-    """
-    return path if base_id is None else f"@{base_id}/{path}"
-
-
-def split_qualified_path(path: str) -> tuple[int | None, str]:
-    """Return the base id and the path that `qualify_path` combined."""
-    if not path.startswith("@"):
-        return None, path
-    number, _, inner = path[1:].partition("/")
-    return int(number), inner
 
 
 def decode(message: table_pb2.BasePath) -> BasePath:

@@ -13,7 +13,6 @@ from google.protobuf.message import DecodeError
 from lance_core.errors import Corrupt
 from lance_core.format import naming, size_guard
 from lance_core.format._pb import table_pb2
-from lance_core.format.base_path import qualify_path
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.ids import FragmentId, Version
 from lance_core.limits import DELETED_ROWS, FIELDS, FILES_OF_A_FRAGMENT
@@ -123,7 +122,7 @@ class DataFile:
     def qualified_path(self) -> str:
         """The path relative to the table's root, prefixed with the id of the base if the file belongs to another
         table."""
-        return qualify_path(self.base_id, f"{naming.DATA}/{self.path}")
+        return naming.qualify_path(self.base_id, f"{naming.DATA}/{self.path}")
 
     @property
     def field_ids(self) -> tuple[int, ...]:
@@ -174,7 +173,7 @@ class DeletionFile:
     def qualified_path(self) -> str:
         """The path relative to the table's root, prefixed with the id of the base if the file belongs to another
         table."""
-        return qualify_path(self.base_id, self.path)
+        return naming.qualify_path(self.base_id, self.path)
 
     @property
     def deleted_rows(self) -> int | None:
@@ -235,6 +234,13 @@ class Fragment:
             return cls(table_pb2.DataFragment.FromString(data))
         except DecodeError as error:
             raise Corrupt("is not a fragment message", path="fragment", field="fragment") from error
+
+    def __repr__(self) -> str:
+        message = self._message
+        rows, deleted = message.physical_rows, message.deletion_file.num_deleted_rows
+        shown = f", deleted_rows={deleted}" if deleted else ""
+        size = sum(file.file_size_bytes for file in message.files)
+        return f"Fragment(id={message.id}, live_rows={rows - deleted}{shown}, files={len(message.files)}, bytes={size})"
 
     def encode(self) -> bytes:
         return self._message.SerializeToString()

@@ -16,7 +16,6 @@ from pyroaring import BitMap
 from lance_core.errors import Corrupt
 from lance_core.format import naming, size_guard
 from lance_core.format._pb import table_pb2
-from lance_core.format.base_path import qualify_path
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.ids import Version
 from lance_core.limits import FIELDS, INDICES
@@ -110,6 +109,17 @@ class IndexMetadata:
         message.index_details.value = details
         return cls(message)
 
+    def __repr__(self) -> str:
+        message = self._message
+        kind = message.index_details.type_url.rpartition(".")[2].removesuffix("IndexDetails")
+        try:
+            covered = "" if (covers := self.covers) is None else f", fragments={len(covers)}"
+        except Corrupt:  # a representation must not raise
+            covered = ""
+        size = sum(file.size_bytes for file in message.files)
+        parts = f"name={message.name!r}, type={kind!r}, fields={list(message.fields)}{covered}, bytes={size}"
+        return f"IndexMetadata({parts}, uuid='{message.uuid.uuid.hex()[:8]}…')"
+
     def with_contents(self, details: bytes, files: Iterable[SegmentFile]) -> "IndexMetadata":
         """Return the segment with the details and files that are known once the files are written."""
         message = table_pb2.IndexMetadata()
@@ -148,7 +158,7 @@ class IndexMetadata:
     def qualified_path(self) -> str:
         """The directory relative to the table's root, prefixed with the id of the base if it belongs to another
         table."""
-        return qualify_path(self.base_id, f"{naming.INDICES}/{self.uuid}")
+        return naming.qualify_path(self.base_id, f"{naming.INDICES}/{self.uuid}")
 
     @property
     def file_names(self) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ PARENT_BYTES_MAX = 256
 """The maximum number of bytes that the property adds to a transaction."""
 _PATTERN = re.compile(r"([1-9][0-9]{0,18}) sha256:([0-9a-f]{64})")
 _SHOWN_MAX = 80
+_SHOWN_FRAGMENTS = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -74,6 +75,11 @@ class Fragments(Sequence[Fragment]):
     """The fragments of a version, in scan order. A view is created for each fragment that is accessed."""
 
     _manifest: "Manifest"
+
+    def __repr__(self) -> str:
+        first = ", ".join(map(repr, self[:_SHOWN_FRAGMENTS]))
+        more = f", … {len(self):,} in all" if len(self) > _SHOWN_FRAGMENTS else ""
+        return f"[{first}{more}]"
 
     def __len__(self) -> int:
         return len(self._manifest.message.fragments)
@@ -104,6 +110,13 @@ class Manifest:
         self._header = message
         self._file = file
         self.path = path
+
+    def __repr__(self) -> str:
+        try:
+            parts = f", fragments={len(self.fragments)}, columns={self.schema.arrow.names}, writer={self.writer!r}"
+        except (Corrupt, Unsupported):  # a representation must not raise
+            parts = ""
+        return f"Manifest(version={self.version}{parts})"
 
     @classmethod
     def decode(cls, file: bytes, *, path: str, version: Version | None = None) -> "Manifest":
@@ -316,7 +329,7 @@ class Manifest:
 
     @property
     def base_paths(self) -> tuple[BasePath, ...]:
-        return decode_bases(self._header.base_paths)
+        return decode_bases(self._header.base_paths) if self._header.base_paths else ()
 
     @property
     def branch(self) -> str | None:

@@ -54,6 +54,13 @@ class Weight:
     """Numbers in arrays, in units of four bytes."""
 
 
+def is_repeated(declared: FieldDescriptor) -> bool:
+    """Return whether a field of a message is repeated. Protobuf 5 has a label only, and protobuf 7 has none."""
+    if hasattr(declared, "is_repeated"):
+        return bool(declared.is_repeated)
+    return bool(declared.label == FieldDescriptor.LABEL_REPEATED)
+
+
 @dataclass(frozen=True, slots=True)
 class _CountedFields:
     """Fields of a message type that take memory of their own, by field number."""
@@ -70,9 +77,9 @@ class _CountedFields:
         for declared in descriptor.fields:
             if declared.message_type is not None:
                 messages[declared.number] = declared.message_type
-            elif declared.is_repeated and declared.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+            elif is_repeated(declared) and declared.cpp_type == FieldDescriptor.CPPTYPE_STRING:
                 texts.add(declared.number)
-            elif declared.is_repeated:
+            elif is_repeated(declared):
                 units[declared.number] = 2 if declared.cpp_type in _WIDE_TYPES else 1
         return cls(messages, units, frozenset(texts))
 

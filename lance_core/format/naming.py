@@ -94,6 +94,25 @@ def blob_file_name(number: int) -> str:
     return f"{number:032b}"[::-1] + ".blob"
 
 
+def qualify_path(base_id: int | None, path: str) -> str:
+    """Return a path that names its base: another directory with files of the table (`base_path.py`).
+
+    No stored name can spell such a path.
+
+    >>> qualify_path(None, "data/x.lance"), qualify_path(0, "data/x.lance")
+    ('data/x.lance', '@0/data/x.lance')
+    """
+    return path if base_id is None else f"@{base_id}/{path}"
+
+
+def split_qualified_path(path: str) -> tuple[int | None, str]:
+    """Return the base id and the path that `qualify_path` combined."""
+    if not path.startswith("@"):
+        return None, path
+    number, _, inner = path[1:].partition("/")
+    return int(number), inner
+
+
 def is_confined(path: str) -> bool:
     """Return whether a stored name stays below its directory: no `..`, no leading `/`, nothing encoded or exotic."""
     return bool(_PLAIN_NAME.fullmatch(path))

@@ -1,4 +1,4 @@
-"""Operations: one value for each operation of a transaction. `operation_codec.py` encodes them;
+"""Operations: one value for each operation of a transaction. `transaction.py` encodes them;
 `transactions/apply.py` applies them to a table.
 
 Operations that this library cannot apply are kept whole: the history names them, and every concurrent change is

@@ -239,7 +239,22 @@ def _round_trip_ipc(fields: Iterable[Field], metadata: Mapping[bytes, bytes]) ->
     """Convert to an Arrow schema. A pass through IPC turns `ARROW:extension:*` metadata into the extension types that
     pyarrow knows."""
     schema = pa.schema([field.arrow() for field in fields], dict(metadata) or None)
-    return pa.ipc.read_schema(schema.serialize())
+    converted = pa.ipc.read_schema(schema.serialize())
+    kept = [
+        declared if _changes_storage(declared.type, known.type) else known
+        for declared, known in zip(schema, converted, strict=True)
+    ]
+    return pa.schema(kept, converted.metadata)
+
+
+def _changes_storage(declared: pa.DataType, known: pa.DataType) -> bool:
+    """Return whether a registered extension type replaces the storage type that the table declares. That of pylance 11
+    for blobs does."""
+    return (
+        isinstance(known, pa.BaseExtensionType)
+        and not isinstance(declared, pa.BaseExtensionType)
+        and known.storage_type != declared
+    )
 
 
 def _check_field_alone(field: Field) -> None:

@@ -38,6 +38,8 @@ class VectorDetails:
     num_sub_vectors: int = 0
     hints: Mapping[str, str] = field(default_factory=dict)
     """Parameters of the build."""
+    graph: tuple[int, int, int] | None = None
+    """Links of a row, candidates during the build, and levels of the graphs; `None` without graphs."""
 
     @classmethod
     def of(cls, metadata: IndexMetadata) -> "VectorDetails | None":
@@ -54,26 +56,34 @@ class VectorDetails:
         compression = message.WhichOneof("compression")
         if compression is None or message.metric_type >= len(_METRICS):
             return None
-        graph = "HNSW_" if message.HasField("hnsw_index_config") else ""
+        graph, config = None, message.hnsw_index_config
+        if message.HasField("hnsw_index_config"):
+            graph = config.max_connections, config.construction_ef, config.max_level
         codes = getattr(message, compression)
         return cls(
-            f"IVF_{graph}{_COMPRESSIONS[compression]}",
+            f"IVF_{'' if graph is None else 'HNSW_'}{_COMPRESSIONS[compression]}",
             _METRICS[message.metric_type],
             getattr(codes, "num_bits", 0),
             getattr(codes, "num_sub_vectors", 0),
             dict(message.runtime_hints),
+            graph,
         )
 
     def encode(self) -> bytes:
-        """Return the bytes of the details of an index without a graph."""
+        """Return the bytes of the details."""
         message = index_pb2.VectorIndexDetails(metric_type=_METRICS.index(self.metric), runtime_hints=self.hints)  # type: ignore[arg-type]
-        match self.kind:
-            case "IVF_FLAT":
+        if self.graph is not None:
+            config = message.hnsw_index_config
+            config.max_connections, config.construction_ef, config.max_level = self.graph
+        match self.kind.rpartition("_")[2]:
+            case "FLAT":
                 message.flat.SetInParent()
-            case "IVF_PQ":
+            case "PQ":
                 message.pq.num_bits, message.pq.num_sub_vectors = self.num_bits, self.num_sub_vectors
-            case "IVF_SQ":
+            case "SQ":
                 message.sq.num_bits = self.num_bits
+            case "RQ":
+                message.rq.num_bits = self.num_bits
             case _:
                 raise Unsupported(f"details of {self.kind} are not written")
         return message.SerializeToString(deterministic=True)

@@ -35,6 +35,7 @@ from lance_core.maintenance.retention_guards import (
     files_in_progress,
     retention_reasons,
 )
+from lance_core.progress import track
 from lance_core.runtime import Runtime
 from lance_core.storage.store import ObjectInfo, Put, load_details, read_whole
 from lance_core.storage.tree_operations import remove_empty_directories
@@ -296,7 +297,8 @@ def _find_spared_files(plan: _SweepPlan, put_back: Collection[Version]) -> set[s
 def _remove_files(plan: _SweepPlan, spared: Collection[str]) -> None:
     """Remove all planned files that are not spared, and directories that become empty."""
     store, report = plan.location.store, plan.report
-    for path in (*_deletion_order(report.files), *report.orphans, *report.intents):
+    paths = (*_deletion_order(report.files), *report.orphans, *report.intents)
+    for path in track(paths, "remove files", "files"):
         if path not in spared:
             store.delete(path)
             if path.startswith((naming.INDICES, progress.DIRECTORY)) or path.endswith(".blob"):

@@ -27,6 +27,7 @@ from lance_core.index.coverage import current_coverage
 from lance_core.maintenance.compaction_indices import Remap, choose_actions, rebuild_segments
 from lance_core.maintenance.compaction_plan import Group, plan_groups
 from lance_core.maintenance.compaction_write import load_deleted_rows, write_group
+from lance_core.progress import track
 from lance_core.runtime import Runtime
 from lance_core.versions.snapshot import Snapshot
 
@@ -59,7 +60,10 @@ def compact(
     if not groups:
         return None
     check_remap(base, groups, remap)
-    rewritten = [RewrittenGroup(group, write_group(base, group, target_rows, runtime)) for group in groups]
+    rewritten = [
+        RewrittenGroup(group, write_group(base, group, target_rows, runtime))
+        for group in track(groups, "rewrite fragments", "groups")
+    ]
     return build_rewrite(base, rewritten, remap, properties, runtime)
 
 

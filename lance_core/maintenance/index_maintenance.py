@@ -11,7 +11,7 @@ unknown index type stay unchanged, with their whole coverage and the recorded co
 
 import enum
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyroaring import BitMap
 
@@ -29,6 +29,9 @@ from lance_core.index.coverage import Coverage, SegmentCoverage, combined_covera
 from lance_core.index.index_type import MergeInput
 from lance_core.index.row_remap import SameAddresses
 from lance_core.index.statistics import RowCounts
+from lance_core.index.vector.options import VectorOptions
+from lance_core.index.vector.segment_statistics import rebuild_options
+from lance_core.progress import track
 from lance_core.runtime import Runtime
 from lance_core.versions.snapshot import Snapshot
 
@@ -73,7 +76,7 @@ def optimize_indices(
     coverage = Coverage(base)
     new: list[IndexMetadata] = []
     removed: list[IndexMetadata] = []
-    for work in plan_work(base, coverage, names, merge):
+    for work in track(tuple(plan_work(base, coverage, names, merge)), "build segments", "indices"):
         removed += work.removed
         if work.covers:
             new.append(_write_segment(base, coverage, work, runtime))
@@ -142,6 +145,8 @@ def _plan_index(
         return "is on a column that no longer exists or whose type the index type does not support; drop the index"
     ours = [segment for segment in usable if has_same_definition(segment, template)]
     uncovered = unclaimed_fragments(coverage, ours, segments)
+    if merge is not Merge.NONE and (retrained := _retrained(base, coverage, spec, ours, uncovered)) is not None:
+        return retrained
     merged = _segments_to_merge(base, coverage, ours, uncovered, merge)
     useless = [segment for segment in ours if not segment.covered]
     if uncovered or merged:
@@ -149,6 +154,22 @@ def _plan_index(
     # One segment stays, so that the index does not disappear.
     removed = useless if len(useless) < len(segments) else useless[:-1]
     return IndexWork(spec, (), (), BitMap(), tuple(segment.metadata for segment in removed)) if removed else None
+
+
+def _retrained(
+    base: Snapshot, coverage: Coverage, spec: IndexSpec, segments: Sequence[SegmentCoverage], uncovered: BitMap
+) -> IndexWork | None:
+    """Return the work that trains a vector index again, on all rows that it covers and will cover; `None` if its model
+    still fits them."""
+    if not isinstance(spec.options, VectorOptions):
+        return None
+    covers = uncovered | combined_coverage(segments)
+    metadata = tuple(segment.metadata for segment in segments)
+    options = rebuild_options(spec.options, metadata, RowCounts(base.manifest, live=True)(covers))
+    if options is None:
+        return None
+    fragments = tuple(fragment for fragment in base.manifest.fragments if fragment.id in covers)
+    return IndexWork(replace(spec, options=options), (), fragments, covers, metadata)
 
 
 def _verified(base: Snapshot, coverage: Coverage, segment: SegmentCoverage) -> SegmentCoverage:

@@ -63,6 +63,7 @@ def files_in_progress(store: Store, *, now: datetime, patience: timedelta) -> se
         if now - last < patience:
             fragments = progress.completed_fragments(store, directory)
             files |= {file.qualified_path for fragment in fragments for file in fragment.files[-1:]}
+            files |= {each.segment.qualified_path for each in progress.completed_segments(store, directory)}
     return files
 
 

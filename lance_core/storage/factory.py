@@ -32,6 +32,8 @@ _SCHEME_ALIASES = {
     "local": "file",
 }
 
+_CHAIN = re.compile(r"::(?=[a-z][a-z0-9+.\-]*://)", re.IGNORECASE)
+"""Separator of the URIs of a chain, as fsspec writes it."""
 _INCOMPLETE_SCHEME = re.compile(r"(file(?=:)|[a-z][a-z0-9+.\-]+(?=:/)):", re.IGNORECASE)
 
 
@@ -150,7 +152,16 @@ def is_at_or_below(uri: str, directory: str) -> bool:
 
 
 def without_secrets(uri: str) -> str:
-    """Return the URI for messages, logs and metadata: without user, password, query and fragment."""
+    """Return the URI for messages, logs and metadata: without user, password, query and fragment.
+
+    >>> without_secrets("zip://a.csv::https://me:word@host/all.zip?sig=ab")
+    'zip://a.csv::https://host/all.zip'
+    """
+    return "::".join(_link_without_secrets(link) for link in _CHAIN.split(uri))
+
+
+def _link_without_secrets(uri: str) -> str:
+    """Return one URI of a chain without secrets."""
     scheme, separator, rest = uri.partition("://")
     if not separator:
         return uri

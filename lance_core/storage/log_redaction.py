@@ -30,6 +30,10 @@ _VERBOSE_LOGGERS = (
     "gcsfs",
     "azure.core.pipeline.policies.http_logging_policy",
     "azure.identity",
+    "fsspec.http",
+    "fsspec.sftp",
+    "paramiko.transport",
+    "s3fs",
 )
 _SECRETS_MAX = 1024
 _UNFORMATTABLE = "message omitted: its arguments do not match its format, so secrets in it could not be redacted"

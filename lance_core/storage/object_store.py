@@ -19,7 +19,7 @@ from lance_core.storage.object_uri import SCHEMES, ObjectUri
 from lance_core.storage.options import Settings, redact
 from lance_core.storage.request_errors import RequestError, RequestErrorKind, RetryPolicy
 from lance_core.storage.secret_references import OptionPairs, StoreOptions
-from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, SupportsOrderedListing
+from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, ReportsClockJumps, SupportsOrderedListing
 
 _T = TypeVar("_T")
 _RETRYABLE = frozenset((RequestErrorKind.UNREACHED, RequestErrorKind.BUSY, RequestErrorKind.LOST))
@@ -37,7 +37,7 @@ def forget_verified_buckets() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectStore(SupportsOrderedListing):
+class ObjectStore(SupportsOrderedListing, ReportsClockJumps):
     """Directory `location` of an object store."""
 
     location: ObjectUri
@@ -121,6 +121,10 @@ class ObjectStore(SupportsOrderedListing):
     def ensure_durable(self, paths: Sequence[str]) -> None:
         """Do nothing: an object is durable before its put is answered."""
 
+    @property
+    def clock_jumps(self) -> int:
+        return self._bucket.dates.jumps
+
     # Files, of any size
 
     @property
@@ -144,8 +148,29 @@ class ObjectStore(SupportsOrderedListing):
         except _NoSuchObject as error:
             raise NotFound(f"{self._uri(path)} does not exist") from error
 
-    def upload(self, source: Path, path: str) -> None:
-        self._send("write", path, lambda bucket, key: bucket.upload(source, key))
+    def begin_upload(self, path: str) -> str:
+        """Begin to write an object in parts, and return the identifier of the upload."""
+        return self._send("write", path, lambda bucket, key: bucket.begin_upload(key))
+
+    def upload_part(self, path: str, upload_id: str, number: int, data: bytes) -> str:
+        """Send a part, whose numbers begin with 1, and return the receipt for it."""
+        return self._send("write", path, lambda bucket, key: bucket.upload_part(key, upload_id, number, data))
+
+    def complete_upload(self, path: str, upload_id: str, receipts: Sequence[str], *, size: int) -> None:
+        """Create the object of `size` bytes, or replace it, from its parts. If the answer to the first request is lost,
+        the second one finds no upload, and the object itself shows whether the first succeeded."""
+        try:
+            self._send("write", path, lambda bucket, key: bucket.complete_upload(key, upload_id, receipts))
+        except _NoSuchObject as error:
+            info = self.head(path)
+            if info is None or info.size != size:
+                raise StorageError(f"could not write {self._uri(path)}: its parts were lost; write it again") from error
+
+    def abort_upload(self, path: str, upload_id: str) -> None:
+        """Discard the parts of an upload, by one request. Parts of an upload that cannot be aborted remain until a
+        lifecycle rule of the bucket removes them."""
+        with suppress(RequestError):
+            self._bucket.abort_upload(self.location.key_of(path), upload_id)
 
     def copy_within(self, path: str, target: "ObjectStore", to: str) -> bool:
         """Copy an object within one bucket. Return false, without copying, if the target is in another bucket."""

@@ -17,7 +17,7 @@ from importlib import import_module
 
 from lance_core.errors import InvalidInput
 from lance_core.storage.options import PROVIDER, Settings, check_option_names, parse_settings
-from lance_core.storage.secret_detection import ENVIRONMENT_PREFIX, is_reference
+from lance_core.storage.secret_detection import ENVIRONMENT_PREFIX, is_reference, is_secret
 
 _EXPIRES_OPTION, _REFRESH_OPTION = "expires_at_millis", "refresh_offset_millis"
 _REFRESH_OFFSET_MILLIS = 60_000
@@ -84,6 +84,44 @@ def resolve_options(configured: Mapping[str, str], uri: str) -> dict[str, str]:
     return options
 
 
+def resolve_nested_options(configured: Mapping[str, object], uri: str) -> dict[str, object]:
+    """Return options of another library, such as fsspec, with their secrets. Values may be mappings and lists."""
+    options = {
+        name: _resolve_nested(value, f"the option {name!r} for {uri}")
+        for name, value in configured.items()
+        if name != PROVIDER
+    }
+    if PROVIDER in configured:
+        options |= _provided_options(str(configured[PROVIDER]), uri, check=None)
+    return options
+
+
+def _resolve_nested(value: object, what: str) -> object:
+    if isinstance(value, Mapping):
+        return {name: _resolve_nested(item, f"{what}, {name!r}") for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_resolve_nested(item, what) for item in value]
+    return resolve_secrets(value, what) if isinstance(value, str) else value
+
+
+def secrets_of_nested(configured: object, resolved: object, name: str = "") -> tuple[str, ...]:
+    """Return the texts among resolved options that are secret: by their name, or because a reference names them."""
+    if isinstance(resolved, Mapping):
+        given = configured if isinstance(configured, Mapping) else {}
+        return tuple(
+            secret for key, item in resolved.items() for secret in secrets_of_nested(given.get(key), item, str(key))
+        )
+    if isinstance(resolved, list | tuple):
+        items = configured if isinstance(configured, list | tuple) else [None] * len(resolved)
+        return tuple(
+            secret
+            for item, value in zip(items, resolved, strict=True)
+            for secret in secrets_of_nested(item, value, name)
+        )
+    is_text = isinstance(resolved, str) and resolved
+    return (str(resolved),) if is_text and (is_reference(configured) or is_secret(name)) else ()
+
+
 def resolve_secrets(value: str, what: str) -> str:
     """Return the value, or that of the environment variable it refers to. `what` names the value in the message."""
     if not is_reference(value):
@@ -99,19 +137,23 @@ def resolve_secrets(value: str, what: str) -> str:
     return secret
 
 
-def _provided_options(name: str, uri: str) -> dict[str, str]:
-    """Return the options of a provider, from the cache until they have to be refreshed."""
+def _provided_options(
+    name: str, uri: str, check: Callable[[Mapping[str, str]], None] | None = check_option_names
+) -> dict[str, str]:
+    """Return the options of a provider, from the cache until they have to be refreshed. `check` checks their names."""
     key = (os.getpid(), name, uri)
     options, refresh_at_millis = _provided.get(key, ({}, 0))
     if refresh_at_millis is not None and time.time() * 1000 >= refresh_at_millis:
-        options, refresh_at_millis = _call_provider(name, uri)
+        options, refresh_at_millis = _call_provider(name, uri, check)
         while len(_provided) >= _CACHE_SIZE:
             del _provided[next(iter(_provided))]
         _provided[key] = options, refresh_at_millis
     return options
 
 
-def _call_provider(name: str, uri: str) -> tuple[dict[str, str], int | None]:
+def _call_provider(
+    name: str, uri: str, check: Callable[[Mapping[str, str]], None] | None
+) -> tuple[dict[str, str], int | None]:
     """Return the options of a provider, and when to call it again in milliseconds since 1970 (`None`: never)."""
     returned = _import_provider(name)(uri)
     if not isinstance(returned, Mapping) or not all(
@@ -121,7 +163,8 @@ def _call_provider(name: str, uri: str) -> tuple[dict[str, str], int | None]:
     options = dict(returned)
     expires_at = options.pop(_EXPIRES_OPTION, None)
     refresh_offset = options.pop(_REFRESH_OPTION, None) or str(_REFRESH_OFFSET_MILLIS)
-    check_option_names(options)
+    if check is not None:
+        check(options)
     if has_references(options):
         raise InvalidInput(
             f"the provider {name} returned a reference (env:... or provider); it must return the values themselves"

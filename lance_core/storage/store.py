@@ -122,6 +122,17 @@ class SupportsOrderedListing(ABC):
         """Return the first `count` objects directly in a directory by name, in one request."""
 
 
+class ReportsClockJumps(ABC):
+    """Store whose answers have the time of its clock, so that changes of the clock are detected without a request."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def clock_jumps(self) -> int:
+        """Number of times that this process has seen the clock of the store go back or ahead between two answers."""
+
+
 class ReportsLastChange(ABC):
     """Store that lists a directory only as a whole, but reports whether the directory changed since a file was put.
 

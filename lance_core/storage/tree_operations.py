@@ -11,6 +11,7 @@ from lance_core.errors import NotFound, StorageError
 from lance_core.storage.local import LocalStore
 from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
 from lance_core.storage.object_store import ObjectStore
+from lance_core.storage.object_upload import upload_file
 from lance_core.storage.store import ObjectInfo, Store
 
 
@@ -27,7 +28,7 @@ def copy_file(source: Store, path: str, target: Store, to: str) -> None:
             if not source.copy_within(path, target, to):
                 with tempfile.TemporaryDirectory(prefix="lance-copy-") as directory:
                     source.download(path, local_copy := Path(directory, "file"))
-                    target.upload(local_copy, to)
+                    upload_file(target, local_copy, to)
         case ObjectStore(), LocalStore():
             target.create_directory(to.rpartition("/")[0])
             source.download(path, target.resolve_path(to))
@@ -35,7 +36,7 @@ def copy_file(source: Store, path: str, target: Store, to: str) -> None:
         case LocalStore(), ObjectStore():
             if not source.resolve_path(path).is_file():
                 raise NotFound(f"{source.root / path} does not exist")
-            target.upload(source.resolve_path(path), to)
+            upload_file(target, source.resolve_path(path), to)
         case _:
             target.put(to, source.read(path))
 

@@ -63,7 +63,7 @@ class CommitContext:
 
 
 def apply(
-    head: Manifest | NewTable | Fork, ours: Transaction, context: CommitContext, *, fetched: Manifest | None = None
+    head: Manifest | NewTable | Fork, ours: Transaction, context: CommitContext, *, restored: Manifest | None = None
 ) -> Manifest:
     """Return the manifest of the version after `head`, or of the first version for a `NewTable` or a `Fork`."""
     before = None
@@ -79,7 +79,7 @@ def apply(
             before = head
             builder = ManifestBuilder.for_successor(head, version=context.version)
             if isinstance(ours.operation, op.Restore):
-                builder = _builder_for_restore(head, ours.operation, fetched, context.version)
+                builder = _builder_for_restore(head, ours.operation, restored, context.version)
     if not isinstance(head, Fork):
         _check_added_fragments(before, ours.operation)
         if not builder.has_stable_row_ids:
@@ -207,17 +207,17 @@ def _builder_for_fork(head: Fork) -> ManifestBuilder:
 
 
 def _builder_for_restore(
-    head: Manifest, operation: op.Restore, fetched: Manifest | None, version: Version | None
+    head: Manifest, operation: op.Restore, restored: Manifest | None, version: Version | None
 ) -> ManifestBuilder:
-    assert fetched is not None
-    assert fetched.version == operation.version, "the caller passes the version to restore"
-    fetched.check_writable()
-    if head.has_stable_row_ids and not fetched.has_stable_row_ids:
+    assert restored is not None
+    assert restored.version == operation.version, "the caller passes the version to restore"
+    restored.check_writable()
+    if head.has_stable_row_ids and not restored.has_stable_row_ids:
         raise InvalidInput(
             f"version {operation.version} cannot be restored, because it has no stable row ids and the table has them "
             "now; read that version by its number and overwrite the table with its rows"
         )
-    return ManifestBuilder.for_successor(head, contents=fetched, version=version)
+    return ManifestBuilder.for_successor(head, contents=restored, version=version)
 
 
 def _create_index(builder: ManifestBuilder, operation: op.CreateIndex) -> None:

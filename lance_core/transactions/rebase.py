@@ -1,8 +1,9 @@
 """Rebase: adapts a compatible change to the version after which it is committed.
 
-    required_inputs(ours, base, head)  ->  RequiredInputs   what the caller has to fetch first
-    rebase(...)                        ->  Rebased          the transaction to commit, and files to write before it
+    required_deletions(ours, base, head)  ->  fragments   whose deletion vectors the caller has to fetch first
+    rebase(...)                           ->  Rebased     the transaction to commit, and files to write before it
 
+A change whose base is still the newest version is committed as it was planned, without this module.
 Ids, row ids and versions are assigned when a change is applied, so most changes need no adaptation. Removed rows are
 merged with those that other commits removed from the same fragments; an index stops covering values that others
 changed; columns that others dropped are not added again. This module is pure: the caller passes the fetched data and
@@ -20,7 +21,7 @@ from lance_core.format import operations as op
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import TOMBSTONE, Fragment
-from lance_core.format.ids import FragmentId, Version
+from lance_core.format.ids import FragmentId
 from lance_core.format.index_metadata import SYSTEM_INDICES, IndexMetadata
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Operation
@@ -32,22 +33,11 @@ from lance_core.transactions.index_coverage import LiveFragments, remove_coverag
 
 
 @dataclass(frozen=True, slots=True)
-class RequiredInputs:
-    """Inputs that have to be fetched before a change can be rebased onto the head."""
+class FetchedDeletions:
+    """Deletion vectors of the head, and a fresh number for each deletion file that may have to be written."""
 
-    deletions: tuple[Fragment, ...] = ()
-    """Fragments of the head whose deletion vectors are needed."""
-    version: Version | None = None
-    """Another version whose manifest is needed."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchedInputs:
-    """The fetched data, and a fresh number for each deletion file that may have to be written."""
-
-    deletions: Mapping[FragmentId, DeletionVector] = field(default_factory=dict)
+    vectors: Mapping[FragmentId, DeletionVector] = field(default_factory=dict)
     file_numbers: Mapping[FragmentId, int] = field(default_factory=dict)
-    manifest: Manifest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +47,24 @@ class Rebased:
     """Content by path, to be written before the transaction is committed."""
 
 
-def required_inputs(ours: Transaction, base: Manifest | None, head: Manifest | None) -> RequiredInputs:
-    operation = ours.operation
-    if isinstance(operation, op.Restore):
-        return RequiredInputs(version=operation.version)
-    if base is None or head is None or base.version == head.version or not updated_fragments(operation):
-        return RequiredInputs()
-    before, after = _fragments_before_and_now(operation, base, head)
+def required_deletions(ours: Transaction, base: Manifest, head: Manifest) -> tuple[Fragment, ...]:
+    """Return the fragments of the head whose deletion vectors have to be fetched before a rebase."""
+    if not updated_fragments(ours.operation):
+        return ()
+    before, after = _fragments_before_and_now(ours.operation, base, head)
     changed = (each for each in after.values() if each.id in before and not before[each.id].has_same_deletions(each))
-    return RequiredInputs(deletions=tuple(fragment for fragment in changed if fragment.deletion_file))
+    return tuple(fragment for fragment in changed if fragment.deletion_file)
 
 
 def rebase(
     ours: Transaction,
-    base: Manifest | None,
-    head: Manifest | None,
+    base: Manifest,
+    head: Manifest,
     others: Sequence[CommittedTransaction],
-    inputs: FetchedInputs,
+    deletions: FetchedDeletions,
 ) -> Rebased:
     """Rebase `ours`, planned on `base`, onto `head`. `others` are the transactions committed between the two
     versions."""
-    if base is None or head is None or base.version == head.version:
-        return Rebased(ours)
     operation = ours.operation
     match operation:
         case op.Append():
@@ -89,13 +75,13 @@ def rebase(
         case op.CreateIndex():
             return Rebased(replace(ours, operation=_rebase_create_index(operation, base, head, others)))
         case op.Delete() | op.Update():
-            return _rebase_deletions(ours, operation, base, head, inputs)
+            return _rebase_deletions(ours, operation, base, head, deletions)
         case _:
             return Rebased(ours)
 
 
 def _rebase_deletions(
-    ours: Transaction, operation: op.Delete | op.Update, base: Manifest, head: Manifest, inputs: FetchedInputs
+    ours: Transaction, operation: op.Delete | op.Update, base: Manifest, head: Manifest, deletions: FetchedDeletions
 ) -> Rebased:
     if isinstance(operation, op.Update) and operation.new:
         new = _tombstone_dropped_columns(operation.new, base.schema, head.schema, operation, head)
@@ -116,7 +102,7 @@ def _rebase_deletions(
             updated.append(fragment)
             continue
         affected = (operation.affected or {}).get(fragment.id)
-        vector = inputs.deletions.get(fragment.id)
+        vector = deletions.vectors.get(fragment.id)
         if affected is None or vector is None:
             raise _conflict(operation, head, f"rows of fragment {fragment.id} were removed or restored", "same_rows")
         rows = BitMap.deserialize(affected)
@@ -131,7 +117,7 @@ def _rebase_deletions(
         if len(deleted) == fragment.physical_rows:
             removed.append(fragment.id)
             continue
-        number = inputs.file_numbers[fragment.id]
+        number = deletions.file_numbers[fragment.id]
         data = deleted.encode(as_bitmap=True)
         fragment = fragment.with_deletion_file(
             is_bitmap=True,

@@ -42,6 +42,18 @@ class VersionInfo:
     """`None` if the number is unknown because the previous version is missing; the same holds for `rows_removed`."""
     rows_removed: int | None
 
+    def __repr__(self) -> str:
+        changes = {
+            "rows_added": self.rows_added,
+            "rows_removed": self.rows_removed,
+            "properties": dict(self.properties),
+        }
+        shown = "".join(f", {name}={value!r}" for name, value in changes.items() if value)
+        return (
+            f"VersionInfo(version={self.version}, timestamp='{self.timestamp:%Y-%m-%d %H:%M:%S}', "
+            f"action={self.action!r}, rows={self.rows}{shown})"
+        )
+
     @property
     def rebased_over(self) -> Sequence[int]:
         """Versions that other writers committed between planning and commit. The version in which a compaction

@@ -50,7 +50,7 @@ class AccessOptions:
     verify: Verify = Verify.OFF
     """Files that are compared with their checksums before they are decoded."""
     trusted: bool = True
-    """`False` if data and index files are decoded in another process (`datafiles/contained_codec.py`)."""
+    """`False` if data and index files are decoded in another process (`datafiles/isolated_reader.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
+from lance_core.datafiles.checksums import compute_checksum
 from lance_core.errors import Corrupt, LanceError, NotFound, Unsupported
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.overlay import overlays_of
-from lance_core.storage.file_hashing import compute_checksum
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, list_versions, load_at
 

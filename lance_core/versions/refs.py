@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from lance_core import validation
 from lance_core.coordination.leases import Lease, check_not_being_swept
-from lance_core.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, StorageError
+from lance_core.errors import AlreadyExists, Corrupt, InvalidInput, LanceError, NotFound, StorageError
 from lance_core.format import refs
 from lance_core.format.ids import Version
 from lance_core.format.refs import Branch, Tag
@@ -105,6 +105,14 @@ class Tags:
 
     _snapshot: Snapshot
     _runtime: Runtime
+
+    def __repr__(self) -> str:
+        """Return the names, each with the version that it names."""
+        try:
+            names = ", ".join(f"{name}={tag.version}" for name, tag in self.list().items())
+        except LanceError as error:  # a representation must not raise
+            names = f"unreadable: {error}"
+        return f"Tags({names})"
 
     def list(self) -> dict[str, Tag]:
         """Return all tags by name."""

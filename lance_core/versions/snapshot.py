@@ -228,11 +228,14 @@ def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapsho
     except Unsupported as error:
         raise Unsupported(f"{location.uri}/{error}") from error
     here = location.for_manifest(manifest)
-    counted = with_counts(here.store, here.codec, manifest)
-    try:
-        return Snapshot(here, with_lineage(here.store, counted), scheme)
-    except Unsupported as error:
-        raise Unsupported(f"{location.uri}/{error}") from error
+    if not manifest.has_writer:
+        manifest = with_counts(here.store, here.codec, manifest)
+    if manifest.has_stable_row_ids:
+        try:
+            manifest = with_lineage(here.store, manifest)
+        except Unsupported as error:
+            raise Unsupported(f"{location.uri}/{error}") from error
+    return Snapshot(here, manifest, scheme)
 
 
 def _list_newest(location: Location) -> Versions:

@@ -9,13 +9,14 @@ import pytest
 from pyroaring import BitMap
 
 from lance_core import StorageError
-from lance_core.commit import data_files, loop, write_protocol
+from lance_core.commit import data_files, intent_history, loop, write_protocol
 from lance_core.commit.write_protocol import Change, Planned, StartedWrite, WriteResult
 from lance_core.coordination import idempotency
 from lance_core.coordination.idempotency import CommitSummary, IntentRecord
 from lance_core.datafiles.fragment_writer import BufferedRows
-from lance_core.format import key_filter
+from lance_core.format import key_filter, naming
 from lance_core.format.deletion_vector import DeletionVector
+from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId, Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
@@ -26,7 +27,7 @@ from lance_core.storage.store import Put, Store
 from lance_core.transactions import rebase
 from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.transactions.conflicts import RULES, ConflictResult
-from lance_core.transactions.rebase import FetchedInputs, Rebased, RequiredInputs
+from lance_core.transactions.rebase import FetchedDeletions, Rebased
 from lance_core.transactions.rules import compatible
 from lance_core.transactions.verdicts import Verdict
 from lance_core.versions import version_hint
@@ -64,7 +65,7 @@ def _search_since_base_of_repetition(patch: pytest.MonkeyPatch) -> None:
         return started
 
     patch.setattr(write_protocol, "begin", begin)
-    patch.setattr(write_protocol, "read_history", lambda location, since, base=None: None)
+    patch.setattr(intent_history, "read_history", lambda location, since, base=None: None)
 
 
 def _report_undecided_as_failed(patch: pytest.MonkeyPatch) -> None:
@@ -88,7 +89,7 @@ def _ignore_all_conflicts(patch: pytest.MonkeyPatch) -> None:
 
 def _skip_rebase(patch: pytest.MonkeyPatch) -> None:
     """Deletions of one fragment are not merged."""
-    patch.setattr(loop, "rebase", lambda ours, base, head, others, fetched: Rebased(ours))
+    patch.setattr(loop, "rebase", lambda ours, base, head, others, deletions: Rebased(ours))
 
 
 def _delete_same_rows_twice(patch: pytest.MonkeyPatch) -> None:
@@ -96,16 +97,16 @@ def _delete_same_rows_twice(patch: pytest.MonkeyPatch) -> None:
 
     def rebase_without_own_rows(
         ours: Transaction,
-        base: Manifest | None,
-        head: Manifest | None,
+        base: Manifest,
+        head: Manifest,
         others: Sequence[CommittedTransaction],
-        fetched: FetchedInputs,
+        deletions: FetchedDeletions,
     ) -> Rebased:
-        deletions = {
+        vectors = {
             number: DeletionVector.of(np.setdiff1d(vector.offsets, affected_rows(ours.operation, number)))
-            for number, vector in fetched.deletions.items()
+            for number, vector in deletions.vectors.items()
         }
-        return original(ours, base, head, others, replace(fetched, deletions=deletions))
+        return original(ours, base, head, others, replace(deletions, vectors=vectors))
 
     def affected_rows(operation: Operation, number: int) -> list[int]:
         assert isinstance(operation, Delete | Update)
@@ -116,13 +117,13 @@ def _delete_same_rows_twice(patch: pytest.MonkeyPatch) -> None:
 
 def _reuse_deletion_file_name(patch: pytest.MonkeyPatch) -> None:
     """Merged deletions overwrite the file of another writer."""
-    original = loop.fetch_inputs
+    original = loop.fetch_deletions
 
-    def fetch_inputs(location: Location, required: RequiredInputs, runtime: Runtime) -> FetchedInputs:
-        fetched = original(location, required, runtime)
-        return replace(fetched, file_numbers=dict.fromkeys(fetched.file_numbers, 7))
+    def fetch_deletions(location: Location, fragments: Sequence[Fragment], runtime: Runtime) -> FetchedDeletions:
+        deletions = original(location, fragments, runtime)
+        return replace(deletions, file_numbers=dict.fromkeys(deletions.file_numbers, 7))
 
-    patch.setattr(loop, "fetch_inputs", fetch_inputs)
+    patch.setattr(loop, "fetch_deletions", fetch_deletions)
 
 
 def _ignore_shared_keys(patch: pytest.MonkeyPatch) -> None:
@@ -220,6 +221,15 @@ def _trust_version_hint(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(version_hint, "find_newest", find_newest)
 
 
+def _find_newest_by_modification_time(patch: pytest.MonkeyPatch) -> None:
+    def find_newest(store: Store) -> tuple[Version, NamingScheme] | None:
+        by_time = sorted(store.list(naming.VERSIONS), key=lambda info: info.modified)
+        parsed = [naming.parse_manifest_name(info.path.rpartition("/")[2]) for info in by_time]
+        return next((version for version in reversed(parsed) if version), None)
+
+    patch.setattr(version_hint, "find_newest", find_newest)
+
+
 COMMIT_DEFECTS: Mapping[str, DefectPatch] = {
     "own commit not searched for": _skip_search_for_own_commit,
     "intents forgotten": _forget_intents,
@@ -244,6 +254,7 @@ COMMIT_DEFECTS: Mapping[str, DefectPatch] = {
     "commit recorded as the next version": _record_commit_as_next_version,
     "commit recorded too early": _record_commit_too_early,
     "version hint trusted": _trust_version_hint,
+    "newest version by modification time": _find_newest_by_modification_time,
 }
 """Defects that seeded simulations of writers detect."""
 DIRECT_COMMIT_DEFECTS: Mapping[str, DefectPatch] = {

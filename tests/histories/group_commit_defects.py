@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lance_core.commit import group_commit, loop, write_protocol
+from lance_core.commit import group_commit, intent_history, loop
 from lance_core.commit.data_files import write_shared_file
 from lance_core.commit.group_commit import PendingAppend
 from lance_core.commit.loop import CommitResult
@@ -28,7 +28,7 @@ def _take_whole_for_part(patch: pytest.MonkeyPatch) -> None:
     def part_with_uuid(transaction: Transaction, uuid: str) -> Transaction | None:
         return transaction if transaction.uuid == uuid else None
 
-    for module in (loop, write_protocol):
+    for module in (loop, intent_history):
         patch.setattr(module, "part_with_uuid", part_with_uuid)
 
 

@@ -140,7 +140,7 @@ class MaintenanceSimulation(Simulation):
         process_runtime = super().runtime(process)
         if not self.scheduler.current.startswith("cleaner") or process % 4 == 0:
             return process_runtime
-        return replace(process_runtime, now_ns=lambda: int(self.clock.now.timestamp() * 1e9))
+        return replace(process_runtime, now_ns=lambda: self._nanoseconds(self.clock.store_now))
 
     def advance_time(self, duration: timedelta) -> None:
         """Advance the clock. No history is longer than the time for which an intent is remembered."""
@@ -230,7 +230,7 @@ class MaintenanceSimulation(Simulation):
         """Check that a cleanup some days later keeps all referenced files and no others, whichever cleanups were
         killed."""
         self.clock.advance(40 * DAY)
-        final_runtime = replace(super().runtime(0), now_ns=lambda: int(self.clock.now.timestamp() * 1e9))
+        final_runtime = replace(super().runtime(0), now_ns=lambda: self._nanoseconds(self.clock.store_now))
         violations_before = len(self.observer.deleted_files_in_use)
         try:
             cleanup.clean(

@@ -3,11 +3,12 @@
 A request is executed immediately, unless `FaultPlan` specify a fault for it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from lance_core.storage.answer_dates import AnswerDates
 from lance_core.storage.buckets.bucket import Bucket, ListedKey, ListingPage
 from lance_core.storage.buckets.client_cache import cached_client
 from lance_core.storage.object_store import ObjectStore
@@ -31,6 +32,9 @@ class BucketStore(ObjectStore):
 class MemoryBucket:
     honours_conditions: bool = True
     objects: dict[str, tuple[bytes, datetime]] = field(default_factory=dict)
+    uploads: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    """Parts of uploads that are not complete."""
+    dates: AnswerDates = field(default_factory=AnswerDates)
 
     def get(self, key: str, start: int, length: int | None) -> bytes:
         data, _modified = self._get_object(key)
@@ -63,8 +67,23 @@ class MemoryBucket:
     def download(self, key: str, to: Path) -> None:
         to.write_bytes(self._get_object(key)[0])
 
-    def upload(self, source: Path, key: str) -> None:
-        self.put(key, source.read_bytes())
+    def begin_upload(self, key: str) -> str:
+        upload_id = f"upload-{len(self.uploads)}"
+        self.uploads[upload_id] = {}
+        return upload_id
+
+    def upload_part(self, key: str, upload_id: str, number: int, data: bytes) -> str:
+        self.uploads[upload_id][str(number)] = data
+        return str(number)
+
+    def complete_upload(self, key: str, upload_id: str, receipts: Sequence[str]) -> None:
+        if upload_id not in self.uploads:
+            raise RequestError(RequestErrorKind.ABSENT, key)
+        parts = self.uploads.pop(upload_id)
+        self.put(key, b"".join(parts[receipt] for receipt in receipts))
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        self.uploads.pop(upload_id, None)
 
     def copy(self, key: str, to: str) -> None:
         self.put(to, self._get_object(key)[0])
@@ -79,6 +98,10 @@ class MemoryBucket:
 class SteppedBucket:
     inner: Bucket
     steps: FaultPlan
+
+    @property
+    def dates(self) -> AnswerDates:
+        return self.inner.dates
 
     def get(self, key: str, start: int, length: int | None) -> bytes:
         return self.steps.run(f"get {key}", lambda: self.inner.get(key, start, length))
@@ -121,8 +144,17 @@ class SteppedBucket:
     def download(self, key: str, to: Path) -> None:
         self.steps.run(f"download {key}", lambda: self.inner.download(key, to))
 
-    def upload(self, source: Path, key: str) -> None:
-        self.steps.run(f"upload {key}", lambda: self.inner.upload(source, key))
+    def begin_upload(self, key: str) -> str:
+        return self.steps.run(f"begin {key}", lambda: self.inner.begin_upload(key))
+
+    def upload_part(self, key: str, upload_id: str, number: int, data: bytes) -> str:
+        return self.steps.run(f"part {number} {key}", lambda: self.inner.upload_part(key, upload_id, number, data))
+
+    def complete_upload(self, key: str, upload_id: str, receipts: Sequence[str]) -> None:
+        self.steps.run(f"complete {key}", lambda: self.inner.complete_upload(key, upload_id, receipts))
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        self.steps.run(f"abort {key}", lambda: self.inner.abort_upload(key, upload_id))
 
     def copy(self, key: str, to: str) -> None:
         self.steps.run(f"copy {key}", lambda: self.inner.copy(key, to))

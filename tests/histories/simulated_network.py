@@ -14,9 +14,10 @@ from typing import Protocol
 
 from lance_core import StorageError
 from lance_core.format import naming
-from lance_core.storage.store import ObjectInfo, Put, ReportsLastChange, SupportsOrderedListing
+from lance_core.storage.answer_dates import AnswerDates
+from lance_core.storage.store import ObjectInfo, Put, ReportsClockJumps, ReportsLastChange, SupportsOrderedListing
 from tests.histories.cooperative_scheduler import CooperativeScheduler, ProcessKilled
-from tests.histories.simulated_store import SimulatedClock, SimulatedStore
+from tests.histories.simulated_store import HOSTS, SimulatedClock, SimulatedStore
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class FaultProbabilities:
     torn_data_file: float = 0.01
     suspension: float = 0.0
     """The process is suspended for seconds to days while the others may continue."""
+    clock_change: float = 0.02
+    """The clock of the store, or of the machine of some processes, is set back or ahead."""
 
 
 HARSH_NETWORK = FaultProbabilities(
@@ -64,6 +67,12 @@ RELIABLE_NETWORK = FaultProbabilities(
 CALL_DURATION = timedelta(milliseconds=3)
 SUSPENSIONS = (timedelta(seconds=5), timedelta(minutes=2), timedelta(hours=2), timedelta(days=8))
 """Durations of a suspension, each equally likely."""
+CLOCK_ERRORS = tuple(
+    sign * timedelta(seconds=seconds) for seconds in (0, 1, 90, 2 * 3600, 3 * 24 * 3600) for sign in (1, -1)
+)
+"""Differences from the true time that a clock is set to, each equally likely."""
+CLOCK_RESOLUTIONS = (timedelta(microseconds=1), timedelta(seconds=1), timedelta(seconds=2))
+"""Resolutions of the modification times of a store: of Linux, of HTTP dates, and of FAT."""
 
 
 class SimulationContext(Protocol):
@@ -97,6 +106,9 @@ class SimulatedNetwork:
         context.record_event(name, path)
         is_suspended = generator.random() < context.faults.suspension
         context.advance_time(generator.choice(SUSPENSIONS) if is_suspended else CALL_DURATION)
+        if generator.random() < context.faults.clock_change:
+            context.record_event("clock changed")
+            context.clock.offsets[generator.randrange(HOSTS)] = generator.choice(CLOCK_ERRORS)
         if generator.random() < context.faults.kill:
             context.record_event("killed")
             raise ProcessKilled
@@ -122,7 +134,7 @@ class SimulatedNetwork:
         versions = [info for info in listed if info.path.endswith(".manifest")]
         if len(versions) > 1 and generator.random() < self._context.faults.stale_listing:
             omitted = versions[generator.randrange(2)]  # the newest version, or the one before it
-            if self._context.clock.now - omitted.modified <= self._context.faults.stale_listing_age_max:
+            if self._context.shared_store.age(omitted.path) <= self._context.faults.stale_listing_age_max:
                 self._context.record_event("stale listing")
                 listed.remove(omitted)
         return listed
@@ -183,7 +195,24 @@ class SimulatedNetwork:
             self._begin_call("make durable", path)
 
 
-class OrderedListingNetwork(SimulatedNetwork, SupportsOrderedListing):
+class DatingNetwork(SimulatedNetwork, ReportsClockJumps):
+    """Network to a store that dates its answers."""
+
+    def __init__(self, context: SimulationContext) -> None:
+        super().__init__(context)
+        self._dates = AnswerDates(lambda: context.clock.elapsed_ns)
+
+    @property
+    def clock_jumps(self) -> int:
+        return self._dates.jumps
+
+    def _begin_call(self, name: str, path: str) -> random.Random:
+        generator = super()._begin_call(name, path)
+        self._dates.record(self._context.clock.store_now)
+        return generator
+
+
+class OrderedListingNetwork(DatingNetwork, SupportsOrderedListing):
     """Network to a store that lists in order, like an object store."""
 
     def list_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
@@ -202,4 +231,4 @@ class ChangeReportingNetwork(SimulatedNetwork, ReportsLastChange):
         return self._context.shared_store.head_if_directory_unchanged(path)
 
 
-NETWORKS = (SimulatedNetwork, OrderedListingNetwork, ChangeReportingNetwork)
+NETWORKS = (DatingNetwork, OrderedListingNetwork, ChangeReportingNetwork)

@@ -22,11 +22,26 @@ from lance_core.versions.file_inventory import references_of
 START_TIME = datetime(2026, 10, 1, tzinfo=UTC)
 
 
-class SimulatedClock:
-    """True clock of the simulation. The clock of each process differs from it by a constant."""
+HOSTS = 4
+"""Number of machines with a clock of their own. The first is the server of the store."""
 
-    def __init__(self) -> None:
+
+class SimulatedClock:
+    """True time of the simulation, and the clocks of its hosts, which are set back and ahead while it runs.
+
+    `resolution` is that of the modification times of the store."""
+
+    def __init__(self, resolution: timedelta = timedelta(microseconds=1)) -> None:
         self.now = START_TIME
+        self.resolution = resolution
+        self.offsets = [timedelta(0)] * HOSTS
+        """Difference between the clock of each host and the true time."""
+
+    @property
+    def store_now(self) -> datetime:
+        """Time of the clock of the store, as modification times have it."""
+        elapsed = self.now - START_TIME + self.offsets[0]
+        return START_TIME + elapsed // self.resolution * self.resolution
 
     def advance(self, duration: timedelta) -> None:
         self.now += duration
@@ -99,18 +114,25 @@ def _referenced_files(root: str, manifest: Manifest) -> list[str]:
 
 
 class SimulatedStore(MemoryStore, ReportsLastChange):
-    """In-memory store that reports every put and delete to its observer."""
+    """In-memory store that reports every put and delete to its observer. Its modification times are those of its clock,
+    and of the resolution of its clock, like those of a file system."""
 
     def __init__(self, clock: SimulatedClock, observer: StoreObserver | None = None) -> None:
-        super().__init__("simulated", now=lambda: clock.now)
+        super().__init__("simulated", now=lambda: clock.store_now)
+        self._clock = clock
         self.observer = observer or StoreObserver()
-        self._changes: Counter[str] = Counter()
-        self._changes_at_hint: dict[str, int] = {}
+        self._put_at: dict[str, datetime] = {}
+        self._changed_at: dict[str, datetime] = {}
+
+    def age(self, path: str) -> timedelta:
+        """Return the true age of an object, which no clock shows."""
+        return self._clock.now - self._put_at[path]
 
     def put(self, path: str, data: bytes) -> None:
         if path not in self._objects:
-            self._changes[path.rpartition("/")[0]] += 1
+            self._record_change(path)
         super().put(path, data)
+        self._put_at[path] = self._clock.now
         self.observer.record_put(path, data, self._objects)
 
     def create(self, path: str, data: bytes) -> Put:
@@ -121,13 +143,18 @@ class SimulatedStore(MemoryStore, ReportsLastChange):
 
     def delete(self, path: str) -> None:
         if path in self._objects:
-            self._changes[path.rpartition("/")[0]] += 1
+            self._record_change(path)
             self.observer.record_delete(path)
         super().delete(path)
 
     def put_volatile(self, path: str, data: bytes) -> None:
         super().put(path, data)
-        self._changes_at_hint[path] = self._changes[path.rpartition("/")[0]]
+        self._record_change(path)
 
     def head_if_directory_unchanged(self, path: str) -> ObjectInfo | None:
-        return self.head(path) if self._changes_at_hint.get(path) == self._changes[path.rpartition("/")[0]] else None
+        """Compare the modification times of the file and of its directory, as a local store does."""
+        info = self.head(path)
+        return info if info and info.modified == self._changed_at.get(path.rpartition("/")[0]) else None
+
+    def _record_change(self, path: str) -> None:
+        self._changed_at[path.rpartition("/")[0]] = self._clock.store_now

@@ -13,7 +13,7 @@ import enum
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Self
 
 from lance_core import CommitUndecided, ConflictError, InvalidInput, LanceError, NotFound, StorageError
@@ -29,7 +29,7 @@ from lance_core.transactions.fold import uuids_of
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, list_versions, load_latest, load_transaction
 from tests.histories.cooperative_scheduler import CooperativeScheduler, ProcessKilled
-from tests.histories.simulated_network import HARSH_NETWORK, NETWORKS, FaultProbabilities
+from tests.histories.simulated_network import CLOCK_RESOLUTIONS, HARSH_NETWORK, NETWORKS, FaultProbabilities
 from tests.histories.simulated_operations import (
     CONFIG_KEYS,
     SCHEMA,
@@ -38,7 +38,7 @@ from tests.histories.simulated_operations import (
     SimulatedOperation,
     TableState,
 )
-from tests.histories.simulated_store import START_TIME, SimulatedClock, SimulatedStore, StoreObserver
+from tests.histories.simulated_store import HOSTS, START_TIME, SimulatedClock, SimulatedStore, StoreObserver
 from tests.lance_core.in_memory_table import STORAGE_VERSION, InMemoryTable, deterministic_runtime
 
 COMMIT_ATTEMPTS = 8
@@ -97,7 +97,7 @@ class Simulation:
     ) -> None:
         self.scheduler = CooperativeScheduler(seed)
         self.faults = faults or FaultProbabilities()
-        self.clock = SimulatedClock()
+        self.clock = SimulatedClock(self.scheduler.random.choice(CLOCK_RESOLUTIONS))
         self.observer = StoreObserver()
         self.shared_store = SimulatedStore(self.clock, self.observer)
         self.data_files = DataFileContents()
@@ -177,13 +177,18 @@ class Simulation:
             self.shared_store.create(path, data)
 
     def runtime(self, process: int) -> Runtime:
-        """Return the runtime of a process, whose clock is wrong by up to two days."""
-        skew = (process * 7919 % 97 - 48) * 3600 * 10**9
+        """Return the runtime of a process, whose clock is wrong by up to two days, and is set while it runs."""
+        skew = timedelta(hours=process * 7919 % 97 - 48)
+        host = 1 + process % (HOSTS - 1)
         return replace(
             deterministic_runtime(process),
-            now_ns=lambda: int(START_TIME.timestamp()) * 10**9 + self.clock.elapsed_ns + skew,
+            now_ns=lambda: self._nanoseconds(self.clock.now + self.clock.offsets[host] + skew),
             elapsed_ns=lambda: self.clock.elapsed_ns,
         )
+
+    @staticmethod
+    def _nanoseconds(time: datetime) -> int:
+        return int(START_TIME.timestamp()) * 10**9 + (time - START_TIME) // timedelta(microseconds=1) * 1000
 
     def _actors(self) -> dict[str, Callable[[], None]]:
         """Make the actors: some with intents, two of them with the same one, and some without."""

@@ -6,13 +6,15 @@ forked process.
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from lance_core.errors import InvalidInput
+from lance_core.storage.answer_dates import AnswerDates
 from lance_core.storage.buckets.bucket import ListedKey, ListingPage
 from lance_core.storage.optional_packages import import_package
 from lance_core.storage.options import Settings
@@ -72,11 +74,13 @@ class AzureBucket:
     settings: Settings
     _sdk: _AzureSdk = field(repr=False)
     _container: "ContainerClient" = field(repr=False)
+    dates: AnswerDates = field(default_factory=AnswerDates, repr=False)
 
     @classmethod
     def open(cls, authority: str, settings: Settings) -> "AzureBucket":
         sdk = _AzureSdk.load()
         container, account = _container_and_account(authority, settings)
+        dates = AnswerDates()
         client = sdk.blob.ContainerClient(
             account_url=_account_url(account, settings),
             container_name=container,
@@ -86,8 +90,9 @@ class AzureBucket:
             connection_verify=not settings.get_flag("allow_invalid_certificates"),
             max_single_put_size=_SINGLE_PUT_BYTES_MAX,
             retry_total=0,
+            raw_response_hook=lambda answer: dates.record_header(answer.http_response.headers.get("Date")),
         )
-        return cls(settings, sdk, client)
+        return cls(settings, sdk, client, dates)
 
     def get(self, key: str, start: int, length: int | None) -> bytes:
         def get() -> bytes:
@@ -144,12 +149,21 @@ class AzureBucket:
 
         self._run(download)
 
-    def upload(self, source: Path, key: str) -> None:
-        def upload() -> None:
-            with source.open("rb") as file:
-                self._blob(key).upload_blob(file, overwrite=True, retry_total=3)
+    def begin_upload(self, key: str) -> str:
+        """Return an identifier for the names of the blocks. The service needs no request."""
+        return uuid.uuid4().hex
 
-        self._run(upload)
+    def upload_part(self, key: str, upload_id: str, number: int, data: bytes) -> str:
+        block = f"{upload_id}-{number:06}"
+        self._run(lambda: self._blob(key).stage_block(block, data))
+        return block
+
+    def complete_upload(self, key: str, upload_id: str, receipts: Sequence[str]) -> None:
+        blocks = [self._sdk.blob.BlobBlock(block) for block in receipts]
+        self._run(lambda: self._blob(key).commit_block_list(blocks))
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """Do nothing: the service discards blocks that are not used within a week."""
 
     def copy(self, key: str, to: str) -> None:
         def copy() -> None:

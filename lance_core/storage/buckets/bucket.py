@@ -10,6 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from lance_core.storage.answer_dates import AnswerDates
+
 
 @dataclass(frozen=True, slots=True)
 class ListedKey:
@@ -37,6 +39,10 @@ class ListingPage:
 class Bucket(Protocol):
     """Connection to one bucket or container."""
 
+    @property
+    def dates(self) -> AnswerDates:
+        """Dates of the answers to the requests."""
+
     def get(self, key: str, start: int, length: int | None) -> bytes:
         """Return a range of the object; no bytes if the object ends before `start`."""
 
@@ -58,11 +64,23 @@ class Bucket(Protocol):
     def delete(self, key: str) -> None:
         """Delete the object. An implementation may, but need not, raise if it does not exist."""
 
+    # An object in parts, which exists as soon as the upload is completed
+
+    def begin_upload(self, key: str) -> str:
+        """Return the identifier of a new upload."""
+
+    def upload_part(self, key: str, upload_id: str, number: int, data: bytes) -> str:
+        """Send a part and return the receipt for it. Numbers begin with 1, and a repetition replaces the part."""
+
+    def complete_upload(self, key: str, upload_id: str, receipts: Sequence[str]) -> None:
+        """Create the object, or replace it, from the parts with these receipts, in order."""
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """Discard the parts."""
+
     # The following methods are for files of any size. They may send many requests and retry some of them.
 
     def download(self, key: str, to: Path) -> None: ...
-
-    def upload(self, source: Path, key: str) -> None: ...
 
     def copy(self, key: str, to: str) -> None:
         """Copy an object within the bucket, without downloading it."""

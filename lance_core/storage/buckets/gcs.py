@@ -5,15 +5,18 @@ report the object that the first request created as an existing one.
 """
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypedDict, cast
 from urllib.parse import quote
+from xml.sax.saxutils import escape, unescape
 
 from lance_core.errors import InvalidInput
+from lance_core.storage.answer_dates import AnswerDates
 from lance_core.storage.buckets.bucket import ListedKey, ListingPage
 from lance_core.storage.optional_packages import import_package
 from lance_core.storage.options import Settings, redact
@@ -66,6 +69,7 @@ class GcsBucket:
     _sdk: _GcsSdk = field(repr=False)
     _filesystem: "GCSFileSystem" = field(repr=False)
     _secrets: tuple[str, ...] = field(repr=False)
+    dates: AnswerDates = field(default_factory=AnswerDates, repr=False)
 
     @classmethod
     def open(cls, authority: str, settings: Settings) -> "GcsBucket":
@@ -96,8 +100,8 @@ class GcsBucket:
     def get(self, key: str, start: int, length: int | None) -> bytes:
         end = "" if length is None else str(start + length - 1)
         headers = {"Range": f"bytes={start}-{end}"} if start or length is not None else {}
-        status, body = self._send("GET", self._object_url(key), {"alt": "media"}, headers=headers)
-        return b"" if status == _RANGE_NOT_SATISFIABLE else _body_or_error(status, body, self._secrets)
+        answer = self._send("GET", self._object_url(key), {"alt": "media"}, headers=headers)
+        return b"" if answer.status == _RANGE_NOT_SATISFIABLE else _body_or_error(answer, self._secrets)
 
     def head(self, key: str) -> ListedKey:
         return _listed_key(json.loads(self._request("GET", self._object_url(key), {"fields": _FIELDS})))
@@ -129,8 +133,29 @@ class GcsBucket:
     def download(self, key: str, to: Path) -> None:
         self._run(lambda: self._filesystem.get_file(f"{self.name}/{key}", str(to)))
 
-    def upload(self, source: Path, key: str) -> None:
-        self._run(lambda: self._filesystem.put_file(str(source), f"{self.name}/{key}"))
+    def begin_upload(self, key: str) -> str:
+        answer = self._request("POST", self._xml_url(key), {"uploads": ""}, data=b"").decode(errors="replace")
+        identifier = re.search("<UploadId>([^<]+)</UploadId>", answer)
+        if identifier is None:
+            raise RequestError(RequestErrorKind.LOST, "the answer has no identifier of an upload")
+        return unescape(identifier[1])
+
+    def upload_part(self, key: str, upload_id: str, number: int, data: bytes) -> str:
+        parameters = {"partNumber": str(number), "uploadId": upload_id}
+        answer = self._send("PUT", self._xml_url(key), parameters, data=data)
+        _body_or_error(answer, self._secrets)
+        return answer.etag
+
+    def complete_upload(self, key: str, upload_id: str, receipts: Sequence[str]) -> None:
+        parts = "".join(
+            f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(etag)}</ETag></Part>"
+            for number, etag in enumerate(receipts, 1)
+        )
+        body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
+        self._request("POST", self._xml_url(key), {"uploadId": upload_id}, data=body)
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        self._request("DELETE", self._xml_url(key), {"uploadId": upload_id})
 
     def copy(self, key: str, to: str) -> None:
         self._run(lambda: self._filesystem.cp_file(f"{self.name}/{key}", f"{self.name}/{to}"))
@@ -145,6 +170,10 @@ class GcsBucket:
 
     def _object_url(self, key: str) -> str:
         return f"{self._endpoint}/storage/v1/b/{_quote(self.name)}/o/{_quote(key)}"
+
+    def _xml_url(self, key: str) -> str:
+        """Return the URL of an object in the XML interface, which alone has uploads of parts in parallel."""
+        return f"{self._endpoint}/{_quote(self.name)}/{_quote(key)}"
 
     def _put(self, key: str, data: bytes, condition: Mapping[str, str]) -> None:
         parameters = {"uploadType": "media", "name": key, **condition}
@@ -161,7 +190,7 @@ class GcsBucket:
         headers: Mapping[str, str] | None = None,
         data: bytes | None = None,
     ) -> bytes:
-        return _body_or_error(*self._send(method, url, parameters, headers=headers, data=data), self._secrets)
+        return _body_or_error(self._send(method, url, parameters, headers=headers, data=data), self._secrets)
 
     def _send(
         self,
@@ -171,8 +200,8 @@ class GcsBucket:
         *,
         headers: Mapping[str, str] | None = None,
         data: bytes | None = None,
-    ) -> tuple[int, bytes]:
-        responses: list[tuple[int, bytes]] = []
+    ) -> "_Response":
+        responses: list[_Response] = []
         query = "&".join(f"{name}={_quote(value)}" for name, value in parameters.items())
         full_url = self._sdk.yarl.URL(f"{url}?{query}", encoded=True)
         filesystem = self._filesystem
@@ -190,7 +219,9 @@ class GcsBucket:
                 ssl=self._checks_certificates,
             )
             async with call as response:
-                responses.append((response.status, await response.read()))
+                self.dates.record_header(response.headers.get("Date"))
+                etag = response.headers.get("ETag", "")
+                responses.append(_Response(response.status, await response.read(), etag))
 
         self._run(lambda: self._sdk.asyn.sync(filesystem.loop, request))
         return responses[0]
@@ -217,7 +248,17 @@ class GcsBucket:
             ) from None
 
 
-def _body_or_error(status: int, body: bytes, secrets: tuple[str, ...]) -> bytes:
+@dataclass(frozen=True, slots=True)
+class _Response:
+    """Answer to a request."""
+
+    status: int
+    body: bytes
+    etag: str
+
+
+def _body_or_error(response: _Response, secrets: tuple[str, ...]) -> bytes:
+    status, body = response.status, response.body
     if 200 <= status < 300:
         return body
     try:

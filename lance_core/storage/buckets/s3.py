@@ -5,12 +5,14 @@ to; the retry then reports its own object as existing. It also reports 409 and 4
 412 means that an object exists.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
+from lance_core.storage.answer_dates import AnswerDates
 from lance_core.storage.buckets.bucket import ListedKey, ListingPage
 from lance_core.storage.optional_packages import import_package
 from lance_core.storage.options import Settings
@@ -71,6 +73,7 @@ class S3Bucket:
     """Arguments of every request about an object."""
     _put_arguments: dict[str, object] = field(repr=False)
     """Further arguments of requests that write an object."""
+    dates: AnswerDates = field(default_factory=AnswerDates, repr=False)
 
     @classmethod
     def open(cls, authority: str, settings: Settings) -> "S3Bucket":
@@ -94,8 +97,14 @@ class S3Bucket:
             raise RequestError(_kind_of_error(error), settings.without_secrets(str(error))) from None
         # `Expect: 100-continue` costs a round trip for each put, and our objects are small.
         client.meta.events.unregister("before-call.s3", sdk.handlers.add_expect_header)
+        dates = AnswerDates()
+        client.meta.events.register(
+            "after-call.s3", lambda http_response, **_more: dates.record_header(http_response.headers.get("Date"))
+        )
         payer = {"RequestPayer": "requester"} if settings.get_flag("requester_pays") else {}
-        return cls(authority, settings, sdk, client, {"Bucket": authority, **payer}, payer | _encryption(settings))
+        return cls(
+            authority, settings, sdk, client, {"Bucket": authority, **payer}, payer | _encryption(settings), dates
+        )
 
     def get(self, key: str, start: int, length: int | None) -> bytes:
         end = "" if length is None else str(start + length - 1)
@@ -150,8 +159,23 @@ class S3Bucket:
     def download(self, key: str, to: Path) -> None:
         self._run(lambda: self._client.download_file(self.name, key, str(to)))
 
-    def upload(self, source: Path, key: str) -> None:
-        self._run(lambda: self._client.upload_file(str(source), self.name, key, ExtraArgs=self._put_arguments))
+    def begin_upload(self, key: str) -> str:
+        arguments = {"Bucket": self.name, "Key": key, **self._put_arguments}
+        return str(self._run(lambda: self._client.create_multipart_upload(**arguments))["UploadId"])
+
+    def upload_part(self, key: str, upload_id: str, number: int, data: bytes) -> str:
+        arguments = {"Key": key, "UploadId": upload_id, "PartNumber": number, "Body": data}
+        answer = self._run(lambda: self._client.upload_part(**self._object_arguments, **arguments))
+        checksums = {name: answer[name] for name in answer if name.startswith("Checksum") and name != "ChecksumType"}
+        return json.dumps({"PartNumber": number, "ETag": answer["ETag"], **checksums})
+
+    def complete_upload(self, key: str, upload_id: str, receipts: Sequence[str]) -> None:
+        parts = {"Parts": [json.loads(receipt) for receipt in receipts]}
+        arguments = {"Key": key, "UploadId": upload_id, "MultipartUpload": parts}
+        self._run(lambda: self._client.complete_multipart_upload(**self._object_arguments, **arguments))
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        self._run(lambda: self._client.abort_multipart_upload(Key=key, UploadId=upload_id, **self._object_arguments))
 
     def copy(self, key: str, to: str) -> None:
         source = {"Bucket": self.name, "Key": key}

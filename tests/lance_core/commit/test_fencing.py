@@ -1,18 +1,25 @@
 """Commit fence: a put after a long pause may fill a gap in the versions or reference deleted files."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from lance_core import CommitUndecided, NotFound, RetryableConflict
+from lance_core import CommitUndecided, NotFound, RetryableConflict, Table
 from lance_core.commit.write_protocol import StartedWrite, begin, finish
+from lance_core.coordination import leases
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Append
+from lance_core.runtime import SYSTEM_RUNTIME
+from lance_core.storage.local import LocalStore
 from lance_core.storage.memory import MemoryStore
+from lance_core.storage.store import Put
 from tests.lance_core.in_memory_table import Fault, FaultyStore, InMemoryTable, deterministic_runtime, on_create
 
 
@@ -86,6 +93,34 @@ def test_files_deleted_during_a_pause_are_reported() -> None:
         CommitUndecided, match=r"removed 1 of its files as orphan files, such as data/late\.lance.*Restore version 1"
     ):
         slow_writer.append(remove_orphan)
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_clock_that_steps_ahead_before_a_put_is_detected_on_a_local_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_finished: bool
+) -> None:
+    """The clock of the file server jumps ahead by a month between the last read of a writer and its put, so that its
+    files are old for a cleanup that runs meanwhile, or has announced what it will remove."""
+    table = Table.create(tmp_path / "t", pa.table({"id": [1]}))
+    create = LocalStore.create
+    steps = iter([True])
+
+    def create_after_cleanup(store: LocalStore, path: str, data: bytes) -> Put:
+        if path.startswith(f"{naming.VERSIONS}/") and next(steps, False):
+            for file in tmp_path.rglob("*.*"):
+                os.utime(file, times=(0, 0))
+            report = Table.open(table.uri).cleanup(dry_run=not is_finished)
+            assert {name.partition("/")[0] for name in report.orphans} == {"data", "_transactions"}
+            if not is_finished:
+                notice = leases.SweepNotice((), files=tuple(each.path for each in store.walk("data")))
+                leases.announce_sweep(store, notice, SYSTEM_RUNTIME)
+        return create(store, path, data)
+
+    monkeypatch.setattr(LocalStore, "create", create_after_cleanup)
+    with pytest.raises(CommitUndecided, match="clock of the store had been changed"):
+        table.append(pa.table({"id": [2]}))
+    restored = Table.open(table.uri).restore(1)
+    assert restored.table.to_table()["id"].to_pylist() == [1]
 
 
 def test_a_slow_writer_leases_its_files_and_checks_that_they_exist() -> None:

@@ -109,7 +109,7 @@ def test_other_invalid_overwrites_are_rejected(table: Table) -> None:
     with pytest.raises(InvalidInput, match="call set_config"):
         table.overwrite(rows("b", 1), where=DAY_B, config={"a": "1"})
     with pytest.raises(InvalidInput, match="where must be a string that UTF-8 can encode, not 3"):
-        table.overwrite(rows("b", 1), where=3)  # type: ignore[arg-type]
+        table.overwrite(rows("b", 1), where=3)
     with_blob = table.add_columns(pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})).table
     with pytest.raises(InvalidInput, match="a blob column"):
         with_blob.overwrite(rows("b", 1), where="blob is null")

@@ -13,6 +13,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import strategies as st
 
+from lance_core.format.message_weight import is_repeated
 from lance_core.format.schema import TableSchema
 
 M = TypeVar("M", bound=Message)
@@ -94,11 +95,11 @@ def _put(draw: st.DrawFn, message: Message, field: FieldDescriptor, depth: int) 
         getattr(message, field.name).extend(draw(schemas()).encode())
     elif inner is not None:
         created = _messages(cast(Callable[[], Any], inner._concrete_class), (), (), depth + 1)  # type: ignore[arg-type]
-        if field.is_repeated:
+        if is_repeated(field):
             getattr(message, field.name).extend(draw(st.lists(created, max_size=2)))
         else:
             getattr(message, field.name).CopyFrom(draw(created))
-    elif field.is_repeated:
+    elif is_repeated(field):
         getattr(message, field.name).extend(draw(st.lists(_scalar(field), max_size=3)))
     else:
         setattr(message, field.name, draw(_scalar(field)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from lance_core.errors import Corrupt, LanceError
-from lance_core.format import base_path, fragment_reuse, index_metadata, manifest_file, refs
+from lance_core.format import base_path, fragment_reuse, index_metadata, manifest_file, naming, refs
 from lance_core.format._pb import table_pb2, transaction_pb2
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import DataFile, Fragment
@@ -147,8 +147,8 @@ def test_base_paths(message: table_pb2.BasePath) -> None:
     assert base_path.decode(created.message) == created
     reported = (created.id, created.path, created.name or "", created.is_dataset_root)
     assert reported == (message.id, message.path, message.name, message.is_dataset_root)
-    assert base_path.split_qualified_path(base_path.qualify_path(created.id, "data/x")) == (created.id, "data/x")
-    assert base_path.split_qualified_path(base_path.qualify_path(None, "data/x")) == (None, "data/x")
+    assert naming.split_qualified_path(naming.qualify_path(created.id, "data/x")) == (created.id, "data/x")
+    assert naming.split_qualified_path(naming.qualify_path(None, "data/x")) == (None, "data/x")
 
 
 @given(messages(table_pb2.FragmentReuseIndexDetails.InlineContent), st.uuids(), st.integers(0, 2**63))

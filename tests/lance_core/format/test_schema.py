@@ -159,6 +159,33 @@ def test_metadata_is_text() -> None:
         TableSchema.from_arrow(pa.schema([("x", pa.int8())], metadata={b"\xff": "v"}))
 
 
+class WidenedType(pa.ExtensionType):  # type: ignore[misc]
+    """Extension type that always has two children, whatever a table declares, like that of pylance 11 for blobs."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.struct([("data", pa.binary()), ("size", pa.int64())]), "test.widened")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> "WidenedType":
+        return cls()
+
+
+def test_a_registered_extension_type_does_not_change_what_a_table_declares() -> None:
+    declared = pa.struct([("data", pa.binary())])
+    column = pa.field("x", declared, metadata={"ARROW:extension:name": "test.widened"})
+    pa.register_extension_type(WidenedType())
+    try:
+        schema = TableSchema.from_arrow(pa.schema([column, ("id", pa.int8())])).arrow
+        assert schema.types == [declared, pa.int8()]
+        whole = pa.schema([pa.field("x", WidenedType())])
+        assert TableSchema.from_arrow(whole).arrow == whole
+    finally:
+        pa.unregister_extension_type("test.widened")
+
+
 def test_a_projection_equals_a_schema_of_its_columns() -> None:
     arrow = pa.schema(
         [

@@ -14,7 +14,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import Corrupt, InvalidInput, NotFound, StorageError, Table, Unsupported
+from lance_core import CommitUndecided, Corrupt, InvalidInput, NotFound, StorageError, Table, Unsupported
 from lance_core.commit.write_protocol import StartedWrite, begin, finish
 from lance_core.coordination import leases
 from lance_core.coordination.leases import Lease, SweepNotice, acquire, announce_sweep, release
@@ -692,7 +692,9 @@ def test_a_lease_released_by_its_commit_leaves_no_gap(uri: str) -> None:
             writer_location, load_latest(writer_location), verb="append", intent=None, runtime=SYSTEM_RUNTIME
         )
         assert isinstance(started, StartedWrite)
-        finish(started, Append((created,)), properties={}, attempts=10)
+        # The file is older than the commit, as if the clock had jumped, and the cleanup has announced its removal.
+        with pytest.raises(CommitUndecided, match="a cleanup may be removing 1 of its files"):
+            finish(started, Append((created,)), properties={}, attempts=10)
         release(local, leases_acquired[0])
 
     faults = [

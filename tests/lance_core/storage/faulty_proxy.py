@@ -8,6 +8,7 @@ the fault of each request. Start with `FaultyProxy`.
 import http.client
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ class FaultyProxy:
     choose_fault: FaultChooser = lambda method, path: None
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     endpoint: str = ""
+    clock_offset: float = 0
+    """Seconds that are added to the dates of answers."""
     has_ended: threading.Event = field(default_factory=threading.Event)
 
 
@@ -59,6 +62,9 @@ class Handler(BaseHTTPRequestHandler):
     def handle(self) -> None:
         with suppress(ConnectionError):  # the client has stopped waiting or was killed
             super().handle()
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string((timestamp or time.time()) + self.proxy.clock_offset)
 
     def _any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

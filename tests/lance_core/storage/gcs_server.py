@@ -160,7 +160,11 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(status, b"" if status == 200 else answer, {"ETag": '"1"', "x-goog-generation": "1"})
 
     def do_DELETE(self) -> None:
-        match urlsplit(self.path).path.split("/")[1:]:
+        url = urlsplit(self.path)
+        if upload := parse_qs(url.query).get("uploadId"):
+            self._answer(204 if self.gcs.uploads.pop(upload[0], None) is not None else 404, b"")
+            return
+        match url.path.split("/")[1:]:
             case ["storage", "v1", "b", bucket, "o", name]:
                 self._answer(*self.gcs.delete(unquote(bucket), unquote(name)))
             case [bucket, *names]:
@@ -173,6 +177,9 @@ class Handler(BaseHTTPRequestHandler):
             self.gcs.uploads[number] = {}
             answer = f"<InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>"
             self._answer(200, answer.encode())
+            return
+        if query["uploadId"] not in self.gcs.uploads:
+            self._answer(404, b"<Error><Code>NoSuchUpload</Code></Error>")
             return
         split_multipart = self.gcs.uploads.pop(query["uploadId"])
         self.gcs.put(bucket, name, b"".join(split_multipart[number] for number in sorted(split_multipart)), None)

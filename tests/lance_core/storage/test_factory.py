@@ -81,6 +81,7 @@ def test_without_secrets_keeps_what_distinguishes_locations() -> None:
         "abfss://lake@account.dfs.core.windows.net/t"
     )
     assert without_secrets("abfss://me:pass@lake/t") == "abfss://lake/t"
+    assert without_secrets("file:///a::https://me:pass@host/b?c=1") == "file:///a::https://host/b"
 
 
 @pytest.mark.parametrize(

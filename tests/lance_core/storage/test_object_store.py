@@ -11,6 +11,7 @@ import pytest
 from lance_core import InvalidInput, NotFound, StorageError, Unsupported
 from lance_core.storage.factory import open_store
 from lance_core.storage.object_store import ObjectStore
+from lance_core.storage.object_upload import upload_file
 from lance_core.storage.request_errors import RetryPolicy
 from lance_core.storage.store import ObjectDetails, Put, SupportsOrderedListing
 from tests.lance_core.storage.faulty_proxy import proxy_to
@@ -90,7 +91,7 @@ class TestObjects(StoreContract):
     def test_files_are_uploaded_and_downloaded(self, store: ObjectStore, server: Server, tmp_path: Path) -> None:
         data = bytes(range(256)) * 300
         (tmp_path / "up").write_bytes(data)
-        store.upload(tmp_path / "up", "d/file")
+        upload_file(store, tmp_path / "up", "d/file")
         assert store.read("d/file") == data
         store.download("d/file", tmp_path / "down")
         assert (tmp_path / "down").read_bytes() == data

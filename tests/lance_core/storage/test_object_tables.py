@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import lance
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 from lance_core import CommitUndecided, InvalidInput, RetryableConflict, StorageError, Table, find_tables
 from lance_core.fsck import Report
 from lance_core.fsck.report import Severity
+from lance_core.storage.factory import open_store
 from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
 from tests.lance_core.in_memory_table import clean_up
 from tests.lance_core.storage.faulty_proxy import FAULTS_OF_READS, FAULTS_OF_WRITES, proxy_to
@@ -205,6 +207,35 @@ def test_a_table_of_the_old_naming_scheme(shared: SharedTable) -> None:
     assert shared.ours().version == 11
     shared.ours().append(rows(12))
     shared.check(*range(1, 13))
+
+
+@pytest.mark.parametrize("has_cleanup", [True, False])
+def test_a_clock_that_steps_ahead_before_a_put_is_detected_by_the_date_of_the_answer(
+    server: Server, has_cleanup: bool
+) -> None:
+    """The clock of the store jumps ahead by a month between the last read of a writer and its put, so that its files
+    are old for a cleanup that runs meanwhile."""
+    with proxy_to(server.endpoint) as proxy:
+        shared = SharedTable(server.bucket(proxy.endpoint + urlsplit(server.endpoint).path))
+        table = shared.create(rows(1)).append(rows(2)).table
+        store = open_store(shared.uri, storage_options=shared.options)
+        kept = {info.path for info in store.walk("_transactions")}
+
+        def clean_up_at_put(method: str, path: str) -> None:
+            if method in ("PUT", "POST") and ".manifest" in path and not proxy.clock_offset:
+                for info in store.walk("_transactions") if has_cleanup else ():
+                    if info.path not in kept:
+                        store.delete(info.path)
+                proxy.clock_offset = timedelta(days=30).total_seconds()
+
+        proxy.choose_fault = clean_up_at_put
+        if has_cleanup:
+            with pytest.raises(CommitUndecided, match="clock of the store had been changed"):
+                table.append(rows(3))
+            restored = shared.ours().restore(2).table
+            assert ids(restored.append(rows(4)).table) == [1, 2, 4]
+        else:
+            assert ids(table.append(rows(3)).table.append(rows(4)).table) == [1, 2, 3, 4]
 
 
 def test_opening_and_appending_cost_the_same_after_many_versions(s3_server: Server) -> None:

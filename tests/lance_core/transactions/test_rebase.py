@@ -13,7 +13,7 @@ import pytest
 from pyroaring import BitMap
 
 from lance_core import RetryableConflict, Table
-from lance_core.commit.loop import fetch_inputs
+from lance_core.commit.loop import fetch_deletions
 from lance_core.format import mem_wal
 from lance_core.format import operations as op
 from lance_core.format.fragment import TOMBSTONE
@@ -22,7 +22,7 @@ from lance_core.format.index_metadata import MEM_WAL
 from lance_core.format.operations import Operation
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import SYSTEM_RUNTIME
-from lance_core.transactions.rebase import FetchedInputs, Rebased, rebase, required_inputs
+from lance_core.transactions.rebase import FetchedDeletions, Rebased, rebase, required_deletions
 from lance_core.versions.snapshot import Snapshot, load_at, load_latest, read_history
 from tests.lance_core.transactions.example_operations import (
     PLANS,
@@ -50,16 +50,16 @@ def rebase_onto_newest(created: Table, ours: Operation) -> Rebased:
     transaction = Transaction(base.version, str(uuid.uuid4()), ours)
     history = read_history(head.location, base.version)
     assert history is not None
-    inputs = required_inputs(transaction, base.manifest, head.manifest)
-    fetched = fetch_inputs(head.location, inputs, SYSTEM_RUNTIME)
-    return rebase(transaction, base.manifest, head.manifest, history.others, fetched)
+    fragments = required_deletions(transaction, base.manifest, head.manifest)
+    deletions = fetch_deletions(head.location, fragments, SYSTEM_RUNTIME)
+    return rebase(transaction, base.manifest, head.manifest, history.others, deletions)
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_rebase_over_no_commits_changes_nothing(created: Table, name: str) -> None:
     base = snapshot_at(created)
     ours = Transaction(base.version, "u", PLANS[name](base))
-    assert rebase(ours, base.manifest, base.manifest, (), FetchedInputs()) == Rebased(ours)
+    assert rebase(ours, base.manifest, base.manifest, (), FetchedDeletions()) == Rebased(ours)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -99,7 +99,7 @@ def test_rows_of_replaced_files_are_replanned(created: Table, tmp_path: Path) ->
     base, head = snapshot_at(created), snapshot_at(other)
     ours = Transaction(base.version, "u", PLANS["Delete row of 1"](base))
     with pytest.raises(RetryableConflict, match="the files of fragment 1 were replaced"):
-        rebase(ours, base.manifest, head.manifest, (), FetchedInputs())
+        rebase(ours, base.manifest, head.manifest, (), FetchedDeletions())
 
 
 def test_an_index_stops_covering_changed_fragments(created: Table) -> None:
