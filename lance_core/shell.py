@@ -26,6 +26,8 @@ class Access:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     manifest_store: str | None = field(default=None, repr=False)
     bases: tuple[str, ...] = ()
+    verify: str = "off"
+    trusted: bool = True
 
 
 def add_access(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +52,11 @@ def add_access(parser: argparse.ArgumentParser) -> None:
         "--base", metavar="LOCATION", action="append", default=[],
         help="location outside the table that may be read; repeatable",
     )  # fmt: skip
+    add(
+        "--verify", choices=["off", "sample", "read"], default="off",
+        help="compare one file in sixteen, or all files, with their checksums before they are read",
+    )  # fmt: skip
+    add("--untrusted", action="store_true", help="decode files in another process, for a table of unknown origin")
 
 
 def access(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Access:
@@ -74,7 +81,7 @@ def access(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Acc
         )
     if arguments.manifest_store_from is not None:
         manifests = _read_variable(arguments.manifest_store_from, environment)
-    return Access(options, manifests, tuple(arguments.base))
+    return Access(options, manifests, tuple(arguments.base), arguments.verify, not arguments.untrusted)
 
 
 def check_uri(uri: str) -> None:

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from lance_core.datafiles.codec import DataCodec, FileReader, FileWriter
 from lance_core.errors import InvalidInput
-from lance_core.format.base_path import split_qualified_path
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
+from lance_core.format.naming import split_qualified_path
 from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, Store
 
 

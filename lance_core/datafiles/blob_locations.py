@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format import naming
-from lance_core.format.base_path import qualify_path
 from lance_core.format.fragment import DataFile
+from lance_core.format.naming import qualify_path
 
 INLINE, PACKED, DEDICATED, EXTERNAL, MANAGED = range(5)
 """Kinds in a v2 descriptor."""

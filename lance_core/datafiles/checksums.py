@@ -1,4 +1,4 @@
-"""Checksum verification: compares files with their recorded checksums before they are decoded.
+"""Checksums of files: computes them, and compares files with their recorded checksums before they are decoded.
 
 A table is opened with a mode. A file that was verified is not read again in the same process, since files never
 change. Deletion files, which are in memory as a whole when they are decoded, are always verified. Start with
@@ -8,18 +8,23 @@ change. Deletion files, which are in memory as a whole when they are decoded, ar
 import enum
 import os
 import threading
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from lance_core.errors import Corrupt, NotFound
-from lance_core.format.file_checksum import FileChecksum
-from lance_core.storage.file_hashing import compute_checksum
+from lance_core.format.file_checksum import FileChecksum, new_hasher
+from lance_core.storage.local import LocalStore
 from lance_core.storage.store import Store
 
 SAMPLED_ONE_IN = 16
 """Files of which one is verified in the mode `sample`."""
 _VERIFIED_MAX = 100_000
+_LOCAL_PART_BYTES = 1 << 20
+_OBJECT_PART_BYTES = 8 << 20
+"""Few enough requests, and little enough memory for several files at a time."""
+_OBJECT_PARTS_AT_ONCE = 4
 _LOCKS = tuple(threading.Lock() for _ in range(64))
 """Locks for files by hash, so that two threads do not both read one file."""
 _SAMPLE_SALT = int.from_bytes(os.urandom(8))
@@ -96,10 +101,9 @@ class FileVerifier:
 
 def verify_file(store: Store, path: str, checksum: FileChecksum, on_bytes: Callable[[int], None] | None = None) -> None:
     """Read a file and raise `Corrupt` if it differs from its checksum, `NotFound` if it does not exist."""
-    info = store.head(path)
-    if info is None:
-        raise NotFound(f"{store.description}/{path} does not exist")
-    actual = FileChecksum(info.size, None) if info.size != checksum.size else compute_checksum(store, path, on_bytes)
+    if isinstance(store, LocalStore) and (size := _size_of(store, path)) != checksum.size:
+        _check_equal(FileChecksum(size, None), checksum, f"{store.description}/{path}")
+    actual = compute_checksum(store, path, on_bytes, size=checksum.size)
     _check_equal(actual, checksum, f"{store.description}/{path}")
 
 
@@ -122,3 +126,52 @@ def _check_equal(actual: FileChecksum, recorded: FileChecksum, path: str) -> Non
         path=path,
         field="checksum",
     )
+
+
+def compute_checksum(
+    store: Store, path: str, on_bytes: Callable[[int], None] | None = None, *, size: int | None = None
+) -> FileChecksum:
+    """Read a file and return its checksum. Raise `NotFound` if it does not exist. `on_bytes` receives the number of
+    bytes of each part. `size` is the expected size, which saves a request for the size of an object; if it is wrong,
+    the checksum has the actual size and no hash.
+
+    The file is read in parts, so that its size does not matter. The parts of a local file are read into one buffer: a
+    fresh buffer for each would take longer than the hash."""
+    hasher, count = new_hasher(), 0
+    parts: Iterator[bytes | memoryview] = (
+        store.read_parts(path, _LOCAL_PART_BYTES)
+        if isinstance(store, LocalStore)
+        else _object_parts(store, path, _size_of(store, path) if size is None else size)
+    )
+    for part in parts:
+        hasher.update(part)
+        count += len(part)
+        if on_bytes is not None:
+            on_bytes(len(part))
+    if size is None or count == size:
+        return FileChecksum(count, hasher.intdigest())
+    return FileChecksum(count if isinstance(store, LocalStore) else _size_of(store, path), None)
+
+
+def _object_parts(store: Store, path: str, size: int) -> Iterator[bytes]:
+    """Yield the parts of an object, of which some are requested ahead. The last request asks for one byte more than
+    the object should have, so that a longer one is detected."""
+    lengths = [min(_OBJECT_PART_BYTES, size + 1 - start) for start in range(0, size + 1, _OBJECT_PART_BYTES)]
+    if len(lengths) == 1:
+        yield store.read(path, 0, size + 1)
+        return
+    with ThreadPoolExecutor(_OBJECT_PARTS_AT_ONCE, thread_name_prefix="lance-verify") as pool:
+        running: deque[Future[bytes]] = deque()
+        for number, length in enumerate(lengths):
+            if len(running) == _OBJECT_PARTS_AT_ONCE:
+                yield running.popleft().result()
+            running.append(pool.submit(store.read, path, number * _OBJECT_PART_BYTES, length))
+        for future in running:
+            yield future.result()
+
+
+def _size_of(store: Store, path: str) -> int:
+    info = store.head(path)
+    if info is None:
+        raise NotFound(f"{store.description}/{path} does not exist")
+    return info.size

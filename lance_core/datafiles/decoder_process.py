@@ -1,4 +1,4 @@
-"""Decoder processes: the child processes that decode files for `contained_codec.py`, and the pool that shares them.
+"""Decoder processes: the child processes that decode files for `isolated_reader.py`, and the pool that shares them.
 
 A process serves many files and is replaced when it ends. It receives its requests, storage options included, over a
 socket, so that no option is in its command line. When the parent ends or is killed, the kernel ends the child. A
@@ -174,7 +174,9 @@ class DecoderProcess:
         if code is None:
             return DecoderEnded("the process that decoded it closed its connection")
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        panic = next((line for line in output.splitlines() if line and "panicked at" not in line), "")
+        lines = output.splitlines()
+        panics = [number for number, line in enumerate(lines) if "panicked at" in line]  # the message is the next line
+        panic = next((line for line in lines[panics[0] + 1 :] if line), "") if panics else ""
         return DecoderEnded(f"the process that decoded it ended with {how}{f': {panic[:300]}' if panic else ''}")
 
     def _trim_output(self) -> None:

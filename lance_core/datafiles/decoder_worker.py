@@ -1,4 +1,4 @@
-"""Decoder worker: the process that decodes files for `contained_codec.py`, one request at a time.
+"""Decoder worker: the process that decodes files for `isolated_reader.py`, one request at a time.
 
 It ends when its parent closes the connection or dies, also while it decodes. It limits its own memory,
 writes no core dump, and sends only arrays that it has validated. It runs on its own and is not imported elsewhere.

@@ -53,7 +53,7 @@ class CheckedFile:
         names = {name.partition(".")[0] for name in columns} | set(columns)
         for name, page in self._offsets_pages:
             if name in names and name not in self._checked_columns:
-                page.check(store.read(path, page.position, page.byte_count), path=path)
+                page.check(store.read(path, page.position, page.byte_count), path=f"{store.description}/{path}")
         self._checked_columns.update(names)
 
 

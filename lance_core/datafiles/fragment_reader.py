@@ -15,6 +15,7 @@ from lance_core.datafiles.blob_view import descriptor_schema
 from lance_core.datafiles.checksums import verify_bytes
 from lance_core.datafiles.codec import DataCodec, FileReader, Rows
 from lance_core.datafiles.column_layout import Path, check_legacy_ids, is_blob, legacy_paths_of, paths_of, stored_ids
+from lance_core.datafiles.error_context import ReadContext
 from lance_core.datafiles.fragment_overlays import open_overlays
 from lance_core.datafiles.legacy_codec import LegacyFileReader
 from lance_core.datafiles.open_fragment import (
@@ -44,10 +45,11 @@ def read_deletions(store: Store, fragment: Fragment) -> DeletionVector | None:
     deleted = fragment.deletion_file
     if deleted is None:
         return None
+    path = f"{store.description}/{deleted.qualified_path}"
     decode = DeletionVector.decode_bitmap if deleted.is_bitmap else DeletionVector.decode_arrow
     data = read_whole(store, deleted.qualified_path, DELETION_BYTES)
-    verify_bytes(data, deleted.checksum, path=deleted.path)
-    return decode(data, path=deleted.path)
+    verify_bytes(data, deleted.checksum, path=path)
+    return decode(data, path=path)
 
 
 def load_deletions(store: Store, fragment: Fragment) -> DeletionVector | None:
@@ -144,8 +146,14 @@ class FragmentReader:
         return self.open(fragment).take_chunks(rows)
 
     def open(self, fragment: Fragment) -> "OpenFragment":
-        """Open the files of the fragment that store any of the columns."""
+        """Open the files of the fragment that store any of the columns. Errors of files, here and while the rows are
+        read, name the version, the fragment and the columns."""
         fragment.check_limits(path=self._path)
+        context = ReadContext(self._path, fragment.id, self.arrow.names)
+        with context.named_in_errors():
+            return self._open(fragment, context)
+
+    def _open(self, fragment: Fragment, context: ReadContext) -> "OpenFragment":
         files = fragment.files
         shape = tuple((file.field_ids, file.column_indices, file.version) for file in files)
         layout = self._layouts.get(shape)
@@ -176,7 +184,7 @@ class FragmentReader:
         overlays = open_overlays(fragment, self._fields, self._open_overlay) if fragment.has_overlays else None
         if not self._loads_blobs or is_legacy:
             return OpenFragment(
-                fragment.physical_rows, all_live, sources, layout, self._fields, self.arrow, overlays=overlays
+                fragment.physical_rows, all_live, sources, layout, self._fields, self.arrow, context, overlays=overlays
             )
         file_by_field = {field_id: source.file for source in sources for field_id in source.file.field_ids}
         blob_files = {
@@ -187,7 +195,7 @@ class FragmentReader:
         blob_values = BlobValues(self._store, self.arrow, blob_files)
         arrow = self._descriptor_schema
         return OpenFragment(
-            fragment.physical_rows, all_live, sources, layout, self._fields, arrow, blob_values, overlays
+            fragment.physical_rows, all_live, sources, layout, self._fields, arrow, context, blob_values, overlays
         )
 
     def _open_overlay(self, file: DataFile) -> tuple[FileReader, Mapping[int, Path]]:
@@ -198,10 +206,7 @@ class FragmentReader:
     def _verify(self, files: Iterable[DataFile]) -> None:
         """Compare the files with their checksums before any of them is decoded."""
         for file in files:
-            try:
-                self._codec.verify(file.qualified_path, file.checksum)
-            except Corrupt as found:
-                raise Corrupt(f"{found.what} ({self._path} lists it)", path=found.path, field=found.field) from found
+            self._codec.verify(file.qualified_path, file.checksum)
 
     def _check_mandatory(self, fragment: Fragment) -> None:
         for field in self._fields:

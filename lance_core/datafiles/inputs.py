@@ -3,12 +3,13 @@
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.datafiles.conform import Conversion, conform
+from lance_core.datafiles.declared_schemas import declared_schema, is_declaration, is_record, values_of
 from lance_core.errors import InvalidInput
 
 _LISTS = (
@@ -36,8 +37,12 @@ Rows: TypeAlias = (
     | Iterable[pa.RecordBatch]
     | SupportsArrowStream
     | Iterable[Mapping[str, object]]
+    | Iterable[object]
     | Mapping[str, object]
 )
+"""Rows. Objects in an iterable are instances of a dataclass or of a model of pydantic."""
+DeclaredSchema: TypeAlias = pa.Schema | type
+"""Schema, or the dataclass or model of pydantic that declares it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +67,22 @@ class InputRows:
         return self.schema
 
 
-def as_input(data: Rows | pa.Schema, columns: pa.Schema | None = None) -> InputRows:
+def as_declared_input(data: Rows | DeclaredSchema, schema: DeclaredSchema | None) -> tuple[InputRows, Conversion]:
+    """Return the rows of a new table, and how their values are converted to the columns that `schema` declares."""
+    if schema is None:
+        return as_input(data), Conversion.EXACT
+    declared = declared_schema(schema)
+    rows = as_input(data, declared)
+    return InputRows(declared, rows.batches, rows.bytes), Conversion.CAST
+
+
+def as_input(data: Rows | DeclaredSchema, columns: pa.Schema | None = None) -> InputRows:
     """Convert rows to one form. A schema alone means no rows of that schema.
 
     `columns` are the columns of the table that receives the rows: Python values are converted to their types.
     """
-    if isinstance(data, pa.Schema):
-        return InputRows(data, iter(()))
+    if isinstance(data, pa.Schema) or is_declaration(data):
+        return InputRows(declared_schema(cast("DeclaredSchema", data)), iter(()))
     if isinstance(data, pa.RecordBatch):
         return InputRows(data.schema, iter((data,)), data.nbytes)
     if isinstance(data, pa.Table):
@@ -82,12 +96,12 @@ def as_input(data: Rows | pa.Schema, columns: pa.Schema | None = None) -> InputR
         )
     if isinstance(data, SupportsArrowStream):
         return _input_of_stream(data, columns)
-    rows = _input_of_items(data, columns)
+    rows = None if isinstance(data, type) else _input_of_items(data, columns)
     if rows is None:
         raise InvalidInput(
             "rows must be a pyarrow Table, RecordBatch or RecordBatchReader, a data frame of pandas or polars or "
-            "another object with __arrow_c_stream__, an iterable of batches, a list of dicts, or a dict of columns, "
-            f"not {type(data).__name__}"
+            "another object with __arrow_c_stream__, an iterable of batches, a list of dicts, a list of instances of a "
+            f"dataclass or of a model of pydantic, or a dict of columns, not {type(data).__name__}"
         )
     return rows
 
@@ -107,7 +121,27 @@ def _input_of_items(data: object, columns: pa.Schema | None) -> InputRows | None
         names = dict.fromkeys(name for row in rows for name in row)
         values = {name: [row.get(name) for row in rows] for name in names}
         return _input_of_table(_table_of_columns(values, columns))
+    if is_record(first):
+        return _input_of_records(type(first), list(_each_of(type(first), itertools.chain((first,), items))), columns)
     return InputRows(None, iter(())) if first is None else None
+
+
+def _input_of_records(declaration: type, records: list[Any], columns: pa.Schema | None) -> InputRows:
+    """Return instances of a dataclass or of a model as rows, with the types of the table's columns."""
+    declared = declared_schema(declaration)
+    known = {field.name: field.type for field in columns or ()}
+    schema = pa.schema([field.with_type(known.get(field.name, field.type)) for field in declared])
+    rows = [values_of(record) for record in records]
+    table = _table_of_columns({name: [row[name] for row in rows] for name in schema.names}, schema)
+    return _input_of_table(
+        pa.Table.from_batches(
+            [
+                conform(batch, schema, conversion=Conversion.CAST, what=declaration.__name__)
+                for batch in table.to_batches()
+            ],
+            schema,
+        )
+    )
 
 
 def _each_of(kind: type, items: Iterable[Any]) -> Iterator[Any]:
@@ -174,7 +208,7 @@ def _table_of_columns(values: Mapping[str, object], columns: pa.Schema | None) -
         if not isinstance(name, str):
             raise InvalidInput(f"the names of columns must be strings, not {name!r}")
         try:
-            array = pa.array(column)
+            array = _array(column, known.get(name))
             # Without values there is no type to infer.
             arrays[name] = (
                 array if not pa.types.is_null(array.type) else pa.nulls(len(array), known.get(name, pa.null()))
@@ -195,6 +229,34 @@ def _table_of_columns(values: Mapping[str, object], columns: pa.Schema | None) -
     )
     stored = pa.schema([field.with_type(known.get(field.name, field.type)) for field in table.schema])
     return _round_doubles(exact, stored)
+
+
+def _array(values: Any, stored: pa.DataType | None) -> pa.Array:
+    """Return Python values as an array of the type that pyarrow infers, or of the stored type if it has maps, which
+    cannot be told from structs."""
+    if isinstance(values, SupportsArrowStream) and not isinstance(values, pa.Array):
+        return pa.chunked_array(values).combine_chunks()
+    if stored is None or isinstance(values, pa.Array) or not _has_map(stored):
+        return pa.array(values)
+    return pa.array([_with_pairs(value, stored) for value in values], stored)
+
+
+def _has_map(arrow: pa.DataType) -> bool:
+    return pa.types.is_map(arrow) or any(_has_map(arrow.field(at).type) for at in range(arrow.num_fields))
+
+
+def _with_pairs(value: Any, arrow: pa.DataType) -> Any:
+    """Return a value of this type with the pairs of keys and values instead of dicts where it has a map."""
+    if value is None or not _has_map(arrow):
+        return value
+    if pa.types.is_map(arrow):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return [(key, _with_pairs(each, arrow.item_type)) for key, each in pairs]
+    if pa.types.is_struct(arrow):
+        if not isinstance(value, Mapping):
+            raise pa.ArrowInvalid(f"the {type(value).__name__} is no mapping, which {arrow} needs")
+        return {field.name: _with_pairs(value.get(field.name), field.type) for field in arrow}
+    return [_with_pairs(each, arrow.value_type) for each in value]
 
 
 def _with_doubles(arrow: pa.DataType) -> pa.DataType:

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ import pyarrow as pa
 
 from lance_core.datafiles import blob_view
 from lance_core.datafiles.blob_files import BlobFiles, Sidecar
-from lance_core.datafiles.checksums import FileVerifier, Verify
+from lance_core.datafiles.checksums import FileVerifier, Verify, compute_checksum
 from lance_core.datafiles.codec import BATCH_ROWS, FileReader, Rows
 from lance_core.datafiles.conform import copy_array
 from lance_core.datafiles.dictionaries import nulls_as_missing_indices
@@ -28,14 +29,17 @@ from lance_core.datafiles.file_checks import CheckedFile, check_file
 from lance_core.errors import NotFound, StorageError, Unsupported
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
+from lance_core.format.logical_types import is_json
 from lance_core.format.naming import blob_file_name
 from lance_core.storage.factory import TableStore
-from lance_core.storage.file_hashing import compute_checksum
 from lance_core.storage.local import LocalStore
+from lance_core.storage.object_upload import StagedFile
 
 if TYPE_CHECKING:
     import lance.file
 
+_JSON_RELEASE = 13
+"""First release of pylance that encodes JSON. Older ones store the text as it is, which no release can read."""
 _SESSIONS_MAX = 64
 _declared_schemas: "dict[bytes, _DeclaredSchema]" = {}
 """Schemas of opened files by their serialized form: most files of a table have the same schema."""
@@ -63,9 +67,9 @@ class LanceCodec:
         checked = check_file(self.store, path, size)
         if self.trusted and checked.is_plausible:
             return LanceFileReader(self.store, path, checked, tuple(columns))
-        from lance_core.datafiles.contained_codec import ContainedReader  # imports modules that start processes
+        from lance_core.datafiles.isolated_reader import IsolatedReader  # imports modules that start processes
 
-        return ContainedReader(self.store, path, checked, tuple(columns), size=size)
+        return IsolatedReader(self.store, path, checked, tuple(columns), size=size)
 
 
 def load_library() -> None:
@@ -73,27 +77,54 @@ def load_library() -> None:
     importlib.import_module("lance.file")
 
 
+@functools.cache
+def pylance_release() -> int:
+    """Return the major version of the installed pylance."""
+    return int(version("pylance").partition(".")[0])
+
+
+def check_json_support(schema: pa.Schema, release: int) -> None:
+    """Raise `Unsupported` if this release of pylance would write JSON columns that cannot be read."""
+    if release < _JSON_RELEASE:
+        for field in schema:
+            if _holds_json(field.type):
+                raise Unsupported(
+                    f"column {field.name!r} has JSON, which pylance {release} cannot write; install pylance "
+                    f"{_JSON_RELEASE} or newer"
+                )
+
+
+def _holds_json(arrow: pa.DataType) -> bool:
+    return is_json(arrow) or any(_holds_json(arrow.field(index).type) for index in range(arrow.num_fields))
+
+
 class LanceFileWriter:
-    """Writer for one file and its blob files."""
+    """Writer for one file and its blob files. A file of an object store is written to the local disk first, where its
+    hash is computed, and its parts are sent as soon as they are written; blob files have no hash and are sent by the
+    codec."""
 
     def __init__(self, store: TableStore, path: str, schema: pa.Schema, version: StorageVersion) -> None:
         from lance.file import LanceFileWriter as Writer
 
+        check_json_support(schema, pylance_release())
         self._store = store
         self._path = path
         self._blob_directory = path.removesuffix(".lance")
         self._full_path = str(store.resolve_path(path))
         store.create_directory(path.rpartition("/")[0])
         with _translated_errors(self._store, self._full_path):
+            self._staged = None if isinstance(store, LocalStore) else StagedFile(store, path)
             self._blobs = BlobFiles(schema, packed=self._open_packed, dedicated=self._open_dedicated)
-            options = dict(store.codec_options) or None
-            self._writer = Writer(self._full_path, self._blobs.schema, version=str(version), storage_options=options)
+            local_path = self._full_path if self._staged is None else str(self._staged.path)
+            self._writer = Writer(local_path, self._blobs.schema, version=str(version))
 
     def write(self, batch: pa.RecordBatch) -> None:
         with _translated_errors(self._store, self._full_path):
             stored = self._blobs.write_blobs(batch)
             columns = [_copy_sliced_structs(column) for column in stored.columns]
             self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=stored.schema))
+            if self._staged is not None:
+                self._staged.advance()
 
     def add_buffer(self, data: bytes) -> int:
         with _translated_errors(self._store, self._full_path):
@@ -107,10 +138,10 @@ class LanceFileWriter:
         with _translated_errors(self._store, self._full_path):
             self._blobs.finish()
             self._writer.close()
+            if self._staged is not None:
+                self._check_complete(self._staged.path.stat().st_size)
+                return self._staged.finish()
         blobs = [f"{self._blob_directory}/{blob_file_name(number)}" for number in self._blobs.blob_ids]
-        assert self._writer.size_bytes is not None
-        if not isinstance(self._store, LocalStore):
-            return FileChecksum(self._writer.size_bytes, None)
         checksum = compute_checksum(self._store, self._path)  # from memory, since nothing is on disk yet
         self._store.ensure_durable([*blobs, self._path])
         self._check_complete(checksum.size)
@@ -120,8 +151,9 @@ class LanceFileWriter:
         """Raise `StorageError` if the size of the file differs from the number of written bytes. The codec of pylance
         14 reports no error if the last write of a file fails, for example because the disk is full."""
         if size != self._writer.size_bytes:
+            place = "the disk" if self._staged is None else f"the local disk, in {self._staged.directory}"
             raise StorageError(
-                f"{self._full_path} is incomplete: {size:,} of {self._writer.size_bytes:,} bytes are on the disk. "
+                f"{self._full_path} is incomplete: {size:,} of {self._writer.size_bytes:,} bytes are on {place}. "
                 "Check its free space and the quota, then repeat the write"
             )
 
@@ -221,11 +253,16 @@ class LanceFileReader:
             yield from _limit_batches(result.to_batches(), count)
 
     def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
+        """Begin to read the rows at once, so that a caller that takes rows of several files reads them concurrently."""
         self._checked.check_offsets(self._store, self._path, columns)
-        with _translated_errors(self._store, self.full_path):
-            with self._begin_lock:
-                result = self._reader_for(columns).take_rows(rows.tolist(), batch_size=BATCH_ROWS)
-            yield from _limit_batches(result.to_batches(), len(rows))
+        with _translated_errors(self._store, self.full_path), self._begin_lock:
+            result = self._reader_for(columns).take_rows(rows.tolist(), batch_size=BATCH_ROWS)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with _translated_errors(self._store, self.full_path):
+                yield from _limit_batches(result.to_batches(), len(rows))
+
+        return batches()
 
     def _reader_for(self, columns: Sequence[str]) -> "lance.file.LanceFileReader":
         names = tuple(columns)

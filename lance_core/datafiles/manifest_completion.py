@@ -31,9 +31,7 @@ OFFSET_MAX = 2**48
 
 
 def with_counts(store: Store, codec: DataCodec, manifest: Manifest) -> Manifest:
-    """Return the manifest with correct counts; unchanged if it is signed."""
-    if manifest.has_writer:
-        return manifest
+    """Return a manifest that is not signed with the counts that its files have."""
     return manifest.with_fragments(
         fragment.with_counts(_physical_rows(store, codec, fragment, manifest.path), _deleted_rows(store, fragment))
         for fragment in manifest.fragments
@@ -54,9 +52,7 @@ def _deleted_rows(store: Store, fragment: Fragment) -> int:
 
 
 def with_lineage(store: Store, manifest: Manifest) -> Manifest:
-    """Return the manifest with all lineage inline; unchanged if it has no external lineage."""
-    if not manifest.has_stable_row_ids:
-        return manifest
+    """Return a manifest of a table with stable row ids with all lineage inline; unchanged if none is external."""
     fields = external_lineage_fields(
         manifest_file.extract_manifest_message(manifest.encode(), path=manifest.path), path=manifest.path
     )

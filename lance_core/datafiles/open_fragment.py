@@ -6,7 +6,7 @@ shape share it.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from lance_core.datafiles.assemble import StoredColumn, assemble_column
 from lance_core.datafiles.blob_values import BlobValues
 from lance_core.datafiles.codec import BATCH_ROWS, DataCodec, FileReader, Rows
 from lance_core.datafiles.column_layout import Path
+from lance_core.datafiles.error_context import ReadContext
 from lance_core.datafiles.fragment_overlays import FragmentOverlays
 from lance_core.datafiles.legacy_codec import LegacyFileReader
 from lance_core.format.deletion_vector import DeletionVector
@@ -87,6 +88,7 @@ class OpenFragment:
     layout: "FragmentLayout"
     fields: Sequence[Field]
     arrow: pa.Schema
+    context: ReadContext
     blobs: BlobValues | None = None
     """Loader for blobs, if blobs are requested instead of their locations."""
     overlays: FragmentOverlays | None = None
@@ -125,13 +127,23 @@ class OpenFragment:
             return self._take(rows)
         return _concat([batch for _, batch in self.take_chunks(rows)], self.blobs.arrow)
 
+    def begin_take(self, rows: Rows) -> Callable[[], pa.RecordBatch]:
+        """Begin to read the same rows, and return the function that waits for them."""
+        if self.blobs is not None:
+            return lambda: self.take(rows)
+        streams = self._read_streams(_RowNumbers(rows))
+        return lambda: self._taken(rows, streams)
+
     def take_chunks(self, rows: Rows) -> Iterator[tuple[slice, pa.RecordBatch]]:
         """Read the same rows in chunks whose blobs fit in memory."""
         taken = self._take(rows)
         return self.blobs.load_chunks(taken) if self.blobs else iter([(slice(0, len(rows)), taken)])
 
     def _take(self, rows: Rows) -> pa.RecordBatch:
-        taken = [self._assemble(batches, all_live=self.all_live) for batches in self._read_streams(_RowNumbers(rows))]
+        return self._taken(rows, self._read_streams(_RowNumbers(rows)))
+
+    def _taken(self, rows: Rows, streams: Iterator[Sequence[pa.RecordBatch]]) -> pa.RecordBatch:
+        taken = [self._assemble(batches, all_live=self.all_live) for batches in streams]
         batch = _concat(taken, self.arrow)
         return batch if self.overlays is None else self.overlays.apply(batch, rows)
 
@@ -142,8 +154,18 @@ class OpenFragment:
         streams = []
         for stream, (number, names) in enumerate(self.layout.streams):
             reader = self.sources[number].reader
-            streams.append(rows.read(reader.with_descriptors() if stream in self.layout.descriptors else reader, names))
-        return zip(*streams, strict=True)
+            with self.context.named_in_errors():
+                source = reader.with_descriptors() if stream in self.layout.descriptors else reader
+            streams.append(rows.read(source, names))
+        return self._named_in_errors(zip(*streams, strict=True))
+
+    def _named_in_errors(self, batches: Iterator[Sequence[pa.RecordBatch]]) -> Iterator[Sequence[pa.RecordBatch]]:
+        while True:
+            with self.context.named_in_errors():
+                each = next(batches, None)
+            if each is None:
+                return
+            yield each
 
     def _assemble(self, batches: Sequence[pa.RecordBatch], *, all_live: bool) -> pa.RecordBatch:
         """Combine batches of all streams to the columns of the table."""

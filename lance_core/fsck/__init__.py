@@ -18,7 +18,7 @@ An examination writes nothing. A finding may have an automatic repair (`Repair`)
 it.
 """
 
-from lance_core.fsck.data_check import DataCheck, VerificationProgress
+from lance_core.fsck.data_check import DataCheck
 from lance_core.fsck.report import Extent, Finding, Report, Severity
 
-__all__ = ["DataCheck", "Extent", "Finding", "Report", "Severity", "VerificationProgress"]
+__all__ = ["DataCheck", "Extent", "Finding", "Report", "Severity"]

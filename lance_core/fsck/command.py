@@ -9,16 +9,16 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from lance_core import shell, validation
 from lance_core.errors import InvalidInput, LanceError
 from lance_core.format.ids import Version
-from lance_core.fsck.data_check import DataCheck, VerificationProgress
+from lance_core.fsck.data_check import DataCheck
 from lance_core.fsck.examine import examine
 from lance_core.fsck.report import Extent, Finding, Repair, RepairKind, Report
+from lance_core.progress import log_reports, reporting
 from lance_core.versions.location import Location, locate
 
 HELP = "examine a table, and repair what can be repaired"
@@ -28,7 +28,6 @@ DESCRIPTION = (
     "1 if there are findings, 2 if the examination failed."
 )
 CLEAN, FOUND, FAILED = 0, 1, 2
-_PROGRESS_SECONDS = 2.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise InvalidInput("--apply needs repairs to apply; choose them with --repair")
         location, extent = _location(arguments, os.environ), _extent(arguments)
         data = _data_check(arguments)
-        report = examine(location, extent, data)
+        with reporting(log_reports(_print_progress) if data else False, "fsck"):
+            report = examine(location, extent, data)
     except LanceError as error:
         return _report_failure(error)
     chosen = {RepairKind(kind) for kind in arguments.repair}
@@ -74,7 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
         return CLEAN if report.is_clean else FOUND
     applied = [(fix, _apply_repair(fix)) for fix in fixes]
     try:
-        new_report = examine(location, extent, data)
+        with reporting(log_reports(_print_progress) if data else False, "fsck"):
+            new_report = examine(location, extent, data)
     except LanceError as error:
         return _report_failure(error)
     _print_report(arguments, new_report, applied, True)
@@ -108,6 +109,8 @@ def _location(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
         storage_options=access.storage_options,
         bases=access.bases,
         manifest_store=access.manifest_store,
+        verify=access.verify,
+        trusted=access.trusted,
     )
 
 
@@ -127,27 +130,11 @@ def _data_check(arguments: argparse.Namespace) -> DataCheck | None:
         if arguments.resume:
             raise InvalidInput("--resume belongs to the verification of files; add --data")
         return None
-    return DataCheck(_ProgressPrinter(), arguments.resume, sources=tuple(arguments.source))
+    return DataCheck(arguments.resume, sources=tuple(arguments.source))
 
 
-class _ProgressPrinter:
-    """Prints the progress of a verification to the standard error, every few seconds."""
-
-    def __init__(self) -> None:
-        self._printed_at = time.monotonic()
-
-    def __call__(self, progress: VerificationProgress) -> None:
-        now = time.monotonic()
-        if now - self._printed_at < _PROGRESS_SECONDS:
-            return
-        self._printed_at = now
-        share = progress.bytes / progress.bytes_total if progress.bytes_total else 1
-        print(
-            f"verified {progress.files:,} of {progress.files_total:,} files, {progress.bytes / 1e9:,.1f} of "
-            f"{progress.bytes_total / 1e9:,.1f} GB ({share:.0%})",
-            file=sys.stderr,
-            flush=True,
-        )
+def _print_progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 # Output

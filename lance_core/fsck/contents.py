@@ -1,6 +1,6 @@
 """Content verification: compares every file with the checksum that a commit recorded, in parallel.
 
-    check = DataCheck(on_progress=print, resume="verified.jsonl")
+    check = DataCheck(resume="verified.jsonl")
     examine(location, data=check)
 
 Files of large tables take hours to read, so the verification reports its progress, and keeps a record of verified
@@ -22,9 +22,10 @@ from lance_core.datafiles.checksums import verify_file
 from lance_core.errors import Corrupt, InvalidInput, LanceError, NotFound
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.operations import UpdateConfig
-from lance_core.fsck.data_check import DataCheck, VerificationProgress
+from lance_core.fsck.data_check import DataCheck
 from lance_core.fsck.data_repair import find_repair
 from lance_core.fsck.report import Finding, Repair, RepairKind, Severity
+from lance_core.progress import reporter
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.parallel import map_in_order
 from lance_core.versions.location import Location
@@ -91,9 +92,9 @@ class _Run:
         self._record = None if check.resume is None else Path(check.resume)
         done = set() if self._record is None else set(_read_record(self._record))
         self._files = [file for file in files if (file.path, file.checksum) not in done]
-        self._totals = len(files), sum(file.checksum.size for file in files if file.checksum)
-        self._bytes = self._totals[1] - sum(file.checksum.size for file in self._files if file.checksum)
-        self._done = len(files) - len(self._files)
+        self._total = sum(file.checksum.size for file in files if file.checksum)
+        self._bytes = self._total - sum(file.checksum.size for file in self._files if file.checksum)
+        self._report = reporter()  # of this thread; other threads verify the files
         self._lock = threading.Lock()
         self.count = len(self._files)
 
@@ -109,10 +110,8 @@ class _Run:
     def _verify(self, file: RecordedFile) -> Sequence[Finding]:
         found = [self._with_repair(each, file) for each in verify_one(file, self._add_bytes)]
         with self._lock:
-            self._done += 1
             if self._record is not None and not found:
                 _append_record(self._record, file)
-            self._report_progress()
         return found
 
     def _with_repair(self, finding: Finding, file: RecordedFile) -> Finding:
@@ -127,8 +126,8 @@ class _Run:
 
     def _report_progress(self) -> None:
         """Report the state, which does not change meanwhile, because the caller holds the lock."""
-        if self._check.on_progress is not None:
-            self._check.on_progress(VerificationProgress(self._done, self._totals[0], self._bytes, self._totals[1]))
+        if self._report is not None:
+            self._report("verify files", self._bytes, self._total, "bytes")
 
 
 def verify_one(file: RecordedFile, on_bytes: Callable[[int], None] | None = None) -> Iterator[Finding]:

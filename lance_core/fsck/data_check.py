@@ -1,7 +1,6 @@
 """Data check: options of the verification of file contents, and the progress that it reports."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from lance_core.errors import InvalidInput
@@ -9,21 +8,9 @@ from lance_core.format.file_checksum import FileChecksum
 
 
 @dataclass(frozen=True, slots=True)
-class VerificationProgress:
-    """Files and bytes verified so far, and their totals."""
-
-    files: int
-    files_total: int
-    bytes: int
-    bytes_total: int
-
-
-@dataclass(frozen=True, slots=True)
 class DataCheck:
     """Options of the verification of file contents."""
 
-    on_progress: Callable[[VerificationProgress], object] | None = None
-    """Called after each file and each part of a large file, by any thread, one call at a time."""
     resume: str | os.PathLike[str] | None = None
     """Local file with the verified files of an interrupted run, written while this one runs, and removed at its
     end."""

@@ -8,7 +8,7 @@ from functools import partial
 
 from lance_core.datafiles.checksums import verify_file
 from lance_core.errors import Corrupt, LanceError
-from lance_core.format.base_path import split_qualified_path
+from lance_core.format.naming import split_qualified_path
 from lance_core.fsck.report import Repair, RepairKind
 from lance_core.storage.store import Store
 from lance_core.storage.tree_operations import replace_file

@@ -26,6 +26,7 @@ from lance_core.fsck.files import FileChecker
 from lance_core.fsck.hash_chain import Link
 from lance_core.fsck.report import Extent, Finding, Report, Severity
 from lance_core.index.coverage import Coverage, combined_coverage, follow_reuse
+from lance_core.progress import track
 from lance_core.transactions.fold import parts_of, uuids_of
 from lance_core.versions.file_inventory import BranchFiles, list_files, references_of, references_of_other_branches
 from lance_core.versions.location import Location
@@ -51,7 +52,7 @@ def examine(location: Location, extent: Extent | Version = Extent.ALL, data: Dat
     numbers = sorted(by_number)
     examined = _versions_in(location, numbers, extent)
     examination = _Examination(location, {info.path: info.size for _key, info in list_files(location)}, findings)
-    for version in examined:
+    for version in track(examined, "check versions", "versions"):
         try:
             snapshot = load_fully(location, version)
         except LanceError as error:

@@ -17,9 +17,10 @@ def test_damaged_files_never_hang_or_raise_untyped_errors() -> None:
         "--seed",
         "7",
         "--readers",
-        "ours,contained",
+        "ours,contained,verified",
     ]
     command = [sys.executable, "-m", "tests.torture.data_files", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-2_000:]
     assert "contained 0 of" in done.stdout
+    assert "verified 0 of" in done.stdout

@@ -7,6 +7,7 @@ own, which is replaced when it dies:
 
     ours        the codec in the process; index files by a filter of the table
     contained   the same, with `trusted=False`
+    verified    tables with `verify="read"`, whose files have checksums; rows that differ count as an untyped error
     pylance     pylance's own readers
 
     python -m tests.torture.data_files [--structured 50000] [--seconds 1200] [--seed 0] [--readers ours,pylance]
@@ -34,6 +35,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 import lance
@@ -41,7 +43,8 @@ import lance.file
 import numpy as np
 import pyarrow as pa
 
-from lance_core import LanceError, Table
+from lance_core import Corrupt, IndexIgnored, LanceError, Table
+from lance_core.datafiles.checksums import forget_verified_files
 from lance_core.datafiles.codec import FileReader
 from lance_core.datafiles.file_footer import FOOTER, SPAN
 from lance_core.datafiles.lance_codec import LanceCodec
@@ -50,7 +53,7 @@ from lance_core.storage.local import LocalStore
 from tests.torture.mutations import damage_bytes, mutate_message
 
 GOLDEN = Path(__file__).parents[1] / "golden/tables/0.10.0.tar.xz"
-READERS = ("ours", "contained", "pylance")
+READERS = ("ours", "contained", "verified", "pylance")
 HANG_SECONDS = 30.0
 MEMORY_BYTES = 8 << 30
 _ROWS = 40
@@ -128,6 +131,7 @@ def create_subjects(directory: Path) -> list[Subject]:
     with tarfile.open(GOLDEN) as archive:
         archive.extractall(directory / "legacy", filter="data")
     legacy = next(path for path in sorted((directory / "legacy").iterdir()) if list(path.glob("data/*.lance")))
+    Table.open(legacy).record_checksums()
     add("data 0.1", legacy, "data/*.lance")
     return subjects
 
@@ -282,6 +286,32 @@ def read_ours(subject: Subject, *, trusted: bool) -> None:
             batch.validate(full=True)
 
 
+def read_verified(subject: Subject) -> None:
+    """Read the rows of the table, and raise `AssertionError` if they differ from those of the undamaged file. Raise
+    `Corrupt` if the rows are right because a damaged index was not used."""
+    forget_verified_files()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        table = Table.open(subject.uri, verify="read").to_table(filter=subject.condition)
+    assert digest_of(table) == _expected_digests[subject.uri], "other rows"
+    if any(issubclass(each.category, IndexIgnored) for each in caught):
+        raise Corrupt("is not used", path=subject.path, field="index")
+
+
+def expect_rows(subject: Subject) -> None:
+    """Keep the digest of the rows of an undamaged table. No index is opened, since this process would cache it."""
+    table = Table.open(subject.uri).to_table(filter=subject.condition, use_indices=False)
+    _expected_digests[subject.uri] = digest_of(table)
+
+
+def digest_of(table: pa.Table) -> bytes:
+    return sha256(repr(table.to_pylist()).encode()).digest()
+
+
+_expected_digests: dict[str, bytes] = {}
+"""Digests of the rows of undamaged tables."""
+
+
 def read_pylance(subject: Subject) -> None:
     if subject.is_data and subject.is_lance_file:
         reader = lance.file.LanceFileReader(f"{subject.uri}/{subject.path}")
@@ -298,6 +328,8 @@ def outcome_of(reader: str, subject: Subject) -> str:
     try:
         if reader == "pylance":
             read_pylance(subject)
+        elif reader == "verified":
+            read_verified(subject)
         else:
             read_ours(subject, trusted=reader == "ours")
     except LanceError:
@@ -399,6 +431,8 @@ def _serve(reader: str, subjects: Sequence[Subject], work: Sequence[tuple[int, i
     warnings.simplefilter("ignore")
     code = 0
     try:
+        for subject in subjects if reader == "verified" else ():
+            expect_rows(subject)
         for number, position in work:
             subject = subjects[number]
             file = Path(subject.uri, subject.path)
@@ -468,8 +502,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def is_broken(tally: Tally) -> bool:
-    """Return whether a reader broke its promise: no hang and no untyped error of ours, and no abort if contained."""
-    promised = {"ours": ("untyped", "hang"), "contained": ("untyped", "hang", "abort"), "pylance": ()}
+    """Return whether a reader broke its promise: no hang and no untyped error of ours, and no abort of contained and of
+    verified reads."""
+    promised = {
+        "ours": ("untyped", "hang"),
+        "contained": ("untyped", "hang", "abort"),
+        "verified": ("untyped", "hang", "abort"),
+        "pylance": (),
+    }
     return any(tally.outcomes[outcome] for outcome in promised[tally.reader])
 
 

@@ -8,8 +8,9 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import Corrupt, Table
+from lance_core import Corrupt, Table, Unsupported
 from lance_core.datafiles.jsonb import to_text
+from lance_core.datafiles.lance_codec import check_json_support
 
 TEXTS = [
     "null", "true", "false", "0", "-0.0", "1", "-1", "127", "-128", "128", "255", "256", "65536", "-32769",
@@ -61,3 +62,16 @@ SCALAR = b"\x20\0\0\0"
 def test_damage_is_corrupt(data: bytes) -> None:
     with pytest.raises(Corrupt, match="f: contains a JSON value that cannot be decoded"):
         to_text(data, path="f")
+
+
+def test_old_codecs_write_no_json() -> None:
+    """pylance 11 and 12 store JSON text as if it were encoded, and no release reads it."""
+    json_type = pa.json_(pa.string())
+    for arrow in (json_type, pa.struct([("a", json_type)]), pa.list_(json_type)):
+        schema = pa.schema([("id", pa.int64()), ("doc", arrow)])
+        with pytest.raises(
+            Unsupported, match="column 'doc' has JSON, which pylance 12 cannot write; install pylance 13"
+        ):
+            check_json_support(schema, 12)
+        check_json_support(schema, 13)
+    check_json_support(pa.schema([("text", pa.string())]), 11)

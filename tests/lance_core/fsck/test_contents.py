@@ -1,7 +1,6 @@
 """Verification of file contents: damage is found, named and counted, and an interrupted run continues."""
 
 import os
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,8 +10,9 @@ import pytest
 from lance_core import Table
 from lance_core.__main__ import main
 from lance_core.errors import InvalidInput
-from lance_core.fsck import DataCheck, Finding, Severity, VerificationProgress
+from lance_core.fsck import DataCheck, Finding, Severity
 from lance_core.fsck.examine import examine
+from lance_core.progress import OperationProgress
 from lance_core.versions.location import locate
 
 
@@ -52,26 +52,22 @@ def test_every_damaged_file_is_named_with_its_owner_and_versions(tmp_path: Path)
 
 def test_an_interrupted_run_continues(tmp_path: Path) -> None:
     table, record = create_table(tmp_path / "t"), tmp_path / "verified.jsonl"
-    seen: list[VerificationProgress] = []
+    seen: list[OperationProgress] = []
 
-    def interrupt_after(files: int) -> Callable[[VerificationProgress], None]:
-        def on_progress(progress: VerificationProgress) -> None:
-            seen.append(progress)
-            if progress.files >= files:
-                raise KeyboardInterrupt
-
-        return on_progress
+    def interrupt(state: OperationProgress) -> None:
+        if state.step == "verify files" and record.exists() and record.read_text().count("\n") >= 4:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        table.fsck(data=True, on_progress=interrupt_after(4), resume=record)
+        table.fsck(data=True, progress=interrupt, resume=record)
     verified = len(record.read_text().splitlines())
     assert 4 <= verified < 11
     with record.open("a") as out:
         out.write('{"path": "data/x')  # the line that the interruption cut off
-    report = table.fsck(data=True, on_progress=seen.append, resume=record)
+    report = table.fsck(data=True, progress=seen.append, resume=record)
     assert report.verified_files == 11 - verified
-    assert seen[-1].files == seen[-1].files_total == 11
-    assert seen[-1].bytes == seen[-1].bytes_total == sum(path.stat().st_size for path in files_below(table))
+    assert (seen[-1].operation, seen[-1].step, seen[-1].unit) == ("fsck", "verify files", "bytes")
+    assert seen[-1].done == seen[-1].total == sum(path.stat().st_size for path in files_below(table))
     assert not record.exists()
 
 
@@ -160,11 +156,11 @@ def test_files_that_a_concurrent_cleanup_removes_are_no_findings(tmp_path: Path)
     before = files_below(table)
     lost = Path(table.uri, "data", table._snapshot.manifest.fragments[-1].files[0].path)
 
-    def clean(_progress: VerificationProgress) -> None:
+    def clean(_progress: OperationProgress) -> None:
         if lost.exists():
             table.cleanup(older_than=timedelta(0), keep=1)
             lost.unlink()
 
-    report = table.fsck(data=True, on_progress=clean)
+    report = table.fsck(data=True, progress=clean)
     assert len(files_below(table)) == len(before) - 31
     assert [finding.path for finding in report.errors if finding.rule == "checksum"] == [f"data/{lost.name}"]

@@ -1,10 +1,10 @@
-"""Contained codec: decodes data and index files in another process, which a damaged or hostile file may end without
+"""Isolated reader: decodes data and index files in another process, which a damaged or hostile file may end without
 harm to this one.
 
 It serves tables that are opened with `trusted=False`, fsck, and files whose metadata does not prove how much memory
 their decoding takes (`file_checks.py`). The process has limits of memory and time (`DECODER_BYTES` and
 `DECODER_SECONDS` in `limits.py`); whatever ends it becomes one typed error about the file. See
-`004-contained-decoding.md`. Start with `ContainedReader`.
+`004-isolated-decoding.md`. Start with `IsolatedReader`.
 """
 
 import itertools
@@ -34,7 +34,7 @@ _Remaining = tuple[int, int, bytes | None]
 """First row, number of rows, and the numbers of single rows, that a read still has to return."""
 
 
-class ContainedReader:
+class IsolatedReader:
     """Reader for one file, which another process decodes; implements `FileReader`.
 
     A read that another file interrupts, by ending the process, continues in a new one.
@@ -78,8 +78,8 @@ class ContainedReader:
         request = Request("buffer", self._file, self._columns, number=number)
         return bytes(self._expect(BYTES, self._call(request)[1]).to_pybytes())
 
-    def with_descriptors(self) -> "ContainedReader":
-        return ContainedReader(*self._arguments, size=self._file.size, describe=True)
+    def with_descriptors(self) -> "IsolatedReader":
+        return IsolatedReader(*self._arguments, size=self._file.size, describe=True)
 
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
         return self._stream(columns, count, lambda done: (start + done, count - done, None))

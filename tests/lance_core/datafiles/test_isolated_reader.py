@@ -1,4 +1,4 @@
-"""Contained codec: it reads the same as the codec in this process, and turns whatever ends the decoder into one typed
+"""Isolated reader: it reads the same as the codec in this process, and turns whatever ends the decoder into one typed
 error about the file."""
 
 import errno
@@ -17,10 +17,10 @@ import pytest
 
 from lance_core import Corrupt, StorageError, Table
 from lance_core.datafiles import decoder_process
-from lance_core.datafiles.contained_codec import ContainedReader
 from lance_core.datafiles.decoder_process import DecoderEnded, DecoderProcess
 from lance_core.datafiles.decoder_protocol import FileReference, Request
 from lance_core.datafiles.file_checks import check_file
+from lance_core.datafiles.isolated_reader import IsolatedReader
 from lance_core.datafiles.lance_codec import LanceCodec
 from lance_core.limits import Limit
 from lance_core.storage.local import LocalStore
@@ -41,18 +41,18 @@ def create_aborting_table(path: Path) -> Table:
 def test_reads_are_the_same(version: str, tmp_path: Path) -> None:
     write(tmp_path / "f.lance", version)
     store = LocalStore(tmp_path)
-    plain, contained = (LanceCodec(store, trusted=trusted).open("f.lance") for trusted in (True, False))
-    assert isinstance(contained, ContainedReader)
-    assert contained.row_count == plain.row_count
-    assert contained.schema.equals(plain.schema, check_metadata=True)
-    assert contained.read_buffer(0) == plain.read_buffer(0)
+    plain, isolated = (LanceCodec(store, trusted=trusted).open("f.lance") for trusted in (True, False))
+    assert isinstance(isolated, IsolatedReader)
+    assert isolated.row_count == plain.row_count
+    assert isolated.schema.equals(plain.schema, check_metadata=True)
+    assert isolated.read_buffer(0) == plain.read_buffer(0)
     names = [name for name in COLUMNS if name != "bytes"]
     for columns, start, count in ((names, 0, plain.row_count), (["text", "list"], 3_990, 20), (["struct.x"], 5, 1)):
-        expected, actual = (pa.Table.from_batches(each.read(columns, start, count)) for each in (plain, contained))
+        expected, actual = (pa.Table.from_batches(each.read(columns, start, count)) for each in (plain, isolated))
         assert actual.equals(expected)
         assert actual.schema.equals(expected.schema, check_metadata=True)
     rows = np.array([0, 7, 4_100], np.int64)
-    assert list(contained.take(names, rows)) == list(plain.take(names, rows))
+    assert list(isolated.take(names, rows)) == list(plain.take(names, rows))
 
 
 def test_untrusted_tables_are_read_and_changed(tmp_path: Path) -> None:
