@@ -243,16 +243,21 @@ def _size_of_resized(function: str, operands: Sequence["Expr"], sizes: Sequence[
     return sizes[0] + added.times(_literal_count(function, operands[1]))
 
 
-def _size_of_replacement(_function: str, operands: Sequence["Expr"], sizes: Sequence[Size]) -> Size:
+def _size_of_replacement(function: str, operands: Sequence["Expr"], sizes: Sequence[Size]) -> Size:
     """Return the bound for `replace(text, pattern, replacement)`: each match, of at least one character, is replaced.
 
-    A replacement from a column has an unknown length, so it counts as if it were inserted once.
+    A replacement may be inserted at every match. If both it and the text are from columns, the result may have the
+    square of the bytes of a row, which has no bound.
     """
     replaced, replacement = sizes[0], sizes[2]
+    if replaced.growth and replacement.growth:
+        raise _unbounded(function, "both its text and its replacement from columns")
     shortest = 1
-    if operands[1].variant_name() == "Literal" and isinstance(text := operands[1].python_value().as_py(), str):
+    is_literal = operands[1].variant_name() == "Literal"
+    if function == "replace" and is_literal and isinstance(text := operands[1].python_value().as_py(), str):
         shortest = max(1, len(text))
-    return replaced.times(max(1, replacement.constant / shortest)) + Size(replacement.constant, replacement.growth)
+    matches = replaced.constant / shortest + 1
+    return replaced.times(max(1, replacement.constant / shortest)) + replacement.times(matches)
 
 
 def _size_of_series(function: str, operands: Sequence["Expr"], _sizes: Sequence[Size]) -> Size:
@@ -261,8 +266,25 @@ def _size_of_series(function: str, operands: Sequence["Expr"], _sizes: Sequence[
     return Size(_SCALAR_BYTES * (abs(stop - start) / max(1, abs(step)) + 1))
 
 
-def _size_of_joined(_function: str, _operands: Sequence["Expr"], sizes: Sequence[Size]) -> Size:
+def _size_of_joined(function: str, _operands: Sequence["Expr"], sizes: Sequence[Size]) -> Size:
+    if sizes[0].growth and sizes[1].growth:
+        raise _unbounded(function, "both its list and its separator from columns")
     return sizes[0].times(1 + sizes[1].constant) + _total(sizes[1:])
+
+
+def _size_of_separated(_function: str, operands: Sequence["Expr"], sizes: Sequence[Size]) -> Size:
+    return _total(sizes[1:]) + sizes[0].times(len(operands))
+
+
+def _size_of_translated(_function: str, _operands: Sequence["Expr"], sizes: Sequence[Size]) -> Size:
+    return sizes[0].times(_CHARACTER_BYTES)
+
+
+def _unbounded(function: str, arguments: str) -> InvalidExpression:
+    return InvalidExpression(
+        f"{function}() takes {arguments}, so its result may have the square of the bytes of a row; write one of them "
+        "as a literal"
+    )
 
 
 def _literal_count(function: str, expr: "Expr") -> float:
@@ -295,6 +317,7 @@ _SIZES: dict[str, Callable[[str, Sequence["Expr"], Sequence[Size]], Size]] = {
     "array_repeat": _size_of_repetition,
     "array_resize": _size_of_resized,
     "array_to_string": _size_of_joined,
+    "concat_ws": _size_of_separated,
     "generate_series": _size_of_series,
     "gen_series": _size_of_series,
     "list_join": _size_of_joined,
@@ -307,5 +330,6 @@ _SIZES: dict[str, Callable[[str, Sequence["Expr"], Sequence[Size]], Size]] = {
     "repeat": _size_of_repetition,
     "replace": _size_of_replacement,
     "rpad": _size_of_padding,
+    "translate": _size_of_translated,
 }
 """Bounds of the functions whose results can be larger than their arguments."""

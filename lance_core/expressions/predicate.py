@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.expressions import engine
+from lance_core.expressions.arrow_filters import Condition, to_sql
 from lance_core.expressions.compiled import Compiled, compile_expr, compile_sql, evaluate_condition
 from lance_core.expressions.engine import EngineError
 from lance_core.expressions.engine_batches import engine_schema, is_time_independent, match_ignoring_case
@@ -58,8 +59,10 @@ class Predicate:
     """Columns that it reads, under the names that its expression uses."""
 
     @classmethod
-    def parse(cls, sql: str, schema: pa.Schema) -> "Predicate":
-        """Parse SQL. Raise an `InvalidInput` that says what is wrong, where, and what is supported."""
+    def parse(cls, condition: Condition, schema: pa.Schema) -> "Predicate":
+        """Parse SQL, or translate an expression of pyarrow. Raise an `InvalidInput` that says what is wrong, where, and
+        what is supported."""
+        sql = to_sql(condition, schema)
         return _parse_cached(sql, schema) if _is_cacheable(sql, schema) else _parse_cached.__wrapped__(sql, schema)
 
     @classmethod

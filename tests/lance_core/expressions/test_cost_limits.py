@@ -33,6 +33,10 @@ TOO_LARGE = [
     "array_repeat(i, 1000000000)[1] = 1",
     "array_length(array_resize(l, 1000000000)) = 1",
     "array_to_string(l, repeat('x', 10000)) = 'a'",
+    f"regexp_replace(s, '{'a|' * 50}b', '{'b' * 2000}', 'g') = s",
+    "replace(repeat('a', 100000), 'a', s) = s",
+    "translate(repeat(s, 500), 'a', 'x') = s",
+    f"concat_ws(repeat(s, 100), {', '.join('s' * 20)}) = s",
 ]
 OF_UNKNOWN_SIZE = [
     "repeat(s, i) = 'a'",
@@ -46,7 +50,10 @@ ORDINARY = [
     ("lpad(s, 4, '0') = '00ab'", 1),
     ("rpad(s, 2 + 2, '.') = 'ab..'", 1),
     ("replace(s, 'a', 'xyz') = 'xyzb'", 1),
-    ("replace(s, 'a', s) = 'abb'", 1),
+    ("replace('xyx', 'x', s) = 'abyab'", 1),
+    ("regexp_replace(s, 'a|b', 'c', 'g') = 'cc'", 1),
+    ("concat_ws(s, s, 'x') = 'ababx'", 1),
+    ("translate(s, 'ab', 'xy') = 'xy'", 1),
     ("range(1, 4)[2] = i", 1),
     ("array_to_string(l, ',') = '1,2'", 1),
     ("case i when 1 then 'x' when 2 then 'y' end = 'y'", 1),
@@ -106,6 +113,20 @@ def test_a_result_of_gigabytes_is_refused_before_it_is_made(sql: str) -> None:
 @pytest.mark.parametrize("sql", OF_UNKNOWN_SIZE)
 def test_a_count_from_a_column_is_refused(sql: str) -> None:
     with pytest.raises(InvalidInput, match="write a number"):
+        Predicate.parse(sql, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "replace(s, 'a', s) = 'x'",
+        "regexp_replace(s, 'a', concat(s, 'x'), 'g') = 'x'",
+        "replace(lower(s), '', case when b then s else 'x' end) = 'x'",
+        "array_to_string(l, s) = 'x'",
+    ],
+)
+def test_a_result_of_the_square_of_a_row_is_refused(sql: str) -> None:
+    with pytest.raises(InvalidInput, match="the square of the bytes of a row; write one of them as a literal"):
         Predicate.parse(sql, SCHEMA)
 
 
