@@ -101,7 +101,7 @@ class Index:
         for description, (build, condition) in _QUERIES.items():
             indexed = place.with_name(f"indexed-{build.kind}-{build.column}")
             if not indexed.exists():
-                _link_table(place, indexed)
+                link_table(place, indexed)
                 _build_pylance(str(indexed), build)
             yield Case(
                 f"{build.kind}, {description}",
@@ -162,7 +162,7 @@ def _batches(rows: int) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
 
-def _link_table(source: Path, target: Path) -> None:
+def link_table(source: Path, target: Path) -> None:
     """Copy the table by hard links; data files are immutable, so two tables can share them."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target, copy_function=os.link)
@@ -191,7 +191,7 @@ class _BuildRunner:
         return self.source.with_name(f"{self.system}-{self.build.kind}-{self.build.column}")
 
     def before(self) -> None:
-        _link_table(self.source, self.uri)
+        link_table(self.source, self.uri)
 
     def call(self) -> None:
         self.work(str(self.uri), self.build)

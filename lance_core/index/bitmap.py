@@ -4,13 +4,12 @@
 so that any pattern can be matched against the values themselves.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from lance_core.errors import InvalidInput
 from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.tree import Comparison, In, IsNull, Like
 from lance_core.format.index_metadata import IndexMetadata
@@ -20,13 +19,14 @@ from lance_core.index.index_type import (
     ROW,
     VALUE,
     Certainty,
-    IndexOptions,
     Leaf,
     MatchedRows,
     MergeInput,
     RangeCondition,
     Segment,
+    SegmentBuild,
     SegmentExamination,
+    TypeWithoutOptions,
 )
 from lance_core.index.ordering import Key, Span, ordering
 from lance_core.index.segment_files import SegmentSink
@@ -34,13 +34,7 @@ from lance_core.index.supported_types import ORDERED_TYPES, is_ordered, is_plain
 from lance_core.index.value_bitmaps import BitmapBuilder, ValueBitmaps, examine_bitmaps, read_all_sets
 
 
-@dataclass(frozen=True, slots=True)
-class NoOptions:
-    """Options of an index type that has none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bitmap:
+class Bitmap(TypeWithoutOptions):
     name: str = "BITMAP"
     type_url: str = "/lance.table.BitmapIndexDetails"
     max_readable_version: int = 0
@@ -50,27 +44,14 @@ class Bitmap:
     def supports(self, column: pa.Field) -> bool:
         return is_plain(column) and is_ordered(column.type)
 
-    def parse_options(self, parameters: Mapping[str, object]) -> NoOptions:
-        return require_no_options(self.name, parameters)
-
-    def options_of(self, segment: Segment) -> NoOptions:
-        return NoOptions()
-
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
         return _certainty_of(leaf)
 
-    def write(
-        self,
-        sink: SegmentSink,
-        column: pa.Field,
-        rows: Iterable[pa.RecordBatch],
-        inputs: Sequence[MergeInput],
-        options: IndexOptions,
-    ) -> bytes:
-        builder = BitmapBuilder(ordering(column.type))
-        for batch in rows:
+    def write(self, sink: SegmentSink, build: SegmentBuild) -> bytes:
+        builder = BitmapBuilder(ordering(build.column.type))
+        for batch in build.rows:
             builder.add(batch.column(VALUE), batch.column(ROW).to_numpy())
-        add_merge_inputs(builder, inputs)
+        add_merge_inputs(builder, build.inputs)
         builder.write(sink)
         return b""
 
@@ -124,13 +105,6 @@ def _certainty_of(leaf: Leaf) -> Certainty | None:
 
 def _as_text(keys: Sequence[Key]) -> pa.Array:
     return pa.array(keys, pa.large_binary()).cast(pa.large_string())
-
-
-def require_no_options(type_name: str, parameters: Mapping[str, object]) -> NoOptions:
-    """Return the empty options; raise `InvalidInput` if the user passed any."""
-    if parameters:
-        raise InvalidInput(f"{type_name} has no option {min(parameters)!r}; it has no options")
-    return NoOptions()
 
 
 def add_merge_inputs(builder: BitmapBuilder, inputs: Sequence[MergeInput]) -> None:

@@ -28,6 +28,7 @@ from lance_core.index.index_type import (
     MatchedRows,
     MergeInput,
     Segment,
+    SegmentBuild,
     SegmentExamination,
 )
 from lance_core.index.page_cache import CACHE_BYTES_MAX, SegmentPages
@@ -125,20 +126,14 @@ class BloomFilter:
                 return Certainty.AT_MOST
         return None
 
-    def write(
-        self,
-        sink: SegmentSink,
-        column: pa.Field,
-        rows: Iterable[pa.RecordBatch],
-        inputs: Sequence[MergeInput],
-        options: IndexOptions,
-    ) -> bytes:
+    def write(self, sink: SegmentSink, build: SegmentBuild) -> bytes:
+        options = build.options
         assert isinstance(options, BloomFilterOptions)
         nulls = Nulls()
         file = sink.create(_FILE, _SCHEMA)
-        for merge_input in inputs:
+        for merge_input in build.inputs:
             _copy_unmoved_zones(merge_input, file, nulls)
-        for batch in _encode_zones(split_into_zones(rows, options.number_of_items), options.block_count, nulls):
+        for batch in _encode_zones(split_into_zones(build.rows, options.number_of_items), options.block_count, nulls):
             file.write(batch)
         nulls.write(file)
         file.add_metadata(_METADATA_KEYS[_ITEMS], str(options.number_of_items))

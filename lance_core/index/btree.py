@@ -43,12 +43,12 @@ from lance_core.index.index_type import (
     ROW,
     VALUE,
     Certainty,
-    IndexOptions,
     Leaf,
     MatchedRows,
     MergeInput,
     RangeCondition,
     Segment,
+    SegmentBuild,
     SegmentExamination,
 )
 from lance_core.index.ordering import Mask, Ordering, Positions, Span, concat_arrays, ordering
@@ -70,7 +70,6 @@ class BTreeOptions:
     """Rows per page."""
 
 
-@dataclass(frozen=True, slots=True)
 class BTree:
     name: str = "BTREE"
     type_url: str = "/lance.table.BTreeIndexDetails"
@@ -95,22 +94,16 @@ class BTree:
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
         return _certainty_of(leaf)
 
-    def write(
-        self,
-        sink: SegmentSink,
-        column: pa.Field,
-        rows: Iterable[pa.RecordBatch],
-        inputs: Sequence[MergeInput],
-        options: IndexOptions,
-    ) -> bytes:
-        assert isinstance(options, BTreeOptions)
-        sorter = Sorter(ordering(column.type))
-        for batch in rows:
+    def write(self, sink: SegmentSink, build: SegmentBuild) -> bytes:
+        assert isinstance(build.options, BTreeOptions)
+        arrow = build.column.type
+        sorter = Sorter(ordering(arrow))
+        for batch in build.rows:
             sorter.add(batch)
-        for merge_input in inputs:
-            for batch in _remapped_rows(merge_input, column.type):
+        for merge_input in build.inputs:
+            for batch in _remapped_rows(merge_input, arrow):
                 sorter.add(batch)
-        write_pages(sink, column.type, sorter.sorted_batches(), options)
+        write_pages(sink, arrow, sorter.sorted_batches(), build.options)
         return b""
 
     def open(self, segment: Segment, column: pa.Field) -> "BTreeSearcher":

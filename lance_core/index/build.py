@@ -17,13 +17,22 @@ from pyroaring import BitMap
 from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
 from lance_core.format import field_paths
 from lance_core.format.field_paths import FieldPath
-from lance_core.format.fragment import Fragment
+from lance_core.format.fragment import Fragment, live_rows
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.schema import Field, TableSchema
 from lance_core.index import registry
 from lance_core.index.coverage import Coverage
-from lance_core.index.index_type import ROW, VALUE, IncompatibleSegments, IndexOptions, IndexType, MergeInput
+from lance_core.index.index_type import (
+    ROW,
+    VALUE,
+    IncompatibleSegments,
+    IndexOptions,
+    IndexType,
+    MergeInput,
+    SegmentBuild,
+)
 from lance_core.index.segment_files import NewSegment, file_version_for
+from lance_core.progress import report
 from lance_core.runtime import Runtime
 from lance_core.scan.column_resolution import resolve_columns
 from lance_core.scan.executor import scan
@@ -92,7 +101,7 @@ def build_segment(
 
     def write(sink: NewSegment, column: pa.Field, by_address: bool) -> bytes:
         rows = _SourceRows(base, spec.chain, tuple(fragments), by_address)
-        return spec.kind.write(sink, column, rows, inputs, spec.options)
+        return spec.kind.write(sink, SegmentBuild(column, rows, inputs, spec.options))
 
     return write_segment(base, spec, write, covers=covers, runtime=runtime)
 
@@ -126,6 +135,10 @@ class _SourceRows:
     fragments: tuple[Fragment, ...]
     by_address: bool
 
+    @property
+    def row_count(self) -> int:
+        return sum(live_rows(fragment.message) for fragment in self.fragments)
+
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return read_values(self.base, self.chain, self.fragments, addresses=self.by_address)
 
@@ -137,7 +150,10 @@ def read_values(
     if not fragments:
         return
     plan = plan_columns(base.manifest, [field_paths.format_path(chain), ROW_ADDRESS if addresses else ROW_ID])
+    total, done = sum(fragment.live_rows for fragment in fragments), 0
     for batch in scan(base.location, replace(plan, tasks=tuple(map(ScanTask, fragments)))):
+        done += batch.num_rows
+        report("read rows", done, total, "rows")
         yield pa.RecordBatch.from_arrays(batch.columns, names=[VALUE, ROW])
 
 

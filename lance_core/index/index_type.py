@@ -1,6 +1,6 @@
 """Index type interface: what every scalar index type implements, and the conditions that it is searched with.
 
-    write(sink, column, rows, inputs, ...)   writes a new segment from rows and from existing segments
+    write(sink, build)                       writes a new segment from rows and from existing segments
     open(segment, ...).search(leaf)          returns the indexed rows that make a condition true
     examine(segment, ...)                    reports what the files contain and whether they are consistent, for `fsck`
 
@@ -14,13 +14,13 @@ An index type treats row numbers as opaque 64-bit integers: row ids or row addre
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.errors import LanceError
+from lance_core.errors import InvalidInput, LanceError
 from lance_core.expressions.tree import Call, Comparison, In, IsNull, Like
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet, RowsUnder
@@ -112,6 +112,15 @@ class SegmentExamination:
     """Contradictions, such as "page 7 begins below the end of page 6"; at most a few of each sort."""
 
 
+@runtime_checkable
+class CountedRows(Protocol):
+    """Rows that an index is built from whose number is known without reading them."""
+
+    @property
+    def row_count(self) -> int:
+        """Number of the rows, or a little more."""
+
+
 class IncompatibleSegments(LanceError):
     """Segments cannot be merged from their files; the new segment is built from the rows of the table."""
 
@@ -126,6 +135,18 @@ class Searcher(Protocol):
 
 class IndexOptions(Protocol):
     """Build options of an index type: a frozen value of a class of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBuild:
+    """Rows and existing segments that a new segment is built from, with its options."""
+
+    column: pa.Field
+    rows: Iterable[pa.RecordBatch]
+    """Values and row numbers, in scan order."""
+    inputs: Sequence[MergeInput]
+    """Existing segments, of which the new one contains the rows that their `row_remap` retains."""
+    options: IndexOptions
 
 
 class IndexType(Protocol):
@@ -163,16 +184,8 @@ class IndexType(Protocol):
         """Return how precisely a segment can answer, from its metadata alone, or `None` if it cannot. Used by
         `explain`, and to open no segment in vain."""
 
-    def write(
-        self,
-        sink: SegmentSink,
-        column: pa.Field,
-        rows: Iterable[pa.RecordBatch],
-        inputs: Sequence[MergeInput],
-        options: IndexOptions,
-    ) -> bytes:
-        """Write the files of a segment that contains `rows` and the rows of `inputs` that their `row_remap` retains.
-        Return its `index_details` for the index section, without the type URL."""
+    def write(self, sink: SegmentSink, build: SegmentBuild) -> bytes:
+        """Write the files of a segment. Return its `index_details` for the index section, without the type URL."""
 
     def open(self, segment: Segment, column: pa.Field) -> Searcher: ...
 
@@ -180,3 +193,22 @@ class IndexType(Protocol):
         """Read all files of the segment a portion at a time and trust none of them. Report contradictions, and raise
         only if a file cannot be read at all. `rows_under` cuts nothing off here, so that impossible rows are
         reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """Options of an index type that has none."""
+
+
+class TypeWithoutOptions:
+    """Base of the index types that have no options."""
+
+    name: str
+
+    def parse_options(self, parameters: Mapping[str, object]) -> NoOptions:
+        if parameters:
+            raise InvalidInput(f"{self.name} has no option {min(parameters)!r}; it has no options")
+        return NoOptions()
+
+    def options_of(self, segment: Segment) -> NoOptions:
+        return NoOptions()

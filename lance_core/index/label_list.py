@@ -9,7 +9,7 @@ condition that is NULL for every row (whether a list contains an unknown element
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,17 +19,17 @@ import pyarrow.compute as pc
 from lance_core.expressions.tree import Call, IsNull
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
-from lance_core.index.bitmap import NoOptions, add_merge_inputs, require_no_options
+from lance_core.index.bitmap import add_merge_inputs
 from lance_core.index.index_type import (
     ROW,
     VALUE,
     Certainty,
-    IndexOptions,
     Leaf,
     MatchedRows,
-    MergeInput,
     Segment,
+    SegmentBuild,
     SegmentExamination,
+    TypeWithoutOptions,
 )
 from lance_core.index.ordering import Key, Ordering, ordering
 from lance_core.index.segment_files import SegmentSink
@@ -42,8 +42,7 @@ _ABSENT_KEY: Key = 1 << 64
 _HAS, _HAS_ANY, _HAS_ALL = "array_has", "array_has_any", "array_has_all"
 
 
-@dataclass(frozen=True, slots=True)
-class LabelList:
+class LabelList(TypeWithoutOptions):
     name: str = "LABEL_LIST"
     type_url: str = "/lance.table.LabelListIndexDetails"
     max_readable_version: int = 1
@@ -55,36 +54,23 @@ class LabelList:
         is_list = pa.types.is_list(arrow) or pa.types.is_large_list(arrow)
         return is_list and is_plain(column) and is_plain(arrow.value_field) and is_ordered(arrow.value_type)
 
-    def parse_options(self, parameters: Mapping[str, object]) -> NoOptions:
-        return require_no_options(self.name, parameters)
-
-    def options_of(self, segment: Segment) -> NoOptions:
-        return NoOptions()
-
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
         if isinstance(leaf, IsNull):
             # Files of version 0 do not record NULL lists.
             return Certainty.EXACT if metadata.message.index_version >= 1 else None
         return Certainty.EXACT if isinstance(leaf, Call) and _requested_elements(leaf) is not None else None
 
-    def write(
-        self,
-        sink: SegmentSink,
-        column: pa.Field,
-        rows: Iterable[pa.RecordBatch],
-        inputs: Sequence[MergeInput],
-        options: IndexOptions,
-    ) -> bytes:
-        builder = BitmapBuilder(ordering(column.type.value_type))
+    def write(self, sink: SegmentSink, build: SegmentBuild) -> bytes:
+        builder = BitmapBuilder(ordering(build.column.type.value_type))
         nulls: list[RowSet | None] = []
-        for batch in rows:
+        for batch in build.rows:
             lists, numbers = batch.column(VALUE), batch.column(ROW).to_numpy()
             nulls.append(RowSet.of(numbers[lists.is_null().to_numpy(zero_copy_only=False)]))
             # Below a NULL list the array may have elements, which do not belong to any list.
             lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
             builder.add(lists.flatten(), np.repeat(numbers, lengths))
-        add_merge_inputs(builder, inputs)
-        for merge_input in inputs:
+        add_merge_inputs(builder, build.inputs)
+        for merge_input in build.inputs:
             recorded = read_attached_set(merge_input.segment, _NULL_LISTS)
             nulls.append(None if recorded is None else merge_input.row_remap.remap_set(recorded))
         known = [rows_of_input for rows_of_input in nulls if rows_of_input is not None]

@@ -5,7 +5,7 @@ have in common; these rows must be re-checked. `trigrams.py` defines what a trig
 trigram; a search reads the posting lists that it needs and caches some of them (`page_cache.py`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,17 +19,17 @@ from lance_core.expressions.tree import Call, Comparison, Like, Op
 from lance_core.format import treemap
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, bitmap_of
-from lance_core.index.bitmap import NoOptions, require_no_options
 from lance_core.index.index_type import (
     ROW,
     VALUE,
     Certainty,
-    IndexOptions,
     Leaf,
     MatchedRows,
     MergeInput,
     Segment,
+    SegmentBuild,
     SegmentExamination,
+    TypeWithoutOptions,
 )
 from lance_core.index.page_cache import SegmentPages
 from lance_core.index.segment_files import SegmentSink, read_all_rows
@@ -52,7 +52,7 @@ _TOKENS_SEARCHED_MAX = 32
 _PROBLEMS_SHOWN_MAX = 3
 
 
-class NGram:
+class NGram(TypeWithoutOptions):
     name = "NGRAM"
     type_url = "/lance.table.NGramIndexDetails"
     max_readable_version = 0
@@ -62,29 +62,16 @@ class NGram:
     def supports(self, column: pa.Field) -> bool:
         return is_plain(column) and is_text(column.type)
 
-    def parse_options(self, parameters: Mapping[str, object]) -> NoOptions:
-        return require_no_options(self.name, parameters)
-
-    def options_of(self, segment: Segment) -> NoOptions:
-        return NoOptions()
-
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
         return Certainty.AT_MOST if _searched_tokens(leaf) else None
 
-    def write(
-        self,
-        sink: SegmentSink,
-        column: pa.Field,
-        rows: Iterable[pa.RecordBatch],
-        inputs: Sequence[MergeInput],
-        options: IndexOptions,
-    ) -> bytes:
+    def write(self, sink: SegmentSink, build: SegmentBuild) -> bytes:
         builder = _TokenBuilder()
-        for merge_input in inputs:
+        for merge_input in build.inputs:
             opened = _OpenPostings.of(merge_input.segment)
             for tokens, posting_lists in opened.read_all():
                 builder.add_lists(tokens, posting_lists, merge_input, path=opened.path)
-        for batch in rows:
+        for batch in build.rows:
             builder.add(batch[VALUE], batch[ROW].to_numpy(zero_copy_only=False))
         file = sink.create(_FILE, _SCHEMA)
         for encoded in builder.batches():

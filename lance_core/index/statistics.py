@@ -17,6 +17,8 @@ from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.index import build, registry
 from lance_core.index.coverage import Coverage, SegmentCoverage, combined_coverage, follow_reuse
+from lance_core.index.vector.segment_statistics import VectorStatistics
+from lance_core.index.vector.vector_type import is_vector_segment
 from lance_core.versions.snapshot import Snapshot
 
 
@@ -42,6 +44,8 @@ class SegmentStatistics:
     """Reason why queries do not use it; `None` if they do."""
     is_known: bool
     """True if its index type is known, so that its files can be examined here."""
+    vectors: VectorStatistics | None = None
+    """Partitions and losses of a vector index, as its writer recorded them; `None` for other indices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +173,7 @@ def _statistics_of_segment(segment: SegmentCoverage, count: RowCounts) -> Segmen
         dataset_version=index.dataset_version,
         unused=segment.unused_reason,
         is_known=registry.by_type_url(index) is not None,
+        vectors=VectorStatistics.of(index) if is_vector_segment(index) else None,
     )
 
 

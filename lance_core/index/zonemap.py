@@ -28,6 +28,7 @@ from lance_core.index.index_type import (
     MergeInput,
     RangeCondition,
     Segment,
+    SegmentBuild,
     SegmentExamination,
 )
 from lance_core.index.segment_files import SegmentSink, read_all_rows
@@ -86,22 +87,16 @@ class ZoneMap:
             case Call(function=function):
                 return Certainty.AT_MOST if function == "isnan" else None
 
-    def write(
-        self,
-        sink: SegmentSink,
-        column: pa.Field,
-        rows: Iterable[pa.RecordBatch],
-        inputs: Sequence[MergeInput],
-        options: IndexOptions,
-    ) -> bytes:
+    def write(self, sink: SegmentSink, build: SegmentBuild) -> bytes:
+        options = build.options
         assert isinstance(options, ZoneMapOptions)
-        schema = _schema(column.type)
+        schema = _schema(build.column.type)
         nulls = Nulls()
         file = sink.create(_FILE, schema)
-        for unmoved in (_unmoved_zones(merge_input, column, nulls) for merge_input in inputs):
+        for unmoved in (_unmoved_zones(merge_input, build.column, nulls) for merge_input in build.inputs):
             for batch in unmoved.to_batches(max_chunksize=_ZONES_PER_BATCH):
                 file.write(batch)
-        for batch in _encode_zones(rows, options.rows_per_zone, schema, nulls):
+        for batch in _encode_zones(build.rows, options.rows_per_zone, schema, nulls):
             file.write(batch)
         nulls.write(file)
         file.add_metadata(_ROWS_PER_ZONE, str(options.rows_per_zone))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lance_core.datafiles.error_context import ReadContext
 from lance_core.datafiles.fragment_reader import FragmentReader, load_deletions
 from lance_core.datafiles.open_fragment import OpenFragment
 from lance_core.expressions import Predicate
@@ -43,7 +44,9 @@ class LiveFragment:
     def __init__(self, location: Location, manifest: Manifest, fragment: Fragment) -> None:
         self._location = location
         self.fragment = fragment
-        self.system_columns = SystemColumns(manifest, fragment, path=manifest_path(location, manifest))
+        path = manifest_path(location, manifest)
+        self._context = ReadContext(path, fragment.id)
+        self.system_columns = SystemColumns(manifest, fragment, path=path)
         self._deletions: tuple[DeletionVector | None] | None = None
         self._open: dict[FragmentReader, OpenFragment] = {}
 
@@ -61,7 +64,8 @@ class LiveFragment:
     @property
     def deletions(self) -> DeletionVector | None:
         if self._deletions is None:
-            self._deletions = (load_deletions(self._location.store, self.fragment),)
+            with self._context.named_in_errors():
+                self._deletions = (load_deletions(self._location.store, self.fragment),)
         return self._deletions[0]
 
     def physical_offset(self, live: int) -> int:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInput
 from lance_core.expressions import Predicate
+from lance_core.expressions.arrow_filters import Condition
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import TableSchema
@@ -142,7 +143,7 @@ def plan_scan(
     manifest: Manifest,
     *,
     columns: Sequence[str] | None,
-    filter: str | Predicate | None = None,
+    filter: Condition | Predicate | None = None,
     limit: int | None = None,
     offset: int | None = None,
     with_row_id: bool = False,

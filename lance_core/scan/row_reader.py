@@ -7,7 +7,7 @@ Small fragments are read in one pass. `morsels.py` divides fragments into morsel
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -116,10 +116,14 @@ class RowReader:
 
     def pick(self, source: LiveFragment, offsets: Offsets) -> pa.RecordBatch:
         """Read the rows at these offsets, deleted or not."""
-        batch = source.open_with(self._early).take(offsets)
-        return (
-            batch if self._needs_no_projection else self._project(source, (batch,), _RowOffsets(len(offsets), offsets))
-        )
+        return self.begin_pick(source, offsets)()
+
+    def begin_pick(self, source: LiveFragment, offsets: Offsets) -> Callable[[], pa.RecordBatch]:
+        """Begin to read the same rows, and return the function that waits for them."""
+        finish = source.open_with(self._early).begin_take(offsets)
+        if self._needs_no_projection:
+            return finish
+        return lambda: self._project(source, (finish(),), _RowOffsets(len(offsets), offsets))
 
     def pick_matching(self, morsel: Morsel, rows_max: int | None) -> Iterator[pa.RecordBatch]:
         """Read the selected rows of a morsel that match the filter, at most `rows_max` of them."""

@@ -6,7 +6,7 @@ them. Each fragment that holds any of the rows is read once, concurrently with o
 
 import enum
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,7 +19,7 @@ from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.manifest import Manifest
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
 from lance_core.scan.morsels import LiveFragment, manifest_path
-from lance_core.scan.parallel import THREADS, map_in_order
+from lance_core.scan.parallel import map_in_order
 from lance_core.scan.plan import plan_columns
 from lance_core.scan.reader_cache import ReaderCache
 from lance_core.storage.local import LocalStore
@@ -73,11 +73,13 @@ def take(
     keys, order = np.unique(scan_order_keys(positions), return_inverse=True)
     if not plan.output:
         return pa.Table.from_batches([rows_without_columns(len(order))])
-    # Threads take longer to start than a local disk takes to return a few rows.
-    threads = 1 if len(keys) <= _SEQUENTIAL_ROWS_MAX and isinstance(location.store, LocalStore) else THREADS
-    batches = map_in_order(
-        lambda each: reader.pick(*each), group_by_fragment(location, manifest, keys), threads=threads
-    )
+    groups = group_by_fragment(location, manifest, keys)
+    if len(keys) <= _SEQUENTIAL_ROWS_MAX and isinstance(location.store, LocalStore):
+        # Threads take longer to start than a local disk takes to return a few rows.
+        pending = [reader.begin_pick(*each) for each in groups]
+        batches: Iterable[pa.RecordBatch] = (finish() for finish in pending)
+    else:
+        batches = map_in_order(lambda each: reader.pick(*each), groups)
     rows_table = pa.Table.from_batches(batches, plan.schema).combine_chunks()
     return (
         rows_table if len(order) == len(keys) and (order[1:] > order[:-1]).all() else rows_table.take(pa.array(order))

@@ -25,6 +25,7 @@ from lance_core.scan.executor import scan
 from lance_core.scan.plan import ScanPlan, plan_scan
 from lance_core.scan.selection import RowSelector
 from lance_core.scan.take import By, take
+from lance_core.scan.vector_products import ProductScan, to_matrix
 from lance_core.versions.location import Location
 
 DISTANCE, QUERY = "_distance", "_query"
@@ -94,7 +95,11 @@ class VectorQueries:
 
 def scan_nearest(location: Location, plan: ScanPlan, queries: VectorQueries, k: int) -> list[NearestRows]:
     """Return the `k` rows nearest to each query among those of a plan, by exact distances. The plan returns the
-    vectors and the row addresses."""
+    vectors and the row addresses. Many queries are compared by matrix products."""
+    if ProductScan.is_possible(queries.metric.value, queries.vectors):
+        found = _scan_by_products(location, plan, queries, k)
+        if found is not None:
+            return found
     nearest = [NearestRows.empty() for _ in queries.vectors]
     for batch in scan(location, plan):
         vectors, addresses = batch.column(0), batch.column(1)
@@ -105,6 +110,19 @@ def scan_nearest(location: Location, plan: ScanPlan, queries: VectorQueries, k: 
         for number, rows in enumerate(nearest):
             nearest[number] = rows.merge(queries.distances(vectors, number), row_addresses, k)
     return nearest
+
+
+def _scan_by_products(location: Location, plan: ScanPlan, queries: VectorQueries, k: int) -> list[NearestRows] | None:
+    """Return the nearest rows; `None` if a product of a vector may overflow."""
+    products = ProductScan(queries.metric.value, queries.vectors, k)
+    for batch in scan(location, plan):
+        vectors, addresses = batch.column(0), batch.column(1)
+        if vectors.null_count:
+            is_valid = pc.is_valid(vectors)
+            vectors, addresses = vectors.filter(is_valid), addresses.filter(is_valid)
+        if not products.add(to_matrix(vectors), addresses.to_numpy()):
+            return None
+    return [NearestRows(*found) for found in products.nearest()]
 
 
 def plan_nearest(

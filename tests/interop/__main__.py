@@ -2,15 +2,21 @@
 
 The output counts the steps by name and the differences that are allowed. A program that fails is printed, shortened, as
 text that runs by itself; its seed belongs into `seeds.txt` once the defect is fixed. A single number is the number of
-programs, and the first seed is then 0; `show 17` prints the program of seed 17.
+programs, and the first seed is then 0; `show 17` prints the program of seed 17. A fiftieth as many histories of tables
+with vector indices follow.
 """
 
 import os
 import sys
+import tempfile
+import traceback
 from collections import Counter
+from pathlib import Path
 
+from lance_core.errors import LanceError
 from tests.interop.fuzzing import fuzz_in_processes
 from tests.interop.program_generator import generate_program
+from tests.interop.vector_histories import VectorHistory
 
 
 def main(arguments: list[str]) -> int:
@@ -27,10 +33,25 @@ def main(arguments: list[str]) -> int:
         for failure in result.failures:
             failure_count += 1
             print(f"{'=' * 100}\n{failure}", flush=True)
+    failure_count += _run_vector_histories(range(first_seed, first_seed + max(1, count // 50)))
     for name, number in sorted(counts.items()):
         print(f"{number:9,}  {name}")
     print(f"{failure_count} of {count} programs failed")
     return 1 if failure_count else 0
+
+
+def _run_vector_histories(seeds: range) -> int:
+    """Run a history of a table with a vector index for each seed and kind of row id, and return how many fail."""
+    failures = 0
+    for seed in seeds:
+        for stable_row_ids in (False, True):
+            with tempfile.TemporaryDirectory() as directory:
+                try:
+                    VectorHistory(Path(directory, "table"), seed, stable_row_ids).run(8)
+                except (AssertionError, LanceError, OSError, RuntimeError, ValueError):
+                    failures += 1
+                    print(f"{'=' * 100}\nvector history of seed {seed}\n{traceback.format_exc()}", flush=True)
+    return failures
 
 
 if __name__ == "__main__":

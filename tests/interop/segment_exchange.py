@@ -22,7 +22,7 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
 from lance_core.index import registry
 from lance_core.index.coverage import Coverage
-from lance_core.index.index_type import ROW, VALUE, Certainty, IndexOptions, IndexType, MatchedRows
+from lance_core.index.index_type import ROW, VALUE, Certainty, IndexOptions, IndexType, MatchedRows, SegmentBuild
 from lance_core.index.segment_files import NewSegment
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_latest
@@ -40,7 +40,7 @@ def commit_our_segment(
     version = index_type.written_version
     field = dataset.schema.field(column)
     rows = _read_values(dataset, selected, column, _stores_addresses(index_type, version))
-    details = index_type.write(files, field, rows, (), index_type.parse_options(options))
+    details = index_type.write(files, SegmentBuild(field, rows, (), index_type.parse_options(options)))
     index = Index(
         uuid=str(files.segment_uuid),
         name=f"{column}_idx",

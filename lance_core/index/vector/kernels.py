@@ -1,131 +1,201 @@
-"""Kernels: builds faiss indices from a model and translates queries and distances between Lance and faiss.
+"""Kernels: rank the partitions of a segment for queries, and the rows of loaded partitions.
+
+    PartitionRanker    distances of centroids
+    CodeLists          rows of loaded partitions: `InvertedLists` here, `RabitLists` and `GraphLists` in their modules
 
 Distances are those of Lance. The codes of scalar quantization are compared with the code of the query for l2 and
 cosine, and with the query itself for dot. Vectors of cosine indices are normalized, so that half of their squared l2
 distance is the cosine distance: pylance returns the squared l2 distance of such codes, which is twice as large.
-
-A forked process searches with one thread: OpenMP would wait for the threads of the parent.
 """
 
-import os
-import sys
-from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from lance_core.index.vector.model import Codes, Model, Vectors
-from lance_core.scan.vector_search import Metric
-from lance_core.storage.optional_packages import import_package
+from lance_core.index.vector.faiss_library import faiss
+from lance_core.index.vector.model import Model
+from lance_core.index.vector.quantizers import (
+    Array,
+    Codes,
+    FlatCodes,
+    Ints,
+    ProductCodes,
+    Quantizer,
+    ScalarCodes,
+    Vectors,
+    normalized,
+)
+from lance_core.scan.vector_search import Floats, Metric
 
 _PRECOMPUTED_BYTES_MAX = 32 << 20
 
 
-def faiss() -> ModuleType:
-    """Return the library, or raise `MissingDependency`."""
-    return import_package("faiss", extra="search", needed_for="a vector index")
-
-
-def normalized(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """Return the vectors divided by their lengths; NaN for vectors of length zero."""
-    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        return np.asarray(vectors / lengths)
-
-
-class Kernel:
-    """Functions of one model."""
+class PartitionRanker:
+    """Distances between queries and the centroids of a model."""
 
     def __init__(self, model: Model) -> None:
-        self._faiss = faiss()
-        self._model = model
-        self._quantizer = model.quantizer
-        self._compares_products = model.metric is Metric.DOT or (
-            model.metric is Metric.COSINE and model.quantizer.compression == "FLAT"
-        )
-        centroids = model.centroids
-        if model.metric is Metric.HAMMING:
-            centroids = np.unpackbits(centroids.astype(np.uint8), axis=1)
-        self.centroids: Vectors = np.ascontiguousarray(centroids, dtype=np.float32)
+        library = faiss()
+        self._metric = model.metric
+        centroids = model.float_centroids
+        is_dot = model.metric is Metric.DOT
+        self._index = (library.IndexFlatIP if is_dot else library.IndexFlatL2)(centroids.shape[1])
+        self._index.add(centroids)
+
+    def queries(self, vectors: npt.NDArray[np.float64]) -> Vectors:
+        """Return the queries as they are compared with centroids."""
+        if self._metric is Metric.HAMMING:
+            return np.unpackbits(vectors.astype(np.uint8), axis=1).astype(np.float32)
+        directed = normalized(vectors) if self._metric is Metric.COSINE else vectors
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(directed, dtype=np.float32)
+
+    def rank(self, queries: Vectors) -> tuple[Vectors, Ints]:
+        """Return the distances and the numbers of all partitions for each query, nearest first. For dot, distances are
+        products, and the largest comes first."""
+        distances, numbers = self._index.search(queries, self._index.ntotal)
+        return distances, numbers
+
+
+class CodeLists(Protocol):
+    """Rows of the loaded partitions of one segment, ready to be searched."""
 
     @property
-    def code_bytes(self) -> int:
-        """Size of a code in memory."""
-        return int(self.new_index().code_size)
+    def size(self) -> int:
+        """Bytes in memory."""
 
-    def coarse_index(self) -> Any:
-        """Return the index over the centroids, which ranks partitions."""
-        dimension = self.centroids.shape[1]
-        is_dot = self._model.metric is Metric.DOT
-        coarse = (self._faiss.IndexFlatIP if is_dot else self._faiss.IndexFlatL2)(dimension)
-        coarse.add(self.centroids)
-        return coarse
+    def add(self, partition: int, ordinal: int, codes: Codes) -> None:
+        """Add the rows of a partition, which start at an ordinal, with their codes as the file stores them."""
 
-    def new_index(self) -> Any:
+    def nearest(
+        self, queries: Vectors, probes: tuple[Vectors, Ints], k: int, allowed: Any, ef: int | None
+    ) -> tuple[Floats, Ints]:
+        """Return the distances and ordinals of the nearest `k` rows of the probed partitions for each query, as
+        `PartitionRanker` returns these; an ordinal is -1 where there are fewer. `allowed` is a bitmap of ordinals as
+        bytes, or `None` for all. `ef` is the number of candidates of a search that follows graphs."""
+
+
+class InvertedLists:
+    """Lists of codes that faiss scans: vectors, scalar and product quantization."""
+
+    def __init__(self, model: Model) -> None:
+        self._model, self._quantizer = model, model.quantizer
+        self._compares_products = model.compares_products
+        self._index = self._new_index(model.float_centroids)
+        self._rows = 0
+
+    @property
+    def size(self) -> int:
+        return self._rows * (int(self._index.code_size) + 16)
+
+    def add(self, partition: int, ordinal: int, codes: Codes) -> None:
+        rows = rows_of_codes(self._quantizer, self._model.metric, codes)
+        add_to_list(self._index, partition, ordinal, rows)
+        self._rows += len(rows)
+
+    def nearest(
+        self, queries: Vectors, probes: tuple[Vectors, Ints], k: int, allowed: Any, ef: int | None
+    ) -> tuple[Floats, Ints]:
+        library = faiss()
+        distances, numbers = probes
+        parameters = library.SearchParametersIVF(nprobe=numbers.shape[1])
+        if allowed is not None:
+            parameters.sel = library.IDSelectorBitmap(allowed)
+        # `swig_ptr` holds no reference, so each array has a name until the call has returned.
+        compared = np.ascontiguousarray(self._code_queries(queries))
+        probed, centroid_distances = np.ascontiguousarray(numbers), np.ascontiguousarray(distances)
+        raw = np.empty((len(compared), k), dtype=np.float32)
+        ordinals = np.empty((len(compared), k), dtype=np.int64)
+        self._index.search_preassigned_c(  # its Python form takes no parameters
+            len(compared),
+            library.swig_ptr(compared),
+            k,
+            library.swig_ptr(probed),
+            library.swig_ptr(centroid_distances),
+            library.swig_ptr(raw),
+            library.swig_ptr(ordinals),
+            False,
+            parameters,
+        )
+        return self._distances(raw, queries), ordinals
+
+    def _new_index(self, centroids: Vectors) -> Any:
         """Return an index without vectors."""
-        library, coarse = self._faiss, self.coarse_index()
-        count, dimension = self.centroids.shape
+        library, quantizer = faiss(), self._quantizer
+        count, dimension = centroids.shape
+        coarse = library.IndexFlatL2(dimension)
         metric = library.METRIC_INNER_PRODUCT if self._compares_products else library.METRIC_L2
-        if self._model.metric is Metric.HAMMING or self._quantizer.compression == "SQ":
+        if self._compares_products and isinstance(quantizer, ScalarCodes):
+            return new_byte_products(dimension, count)
+        if self._model.metric is Metric.HAMMING or isinstance(quantizer, ScalarCodes):
             kind = library.ScalarQuantizer.QT_8bit_direct
             index = library.IndexIVFScalarQuantizer(coarse, dimension, count, kind, metric, False)
-        elif self._quantizer.compression == "FLAT":
+        elif isinstance(quantizer, FlatCodes):
             index = library.IndexIVFFlat(coarse, dimension, count, metric)
         else:
-            sub_vectors, bits = self._quantizer.num_sub_vectors, self._quantizer.num_bits
+            assert isinstance(quantizer, ProductCodes)
+            coarse.add(centroids)  # the codes are those of residuals
+            sub_vectors, bits = quantizer.num_sub_vectors, quantizer.num_bits
             index = library.IndexIVFPQ(coarse, dimension, count, sub_vectors, bits, metric)
-            index.by_residual = self._model.encodes_residuals
-            assert self._quantizer.codebook is not None
-            library.copy_array_to_vector(self._quantizer.codebook.ravel(), index.pq.centroids)
+            index.by_residual = quantizer.is_residual
+            library.copy_array_to_vector(quantizer.codebook.ravel(), index.pq.centroids)
             if index.by_residual and count * sub_vectors * 4 << bits <= _PRECOMPUTED_BYTES_MAX:
                 index.precompute_table()
         index.is_trained = True
         return index
 
-    def stored_codes(self, codes: npt.NDArray[np.generic]) -> Codes:
-        """Return the codes of a partition, row by row, as faiss expects them."""
-        if self._model.metric is Metric.HAMMING:
-            return np.unpackbits(np.ascontiguousarray(codes, dtype=np.uint8), axis=1)
-        if self._quantizer.compression == "FLAT":
-            return np.ascontiguousarray(codes, dtype=np.float32).view(np.uint8)
-        if self._quantizer.is_transposed:
-            rows, width = codes.shape
-            codes = codes.reshape(width, rows).T
-        return np.ascontiguousarray(codes, dtype=np.uint8)
-
-    def coarse_queries(self, queries: npt.NDArray[np.float64]) -> Vectors:
-        """Return the queries as they are compared with centroids."""
-        if self._model.metric is Metric.HAMMING:
-            return np.unpackbits(queries.astype(np.uint8), axis=1).astype(np.float32)
-        directed = normalized(queries) if self._model.metric is Metric.COSINE else queries
-        with np.errstate(over="ignore"):
-            return np.ascontiguousarray(directed, dtype=np.float32)
-
-    def code_queries(self, coarse: Vectors) -> Vectors:
+    def _code_queries(self, queries: Vectors) -> Vectors:
         """Return the queries as they are compared with codes."""
-        if self._quantizer.compression != "SQ":
-            return coarse
-        if self._model.metric is Metric.DOT:
-            return np.ascontiguousarray(coarse * np.float32(self._quantizer.scale))
-        return np.ascontiguousarray(self._quantizer.quantize(coarse), dtype=np.float32)
+        return code_queries(self._quantizer, self._model.metric, queries)
 
-    def distances(self, raw: Vectors, coarse: Vectors) -> npt.NDArray[np.float64]:
+    def _distances(self, raw: Vectors, queries: Vectors) -> npt.NDArray[np.float64]:
         """Return the distances of Lance for what faiss returned for the queries."""
-        values = raw.astype(np.float64)
-        if self._compares_products:
-            if self._quantizer.compression == "SQ":
-                values = values + self._quantizer.start * coarse.astype(np.float64).sum(axis=1)[:, None]
-            return 1 - values
-        if self._quantizer.compression == "SQ":
-            values = values * self._quantizer.scale**2
-        return values / 2 if self._model.metric is Metric.COSINE else values
+        return lance_distances(self._model, raw, queries, are_products=self._compares_products)
 
 
-def _use_one_thread() -> None:
-    set_threads = getattr(sys.modules.get("faiss"), "omp_set_num_threads", None)
-    if set_threads is not None:
-        set_threads(1)
+def new_byte_products(dimension: int, count: int) -> Any:
+    """Return an index of faiss over lists of bytes, which are compared by their products with queries. It is not the
+    "direct" one for bytes, which rounds queries to bytes if the dimension is a multiple of 32."""
+    library = faiss()
+    kind, metric = library.ScalarQuantizer.QT_8bit_uniform, library.METRIC_INNER_PRODUCT
+    index = library.IndexIVFScalarQuantizer(library.IndexFlatL2(dimension), dimension, count, kind, metric, False)
+    library.copy_array_to_vector(np.array([-0.5, 255], dtype=np.float32), index.sq.trained)  # a code is its number
+    index.is_trained = True
+    return index
 
 
-os.register_at_fork(after_in_child=_use_one_thread)
+def code_queries(quantizer: Quantizer, metric: Metric, queries: Vectors) -> Vectors:
+    """Return the queries as they are compared with the codes of a quantizer."""
+    if not isinstance(quantizer, ScalarCodes):
+        return queries
+    if metric is Metric.DOT:
+        return np.ascontiguousarray(queries * np.float32(quantizer.scale))
+    return np.ascontiguousarray(quantizer.quantize(queries), dtype=np.float32)
+
+
+def lance_distances(model: Model, raw: Vectors, queries: Vectors, *, are_products: bool) -> npt.NDArray[np.float64]:
+    """Return the distances of Lance for the distances or products of faiss."""
+    values, quantizer = raw.astype(np.float64), model.quantizer
+    if are_products:
+        if isinstance(quantizer, ScalarCodes):
+            values = values + quantizer.start * queries.astype(np.float64).sum(axis=1)[:, None]
+        return 1 - values
+    if isinstance(quantizer, ScalarCodes):
+        values = values * quantizer.scale**2
+    return values / 2 if model.metric is Metric.COSINE else values
+
+
+def rows_of_codes(quantizer: Quantizer, metric: Metric, stored: Codes) -> npt.NDArray[np.uint8]:
+    """Return the stored codes of a partition, row by row, as faiss expects them."""
+    codes: Array = quantizer.unpack(stored)[0]
+    if metric is Metric.HAMMING:
+        return np.unpackbits(np.ascontiguousarray(codes, dtype=np.uint8), axis=1)
+    if isinstance(quantizer, FlatCodes):
+        return np.ascontiguousarray(codes, dtype=np.float32).view(np.uint8)
+    return np.ascontiguousarray(codes, dtype=np.uint8)
+
+
+def add_to_list(index: Any, partition: int, ordinal: int, rows: npt.NDArray[np.uint8]) -> None:
+    """Add rows to a list of an index of faiss; their ids are consecutive ordinals."""
+    library, ordinals = faiss(), np.arange(ordinal, ordinal + len(rows), dtype=np.int64)
+    index.invlists.add_entries(partition, len(rows), library.swig_ptr(ordinals), library.swig_ptr(rows))

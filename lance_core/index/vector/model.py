@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from lance_core.datafiles.codec import FileReader
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.vector_index import IvfPartitions, decode_tensor
+from lance_core.index.vector.quantizers import FlatCodes, ProductCodes, Quantizer, ScalarCodes, Vectors
+from lance_core.index.vector.rabit import BITS_MAX, ROUNDS, RabitCodes, fast_rotation
 from lance_core.scan.vector_search import Metric
 
 INDEX_FILE, STORAGE_FILE = "index.idx", "auxiliary.idx"
@@ -22,40 +25,7 @@ ROW_NUMBER = "_rowid"
 IVF_KEY, INDEX_KEY, STORAGE_KEY = "lance:ivf", "lance:index", "storage_metadata"
 METRIC_KEY, FLAT_KEY = "distance_type", "lance:flat"
 
-Vectors = npt.NDArray[np.float32]
-Codes = npt.NDArray[np.uint8]
-_CODE_COLUMNS = {"FLAT": "flat", "PQ": "__pq_code", "SQ": "__sq_code"}
-
-
-@dataclass(frozen=True, slots=True)
-class Quantizer:
-    """Encoding of the vectors of a segment. Only the fields of its type are used."""
-
-    compression: str
-    """FLAT, PQ or SQ."""
-    num_bits: int = 8
-    num_sub_vectors: int = 0
-    codebook: Vectors | None = None
-    """Centroids of product quantization, by sub-vector and code."""
-    start: float = 0.0
-    end: float = 0.0
-    """Bounds of scalar quantization."""
-    is_transposed: bool = False
-    """True if the file stores the codes of a partition column by column."""
-
-    @property
-    def column(self) -> str:
-        return _CODE_COLUMNS[self.compression]
-
-    @property
-    def scale(self) -> float:
-        """Distance between two neighbouring codes of scalar quantization."""
-        return (self.end - self.start) / 255
-
-    def quantize(self, vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-        """Return the codes of scalar quantization, as numbers."""
-        width = (self.end - self.start) or 1.0
-        return np.clip(np.floor((vectors.astype(np.float64) - self.start) * (255 / width)), 0, 255)
+_COMPRESSIONS = ("FLAT", "PQ", "SQ", "RQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +38,43 @@ class Model:
     """Centroids in the number type of the file: that of the vectors."""
     quantizer: Quantizer
     loss: float | None = None
+    """Sum of the distances between the training vectors and their centroids."""
+    mean_loss: float | None = None
+    """Mean loss of the training vectors; `None` if it is not recorded."""
+    trained_rows: int | None = None
+    """Rows of the table when the model was trained; `None` if it is not recorded."""
+    m: int = 20
+    """Links of a row in the graph of its partition, for a kind with graphs; twice as many at the lowest level."""
+    ef_construction: int = 150
+    """Candidates from which the links of a row are chosen."""
+
+    @property
+    def has_graphs(self) -> bool:
+        return "HNSW" in self.kind
+
+    @property
+    def compares_products(self) -> bool:
+        """True if products of vectors are compared, false if differences are."""
+        return self.metric is Metric.DOT or (self.metric is Metric.COSINE and isinstance(self.quantizer, FlatCodes))
 
     @property
     def dimension(self) -> int:
         return int(self.centroids.shape[1])
 
     @property
-    def encodes_residuals(self) -> bool:
-        """True if product quantization encodes the difference between a vector and its centroid."""
-        return self.quantizer.compression == "PQ" and self.metric is not Metric.DOT
+    def float_centroids(self) -> Vectors:
+        """Centroids as vectors are compared with them: bits for hamming."""
+        stored = self.centroids
+        if self.metric is Metric.HAMMING:
+            stored = np.unpackbits(stored.astype(np.uint8), axis=1)
+        return np.ascontiguousarray(stored, dtype=np.float32)
 
     def has_same_parameters(self, other: "Model") -> bool:
         """Return whether codes of one model are codes of the other."""
-        mine, theirs = self.quantizer, other.quantizer
         return (
-            (self.kind, self.metric) == (other.kind, other.metric)
+            self.metric is other.metric
             and np.array_equal(self.centroids, other.centroids)
-            and (mine.num_bits, mine.num_sub_vectors, mine.start, mine.end)
-            == (theirs.num_bits, theirs.num_sub_vectors, theirs.start, theirs.end)
-            and (mine.codebook is None or np.array_equal(mine.codebook, np.asarray(theirs.codebook)))
+            and self.quantizer.has_same_parameters(other.quantizer)
         )
 
 
@@ -96,6 +84,10 @@ class StoredModel:
 
     model: Model
     partitions: IvfPartitions
+    code_columns: tuple[str, ...]
+    """Columns of the codes in the storage file."""
+    graph_partitions: IvfPartitions
+    """Rows of the graph of each partition in the index file; none without graphs."""
 
 
 def read_model(index: FileReader, storage: FileReader, *, path: str) -> StoredModel:
@@ -106,7 +98,7 @@ def read_model(index: FileReader, storage: FileReader, *, path: str) -> StoredMo
     centroids = _partitions(index, path=f"{path}/{INDEX_FILE}")
     partitions = _partitions(storage, path=f"{path}/{STORAGE_FILE}")
     compression = kind.rpartition("_")[2]
-    if compression not in _CODE_COLUMNS:
+    if compression not in _COMPRESSIONS:
         raise Unsupported(f"{path}: a vector index of type {kind} cannot be read")
     if centroids.centroids is None or centroids.centroids.ndim != 2:
         raise Corrupt("it has no centroids", path=f"{path}/{INDEX_FILE}", field=IVF_KEY)
@@ -125,12 +117,25 @@ def read_model(index: FileReader, storage: FileReader, *, path: str) -> StoredMo
             path=f"{path}/{STORAGE_FILE}",
             field=IVF_KEY,
         )
-    quantizer = _read_quantizer(compression, storage, centroids.centroids.shape[1], path=f"{path}/{STORAGE_FILE}")
-    model = Model(kind, Metric(metric_name), centroids.centroids, quantizer, centroids.loss)
-    return StoredModel(model, partitions)
+    dimension, metric = centroids.centroids.shape[1], Metric(metric_name)
+    quantizer = _read_quantizer(compression, metric, storage, dimension, path=f"{path}/{STORAGE_FILE}")
+    model = Model(kind, metric, centroids.centroids, quantizer, centroids.loss)
+    return StoredModel(model, partitions, _code_columns(quantizer, dimension), centroids)
 
 
-def _read_quantizer(compression: str, storage: FileReader, dimension: int, *, path: str) -> Quantizer:
+def read_partitions_of_piece(storage: FileReader, model: Model, *, path: str) -> StoredModel:
+    """Return the model with the partitions of a piece, which was encoded under the model and has no index file."""
+    partitions = _partitions(storage, path=f"{path}/{STORAGE_FILE}")
+    if len(partitions.lengths) != len(model.centroids) or int(partitions.lengths.sum()) != storage.row_count:
+        raise Corrupt("it is not a piece of this model", path=f"{path}/{STORAGE_FILE}", field=IVF_KEY)
+    return StoredModel(model, partitions, _code_columns(model.quantizer, model.dimension), partitions)
+
+
+def _code_columns(quantizer: Quantizer, dimension: int) -> tuple[str, ...]:
+    return tuple(each.name for each in quantizer.columns(dimension, pa.null()))
+
+
+def _read_quantizer(compression: str, metric: Metric, storage: FileReader, dimension: int, *, path: str) -> Quantizer:
     outer = _parsed(storage.metadata, STORAGE_KEY, path=path)
     try:
         details: dict[str, Any] = json.loads(outer[0])
@@ -139,12 +144,14 @@ def _read_quantizer(compression: str, storage: FileReader, dimension: int, *, pa
                 f"its codes have {details} and its centroids {dimension} dimensions", path=path, field=STORAGE_KEY
             )
         if compression == "SQ":
-            return Quantizer("SQ", 8, start=float(details["bounds"]["start"]), end=float(details["bounds"]["end"]))
+            return ScalarCodes(float(details["bounds"]["start"]), float(details["bounds"]["end"]))
+        if compression == "RQ":
+            return _read_rabit_codes(details, metric, storage, dimension, path=path)
         if compression == "FLAT":
-            return Quantizer("FLAT")
+            return FlatCodes(is_nullable=metric is Metric.HAMMING)
         bits, sub_vectors = int(details["nbits"]), int(details["num_sub_vectors"])
         is_transposed, position = bool(details["transposed"]), int(details["codebook_position"])
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, StopIteration) as error:
         raise Corrupt("the description of its codes is incomplete", path=path, field=STORAGE_KEY) from error
     if bits not in (4, 8) or sub_vectors < 1 or dimension % sub_vectors or sub_vectors * bits % 8:
         raise Corrupt(
@@ -154,11 +161,39 @@ def _read_quantizer(compression: str, storage: FileReader, dimension: int, *, pa
     if codebook.size != dimension << bits:
         raise Corrupt(f"its codebook has {codebook.size:,} numbers", path=path, field="codebook")
     shaped = codebook.reshape(sub_vectors, 1 << bits, dimension // sub_vectors)
-    return Quantizer("PQ", bits, sub_vectors, shaped, is_transposed=is_transposed)
+    return ProductCodes(bits, shaped, is_residual=metric is not Metric.DOT, is_transposed=is_transposed)
+
+
+def _read_rabit_codes(
+    details: Mapping[str, Any], metric: Metric, storage: FileReader, dimension: int, *, path: str
+) -> Quantizer:
+    bits, estimator = int(details["num_bits"]), details.get("query_estimator", "residual_query")
+    if estimator != "raw_query":
+        raise Unsupported(f"{path}: RaBitQ codes with the estimator {estimator!r} cannot be read, only 'raw_query'")
+    if not 1 <= bits <= BITS_MAX or dimension % 8:
+        raise Corrupt(f"it has codes of {bits} bits and {dimension} dimensions", path=path, field=STORAGE_KEY)
+    is_dot, is_packed = metric is Metric.DOT, bool(details["packed"])
+    if details.get("rotation_type", "matrix") == "matrix":
+        buffer = storage.read_buffer(int(details["rotate_mat_position"]))
+        matrix = decode_tensor(buffer, path=path, field="rotation").astype(np.float32)
+        if matrix.shape != (dimension, dimension):
+            raise Corrupt(f"its rotation has the shape {matrix.shape}", path=path, field="rotation")
+        codes = RabitCodes(bits, None, np.ascontiguousarray(matrix.T), is_dot, is_packed)
+    else:
+        signs = np.array(details["fast_rotation_signs"], dtype=np.int64)
+        if len(signs) != ROUNDS * (dimension // 8) or not ((signs >= 0) & (signs < 256)).all():
+            raise Corrupt(f"it has {len(signs)} bytes of signs", path=path, field="fast_rotation_signs")
+        codes = RabitCodes(
+            bits, signs.astype(np.uint8), fast_rotation(signs.astype(np.uint8), dimension), is_dot, is_packed
+        )
+    names = {each.name for each in codes.columns(dimension, pa.null())}
+    if missing := names - set(storage.schema.names):
+        raise Unsupported(f"{path}: it has no column {min(missing)!r}; a newer or older release wrote its RaBitQ codes")
+    return codes
 
 
 def quantizer_dimension(details: Mapping[str, Any]) -> int:
-    return int(details["dimension"] if "dimension" in details else details["dim"])
+    return int(next(details[name] for name in ("dimension", "dim", "code_dim") if name in details))
 
 
 def _partitions(file: FileReader, *, path: str) -> IvfPartitions:

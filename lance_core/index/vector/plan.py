@@ -11,6 +11,7 @@ from lance_core.errors import LanceError
 from lance_core.format import field_paths
 from lance_core.format.vector_index import VectorDetails
 from lance_core.index.coverage import Coverage, SegmentCoverage
+from lance_core.index.vector.graph_lists import GRAPH_ROWS_MIN
 from lance_core.index.vector.vector_type import VectorIndexType, is_vector_segment
 from lance_core.scan.explain import format_ranges
 from lance_core.scan.vector_search import Metric, resolve_metric, vector_type
@@ -125,6 +126,8 @@ def explain_plan(base: Snapshot, plan: SearchPlan) -> Iterator[str]:
             f"  index     {index.name} ({scope.coverage.kind.name}), segment {index.uuid}, "
             f"in {len(scope.fragments)} of {live} fragments"
         )
+        if "HNSW" in scope.coverage.kind.name:
+            yield f"            follows graphs in partitions of {GRAPH_ROWS_MIN:,} rows and more, and scans the others"
     probes = request.nprobes or NPROBES
     yield f"            {probes} partitions of each segment, more if they hold fewer than {request.k} matching rows"
     candidates = request.k * (request.refine or 1)

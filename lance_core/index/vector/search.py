@@ -20,10 +20,11 @@ from pyroaring import BitMap
 from lance_core import validation
 from lance_core.coordination.lru_cache import LruCache
 from lance_core.errors import Corrupt, LanceError, MissingDependency
+from lance_core.expressions.engine_batches import is_time_independent
 from lance_core.index import build
 from lance_core.index.coverage import SegmentCoverage
 from lance_core.index.lookup import UNREADABLE_ERRORS, IndexLookup, selector_of, warn_once, warn_unreadable
-from lance_core.index.vector.kernels import faiss
+from lance_core.index.vector.faiss_library import faiss
 from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, read_model
 from lance_core.index.vector.plan import (
     NPROBES,
@@ -34,7 +35,8 @@ from lance_core.index.vector.plan import (
     plan_search,
     recorded_metric,
 )
-from lance_core.index.vector.segment import Ints, Mask, VectorSegment
+from lance_core.index.vector.quantizers import Ints
+from lance_core.index.vector.segment import Mask, VectorSegment
 from lance_core.index.vector.view import NO_POSITION, SegmentView, TableOrder, read_deleted_positions
 from lance_core.index.verification import may_list_old_values, missed_fragments
 from lance_core.scan.executor import matching_rows
@@ -56,9 +58,11 @@ from lance_core.scan.vector_search import (
 )
 from lance_core.versions.snapshot import Snapshot
 
-EXACT_ROWS_MAX = 2000
+EXACT_ROWS_MAX = 256
 """Maximum number of filtered rows that are compared exactly, which takes about as long as searching an index."""
 _VERSIONS_CACHED_MAX = 8
+_FILTER_BYTES_MAX = 32 << 20
+"""Bytes of the rows that passed recent filters, for each version: searches of one application repeat their filters."""
 _SEGMENTS_CACHED_MAX = 128
 
 
@@ -97,6 +101,8 @@ class VectorLookup:
     def __init__(self, base: Snapshot) -> None:
         self.base = base
         self._views: LruCache[tuple[object, ...], SegmentView] = LruCache(_SEGMENTS_CACHED_MAX)
+        self.filters: LruCache[tuple[str, bytes], Mask] = LruCache(_FILTER_BYTES_MAX)
+        """Rows that pass the filters of recent searches, by filter and fragments."""
 
     @classmethod
     def of(cls, base: Snapshot) -> "VectorLookup":
@@ -248,11 +254,16 @@ class _Search:
         if self._request.filter is None:
             return None
         fragments = BitMap.union(BitMap(), *(scope.fragments for scope, _ in scopes))
+        key = (self._request.filter, bytes(fragments.serialize()))
+        if (known := self._vectors.filters.get(key)) is not None:
+            return known
         plan = plan_scan(self._base.manifest, columns=(), filter=self._request.filter, select=self._select)
         plan = replace(plan, tasks=tuple(task for task in plan.tasks if task.fragment.id in fragments))
         selected = np.zeros(order.row_count, dtype=np.bool_)
         for fragment, offsets in matching_rows(self._base.location, plan):
             selected[order.start_of(fragment.id) + offsets] = True
+        if is_time_independent(self._request.filter, self._base.manifest.schema.arrow):
+            self._vectors.filters.put(key, selected, selected.nbytes)
         return selected
 
     def _search_segments(
@@ -292,7 +303,7 @@ class _Search:
         answered = np.arange(len(self._queries.vectors))
         if segment.model.metric is Metric.COSINE:  # a vector of length zero has no direction
             answered = np.flatnonzero(self._queries.vectors.any(axis=1))
-        coarse = segment.kernel.coarse_queries(self._queries.vectors[answered])
+        coarse = segment.ranker.queries(self._queries.vectors[answered])
         ranked = segment.rank_partitions(coarse)
         if ranked is None:
             self._scanned = self._scanned | scope.fragments
@@ -310,7 +321,9 @@ class _Search:
             loaded = segment.load(needed)
             view.prepare(loaded, needed)
             allowed = view.allowed(needed, selected)
-            found, ordinals = segment.nearest(loaded, coarse, (distances[:, :probes], probed), count, allowed)
+            found, ordinals = loaded.lists.nearest(
+                coarse, (distances[:, :probes], probed), count, allowed, self._request.ef
+            )
             if probes == partitions or (ordinals[:, enough - 1] >= 0).all():
                 break
             probes = min(partitions, probes * 2)

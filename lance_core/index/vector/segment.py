@@ -8,7 +8,6 @@ share one cache. An open segment does not depend on a version: `view.py` transla
 import itertools
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +18,14 @@ from lance_core.datafiles.codec import FileReader
 from lance_core.errors import Corrupt
 from lance_core.format.row_sets import Ids
 from lance_core.index.index_type import Leaf, MatchedRows, Segment
-from lance_core.index.segment_files import read_row_range
-from lance_core.index.vector.kernels import Kernel, faiss
-from lance_core.index.vector.model import INDEX_FILE, ROW_NUMBER, STORAGE_FILE, Vectors, read_model
-from lance_core.scan.vector_search import Floats
+from lance_core.index.vector.graph import StoredGraphs
+from lance_core.index.vector.graph_lists import GRAPH_ROWS_MIN, GraphLists
+from lance_core.index.vector.kernels import CodeLists, InvertedLists, PartitionRanker
+from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, read_model
+from lance_core.index.vector.partitions import read_codes
+from lance_core.index.vector.quantizers import Ints, Vectors
+from lance_core.index.vector.rabit import RabitCodes
+from lance_core.index.vector.rabit_lists import RabitLists
 
 PARTITION_CACHE_BYTES_MAX = 1 << 30
 _GAP_ROWS_MAX = 4096
@@ -31,7 +34,6 @@ _GAP_ROWS_MAX = 4096
 _DISTANCE_MAX = 1e36
 """Distance from a centroid up to which the distances from its rows do not overflow float32."""
 
-Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 _segment_numbers = itertools.count()
 
@@ -39,16 +41,15 @@ _segment_numbers = itertools.count()
 class LoadedPartitions:
     """Partitions of one segment in memory. Loading adds partitions; a search uses one object until it ends."""
 
-    def __init__(self, kernel: Kernel, partitions: int, rows: int) -> None:
-        self.index: Any = kernel.new_index()
+    def __init__(self, lists: CodeLists, partitions: int, rows: int) -> None:
+        self.lists = lists
         self.is_loaded: Mask = np.zeros(partitions, dtype=np.bool_)
         self.row_numbers: Ids = np.empty(rows, dtype=np.uint64)
         """Row number of each ordinal; undefined for partitions that are not loaded."""
-        self.rows = 0
 
     @property
     def size(self) -> int:
-        return 16 * len(self.row_numbers) + self.rows * (int(self.index.code_size) + 16)
+        return 16 * len(self.row_numbers) + self.lists.size
 
 
 PARTITION_CACHE: "LruCache[int, LoadedPartitions]" = LruCache(PARTITION_CACHE_BYTES_MAX)
@@ -59,14 +60,17 @@ class VectorSegment:
 
     def __init__(self, index: FileReader, storage: FileReader, *, path: str) -> None:
         stored = read_model(index, storage, path=path)
+        self._graphs = None
+        if stored.model.has_graphs and int(stored.partitions.lengths.max(initial=0)) >= GRAPH_ROWS_MIN:
+            self._graphs = StoredGraphs(index, stored, path=path)
         self.model = stored.model
+        self._columns = stored.code_columns
         self.offsets, self.lengths = stored.partitions.offsets, stored.partitions.lengths
         self._storage = storage
         self._path = f"{path}/{STORAGE_FILE}"
         self._number = next(_segment_numbers)
         self._lock = threading.Lock()
-        self.kernel = Kernel(self.model)
-        self._coarse = self.kernel.coarse_index()
+        self.ranker = PartitionRanker(self.model)
 
     @classmethod
     def open(cls, segment: Segment, column: pa.Field) -> "VectorSegment":
@@ -88,15 +92,15 @@ class VectorSegment:
         """Answer no filter."""
         return None
 
-    def rank_partitions(self, coarse: Vectors) -> tuple[Vectors, Ints] | None:
+    def rank_partitions(self, queries: Vectors) -> tuple[Vectors, Ints] | None:
         """Return the distances and numbers of all partitions that have rows for each query, nearest first; `None` if
         a distance is too large for float32."""
-        distances, numbers = self._coarse.search(coarse, len(self.lengths))
+        distances, numbers = self.ranker.rank(queries)
         if not (np.abs(distances) < _DISTANCE_MAX).all():
             return None
         occupied = self.lengths[numbers] > 0
         count = int((self.lengths > 0).sum())
-        return distances[occupied].reshape(len(coarse), count), numbers[occupied].reshape(len(coarse), count)
+        return distances[occupied].reshape(len(queries), count), numbers[occupied].reshape(len(queries), count)
 
     def load(self, partitions: Ints) -> LoadedPartitions:
         """Return the loaded partitions, among them at least these."""
@@ -106,40 +110,25 @@ class VectorSegment:
         with self._lock:
             loaded = PARTITION_CACHE.get(self._number)
             if loaded is None:
-                loaded = LoadedPartitions(self.kernel, len(self.lengths), self.row_count)
+                loaded = LoadedPartitions(self._new_lists(), len(self.lengths), self.row_count)
             missing = partitions[~loaded.is_loaded[partitions]]
             for first, last in self._runs(np.unique(missing).tolist()):
                 self._load_run(loaded, first, last)
             PARTITION_CACHE.put(self._number, loaded, loaded.size)
         return loaded
 
-    def nearest(
-        self, loaded: LoadedPartitions, coarse: Vectors, probes: tuple[Vectors, Ints], k: int, allowed: Any
-    ) -> tuple[Floats, Ints]:
-        """Return the distances and ordinals of the nearest `k` rows of the probed partitions for each query; an
-        ordinal is -1 where there are fewer. `allowed` is a bitmap of ordinals as bytes, or `None` for all."""
-        library = faiss()
-        distances, numbers = probes
-        parameters = library.SearchParametersIVF(nprobe=numbers.shape[1])
-        if allowed is not None:
-            parameters.sel = library.IDSelectorBitmap(allowed)
-        # `swig_ptr` holds no reference, so each array has a name until the call has returned.
-        queries = np.ascontiguousarray(self.kernel.code_queries(coarse))
-        probed, centroid_distances = np.ascontiguousarray(numbers), np.ascontiguousarray(distances)
-        raw = np.empty((len(queries), k), dtype=np.float32)
-        ordinals = np.empty((len(queries), k), dtype=np.int64)
-        loaded.index.search_preassigned_c(  # its Python form takes no parameters
-            len(queries),
-            library.swig_ptr(queries),
-            k,
-            library.swig_ptr(probed),
-            library.swig_ptr(centroid_distances),
-            library.swig_ptr(raw),
-            library.swig_ptr(ordinals),
-            False,
-            parameters,
-        )
-        return self.kernel.distances(raw, coarse), ordinals
+    @property
+    def follows_graphs(self) -> bool:
+        """True if searches follow graphs, which only partitions of many rows are worth."""
+        return self._graphs is not None
+
+    def _new_lists(self) -> CodeLists:
+        """Return lists for the codes of the segment, without rows yet."""
+        if self._graphs is not None:
+            return GraphLists(self.model, self._graphs)
+        if isinstance(self.model.quantizer, RabitCodes):
+            return RabitLists(self.model, self.row_count)
+        return InvertedLists(self.model)
 
     def _runs(self, partitions: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield ranges of partitions that are read together."""
@@ -159,28 +148,11 @@ class VectorSegment:
         if begin == end:
             loaded.is_loaded[first : last + 1] = True
             return
-        row_numbers, codes = read_codes(self._storage, self.model.quantizer.column, begin, end - begin, path=self._path)
+        row_numbers, codes = read_codes(self._storage, self._columns, begin, end - begin, path=self._path)
         loaded.row_numbers[begin:end] = row_numbers
-        library = faiss()
         for number in range(first, last + 1):
             count, offset = int(self.lengths[number]), int(self.offsets[number])
             if count and not loaded.is_loaded[number]:
-                part = np.ascontiguousarray(self.kernel.stored_codes(codes[offset - begin : offset - begin + count]))
-                ordinals = np.arange(offset, offset + count, dtype=np.int64)
-                loaded.index.invlists.add_entries(number, count, library.swig_ptr(ordinals), library.swig_ptr(part))
-                loaded.rows += count
+                rows = slice(offset - begin, offset - begin + count)
+                loaded.lists.add(number, offset, tuple(column[rows] for column in codes))
             loaded.is_loaded[number] = True
-
-
-def read_codes(
-    storage: FileReader, column: str, start: int, count: int, *, path: str
-) -> tuple[Ids, npt.NDArray[np.generic]]:
-    """Return the row numbers and the codes of a range of rows; codes have a row for each vector."""
-    table = read_row_range(storage, [ROW_NUMBER, column], start, count).combine_chunks()
-    rows, codes = table[ROW_NUMBER].combine_chunks(), table[column].combine_chunks()
-    if isinstance(rows, pa.ChunkedArray) or table.num_rows != count or rows.null_count or codes.null_count:
-        raise Corrupt("rows or codes are missing", path=path, field=column)
-    values = codes.flatten()
-    if values.null_count or len(values) != count * codes.type.list_size:
-        raise Corrupt("codes are incomplete", path=path, field=column)
-    return rows.to_numpy(), values.to_numpy(zero_copy_only=False).reshape(count, codes.type.list_size)

@@ -1,11 +1,11 @@
-"""Vector index types: IVF_FLAT, IVF_PQ and IVF_SQ, with or without a graph.
+"""Vector index types: partitions of vectors (IVF_FLAT) or of codes (IVF_PQ, IVF_SQ, IVF_RQ), some with graphs (HNSW).
 
 They are ranked indices: they answer no filter and return the nearest rows (`search.py`). All of them have one type
 URL; the details of a segment, or its files, record which it is.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,24 +16,22 @@ from lance_core.errors import Corrupt, InvalidInput, LanceError, NotFound, Stora
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
 from lance_core.format.vector_index import VECTOR_TYPE_URL, VectorDetails
-from lance_core.index.index_type import Certainty, IndexOptions, Leaf, MergeInput, Segment, SegmentExamination
+from lance_core.index.index_type import Certainty, IndexOptions, Leaf, Segment, SegmentBuild, SegmentExamination
 from lance_core.index.segment_files import SegmentSink
 from lance_core.index.vector.build import write_segment
 from lance_core.index.vector.model import INDEX_FILE, ROW_NUMBER, STORAGE_FILE, read_model
+from lance_core.index.vector.options import VectorOptions
+from lance_core.index.vector.quantizers import ProductCodes
+from lance_core.index.vector.rabit import BITS_MAX, RabitCodes
 from lance_core.index.vector.segment import VectorSegment
-from lance_core.index.vector.training import VectorOptions
+from lance_core.index.vector.segment_statistics import VectorStatistics
 from lance_core.scan.vector_search import Metric
 
 _FLOATS = (pa.float16(), pa.float32(), pa.float64())
-_PARAMETERS = (
-    "metric",
-    "num_partitions",
-    "num_sub_vectors",
-    "num_bits",
-    "max_iters",
-    "sample_rate",
-    "target_partition_size",
-)
+_PARAMETERS = ("metric", "num_partitions", "max_iters", "sample_rate", "target_partition_size")
+_CODE_PARAMETERS = {"PQ": ("num_sub_vectors", "num_bits"), "RQ": ("num_bits",)}
+_GRAPH_PARAMETERS = ("m", "ef_construction")
+_BITS = {"PQ": (4, 8), "RQ": tuple(range(1, BITS_MAX + 1))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,39 +39,44 @@ class VectorIndexType:
     """One type of vector index."""
 
     name: str
-    is_built_here: bool = False
     type_url: str = VECTOR_TYPE_URL
     max_readable_version: int = 2
     written_version: int = 1
 
     @property
+    def compression(self) -> str:
+        """Encoding of its vectors, such as PQ."""
+        return self.name.rpartition("_")[2]
+
+    @property
     def supported_types(self) -> str:
-        if not self.is_built_here:
-            return "no column, since pylance builds it"
-        numbers = "float16, float32, float64" + (" or uint8" if self.name == "IVF_FLAT" else "")
+        numbers = "float16, float32, float64" + (" or uint8" if self.compression == "FLAT" else "")
         return f"vectors: fixed-size lists of {numbers}"
 
     def supports(self, column: pa.Field) -> bool:
-        if not self.is_built_here or not pa.types.is_fixed_size_list(column.type):
+        if self is UNDECLARED or not pa.types.is_fixed_size_list(column.type):
             return False
         element = column.type.value_type
-        return element in _FLOATS or (self.name == "IVF_FLAT" and element == pa.uint8())
+        return element in _FLOATS or (self.compression == "FLAT" and element == pa.uint8())
 
     def parse_options(self, parameters: Mapping[str, object]) -> IndexOptions:
-        known = [name for name in _PARAMETERS if self.name == "IVF_PQ" or name not in ("num_sub_vectors", "num_bits")]
+        known = (*_PARAMETERS, *_CODE_PARAMETERS.get(self.compression, ()))
+        if "HNSW" in self.name:
+            known += _GRAPH_PARAMETERS
         if unknown := sorted(parameters.keys() - set(known)):
             raise InvalidInput(f"{self.name} has no option {unknown[0]!r}; it has {', '.join(known)}")
         for name, number in parameters.items():
             if name != "metric" and (type(number) is not int or number < 1) and number is not None:
                 raise InvalidInput(f"{name}={number!r} must be a whole number from 1")
-        if parameters.get("num_bits", 8) not in (4, 8):
-            raise InvalidInput(f"num_bits={parameters['num_bits']!r} must be 4 or 8")
-        given: dict[str, Any] = {name: value for name, value in parameters.items() if value is not None}
-        if isinstance(given.get("metric"), str):
-            given["metric"] = given["metric"].lower()
-        if "metric" in given:
-            given["metric"] = validation.check_choice(Metric, given["metric"], "metric")
-        return VectorOptions(**given)
+        bits, allowed = parameters.get("num_bits"), _BITS.get(self.compression, ())
+        if bits is not None and bits not in allowed:
+            raise InvalidInput(f"num_bits={bits!r} must be one of {', '.join(map(str, allowed))}")
+        options: dict[str, Any] = {name: value for name, value in parameters.items() if value is not None}
+        if "metric" in options:
+            metric = options["metric"]
+            metric = metric.lower() if isinstance(metric, str) else metric
+            options["metric"] = validation.check_choice(Metric, metric, "metric")
+        return VectorOptions(**options)
 
     def options_of(self, segment: Segment) -> IndexOptions:
         """Return the options of a segment and its model; without the model if the files cannot be read."""
@@ -84,24 +87,24 @@ class VectorIndexType:
         except (NotFound, StorageError, Corrupt):
             if details is None:
                 raise
-            return VectorOptions(Metric(details.metric), None, details.num_sub_vectors or None, details.num_bits or 8)
+            return VectorOptions(
+                Metric(details.metric), None, details.num_sub_vectors or None, details.num_bits or None
+            )
+        model = VectorStatistics.of(segment.metadata).complete(model)
         quantizer = model.quantizer
-        sub_vectors = quantizer.num_sub_vectors or None
-        return VectorOptions(model.metric, len(model.centroids), sub_vectors, quantizer.num_bits, model=model)
+        options = VectorOptions(model.metric, len(model.centroids), model=model)
+        if isinstance(quantizer, RabitCodes):
+            return replace(options, num_bits=quantizer.num_bits)
+        if isinstance(quantizer, ProductCodes):
+            return replace(options, num_sub_vectors=quantizer.num_sub_vectors, num_bits=quantizer.num_bits)
+        return options
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
         """Answer no filter."""
         return None
 
-    def write(
-        self,
-        sink: SegmentSink,
-        column: pa.Field,
-        rows: Iterable[pa.RecordBatch],
-        inputs: Sequence[MergeInput],
-        options: IndexOptions,
-    ) -> bytes:
-        return write_segment(sink, self.name, column, rows, inputs, VectorOptions.of(options))
+    def write(self, sink: SegmentSink, build: SegmentBuild) -> bytes:
+        return write_segment(sink, self.name, build.column, build.rows, build.inputs, VectorOptions.of(build.options))
 
     def open(self, segment: Segment, column: pa.Field) -> VectorSegment:
         return VectorSegment.open(segment, column)
@@ -128,9 +131,9 @@ class VectorIndexType:
 UNDECLARED = VectorIndexType("VECTOR")
 """Type of segments that record their type in their files, not in the details."""
 BUILT_TYPES: tuple[VectorIndexType, ...] = tuple(
-    VectorIndexType(name, is_built_here=True) for name in ("IVF_FLAT", "IVF_PQ", "IVF_SQ")
+    VectorIndexType(name, written_version=2 if name == "IVF_RQ" else 1)
+    for name in ("IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_RQ", "IVF_HNSW_FLAT", "IVF_HNSW_PQ", "IVF_HNSW_SQ")
 )
-VECTOR_TYPES = BUILT_TYPES + tuple(VectorIndexType(name) for name in ("IVF_HNSW_FLAT", "IVF_HNSW_PQ", "IVF_HNSW_SQ"))
 
 
 def type_of(metadata: IndexMetadata) -> VectorIndexType | None:
@@ -138,7 +141,7 @@ def type_of(metadata: IndexMetadata) -> VectorIndexType | None:
     details = VectorDetails.of(metadata)
     if details is None:
         return UNDECLARED
-    return next((each for each in VECTOR_TYPES if each.name == details.kind), None)
+    return next((each for each in BUILT_TYPES if each.name == details.kind), None)
 
 
 def is_vector_segment(metadata: IndexMetadata) -> bool:

@@ -16,7 +16,8 @@ from lance_core.datafiles.fragment_reader import read_deletions
 from lance_core.format.fragment import Fragment
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids
 from lance_core.index.index_type import RowRemap
-from lance_core.index.vector.segment import Ints, LoadedPartitions, Mask, VectorSegment
+from lance_core.index.vector.quantizers import Ints
+from lance_core.index.vector.segment import LoadedPartitions, Mask, VectorSegment
 from lance_core.scan.parallel import map_in_order
 from lance_core.versions.snapshot import Snapshot
 

@@ -21,7 +21,17 @@ from lance_core.format._pb import table_pb2
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
-from lance_core.index.index_type import ROW, VALUE, Certainty, Condition, IndexType, MatchedRows, MergeInput, Segment
+from lance_core.index.index_type import (
+    ROW,
+    VALUE,
+    Certainty,
+    Condition,
+    IndexType,
+    MatchedRows,
+    MergeInput,
+    Segment,
+    SegmentBuild,
+)
 from lance_core.index.segment_files import NewSegment, OpenSegment
 from lance_core.storage.memory import MemoryStore
 from lance_core.versions.location import Location
@@ -109,9 +119,8 @@ def build_segment(
         id for id, array in fragments.items() if set(range(len(array))) - set((deleted or {}).get(id, ()))
     ]
     new = NewSegment(location, uuid.UUID(int=next(_segment_numbers) + 1), StorageVersion(2, 2))
-    details = index_type.write(
-        new, column, scan_batches(fragments, deleted, batch_rows), merge_inputs, index_type.parse_options(options)
-    )
+    rows = scan_batches(fragments, deleted, batch_rows)
+    details = index_type.write(new, SegmentBuild(column, rows, merge_inputs, index_type.parse_options(options)))
     message = table_pb2.IndexMetadata(
         uuid=table_pb2.UUID(uuid=new.segment_uuid.bytes),
         fields=[0],

@@ -26,6 +26,7 @@ from lance_core.index.index_type import (
     RangeCondition,
     Searcher,
     Segment,
+    SegmentBuild,
 )
 from lance_core.index.segment_files import NewSegment, OpenSegment
 from lance_core.storage.memory import MemoryStore
@@ -81,7 +82,7 @@ def write_segment(
     else:
         location = locate(directory, durable=False)
     files = NewSegment(location, uuid.uuid4(), StorageVersion(2, 2))
-    details = index_type.write(files, column, rows, parts, index_type.parse_options(options or {}))
+    details = index_type.write(files, SegmentBuild(column, rows, parts, index_type.parse_options(options or {})))
     sizes = (table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in files.files)
     message = table_pb2.IndexMetadata(name="test", fields=[0], files=sizes)
     message.uuid.uuid = files.segment_uuid.bytes

@@ -20,7 +20,7 @@ from lance_core.format.fragment import StorageVersion
 from lance_core.format.index_metadata import IndexMetadata, SegmentFile
 from lance_core.index import build, registry
 from lance_core.index.coverage import Coverage
-from lance_core.index.index_type import MergeInput
+from lance_core.index.index_type import MergeInput, SegmentBuild
 from lance_core.index.row_remap import Unchanged
 from lance_core.operations import CreateIndex
 from lance_core.versions.location import Location, locate
@@ -223,13 +223,9 @@ def with_old_values_merged(tmp_path: Path, column: str) -> Table:
     chain = (base.manifest.schema.field(column),)
     added = [fragment for fragment in base.manifest.fragments if fragment.id not in (old.covers or ())]
     merged = [MergeInput(coverage.segment_of(old), Unchanged())]
-    details = kind.write(
-        sink,
-        build.arrow_of(base.manifest.schema, chain),
-        build.read_values(base, chain, added, addresses=False),
-        merged,
-        kind.parse_options({}),
-    )
+    values = build.read_values(base, chain, added, addresses=False)
+    segment_build = SegmentBuild(build.arrow_of(base.manifest.schema, chain), values, merged, kind.parse_options({}))
+    details = kind.write(sink, segment_build)
     new = IndexMetadata.new(
         identity,
         name=old.name,

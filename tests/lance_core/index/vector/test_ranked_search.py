@@ -82,6 +82,23 @@ def test_rows_and_distances_equal_those_of_pylance(tmp_path: Path, kind: str, me
     assert table.explain_search("v", metric=metric).count(f"v_idx ({name})") == 1
 
 
+@pytest.mark.parametrize("metric", ["l2", "cosine", "dot"])
+@pytest.mark.parametrize("kind", ["IVF_SQ", "IVF_RQ"])
+def test_dimensions_that_are_multiples_of_32(tmp_path: Path, kind: str, metric: Any) -> None:
+    """faiss has kernels of its own for bytes of such dimensions. pylance rounds queries of RaBitQ codes."""
+    points = RNG.normal(size=(ROWS, 32)).astype(np.float32)
+    uri = write_indexed(tmp_path / "t", kind, data=rows_of(points), metric=metric)
+    table = Table.open(uri)
+    for query in points[:3] + np.float32(0.1):
+        ours = table.search("v", query, 20, nprobes=6, columns=["id"])
+        theirs = search_by_pylance(uri, query, 20, 6, None)
+        assert len(set(ours["id"].to_pylist()) & set(theirs["id"].to_pylist())) >= 14
+        if kind == "IVF_SQ":
+            check_distances(ours, theirs, scale=0.5 if metric == "cosine" else 1.0, norm=64.0)
+        exact = table.search("v", query, 20, metric=metric, exact=True, columns=["id"])["id"].to_pylist()
+        assert len(set(ours["id"].to_pylist()) & set(exact)) >= 14
+
+
 @pytest.mark.parametrize("value_type", [pa.float16(), pa.float64(), pa.uint8()], ids=str)
 def test_other_number_types(tmp_path: Path, value_type: pa.DataType) -> None:
     is_bytes = value_type == pa.uint8()
@@ -141,7 +158,7 @@ def test_compacted_rows(tmp_path: Path, remap: Any) -> None:
     assert ("scanned   no fragment" in table.explain_search("v")) is (remap == "reuse")
 
 
-@pytest.mark.parametrize("kind", ["IVF_FLAT", "IVF_SQ"])
+@pytest.mark.parametrize("kind", ["IVF_FLAT", "IVF_SQ", "IVF_RQ"])
 def test_filters_return_as_many_rows_as_match(tmp_path: Path, kind: str) -> None:
     points = np.concatenate([POINTS] * 4)  # enough rows for both ways of filtering
     uri = write_indexed(tmp_path / "t", kind, data=rows_of(points), num_partitions=30)

@@ -57,18 +57,23 @@ def check_both(table: Table, query: np.ndarray, *, recall: float, k: int = 20, m
     [
         *[
             (kind, pa.float32(), metric, {"num_sub_vectors": 8} if kind == "IVF_PQ" else {})
-            for kind in ("IVF_FLAT", "IVF_PQ", "IVF_SQ")
+            for kind in ("IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_RQ")
             for metric in ("l2", "cosine", "dot")
         ],
         *[
+            (kind, pa.float32(), metric, {"num_sub_vectors": 8} if kind.endswith("PQ") else {})
+            for kind, metric in (("IVF_HNSW_FLAT", "dot"), ("IVF_HNSW_SQ", "cosine"), ("IVF_HNSW_PQ", "l2"))
+        ],
+        *[
             (kind, value_type, "l2", {})
-            for kind in ("IVF_FLAT", "IVF_SQ")
+            for kind in ("IVF_FLAT", "IVF_SQ", "IVF_RQ", "IVF_HNSW_SQ")
             for value_type in (pa.float16(), pa.float64())
         ],
         ("IVF_PQ", pa.float16(), "cosine", {"num_sub_vectors": 8}),
         ("IVF_PQ", pa.float64(), "l2", {"num_sub_vectors": 8}),
         ("IVF_PQ", pa.float32(), "l2", {"num_sub_vectors": 16, "num_bits": 4}),
         ("IVF_FLAT", pa.uint8(), "hamming", {}),
+        ("IVF_HNSW_FLAT", pa.uint8(), "hamming", {}),
     ],
     ids=str,
 )
@@ -153,8 +158,10 @@ def test_segments_that_were_trained_apart_are_built_again(tmp_path: Path) -> Non
         ("IVF_FLAT", {"metric": "hamming"}, "are compared by l2 or cosine or dot"),
         ("IVF_FLAT", {"num_partitions": 0}, "num_partitions=0 must be a whole number from 1"),
         ("IVF_SQ", {"num_sub_vectors": 4}, "IVF_SQ has no option 'num_sub_vectors'"),
-        ("IVF_PQ", {"num_bits": 5}, "num_bits=5 must be 4 or 8"),
-        ("IVF_HNSW_SQ", {}, "is not an index type; use one of"),
+        ("IVF_PQ", {"num_bits": 5}, "num_bits=5 must be one of 4, 8"),
+        ("IVF_RQ", {"num_bits": 10}, "num_bits=10 must be one of 1, 2, 3, 4, 5, 6, 7, 8, 9"),
+        ("IVF_SQ", {"m": 10}, "IVF_SQ has no option 'm'"),
+        ("IVF_HNSW", {}, "is not an index type; use one of"),
     ],
 )
 def test_invalid_options_are_rejected(tmp_path: Path, kind: str, parameters: dict[str, Any], message: str) -> None:

@@ -1,0 +1,112 @@
+"""Encoding of rows: the vectors of a batch, their partitions, and their codes under a model.
+
+    rows -> `read_vectors` -> `VectorBatch` -> `encode` -> `EncodedRows`
+
+Each batch is encoded by itself, so that workers can share the rows of a table.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from lance_core.format.row_sets import Ids
+from lance_core.index.index_type import ROW, VALUE
+from lance_core.index.vector.faiss_library import faiss, one_thread
+from lance_core.index.vector.model import Model
+from lance_core.index.vector.quantizers import Array, AssignedVectors, Codes, Ints, Vectors, normalized
+from lance_core.scan.vector_search import Metric
+
+
+@dataclass(frozen=True, slots=True)
+class VectorBatch:
+    """Vectors that have a distance, with their row numbers."""
+
+    vectors: Array
+    """Values in the type of the column; normalized for cosine."""
+    rows: Ids
+
+    @classmethod
+    def concat(cls, parts: "Sequence[VectorBatch]") -> "VectorBatch":
+        if not parts:
+            return cls(np.empty((0, 1), dtype=np.float32), np.empty(0, dtype=np.uint64))
+        return cls(np.concatenate([each.vectors for each in parts]), np.concatenate([each.rows for each in parts]))
+
+    def floats(self, metric: Metric) -> Vectors:
+        """Return the vectors as they are clustered: bits for hamming."""
+        values = np.unpackbits(self.vectors.astype(np.uint8), axis=1) if metric is Metric.HAMMING else self.vectors
+        return np.ascontiguousarray(values, dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Codes of some rows with the partition of each."""
+
+    partitions: Ints
+    rows: Ids
+    codes: Codes
+    loss: float = 0.0
+    """Sum of the losses of the rows: squared distances from their centroids, or cosine distances for dot."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        return self.partitions.nbytes + self.rows.nbytes + sum(each.nbytes for each in self.codes)
+
+
+def read_vectors(rows: Iterable[pa.RecordBatch], metric: Metric) -> Iterator[VectorBatch]:
+    """Yield the vectors of rows; nulls, NaN, infinities and, for cosine, vectors of length zero are left out."""
+    for batch in rows:
+        column, numbers = batch[VALUE], batch[ROW].to_numpy()
+        if column.null_count:
+            is_valid = np.asarray(column.is_valid())
+            column, numbers = column.drop_null(), numbers[is_valid]
+        values = column.flatten()
+        flat = values.to_numpy(zero_copy_only=False)
+        if values.null_count:
+            flat = np.where(np.asarray(values.is_valid()), flat, 0).astype(column.type.value_type.to_pandas_dtype())
+        vectors = flat.reshape(len(column), column.type.list_size)
+        if metric is Metric.COSINE:
+            vectors = normalized(vectors.astype(np.float64)).astype(vectors.dtype)
+        if metric is not Metric.HAMMING:
+            is_finite = np.isfinite(vectors).all(axis=1)
+            if not is_finite.all():
+                vectors, numbers = vectors[is_finite], numbers[is_finite]
+        yield VectorBatch(vectors, numbers)
+
+
+def encode(batch: VectorBatch, model: Model) -> EncodedRows:
+    """Return the partition and the codes of each vector."""
+    floats = batch.floats(model.metric)
+    centroids = model.float_centroids
+    with one_thread():
+        partitions, losses = assign_with_losses(floats, centroids, model.metric)
+    vectors = AssignedVectors(batch.vectors, floats, partitions, centroids, model.metric)
+    codes = model.quantizer.encode(vectors)
+    return EncodedRows(partitions, batch.rows, codes, float(losses.sum(dtype=np.float64)))
+
+
+def encode_rows(rows: Iterable[pa.RecordBatch], model: Model) -> Iterator[EncodedRows]:
+    """Yield the codes of rows, batch by batch."""
+    for batch in read_vectors(rows, model.metric):
+        if len(batch.rows):
+            yield encode(batch, model)
+
+
+def assign(vectors: Vectors, centroids: Vectors, metric: Metric) -> Ints:
+    """Return the number of the nearest centroid of each vector, by the distance by which a search ranks centroids."""
+    return assign_with_losses(vectors, centroids, metric)[0]
+
+
+def assign_with_losses(vectors: Vectors, centroids: Vectors, metric: Metric) -> tuple[Ints, Vectors]:
+    """Return the same numbers, and the loss of each vector."""
+    library = faiss()
+    index = (library.IndexFlatIP if metric is Metric.DOT else library.IndexFlatL2)(vectors.shape[1])
+    index.add(np.ascontiguousarray(centroids, dtype=np.float32))
+    distances, nearest = index.search(vectors, 1)
+    losses: Vectors = distances[:, 0]
+    if metric is Metric.DOT:
+        lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+        losses = 1 - losses / np.maximum(lengths, np.finfo(np.float32).tiny)
+    return nearest[:, 0], losses

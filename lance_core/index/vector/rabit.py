@@ -1,0 +1,322 @@
+"""RaBitQ quantization (IVF_RQ): the signs of a randomly rotated residual, up to eight more bits for each number, and
+factors that turn the product with a query into a distance.
+
+With `R` the rotated residual of a vector, `C` the rotated centroid, `q` the rotated query and `u` the code as numbers
+between `-2**(bits - 1)` and `2**(bits - 1)`, the product `R·(q - C)` is estimated by `|R|² / R·u * u·(q - C)`. The
+file stores the terms that do not depend on the query: a summand and a scale for each row, once for the signs alone and
+once for all bits. Readers use all bits; the signs alone give a bound of the error, for readers that prune by it.
+
+A row stores its signs and its other bits apart. The layouts of both make them fast to unpack in registers:
+`_SIGN_ORDER` within blocks of 32 rows, and `_bit_moves` within blocks of 64 dimensions.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.format.vector_index import encode_tensor
+from lance_core.index.vector.quantizers import Array, AssignedVectors, Codes, Quantizer, Vectors
+from lance_core.scan.vector_search import Metric
+
+Bytes = npt.NDArray[np.uint8]
+BITS_MAX = 9
+ROUNDS = 4
+"""Rounds of the fast rotation."""
+_BLOCK_ROWS, _BLOCK_DIMENSIONS = 32, 64
+_SIGN_ORDER = np.array([0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15])
+_ERROR_WIDTH = 1.9
+"""Number of standard deviations in the bound of the error."""
+_STEP_FACTORS = (0.68, 0.8, 0.9, 1.0)
+"""Distances between levels that are tried for each row, relative to those that reach its largest number."""
+_ENCODED_ROWS = 8192
+_NAMES = ("_rabit_codes", "__add_factors", "__scale_factors", "__error_factors")
+_EXTENDED_NAMES = ("__blocked_ex_codes", "__add_factors_ex", "__scale_factors_ex")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RabitCodes:
+    """RaBitQ quantization with the signs of a fast rotation, or with a rotation matrix."""
+
+    compression = "RQ"
+    num_bits: int
+    signs: Bytes | None
+    """Signs of the fast rotation, as the file stores them."""
+    rotation: Vectors
+    """Matrix by which vectors are multiplied from the right."""
+    is_dot: bool = False
+    is_packed: bool = True
+
+    @property
+    def extra_bits(self) -> int:
+        return self.num_bits - 1
+
+    @property
+    def offset(self) -> float:
+        """Number that is subtracted from a code."""
+        return (1 << self.extra_bits) - 0.5
+
+    def columns(self, dimension: int, element: pa.DataType) -> tuple[pa.Field, ...]:
+        names = _NAMES if self.num_bits == 1 else (*_NAMES, *_EXTENDED_NAMES)
+        widths = {"_rabit_codes": dimension // 8, "__blocked_ex_codes": _blocked_bytes(dimension, self.extra_bits)}
+        return tuple(
+            pa.field(name, pa.list_(pa.field("item", pa.uint8()), widths[name]) if name in widths else pa.float32())
+            for name in names
+        )
+
+    def encode(self, vectors: AssignedVectors) -> Codes:
+        centroids = vectors.centroids @ self.rotation
+        parts = []
+        for start in range(0, len(vectors.floats), _ENCODED_ROWS):
+            rows = slice(start, start + _ENCODED_ROWS)
+            partitions = vectors.partitions[rows]
+            differences = vectors.floats[rows] - vectors.centroids[partitions]
+            parts.append(self._encode(np.asarray(differences @ self.rotation, dtype=np.float32), centroids[partitions]))
+        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+    def numbers(self, codes: Codes) -> Bytes:
+        """Return the codes of a partition as numbers without their offset, one for each dimension. Codes of nine bits
+        have two numbers: the last eight bits of all dimensions, then the signs."""
+        signs = np.unpackbits(np.ascontiguousarray(codes[0], dtype=np.uint8), axis=1, bitorder="little")
+        if self.num_bits == 1:
+            return signs
+        others = _unblocked(codes[4], signs.shape[1], self.extra_bits)
+        if self.num_bits > 8:
+            return np.concatenate([others, signs], axis=1)
+        return np.asarray((signs << self.extra_bits) + others)
+
+    def expanded(self, rotated: Vectors) -> Vectors:
+        """Return rotated queries whose products with `numbers` are those with the codes."""
+        if self.num_bits <= 8:
+            return rotated
+        return np.concatenate([rotated, rotated * np.float32(1 << self.extra_bits)], axis=1)
+
+    @property
+    def query_size(self) -> int:
+        """Number of values of an expanded query."""
+        return len(self.rotation) * (1 if self.num_bits <= 8 else 2)
+
+    def factors(self, codes: Codes) -> tuple[Vectors, Vectors]:
+        """Return the summands and scales of a partition, for all bits."""
+        first = 1 if self.num_bits == 1 else 5
+        return codes[first].astype(np.float32), codes[first + 1].astype(np.float32)
+
+    def pack(self, codes: Codes) -> Codes:
+        return (_pack_signs(codes[0].astype(np.uint8)), *codes[1:]) if self.is_packed else codes
+
+    def unpack(self, codes: Codes) -> Codes:
+        return (_unpack_signs(codes[0].astype(np.uint8)), *codes[1:]) if self.is_packed else codes
+
+    def describe(
+        self, dimension: int, dtype: np.dtype[np.generic], add_buffer: Callable[[bytes], int]
+    ) -> Mapping[str, Any]:
+        matrix = None if self.signs is not None else add_buffer(encode_tensor(self.rotation.T))
+        return {
+            "rotate_mat_position": matrix,
+            "fast_rotation_signs": None if self.signs is None else self.signs.tolist(),
+            "rotation_type": "matrix" if self.signs is None else "fast",
+            "code_dim": dimension,
+            "num_bits": self.num_bits,
+            "packed": self.is_packed,
+            "query_estimator": "raw_query",
+        }
+
+    def has_same_parameters(self, other: Quantizer) -> bool:
+        return (
+            isinstance(other, RabitCodes)
+            and (self.num_bits, self.is_dot) == (other.num_bits, other.is_dot)
+            and np.array_equal(self.rotation, other.rotation)
+        )
+
+    def _encode(self, residuals: Vectors, centroids: Vectors) -> Codes:
+        squares = np.einsum("ij,ij->i", residuals, residuals)
+        is_positive = ~np.signbit(residuals)
+        signs = is_positive.astype(np.float32) - np.float32(0.5)
+        product, cosine = self._products(residuals, centroids, signs)
+        columns: list[Array] = [
+            np.packbits(is_positive, axis=1, bitorder="little"),
+            *self._terms(squares, product, cosine, residuals, centroids),
+            self._error(squares, product, residuals.shape[1]),
+        ]
+        if self.num_bits > 1:
+            extra = self._extra_codes(residuals, squares)
+            extra = np.where(is_positive, extra, ((1 << self.extra_bits) - 1) - extra)
+            numbers = (is_positive.astype(np.float32) * (1 << self.extra_bits)) + extra - np.float32(self.offset)
+            product, cosine = self._products(residuals, centroids, numbers)
+            columns += [
+                _blocked(extra.astype(np.uint8), self.extra_bits),
+                *self._terms(squares, product, cosine, residuals, centroids),
+            ]
+        return tuple(columns)
+
+    @staticmethod
+    def _products(residuals: Vectors, centroids: Vectors, numbers: Vectors) -> tuple[Vectors, Vectors]:
+        return np.einsum("ij,ij->i", residuals, numbers), np.einsum("ij,ij->i", centroids, numbers)
+
+    def _terms(
+        self, squares: Vectors, product: Vectors, cosine: Vectors, residuals: Vectors, centroids: Vectors
+    ) -> tuple[Vectors, Vectors]:
+        """Return the summands and the scales of rows; zero for a vector that is its centroid."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(product > 0, squares / product, 0).astype(np.float32)
+        if self.is_dot:
+            base = 1 - np.einsum("ij,ij->i", residuals, centroids)
+            return base + ratio * cosine, -ratio
+        return squares + 2 * ratio * cosine, -2 * ratio
+
+    def _error(self, squares: Vectors, product: Vectors, dimension: int) -> Vectors:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            spread = np.maximum(squares * (dimension / 4) / product**2 - 1, 0) / max(1, dimension - 1)
+        width = np.sqrt(squares) * np.sqrt(spread) * (_ERROR_WIDTH if self.is_dot else 2 * _ERROR_WIDTH)
+        return np.where(product > 0, width, 0).astype(np.float32)
+
+    def _extra_codes(self, residuals: Vectors, squares: Vectors) -> Vectors:
+        """Return the bits after the sign, as numbers: the levels of each row whose direction is the nearest."""
+        top = np.float32((1 << self.extra_bits) - 1)
+        absolute = np.abs(residuals)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scaled = absolute * np.where(squares > 0, (top + 1) / absolute.max(axis=1), 0).astype(np.float32)[:, None]
+        best, best_cosine = np.zeros_like(scaled), np.full(len(scaled), -1.0, dtype=np.float32)
+        for factor in _STEP_FACTORS:
+            levels = np.minimum(np.floor(scaled * np.float32(1 / factor)), top)
+            centers = levels + np.float32(0.5)
+            cosine = np.einsum("ij,ij->i", scaled, centers) / np.sqrt(np.einsum("ij,ij->i", centers, centers))
+            is_better = cosine > best_cosine
+            best[is_better], best_cosine[is_better] = levels[is_better], cosine[is_better]
+        return best
+
+
+def new_rabit_codes(dimension: int, num_bits: int, metric: Metric, seed: int) -> RabitCodes:
+    """Return the quantization of a new segment, with random signs."""
+    signs = np.random.default_rng(seed).integers(0, 256, ROUNDS * -(-dimension // 8)).astype(np.uint8)
+    return RabitCodes(num_bits, signs, fast_rotation(signs, dimension), metric is Metric.DOT)
+
+
+def fast_rotation(signs: Bytes, dimension: int) -> Vectors:
+    """Return the matrix of the rotation that consists of rounds of sign changes and Walsh-Hadamard transforms."""
+    rows = np.eye(dimension)
+    size = 1 << (dimension.bit_length() - 1)
+    for number, bits in enumerate(signs.reshape(ROUNDS, -1)):
+        is_negated = np.unpackbits(bits, bitorder="little")[:dimension].astype(np.bool_)
+        rows[:, is_negated] *= -1
+        start = 0 if number % 2 == 0 else dimension - size
+        rows[:, start : start + size] = _walsh_hadamard(rows[:, start : start + size]) / np.sqrt(size)
+        if size != dimension:
+            half = dimension // 2
+            low, high = rows[:, :half].copy(), rows[:, half : 2 * half].copy()
+            rows[:, :half], rows[:, half : 2 * half] = low + high, low - high
+    if size != dimension:
+        rows *= 0.25
+    return np.ascontiguousarray(rows, dtype=np.float32)
+
+
+def _walsh_hadamard(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    count, size = rows.shape
+    width = 1
+    while width < size:
+        pairs = rows.reshape(count, size // (2 * width), 2, width)
+        rows = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2).reshape(count, size)
+        width *= 2
+    return rows
+
+
+def _pack_signs(codes: Bytes) -> Bytes:
+    """Return the signs of a partition in the order of the file."""
+    count, width = codes.shape
+    whole = count - count % _BLOCK_ROWS
+    blocks = codes[:whole].reshape(-1, 2, 16, width).transpose(0, 3, 1, 2)[..., _SIGN_ORDER]
+    first, second = blocks[:, :, 0], blocks[:, :, 1]
+    low = (first & 15) | ((second & 15) << 4)
+    high = (first >> 4) | (second & 240)
+    packed = np.concatenate([low, high], axis=2).ravel()
+    return np.concatenate([packed, codes[whole:].T.ravel()]).reshape(count, width)
+
+
+def _unpack_signs(stored: Bytes) -> Bytes:
+    count, width = stored.shape
+    whole = count - count % _BLOCK_ROWS
+    flat = stored.ravel()
+    blocks = flat[: whole * width].reshape(-1, width, 2, 16)
+    low, high = blocks[:, :, 0], blocks[:, :, 1]
+    rows = np.empty((len(blocks), 2, 16, width), dtype=np.uint8)
+    rows[:, 0, _SIGN_ORDER] = ((low & 15) | (high << 4)).transpose(0, 2, 1)
+    rows[:, 1, _SIGN_ORDER] = ((low >> 4) | (high & 240)).transpose(0, 2, 1)
+    rest = flat[whole * width :].reshape(width, count - whole).T
+    return np.concatenate([rows.reshape(whole, width), rest])
+
+
+@dataclass(frozen=True, slots=True)
+class _BitMove:
+    """Some bits of each number of a range of dimensions, and their place in a range of bytes."""
+
+    dimensions: slice
+    shift: int
+    mask: int
+    bytes: slice
+    target_shift: int
+
+
+@cache
+def _bit_moves(bits: int) -> tuple[_BitMove, ...]:
+    """Return the layout of numbers of some bits in a block of 64 dimensions."""
+    return tuple(_moves(bits))
+
+
+def _moves(bits: int) -> Iterator[_BitMove]:
+    match bits:
+        case 1:
+            for bit in range(8):
+                yield _BitMove(slice(bit, None, 8), 0, 1, slice(8), bit)
+        case 2 | 3:
+            for run in range(4):
+                yield _BitMove(slice(16 * run, 16 * run + 16), 0, 3, slice(16), 2 * run)
+        case 4:
+            for run in range(8):
+                place = slice(8 * (run // 2), 8 * (run // 2) + 8)
+                yield _BitMove(slice(8 * run, 8 * run + 8), 0, 15, place, 4 * (run % 2))
+        case 5:
+            for run in range(4):
+                place = slice(16 * (run // 2), 16 * (run // 2) + 16)
+                yield _BitMove(slice(16 * run, 16 * run + 16), 0, 15, place, 4 * (run % 2))
+        case 6 | 7:
+            for run in range(3):
+                place = slice(16 * run, 16 * run + 16)
+                yield _BitMove(place, 0, 63, place, 0)
+                yield _BitMove(slice(48, 64), 2 * run, 3, place, 6)
+        case _:
+            yield _BitMove(slice(64), 0, 255, slice(64), 0)
+    if bits in (3, 5, 7):
+        plane = slice(8 * (bits - 1), 8 * bits)
+        for run in range(8):
+            yield _BitMove(slice(8 * run, 8 * run + 8), bits - 1, 1, plane, run)
+
+
+def _blocked_bytes(dimension: int, bits: int) -> int:
+    return -(-dimension // _BLOCK_DIMENSIONS) * 8 * bits
+
+
+def _blocked(numbers: Bytes, bits: int) -> Bytes:
+    """Return numbers of some bits in the layout of the file."""
+    count, dimension = numbers.shape
+    blocks = -(-dimension // _BLOCK_DIMENSIONS)
+    padded = np.zeros((count, blocks * _BLOCK_DIMENSIONS), dtype=np.uint8)
+    padded[:, :dimension] = numbers
+    padded = padded.reshape(count, blocks, _BLOCK_DIMENSIONS)
+    stored = np.zeros((count, blocks, 8 * bits), dtype=np.uint8)
+    for move in _bit_moves(bits):
+        stored[..., move.bytes] |= ((padded[..., move.dimensions] >> move.shift) & move.mask) << move.target_shift
+    return stored.reshape(count, -1)
+
+
+def _unblocked(stored: Array, dimension: int, bits: int) -> Bytes:
+    """Return the numbers of some bits that the file stores."""
+    count = len(stored)
+    blocks = stored.astype(np.uint8, copy=False).reshape(count, -1, 8 * bits)
+    numbers = np.zeros((count, blocks.shape[1], _BLOCK_DIMENSIONS), dtype=np.uint8)
+    for move in _bit_moves(bits):
+        numbers[..., move.dimensions] |= ((blocks[..., move.bytes] >> move.target_shift) & move.mask) << move.shift
+    return numbers.reshape(count, -1)[:, :dimension]

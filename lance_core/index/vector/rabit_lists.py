@@ -1,0 +1,118 @@
+"""Lists of RaBitQ codes: faiss computes the products of a query with all codes of the probed partitions, and the
+factors of each row turn them into distances."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from lance_core.index.vector.faiss_library import faiss
+from lance_core.index.vector.kernels import add_to_list, new_byte_products
+from lance_core.index.vector.model import Model
+from lance_core.index.vector.quantizers import Codes, Ints, Vectors
+from lance_core.index.vector.rabit import RabitCodes
+from lance_core.scan.vector_search import Floats, Metric
+
+_EVERY_PRODUCT = -3e38
+_QUERIES_AT_A_TIME = 64
+PRODUCTS_MAX = 1 << 22
+"""Products that are held at a time, unless one query has more. Each takes about 30 bytes."""
+_BOUND_ROWS = 4096
+
+
+class RabitLists:
+    """Rows of the loaded partitions of a segment with RaBitQ codes."""
+
+    def __init__(self, model: Model, rows: int) -> None:
+        assert isinstance(model.quantizer, RabitCodes)
+        self._quantizer, self._metric = model.quantizer, model.metric
+        count = len(model.centroids)
+        self._index = new_byte_products(self._quantizer.query_size, count)
+        self._summands = np.empty(rows, dtype=np.float32)
+        self._scales = np.empty(rows, dtype=np.float32)
+        self._partitions = np.empty(rows, dtype=np.int32)
+        self._rows, self._count = 0, count
+
+    @property
+    def size(self) -> int:
+        return self._rows * (int(self._index.code_size) + 16) + 12 * len(self._scales)
+
+    def add(self, partition: int, ordinal: int, codes: Codes) -> None:
+        unpacked = self._quantizer.unpack(codes)
+        numbers = self._quantizer.numbers(unpacked)
+        place = slice(ordinal, ordinal + len(numbers))
+        self._summands[place], self._scales[place] = self._quantizer.factors(unpacked)
+        self._partitions[place] = partition
+        add_to_list(self._index, partition, ordinal, np.ascontiguousarray(numbers))
+        self._rows += len(numbers)
+
+    def nearest(
+        self, queries: Vectors, probes: tuple[Vectors, Ints], k: int, allowed: Any, ef: int | None
+    ) -> tuple[Floats, Ints]:
+        distances, ordinals = np.full((len(queries), k), np.inf), np.full((len(queries), k), -1, dtype=np.int64)
+        rotated = np.ascontiguousarray(queries @ self._quantizer.rotation)
+        products_each = max(1, self._rows * probes[1].shape[1] // max(1, self._count))
+        step = max(1, min(_QUERIES_AT_A_TIME, PRODUCTS_MAX // products_each))
+        for start in range(0, len(queries), step):
+            part = slice(start, start + step)
+            found = self._products(rotated[part], (probes[0][part], probes[1][part]), allowed)
+            for number, (products, rows) in enumerate(found, start):
+                estimates = self._estimates(rotated[number], products, rows, probes[0][number], probes[1][number])
+                estimates, rows = _smallest(estimates, rows, k)
+                distances[number, : len(rows)], ordinals[number, : len(rows)] = estimates, rows
+        return (distances / 2 if self._metric is Metric.COSINE else distances), ordinals
+
+    def _products(self, rotated: Vectors, probes: tuple[Vectors, Ints], allowed: Any) -> list[tuple[Vectors, Ints]]:
+        """Return the products of each query with the codes of its partitions, and their ordinals."""
+        library = faiss()
+        parameters = library.SearchParametersIVF(nprobe=probes[1].shape[1])
+        if allowed is not None:
+            parameters.sel = library.IDSelectorBitmap(allowed)
+        # `swig_ptr` holds no reference, so each array has a name until the call has returned.
+        compared = self._quantizer.expanded(rotated)
+        probed, ignored = np.ascontiguousarray(probes[1]), np.ascontiguousarray(probes[0])
+        result = library.RangeSearchResult(len(compared))
+        self._index.range_search_preassigned_c(
+            len(compared),
+            library.swig_ptr(compared),
+            _EVERY_PRODUCT,
+            library.swig_ptr(probed),
+            library.swig_ptr(ignored),
+            result,
+            False,
+            parameters,
+        )
+        limits = library.rev_swig_ptr(result.lims, len(compared) + 1).astype(np.int64)
+        total = int(limits[-1])
+        if not total:
+            return [(np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int64)) for _ in compared]
+        products = library.rev_swig_ptr(result.distances, total).copy()
+        ordinals = library.rev_swig_ptr(result.labels, total).copy()
+        return [(products[begin:end], ordinals[begin:end]) for begin, end in pairwise(limits.tolist())]
+
+    def _estimates(
+        self, rotated: Vectors, products: Vectors, rows: Ints, centroid_distances: Vectors, probed: Ints
+    ) -> Vectors:
+        distances = -centroid_distances if self._metric is Metric.DOT else centroid_distances
+        by_partition = np.zeros(self._count, dtype=np.float32)
+        by_partition[probed] = distances
+        products -= np.float32(self._quantizer.offset * float(rotated.sum(dtype=np.float64)))
+        products *= self._scales[rows]
+        products += self._summands[rows]
+        products += by_partition[self._partitions[rows]]
+        return products
+
+
+def _smallest(estimates: Vectors, rows: Ints, k: int) -> tuple[Vectors, Ints]:
+    """Return the `k` smallest estimates in order, with their rows. The rows of the nearest partitions come first, so
+    that a bound from them leaves few others."""
+    first = estimates[: max(_BOUND_ROWS, k)]
+    if len(first) > k:
+        bound = np.partition(first, k - 1)[k - 1]
+        candidates = np.flatnonzero(estimates <= bound)
+        estimates, rows = estimates[candidates], rows[candidates]
+    order = np.lexsort((rows, estimates))[:k]
+    return estimates[order], rows[order]
+
+
+__all__ = ["RabitLists"]

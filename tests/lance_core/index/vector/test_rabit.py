@@ -1,0 +1,89 @@
+"""RaBitQ codes: those of pylance are read, and encoding the same vectors under its model gives the same factors."""
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_core import Table
+from lance_core.index.coverage import Coverage
+from lance_core.index.vector import rabit_lists
+from lance_core.index.vector.encoding import encode_rows
+from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, read_model
+from lance_core.index.vector.partitions import read_codes
+from lance_core.index.vector.rabit import RabitCodes
+from lance_core.scan.vector_search import Metric
+from lance_core.versions.snapshot import load_latest
+
+RNG = np.random.default_rng(5)
+
+
+@pytest.mark.parametrize("metric", [Metric.L2, Metric.COSINE, Metric.DOT])
+@pytest.mark.parametrize("bits", range(1, 10))
+def test_codes_of_pylance(tmp_path: Path, bits: int, metric: Metric) -> None:
+    size = (16, 72, 128)[bits % 3]
+    points = RNG.normal(size=(300, size)).astype(np.float32) + 1
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(points.ravel()), size)
+    dataset = lance.write_dataset(pa.table({"v": vectors}), str(tmp_path / "t"))
+    dataset.create_index("v", "IVF_RQ", metric=metric.value, num_partitions=3, num_bits=bits)
+    table = Table.open(dataset.uri)
+    files = Coverage(load_latest(table._location)).segment_of(table.indices[0]).files
+    stored = read_model(files.open(INDEX_FILE), files.open(STORAGE_FILE), path="")
+    quantizer = stored.model.quantizer
+    assert isinstance(quantizer, RabitCodes)
+    np.testing.assert_allclose(quantizer.rotation @ quantizer.rotation.T, np.eye(size), atol=1e-5)
+    rows, columns = read_codes(files.open(STORAGE_FILE), stored.code_columns, 0, 300, path="")
+    source = pa.record_batch({"value": vectors, "row": pa.array(np.arange(300, dtype=np.uint64))})
+    (ours,) = encode_rows([source], stored.model)
+    for number in range(3):
+        part = slice(*(stored.partitions.offsets[number] + np.array([0, stored.partitions.lengths[number]])))
+        packed = tuple(column[part] for column in columns)
+        theirs: tuple[Any, ...] = quantizer.unpack(packed)
+        np.testing.assert_array_equal(quantizer.pack(theirs)[0], packed[0])
+        members = rows[part].astype(np.int64)
+        if len(members) < 2:  # the residual is zero but for rounding
+            continue
+        np.testing.assert_array_equal(ours.partitions[members], number)
+        mine: tuple[Any, ...] = tuple(column[members] for column in ours.codes)
+        assert np.bitwise_count(mine[0] ^ theirs[0]).sum() <= 4  # numbers that are zero but for rounding
+        for ours_column, theirs_column in zip(mine[1:4], theirs[1:4], strict=True):
+            np.testing.assert_allclose(ours_column, theirs_column, rtol=1e-2, atol=1e-2)
+        if bits > 1:
+            centroid = stored.model.float_centroids[number]
+            losses = [loss_of(quantizer, metric, codes, points[members], centroid) for codes in (mine, theirs)]
+            assert losses[0] <= (1.15 if bits <= 5 else 2) * losses[1]
+
+
+def loss_of(
+    quantizer: RabitCodes, metric: Metric, codes: tuple[Any, ...], points: np.ndarray, centroid: np.ndarray
+) -> float:
+    """Return how far the numbers of all bits are from the direction of the residuals, and check their factors."""
+    if metric is Metric.COSINE:
+        points = points / np.linalg.norm(points, axis=1, keepdims=True)
+    residuals, size = (points - centroid) @ quantizer.rotation, points.shape[1]
+    numbers = quantizer.numbers(codes).astype(np.float64)
+    if quantizer.num_bits == 9:
+        numbers = numbers[:, :size] + 256 * numbers[:, size:]
+    numbers -= quantizer.offset
+    product, square = (residuals * numbers).sum(axis=1), (residuals**2).sum(axis=1)
+    factor = -1 if metric is Metric.DOT else -2
+    np.testing.assert_allclose(quantizer.factors(codes)[1], factor * square / product, rtol=1e-3)
+    return float(1 - (product / np.linalg.norm(numbers, axis=1) / np.sqrt(square)).mean())
+
+
+def test_products_of_a_batch_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = np.random.default_rng(4).normal(size=(4000, 16)).astype(np.float32)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(points.ravel()), 16)
+    table = Table.create(tmp_path / "t", pa.table({"id": range(4000), "v": vectors}), durable=False)
+    table = table.create_index("v", "IVF_RQ", num_partitions=4).table
+    expected = table.search("v", points[:64], 5, nprobes=4, columns=["id"])
+    monkeypatch.setattr(rabit_lists, "PRODUCTS_MAX", 4000)
+    tracemalloc.start()
+    assert table.search("v", points[:64], 5, nprobes=4, columns=["id"]) == expected
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 * 4000 * 4

@@ -1,0 +1,74 @@
+"""Arguments of vector searches, and tables that have less than a search asks for."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, Table
+
+SIZE = 8
+RNG = np.random.default_rng(2)
+
+
+def rows_of(points: np.ndarray) -> pa.Table:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(points.astype(np.float32).ravel()), SIZE)
+    return pa.table({"id": pa.array(range(len(points)), pa.int64()), "v": vectors})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    points = RNG.normal(size=(50, SIZE))
+    points[3] = 0
+    return Table.create(tmp_path / "t", rows_of(points)).create_index("v", "IVF_SQ", metric="cosine").table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"k": 0}, "k=0"),
+        ({"k": -3}, "k=-3"),
+        ({"k": 1.5}, "k must be an integer, not 1.5"),
+        ({"nprobes": 0}, "nprobes=0"),
+        ({"refine": 0}, "refine=0"),
+        ({"ef": 0}, "ef=0"),
+        ({"ef": True}, "ef must be an integer, not True"),
+        ({"vector": [1.0] * 7}, "vector has 7 numbers, but those of column 'v' have 8"),
+        ({"vector": [[1.0] * 7]}, "vector has 7 numbers"),
+        ({"vector": [float("nan")] * 8}, "vector has nan at position 0"),
+        ({"vector": [[1.0] * 8, [1.0] * 7 + [float("inf")]]}, "vector has inf at position 7 of query 1"),
+        ({"vector": "near"}, "vector must be a list of 8 numbers"),
+        ({"column": "id"}, "a search needs vectors"),
+        ({"column": "w"}, "'w'"),
+        ({"metric": "hamming"}, "are compared by l2 or cosine or dot"),
+    ],
+    ids=str,
+)
+def test_invalid_arguments_are_named(table: Table, arguments: dict[str, Any], message: str) -> None:
+    valid: dict[str, Any] = {"column": "v", "vector": np.ones(SIZE), "k": 5}
+    with pytest.raises(InvalidInput) as caught:
+        table.search(**(valid | arguments))
+    assert message in str(caught.value)
+
+
+def test_large_arguments_return_what_there_is(table: Table) -> None:
+    found = table.search("v", np.ones(SIZE), 10_000, nprobes=10_000, refine=1000, ef=10_000)
+    assert len(found) == 49  # the zero vector has no direction
+    assert not len(table.search("v", np.zeros(SIZE), 5))
+    assert table.search("v", [np.zeros(SIZE), np.ones(SIZE)], 5)["_query"].to_pylist() == [1] * 5
+
+
+@pytest.mark.parametrize("kind", ["IVF_FLAT", "IVF_SQ", "IVF_RQ", "IVF_HNSW_SQ"])
+def test_few_rows_and_none(tmp_path: Path, kind: str) -> None:
+    points = RNG.normal(size=(3, SIZE))
+    table = Table.create(tmp_path / "few", rows_of(points)).create_index("v", kind, num_partitions=20).table
+    assert sorted(table.search("v", points[0], 10)["id"].to_pylist()) == [0, 1, 2]
+    assert not len(table.delete("true").table.search("v", points[0], 10))
+    empty = Table.create(tmp_path / "empty", rows_of(points[:0]))
+    with pytest.raises(InvalidInput, match="needs vectors to be trained, and the rows have 0"):
+        empty.create_index("v", kind)
+    assert not len(empty.search("v", points[0], 10))
+    nulls = pa.table({"id": [1, 2], "v": pa.array([None, None], pa.list_(pa.float32(), SIZE))})
+    assert not len(Table.create(tmp_path / "nulls", nulls).search("v", points[0], 10))
