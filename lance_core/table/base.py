@@ -11,15 +11,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_core import validation
 from lance_core.commit.audit import AuditFunction
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.commit.write_protocol import Change, Plan, WriteResult, commit_with_retry
 from lance_core.errors import InvalidInput
+from lance_core.expressions.arrow_filters import Condition, to_sql
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.runtime import SYSTEM_RUNTIME, Runtime
+from lance_core.scan.column_resolution import filterable_schema
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
@@ -49,6 +52,15 @@ class WriteOptions:
         validation.check_intent_and_retries(intent=self.intent, retries=self.retries)
         return validation.check_properties(self.properties)
 
+    def audit_function(self, table: "type[Table]") -> AuditFunction | None:
+        """Return `audit` as a function of snapshots, which is how the commit package calls it."""
+        audit = self.audit
+        if audit is None:
+            return None
+        if not callable(audit):
+            raise InvalidInput(f"audit= must be a function of two tables, not a {type(audit).__name__}")
+        return lambda changed, base: audit(table(changed), None if base is None else table(base))
+
 
 @dataclass(frozen=True, slots=True)
 class Committed:
@@ -75,18 +87,32 @@ class Committed:
     uncovered: tuple[str, ...] = ()
     """Names of the indices that cover less after a compaction than before. Queries scan the rows that they lost."""
 
+    def __repr__(self) -> str:
+        """Return the fields that say something: of the other ones the value is zero, empty or false."""
+        numbers = {
+            "rows_added": self.rows_added,
+            "rows_removed": self.rows_removed,
+            "files": self.files,
+            "bytes": self.bytes,
+            "rebased_over": tuple(map(int, self.rebased_over)),
+            "already_committed": self.already_committed,
+            "uncovered": self.uncovered,
+        }
+        shown = "".join(f", {name}={value!r}" for name, value in numbers.items() if value)
+        return f"Committed(version={self.version}, operation={self.operation!r}{shown})"
+
     @property
     def landed_before(self) -> bool:
         """The name of `already_committed` before version 0.2.0. Deprecated; removed in 0.3.0."""
         return self.already_committed
 
     @classmethod
-    def of(cls, result: WriteResult, table: "Table") -> "Committed":
-        """Return the public form of the result of the write protocol; `table` is the table at its version."""
+    def of(cls, result: WriteResult, table: "type[Table]") -> "Committed":
+        """Return the public form of the result of the write protocol; `table` is the class of the tables in it."""
         summary = result.summary
         return cls(
             version=Version(summary.version),
-            table=table,
+            table=table(result.snapshot),
             operation=summary.operation,
             rows_added=summary.rows_added,
             rows_removed=summary.rows_removed,
@@ -129,24 +155,14 @@ class TableBase:
         """Columns of this version. Python values are converted to their types."""
         return self._snapshot.manifest.schema.arrow
 
-    @classmethod
-    def _audit_function(cls, audit: Audit | None) -> AuditFunction | None:
-        """Return `audit` as a function of snapshots, which is how the commit package calls it."""
-        if audit is None:
-            return None
-        if not callable(audit):
-            raise InvalidInput(f"audit= must be a function of two tables, not a {type(audit).__name__}")
-
-        def audit_snapshots(changed: Snapshot, base: Snapshot | None) -> object:
-            return audit(cls(changed)._as_table(), None if base is None else cls(base)._as_table())
-
-        return audit_snapshots
-
-    def _as_table(self) -> "Table":
-        return cast("Table", self)
-
     def _at(self, snapshot: Snapshot) -> Self:
         return type(self)(snapshot)
+
+    def _sql(self, condition: Condition, what: str) -> str:
+        """Return a condition as SQL, which the history of the table records."""
+        if isinstance(condition, pc.Expression):
+            return to_sql(condition, filterable_schema(self._snapshot.manifest), what)
+        return condition
 
     def _write(
         self,
@@ -165,8 +181,8 @@ class TableBase:
         the change means the same on a newer version, `files_exist` that its files were written before this call."""
         properties = options.check()
         self._snapshot.manifest.check_writable()
-        audit = self._audit_function(options.audit)
-        change = Change(verb, plan, operation, can_replan, files_exist, audit)
+        table = cast("type[Table]", type(self))
+        change = Change(verb, plan, operation, can_replan, files_exist, options.audit_function(table))
         result = commit_with_retry(
             change,
             self._location,
@@ -176,4 +192,4 @@ class TableBase:
             retries=options.retries,
             runtime=self.runtime,
         )
-        return Committed.of(result, self._at(result.snapshot)._as_table())
+        return Committed.of(result, table)

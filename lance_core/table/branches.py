@@ -19,7 +19,7 @@ from lance_core import validation
 from lance_core.commit.loop import ATTEMPTS, commit
 from lance_core.commit.write_protocol import check_not_detached
 from lance_core.coordination.leases import Lease, acquire, check_not_being_swept, release
-from lance_core.errors import AlreadyExists, InvalidInput, NotFound, StorageError
+from lance_core.errors import AlreadyExists, InvalidInput, LanceError, NotFound, StorageError
 from lance_core.format import ingest_records, naming, refs
 from lance_core.format.base_path import BasePath, smallest_free_id
 from lance_core.format.config_keys import TABLE_ID
@@ -28,6 +28,7 @@ from lance_core.format.operations import Clone
 from lance_core.format.overlay import overlays_of
 from lance_core.format.refs import Branch
 from lance_core.format.transaction import Transaction
+from lance_core.progress import track
 from lance_core.runtime import Runtime
 from lance_core.storage.factory import is_at_or_below
 from lance_core.storage.tree_operations import copy_file, remove_empty_directories, remove_tree
@@ -61,6 +62,14 @@ class Branches(Generic[T]):
     _snapshot: Snapshot
     _runtime: Runtime
     _opened: Callable[[Snapshot], T]
+
+    def __repr__(self) -> str:
+        """Return the names, each with the version at which the branch starts."""
+        try:
+            names = ", ".join(f"{name}={branch.parent_version}" for name, branch in self.list().items())
+        except LanceError as error:  # a representation must not raise
+            names = f"unreadable: {error}"
+        return f"Branches({names})"
 
     def list(self) -> dict[str, Branch]:
         """Return all branches by name, without the main branch."""
@@ -220,7 +229,7 @@ def _copy_files(source: Snapshot, target: Location) -> None:
                 f"{source.location.uri}: two files of this version in different locations are called {own}, and a deep "
                 "clone would keep one of them. Make a shallow clone and compact it"
             )
-    for own, place in places.items():
+    for own, place in track(tuple(places.items()), "copy files", "files"):
         origin, path = source.location.resolve(place)
         copy_file(origin, path, target.store, own)
 

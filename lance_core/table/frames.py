@@ -5,20 +5,25 @@ Each of them receives all rows; pass a `scan` instead to read fewer. Start with 
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from html import escape
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_core import validation
-from lance_core.errors import InvalidInput, NotFound
+from lance_core.errors import InvalidInput, LanceError, NotFound
+from lance_core.expressions.arrow_filters import Condition
 from lance_core.format.ids import Version
 from lance_core.scan import take as scan_take
 from lance_core.scan.take import By
+from lance_core.storage.optional_packages import import_package
 from lance_core.table.base import TableBase
+from lance_core.table.batch_shards import BatchShards
+from lance_core.table.display import table_as_html
 from lance_core.table.lazy_scan import Columns, Scan
+from lance_core.versions.history import version_infos
 from lance_core.versions.location import AccessOptions, locate
 from lance_core.versions.snapshot import load_at
 
@@ -26,9 +31,13 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
+    from lance_core.table.arrow_dataset import TableDataset
+    from lance_core.table.torch_datasets import TorchBatches, TorchRows
+
 _HEAD_ROWS = 5
 _HTML_ROWS = 10
-_CELL_CHARS_MAX = 60
+_HTML_VERSIONS = 30
+_INTERNAL_NAMES = ("runtime",)
 
 
 class TableFrames(TableBase):
@@ -45,7 +54,7 @@ class TableFrames(TableBase):
     def scan(
         self,
         columns: Columns | None = None,
-        filter: str | None = None,
+        filter: Condition | None = None,
         *,
         order_by: str | Sequence[str] = (),
         limit: int | None = None,
@@ -57,28 +66,71 @@ class TableFrames(TableBase):
     ) -> Scan:
         """Return a lazy scan: a description of rows that is read when they are requested.
 
-        `columns` are names, or names of the result with the SQL of their values. `order_by` are names, each optionally
+        `columns` are names, or names of the result with their values as SQL or as `pyarrow.compute.Expression`. They
+        may include `_rowid`, `_rowaddr` and `_rowoffset`. `filter` is a condition in either form; the languages differ
+        for NaN, and each keeps its rules. `order_by` are names, each optionally
         followed by `asc` or `desc`; nulls come last. `fragments` restricts the scan to fragments with these ids.
 
             table.scan({"city": "city", "gross": "net * 1.2"}, order_by="gross desc", limit=10).to_pandas()
         """
-        return Scan(
+        return Scan.create(
             self._snapshot,
-            dict(columns) if isinstance(columns, Mapping) else columns,
+            columns,
             filter,
-            (order_by,) if isinstance(order_by, str) else tuple(order_by),
-            limit,
-            offset,
-            with_row_id,
-            with_row_address,
-            None if fragments is None else tuple(fragments),
-            validation.check_flag(use_indices, "use_indices"),
-        ).check()
+            order_by=order_by,
+            limit=limit,
+            offset=offset,
+            with_row_id=with_row_id,
+            with_row_address=with_row_address,
+            fragments=fragments,
+            use_indices=validation.check_flag(use_indices, "use_indices"),
+        )
+
+    def dataset(self, filter: pc.Expression | None = None) -> "TableDataset":
+        """Return this version as a `pyarrow.dataset.Dataset`, whose rows match `filter`. Polars and DuckDB read only
+        the columns and rows that a query needs.
+
+            orders = table.dataset()
+            duckdb.sql("select city, sum(net) from orders where year = 2026 group by city")
+            polars.scan_pyarrow_dataset(orders).filter(polars.col("year") == 2026).select("net").collect()
+        """
+        from lance_core.table.arrow_dataset import TableDataset
+
+        return TableDataset(self, filter)
+
+    def to_torch(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Condition | None = None,
+        *,
+        batch_size: int = 1024,
+        style: Literal["iterable", "map"] = "iterable",
+        shuffle: bool = False,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> "TorchBatches | TorchRows":
+        """Return the rows as a dataset of PyTorch: batches for an iteration, or single rows by their index.
+
+        The batches are dicts of tensors, so the data loader needs `batch_size=None`. They are divided among the workers
+        of the data loader and among the processes of a distributed training (`rank` of `world_size`, by default those
+        of `torch.distributed`). `state_dict` and `load_state_dict` save and restore the position, as the
+        `StatefulDataLoader` of torchdata expects. Workers may be forked or spawned.
+
+            loader = DataLoader(table.to_torch(["embedding", "label"], shuffle=True), batch_size=None, num_workers=4)
+        """
+        import_package("torch", extra="torch", needed_for="to_torch()")
+        from lance_core.table.torch_datasets import TorchBatches, TorchRows
+
+        if style not in ("iterable", "map"):
+            raise InvalidInput(f"style={style!r} must be 'iterable' or 'map'")
+        shards = BatchShards.create(self, columns, filter, batch_size=batch_size, shuffle=shuffle, seed=seed)
+        return TorchRows(shards) if style == "map" else TorchBatches(shards, rank, world_size)
 
     def to_pandas(
         self,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,
+        columns: Columns | None = None,
+        filter: Condition | None = None,
         *,
         limit: int | None = None,
         **options: Any,
@@ -90,7 +142,7 @@ class TableFrames(TableBase):
         return self.scan(columns, filter, limit=limit).to_pandas(**options)
 
     def to_polars(
-        self, columns: Sequence[str] | None = None, filter: str | None = None, *, limit: int | None = None
+        self, columns: Columns | None = None, filter: Condition | None = None, *, limit: int | None = None
     ) -> "polars.DataFrame":
         """Return the rows as a polars data frame.
 
@@ -127,8 +179,18 @@ class TableFrames(TableBase):
         return _reopen, (type(self), self._location.uri, access, int(manifest.version), manifest.timestamp)
 
     def _repr_html_(self) -> str:
-        """Return the first rows and the columns as HTML, for notebooks."""
-        return _format_html(self.head(_HTML_ROWS), f"{self!r}: {len(self):,} rows")
+        """Return rows, columns and the newest versions as HTML, for notebooks."""
+        try:
+            versions = version_infos(self._location, max(0, self._snapshot.version - _HTML_VERSIONS))
+        except LanceError:  # the history is damaged, or this version has none
+            versions = []
+        shown = [info for info in versions if info.version <= self._snapshot.version]
+        return table_as_html(f"{self!r}: {len(self):,} rows", self.head(_HTML_ROWS), shown)
+
+    def __dir__(self) -> list[str]:
+        """Return the public methods and properties, which completion then offers without internal names."""
+        names = (name for name in super().__dir__() if name not in _INTERNAL_NAMES)
+        return sorted(name for name in names if not name.startswith("_") or name.startswith("__"))
 
 
 def _reopen(
@@ -151,20 +213,3 @@ def _reopen(
             "by its URI"
         )
     return table_class(snapshot)
-
-
-def _format_html(rows: pa.Table, title: str) -> str:
-    """Return rows as an HTML table with the types of the columns."""
-    head = "".join(
-        f"<th>{escape(field.name)}<br><small>{escape(str(field.type))}</small></th>" for field in rows.schema
-    )
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(_format_cell(value))}</td>' for value in row.values())}</tr>"
-        for row in rows.to_pylist()
-    )
-    return f"<p><code>{escape(title)}</code></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _format_cell(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= _CELL_CHARS_MAX else f"{text[:_CELL_CHARS_MAX]}…"

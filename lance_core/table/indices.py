@@ -13,6 +13,7 @@ from lance_core.errors import RetryableConflict
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex
 from lance_core.maintenance import index_maintenance
+from lance_core.progress import ProgressArgument, reporting
 from lance_core.table.base import Committed, TableBase, WriteOptions
 from lance_core.versions.snapshot import Snapshot
 
@@ -31,6 +32,7 @@ class IndexWrites(TableBase):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        progress: ProgressArgument = False,
         **params: object,
     ) -> Committed:
         """Create an index on a column or a nested field (`address.city`).
@@ -46,12 +48,13 @@ class IndexWrites(TableBase):
         """
         covered = None if fragments is None else validation.check_fragment_ids(fragments, "fragments")
         request = index_definition.IndexRequest(column, kind, name, replace, covered, params)
-        return self._write(
-            "create_index",
-            lambda base: index_definition.plan_create(base, request, runtime=self.runtime),
-            WriteOptions(intent, properties, retries),
-            operation=CreateIndex.name,
-        )
+        with reporting(progress, "create_index"):
+            return self._write(
+                "create_index",
+                lambda base: index_definition.plan_create(base, request, runtime=self.runtime),
+                WriteOptions(intent, properties, retries),
+                operation=CreateIndex.name,
+            )
 
     def drop_index(
         self,
@@ -77,6 +80,7 @@ class IndexWrites(TableBase):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        progress: ProgressArgument = False,
     ) -> Committed:
         """Bring indices up to date: cover the rows that are not covered, drop segments that answer nothing, and rewrite
         those whose rows a compaction moved, after which the fragment reuse index is trimmed. If nothing is to do, no
@@ -94,9 +98,10 @@ class IndexWrites(TableBase):
             new_segments[:] = operation.new if operation else ()
             return operation
 
-        optimized = self._write(
-            "optimize_indices", plan, WriteOptions(intent, properties, retries), operation=CreateIndex.name
-        )
+        with reporting(progress, "optimize_indices"):
+            optimized = self._write(
+                "optimize_indices", plan, WriteOptions(intent, properties, retries), operation=CreateIndex.name
+            )
         try:
             trimmed = optimized.table._write(
                 "optimize_indices",

@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core import validation
 from lance_core.datafiles.codec import BATCH_ROWS
 from lance_core.errors import InvalidInput
-from lance_core.expressions.projection import Projection
+from lance_core.expressions.arrow_evaluation import ComputedColumns, filter_batch
+from lance_core.expressions.arrow_expressions import FieldNode, read_tree
+from lance_core.expressions.arrow_filters import Condition, SplitFilter, split_filter
+from lance_core.format.field_paths import needs_quotes
 from lance_core.index import lookup
 from lance_core.index.explain import explain_indices
 from lance_core.scan.column_resolution import filterable_schema
@@ -32,8 +36,9 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-Columns = Sequence[str] | Mapping[str, str]
-"""Names of columns, or names of the result with the SQL of their values."""
+Columns = Sequence[str | pc.Expression] | Mapping[str, str | pc.Expression]
+"""Names of columns, or names of the result with their values, each as SQL or as an expression of pyarrow."""
+_ALL_ROWS = SplitFilter(None)
 SORTED_ROWS_MAX = 1_048_576
 """Rows that are collected before those that cannot be in the result are dropped."""
 _DIRECTIONS = {"asc": "ascending", "desc": "descending"}
@@ -44,8 +49,8 @@ class Scan:
     """Lazy scan of one version. `Table.scan` creates it."""
 
     snapshot: Snapshot
-    columns: Columns | None = None
-    filter: str | None = None
+    columns: Sequence[str] | Mapping[str, str | pc.Expression] | None = None
+    filter: SplitFilter = _ALL_ROWS
     order_by: tuple[str, ...] = ()
     limit: int | None = None
     offset: int | None = None
@@ -53,6 +58,36 @@ class Scan:
     with_row_address: bool = False
     fragments: tuple[int, ...] | None = None
     use_indices: bool = True
+
+    @classmethod
+    def create(
+        cls,
+        snapshot: Snapshot,
+        columns: Columns | None,
+        filter: Condition | None,
+        *,
+        order_by: str | Sequence[str] = (),
+        limit: int | None = None,
+        offset: int | None = None,
+        with_row_id: bool = False,
+        with_row_address: bool = False,
+        fragments: Sequence[int] | None = None,
+        use_indices: bool = True,
+    ) -> "Scan":
+        """Return a scan. Raise `InvalidInput` if an argument is invalid."""
+        _check_names(columns, order_by)
+        return cls(
+            snapshot,
+            dict(columns) if isinstance(columns, Mapping) else _names(columns),
+            split_filter(filter, filterable_schema(snapshot.manifest)),
+            (order_by,) if isinstance(order_by, str) else tuple(order_by),
+            limit,
+            offset,
+            with_row_id,
+            with_row_address,
+            None if fragments is None else validation.check_fragment_ids(fragments, "fragments"),
+            use_indices,
+        ).check()
 
     def __repr__(self) -> str:
         return self.explain()
@@ -78,13 +113,15 @@ class Scan:
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Return an iterator over the rows in batches."""
         plan, projection = self._plan(), self._projection()
-        rows = scan(self.snapshot.location, plan)
+        rows: Iterator[pa.RecordBatch] = scan(self.snapshot.location, plan)
         schema = self._computed_schema(plan, projection)
+        if (residual := self.filter.residual) is not None:
+            rows = (match for batch in rows for match in filter_batch(batch, residual))
         if projection is not None:
             rows = (self._compute(batch, projection, schema) for batch in rows)
         if self.order_by:
             rows = self._sorted(rows, schema)
-        elif self.fragments is not None:
+        elif not self._plan_has_window:
             rows = slice_batches(rows, self.offset or 0, self.limit)
         names = self._result_names(plan)
         return (_select(batch, names) for batch in rows)
@@ -107,7 +144,9 @@ class Scan:
 
     def count_rows(self) -> int:
         """Return the number of rows."""
-        plan = plan_scan(self.snapshot.manifest, columns=(), filter=self.filter, select=self._selector())
+        if self.filter.residual is not None:
+            return sum(batch.num_rows for batch in replace(self, columns=(), order_by=()).to_batches())
+        plan = plan_scan(self.snapshot.manifest, columns=(), filter=self.filter.sql, select=self._selector())
         plan = self._restricted(plan)
         if plan.predicate is None:
             matching = sum(task.fragment.live_rows for task in plan.tasks)
@@ -120,12 +159,14 @@ class Scan:
         """Return the plan as text. Nothing is read."""
         indices = explain_indices(self.snapshot, self._plan(select=False).predicate, use_indices=self.use_indices)
         lines = [explain_plan(self.snapshot.location, self._plan(select=False), indices)]
+        if self.filter.residual is not None:
+            lines.append(f"  then      pyarrow filters by {self.filter.residual}")
         if self.order_by:
             lines.append(f"  order     {', '.join(self.order_by)}")
             if self.limit is not None or self.offset:
                 lines.append(f"  window    {'all' if self.limit is None else self.limit} rows after {self.offset or 0}")
         if isinstance(self.columns, Mapping):
-            lines += (f"  computes  {name} = {sql}" for name, sql in self.columns.items())
+            lines += (f"  computes  {name} = {value}" for name, value in self.columns.items())
         return "\n".join(lines)
 
     def check(self) -> "Scan":
@@ -151,14 +192,19 @@ class Scan:
                     f"order_by={list(self.order_by)}: column {name!r} of type {schema.field(name).type} has no order"
                 ) from error
 
+    @property
+    def _plan_has_window(self) -> bool:
+        """`True` if the plan applies limit and offset, since no later step orders or drops rows."""
+        return not self.order_by and self.fragments is None and self.filter.residual is None
+
     def _plan(self, *, select: bool = True) -> ScanPlan:
-        pushes_limit = not self.order_by and self.fragments is None
+        has_window = self._plan_has_window
         plan = plan_scan(
             self.snapshot.manifest,
             columns=self._read_names(),
-            filter=self.filter,
-            limit=self.limit if pushes_limit else None,
-            offset=self.offset if pushes_limit else None,
+            filter=self.filter.sql,
+            limit=self.limit if has_window else None,
+            offset=self.offset if has_window else None,
             with_row_id=self.with_row_id,
             with_row_address=self.with_row_address,
             select=self._selector() if select else None,
@@ -170,7 +216,7 @@ class Scan:
         if self.fragments is None:
             return plan
         existing = {fragment.id for fragment in self.snapshot.manifest.fragments}
-        if missing := sorted(set(self.fragments) - existing):
+        if missing := [number for number in self.fragments if number not in existing]:
             raise InvalidInput(
                 f"{self.snapshot.location.uri}: version {self.snapshot.version} has no fragment {missing[0]}; "
                 "Table.fragments lists those that exist"
@@ -180,24 +226,24 @@ class Scan:
     def _selector(self) -> RowSelector | None:
         return lookup.selector_of(self.snapshot) if self.use_indices else None
 
-    def _projection(self) -> Projection | None:
+    def _projection(self) -> ComputedColumns | None:
         if not isinstance(self.columns, Mapping):
             return None
-        return Projection.parse(self.columns, filterable_schema(self.snapshot.manifest))
+        return ComputedColumns.parse(self.columns, filterable_schema(self.snapshot.manifest))
 
     def _read_names(self) -> Sequence[str] | None:
         """Return the columns to read; `None` means all."""
-        projection = self._projection()
+        projection, extra = self._projection(), [*(name for name, _ in self._order()), *self.filter.columns]
         if projection is not None:
-            only_for_order = [name for name, _ in self._order() if name not in projection.schema.names]
-            return list(dict.fromkeys((*projection.columns, *only_for_order)))
+            unknown = [name for name in extra if name not in projection.schema.names or name in self.filter.columns]
+            return list(dict.fromkeys((*projection.columns, *unknown)))
         names = cast("Sequence[str] | None", self.columns)
-        if not self.order_by or isinstance(names, str):
+        if not extra or isinstance(names, str):
             return names
         every = self.snapshot.manifest.schema.arrow.names if names is None else names
-        return list(dict.fromkeys((*every, *(name for name, _ in self._order()))))
+        return list(dict.fromkeys((*every, *extra)))
 
-    def _computed_schema(self, plan: ScanPlan, projection: Projection | None) -> pa.Schema:
+    def _computed_schema(self, plan: ScanPlan, projection: ComputedColumns | None) -> pa.Schema:
         """Return the columns of the result, and behind them those that are read for the order only."""
         if projection is None:
             return plan.schema
@@ -205,7 +251,7 @@ class Scan:
         extra = [plan.schema.field(name) for name, _ in self._order() if name not in result.names]
         return pa.schema([*result, *extra])
 
-    def _compute(self, batch: pa.RecordBatch, projection: Projection, schema: pa.Schema) -> pa.RecordBatch:
+    def _compute(self, batch: pa.RecordBatch, projection: ComputedColumns, schema: pa.Schema) -> pa.RecordBatch:
         computed = projection.evaluate(batch)
         extra = [batch.column(name) for name in schema.names[computed.num_columns :]]
         return pa.RecordBatch.from_arrays([*computed.columns, *extra], schema=schema) if extra else computed
@@ -249,5 +295,31 @@ class Scan:
         return rows.take(pc.sort_indices(rows, sort_keys=self._order()))
 
 
+def _check_names(columns: object, order_by: object) -> None:
+    """Raise `InvalidInput` if an argument is a single value, not a list, or a key of `columns` is not a string."""
+    if isinstance(columns, Mapping) and not all(isinstance(name, str) for name in columns):
+        raise InvalidInput(f"the names of columns= must be strings, not {list(columns)!r:.200}")
+    for value, name, example in (
+        (columns, "columns", "['id', 'city']"),
+        (order_by, "order_by", "['price desc', 'id']"),
+    ):
+        if value is not None and not isinstance(value, Iterable):
+            raise InvalidInput(f"{name}={value!r} must be a list, such as {example}")
+
+
 def _select(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     return batch if batch.schema.names == names else batch.select(names)
+
+
+def _names(columns: Sequence[str | pc.Expression] | None) -> Sequence[str] | None:
+    """Return the names of columns that are given as names or as fields."""
+    if columns is None or isinstance(columns, str) or not any(isinstance(each, pc.Expression) for each in columns):
+        return cast("Sequence[str] | None", columns)
+    return [_name_of_field(each) if isinstance(each, pc.Expression) else each for each in columns]
+
+
+def _name_of_field(column: pc.Expression) -> str:
+    field = read_tree(column)
+    if not isinstance(field, FieldNode):
+        raise InvalidInput(f"columns= has the expression {column}, which has no name; pass a dict of names and values")
+    return ".".join("`" + name.replace("`", "``") + "`" if needs_quotes(name) else name for name in field.path)

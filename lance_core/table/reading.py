@@ -4,34 +4,39 @@ Nothing in here writes. Each method is a few lines that call `scan/` for rows an
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Self
+from typing import Literal, Self, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_core import validation
-from lance_core.errors import InvalidInput
+from lance_core.errors import Corrupt, InvalidInput
+from lance_core.expressions.arrow_filters import Condition
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Fragments, Manifest
 from lance_core.format.transaction import Transaction
-from lance_core.fsck import DataCheck, Extent, Report, VerificationProgress
+from lance_core.fsck import DataCheck, Extent, Report
 from lance_core.index import explain as explain_module
 from lance_core.index import lookup
 from lance_core.index.statistics import IndexStatistics, index_statistics
+from lance_core.progress import ProgressArgument, reporting
 from lance_core.scan import take as scan_take
 from lance_core.scan.blobs import BlobFile, open_blobs
 from lance_core.scan.changes import read_changes
 from lance_core.scan.executor import count_matches, scan
 from lance_core.scan.explain import explain_plan
-from lance_core.scan.plan import plan_scan
+from lance_core.scan.plan import ScanPlan, plan_scan
 from lance_core.scan.query import run_query
 from lance_core.scan.selection import RowSelector
 from lance_core.scan.take import By, RowNumbers
 from lance_core.scan.vector_search import Vector
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.base import TableBase
+from lance_core.table.lazy_scan import Columns, Scan
 from lance_core.versions.history import VersionInfo, version_info, version_infos
 from lance_core.versions.location import Location, check_opened_with_own_manifest_store, locate
 from lance_core.versions.refs import resolve_version
@@ -42,7 +47,11 @@ class TableReading(TableBase):
     """Part of `Table` that reads."""
 
     def __repr__(self) -> str:
-        return f"Table({self.uri!r}, version={self.version})"
+        try:
+            rows = f", rows={self.manifest.row_count()}"
+        except Corrupt:  # a representation appears in messages, and must not raise
+            rows = ""
+        return f"Table({self.uri!r}, version={self.version}{rows})"
 
     # Opening a version
 
@@ -205,8 +214,8 @@ class TableReading(TableBase):
 
     def to_table(
         self,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,
+        columns: Columns | None = None,
+        filter: Condition | None = None,
         *,
         limit: int | None = None,
         offset: int | None = None,
@@ -214,27 +223,22 @@ class TableReading(TableBase):
         with_row_address: bool = False,
         use_indices: bool = True,
     ) -> pa.Table:
-        """Return the rows that match `filter`, a condition in Lance SQL, or all rows. An index changes neither the rows
-        nor their order; `use_indices=False` uses none.
+        """Return the rows that match `filter`, or all rows. An index changes neither the rows nor their order;
+        `use_indices=False` uses none. Filters and columns have the forms of `scan`.
 
             table.to_table(columns=["id"], filter="city = 'Oslo'", limit=10)
+            table.to_table({"gross": "net * 1.2"}, filter=pyarrow.compute.field("city") == "Oslo")
         """
-        plan = plan_scan(
-            self.manifest,
-            columns=columns,
-            filter=filter,
-            limit=limit,
-            offset=offset,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            select=self._select(use_indices),
-        )
+        window = _Window(limit, offset, with_row_id, with_row_address)
+        if not _is_plain(columns, filter):
+            return self._scan(columns, filter, window, use_indices).to_table()
+        plan = self._plan(columns, filter, window, self._select(use_indices))
         return pa.Table.from_batches(scan(self._location, plan), plan.schema)
 
     def to_batches(
         self,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,
+        columns: Columns | None = None,
+        filter: Condition | None = None,
         *,
         limit: int | None = None,
         offset: int | None = None,
@@ -244,16 +248,10 @@ class TableReading(TableBase):
     ) -> Iterator[pa.RecordBatch]:
         """Return an iterator over the rows in batches, in the order of `to_table`. A batch is read when it is
         requested."""
-        plan = plan_scan(
-            self.manifest,
-            columns=columns,
-            filter=filter,
-            limit=limit,
-            offset=offset,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            select=self._select(use_indices),
-        )
+        window = _Window(limit, offset, with_row_id, with_row_address)
+        if not _is_plain(columns, filter):
+            return self._scan(columns, filter, window, use_indices).to_batches()
+        plan = self._plan(columns, filter, window, self._select(use_indices))
         return scan(self._location, plan)
 
     def take(
@@ -283,7 +281,7 @@ class TableReading(TableBase):
         nprobes: int | None = None,
         refine: int | None = None,
         ef: int | None = None,
-        filter: str | None = None,
+        filter: Condition | None = None,
         columns: Sequence[str] | None = None,
         exact: bool = False,
     ) -> pa.Table:
@@ -304,7 +302,7 @@ class TableReading(TableBase):
         return search(
             self._snapshot,
             vector,
-            SearchRequest(column, k, metric, nprobes, refine, ef, filter, columns, exact),
+            SearchRequest(column, k, metric, nprobes, refine, ef, self._optional_sql(filter), columns, exact),
         )
 
     def explain_search(
@@ -316,7 +314,7 @@ class TableReading(TableBase):
         nprobes: int | None = None,
         refine: int | None = None,
         ef: int | None = None,
-        filter: str | None = None,
+        filter: Condition | None = None,
         exact: bool = False,
     ) -> str:
         """Return the plan of `search` as text: the index and its segments, partitions, candidates, refinement, the
@@ -324,7 +322,8 @@ class TableReading(TableBase):
         from lance_core.index.vector.search import SearchRequest, explain_search
 
         return explain_search(
-            self._snapshot, SearchRequest(column, k, metric, nprobes, refine, ef, filter, None, exact)
+            self._snapshot,
+            SearchRequest(column, k, metric, nprobes, refine, ef, self._optional_sql(filter), None, exact),
         )
 
     def changes(self, since: int, until: int | None = None) -> pa.Table:
@@ -335,8 +334,8 @@ class TableReading(TableBase):
 
     def explain(
         self,
-        filter: str | None = None,
-        columns: Sequence[str] | None = None,
+        filter: Condition | None = None,
+        columns: Columns | None = None,
         *,
         limit: int | None = None,
         offset: int | None = None,
@@ -346,25 +345,22 @@ class TableReading(TableBase):
     ) -> str:
         """Return the plan of `to_table` as text: the fragments and columns it reads, the indices it uses, and why it
         uses no other. Nothing is read or searched."""
-        plan = plan_scan(
-            self.manifest,
-            columns=columns,
-            filter=filter,
-            limit=limit,
-            offset=offset,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-        )
+        window = _Window(limit, offset, with_row_id, with_row_address)
+        if not _is_plain(columns, filter):
+            return self._scan(columns, filter, window, use_indices).explain()
+        plan = self._plan(columns, filter, window, None)
         indices = explain_module.explain_indices(
             self._snapshot, plan.predicate, use_indices=validation.check_flag(use_indices, "use_indices")
         )
         return explain_plan(self._location, plan, indices)
 
-    def count_rows(self, filter: str | None = None, *, use_indices: bool = True) -> int:
+    def count_rows(self, filter: Condition | None = None, *, use_indices: bool = True) -> int:
         """Return the number of rows, or of those that match `filter`. Without a filter the manifest answers; with one,
         an index that answers it exactly makes reading data files unnecessary."""
         if filter is None:
             return self.manifest.row_count()
+        if not _is_plain(None, filter):
+            return self._scan((), filter, _Window(), use_indices).count_rows()
         plan = plan_scan(self.manifest, columns=(), filter=filter, select=self._select(use_indices))
         return count_matches(self._location, plan)
 
@@ -386,18 +382,18 @@ class TableReading(TableBase):
         versions: Literal["all", "head"] = "all",
         *,
         data: bool = False,
-        on_progress: Callable[[VerificationProgress], object] | None = None,
+        progress: ProgressArgument = False,
         resume: str | os.PathLike[str] | None = None,
     ) -> Report:
         """Check the table, as it is stored now, for contradictions, and return each with its severity and its remedy.
         Nothing is written to the table.
 
         `data=True` also reads every data, deletion and index file and compares it with its recorded checksum.
-        `on_progress` receives a `VerificationProgress`. `resume` is a local file that records verified files, so
+        `progress` is that of `compact`. `resume` is a local file that records verified files, so
         that a call after an interrupted one continues there.
         """
-        check = _data_check(data, on_progress, resume)
-        return _examined(self._location, versions, check)
+        with reporting(progress, "fsck"):
+            return _examined(self._location, versions, _data_check(data, resume))
 
     @staticmethod
     def check(
@@ -408,15 +404,65 @@ class TableReading(TableBase):
         manifest_store: ManifestStore | str | None = None,
         bases: Sequence[str] = (),
         data: bool = False,
-        on_progress: Callable[[VerificationProgress], object] | None = None,
+        progress: ProgressArgument = False,
         resume: str | os.PathLike[str] | None = None,
     ) -> Report:
         """Run `fsck` on a table that may be too damaged to be opened."""
         location = locate(uri, storage_options=storage_options, bases=bases, manifest_store=manifest_store)
-        return _examined(location, versions, _data_check(data, on_progress, resume))
+        with reporting(progress, "fsck"):
+            return _examined(location, versions, _data_check(data, resume))
+
+    def _optional_sql(self, filter: Condition | None) -> str | None:
+        return None if filter is None else self._sql(filter, "filter")
+
+    def _scan(self, columns: Columns | None, filter: Condition | None, window: "_Window", use_indices: bool) -> Scan:
+        return Scan.create(
+            self._snapshot,
+            columns,
+            filter,
+            limit=window.limit,
+            offset=window.offset,
+            with_row_id=window.with_row_id,
+            with_row_address=window.with_row_address,
+            use_indices=validation.check_flag(use_indices, "use_indices"),
+        )
+
+    def _plan(
+        self, columns: Columns | None, filter: Condition | None, window: "_Window", select: RowSelector | None
+    ) -> ScanPlan:
+        """Return the plan of a scan with plain arguments."""
+        return plan_scan(
+            self.manifest,
+            columns=cast("Sequence[str] | None", columns),
+            filter=filter,
+            limit=window.limit,
+            offset=window.offset,
+            with_row_id=window.with_row_id,
+            with_row_address=window.with_row_address,
+            select=select,
+        )
 
     def _select(self, use_indices: bool) -> RowSelector | None:
         return lookup.selector_of(self._snapshot) if validation.check_flag(use_indices, "use_indices") else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Selection among the matching rows of a scan, and its system columns."""
+
+    limit: int | None = None
+    offset: int | None = None
+    with_row_id: bool = False
+    with_row_address: bool = False
+
+
+def _is_plain(columns: Columns | None, filter: Condition | None) -> bool:
+    """Return whether one plan reads the rows: names of columns, and a condition in SQL."""
+    return not isinstance(filter, pc.Expression) and (
+        columns is None
+        or isinstance(columns, str)
+        or not (isinstance(columns, Mapping) or any(isinstance(each, pc.Expression) for each in columns))
+    )
 
 
 def _examined(location: Location, versions: str, data: DataCheck | None) -> Report:
@@ -425,11 +471,9 @@ def _examined(location: Location, versions: str, data: DataCheck | None) -> Repo
     return examine(location, validation.check_choice(Extent, versions, "versions"), data)
 
 
-def _data_check(
-    data: bool, on_progress: Callable[[VerificationProgress], object] | None, resume: str | os.PathLike[str] | None
-) -> DataCheck | None:
+def _data_check(data: bool, resume: str | os.PathLike[str] | None) -> DataCheck | None:
     if not validation.check_flag(data, "data"):
-        if on_progress is not None or resume is not None:
-            raise InvalidInput("on_progress= and resume= belong to the verification of files; add data=True")
+        if resume is not None:
+            raise InvalidInput("resume= belongs to the verification of files; add data=True")
         return None
-    return DataCheck(on_progress, resume)
+    return DataCheck(resume)

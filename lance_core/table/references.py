@@ -1,18 +1,23 @@
-"""References: tags, branches, clones, restored versions, base paths and the names of manifests."""
+"""References: tags, branches, versions of intents, clones, restored versions, base paths and the names of manifests."""
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Self
+from typing import TYPE_CHECKING, Self, cast
 
 from lance_core import validation
+from lance_core.commit import write_protocol
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.format.base_path import BasePath
 from lance_core.format.operations import Restore, UpdateBases
+from lance_core.progress import ProgressArgument, reporting
 from lance_core.table.base import Audit, Committed, TableBase, WriteOptions
 from lance_core.table.branches import Branches, clone
 from lance_core.table.manifest_migration import migrate_manifest_names
 from lance_core.versions.refs import Tags
 from lance_core.versions.snapshot import load_at, load_latest
+
+if TYPE_CHECKING:
+    from lance_core.table.table import Table
 
 
 class References(TableBase):
@@ -27,6 +32,15 @@ class References(TableBase):
     def branches(self) -> Branches[Self]:
         """Branches of the table: `create`, `delete` and `list`."""
         return Branches(self._snapshot, self.runtime, self._at)
+
+    def find_intent(self, intent: str) -> Committed | None:
+        """Return the write that was committed with this intent, at any version of this branch; `None` if there is none.
+
+        It begins no write. Raise `CommitUndecided` if a cleanup removed the versions that would decide it.
+        """
+        validation.check_intent_and_retries(intent=intent, retries=1)
+        found = write_protocol.find_intent(load_latest(self._location), intent, self.runtime)
+        return None if found is None else Committed.of(found, cast("type[Table]", type(self)))
 
     def restore(
         self,
@@ -47,10 +61,11 @@ class References(TableBase):
             can_replan=False,
         )
 
-    def clone(self, uri: str | os.PathLike[str], shallow: bool = True) -> Self:
+    def clone(self, uri: str | os.PathLike[str], shallow: bool = True, *, progress: ProgressArgument = False) -> Self:
         """Create an independent table that starts as this version. A shallow clone reads the files of this table, and
         is opened with `bases=[...]`; `shallow=False` copies the files."""
-        return self._at(clone(self._snapshot, uri, shallow=shallow, runtime=self.runtime))
+        with reporting(progress, "clone"):
+            return self._at(clone(self._snapshot, uri, shallow=shallow, runtime=self.runtime))
 
     def add_bases(
         self,

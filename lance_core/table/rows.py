@@ -6,6 +6,7 @@ Each method says how its change is planned; `dml/` and `datafiles/` plan it and 
 from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_core import validation
 from lance_core.commit.loop import ATTEMPTS
@@ -20,9 +21,10 @@ from lance_core.datafiles.fragment_writer import (
     buffer_rows,
     write_fragments,
 )
-from lance_core.datafiles.inputs import InputRows, Rows, as_input
+from lance_core.datafiles.inputs import DeclaredSchema, InputRows, Rows, as_declared_input, as_input
 from lance_core.dml import delete, replace_where, update, upsert
 from lance_core.errors import InvalidInput
+from lance_core.expressions.arrow_filters import Condition
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.operations import Append, Overwrite, Update
 from lance_core.format.schema import TableSchema
@@ -82,9 +84,10 @@ class RowWrites(TableBase):
 
     def overwrite(
         self,
-        data: Rows | pa.Schema,
+        data: Rows | DeclaredSchema,
         *,
-        where: str | None = None,
+        schema: DeclaredSchema | None = None,
+        where: Condition | None = None,
         config: Mapping[str, str] | None = None,
         stable_row_ids: bool | None = None,
         intent: str | None = None,
@@ -94,8 +97,9 @@ class RowWrites(TableBase):
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
-        """Replace all rows and the schema. Config, table metadata and older versions stay; indices are removed. The
-        table keeps its kind of row ids; `stable_row_ids` is the expected kind, and another one raises `InvalidInput`.
+        """Replace all rows and the schema, which `schema` declares as in `create`. Config, table metadata and older
+        versions stay; indices are removed. The table keeps its kind of row ids; `stable_row_ids` is the expected kind,
+        and another one raises `InvalidInput`.
 
         With `where`, a condition in Lance SQL, replace only the rows that match it. All new rows must match it too.
         Schema and indices stay. After the commit the matching rows are exactly `data`, also if other writers add
@@ -109,16 +113,20 @@ class RowWrites(TableBase):
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         entries = validation.check_config(config)
         if where is not None:
+            if schema is not None:
+                raise InvalidInput("schema= belongs to an overwrite of all rows; with where= the schema stays")
             if entries:
                 raise InvalidInput("config= belongs to an overwrite of all rows; with where=, call set_config()")
-            validation.check_text(where, "where")
-            plan = replace_where.plan_locally(as_input(data, self._columns), where, limits=limits, runtime=self.runtime)
+            condition = validation.check_text(self._sql(where, "where"), "where")
+            plan = replace_where.plan_locally(
+                as_input(data, self._columns), condition, limits=limits, runtime=self.runtime
+            )
             return self._write(REPLACE_WHERE_VERB, plan, WriteOptions(intent, properties, retries, audit))
         return self._write(
             "overwrite",
             lambda base: overwrite_operation(
                 base.location,
-                as_input(data),
+                *as_declared_input(data, schema),
                 base.manifest.storage_version,
                 limits,
                 entries,
@@ -130,24 +138,26 @@ class RowWrites(TableBase):
 
     def delete(
         self,
-        predicate: str,
+        predicate: Condition,
         *,
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
         audit: Audit | None = None,
     ) -> Committed:
-        """Delete the rows that match `predicate`, a condition in Lance SQL. No data file is rewritten."""
+        """Delete the rows that match `predicate`, a condition in Lance SQL or as an expression of pyarrow. No data file
+        is rewritten."""
+        condition = self._sql(predicate, "predicate")
         return self._write(
             "delete",
-            lambda base: delete.delete(base, predicate, runtime=self.runtime),
+            lambda base: delete.delete(base, condition, runtime=self.runtime),
             WriteOptions(intent, properties, retries, audit),
         )
 
     def update(
         self,
         values: Mapping[str, str],
-        where: str | None = None,
+        where: Condition | None = None,
         *,
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -161,9 +171,10 @@ class RowWrites(TableBase):
         table.update({"price": "price * 1.1"}, where="price < 15")
         """
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
+        condition = None if where is None else self._sql(where, "where")
         return self._write(
             "update",
-            lambda base: update.update(base, values, where, limits=limits, runtime=self.runtime),
+            lambda base: update.update(base, values, condition, limits=limits, runtime=self.runtime),
             WriteOptions(intent, properties, retries, audit),
         )
 
@@ -175,7 +186,7 @@ class RowWrites(TableBase):
         matched: str = "update",
         matched_if: str | None = None,
         insert: bool = True,
-        delete_unmatched: bool | str | None = False,
+        delete_unmatched: bool | Condition | None = False,
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
@@ -192,6 +203,8 @@ class RowWrites(TableBase):
 
             table.upsert(pa.table({"id": [3, 4], "price": [33.0, 40.0]}), on="id")
         """
+        if isinstance(delete_unmatched, pc.Expression):
+            delete_unmatched = self._sql(delete_unmatched, "delete_unmatched")
         rules = upsert.UpsertRules.of(
             on, matched=matched, matched_if=matched_if, insert=insert, delete_unmatched=delete_unmatched
         )
@@ -209,6 +222,7 @@ class RowWrites(TableBase):
 def overwrite_operation(
     location: Location,
     rows: InputRows,
+    conversion: Conversion,
     version: StorageVersion,
     limits: FileLimits,
     config: Mapping[str, str],
@@ -221,7 +235,7 @@ def overwrite_operation(
         )
     schema = TableSchema.from_arrow(stored_schema(rows.schema, version))
     check_storable(schema, version)
-    fragments = _write_fragments(location, rows.batches, schema, version, limits, runtime, Conversion.EXACT)
+    fragments = _write_fragments(location, rows.batches, schema, version, limits, runtime, conversion)
     return Overwrite(fragments, schema, config)
 
 

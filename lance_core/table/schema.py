@@ -10,6 +10,7 @@ import pyarrow as pa
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.datafiles.inputs import Rows, as_input
 from lance_core.dml import new_columns, schema_evolution, settings
+from lance_core.progress import ProgressArgument, reporting
 from lance_core.table.base import Audit, Committed, TableBase, WriteOptions
 
 
@@ -26,19 +27,21 @@ class SchemaWrites(TableBase):
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
         audit: Audit | None = None,
+        progress: ProgressArgument = False,
     ) -> Committed:
         """Add columns: `{name: SQL}`; or Arrow fields, which are null in every row and need no file; or a function from
         a batch of `read_columns` to a batch of new columns, whose types are those of `schema` or of its first result.
 
             table.add_columns({"rounded": "cast(round(price) as int)"})
         """
-        return self._write(
-            "add_columns",
-            lambda base: new_columns.add_columns(
-                base, columns, schema=schema, read_columns=read_columns, runtime=self.runtime
-            ),
-            WriteOptions(intent, properties, retries, audit),
-        )
+        with reporting(progress, "add_columns"):
+            return self._write(
+                "add_columns",
+                lambda base: new_columns.add_columns(
+                    base, columns, schema=schema, read_columns=read_columns, runtime=self.runtime
+                ),
+                WriteOptions(intent, properties, retries, audit),
+            )
 
     def merge_columns(
         self,
@@ -49,15 +52,17 @@ class SchemaWrites(TableBase):
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
         audit: Audit | None = None,
+        progress: ProgressArgument = False,
     ) -> Committed:
         """Add the columns of `data` to the rows with the same values in the key columns `on`. Rows without a match get
         null, and a null key matches nothing. `data` and the keys of the table are held in memory."""
         source = as_input(data, self._columns).materialized()
-        return self._write(
-            "merge_columns",
-            lambda base: new_columns.merge_columns(base, source, on, runtime=self.runtime),
-            WriteOptions(intent, properties, retries, audit),
-        )
+        with reporting(progress, "merge_columns"):
+            return self._write(
+                "merge_columns",
+                lambda base: new_columns.merge_columns(base, source, on, runtime=self.runtime),
+                WriteOptions(intent, properties, retries, audit),
+            )
 
     def drop_columns(
         self,

@@ -8,15 +8,12 @@ holds what they share. This module creates tables and commits operations whose f
 import os
 from collections.abc import Mapping
 
-import pyarrow as pa
-
 from lance_core import validation
-from lance_core.commit.audit import AuditFunction
 from lance_core.commit.detached import commit_detached, publish
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import Change, StartedWrite, WriteResult, commit_with_retry, new_table_config
+from lance_core.commit.write_protocol import Change, StartedWrite, commit_with_retry, new_table_config
 from lance_core.datafiles.fragment_writer import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
-from lance_core.datafiles.inputs import Rows, as_input
+from lance_core.datafiles.inputs import DeclaredSchema, Rows, as_declared_input
 from lance_core.errors import AlreadyExists, InvalidInput
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.operations import Operation, Overwrite, UpdateConfig
@@ -52,8 +49,9 @@ class Table(TableReading, TableFrames, RowWrites, SchemaWrites, IndexWrites, Upk
     def create(
         cls,
         uri: str | os.PathLike[str],
-        data: Rows | pa.Schema,
+        data: Rows | DeclaredSchema,
         *,
+        schema: DeclaredSchema | None = None,
         storage_options: Mapping[str, str] | None = None,
         storage_version: str = STORAGE_VERSION,
         stable_row_ids: bool = False,
@@ -68,6 +66,10 @@ class Table(TableReading, TableFrames, RowWrites, SchemaWrites, IndexWrites, Upk
         durable: bool = True,
     ) -> "Table":
         """Create a table with these rows, or an empty one if `data` is a schema, and return it at version 1.
+
+        `schema` declares the columns if the types of `data` are not the ones to store: as an Arrow schema, a dataclass
+        or a model of pydantic. A field without `None` is not nullable, and `Annotated` names an Arrow type, such as
+        `Annotated[list[float], pa.list_(pa.float32(), 128)]` for vectors.
 
         `storage_version` is "2.0", "2.1", "2.2" or "2.3". Lance does not guarantee yet that later releases read 2.3.
         `manifest_store` names the store in which every writer reserves the versions of the table: `sqlite:///...`,
@@ -85,9 +87,11 @@ class Table(TableReading, TableFrames, RowWrites, SchemaWrites, IndexWrites, Upk
                 raise AlreadyExists(f"a table already exists at {location.uri}; open it or overwrite it")
             limits = FileLimits(max_rows_per_file, max_bytes_per_file)
             entries, version = new_table_config(started, config), new_table.storage_version
-            return overwrite_operation(location, as_input(data), version, limits, entries, cls.runtime)
+            return overwrite_operation(
+                location, *as_declared_input(data, schema), version, limits, entries, cls.runtime
+            )
 
-        change = Change("create", plan=None, create=create, can_replan=False, audit=cls._audit_function(audit))
+        change = Change("create", plan=None, create=create, can_replan=False, audit=options.audit_function(cls))
         result = commit_with_retry(
             change, location, new_table, intent=intent, properties=properties, retries=retries, runtime=cls.runtime
         )
@@ -127,7 +131,7 @@ class Table(TableReading, TableFrames, RowWrites, SchemaWrites, IndexWrites, Upk
             result = commit_detached(
                 base, operation, properties=validation.check_properties(properties), runtime=self.runtime
             )
-            return committed_of(result)
+            return Committed.of(result, type(self))
         return self._at(base)._write(
             f"commit {operation.name}",
             lambda _base: operation,
@@ -139,24 +143,9 @@ class Table(TableReading, TableFrames, RowWrites, SchemaWrites, IndexWrites, Upk
     def publish(self, detached_version: int, *, retries: int = ATTEMPTS) -> Committed:
         """Commit the transaction of a detached version to its branch. Raise `ConflictError` if a version committed
         since conflicts with it."""
-        return committed_of(
-            publish(
-                self._location,
-                validation.check_version_number(detached_version),
-                retries=retries,
-                runtime=self.runtime,
-            )
-        )
-
-
-def audit_of(audit: Audit | None) -> AuditFunction | None:
-    """Return `audit` as a function of snapshots, which is how the commit package calls it."""
-    return Table._audit_function(audit)
-
-
-def committed_of(result: WriteResult) -> Committed:
-    """Return the public form of the result of the write protocol."""
-    return Committed.of(result, Table(result.snapshot))
+        version = validation.check_version_number(detached_version)
+        result = publish(self._location, version, retries=retries, runtime=self.runtime)
+        return Committed.of(result, type(self))
 
 
 def _storage_version(text: str) -> StorageVersion:

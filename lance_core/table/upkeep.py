@@ -16,6 +16,7 @@ from lance_core.maintenance import cleanup, compaction, survey
 from lance_core.maintenance.cleanup import CleanupReport, Retention
 from lance_core.maintenance.compaction_indices import Remap
 from lance_core.maintenance.survey import Survey
+from lance_core.progress import ProgressArgument, reporting
 from lance_core.table.base import Committed, TableBase, WriteOptions
 from lance_core.versions.recorded_files import find_missing_checksums
 
@@ -32,6 +33,7 @@ class Upkeep(TableBase):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        progress: ProgressArgument = False,
     ) -> Committed:
         """Rewrite small fragments, and fragments with many deleted rows, as full ones. Fragments with overlays are
         rewritten too, which puts the new values into their columns. Rows keep their values, ids and row versions. If
@@ -49,22 +51,26 @@ class Upkeep(TableBase):
         `optimize_indices()` rewrites the indices later (call it before pylance's `compact_files()`, which otherwise
         loses rows of b-trees); it is refused if row ids are stable and an index stores addresses. `"none"` reduces the
         coverage.
+
+        `progress=True` shows a bar in terminals and notebooks and writes to the log elsewhere; a function receives an
+        `OperationProgress` for each report. The same holds for the other long verbs.
         """
         mode = None if remap is None else Remap.of(remap)
         checked = validation.check_properties(properties)
-        return self._write(
-            "compact",
-            lambda base: compaction.compact(
-                base,
-                target_rows=target_rows,
-                materialize_deletions=materialize_deletions,
-                remap=mode,
-                properties=checked,
-                runtime=self.runtime,
-            ),
-            WriteOptions(intent, properties, retries),
-            operation=Rewrite.name,
-        )
+        with reporting(progress, "compact"):
+            return self._write(
+                "compact",
+                lambda base: compaction.compact(
+                    base,
+                    target_rows=target_rows,
+                    materialize_deletions=materialize_deletions,
+                    remap=mode,
+                    properties=checked,
+                    runtime=self.runtime,
+                ),
+                WriteOptions(intent, properties, retries),
+                operation=Rewrite.name,
+            )
 
     def record_checksums(
         self,
@@ -95,6 +101,7 @@ class Upkeep(TableBase):
         protected: Mapping[int, str] | None = None,
         dry_run: bool = False,
         force: bool = False,
+        progress: ProgressArgument = False,
     ) -> CleanupReport:
         """Remove old versions and the files that only they reference.
 
@@ -107,7 +114,8 @@ class Upkeep(TableBase):
         self._snapshot.manifest.check_writable()
         write_protocol.check_not_detached(self._snapshot)
         retention = Retention(older_than, keep, orphan_grace, protected or {})
-        return cleanup.clean(self._snapshot, retention, dry_run=dry_run, force=force, runtime=self.runtime)
+        with reporting(progress, "cleanup"):
+            return cleanup.clean(self._snapshot, retention, dry_run=dry_run, force=force, runtime=self.runtime)
 
     def survey(
         self,

@@ -1,10 +1,14 @@
 """Tests of `lance_core/table/lazy_scan.py`: a scan returns what pyarrow computes from all rows."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from lance_core import InvalidInput, Table
+from lance_core.operations import Delete
 from tests.pairwise import pairwise
 
 ROWS = pa.table(
@@ -31,8 +35,21 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
 @pytest.mark.parametrize(
     ("columns", "condition", "order", "window", "fragments"),
     pairwise(
-        [None, ["s"], ["id", "x"], {"twice": "x * 2", "c": "'c'", "id": "id"}],
-        [None, "x > 5", "s = 'n3' and id < 40", "id < 0"],
+        [
+            None,
+            ["s"],
+            ["id", pc.field("x")],
+            {"twice": "x * 2", "c": "'c'", "id": "id"},
+            {"twice": pc.field("x") * 2, "c": "'c'", "id": pc.field("id")},
+        ],
+        [
+            None,
+            "x > 5",
+            "s = 'n3' and id < 40",
+            "id < 0",
+            pc.field("x") > 5,
+            (pc.field("s") == "n3") & (pc.field("id") + 1 < 41),
+        ],
         list(ORDERS),
         [(None, None), (7, None), (None, 3), (5, 50), (0, 0)],
         [None, (1, 4), ()],
@@ -40,8 +57,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
 )
 def test_a_scan_returns_what_pyarrow_computes(
     table: Table,
-    columns: list[str] | dict[str, str] | None,
-    condition: str | None,
+    columns: list[str | pc.Expression] | dict[str, str | pc.Expression] | None,
+    condition: str | pc.Expression | None,
     order: str,
     window: tuple[int | None, int | None],
     fragments: tuple[int, ...] | None,
@@ -58,7 +75,9 @@ def test_a_scan_returns_what_pyarrow_computes(
     expected = ROWS.filter(pc.not_equal(pc.subtract(ROWS["id"], pc.multiply(pc.divide(ROWS["id"], 13), 13)), 0))
     if fragments is not None:
         expected = expected.filter(pc.is_in(pc.divide(expected["id"], 10), pa.array(fragments, pa.int64())))
-    if condition == "x > 5":
+    if isinstance(condition, pc.Expression):
+        expected = expected.filter(condition)
+    elif condition == "x > 5":
         expected = expected.filter(pc.greater(expected["x"], 5))
     elif condition == "id < 0":
         expected = expected.slice(0, 0)
@@ -73,7 +92,8 @@ def test_a_scan_returns_what_pyarrow_computes(
         computed = [{"twice": None if row["x"] is None else row["x"] * 2, "c": "c", "id": row["id"]} for row in rows]
         assert scan.to_table().to_pylist() == computed
     else:
-        assert scan.to_table() == (expected if columns is None else expected.select(columns))
+        names = ["id", "x"] if columns and len(columns) == 2 else columns
+        assert scan.to_table() == (expected if names is None else expected.select(names))
     assert pa.table(scan).schema == scan.schema
 
 
@@ -112,7 +132,12 @@ def test_a_scan_is_described_and_reads_nothing_before_it_is_asked(table: Table) 
         ({"columns": "id"}, "must be a list of names"),
         ({"order_by": (5,)}, "must be names of columns"),
         ({"columns": {"a": "make_array(x)"}, "order_by": "a"}, "has no order"),
+        ({"order_by": 5}, "order_by=5 must be a list"),
+        ({"columns": 5}, "columns=5 must be a list"),
+        ({"columns": {5: "x"}}, "names of columns= must be strings"),
         ({"fragments": [9]}, "has no fragment 9"),
+        ({"fragments": 0}, "must be a list of integers"),
+        ({"fragments": ["x", 9]}, "must be an integer"),
         ({"columns": {"a": "nope + 1"}}, "SQL of column 'a'"),
         ({"limit": -1, "order_by": "x"}, "must not be negative"),
         ({"filter": "id >"}, "does not parse"),
@@ -124,3 +149,56 @@ def test_invalid_arguments_are_refused_when_the_scan_is_made(
 ) -> None:
     with pytest.raises(InvalidInput, match=message):
         table.scan(**arguments)  # type: ignore[arg-type]
+
+
+def test_readers_accept_expressions_of_pyarrow(table: Table) -> None:
+    small, odd = pc.field("id") < 20, pc.field("id") - 1 == 4
+    expected = table.to_table(filter="id < 20")
+    assert table.to_table(filter=small) == expected
+    assert pa.Table.from_batches(table.to_batches(filter=small)) == expected
+    assert table.to_table(["id", pc.field("x")], small, limit=3) == expected.select(["id", "x"]).slice(0, 3)
+    assert table.to_table({"y": pc.field("_rowoffset")}, odd)["y"].to_pylist() == [5]
+    assert table.to_table(["_rowid", "_rowaddr", "_rowoffset"], pc.field("_rowaddr") == 5).num_rows == 1
+    assert table.to_table(["s"], odd, with_row_id=True).column_names == ["s", "_rowid"]
+    assert (table.count_rows(small), table.count_rows(small & odd)) == (expected.num_rows, 1)
+    assert "id < 20" in table.explain(small).replace("`", "")
+    assert "pyarrow filters by" in table.explain(small & odd)
+
+
+def test_writers_accept_expressions_of_pyarrow(tmp_path: Path) -> None:
+    small = pc.field("id") < 20
+    table = Table.create(tmp_path / "t", ROWS, durable=False)
+    updated = table.update({"x": "-1"}, small).table
+    assert updated.count_rows("x = -1") == 20
+    sliced = updated.overwrite(ROWS.slice(0, 2), where=small).table
+    assert len(sliced) == 42
+    kept = sliced.upsert(ROWS.slice(0, 1), "id", delete_unmatched=small).table
+    assert len(kept) == 41
+    deleted = kept.delete(small).table
+    assert len(deleted) == 40
+    transaction = deleted.transaction()
+    assert transaction is not None
+    assert isinstance(transaction.operation, Delete)
+    assert transaction.operation.predicate == "`id` < 20"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda table: table.delete(pc.field("id") + 1 < 3), "predicate=.* cannot be evaluated here"),
+        (
+            lambda table: table.update({"x": "1"}, pc.utf8_lower(pc.field("s")) == "a"),
+            "write the condition as a string",
+        ),
+        (lambda table: table.to_table(filter=pc.field("nothing") == 1), "there is no column 'nothing'"),
+        (lambda table: table.to_table([pc.field("x") * 2]), "has no name; pass a dict"),
+        (lambda table: table.to_table({"y": pc.field("nothing")}), "column 'y': there is no column 'nothing'"),
+        (lambda table: table.to_table({"y": pc.field("s") * 2}), "the expression of y cannot be evaluated"),
+        (lambda table: table.to_table(filter=pc.utf8_lower(pc.field("id")) == "a"), "cannot be evaluated by pyarrow"),
+    ],
+)
+def test_expressions_that_cannot_be_evaluated_are_refused(
+    table: Table, call: Callable[[Table], object], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        call(table)
