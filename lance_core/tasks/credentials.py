@@ -6,7 +6,7 @@ name looks like that of a secret; `account_key` does not. So a secret must be a 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from lance_core.errors import InvalidInput
 from lance_core.storage.option_names import PUBLIC_NAMES, SECRET_NAMES
@@ -72,10 +72,23 @@ def is_storage_option(name: str) -> bool:
     return name.lower() in SECRET_NAMES | PUBLIC_NAMES
 
 
-def referenced_variables(storage_options: Mapping[str, str] | None, manifest_store: object) -> tuple[str, ...]:
-    """Return the names of the environment variables that hold the secrets of a table."""
-    values = [*(storage_options or {}).values(), manifest_store]
-    return tuple(str(value).removeprefix(ENVIRONMENT_PREFIX) for value in values if is_reference(value))
+def referenced_variables(options: Mapping[str, object] | None, manifest_store: object) -> tuple[str, ...]:
+    """Return the names of the environment variables that hold the secrets of a table or of source files."""
+    return tuple(
+        str(value).removeprefix(ENVIRONMENT_PREFIX)
+        for value in (*_leaves(options or {}), manifest_store)
+        if is_reference(value)
+    )
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """Yield the values in nested mappings and lists."""
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else None
+    if items is None:
+        yield value
+        return
+    for item in items:
+        yield from _leaves(item)
 
 
 __all__ = [

@@ -16,7 +16,7 @@ from lance_core.format.operations import Operation
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.base import Audit, Committed, WriteOptions
-from lance_core.table.table import audit_of, committed_of
+from lance_core.table.table import Table
 from lance_core.tasks.partitioning import (
     PartitionFunction,
     PartitionTask,
@@ -25,7 +25,7 @@ from lance_core.tasks.partitioning import (
     collect_results,
     partition_fragments,
 )
-from lance_core.versions.location import check_opened_with_own_manifest_store, locate
+from lance_core.versions.location import Location, check_opened_with_own_manifest_store, locate
 from lance_core.versions.refs import resolve_version
 from lance_core.versions.snapshot import Snapshot
 
@@ -43,18 +43,23 @@ class TableRef:
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     manifest_store: ManifestStore | str | None = field(default=None, repr=False)
     durable: bool = True
+    verify: str = "off"
     trusted: bool = True
 
-    def newest(self) -> Snapshot:
-        """Load the newest version."""
-        location = locate(
+    def locate(self) -> Location:
+        """Return the location of the table. No manifest is read."""
+        return locate(
             self.uri,
             storage_options=self.storage_options,
             manifest_store=self.manifest_store,
             durable=self.durable,
+            verify=self.verify,
             trusted=self.trusted,
         )
-        snapshot = resolve_version(location, branch=self.branch)
+
+    def newest(self) -> Snapshot:
+        """Load the newest version."""
+        snapshot = resolve_version(self.locate(), branch=self.branch)
         check_opened_with_own_manifest_store(snapshot.location, snapshot.manifest)
         return snapshot
 
@@ -73,8 +78,8 @@ def run_change(
     properties = options.check()
     base = table.newest()
     base.manifest.check_writable()
-    change = Change(verb, plan, operation, can_replan, audit=audit_of(options.audit))
-    return committed_of(
+    change = Change(verb, plan, operation, can_replan, audit=options.audit_function(Table))
+    return Committed.of(
         commit_with_retry(
             change,
             base.location,
@@ -83,7 +88,8 @@ def run_change(
             properties=properties,
             retries=options.retries,
             runtime=SYSTEM_RUNTIME,
-        )
+        ),
+        Table,
     )
 
 

@@ -23,6 +23,18 @@ class PartialResults:
     _valid_for: tuple[TableSchema, bool, PartitionFunction] | None = None
     _results: dict[EncodedPartition, list[bytes]] = field(default_factory=dict)
 
+    def restore(
+        self, base: Snapshot, results: Mapping[EncodedPartition, list[bytes]], function: PartitionFunction
+    ) -> None:
+        """Take over results that an earlier driver recorded. The first of several partitions that share a fragment
+        counts."""
+        self._valid_for = (base.manifest.schema, base.manifest.has_stable_row_ids, function)
+        seen: set[bytes] = set()
+        for partition, encoded in results.items():
+            if seen.isdisjoint(partition):
+                seen.update(partition)
+                self._results[partition] = encoded
+
     def over_fragments(
         self,
         base: Snapshot,

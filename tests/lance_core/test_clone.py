@@ -15,9 +15,10 @@ import pytest
 
 from lance_core import AlreadyExists, Corrupt, InvalidInput, NotFound, StorageError, Table
 from lance_core.format._pb import table_pb2
-from lance_core.format.base_path import BasePath, add_bases, qualify_path, smallest_free_id, split_qualified_path
+from lance_core.format.base_path import BasePath, add_bases, smallest_free_id
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
+from lance_core.format.naming import qualify_path, split_qualified_path
 from lance_core.operations import Append
 from lance_core.tasks.scan.read import ReadTask, VersionRef, plan_read
 from tests.lance_core.versions.test_refs import ids, rows

@@ -62,7 +62,7 @@ READING: list[tuple[Call, str]] = [
     (lambda t: t.to_table(["nothing-like-it"]), "available: id, city, point"),
     (lambda t: t.to_table(["id", "id"]), "names a column twice"),
     (lambda t: t.to_table("id"), "must be a list of names"),
-    (lambda t: t.to_table([3]), "must be a list of names"),  # type: ignore[list-item]
+    (lambda t: t.to_table([3]), "must be a list of names"),
     (lambda t: t.to_table(limit=-1), "must not be negative"),
     (lambda t: t.to_table(offset=-1), "must not be negative"),
     (lambda t: t.to_table(limit="1"), "must be integers"),  # type: ignore[arg-type]
@@ -137,7 +137,7 @@ WRITING: list[tuple[Call, type[LanceError], str]] = [
     (lambda t: t.update({"id": "'x'"}), InvalidInput, "Cannot cast"),
     (lambda t: t.update({"id": 5}), InvalidInput, "write it as a SQL string"),  # type: ignore[dict-item]
     (lambda t: t.update({"point.x": "1"}), InvalidInput, "point"),
-    (lambda t: t.delete(None), InvalidInput, "write it as a SQL string"),  # type: ignore[arg-type]
+    (lambda t: t.delete(None), InvalidInput, "write it as a SQL string"),
     (lambda t: t.upsert(ROWS, "idd"), InvalidInput, "did you mean 'id'"),
     (lambda t: t.upsert(ROWS, "id", matched="x"), InvalidInput, "must be one of update, delete, fail, ignore"),
     (lambda t: t.upsert(pa.concat_tables([ROWS, ROWS]), "id"), InvalidInput, "."),

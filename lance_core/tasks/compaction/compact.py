@@ -22,7 +22,7 @@ from lance_core.maintenance.compaction_plan import Group, mixes_coverage
 from lance_core.maintenance.compaction_write import write_group
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.table.base import Committed
-from lance_core.table.table import committed_of
+from lance_core.table.table import Table
 from lance_core.tasks.driver import TableRef, WriteOptions, run_change, run_over_partitions
 from lance_core.tasks.partitioning import Runner
 from lance_core.versions.snapshot import Snapshot
@@ -55,7 +55,7 @@ def compact(
     if len(batches) > 1:
         started = write_protocol.begin(base.location, base, verb=VERB, intent=options.intent, runtime=SYSTEM_RUNTIME)
         if isinstance(started, write_protocol.WriteResult):
-            return committed_of(started)
+            return Committed.of(started, Table)
         compaction.check_remap(base, groups, request.remap)  # all groups, before the first batch is committed
     committed: list[Committed] = []
     for number, batch_groups in enumerate(batches):

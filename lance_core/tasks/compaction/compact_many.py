@@ -28,7 +28,7 @@ from lance_core.maintenance.compaction_plan import Group
 from lance_core.maintenance.compaction_write import write_group
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.table.base import Committed
-from lance_core.table.table import committed_of
+from lance_core.table.table import Table
 from lance_core.tasks import remote_errors
 from lance_core.tasks.compaction.compact import VERB, CompactionRequest, GroupBatch, group_key
 from lance_core.tasks.driver import TASKS_PER_SLOT, TableRef, WriteOptions
@@ -102,9 +102,9 @@ def _plan_table(request: TableCompaction) -> _PlannedTable | CompactionOutcome:
             base.location, base, verb=VERB, intent=request.options.intent, runtime=SYSTEM_RUNTIME
         )
         if isinstance(started, write_protocol.WriteResult):
-            return CompactionOutcome(committed_of(started))
+            return CompactionOutcome(Committed.of(started, Table))
         if not groups:
-            return CompactionOutcome(committed_of(write_protocol.finish_unchanged(started, Rewrite.name)))
+            return CompactionOutcome(Committed.of(write_protocol.finish_unchanged(started, Rewrite.name), Table))
         compaction.check_remap(base, groups, None)
         return _PlannedTable(request, base, started, groups)
     except TABLE_ERRORS as error:
@@ -126,7 +126,7 @@ def _commit_table(planned: _PlannedTable) -> CompactionOutcome:
         batch.add_rewritten(planned.base.manifest.schema, rewritten)
         change = Change(VERB, batch.plan, Rewrite.name, can_replan=True)
         committed = resume(change, planned.started, properties=properties, retries=options.retries)
-        return CompactionOutcome(committed_of(committed), planned.error)
+        return CompactionOutcome(Committed.of(committed, Table), planned.error)
     except TABLE_ERRORS as error:
         return CompactionOutcome(None, error)
 

@@ -3,6 +3,7 @@
     small index   one worker builds all of it                                        one job, also for several indices
     large index   partial segments over some fragments each -> merged by one worker  two jobs
     BTREE         sorted partial segments -> ranges of values -> one file            three jobs
+    vectors       sample -> model -> codes of fragments -> partitions                `vector_build.py`
 
 No row and no page passes through the driver. Workers exchange their output through the store and return where it is,
 with a few hundred values from which the driver chooses the boundaries of ranges. After a conflict, partial segments
@@ -12,8 +13,8 @@ gives the reasons.
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 from pyroaring import BitMap
@@ -24,7 +25,6 @@ from lance_core.dml.index_definition import IndexRequest
 from lance_core.errors import Corrupt, InvalidInput, NotFound, RetryableConflict, StorageError
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
-from lance_core.format.fragment_reuse import reuse_entry
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex
 from lance_core.index import btree_runs, build, registry
@@ -46,16 +46,16 @@ from lance_core.tasks.driver import (
     run_change,
     run_over_partitions,
 )
-from lance_core.tasks.indices import index_segments
+from lance_core.tasks.indices import index_segments, vector_build
 from lance_core.tasks.indices.index_segments import (
     BuildPartialSegment,
     BuildSegment,
     ConcatenateRanges,
-    ExistingSegments,
     MergePartialSegments,
     SegmentBuild,
     WriteValueRange,
 )
+from lance_core.tasks.indices.vector_build import VectorBuild
 from lance_core.tasks.partial_results import PartialResults
 from lance_core.tasks.partitioning import LocalRunner, PartitionFunction, Runner
 from lance_core.versions.location import Location
@@ -97,7 +97,7 @@ def build_index(
         raise InvalidInput(
             f"replace=True rebuilds an index over all fragments, and only={scope.value!r} extends it; give one of them"
         )
-    builder = _IndexBuilder(runner)
+    builder = _IndexBuilder(runner, options.intent)
 
     def plan(base: Snapshot) -> CreateIndex | None:
         full_build = _plan_full_build(
@@ -114,10 +114,8 @@ def build_index(
             )
         return builder.plan_operation(base, _plan_uncovered(base, request, full_build))
 
-    try:
+    with builder.temporary_segments():
         return run_change(table, options, "create_index", plan, operation=CreateIndex.name)
-    finally:
-        builder.discard()
 
 
 def optimize_indices(
@@ -126,7 +124,7 @@ def optimize_indices(
     """Merge and extend indices, as `Table.optimize_indices` does."""
     checked_names = None if names is None else validation.check_names(names, "names")
     merge_mode = Merge.of(merge)
-    builder = _IndexBuilder(runner)
+    builder = _IndexBuilder(runner, options.intent)
     fresh: list[IndexMetadata] = []
 
     def plan(base: Snapshot) -> CreateIndex | None:
@@ -136,10 +134,8 @@ def optimize_indices(
         fresh[:] = operation.new if operation else ()
         return operation
 
-    try:
+    with builder.temporary_segments():
         committed = run_change(table, options, "optimize_indices", plan, operation=CreateIndex.name)
-    finally:
-        builder.discard()
     trim_options = dataclasses.replace(options, intent=None)
     try:
         trimmed = run_change(
@@ -202,8 +198,9 @@ def _plan_uncovered(base: Snapshot, request: IndexRequest, full_build: IndexWork
 class _IndexBuilder:
     """Runs the jobs of one change on the driver. It keeps its results across replans."""
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
+    def __init__(self, runner: Runner, intent: str | None) -> None:
+        self._runner, self._intent = runner, intent
+        self._vector_builds: dict[str, VectorBuild] = {}
         self._partial_segments: dict[str, tuple[BuildPartialSegment, PartialResults]] = {}
         self._temporary: dict[bytes, Location] = {}
         """Encoded metadata of segments that are deleted when the change ends."""
@@ -218,14 +215,25 @@ class _IndexBuilder:
         rows = RowCounts(base.manifest)
         for work in works:
             if work.covers or allow_empty:
-                (small if self._is_small(work, rows) else large).append(work)
+                (small if self._is_small(base, work, rows) else large).append(work)
         new = self._build_small(base, small) if small else []
         new += [self._build_large(base, _without_unreadable_segments(base, work), rows(work.covers)) for work in large]
         removed = tuple(index for work in works for index in work.removed)
         return CreateIndex(tuple(new), removed) if new or removed else None
 
-    def discard(self) -> None:
-        """Delete the temporary segments."""
+    @contextmanager
+    def temporary_segments(self) -> Iterator[None]:
+        """Delete the temporary segments when the change is committed or has failed."""
+        is_committed = False
+        try:
+            yield
+            is_committed = True
+        finally:
+            self._discard()
+            for vectors in self._vector_builds.values():
+                vectors.discard(is_committed=is_committed)
+
+    def _discard(self) -> None:
         for segment, location in self._temporary.items():
             with suppress(StorageError):  # cleanup removes orphan files
                 tree_operations.remove_tree(
@@ -234,7 +242,7 @@ class _IndexBuilder:
         self._temporary.clear()
 
     def _build_small(self, base: Snapshot, works: Sequence[IndexWork]) -> list[IndexMetadata]:
-        targets = tuple(_segment_build(base, work) for work in works)
+        targets = tuple(SegmentBuild.of(base, work) for work in works)
         fragments_read = tuple(BitMap(fragment.id for fragment in work.fragments).serialize() for work in works)
         partitions = tuple(
             _encode_fragments(base.manifest.fragments if work.merged else work.fragments) for work in works
@@ -242,18 +250,22 @@ class _IndexBuilder:
         results = run_over_partitions(base, partitions, BuildSegment(targets, fragments_read), self._runner)
         return [IndexMetadata.decode(results[number][0]) for number in range(len(works))]
 
-    def _is_small(self, work: IndexWork, rows: RowCounts) -> bool:
+    def _is_small(self, base: Snapshot, work: IndexWork, rows: RowCounts) -> bool:
         is_indivisible = len(work.fragments) < 2 and not work.merged
-        if isinstance(work.spec.kind, VectorIndexType):  # trained on all rows at once
-            return True
+        if isinstance(work.spec.kind, VectorIndexType):
+            return is_indivisible or vector_build.is_work_of_one_worker(base, work, rows(work.covers))
         return is_indivisible or rows(work.covers) <= SINGLE_WORKER_ROWS_MAX
 
     def _build_large(self, base: Snapshot, work: IndexWork, rows: int) -> IndexMetadata:
         """Build an index in several jobs."""
+        if isinstance(work.spec.kind, VectorIndexType):
+            key = None if self._intent is None else f"build_index {self._intent} {work.spec.name}"
+            vectors = self._vector_builds.setdefault(work.spec.name, VectorBuild(self._runner, key))
+            return vectors.build(base, work)
         results = self._build_partial_segments(base, work, rows)
         partial_segments = tuple(encoded[0] for _, encoded in sorted(results.items()))
         self._track_temporary(base, partial_segments)
-        target, all_fragments = _segment_build(base, work), _encode_fragments(base.manifest.fragments)
+        target, all_fragments = SegmentBuild.of(base, work), _encode_fragments(base.manifest.fragments)
         if not index_segments.is_sorted_type(work.spec):
             sizes = (
                 file.size
@@ -331,18 +343,6 @@ def _build_one(
 ) -> IndexMetadata:
     ((encoded,),) = run_over_partitions(base, (fragments,), function, runner).values()
     return IndexMetadata.decode(encoded)
-
-
-def _segment_build(base: Snapshot, work: IndexWork) -> SegmentBuild:
-    existing = ExistingSegments()
-    if work.merged:
-        reuse_index = reuse_entry(base.manifest.indices)
-        indices = [*_merged_metadata(work), *([] if reuse_index is None else [reuse_index])]
-        existing = ExistingSegments(
-            frozenset(segment.uuid.bytes for segment in _merged_metadata(work)),
-            tuple(index.encode() for index in indices),
-        )
-    return SegmentBuild(work.spec, work.covers.serialize(), existing)
 
 
 def _merged_metadata(work: IndexWork) -> list[IndexMetadata]:

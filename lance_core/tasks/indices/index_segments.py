@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.format.fragment import Fragment
+from lance_core.format.fragment_reuse import reuse_entry
 from lance_core.format.index_metadata import IndexMetadata, encode_section
 from lance_core.format.manifest import Manifest
 from lance_core.index import btree, btree_runs, build
@@ -29,7 +30,7 @@ from lance_core.index.index_type import ROW, VALUE, MergeInput
 from lance_core.index.ordering import ordering
 from lance_core.index.row_remap import Unchanged
 from lance_core.index.segment_files import NewSegment
-from lance_core.maintenance.index_maintenance import merge_input_of
+from lance_core.maintenance.index_maintenance import IndexWork, merge_input_of
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import Snapshot
@@ -71,6 +72,18 @@ class SegmentBuild:
     covers: bytes
     """Serialized bitmap: ids of the fragments that the segment covers."""
     existing: ExistingSegments
+
+    @classmethod
+    def of(cls, base: Snapshot, work: IndexWork) -> "SegmentBuild":
+        existing = ExistingSegments()
+        if work.merged:
+            merged = [segment.metadata for segment in work.merged]
+            reuse_index = reuse_entry(base.manifest.indices)
+            indices = [*merged, *([] if reuse_index is None else [reuse_index])]
+            existing = ExistingSegments(
+                frozenset(segment.uuid.bytes for segment in merged), tuple(index.encode() for index in indices)
+            )
+        return cls(work.spec, work.covers.serialize(), existing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,14 +39,14 @@ from lance_core.format.operations import Append, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.factory import without_secrets
-from lance_core.storage.options import options_for
 from lance_core.table.base import Committed
-from lance_core.table.table import STORAGE_VERSION, audit_of, committed_of
+from lance_core.table.table import STORAGE_VERSION, Table
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.ingest import bad_records, ingest_log
 from lance_core.tasks.ingest.file_readers import FileSplit
 from lance_core.tasks.ingest.formats import Changed, CsvFormat, Extra, ReadOptions
 from lance_core.tasks.ingest.ingest_log import IngestLog
+from lance_core.tasks.ingest.source_options import SourceOptions, check_source_options, inherited_options
 from lance_core.tasks.ingest.sources import SourceFile, list_files, normalize_files
 from lance_core.tasks.ingest.worker import (
     FilePartition,
@@ -62,7 +62,7 @@ from lance_core.tasks.ingest.worker import (
 from lance_core.tasks.partitioning import Runner, Task, collect_results
 from lance_core.tasks.version_stamp import VersionStamp
 from lance_core.transactions.apply import NewTable
-from lance_core.versions.location import Location, locate
+from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
 FILES_PROPERTY = "lance_assets.ingested_files"
@@ -81,7 +81,7 @@ class IngestRequest:
     on_bad_record: str
     changed: Changed
     limits: FileLimits
-    source_options: Mapping[str, str] | None = field(default=None, repr=False)
+    source_options: SourceOptions | None = field(default=None, repr=False)
 
 
 def ingest(table: TableRef, request: IngestRequest, *, options: WriteOptions, runner: Runner) -> Committed:
@@ -93,7 +93,7 @@ def ingest(table: TableRef, request: IngestRequest, *, options: WriteOptions, ru
             f"changed={request.changed!r}: it must be 'fail', 'again' or 'skip', for files that changed since"
         )
     validation.check_text(request.on_bad_record, "on_bad_record")
-    return committed_of(_Ingest(table, request, options, runner, properties).run())
+    return Committed.of(_Ingest(table, request, options, runner, properties).run(), Table)
 
 
 class _Ingest:
@@ -111,11 +111,15 @@ class _Ingest:
         self._properties = properties
         self._location, base = _load_base(table)
         self._base: Snapshot | NewTable = base
-        first = self._first_file()
-        source_options = request.source_options
-        if source_options is None:
-            source_options = options_for(self._location.access.storage_options, own=self._location.uri, other=first)
-        self._source_options: Mapping[str, str] = source_options
+        if request.source_options is not None:
+            check_source_options(request.source_options)
+        self._source_options: SourceOptions = (
+            inherited_options(
+                self._location.access.storage_options, table=self._location.uri, files=normalize_files(request.files)
+            )
+            if request.source_options is None
+            else request.source_options
+        )
         self._bad_records_location = None
         if request.on_bad_record != "fail":
             self._bad_records_location = self._location.locate_other(request.on_bad_record)
@@ -141,7 +145,7 @@ class _Ingest:
             return started
         self._ingest_id = options.intent or started.uuid
         self._files = list_files(self._request.files, self._source_options)
-        change = Change(_VERB, self._plan, create=self._create, audit=audit_of(options.audit))
+        change = Change(_VERB, self._plan, create=self._create, audit=options.audit_function(Table))
         try:
             result = resume(change, started, properties=self._properties, retries=options.retries)
         # A version that an audit refused may still be published, and its bad records count then.
@@ -362,13 +366,7 @@ def _load_base(table: TableRef) -> tuple[Location, Snapshot | NewTable]:
     except NotFound:
         if table.branch is not None:
             raise
-        location = locate(
-            table.uri,
-            storage_options=table.storage_options,
-            manifest_store=table.manifest_store,
-            durable=table.durable,
-        )
-        return location, NewTable(StorageVersion.parse(STORAGE_VERSION))
+        return table.locate(), NewTable(StorageVersion.parse(STORAGE_VERSION))
     base.manifest.check_writable()
     return base.location, base
 

@@ -117,7 +117,7 @@ def _as_text(value: object) -> str:
 def read_parquet(
     source: SourceReader, split: FileSplit, columns_to_read: Callable[[list[str]], list[str]]
 ) -> RecordStream:
-    with source.open() as stream, naming_unreadable_file():
+    with source.open(needs_ranges=True) as stream, naming_unreadable_file():
         file = pq.ParquetFile(source.path_on_disk or stream, pre_buffer=True, memory_map=False)
         try:
             yield from _row_groups(file, split, columns_to_read)
@@ -167,7 +167,8 @@ def read_arrow(source: SourceReader, split: FileSplit) -> RecordStream:
         is_file = stream.read(len(_MAGIC)) == _MAGIC
         stream.seek(0)
         if is_file:
-            yield from _arrow_file(pa.ipc.open_file(pa.PythonFile(stream)), split)
+            with source.open(needs_ranges=True) as ranged:
+                yield from _arrow_file(pa.ipc.open_file(pa.PythonFile(ranged)), split)
         elif split.number == 0:
             before = 0
             reader = pa.ipc.open_stream(stream)
@@ -305,7 +306,7 @@ def count_lines_before(source: SourceReader, end: int) -> int:
 
 def infer_schema(source: SourceReader, format_: Format) -> pa.Schema | None:
     """Return the schema that the file states, or infer it from the first records; `None` if there are none."""
-    with source.open() as stream, naming_unreadable_file():
+    with source.open(needs_ranges=format_ is Format.PARQUET) as stream, naming_unreadable_file():
         match format_:
             case Format.PARQUET:
                 return pq.ParquetFile(source.path_on_disk or stream).schema_arrow

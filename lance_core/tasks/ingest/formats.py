@@ -57,14 +57,14 @@ def parse_format(name: str | Format | None) -> Format | None:
 
 def detect_compression(uri: str) -> str | None:
     """Return the compression of a text file, by its name. Other formats compress internally."""
-    return next((name for suffix, name in _COMPRESSIONS.items() if uri.lower().endswith(suffix)), None)
+    return next((name for suffix, name in _COMPRESSIONS.items() if _file_name(uri).endswith(suffix)), None)
 
 
 def detect_format(uri: str, requested: Format | None) -> Format:
     """Return the requested format, or else the format by the name of the file."""
     if requested is not None:
         return requested
-    name = uri.rpartition("/")[2].lower()
+    name = _file_name(uri)
     for suffix in _COMPRESSIONS:
         name = name.removesuffix(suffix)
     detected = _SUFFIXES.get("." + name.rpartition(".")[2])
@@ -74,6 +74,19 @@ def detect_format(uri: str, requested: Format | None) -> Format:
             f"suffixes: {', '.join(_SUFFIXES)}; text formats also with {', '.join(_COMPRESSIONS)})"
         )
     return detected
+
+
+def _file_name(uri: str) -> str:
+    """Return the name of the file in lower case, without the query of a web server and the archives of a chain.
+
+    >>> _file_name("/data/A.csv.gz"), _file_name("https://host/a.csv?day=1"), _file_name("zip://a.csv::s3://b/c.zip")
+    ('a.csv.gz', 'a.csv', 'a.csv')
+    """
+    if "://" in uri:
+        uri = uri.partition("::")[0]
+        if uri.startswith(("http://", "https://")):
+            uri = uri.partition("?")[0]
+    return uri.rpartition("/")[2].lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +132,7 @@ class CsvFormat:
         validation.check_integer(self.block_size, "block_size", at_least=1024, too_small="it must hold a record")
 
     def delimiter_of(self, uri: str) -> str:
-        return self.delimiter or ("\t" if ".tsv" in uri.rpartition("/")[2].lower() else ",")
+        return self.delimiter or ("\t" if ".tsv" in _file_name(uri) else ",")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,13 @@ from pathlib import Path
 from lance_core import validation
 from lance_core.errors import InvalidInput, NotFound, StorageError
 from lance_core.storage.factory import is_in_object_store, local_path, open_store, without_secrets
+from lance_core.storage.fsspec_files import FileDetails, FsspecLocation, FsspecStream, is_http
 from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.store import ObjectDetails, ObjectInfo
+from lance_core.tasks.ingest.source_options import SourceClient, SourceKind, SourceOptions
 
 _MAGIC = re.compile(r"[*?\[]")
+_MAGIC_WITHOUT_QUERY = re.compile(r"[*\[]")
 _READ_AHEAD = 4 * 1024 * 1024
 
 
@@ -41,15 +44,24 @@ class SourceFile:
 
 
 def list_files(
-    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: Mapping[str, str]
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: SourceOptions
 ) -> list[SourceFile]:
     """Return all matching files, each once, sorted by name."""
-    patterns = normalize_files(files)
     by_uri: dict[str, SourceFile] = {}
-    for pattern in patterns:
-        for file in _list_objects(pattern, options) if is_in_object_store(pattern) else _list_local(pattern):
+    for pattern in normalize_files(files):
+        for file in _list_pattern(SourceClient.of(pattern, options)):
             by_uri.setdefault(file.uri, file)
     return [by_uri[uri] for uri in sorted(by_uri)]
+
+
+def _list_pattern(client: SourceClient) -> Iterator[SourceFile]:
+    match client.kind:
+        case SourceKind.LOCAL:
+            return _list_local(client.uri)
+        case SourceKind.STORE:
+            return _list_objects(client.uri, client.store_options)
+        case SourceKind.FSSPEC:
+            return _list_with_fsspec(client)
 
 
 def normalize_files(files: object) -> tuple[str, ...]:
@@ -123,6 +135,49 @@ def _list_objects(uri: str, options: Mapping[str, str]) -> Iterator[SourceFile]:
         raise NotFound(f"there is no file at {without_secrets(uri)}; check files=")
 
 
+def _list_with_fsspec(client: SourceClient) -> Iterator[SourceFile]:
+    base, pattern, chain = _split_fsspec_glob(client.uri)
+    location = FsspecLocation(base + chain, client.options)
+    # The status of a page of a web server does not reveal whether it lists files.
+    if not pattern and not (is_http(base) and base.endswith("/")):
+        single = location.head()
+        if single is not None:
+            yield _fsspec_file(base + chain, single)
+            return
+    regex = _glob_to_regex(pattern or "**")
+    depth_max = None if "**" in (pattern or "**").split("/") else pattern.count("/") + 1
+    is_any_found = False
+    for details in location.walk(depth_max, regex):
+        is_any_found = True
+        yield _fsspec_file(f"{base}{'' if base.endswith('/') else '/'}{details.path}{chain}", details)
+    if not is_any_found and not pattern:
+        raise NotFound(f"there is no file at {client.uri}; check files=")
+
+
+def _split_fsspec_glob(uri: str) -> tuple[str, str, str]:
+    """Split a URI into the directory before the first name with a pattern, the pattern, and the rest of a chain.
+
+    >>> _split_fsspec_glob("sftp://host/in/*.csv"), _split_fsspec_glob("zip://*.csv::https://host/all.zip")
+    (('sftp://host/in', '*.csv', ''), ('zip://', '*.csv', '::https://host/all.zip'))
+    """
+    first, chained, rest = uri.partition("::")
+    scheme, _, path = first.partition("://")
+    magic = _MAGIC_WITHOUT_QUERY if is_http(uri) else _MAGIC
+    if not magic.search(path):
+        return (first if is_http(uri) else f"{scheme}://{path.rstrip('/')}"), "", chained + rest
+    base, pattern = _split_glob(path, magic)
+    return f"{scheme}://{base}", pattern, chained + rest
+
+
+def _fsspec_file(uri: str, details: FileDetails) -> SourceFile:
+    if details.size is None and not details.tag:
+        raise InvalidInput(
+            f"{uri} has neither a size nor a time or tag of its content, so that a changed file could not be noticed; "
+            "download it first"
+        )
+    return SourceFile(uri, details.size or 0, details.tag)
+
+
 def _object_file(root: ObjectStore, info: ObjectInfo, key: str | None = None) -> SourceFile:
     tag = info.tag if isinstance(info, ObjectDetails) else ""
     return SourceFile(f"{root.description}/{key or info.path}", info.size, tag or info.modified.isoformat())
@@ -139,10 +194,10 @@ def _open_bucket_root(store: ObjectStore) -> ObjectStore:
     return _open_object_store(f"{location.scheme}://{location.authority}", dict(store.codec_options))
 
 
-def _split_glob(text: str) -> tuple[str, str]:
+def _split_glob(text: str, magic: re.Pattern[str] = _MAGIC) -> tuple[str, str]:
     """Split a glob into the directory before the first name with a pattern, and the rest."""
     names = text.split("/")
-    index = next(number for number, name in enumerate(names) if _MAGIC.search(name))
+    index = next(number for number, name in enumerate(names) if magic.search(name))
     return "/".join(names[:index]), "/".join(names[index:])
 
 
@@ -182,44 +237,63 @@ def _name_to_regex(part: str) -> str:
 class SourceReader:
     """Reads one file. It detects concurrent changes of the file, if the store reports them."""
 
-    def __init__(self, file: SourceFile, options: Mapping[str, str]) -> None:
+    def __init__(self, file: SourceFile, options: SourceOptions) -> None:
         self.file = file
         self._store: ObjectStore | None = None
+        self._location: FsspecLocation | None = None
         self._key = ""
-        if is_in_object_store(file.uri):
+        client = SourceClient.of(file.uri, options)
+        if client.kind is SourceKind.STORE:
             scheme, _, rest = file.uri.partition("://")
             authority, _, self._key = rest.partition("/")
-            self._store = _open_object_store(f"{scheme}://{authority}", options)
+            self._store = _open_object_store(f"{scheme}://{authority}", client.store_options)
+        elif client.kind is SourceKind.FSSPEC:
+            self._location = FsspecLocation(file.uri, client.options)
 
-    def open(self) -> BufferedReader:
+    def open(self, *, needs_ranges: bool = False) -> BufferedReader:
+        """Open the file. `needs_ranges` says that the format is not read from the beginning to the end."""
+        if self._location is not None:
+            stream = FsspecStream(self._location, self.file.size, needs_ranges=needs_ranges)
+            return BufferedReader(stream, _READ_AHEAD)
+        if self._store is not None:
+            return BufferedReader(_ObjectStream(self._store, self._key, self.file.size), _READ_AHEAD)
         try:
-            if self._store is None:
-                return BufferedReader(FileIO(self.file.uri), _READ_AHEAD)
+            return BufferedReader(FileIO(self.file.uri), _READ_AHEAD)
         except OSError as error:
             raise self._read_error(error) from error
-        return BufferedReader(_ObjectStream(self._store, self._key, self.file.size), _READ_AHEAD)
 
     @property
     def path_on_disk(self) -> str | None:
-        """Path of a file on the local disk; `None` for an object."""
-        return self.file.uri if self._store is None else None
+        """Path of a file on the local disk; `None` for other files."""
+        return self.file.uri if self._store is None and self._location is None else None
 
     def check_unchanged(self) -> None:
         """Raise if the file is not the one that was listed."""
-        try:
-            if self._store is None:
-                current = _local_file(Path(self.file.uri).stat(), self.file.uri)
-            else:
-                info = self._store.head(self._key)
-                if info is None:
-                    raise NotFound(f"{self.file.uri} was removed since it was listed; repeat the ingest")
-                current = _object_file(self._store, info, self._key)
-        except OSError as error:
-            raise self._read_error(error) from error
-        if (current.size, current.tag) != (self.file.size, self.file.tag):
+        if self._location is not None:
+            is_same = self._is_listed_one(self._location)
+        elif self._store is not None:
+            info = self._store.head(self._key)
+            if info is None:
+                raise NotFound(f"{self.file.uri} was removed since it was listed; repeat the ingest")
+            is_same = _object_file(self._store, info, self._key) == self.file
+        else:
+            try:
+                is_same = _local_file(Path(self.file.uri).stat(), self.file.uri) == self.file
+            except OSError as error:
+                raise self._read_error(error) from error
+        if not is_same:
             raise InvalidInput(
                 f"{self.file.uri} was changed while it was ingested; repeat the ingest when it is complete"
             )
+
+    def _is_listed_one(self, location: FsspecLocation) -> bool:
+        """Return whether the property of the file that was listed is the same, and its size."""
+        details = location.head(self.file.tag.partition("=")[0])
+        return (
+            details is not None
+            and (details.size or 0) == self.file.size
+            and (details.tag == self.file.tag or not details.tag)
+        )
 
     def _read_error(self, error: OSError) -> StorageError:
         return StorageError(f"could not read {self.file.uri}: {error.strerror or error}")

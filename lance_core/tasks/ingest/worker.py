@@ -29,6 +29,7 @@ from lance_core.tasks.ingest.csv_files import infer_csv_schema, is_splittable
 from lance_core.tasks.ingest.file_readers import BadRecord, FileSplit, Unreadable, infer_schema
 from lance_core.tasks.ingest.formats import Format, ReadOptions, detect_compression, detect_format
 from lance_core.tasks.ingest.row_conversion import read_rows
+from lance_core.tasks.ingest.source_options import SourceOptions
 from lance_core.tasks.ingest.sources import SourceFile, SourceReader
 from lance_core.tasks.partitioning import RESULT
 from lance_core.tasks.version_stamp import VersionStamp
@@ -126,7 +127,7 @@ class IngestPlan:
     """Table for bad records; `None` raises the first one."""
     ingest_id: str
     stamp: VersionStamp
-    source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    source_options: SourceOptions = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,7 @@ class SchemaTask:
     partitions: tuple[bytes, ...]
     diverts_bad_records: bool
     stamp: VersionStamp
-    source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    source_options: SourceOptions = field(default_factory=dict, repr=False)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from lance_core.dml import delete as local_delete
 from lance_core.expressions import Predicate
+from lance_core.expressions.arrow_filters import Condition, to_sql
 from lance_core.format.operations import Delete, Operation
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.column_resolution import filterable_schema
@@ -19,14 +20,16 @@ from lance_core.tasks.scan.pushed_selection import PushedSelection, fragments_to
 from lance_core.versions.snapshot import Snapshot
 
 
-def delete(table: TableRef, predicate: str, *, options: WriteOptions, runner: Runner) -> Committed:
+def delete(table: TableRef, predicate: Condition, *, options: WriteOptions, runner: Runner) -> Committed:
     """Delete the rows that match `predicate`, as one version."""
 
     def plan(base: Snapshot) -> Operation:
         # An invalid predicate is reported before a task runs.
-        fragments, selection = fragments_to_scan(base, Predicate.parse(predicate, filterable_schema(base.manifest)))
-        results = run_over_fragments(base, fragments, DeleteTask(predicate, selection), runner) if fragments else {}
-        return operation_merge.merge_deletes(operation_merge.decode_operations(results), predicate)
+        schema = filterable_schema(base.manifest)
+        sql = to_sql(predicate, schema, "predicate")
+        fragments, selection = fragments_to_scan(base, Predicate.parse(sql, schema))
+        results = run_over_fragments(base, fragments, DeleteTask(sql, selection), runner) if fragments else {}
+        return operation_merge.merge_deletes(operation_merge.decode_operations(results), sql)
 
     return run_change(table, options, "delete", plan, operation=Delete.name)
 

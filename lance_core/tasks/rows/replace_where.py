@@ -16,6 +16,7 @@ from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.dml.replace_where import ReplacementRows, ReplaceScope
 from lance_core.errors import NotFound
 from lance_core.expressions import Predicate
+from lance_core.expressions.arrow_filters import Condition, to_sql
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Delete, Update
 from lance_core.format.schema import TableSchema
@@ -37,7 +38,6 @@ from lance_core.tasks.rows.write import (
 )
 from lance_core.tasks.scan.pushed_selection import fragments_to_scan
 from lance_core.tasks.version_stamp import VersionStamp
-from lance_core.versions.location import locate
 from lance_core.versions.refs import branch_location
 from lance_core.versions.snapshot import Snapshot
 
@@ -46,7 +46,7 @@ def overwrite_slice(
     table: TableRef,
     incoming: pa.Schema,
     stage: StageFunction,
-    condition: str,
+    condition: Condition,
     *,
     limits: FileLimits,
     options: WriteOptions,
@@ -54,11 +54,12 @@ def overwrite_slice(
 ) -> Committed:
     """Replace the rows that match `condition`, as one version. `incoming` is the schema in which a new table would
     store the replacement rows."""
-    validation.check_text(condition, "where")
     try:
-        table.newest()
+        columns_known = filterable_schema(table.newest().manifest)
     except NotFound:
-        return _create_table(table, incoming, stage, condition, limits, options)
+        sql = validation.check_text(to_sql(condition, incoming, "where"), "where")
+        return _create_table(table, incoming, stage, sql, limits, options)
+    sql = validation.check_text(to_sql(condition, columns_known, "where"), "where")
 
     def write(base: Snapshot, scope: ReplaceScope) -> tuple[TableSchema, tuple[Fragment, ...]]:
         what, schema = base.location.uri, base.manifest.schema
@@ -66,14 +67,14 @@ def overwrite_slice(
         task = WriteTask(_write_plan(base, scope, limits))
         return columns, tuple(map(Fragment.decode, collect_fragments(stage(task))))
 
-    replacement, deletes_cache = ReplacementRows(write, condition), PartialResults()
+    replacement, deletes_cache = ReplacementRows(write, sql), PartialResults()
 
     def plan(base: Snapshot) -> Update:
         def plan_delete() -> Delete:
-            fragments, selection = fragments_to_scan(base, Predicate.parse(condition, filterable_schema(base.manifest)))
+            fragments, selection = fragments_to_scan(base, Predicate.parse(sql, filterable_schema(base.manifest)))
             parts_max = runner.slots * TASKS_PER_SLOT
-            results = deletes_cache.over_fragments(base, fragments, parts_max, DeleteTask(condition, selection), runner)
-            return operation_merge.merge_deletes(operation_merge.decode_operations(results), condition)
+            results = deletes_cache.over_fragments(base, fragments, parts_max, DeleteTask(sql, selection), runner)
+            return operation_merge.merge_deletes(operation_merge.decode_operations(results), sql)
 
         return replacement.plan(base, plan_delete)
 
@@ -89,11 +90,8 @@ def _create_table(
     options: WriteOptions,
 ) -> Committed:
     """Create the table with the replacement rows. All of them must match the condition."""
-    location = locate(
-        table.uri, storage_options=table.storage_options, durable=table.durable, manifest_store=table.manifest_store
-    )
     planned = begin_create(
-        branch_location(location, table.branch), incoming, condition, intent=options.intent, limits=limits
+        branch_location(table.locate(), table.branch), incoming, condition, intent=options.intent, limits=limits
     )
     return planned.run(stage, options) if isinstance(planned, PlannedWrite) else planned
 

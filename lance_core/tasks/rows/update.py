@@ -18,6 +18,7 @@ from lance_core.dml.row_matching import find_matching_rows
 from lance_core.dml.row_rewrite import field_ids_of, is_column_rewrite_cheaper
 from lance_core.dml.update import UpdateRequest
 from lance_core.expressions import Predicate
+from lance_core.expressions.arrow_filters import Condition, to_sql
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.column_resolution import filterable_schema
@@ -36,7 +37,7 @@ _ROWS_PER_FILE_MIN = 1 << 16
 def update(
     table: TableRef,
     values: Mapping[str, str],
-    condition: str | None,
+    condition: Condition | None,
     *,
     limits: FileLimits,
     options: WriteOptions,
@@ -46,12 +47,13 @@ def update(
     results_cache, counts_cache = PartialResults(), PartialResults()
 
     def plan(base: Snapshot) -> Update:
-        request = UpdateRequest.of(base, values, condition)  # reports invalid input before a task runs
-        selection, matches = _count_matches(base, request.predicate, condition, counts_cache, runner)
+        sql = None if condition is None else to_sql(condition, filterable_schema(base.manifest), "where")
+        request = UpdateRequest.of(base, values, sql)  # reports invalid input before a task runs
+        selection, matches = _count_matches(base, request.predicate, sql, counts_cache, runner)
         fragments = [fragment for fragment in base.manifest.fragments if fragment.id in matches]
         rows, matched = sum(fragment.physical_rows for fragment in fragments), sum(matches.values())
         in_place = is_column_rewrite_cheaper(base, request.columns, rows=rows, changed=matched)
-        task = _UpdateTask(tuple(values.items()), condition, limits, in_place, selection)
+        task = _UpdateTask(tuple(values.items()), sql, limits, in_place, selection)
         results = results_cache.over_fragments(base, fragments, partitions_for_writing(matched, runner), task, runner)
         return operation_merge.merge_updates(
             operation_merge.decode_operations(results), _operation_template(base, request, in_place)

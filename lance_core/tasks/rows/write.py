@@ -33,7 +33,7 @@ from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.base import Audit, Committed, WriteOptions
 from lance_core.table.rows import REPLACE_WHERE_VERB
-from lance_core.table.table import STORAGE_VERSION, audit_of, committed_of
+from lance_core.table.table import STORAGE_VERSION, Table
 from lance_core.tasks import remote_errors
 from lance_core.tasks.driver import TableRef
 from lance_core.tasks.version_stamp import VersionStamp
@@ -141,10 +141,10 @@ class PlannedWrite:
             plan=(lambda _base: Overwrite(fragments(), plan.schema, {})) if self.replaces else append,
             create=lambda started: Overwrite(fragments(), plan.schema, new_table_config(started)),
             can_replan=False,
-            audit=audit_of(options.audit),
+            audit=options.audit_function(Table),
         )
         try:
-            return committed_of(resume(change, self.started, properties=properties, retries=options.retries))
+            return Committed.of(resume(change, self.started, properties=properties, retries=options.retries), Table)
         except AlreadyExists as error:
             raise RetryableConflict(
                 f"{plan.uri} did not exist when this write was planned, and was created meanwhile; repeat the write",
@@ -185,6 +185,8 @@ def append_rows(
         manifest_store=table.manifest_store,
         branch=table.branch,
         durable=table.durable,
+        verify=table.verify,
+        trusted=table.trusted,
     )
     return planned if isinstance(planned, Committed) else planned.run(stage, options)
 
@@ -209,6 +211,8 @@ def overwrite_rows(
         manifest_store=table.manifest_store,
         branch=table.branch,
         durable=table.durable,
+        verify=table.verify,
+        trusted=table.trusted,
     )
     return planned if isinstance(planned, Committed) else planned.run(stage, options)
 
@@ -224,9 +228,18 @@ def begin_append(
     manifest_store: ManifestStore | str | None = None,
     branch: str | None = None,
     durable: bool = True,
+    verify: str = "off",
+    trusted: bool = True,
 ) -> PlannedWrite | Committed:
     """Begin an append. `incoming` is the schema that a new table would store; the schema of an existing table stays."""
-    location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
+    location = locate(
+        uri,
+        storage_options=storage_options,
+        durable=durable,
+        manifest_store=manifest_store,
+        verify=verify,
+        trusted=trusted,
+    )
     location = location if branch is None else branch_location(location, branch)
     base = _load_base(location, create=create)
     schema = _schema_to_write(location, base, incoming, replace_schema=False)
@@ -244,10 +257,19 @@ def begin_overwrite(
     manifest_store: ManifestStore | str | None = None,
     branch: str | None = None,
     durable: bool = True,
+    verify: str = "off",
+    trusted: bool = True,
 ) -> PlannedWrite | Committed:
     """Begin an overwrite of all rows. The stored schema stays unless `replace_schema`: it has details that `incoming`
     may have lost."""
-    location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
+    location = locate(
+        uri,
+        storage_options=storage_options,
+        durable=durable,
+        manifest_store=manifest_store,
+        verify=verify,
+        trusted=trusted,
+    )
     location = location if branch is None else branch_location(location, branch)
     base = _load_base(location, create=True)
     schema = _schema_to_write(location, base, incoming, replace_schema=replace_schema)
@@ -295,7 +317,7 @@ def _begin(
     verb = verb_of(replaces=replaces, scope=scope)
     started = write_protocol.begin(location, base, verb=verb, intent=intent, runtime=SYSTEM_RUNTIME)
     if isinstance(started, WriteResult):
-        return committed_of(started)
+        return Committed.of(started, Table)
     plan = WritePlan(
         uri=location.uri,
         schema=schema,

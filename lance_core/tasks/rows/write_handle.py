@@ -17,6 +17,7 @@ import pyarrow as pa
 from lance_core.commit.fencing import ClockReading
 from lance_core.commit.write_protocol import StartedWrite
 from lance_core.coordination.idempotency import IntentRecord
+from lance_core.datafiles.checksums import Verify
 from lance_core.format.ids import Version
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
@@ -39,6 +40,8 @@ class WriteHandle:
     started_ns: int
     """Wall-clock time at which the write began."""
     manifest_store: ManifestStore | str | None = field(default=None, repr=False)
+    verify: Verify = Verify.OFF
+    trusted: bool = True
 
     @classmethod
     def of(cls, planned: PlannedWrite, *, manifest_store: ManifestStore | str | None = None) -> "WriteHandle":
@@ -46,7 +49,18 @@ class WriteHandle:
         started = planned.started
         version = int(started.base.version) if isinstance(started.base, Snapshot) else None
         started_ns = started.started_at.now_ns if started.started_at else SYSTEM_RUNTIME.now_ns()
-        return cls(planned.plan, planned.replaces, version, started.uuid, started.record, started_ns, manifest_store)
+        access = started.location.access
+        return cls(
+            planned.plan,
+            planned.replaces,
+            version,
+            started.uuid,
+            started.record,
+            started_ns,
+            manifest_store,
+            access.verify,
+            access.trusted,
+        )
 
     def to_planned_write(self) -> PlannedWrite:
         """Return the planned write, to be finished in this process."""
@@ -56,6 +70,8 @@ class WriteHandle:
             storage_options=plan.storage_options,
             durable=plan.durable,
             manifest_store=self.manifest_store,
+            verify=self.verify,
+            trusted=self.trusted,
         )
         base: Snapshot | NewTable = NewTable(plan.storage_version)
         if self.version is not None:

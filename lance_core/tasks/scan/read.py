@@ -18,6 +18,7 @@ from lance_core import validation
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.errors import Unsupported
 from lance_core.expressions import Predicate
+from lance_core.expressions.arrow_filters import Condition
 from lance_core.format.fragment import Fragment
 from lance_core.index import lookup
 from lance_core.scan.executor import count_matches, scan
@@ -173,7 +174,7 @@ def plan_read(
     transport: Callable[[pa.Schema], pa.Schema],
     slots: int,
     columns: Sequence[str] | None = None,
-    filter: str | Predicate | None = None,
+    filter: Condition | Predicate | None = None,
     with_row_id: bool = False,
     with_row_address: bool = False,
 ) -> ReadPlan:
@@ -189,7 +190,7 @@ def fetch_or_plan(
     transport: Callable[[pa.Schema], pa.Schema],
     slots: int,
     columns: Sequence[str] | None = None,
-    filter: str | Predicate | None = None,
+    filter: Condition | Predicate | None = None,
     with_row_id: bool = False,
     with_row_address: bool = False,
 ) -> FetchedRows | ReadPlan:
@@ -206,7 +207,7 @@ def fetch_or_plan(
 def _plan_scan(
     base: Snapshot,
     columns: Sequence[str] | None,
-    filter: str | Predicate | None,
+    filter: Condition | Predicate | None,
     with_row_id: bool,
     with_row_address: bool,
 ) -> ScanPlan:
@@ -328,7 +329,7 @@ class _WithRanges:
         return self.function(partition, self.ranges[number])
 
 
-def count_rows(base: Snapshot, filter: str | None, *, runner: Callable[[], Runner]) -> int:
+def count_rows(base: Snapshot, filter: Condition | None, *, runner: Callable[[], Runner]) -> int:
     """Return the number of matching rows. Without a filter the manifest alone answers."""
     if filter is None:
         return base.manifest.row_count()

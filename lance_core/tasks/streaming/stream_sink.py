@@ -23,7 +23,7 @@ from lance_core.errors import InvalidInput, NotFound, RetryableConflict, Storage
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.base import Committed
-from lance_core.table.table import committed_of
+from lance_core.table.table import Table
 from lance_core.tasks.rows.write import FileLimits, PlannedWrite, begin_append, begin_overwrite, collect_fragments
 from lance_core.tasks.rows.write_handle import WriteHandle, combine_results
 from lance_core.versions.location import Location, locate
@@ -83,6 +83,8 @@ class StreamedWrite:
         storage_options: Mapping[str, str] | None = None,
         manifest_store: ManifestStore | str | None = None,
         durable: bool = True,
+        verify: str = "off",
+        trusted: bool = True,
     ) -> "StreamedWrite":
         """Plan a micro-batch on the newest version. With `replaces`, the batch replaces all rows of the table."""
         if replaces:
@@ -96,6 +98,8 @@ class StreamedWrite:
                 storage_options=storage_options,
                 manifest_store=manifest_store,
                 durable=durable,
+                verify=verify,
+                trusted=trusted,
             )
         else:
             planned = begin_append(
@@ -108,6 +112,8 @@ class StreamedWrite:
                 storage_options=storage_options,
                 manifest_store=manifest_store,
                 durable=durable,
+                verify=verify,
+                trusted=trusted,
             )
         assert isinstance(planned, PlannedWrite), "a write without an intent cannot be committed already"
         return cls(WriteHandle.of(planned, manifest_store=manifest_store))
@@ -185,7 +191,7 @@ def _finish(
     verb = "overwrite" if planned.replaces else "append"
     started = write_protocol.begin(location, base, verb=verb, intent=batch.intent, runtime=SYSTEM_RUNTIME)
     if isinstance(started, WriteResult):
-        return committed_of(started)
+        return Committed.of(started, Table)
     if already_committed:
         raise StorageError(
             f"{location.uri}: batch {batch.number} of the query {batch.query} was already committed when a worker "

@@ -52,7 +52,7 @@ class IngestEnvironment:
         changed: Changed = "fail",
         branch: str | None = None,
         options: Mapping[str, str] | None = None,
-        source_options: Mapping[str, str] | None = None,
+        source_options: Mapping[str, object] | None = None,
         how: WriteOptions | None = None,
         uri: str | None = None,
     ) -> Committed:

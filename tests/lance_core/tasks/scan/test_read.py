@@ -190,7 +190,7 @@ def test_errors_are_raised_before_a_worker_runs(table: Table) -> None:
         with pytest.raises(InvalidInput, match=message):
             plan_read(base, transport=same_schema, slots=1, **arguments)
     with pytest.raises(InvalidInput, match="write it as a SQL string"):
-        plan_read(base, transport=same_schema, slots=1, filter=5)  # type: ignore[arg-type]
+        plan_read(base, transport=same_schema, slots=1, filter=5)
 
 
 def test_batches_are_sent_in_the_transport_types(tmp_path: Path) -> None:

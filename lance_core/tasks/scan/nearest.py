@@ -1,0 +1,175 @@
+"""Nearest join: workers find the nearest rows of a table for each row of a partition of another frame.
+
+    driver    plan_nearest_join(base, request, left, ...) -> NearestJoin    checks the arguments, pins the version
+    workers   NearestJoin(batches)                                          rows of the frame with their nearest rows
+
+A worker opens the pinned version once and searches for the queries of many batches at a time: with the vector index, or
+by exact matrix products where these take no longer (`search_cost.py`). Partitions of the index stay in memory for the
+next batches, within the limit of the process.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.coordination.lru_cache import LruCache
+from lance_core.datafiles.conform import Conversion, conform
+from lance_core.errors import InvalidInput
+from lance_core.format.ids import Version
+from lance_core.index.vector.plan import SearchRequest
+from lance_core.index.vector.search import VectorLookup, check_request, search
+from lance_core.scan.plan import plan_scan
+from lance_core.scan.vector_search import DISTANCE, QUERY, result_columns, vector_type
+from lance_core.tasks.partitioning import VersionHeader
+from lance_core.tasks.scan.search_cost import SearchCost
+from lance_core.versions.snapshot import Snapshot, load_at
+
+GROUP_QUERIES_MAX = 4096
+GROUP_BYTES_MAX = 64 << 20
+"""Rows and bytes of the frame for which a worker searches at a time."""
+_VERSIONS_OPEN_MAX = 2
+_open_versions: "LruCache[tuple[object, ...], Snapshot]" = LruCache(_VERSIONS_OPEN_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class NearestJoin:
+    """Runs in a worker: batches of the frame in, their rows with the nearest rows of the table out."""
+
+    header: VersionHeader
+    request: SearchRequest
+    vector: str
+    """Column of the frame that has the query vectors."""
+    keeps_all: bool
+    """True if rows without a nearest row are returned too, with nulls."""
+    right: pa.Schema
+    """Columns of the table in the result, in types that the receiver can hold."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        base: Snapshot | None = None
+        for group in _groups(batches):
+            if base is None:
+                self.header.stamp.check()
+                base = _open(self.header)
+            yield from self._join(base, group)
+
+    def _join(self, base: Snapshot, left: pa.Table) -> Iterator[pa.RecordBatch]:
+        column = left.column(self.vector).combine_chunks()
+        asked = np.flatnonzero(np.asarray(column.is_valid()))
+        queries = query_matrix(column.drop_null(), self.vector)
+        found = pa.Table.from_batches([], pa.schema([]))
+        rows = np.empty(0, dtype=np.int64)
+        if len(asked):
+            cost = SearchCost.of(base, self.request, len(asked))
+            request = replace(self.request, exact=self.request.exact or cost.exact_is_cheaper)
+            found = search(base, queries, request)
+            rows = asked[found.column(QUERY).to_numpy()]
+        if self.keeps_all:
+            missing = np.setdiff1d(np.arange(left.num_rows), rows)
+            order = np.argsort(np.concatenate([rows, missing]), kind="stable")
+            picked = pa.array(np.concatenate([np.arange(len(rows)), np.full(len(missing), -1)])[order])
+            picked = pc.if_else(pc.less(picked, 0), None, picked)
+            rows = np.concatenate([rows, missing])[order]
+        else:
+            picked = pa.array(np.arange(len(rows)))
+        if not len(rows):
+            return
+        right = self._right_columns(found, picked)
+        step = _rows_at_a_time(left, right)
+        for start in range(0, len(rows), step):
+            kept = left.take(pa.array(rows[start : start + step]))
+            nearest = right.slice(start, step)
+            names = [*kept.column_names, *nearest.column_names]
+            yield from pa.table([*kept.columns, *nearest.columns], names=names).combine_chunks().to_batches()
+
+    def _right_columns(self, found: pa.Table, picked: pa.Array) -> pa.Table:
+        """Return the rows of the table in the types of the result."""
+        if not found.num_columns:
+            return pa.table([pa.nulls(len(picked), field.type) for field in self.right], schema=self.right)
+        batches = found.select(self.right.names).combine_chunks().to_batches()
+        conformed = [conform(each, self.right, conversion=Conversion.OUTWARD, what=self.header.uri) for each in batches]
+        return pa.Table.from_batches(conformed, self.right).take(picked)
+
+
+def plan_nearest_join(
+    base: Snapshot, request: SearchRequest, left: Sequence[str], vector: str, *, keeps_all: bool
+) -> tuple[SearchRequest, pa.Schema]:
+    """Check the arguments, and return the request with the columns to read and their stored schema."""
+    uri = base.location.uri
+    if vector not in left:
+        raise InvalidInput(f"vector={vector!r} is not a column of the frame, which has {', '.join(left)}")
+    check_request(request)
+    vector_type(base.manifest, request.column)
+    if request.filter is not None:
+        plan_scan(base.manifest, columns=(), filter=request.filter)
+    names = [name for name in result_columns(base.manifest, request.columns, is_batch=True) if name != QUERY]
+    if common := [name for name in names if name in left]:
+        raise InvalidInput(
+            f"{uri}: both sides have a column {common[0]!r}; rename that of the frame, or choose columns= of the table"
+        )
+    fields = [pa.field(DISTANCE, pa.float32()) if name == DISTANCE else _result_field(base, name) for name in names]
+    if keeps_all:
+        fields = [field.with_nullable(True) for field in fields]
+    VectorLookup.of(base).plan(request)
+    return replace(request, columns=names), pa.schema(fields)
+
+
+def _result_field(base: Snapshot, name: str) -> pa.Field:
+    (column,) = plan_scan(base.manifest, columns=[name]).output
+    return column.arrow if column.is_stored else column.arrow.with_type(pa.int64())
+
+
+def explain_nearest_join(base: Snapshot, request: SearchRequest, queries: int) -> str:
+    """Return the plan of the search in a worker, and what it costs for a number of queries."""
+    return SearchCost.of(base, request, queries).describe()
+
+
+def query_matrix(column: pa.Array, name: str) -> np.ndarray:
+    """Return query vectors, which are lists without nulls, as rows."""
+    if pa.types.is_fixed_size_list(column.type):
+        sizes = np.full(len(column), column.type.list_size)
+    else:
+        sizes = np.diff(column.offsets.to_numpy())
+    if len(sizes) and (sizes != sizes[0]).any():
+        different = int(sizes[sizes != sizes[0]][0])
+        raise InvalidInput(f"the vectors of column {name!r} have different lengths, such as {sizes[0]} and {different}")
+    values = column.flatten()
+    if values.null_count:
+        raise InvalidInput(f"a vector of column {name!r} has a null element; give each element a number")
+    return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(column), int(sizes[0]) if len(sizes) else 0)
+
+
+def _rows_at_a_time(left: pa.Table, right: pa.Table) -> int:
+    """Return the number of result rows that take about `GROUP_BYTES_MAX`. A row of the frame is repeated `k` times."""
+    row_bytes = left.nbytes / max(1, left.num_rows) + right.nbytes / max(1, right.num_rows)
+    return max(1, int(GROUP_BYTES_MAX / max(1, row_bytes)))
+
+
+def _open(header: VersionHeader) -> Snapshot:
+    # Another table may have been created at the location since, with the same numbers of versions.
+    options = tuple(sorted(header.storage_options.items()))
+    identity = (header.uri, header.path, header.manifest_header)
+    key = (*identity, header.bases, header.verify, header.trusted, header.durable, options)
+    return _open_versions.get_or_create(key, lambda: load_at(header.location(), Version(header.version)))
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows of several batches at a time."""
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, GROUP_QUERIES_MAX):
+            part = batch.slice(start, GROUP_QUERIES_MAX)
+            if gathered and (rows + part.num_rows > GROUP_QUERIES_MAX or size + part.nbytes > GROUP_BYTES_MAX):
+                yield pa.Table.from_batches(gathered)
+                gathered, rows, size = [], 0, 0
+            gathered.append(part)
+            rows += part.num_rows
+            size += part.nbytes
+    if gathered:
+        yield pa.Table.from_batches(gathered)
+
+
+__all__ = ["NearestJoin", "SearchRequest", "explain_nearest_join", "plan_nearest_join"]

@@ -1,0 +1,117 @@
+"""Nearest join: the rows of every partition get the nearest rows of the pinned version, as a search finds them."""
+
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, Table
+from lance_core.tasks.partitioning import VersionHeader
+from lance_core.tasks.scan import nearest, search_cost
+from lance_core.tasks.scan.nearest import NearestJoin, SearchRequest, explain_nearest_join, plan_nearest_join
+from lance_core.versions.snapshot import load_latest
+from tests.lance_core.index.vector.test_vector_build import CENTERS, SIZE, write_table
+
+DRAW = np.random.default_rng(2)
+
+
+def left_rows(count: int) -> pa.Table:
+    vectors: list[Any] = (CENTERS[DRAW.integers(0, 12, count)] + DRAW.normal(size=(count, SIZE))).tolist()
+    vectors[3] = None
+    return pa.table({"key": range(count), "q": pa.array(vectors, pa.list_(pa.float32()))})
+
+
+def join(table: Table, left: pa.Table, how: str = "inner", k: int = 2, **request: Any) -> pa.Table:
+    base = load_latest(table._location)
+    keeps_all = how == "left"
+    checked, right = plan_nearest_join(
+        base, SearchRequest("v", k, **request), left.column_names, "q", keeps_all=keeps_all
+    )
+    task = NearestJoin(VersionHeader.of(base), checked, "q", keeps_all, right)
+    copy: NearestJoin = pickle.loads(pickle.dumps(task))
+    schema = pa.schema([*left.schema, *right])
+    return pa.Table.from_batches([each.cast(schema) for each in copy(left.to_batches(max_chunksize=7))], schema)
+
+
+@pytest.mark.parametrize("exact_is_cheaper", [True, False])
+def test_each_row_gets_what_a_search_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact_is_cheaper: bool
+) -> None:
+    monkeypatch.setattr(nearest, "GROUP_QUERIES_MAX", 20)
+    monkeypatch.setattr(search_cost, "PRODUCT_OPERATIONS_PER_SECOND", 1e18 if exact_is_cheaper else 1.0)
+    monkeypatch.setattr(search_cost, "ESTIMATE_SECONDS", 0.0)
+    monkeypatch.setattr(search_cost, "READ_BYTES_PER_SECOND", 1e18)
+    table = write_table(tmp_path / "t", pa.float32()).create_index("v", "IVF_SQ", num_partitions=6).table
+    left = left_rows(50)
+    for filter in (None, "id % 5 = 0"):
+        joined = join(table, left, k=6, nprobes=2, refine=3, filter=filter, columns=["id"])
+        assert joined.column_names == ["key", "q", "id", "_distance"]
+        assert joined["key"].to_pylist() == [key for key in range(50) if key != 3 for _ in range(6)]
+        for key in (0, 9, 33):
+            rows = joined.filter(pa.compute.equal(joined["key"], key)).select(["id", "_distance"])
+            expected = table.search(
+                "v", left["q"][key].as_py(), 6, nprobes=2, refine=3, filter=filter, columns=["id"],
+                exact=exact_is_cheaper,
+            )  # fmt: skip
+            assert rows["id"].to_pylist() == expected["id"].to_pylist()
+            np.testing.assert_allclose(rows["_distance"], expected["_distance"], rtol=1e-5)
+    plan = explain_nearest_join(load_latest(table._location), SearchRequest("v", 6), 100)
+    assert ("chosen    matrix products" if exact_is_cheaper else "chosen    the index") in plan
+    outer = join(table, left, "left", k=2, columns=["id"], filter="id < 1")
+    assert outer["key"].to_pylist() == list(range(50))
+    assert outer["id"].to_pylist() == [None if key == 3 else 0 for key in range(50)]
+    nothing = join(table, left, "left", k=2, columns=["id", "v"], filter="id < 0")
+    assert (nothing.num_rows, nothing["id"].null_count, nothing["v"].null_count) == (50, 50, 50)
+    assert not join(table, left, k=2, columns=["id"], filter="id < 0").num_rows
+
+
+def test_a_version_without_an_index(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "t", pa.float32())
+    left = left_rows(20)
+    joined = join(table, left, k=3)
+    expected = table.search("v", left["q"][5].as_py(), 3)
+    assert joined.slice(5 * 3 - 3, 3).select(expected.column_names) == expected
+    assert "products" in explain_nearest_join(load_latest(table._location), SearchRequest("v", 3), 100)
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    table, left = write_table(tmp_path / "t", pa.float32()), left_rows(5)
+    with pytest.raises(InvalidInput, match="both sides have a column 'id'"):
+        join(table, left.rename_columns(["id", "q"]))
+    with pytest.raises(InvalidInput, match="vector='q' is not a column of the frame"):
+        join(table, left.rename_columns(["key", "r"]))
+    base = load_latest(table._location)
+    with pytest.raises(InvalidInput, match="column 'id' has the type int64"):
+        plan_nearest_join(base, SearchRequest("id", 1), ["q"], "q", keeps_all=False)
+    with pytest.raises(InvalidInput, match="have 16"):
+        join(table, pa.table({"key": [1], "q": [[1.0, 2.0]]}), columns=["id"])
+    with pytest.raises(InvalidInput, match="different lengths, such as 2 and 1"):
+        join(table, pa.table({"key": [1, 2], "q": [[1.0, 2.0], [1.0]]}), columns=["id"])
+    with pytest.raises(InvalidInput, match="null element"):
+        join(table, pa.table({"key": [1], "q": [[1.0, None]]}), columns=["id"])
+
+
+def test_a_table_created_again_at_the_location(tmp_path: Path) -> None:
+    queries = pa.table({"key": [0], "q": pa.array([[0.0, 0.0]], pa.list_(pa.float32()))})
+    for number in range(2):
+        rows = pa.table({"id": [number], "v": pa.array([[0.0, 1.0]], pa.list_(pa.float32(), 2))})
+        table = Table.create(tmp_path / "t", rows, durable=False)
+        assert join(table, queries, k=1)["id"].to_pylist() == [number]
+        shutil.rmtree(tmp_path / "t")
+
+
+def test_wide_rows_of_the_frame_are_repeated_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearest, "GROUP_BYTES_MAX", 1 << 20)
+    table = write_table(tmp_path / "t", pa.float32())
+    left = left_rows(20).append_column("text", pa.array(["x" * 10_000] * 20))
+    base = load_latest(table._location)
+    request, right = plan_nearest_join(
+        base, SearchRequest("v", 50, columns=["id"]), left.column_names, "q", keeps_all=False
+    )
+    batches = list(NearestJoin(VersionHeader.of(base), request, "q", False, right)(left.to_batches()))
+    assert sum(batch.num_rows for batch in batches) == 19 * 50
+    assert max(batch.nbytes for batch in batches) < 2 << 20
