@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         IndexCoverage,
         KeysUnique,
         Nulls,
+        RecallCheck,
         RowChange,
         RowCount,
         SchemaStable,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from lance_assets.resources.lance import LanceResource
     from lance_assets.resources.spark import SparkSessionResource
     from lance_assets.writes import (
+        RemoteWrite,
         SparkAppend,
         SparkBuildIndex,
         SparkCompact,
@@ -71,6 +73,8 @@ __all__ = [
     "Maintenance",
     "Nulls",
     "Profile",
+    "RecallCheck",
+    "RemoteWrite",
     "RowChange",
     "RowCount",
     "SchemaStable",
@@ -111,6 +115,7 @@ _MODULES = {
     "IndexCoverage": "lance_assets.checks",
     "KeysUnique": "lance_assets.checks",
     "Nulls": "lance_assets.checks",
+    "RecallCheck": "lance_assets.checks",
     "RowChange": "lance_assets.checks",
     "RowCount": "lance_assets.checks",
     "SchemaStable": "lance_assets.checks",
@@ -130,6 +135,7 @@ _MODULES = {
     "Maintenance": "lance_assets.maintenance",
     "Scrub": "lance_assets.maintenance",
     "lance_fleet": "lance_assets.fleet.fleet",
+    "RemoteWrite": "lance_assets.writes",
     "SparkAppend": "lance_assets.writes",
     "SparkBuildIndex": "lance_assets.writes",
     "SparkCompact": "lance_assets.writes",

@@ -6,6 +6,7 @@ printing.py       tables for a terminal, JSON for programs
 history.py  show.py  diff.py  lineage.py  doctor.py  run.py      one command each
 recorded.py       versions of a run, from a Dagster instance
 indices.py        coverage of indices        advice.py      recommendations of the doctor
+pack_executors.py  executor_archive.py       archive for Spark's executors
 """
 
 EXIT_OK = 0

@@ -48,7 +48,13 @@ def collect_advice(table: Table, access: Access, *, now: datetime, old_versions:
 
 
 def _advise_compaction(table: Table, access: Access, open_call: str) -> Iterator[Advice]:
-    reference = TableRef(table.uri, storage_options=access.storage_options, manifest_store=access.manifest_store)
+    reference = TableRef(
+        table.uri,
+        storage_options=access.storage_options,
+        manifest_store=access.manifest_store,
+        verify=access.verify,
+        trusted=access.trusted,
+    )
     try:
         groups = groups_to_compact(reference)
     except LanceError:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from lance_assets.cli import EXIT_OK, printing
 from lance_assets.cli.printing import Column, format_change, format_number, format_time
 from lance_assets.cli.table_names import TABLE_HELP, open_named
-from lance_assets.common.text import format_action, format_count, is_foreign
+from lance_assets.common.text import format_count
 from lance_assets.lineage.ancestry_reader import FIRST_DETACHED, build_origin
 from lance_assets.lineage.model import Origin, Unknown, VersionName
 from lance_assets.lineage.render import as_json, origin_notes, short_run_id, without_credentials
@@ -105,12 +105,12 @@ def _table_row(facts: Origin | Unknown) -> Sequence[str]:
     return (
         str(facts.name.version),
         format_time(facts.timestamp),
-        format_action(facts.action, facts.operation),
+        facts.named_action,
         format_number(facts.rows),
         change,
         short_run_id(facts.run_id),
         facts.asset or "",
         facts.partition or "",
-        facts.writer if is_foreign(facts.writer) else "",
+        facts.writer if facts.is_foreign else "",
         "; ".join(origin_notes(facts)),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from lance_assets.cli import EXIT_OK, printing
 from lance_assets.cli.printing import format_time
 from lance_assets.cli.table_names import TABLE_HELP, open_named
-from lance_assets.common.text import format_action, format_count, truncate
+from lance_assets.common.text import format_count, truncate
 from lance_assets.lineage.ancestry_reader import ancestry_of
 from lance_assets.lineage.graph import DEPTH_MAX, VERSIONS_MAX, Ancestry, LineKind, TreeLine
 from lance_assets.lineage.model import AncestryKind, Origin
@@ -73,7 +73,7 @@ def _line_parts(line: TreeLine) -> Iterator[str]:
 
 
 def _origin_parts(origin: Origin) -> Iterator[str]:
-    yield format_action(origin.action, origin.operation)
+    yield origin.named_action
     yield format_time(origin.timestamp)
     for name, value in (("run", origin.run_id), ("asset", origin.asset), ("partition", origin.partition)):
         if value:

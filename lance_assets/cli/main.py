@@ -1,7 +1,7 @@
 """Command line `lance-assets`: registers the commands, and turns errors into a message and an exit code.
 
-A command is a module with `HELP`, `configure(parser)` and `run(arguments, access)`. The options that all commands
-share (`--json`, access to a store) are added here.
+A command is a module with `HELP`, `configure(parser)` and `run(arguments, access)`. The options that commands share
+(`--json`, access to a store) are added here.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from lance_assets.cli import EXIT_FAILED, diff, doctor, history, lineage, run, show
+from lance_assets.cli import EXIT_FAILED, diff, doctor, history, lineage, pack_executors, run, show
 from lance_core import LanceError
 from lance_core.shell import access, add_access, plain
 
@@ -23,7 +23,9 @@ _COMMANDS: dict[str, ModuleType] = {
     "run": run,
     "doctor": doctor,
 }
-_DESCRIPTION = "Inspect Lance tables: versions, contents and lineage. Nothing is written."
+_TOOLS: dict[str, ModuleType] = {"pack-executors": pack_executors}
+"""Commands that open no table: their `run` takes the arguments alone."""
+_DESCRIPTION = "Inspect Lance tables: versions, contents and lineage. No command writes to a table."
 _EPILOG = """A version is named URI@42, URI@tag or URI@branch:3; URI alone is the newest version. The exit code is 0; 1
 if doctor (or diff --exit-code) found something; 2 after an error. Pass secrets by the name of an environment variable:
 --storage-option-from aws_secret_access_key=MY_KEY."""
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     parsed = _parser().parse_args(arguments)
     try:
-        exit_code: int = _COMMANDS[parsed.command].run(parsed, access(parsed, os.environ))
+        exit_code = _run(parsed)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader closed the pipe, such as `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -49,13 +51,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code
 
 
+def _run(parsed: argparse.Namespace) -> int:
+    if tool := _TOOLS.get(parsed.command):
+        return int(tool.run(parsed))
+    return int(_COMMANDS[parsed.command].run(parsed, access(parsed, os.environ)))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lance-assets", description=_DESCRIPTION, epilog=_EPILOG)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in _COMMANDS.items():
+    for name, module in {**_COMMANDS, **_TOOLS}.items():
         text = module.HELP
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=_EPILOG)
         module.configure(command)
         command.add_argument("--json", action="store_true", help="print JSON")
-        add_access(command)
+        if name in _COMMANDS:
+            add_access(command)
     return parser

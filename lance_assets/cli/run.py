@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from lance_assets.cli import EXIT_OK, printing
 from lance_assets.cli.printing import format_time
 from lance_assets.cli.table_names import TABLE_HELP, open_named
-from lance_assets.common.text import format_action
 from lance_assets.lineage.model import Origin, VersionName
 from lance_assets.lineage.render import as_json, display_name, origin_notes
 from lance_assets.lineage.runs import VERSIONS_READ_MAX, versions_of_run
@@ -60,7 +59,7 @@ def _text_of_tables(run_id: str, origins: Sequence[Origin]) -> Iterator[str]:
     for origin in origins:
         parts = [
             display_name(origin.name),
-            format_action(origin.action, origin.operation),
+            origin.named_action,
             format_time(origin.timestamp),
             *origin_notes(origin),
         ]

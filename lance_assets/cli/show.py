@@ -10,7 +10,7 @@ from lance_assets.cli import EXIT_OK, printing
 from lance_assets.cli.indices import IndexState, index_states
 from lance_assets.cli.printing import Column, format_change, format_number, format_time, pair_lines
 from lance_assets.cli.table_names import TABLE_HELP, open_named
-from lance_assets.common.text import format_action, format_bytes, format_count
+from lance_assets.common.text import format_bytes, format_count
 from lance_assets.lineage.ancestry_reader import FIRST_DETACHED, origin_of
 from lance_assets.lineage.model import Origin
 from lance_assets.lineage.render import as_json, display_name, origin_notes, version_range
@@ -160,7 +160,7 @@ def _detail_pairs(details: VersionDetails) -> Iterator[tuple[str, str | None]]:
     origin = details.origin
     changed = ", ".join(format_change(each) for each in (origin.rows_added, -(origin.rows_removed or 0)) if each)
     deleted = f", {format_count(details.deleted_rows, 'deleted row')} in {details.with_deletions:,} of them"
-    yield "committed", f"{format_time(origin.timestamp)} UTC by {format_action(origin.action, origin.operation)}"
+    yield "committed", f"{format_time(origin.timestamp)} UTC by {origin.named_action}"
     yield "rows", f"{origin.rows:,}" + (f" ({changed})" if changed else "")
     yield "files", f"{format_count(details.files, 'file')}, {format_bytes(details.bytes)}"
     yield "fragments", format_number(details.fragments) + (deleted if details.with_deletions else "")

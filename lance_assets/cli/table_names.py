@@ -46,6 +46,8 @@ class ParsedName:
             storage_options=access.storage_options,
             manifest_store=access.manifest_store,
             bases=access.bases,
+            verify=access.verify,
+            trusted=access.trusted,
         )
 
 

@@ -37,22 +37,6 @@ def cell_width(text: Iterable[str]) -> int:
     return sum(0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1 for character in text)
 
 
-def format_action(action: str, operation: str) -> str:
-    """Return what a version did, with the name of the format's operation where that is another one.
-
-    >>> format_action("upsert", "Update"), format_action("append", "Append"), format_action("", "Clone")
-    ('upsert (Update)', 'append', 'Clone')
-    """
-    if not action:
-        return operation
-    return action if action.replace(" ", "") == operation.lower() else f"{action} ({operation})"
-
-
-def is_foreign(writer: str) -> bool:
-    """Return whether another library committed a version, given the writer that its manifest records."""
-    return bool(writer) and writer.partition(" ")[0] != "lance-assets"
-
-
 def format_count(number: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun.
 

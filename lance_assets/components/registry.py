@@ -18,6 +18,7 @@ from lance_assets.checks import (
     IndexCoverage,
     KeysUnique,
     Nulls,
+    RecallCheck,
     RowChange,
     RowCount,
     SchemaStable,
@@ -26,6 +27,7 @@ from lance_assets.checks import (
     SqlCheck,
 )
 from lance_assets.checks.custom_checks import CheckFunction
+from lance_assets.checks.recall import QueryFunction
 from lance_assets.components.forms import (
     BOOLEAN,
     INTEGER,
@@ -44,12 +46,14 @@ from lance_assets.components.values import (
     DURATION,
     FILES,
     FUNCTION,
+    LAUNCH,
     OPTIONS,
     PARAMETERS,
     PARTITIONS,
     RETRY,
     SCALARS,
     SCHEMA,
+    SOURCE_OPTIONS,
     STORAGE,
     TEXT_BY_NAME,
     TEXT_OR_TEXTS,
@@ -61,6 +65,7 @@ from lance_assets.maintenance import Maintenance, Scrub
 from lance_assets.profiles import Profile
 from lance_assets.writes.context import TableReference, WriteContext
 from lance_assets.writes.dependencies import Dependency
+from lance_assets.writes.remote_write import Launch
 from lance_assets.writes.row_writes import Files
 from lance_assets.writes.write import Parameters, Rows
 from lance_assets.writes.write_list import WRITES
@@ -72,6 +77,7 @@ _CHECKS: Mapping[str, type[Check]] = {
     "index_coverage": IndexCoverage,
     "keys_unique": KeysUnique,
     "nulls": Nulls,
+    "recall": RecallCheck,
     "row_change": RowChange,
     "row_count": RowCount,
     "schema_stable": SchemaStable,
@@ -87,6 +93,7 @@ _CHECK_TYPES: Mapping[object, Form] = {
     Sequence[str]: TEXTS,
     Severity: enum_of({severity.value: severity for severity in Severity}),
     CheckFunction: FUNCTION,
+    QueryFunction | Sequence[Sequence[float]]: FUNCTION,
 }
 CHECK = object_or_reference(
     Check,
@@ -118,7 +125,10 @@ TYPES: Mapping[object, Form] = {
     dg.RetryPolicy: RETRY,
     pa.Schema: SCHEMA,
     Sequence[Check]: list_of(CHECK),
-    "source_options": OPTIONS,  # by name, since it may contain secrets
+    Launch: LAUNCH,
+    # By name, since they may contain secrets.
+    "remote_storage_options": OPTIONS,
+    "source_options": SOURCE_OPTIONS,
 }
 
 WRITE = tagged_union(

@@ -13,6 +13,7 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_assets.components.forms import (
+    BOOLEAN,
     INTEGER,
     NUMBER,
     TEXT,
@@ -67,11 +68,40 @@ def _read_public_text(raw: object, position: SourcePosition, is_exposed: Callabl
 
 OPTION = Form({"type": "string"}, _read_option)
 OPTIONS = mapping_of(OPTION)
+
+
+def _read_source_option(raw: object, position: SourcePosition) -> object:
+    """Read an option of source files, which may be a mapping or a list of options."""
+    if isinstance(raw, Mapping):
+        return {str(name): _read_source_option(item, position.child(name)) for name, item in raw.items()}
+    if isinstance(raw, list):
+        return [_read_source_option(item, position) for item in raw]
+    return _read_option(raw, position) if isinstance(raw, str) else raw
+
+
+SOURCE_OPTIONS = mapping_of(
+    Form({"type": ["string", "number", "boolean", "null", "object", "array"]}, _read_source_option)
+)
 SETTING = Form({"type": "string"}, _read_setting)
 SETTINGS = mapping_of(SETTING)
+
+
+def _read_nested_setting(raw: object, position: SourcePosition) -> object:
+    """Read the settings of a resource of dagster-pyspark: dotted keys, or mappings in mappings."""
+    value = position.render(raw) if environment_variable(raw) is None else raw
+    if isinstance(value, Mapping):
+        return {str(name): _read_nested_setting(item, position.child(name)) for name, item in value.items()}
+    if isinstance(value, str):
+        return _read_setting(value, position)
+    if isinstance(value, bool | int | float):
+        return value
+    raise position.error("a Spark setting is a text, a number, true or false, or a mapping of settings")
+
+
+NESTED_SETTINGS = Form({"type": "object"}, _read_nested_setting)
 STORAGE = record(
     LanceResource,
-    {"root": OPTION, "storage_options": OPTIONS, "manifest_store": OPTION},
+    {"root": OPTION, "storage_options": OPTIONS, "manifest_store": OPTION, "verify": OPTION, "trusted": BOOLEAN},
     required=[],
     what="a storage",
 )
@@ -82,6 +112,26 @@ def _read_parameter(raw: object, position: SourcePosition) -> object:
     return FUNCTION_CALL.read(value, position) if isinstance(value, Mapping) else value
 
 
+def _read_json(raw: object, position: SourcePosition) -> object:
+    """Read a value of any type. An environment variable stays a reference."""
+    if (name := environment_variable(raw)) is not None:
+        return dg.EnvVar(name)
+    value = position.render(raw)
+    if isinstance(value, Mapping):
+        return {str(name): _read_json(item, position.child(name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_read_json(item, position.child(number)) for number, item in enumerate(value)]
+    return value
+
+
+def _read_launch(raw: object, position: SourcePosition) -> object:
+    value = position.render(raw)
+    if not isinstance(value, Mapping):
+        raise position.error("launch is a mapping of arguments of the client's run, or fn: module:name")
+    return FUNCTION_CALL.read(value, position) if value.keys() == {"fn"} else _read_json(value, position)
+
+
+LAUNCH = Form({"type": "object"}, _read_launch)
 PARAMETERS = mapping_of(Form({"anyOf": [SCALAR.schema, FUNCTION_CALL.schema]}, _read_parameter))
 
 

@@ -16,8 +16,8 @@ import dagster as dg
 from lance_assets.demo.definitions import LOCATION, days, defs, load_orders, orders, spark
 from lance_assets.demo.workspace import DemoWorkspace, exclusive_lock, prepare_home
 from lance_assets.ledger.dynamic_partitions import incarnation_of
+from lance_assets.ledger.ledger import recorded_data_versions
 from lance_assets.ledger.partition_keys import partition_key
-from lance_assets.ledger.recorded_versions import recorded_data_versions
 from lance_assets.ledger.recording_lock import UNFINISHED_STATUSES
 from lance_assets.provenance.properties import ASSET_KEY, PARTITION, RUN_ID
 from lance_core import LanceError, Table, VersionInfo

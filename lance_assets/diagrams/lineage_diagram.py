@@ -4,7 +4,6 @@ and asset.
 
 from collections.abc import Sequence
 
-from lance_assets.common.text import format_action
 from lance_assets.diagrams.svg import BLUE, FAINT, GREY, INK, PALE_BLUE, PALE_GREY, Picture
 from lance_assets.lineage.model import AncestryKind, InputVersion, Origin, VersionName
 from lance_assets.lineage.render import short_run_id, version_range, without_credentials
@@ -59,7 +58,7 @@ def _result_lines(origin: Origin) -> Sequence[str]:
     pairs = (("asset", origin.asset), ("partition", origin.partition), ("run", short_run_id(origin.run_id)))
     return (
         _table_name(origin.name.uri),
-        f"version {origin.name.version}: {format_action(origin.action, origin.operation)}",
+        f"version {origin.name.version}: {origin.named_action}",
         *(f"{name} {value}" for name, value in pairs if value),
         *([f"rebased over {version_range(origin.rebased_over)}"] if origin.rebased_over else []),
     )

@@ -13,10 +13,14 @@ from datetime import datetime, timedelta
 
 import dagster as dg
 
-from lance_assets.ledger.ledger import Ledger
+from lance_assets.ledger.ledger import Ledger, recorded_data_versions
 from lance_assets.ledger.partition_keys import partition_key
-from lance_assets.ledger.recorded_versions import RecordingState, recorded_data_versions, recording_state
-from lance_assets.ledger.recording import already_recorded_message, build_materialization
+from lance_assets.ledger.recording import (
+    RecordingState,
+    already_recorded_message,
+    build_materialization,
+    recording_state,
+)
 from lance_assets.ledger.recording_lock import may_record
 from lance_assets.ledger.version_metadata import TABLE_ERRORS, VersionFacts, discovered_facts
 from lance_core import LanceError, StorageError, Table

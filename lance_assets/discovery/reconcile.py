@@ -18,9 +18,8 @@ from lance_assets.checks.evaluate import context_at, evaluate_all, evaluation_ev
 from lance_assets.discovery.leader import elect_leader, new_tick_claimant
 from lance_assets.discovery.pending_versions import PendingVersions, RunWaits, TickBudget, Watermark, read_pending
 from lance_assets.ledger.dynamic_partitions import KeyPlan, incarnation_of, plan_keys, version_keys
-from lance_assets.ledger.ledger import Ledger, growth_warning
+from lance_assets.ledger.ledger import Ledger, growth_warning, latest_partition, recorded_data_versions
 from lance_assets.ledger.partition_keys import is_version_key, partition_key, version_of
-from lance_assets.ledger.recorded_versions import latest_partition, recorded_data_versions
 from lance_assets.ledger.recording import newest_behind_others, restate_newest
 from lance_assets.ledger.recording_lock import ClaimObserver, RecordingLock
 from lance_assets.ledger.version_metadata import TABLE_ERRORS

@@ -1,8 +1,9 @@
 """Error translation: turns every error of the core into a retry or a failure of the Dagster step, in this one place.
 
 A retry is safe for every write, since its intent commits at most one version; it is requested only if another attempt
-can succeed. An error of a Spark worker arrives as text inside Spark's own error and is translated like the original. A
-failure names the table and the problem and never contains storage options, since the messages of the core contain none.
+can succeed. An error of a Spark worker arrives as text inside Spark's own error, and one of a remote process as
+`RemoteFailure`; both are translated like the original. A failure names the table and the problem and never contains
+storage options, since the messages of the core contain none.
 Start with `translate_errors`.
 """
 
@@ -18,6 +19,7 @@ from pyspark.errors import PythonException
 import lance_core
 from lance_assets.failures.checks_failed import ChecksFailed
 from lance_assets.failures.conflicting_run import run_that_committed
+from lance_assets.failures.remote_failure import RemoteFailure
 from lance_core import (
     AlreadyExists,
     AuditFailed,
@@ -85,6 +87,8 @@ def translate_errors(table: TableLabel, *, retry_number: int) -> Iterator[None]:
         yield
     except LanceError as error:
         _raise_for_dagster(failure_of(error, table), error, retry_number)
+    except RemoteFailure as error:
+        _raise_for_dagster(_build_failure(error.error_class, error.message, {}, table), error, retry_number)
     except PythonException as error:
         match = _WORKER_ERROR.search(str(error))
         error_class = getattr(lance_core, match[1], None) if match else None

@@ -1,15 +1,16 @@
 """Ledger: the Dagster asset whose partitions are the versions of one branch, with all names derived from it.
 
-A `Ledger` holds the location of the table and its names in Dagster; it holds no versions. `recording.py` records
-versions, and `discovery/sensor.py` finds the versions of other writers. Names and URIs are checked here, when the table
-is declared. Each retained version is a partition: Dagster's pages handle a hundred thousand of them, but its automation
-conditions become slow with a few thousand, so `retention_advice` tells the owner which settings remove versions.
+A `Ledger` holds the location of the table and its names in Dagster; it holds no versions. `recorded_data_versions`
+reads from Dagster's event storage which versions are on it. `recording.py` records versions, and `discovery/sensor.py`
+finds the versions of other writers. Names and URIs are checked here, when the table is declared. Each retained version
+is a partition: Dagster's pages handle a hundred thousand of them, but its automation conditions become slow with a few
+thousand, so `retention_advice` tells the owner which settings remove versions.
 """
 
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import dagster as dg
@@ -31,6 +32,8 @@ READER_PREFIX = "lance.read_by/"
 BRANCH = "lance/branch"
 """Metadata of the asset of a branch's ledger: the name of the branch."""
 
+_DATA_VERSION = "dagster/data_version"
+_PARTITIONS_PER_QUERY = 500
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+")
 
 
@@ -151,6 +154,42 @@ class Ledger:
     def _title(self) -> str:
         """Last part of the asset key. Slashes in a branch name become dots, since a slash separates levels of a key."""
         return self.name if self.branch is None else f"{self.name}@{self.branch.replace('/', '.')}"
+
+
+def recorded_data_versions(
+    instance: dg.DagsterInstance, ledger: Ledger, partitions: Collection[str]
+) -> Mapping[str, str]:
+    """Return the data version of the newest event of each of these partitions, by partition.
+
+    It is empty for an event without a data version. Partitions without an event are left out."""
+    keys, data_versions = list(partitions), dict[str, str]()
+    for start in range(0, len(keys), _PARTITIONS_PER_QUERY):
+        data_versions |= _query_data_versions(instance, ledger, keys[start : start + _PARTITIONS_PER_QUERY])
+    return data_versions
+
+
+def _query_data_versions(instance: dg.DagsterInstance, ledger: Ledger, partitions: Sequence[str]) -> dict[str, str]:
+    records_filter = dg.AssetRecordsFilter(asset_key=ledger.key, asset_partitions=partitions)
+    data_versions: dict[str, str] = {}
+    cursor = None
+    while True:
+        page = instance.fetch_materializations(records_filter, limit=2 * len(partitions), cursor=cursor)
+        for record in page.records:
+            event = record.asset_materialization
+            if event is not None and event.partition is not None:
+                data_versions.setdefault(event.partition, (event.tags or {}).get(_DATA_VERSION, ""))
+        if not page.has_more or len(data_versions) == len(partitions):
+            return data_versions
+        cursor = page.cursor
+
+
+def latest_partition(instance: dg.DagsterInstance, ledger: Ledger) -> str | None:
+    """Return the partition of the latest event, which Dagster shows as the state of the asset.
+
+    Versions are recorded in order (`002-version-order.md`), so the ledger is complete up to this one."""
+    records = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key=ledger.key), limit=1).records
+    event = records[0].asset_materialization if records else None
+    return event.partition if event else None
 
 
 def ledger_tag_name(path: Sequence[str]) -> str:

@@ -8,22 +8,22 @@ the versions of runs, and `discovery/sensor.py` finds those of other writers. `0
 `002-version-order.md` give the reasons.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from time import monotonic, sleep
 
 import dagster as dg
 
-from lance_assets.common.text import format_action, is_foreign
 from lance_assets.ledger.dynamic_partitions import plan_keys, version_keys
-from lance_assets.ledger.ledger import Ledger, growth_warning, retention_advice
-from lance_assets.ledger.partition_keys import is_version_key, partition_key, version_of
-from lance_assets.ledger.recorded_versions import (
-    RecordingState,
+from lance_assets.ledger.ledger import (
+    Ledger,
+    growth_warning,
     latest_partition,
     recorded_data_versions,
-    recording_state,
+    retention_advice,
 )
+from lance_assets.ledger.partition_keys import is_version_key, partition_key, version_of
 from lance_assets.ledger.recording_lock import RecordingLock, may_record
 from lance_assets.ledger.version_metadata import (
     TABLE_ERRORS,
@@ -44,6 +44,15 @@ ACTIVE_RUN_CHECKS_MAX = 100
 _POLL_INTERVAL_S = 0.1
 _RESTATABLE_VERSIONS = 100
 """Number of newest versions among which the one to restate is searched."""
+
+
+class RecordingState(Enum):
+    """State of a version on the ledger."""
+
+    MISSING = "missing"
+    RECORDED = "recorded"
+    TAKEN = "taken"
+    """The partition holds another version of the same table with the same number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,15 @@ def build_materialization(
         metadata=metadata,
         tags=tags_of(facts, run_is_known=run_is_known),
     )
+
+
+def recording_state(facts: VersionFacts, recorded: Mapping[str, str]) -> RecordingState:
+    """Return the state of a version, given the data versions of the recorded partitions."""
+    data_version = recorded.get(facts.partition)
+    if data_version is None:
+        return RecordingState.MISSING
+    # An event without a data version was reported manually, by a user who saw the version.
+    return RecordingState.RECORDED if data_version in ("", facts.data_version) else RecordingState.TAKEN
 
 
 def record_in_run(context: dg.AssetExecutionContext, ledger: Ledger, facts: VersionFacts, table: Table) -> RunRecording:
@@ -290,5 +308,6 @@ def already_recorded_message(ledger: Ledger, partition: str) -> str:
 def _describe(facts: VersionFacts) -> str:
     added = f", {facts.rows_added} rows added" if facts.rows_added else ""
     removed = f", {facts.rows_removed} removed" if facts.rows_removed else ""
-    engine = "" if facts.run_id or not is_foreign(facts.writer) else f", by {facts.writer}"
-    return f"version {facts.version}: {format_action(facts.action, facts.operation)}{added}{removed}{engine}"
+    origin = facts.origin
+    engine = f", by {facts.writer}" if origin.is_foreign and not facts.run_id else ""
+    return f"version {facts.version}: {origin.named_action}{added}{removed}{engine}"

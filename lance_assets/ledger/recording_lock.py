@@ -25,8 +25,7 @@ from time import monotonic, sleep
 import dagster as dg
 
 from lance_assets.ledger.dynamic_partitions import register_partition_keys
-from lance_assets.ledger.ledger import Ledger
-from lance_assets.ledger.recorded_versions import recorded_data_versions
+from lance_assets.ledger.ledger import Ledger, recorded_data_versions
 
 CLAIM_LIFETIME = timedelta(minutes=10)
 TICK_CLAIM_LIFETIME = timedelta(minutes=3)

@@ -19,6 +19,7 @@ from lance_assets.lineage.render import as_markdown, without_credentials
 from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, group_inputs, parse_inputs
 from lance_core import Committed, LanceError, Table, VersionInfo
 from lance_core.operations import (
+    PARTS_PROPERTY,
     Append,
     Clone,
     CreateIndex,
@@ -177,12 +178,19 @@ def committed_facts(committed: Committed, incarnation: int) -> VersionFacts:
         bytes=committed.bytes,
         attempts=committed.attempts or None,
         rebased_over=tuple(committed.rebased_over),
-        folded_uuids=tuple(part.uuid for part in parts_of(transaction)) if transaction else (),
+        folded_uuids=_folded_uuids(transaction),
         sources=sources_of(table.uri, transaction.properties, transaction.operation) if transaction else (),
         deletion_files=new_files_of(table, transaction).deletion_files,
         action=action_of(transaction, is_first=committed.version == 1),
         writer=table.manifest.writer,
     )
+
+
+def _folded_uuids(transaction: Transaction | None) -> tuple[str, ...]:
+    """Return the uuids of the appends that a group commit folded into the transaction."""
+    if transaction is None or PARTS_PROPERTY not in transaction.properties:
+        return ()
+    return tuple(part.uuid for part in parts_of(transaction))
 
 
 def discovered_facts(table: Table, info: VersionInfo, incarnation: int) -> VersionFacts:

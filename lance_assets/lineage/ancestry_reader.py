@@ -72,7 +72,14 @@ class AncestryReader:
         access = elsewhere(self.access, own=self.first.uri, other=name.uri)
         options, manifest_store = access.storage_options, access.manifest_store
         try:
-            return Table.open(name.uri, version=name.version, storage_options=options, manifest_store=manifest_store)
+            return Table.open(
+                name.uri,
+                version=name.version,
+                storage_options=options,
+                manifest_store=manifest_store,
+                verify=access.verify,
+                trusted=access.trusted,
+            )
         except NotFound as error:
             if not Table.exists(name.uri, options, manifest_store=manifest_store):
                 raise NotFound("no table exists at this location") from error

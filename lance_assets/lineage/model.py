@@ -71,6 +71,19 @@ class Origin:
     """Library that committed the version, with its release."""
 
     @property
+    def named_action(self) -> str:
+        """The action, with the name of the format's operation where that is another one: "upsert (Update)"."""
+        if not self.action:
+            return self.operation
+        is_the_same = self.action.replace(" ", "") == self.operation.lower()
+        return self.action if is_the_same else f"{self.action} ({self.operation})"
+
+    @property
+    def is_foreign(self) -> bool:
+        """True if another library committed the version."""
+        return bool(self.writer) and self.writer.partition(" ")[0] != "lance-assets"
+
+    @property
     def run_id(self) -> str | None:
         return self.properties.get(RUN_ID)
 

@@ -15,6 +15,7 @@ from lance_assets.ledger.version_metadata import discovered_facts
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.provenance.properties import RUN_ID
 from lance_core import CleanupReport, Survey, Table
+from lance_core.progress import ProgressArgument
 
 INDEX_INTENT_SUFFIX = " of its indices"
 """Suffix of the intent for index maintenance, which distinguishes it from the compaction of the same run."""
@@ -30,10 +31,16 @@ def survey_table(table: Table, policy: Maintenance, now: datetime) -> Survey:
     )
 
 
-def clean_up(table: Table, policy: Maintenance, pins: Mapping[int, str]) -> CleanupReport:
+def clean_up(
+    table: Table, policy: Maintenance, pins: Mapping[int, str], progress: ProgressArgument = False
+) -> CleanupReport:
     """Remove expired versions and orphan files. Versions newer than `table` always stay."""
     return table.cleanup(
-        older_than=policy.keep_for, keep=policy.keep_versions, orphan_grace=policy.orphan_grace, protected=pins
+        older_than=policy.keep_for,
+        keep=policy.keep_versions,
+        orphan_grace=policy.orphan_grace,
+        protected=pins,
+        progress=progress,
     )
 
 

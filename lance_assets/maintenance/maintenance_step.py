@@ -25,6 +25,7 @@ from lance_assets.resources.spark import SPARK_RESOURCE_KEY
 from lance_assets.writes import SparkCompact, SparkOptimizeIndices
 from lance_assets.writes.write_step import write_in_step
 from lance_core import CleanupReport, NotFound, Survey
+from lance_core.progress import log_reports
 
 _KEPT_MAX = 100
 
@@ -93,7 +94,7 @@ def _maintain(
     # Each run cleans up, even if nothing is due: orphan files and partitions to retire are in no plan.
     if policy.cleans:
         pins = pins_of_table(table, policy, pins_from_ledgers(context.instance))
-        report = clean_up(table, policy, pins)
+        report = clean_up(table, policy, pins, log_reports(context.log.info))
         metadata |= _cleanup_metadata(report) | {
             "lance/partitions_retired": dg.MetadataValue.int(retire_partitions(context.instance, ledger, table))
         }

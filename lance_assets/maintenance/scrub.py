@@ -88,9 +88,17 @@ def scrub_schedule(ledger: Ledger, scrub: Scrub) -> dg.ScheduleDefinition:
 def _verify_share(context: dg.AssetExecutionContext, ledger: Ledger, scrub: Scrub) -> dg.MaterializeResult[None]:
     turn = _next_turn(context.instance, scrub_key(ledger))
     spark = session_of(getattr(context.resources, SPARK_RESOURCE_KEY))
+    access = ledger.access()
     try:
         report = verify_files(
-            spark, ledger.uri, versions=scrub.versions, share=scrub.share, turn=turn, **ledger.access()
+            spark,
+            ledger.uri,
+            versions=scrub.versions,
+            share=scrub.share,
+            turn=turn,
+            branch=access["branch"],
+            storage_options=access["storage_options"],
+            manifest_store=access["manifest_store"],
         )
     except NotFound as error:
         context.log.info(f"{ledger.label}: nothing to verify: {error}")

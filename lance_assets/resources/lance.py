@@ -23,6 +23,8 @@ class Access(TypedDict):
     storage_options: Mapping[str, str]
     manifest_store: str | None
     branch: str | None
+    verify: str
+    trusted: bool
 
 
 class LanceResource(dg.ConfigurableResource["LanceResource"]):
@@ -48,7 +50,11 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
 
     verify: str = Field(
         default="off",
-        description="Files that `open` compares with their checksums before they are read: off, sample or read.",
+        description="Files that are compared with their checksums before they are read: off, sample or read.",
+    )
+    trusted: bool = Field(
+        default=True,
+        description="False decodes files in processes of their own, for tables of unknown origin.",
     )
 
     def __init__(self, **data: object) -> None:
@@ -74,6 +80,8 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
             storage_options=options,
             manifest_store=resolve_env_var(self.manifest_store, "manifest_store="),
             branch=branch,
+            verify=str(resolve_env_var(self.verify, "verify=")),
+            trusted=self.trusted,
         )
 
     def open(
@@ -88,7 +96,7 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
         """Open a table at its newest version, or at a version, tag or time."""
         access = self.access(branch)
         uri = self.resolve_uri(uri)
-        return Table.open(uri, version=version, tag=tag, timestamp=timestamp, verify=self.verify, **access)
+        return Table.open(uri, version=version, tag=tag, timestamp=timestamp, **access)
 
     def exists(self, uri: str | os.PathLike[str]) -> bool:
         access = self.access()
@@ -106,3 +114,12 @@ def resolve_env_var(value: str | None, subject: str) -> str | None:
             "set it where this code runs"
         )
     return resolved
+
+
+def resolve_nested_env_vars(value: object, subject: str) -> object:
+    """Return a value, mapping or list with the current values of its `EnvVar`s."""
+    if isinstance(value, Mapping):
+        return {name: resolve_nested_env_vars(item, f"{subject}, {name!r}") for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [resolve_nested_env_vars(item, subject) for item in value]
+    return resolve_env_var(value, subject) if isinstance(value, dg.EnvVar) else value

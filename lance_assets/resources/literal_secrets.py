@@ -55,6 +55,26 @@ def check_storage_options(options: object, argument: str) -> None:
             )
 
 
+def check_source_options(options: object, argument: str) -> None:
+    """Raise for options of source files that are no mapping or contain a secret, at any depth.
+
+    Their names are those of a library that is known only when the files are listed.
+    """
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise InvalidInput(f"{argument} must be a mapping from names of options to their values, or to dagster.EnvVar")
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            check_source_options(value, f"{argument}, {name!r},")
+            continue
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if is_literal(item, name) and exposes_secret(name, item):
+                raise InvalidInput(
+                    f"the option {name!r} in {argument} is a literal secret, and Dagster displays definitions; pass it "
+                    'as dagster.EnvVar("NAME") or as "env:NAME", and set that variable where this code and Spark\'s '
+                    "workers run"
+                )
+
+
 def is_literal(value: object, argument: str) -> bool:
     """Return whether Dagster would display the value: the code contains it or has read it from the environment itself.
 

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lance_assets.spark.column_ops import map_columns, merge_columns
     from lance_assets.spark.dml import compact, delete, update, upsert
+    from lance_assets.spark.file_export import export
     from lance_assets.spark.file_ingest import CsvFormat, ingest
     from lance_assets.spark.index_ops import build_index, optimize_indices
+    from lance_assets.spark.nearest_rows import explain_nearest_join, nearest_join
     from lance_assets.spark.reader import aggregate, count_rows, read
     from lance_assets.spark.session import live_session, open_session
     from lance_assets.spark.settings import SparkSettings
@@ -35,10 +37,13 @@ __all__ = [
     "compact",
     "count_rows",
     "delete",
+    "explain_nearest_join",
+    "export",
     "ingest",
     "live_session",
     "map_columns",
     "merge_columns",
+    "nearest_join",
     "open_session",
     "optimize_indices",
     "overwrite",
@@ -53,6 +58,7 @@ _MODULES = {
     "CsvFormat": "lance_assets.spark.file_ingest",
     "build_index": "lance_assets.spark.index_ops",
     "optimize_indices": "lance_assets.spark.index_ops",
+    "export": "lance_assets.spark.file_export",
     "ingest": "lance_assets.spark.file_ingest",
     "SparkSettings": "lance_assets.spark.settings",
     "live_session": "lance_assets.spark.session",
@@ -65,6 +71,8 @@ _MODULES = {
     "upsert_batches": "lance_assets.spark.stream_upsert",
     "map_columns": "lance_assets.spark.column_ops",
     "merge_columns": "lance_assets.spark.column_ops",
+    "explain_nearest_join": "lance_assets.spark.nearest_rows",
+    "nearest_join": "lance_assets.spark.nearest_rows",
     "overwrite": "lance_assets.spark.writer",
     "read": "lance_assets.spark.reader",
     "aggregate": "lance_assets.spark.reader",

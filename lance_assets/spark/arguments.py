@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import cast
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets.spark.redaction import warn_of_exposed_references
 from lance_assets.spark.release import is_frame
@@ -40,7 +40,8 @@ def check_frame_call(
     if not is_frame(df):
         raise InvalidInput(_frame_message(function, df, uri, call, more))
     _check_uri(function, uri, call)
-    warn_of_exposed_references(cast(DataFrame, df).sparkSession, storage_options, manifest_store)
+    if storage_options or manifest_store is not None:
+        warn_of_exposed_references(cast(DataFrame, df).sparkSession, storage_options, manifest_store)
 
 
 def check_session_call(
@@ -66,7 +67,8 @@ def check_session_call(
             f"{function} takes a Spark session{hint} as its first argument, not {_described(spark)}: call {call}"
         )
     _check_uri(function, uri, call)
-    warn_of_exposed_references(spark, storage_options, manifest_store)  # type: ignore[arg-type]  # a session
+    if storage_options or manifest_store is not None:
+        warn_of_exposed_references(cast(SparkSession, spark), storage_options, manifest_store)
 
 
 def _frame_message(function: str, df: object, uri: object, call: str, more: str) -> str:

@@ -8,7 +8,7 @@ Spark and then written by the workers. `lance_core.tasks` decides about checks, 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -30,6 +30,7 @@ from lance_assets.spark.session import classic_context
 from lance_assets.spark.types import spark_schema, stored_schema, transport_schema
 from lance_assets.spark.worker_setup import WorkerTask
 from lance_core import Committed, InvalidInput
+from lance_core.progress import reporting
 from lance_core.tasks import remote_errors
 from lance_core.tasks.columns import map_columns as mapping
 from lance_core.tasks.columns import merge_columns as merging
@@ -57,10 +58,12 @@ def map_columns(
     read_columns: Sequence[str] | None,
     schema: NewSchema,
     resume_key: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Literal[True] | Callable[[int, int], None] | None = None,
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
+    verify: str = "off",
+    trusted: bool = True,
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
@@ -75,17 +78,19 @@ def map_columns(
     fragments only. Fragments whose files or read columns have changed since are computed again. A key commits at most
     one version, like an intent, and serves as the intent if none is given. Other writers may append, delete, update
     or compact meanwhile: fragments that are new to the table are filled before the commit. `progress` is called from
-    a separate thread with the number of finished fragments and their total.
+    a separate thread with the number of finished fragments and their total; `True` shows a bar or writes to the
+    log.
     """
     check_session_call("map_columns", spark, uri, storage_options, manifest_store, more=", fn")
-    return mapping.map_columns(
-        TableRef(uri, branch, storage_options, manifest_store),
-        mapping.Computation(fn, read_columns, _as_arrow_schema(schema)),
-        resume_key=resume_key,
-        progress=progress,
-        options=WriteOptions(intent, properties, retries, audit),
-        runner=SparkRunner(spark),
-    )
+    with reporting(progress is True, "map_columns"):
+        return mapping.map_columns(
+            TableRef(uri, branch, storage_options, manifest_store, verify=verify, trusted=trusted),
+            mapping.Computation(fn, read_columns, _as_arrow_schema(schema)),
+            resume_key=resume_key,
+            progress=None if progress is True else progress,
+            options=WriteOptions(intent, properties, retries, audit),
+            runner=SparkRunner(spark),
+        )
 
 
 def merge_columns(
@@ -99,6 +104,8 @@ def merge_columns(
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
+    verify: str = "off",
+    trusted: bool = True,
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
@@ -120,7 +127,7 @@ def merge_columns(
     """
     check_frame_call("merge_columns", df, uri, storage_options, manifest_store)
     return merging.merge_columns(
-        TableRef(uri, branch, storage_options, manifest_store),
+        TableRef(uri, branch, storage_options, manifest_store, verify=verify, trusted=trusted),
         _SparkSource(df),
         merging.MergeRequest.of(on, None if schema is None else _as_arrow_schema(schema), missing, version),
         options=WriteOptions(intent, properties, retries, audit),

@@ -7,6 +7,7 @@ never selects the rows. If a concurrent commit conflicts with the change, the jo
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets.spark.arguments import check_frame_call, check_session_call
@@ -14,6 +15,7 @@ from lance_assets.spark.arrow_bridge import map_in_arrow
 from lance_assets.spark.jobs import FRAGMENT_RESULT_SCHEMA, SparkRunner
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed
+from lance_core.progress import ProgressArgument, reporting
 from lance_core.tasks.compaction import compact as compacting
 from lance_core.tasks.compaction.compact import GROUPS_PER_COMMIT
 from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
@@ -27,23 +29,25 @@ from lance_core.tasks.rows.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, F
 def delete(
     spark: SparkSession,
     uri: str,
-    predicate: str,
+    predicate: str | pc.Expression,
     *,
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
+    verify: str = "off",
+    trusted: bool = True,
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
     audit: Audit | None = None,
 ) -> Committed:
-    """Delete the rows that match a condition in Lance SQL.
+    """Delete the rows that match a condition in Lance SQL, or as an expression of pyarrow.
 
     Data files stay unchanged: the workers write deletion files, and a fragment without live rows is removed.
     """
     check_session_call("delete", spark, uri, storage_options, manifest_store, more=", predicate")
     return deleting.delete(
-        TableRef(uri, branch, storage_options, manifest_store),
+        TableRef(uri, branch, storage_options, manifest_store, verify=verify, trusted=trusted),
         predicate,
         options=WriteOptions(intent, properties, retries, audit),
         runner=SparkRunner(spark),
@@ -54,11 +58,13 @@ def update(
     spark: SparkSession,
     uri: str,
     set: Mapping[str, str],
-    where: str | None = None,
+    where: str | pc.Expression | None = None,
     *,
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
+    verify: str = "off",
+    trusted: bool = True,
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
@@ -73,7 +79,7 @@ def update(
     """
     check_session_call("update", spark, uri, storage_options, manifest_store, more=", set")
     return updating.update(
-        TableRef(uri, branch, storage_options, manifest_store),
+        TableRef(uri, branch, storage_options, manifest_store, verify=verify, trusted=trusted),
         set,
         where,
         limits=FileLimits(max_rows_per_file, max_bytes_per_file),
@@ -94,6 +100,8 @@ def upsert(
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
+    verify: str = "off",
+    trusted: bool = True,
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
@@ -114,7 +122,7 @@ def upsert(
     check_frame_call("upsert", df, uri, storage_options, manifest_store, more=", on")
     rules = UpsertRules.of(on, matched=matched, matched_if=matched_if, insert=insert, delete_unmatched=delete_unmatched)
     return upserting.upsert(
-        TableRef(uri, branch, storage_options, manifest_store),
+        TableRef(uri, branch, storage_options, manifest_store, verify=verify, trusted=trusted),
         stored_schema(df.schema),
         lambda task: map_in_arrow(df, task, FRAGMENT_RESULT_SCHEMA),
         rules,
@@ -135,9 +143,12 @@ def compact(
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
+    verify: str = "off",
+    trusted: bool = True,
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
+    progress: ProgressArgument = False,
 ) -> Committed:
     """Rewrite small fragments, and fragments with many deleted rows, as full fragments.
 
@@ -145,14 +156,17 @@ def compact(
     and is one task; a table that becomes one fragment is therefore written by a single task, since a file has one
     writer. Every `batch` groups are one commit, and the commits stay if the job is lost. The result sums them up and
     has the version of the last one.
+
+    `progress=True` shows a bar or writes to the log, by stage; a function receives each report.
     """
     check_session_call("compact", spark, uri, storage_options, manifest_store)
-    return compacting.compact(
-        TableRef(uri, branch, storage_options, manifest_store),
-        target_rows=target_rows,
-        materialize_deletions=materialize_deletions,
-        remap=remap,
-        batch=batch,
-        options=WriteOptions(intent, properties, retries),
-        runner=SparkRunner(spark),
-    )
+    with reporting(progress, "compact"):
+        return compacting.compact(
+            TableRef(uri, branch, storage_options, manifest_store, verify=verify, trusted=trusted),
+            target_rows=target_rows,
+            materialize_deletions=materialize_deletions,
+            remap=remap,
+            batch=batch,
+            options=WriteOptions(intent, properties, retries),
+            runner=SparkRunner(spark),
+        )

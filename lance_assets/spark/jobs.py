@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets.spark.release import collect_arrow
 from lance_assets.spark.session import classic_context
+from lance_assets.spark.stage_progress import report_stages
 from lance_assets.spark.worker_setup import WorkerTask
 from lance_core import InvalidInput
 from lance_core.tasks.partitioning import Task
@@ -45,7 +46,8 @@ class SparkRunner:
 
     def run(self, task: Task, partitions: int) -> pa.Table:
         numbers = partition_numbers(self.spark, partitions)
-        return collect_arrow(numbers.mapInArrow(WorkerTask(task), PARTITION_RESULT_SCHEMA))
+        with report_stages(self.spark):
+            return collect_arrow(numbers.mapInArrow(WorkerTask(task), PARTITION_RESULT_SCHEMA))
 
 
 @contextmanager

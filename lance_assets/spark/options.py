@@ -82,6 +82,16 @@ class FormatOptions:
         except ValueError:
             raise InvalidInput(f"the option {option} is {value!r}; it must be a number of seconds") from None
 
+    @property
+    def verify(self) -> str:
+        """Files that are compared with their checksums, as `Table.open` takes it."""
+        return self.get_text("verify") or "off"
+
+    @property
+    def trusted(self) -> bool:
+        """Permission to decode files in this process."""
+        return self.get_flag("trusted", default=True)
+
     def check_names(self, *uses: Use) -> None:
         """Raise `InvalidInput` for an option that none of these uses of the format accepts, and for exposed secrets."""
         check_names(self.raw, uses)

@@ -1,13 +1,14 @@
 """Reader: Lance tables as DataFrames, planned on the driver, read by executors and pinned to one version.
 
-Filters are Lance SQL. The workers evaluate them with the same evaluator as a scan in one process. `count_rows` and
-`aggregate` also read in the workers and pass no rows to Spark. Start with `read`, then `aggregate`.
+Filters are Lance SQL, or expressions of pyarrow, which are translated. The workers evaluate them with the same
+evaluator as a scan in one process. `count_rows` and `aggregate` also read in the workers and pass no rows to Spark.
+Start with `read`, then `aggregate`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -26,7 +27,7 @@ def read(
     uri: str,
     *,
     columns: Sequence[str] | None = None,
-    filter: str | None = None,
+    filter: str | pc.Expression | None = None,
     version: int | None = None,
     tag: str | None = None,
     branch: str | None = None,
@@ -35,7 +36,7 @@ def read(
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
     bases: Sequence[str] = (),
-    verify: Literal["off", "sample", "read"] = "off",
+    verify: str = "off",
     trusted: bool = True,
 ) -> DataFrame:
     """Return a DataFrame of the newest version, or of the version that a number or a tag names.
@@ -85,7 +86,7 @@ def _empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
 def count_rows(
     spark: SparkSession,
     uri: str,
-    filter: str | None = None,
+    filter: str | pc.Expression | None = None,
     *,
     version: int | None = None,
     tag: str | None = None,
@@ -93,6 +94,7 @@ def count_rows(
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
     bases: Sequence[str] = (),
+    verify: str = "off",
     trusted: bool = True,
 ) -> int:
     """Return the number of rows.
@@ -102,7 +104,7 @@ def count_rows(
     """
     check_session_call("count_rows", spark, uri, storage_options, manifest_store)
     base = VersionRef(
-        uri, version, tag, branch, storage_options, manifest_store, tuple(bases), trusted=trusted
+        uri, version, tag, branch, storage_options, manifest_store, tuple(bases), verify, trusted=trusted
     ).snapshot()
     return plans.count_rows(base, filter, runner=lambda: SparkRunner(spark))
 
@@ -118,6 +120,7 @@ def aggregate(
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
     bases: Sequence[str] = (),
+    verify: str = "off",
     trusted: bool = True,
 ) -> pa.Table:
     """Return the result of an aggregate query such as `select city, avg(age) from dataset where age > 17 group by
@@ -128,7 +131,7 @@ def aggregate(
     """
     check_session_call("aggregate", spark, uri, storage_options, manifest_store, more=", sql")
     base = VersionRef(
-        uri, version, tag, branch, storage_options, manifest_store, tuple(bases), trusted=trusted
+        uri, version, tag, branch, storage_options, manifest_store, tuple(bases), verify, trusted=trusted
     ).snapshot()
     subject = f"{base.location.uri}: the groups of {sql!r}"
     with limited_driver_result(subject, "Query fewer groups, or group the rows of read(...) with Spark"):

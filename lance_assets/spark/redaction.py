@@ -48,13 +48,13 @@ def is_hidden_variable(key: str) -> bool:
 
 
 def warn_of_exposed_references(
-    spark: SparkSession, storage_options: Mapping[str, str] | None, manifest_store: object
+    spark: SparkSession, options: Mapping[str, object] | None, manifest_store: object
 ) -> None:
     """Log a warning for each referenced environment variable that Spark shows with its value to other users.
 
     The call continues: the value has been visible since the application started, so that refusing would hide nothing.
     """
-    for name in referenced_variables(storage_options, manifest_store):
+    for name in referenced_variables(options, manifest_store):
         key = EXECUTOR_VARIABLE + name
         application = str(spark.conf.get("spark.app.id", ""))
         if (application, name) in _warned or spark.conf.get(key, None) is None:

@@ -152,6 +152,8 @@ def check_applied(session: SparkSession, requested: Mapping[str, object]) -> Non
         live = _effective_value(session, key)
         if text is None or key in COSMETIC_KEYS or text == live or (live and key.startswith(_EXTENDED_BY_SPARK)):
             continue
+        if key == "spark.remote" and is_connect(session):  # the server does not know under which name it is reached
+            continue
         ignored[key] = (text, live if live is not None else "unset")
     if ignored:
         raise _ignored_settings_error(ignored, session)
@@ -197,7 +199,7 @@ def _start_application(settings: SparkSettings) -> SparkContext:
     requested = {"spark.app.name": settings.app_name, **settings.requested}
     if settings.master:
         requested["spark.master"] = settings.master
-    if _is_java_running():
+    if is_java_running():
         SparkContext._ensure_initialized()
         conf = SparkConf()
         late = {
@@ -338,7 +340,7 @@ def _running_context() -> SparkContext | None:
     return SparkContext._active_spark_context
 
 
-def _is_java_running() -> bool:
+def is_java_running() -> bool:
     """Return whether Java runs, started by spark-submit or by an earlier session, perhaps stopped since."""
     return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
 

@@ -31,13 +31,13 @@ _ASSUMED_SLOTS = 8
 class LanceDataSource(ds.DataSource):
     """Spark data source for reading, writing and streaming Lance tables.
 
-    Options for reads and writes: `branch`, `manifest_store`, and `storage.` as the prefix of a storage option. A secret
-    is passed by reference (`env:VARIABLE`, `storage.provider`), or with the prefix `secret.`, which Spark redacts.
+    Options for reads and writes: `branch`, `manifest_store`, `trusted` ("false" decodes files in processes of their
+    own), `verify` ("off", "sample" or "read": the files that are compared with their checksums), and `storage.` as the
+    prefix of a storage option. A secret is passed by reference (`env:VARIABLE`, `storage.provider`), or with the prefix
+    `secret.`, which Spark redacts.
 
     Options for reads: `version` or `tag`, `columns` (comma-separated), `filter` (Lance SQL, evaluated by the workers),
-    `with_row_id`, `with_row_address`, `bases` (comma-separated), `trusted` ("false" decodes files in processes of their
-    own), `verify` ("off", "sample" or "read": the files that are compared with their checksums). Spark evaluates the
-    filters of a query itself.
+    `with_row_id`, `with_row_address`, `bases` (comma-separated). Spark evaluates the filters of a query itself.
 
     Options for writes, with mode "append" or "overwrite": `intent`, `property.` as the prefix of a property of the
     version, `replace_schema`, `create`, `retries`, `max_rows_per_file`, `max_bytes_per_file`. An `audit` is a function
@@ -107,6 +107,8 @@ class LanceDataSource(ds.DataSource):
                 storage_options=options.storage,
                 manifest_store=store,
                 branch=branch,
+                verify=options.verify,
+                trusted=options.trusted,
             )
         else:
             planned = begin_append(
@@ -118,6 +120,8 @@ class LanceDataSource(ds.DataSource):
                 storage_options=options.storage,
                 manifest_store=store,
                 branch=branch,
+                verify=options.verify,
+                trusted=options.trusted,
             )
         handle = None if isinstance(planned, Committed) else WriteHandle.of(planned, manifest_store=store)
         return LanceWriter(handle, options.properties, options.get_number("retries", ATTEMPTS))
@@ -151,9 +155,8 @@ class LanceDataSource(ds.DataSource):
         if self._pinned is not None:
             (version, branch), tag = self._pinned, None
         bases = options.get_names("bases") or ()
-        trusted, verify = options.get_flag("trusted", default=True), options.get_text("verify") or "off"
         reference = VersionRef(
-            options.uri, version, tag, branch, options.storage, store, bases, verify, trusted=trusted
+            options.uri, version, tag, branch, options.storage, store, bases, options.verify, trusted=options.trusted
         )
         base = reference.snapshot()
         self._pinned = (int(base.version), base.manifest.branch)
@@ -200,12 +203,11 @@ class LanceReader(ds.DataSourceReader):
     def read(self, partition: ds.InputPartition | None) -> "Iterator[pa.RecordBatch]":
         """Yield the rows of a partition. Without partitions Spark still calls this once, with another object."""
         from lance_assets.spark.release import arrow_schema
-        from lance_assets.spark.worker_setup import set_up_worker
+        from lance_assets.spark.worker_setup import prepare_and_read
 
         if not isinstance(partition, LancePartition):
             return iter(())
-        set_up_worker()
-        return self._plan.work.read(partition.scan_partition, arrow_schema(self._schema))
+        return prepare_and_read(self._plan.work.read(partition.scan_partition, arrow_schema(self._schema)))
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the partitions out, since each worker receives its own one separately."""
@@ -234,10 +236,10 @@ class LanceWriter(ds.DataSourceArrowWriter):
         self._retries = retries
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> LanceMessage:
-        from lance_assets.spark.worker_setup import set_up_worker
+        from lance_assets.spark.worker_setup import prepared_worker
 
-        set_up_worker()
-        return LanceMessage(self._handle.write_batches(iterator) if self._handle else b"")
+        with prepared_worker():
+            return LanceMessage(self._handle.write_batches(iterator) if self._handle else b"")
 
     def commit(self, messages: list[ds.WriterCommitMessage | None]) -> None:
         from lance_core import StorageError

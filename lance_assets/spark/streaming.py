@@ -26,7 +26,7 @@ from lance_assets.spark.options import FormatOptions
 from lance_assets.spark.release import arrow_schema
 from lance_assets.spark.source import check_same_types
 from lance_assets.spark.types import spark_schema, transport_schema
-from lance_assets.spark.worker_setup import set_up_worker
+from lance_assets.spark.worker_setup import prepare_and_read
 from lance_core import InvalidInput
 from lance_core.tasks.scan.read import VersionRef
 from lance_core.tasks.streaming.change_feed import OnChange
@@ -58,7 +58,8 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> "LanceStrea
             format_options.storage,
             store,
             bases,
-            trusted=format_options.get_flag("trusted", default=True),
+            format_options.verify,
+            trusted=format_options.trusted,
         ),
         transport=transport_schema,
         columns=schema.fieldNames(),
@@ -127,8 +128,7 @@ class LanceStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: ds.InputPartition | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LanceStreamPartition):
             return iter(())
-        set_up_worker()
-        return partition.stream_partition.read(arrow_schema(self._schema))
+        return prepare_and_read(partition.stream_partition.read(arrow_schema(self._schema)))
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the stream out, since each task receives its own partition separately."""

@@ -19,7 +19,7 @@ from lance_assets.spark.option_names import Use
 from lance_assets.spark.options import FormatOptions
 from lance_assets.spark.stream_upsert import QUERY_PROPERTY, RUN_PROPERTY
 from lance_assets.spark.types import stored_schema
-from lance_assets.spark.worker_setup import set_up_worker
+from lance_assets.spark.worker_setup import prepared_worker
 from lance_core import StorageError
 from lance_core.tasks.rows.write import ATTEMPTS, BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
 from lance_core.tasks.streaming import stream_sink
@@ -49,6 +49,8 @@ def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: 
         branch=format_options.get_text("branch"),
         storage_options=format_options.storage,
         manifest_store=format_options.get_text("manifest_store"),
+        verify=format_options.verify,
+        trusted=format_options.trusted,
     )
     return LanceStreamWriter(write, format_options)
 
@@ -68,8 +70,8 @@ class LanceStreamWriter(ds.DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LanceStreamMessage:
-        set_up_worker()
-        return LanceStreamMessage(self.sink.write_batches(iterator, _current_batch()))
+        with prepared_worker():
+            return LanceStreamMessage(self.sink.write_batches(iterator, _current_batch()))
 
     def commit(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:
         sink_messages = [message.message for message in messages if isinstance(message, LanceStreamMessage)]

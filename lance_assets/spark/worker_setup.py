@@ -2,14 +2,18 @@
 
 After each task Spark collects garbage and visits every object of the process. With the libraries that read tables this
 takes 15 to 35 ms, more than a small task takes. The objects that exist when a task begins belong to modules and stay,
-so `gc.freeze` excludes them from collection. `004-python-task-overhead.md` lists the other costs of a task.
+so `gc.freeze` excludes them from collection. `004-python-task-overhead.md` lists the other costs of a task. After a
+task the worker returns freed memory to the system.
 """
 
 import gc
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
+
+from lance_assets.spark.worker_memory import limit_arenas, return_freed_memory
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _FREEZES_MAX = 2
@@ -29,11 +33,27 @@ class WorkerTask:
         return str(getattr(self.task, "__name__", type(self.task).__name__))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        set_up_worker()
-        return self.task(batches)
+        with prepared_worker():
+            yield from self.task(batches)
 
 
-def set_up_worker() -> None:
+@contextmanager
+def prepared_worker() -> Iterator[None]:
+    """Prepare the worker for a task, and return the memory that the task freed to the system."""
+    _freeze_objects()
+    try:
+        yield
+    finally:
+        return_freed_memory()
+
+
+def prepare_and_read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a task in a prepared worker."""
+    with prepared_worker():
+        yield from batches
+
+
+def _freeze_objects() -> None:
     """Freeze the objects that exist before a task.
 
     Spark collects garbage between tasks, so no garbage is frozen.
@@ -41,4 +61,5 @@ def set_up_worker() -> None:
     global _freezes
     if _freezes < _FREEZES_MAX:
         _freezes += 1
+        limit_arenas()
         gc.freeze()

@@ -5,6 +5,7 @@ A retried or speculative task leaves orphan files, never rows; a failed job leav
 
 from collections.abc import Mapping, Sequence
 
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lance_assets.spark.arguments import check_frame_call
@@ -34,6 +35,8 @@ def append(
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
+    verify: str = "off",
+    trusted: bool = True,
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
@@ -51,7 +54,7 @@ def append(
     check_frame_call("append", df, uri, storage_options, manifest_store)
     ordered = _clustered(df, cluster_by)
     return append_rows(
-        TableRef(uri, branch, storage_options, manifest_store),
+        TableRef(uri, branch, storage_options, manifest_store, verify=verify, trusted=trusted),
         stored_schema(df.schema),
         _stage(ordered),
         create=create,
@@ -64,11 +67,13 @@ def overwrite(
     df: DataFrame,
     uri: str,
     *,
-    where: str | None = None,
+    where: str | pc.Expression | None = None,
     replace_schema: bool = False,
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
+    verify: str = "off",
+    trusted: bool = True,
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
@@ -89,7 +94,7 @@ def overwrite(
     """
     check_frame_call("overwrite", df, uri, storage_options, manifest_store)
     ordered = _clustered(df, cluster_by)
-    table = TableRef(uri, branch, storage_options, manifest_store)
+    table = TableRef(uri, branch, storage_options, manifest_store, verify=verify, trusted=trusted)
     limits = FileLimits(max_rows_per_file, max_bytes_per_file)
     options = WriteOptions(intent, properties, retries, audit)
     if where is not None:

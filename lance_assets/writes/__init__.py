@@ -2,7 +2,8 @@
 
     intent -> execute(ctx, make_options) of the write -> commit -> record on the ledger -> result
 
-Each write class defines what it changes: `row_writes.py`, `dml_writes.py`, `column_writes.py` and `index_writes.py`.
+Each write class defines what it changes: `row_writes.py`, `dml_writes.py`, `column_writes.py`, `index_writes.py`
+and `remote_write.py`, which launches a process.
 `write_step.py` commits, records and retries for all of them, so that no write can omit the properties that tie a
 version to its run. `write.py` is the base class, `write_list.py` the registry of writes by name. Start with
 `write.py`.
@@ -13,6 +14,7 @@ from lance_assets.writes.context import TableReference, WriteContext
 from lance_assets.writes.decorator import lance_write
 from lance_assets.writes.dml_writes import SparkCompact, SparkDelete, SparkUpdate
 from lance_assets.writes.index_writes import SparkBuildIndex, SparkOptimizeIndices
+from lance_assets.writes.remote_write import RemoteWrite
 from lance_assets.writes.row_writes import SparkAppend, SparkIngest, SparkOverwrite, SparkUpsert
 from lance_assets.writes.write import SparkWriteOptions, Write
 from lance_assets.writes.write_list import WRITES, Writes
@@ -20,6 +22,7 @@ from lance_assets.writes.write_step import write_asset, write_key
 
 __all__ = [
     "WRITES",
+    "RemoteWrite",
     "SparkAppend",
     "SparkBuildIndex",
     "SparkCompact",

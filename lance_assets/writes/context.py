@@ -22,6 +22,16 @@ class TableReference(Protocol):
     def access(self) -> Access: ...
 
 
+class NoSession:
+    """Session of a remote write in the Dagster process: every use of it is an error."""
+
+    def __getattr__(self, name: str) -> object:
+        raise InvalidInput(
+            "a remote write has no Spark session in the Dagster process; use `spark` of the remote process, or read "
+            "the table with lance_core.Table"
+        )
+
+
 @dataclass(slots=True)
 class WriteContext:
     """Argument `ctx` of the functions of a write."""
@@ -33,6 +43,10 @@ class WriteContext:
     """The table that this write changes."""
     inputs: dict[str, int] = field(default_factory=dict)
     """Versions of the tables read so far, by URI. The transaction records them."""
+    metadata: dict[str, dg.MetadataValue] = field(default_factory=dict)
+    """Metadata that the write adds to that of the version, on the page of its asset."""
+    check_results: list[dg.AssetCheckResult] = field(default_factory=list)
+    """Results of checks that the write itself evaluated."""
 
     @property
     def log(self) -> dg.DagsterLogManager:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from lance_assets.io_manager.partition_predicates import replace_predicate
-from lance_assets.resources.lance import resolve_env_var
-from lance_assets.resources.literal_secrets import check_storage_options
+from lance_assets.resources.lance import resolve_nested_env_vars
+from lance_assets.resources.literal_secrets import check_source_options
 from lance_assets.spark import append, ingest, overwrite, upsert
 from lance_assets.spark.types import stored_schema
 from lance_assets.writes.context import WriteContext
@@ -149,8 +149,8 @@ class SparkUpsert(Write):
 class SparkIngest(Write):
     """Ingest the files that the table has not ingested yet; Spark's tasks read them. `files` may be a function of the
     context, so that it can depend on the partition. `on_bad_record` is "fail" or the URI of a table for records that
-    cannot become rows. `source_options` configure access to the files; a secret among them is a `dagster.EnvVar` or
-    `env:NAME`."""
+    cannot become rows. `source_options` configure access to the files as in `ingest`; a secret among them is a
+    `dagster.EnvVar` or `env:NAME`."""
 
     files: Files | Callable[[WriteContext], Files]
     format: str | None = None
@@ -158,13 +158,13 @@ class SparkIngest(Write):
     extra: str = "refuse"
     on_bad_record: str = "fail"
     changed: str = "fail"
-    source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    source_options: Mapping[str, object] = field(default_factory=dict, repr=False)
     summary: ClassVar[str] = "Ingests new files into"
 
     def check(self) -> None:
         if not self.files:
             raise self.declaration_error("files= is empty; name at least one file, directory or glob")
-        check_storage_options(self.source_options, f"source_options= of {self.name}")
+        check_source_options(self.source_options, f"source_options= of {self.name}")
         named = [] if callable(self.files) else normalize_files(self.files)
         if any(map(contains_secret, (*named, self.on_bad_record))):
             raise self.declaration_error(
@@ -183,7 +183,7 @@ class SparkIngest(Write):
             on_bad_record=self.on_bad_record,
             changed=self.changed,  # type: ignore[arg-type]
             source_options={
-                name: str(resolve_env_var(value, f"the source option {name!r} of {self.name}"))
+                name: resolve_nested_env_vars(value, f"the source option {name!r} of {self.name}")
                 for name, value in self.source_options.items()
             }
             or None,

@@ -16,6 +16,7 @@ from lance_assets.checks.check import Check
 from lance_assets.common.sql_literals import Value, sql_literal
 from lance_assets.ledger.ledger import check_name
 from lance_assets.resources.lance import Access
+from lance_assets.resources.spark import SPARK_RESOURCE_KEY
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.dependencies import Dependency
 from lance_core import Audit, Committed, InvalidInput, Table
@@ -72,6 +73,8 @@ class Write(WriteSettings, ABC):
     """True if one execution may commit more than one version."""
     is_named_by_its_table: ClassVar[bool] = False
     """True if the name may be empty until the write belongs to a table, which then derives it."""
+    is_remote: ClassVar[bool] = False
+    """True if the Spark session of the write is in another process, which the write launches."""
 
     def __post_init__(self) -> None:
         if self.name or not self.is_named_by_its_table:
@@ -101,6 +104,20 @@ class Write(WriteSettings, ABC):
         """Function of the user that this write calls; `None` for a write that calls none."""
         option = getattr(self, "fn", None) or getattr(self, "files", None)
         return option if callable(option) else None
+
+    @property
+    def resource_key(self) -> str:
+        """Key of the resource that the write needs."""
+        return SPARK_RESOURCE_KEY
+
+    @property
+    def reported_checks(self) -> Sequence[str]:
+        """Names of the checks that the write evaluates itself, besides those of `audit`."""
+        return ()
+
+    def find_committed(self, ctx: WriteContext, intent: str) -> Committed | None:
+        """Return a version that `execute` may have committed although it raised; `None` if it cannot have."""
+        return None
 
     def metadata_of(self, table: Table) -> Mapping[str, dg.MetadataValue]:
         """Return additional metadata of the asset, for the table at the version that the step committed or found."""

@@ -12,6 +12,7 @@ from typing import overload
 from lance_assets.writes.column_writes import SparkMapColumns, SparkMergeColumns
 from lance_assets.writes.dml_writes import SparkCompact, SparkDelete, SparkUpdate
 from lance_assets.writes.index_writes import SparkBuildIndex, SparkOptimizeIndices
+from lance_assets.writes.remote_write import RemoteWrite
 from lance_assets.writes.row_writes import SparkAppend, SparkIngest, SparkOverwrite, SparkUpsert
 from lance_assets.writes.write import Write
 from lance_core import InvalidInput
@@ -26,6 +27,7 @@ WRITES: Mapping[str, type[Write]] = {
     "merge_columns": SparkMergeColumns,
     "optimize_indices": SparkOptimizeIndices,
     "overwrite": SparkOverwrite,
+    "remote": RemoteWrite,
     "update": SparkUpdate,
     "upsert": SparkUpsert,
 }

@@ -5,7 +5,9 @@ checks.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import dagster as dg
 
@@ -15,8 +17,7 @@ from lance_assets.common.code_location import locate_at
 from lance_assets.failures.error_translation import translate_errors
 from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.ledger import Ledger
-from lance_assets.ledger.recorded_versions import RecordingState
-from lance_assets.ledger.recording import record_in_run
+from lance_assets.ledger.recording import RecordingState, record_in_run
 from lance_assets.ledger.version_metadata import (
     VersionFacts,
     committed_facts,
@@ -29,10 +30,14 @@ from lance_assets.provenance.run_provenance import partition_intent, properties_
 from lance_assets.resources.spark import SPARK_RESOURCE_KEY, session_of
 from lance_assets.spark.cancellation import cancel_with_caller
 from lance_assets.writes.audit import Audit, check_specs
-from lance_assets.writes.context import WriteContext
+from lance_assets.writes.context import NoSession, WriteContext
 from lance_assets.writes.dependencies import Dependencies
 from lance_assets.writes.write import SparkWriteOptions, Write
-from lance_core import AuditFailed, Committed, InvalidInput, Table
+from lance_core import AuditFailed, Committed, InvalidInput, LanceError, Table
+from lance_core.progress import log_reports, reporting
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def write_key(ledger: Ledger, write: Write) -> dg.AssetKey:
@@ -56,8 +61,11 @@ def write_asset(ledger: Ledger, write: Write, *, group: str, checks: Sequence[Ch
         description=write.description or f"{write.summary} the Lance table {ledger.label}.",
         code_version=write.code_version,
         retry_policy=write.retry_policy,
-        check_specs=check_specs(write.audit, write_key(ledger, write)),
-        required_resource_keys={SPARK_RESOURCE_KEY},
+        check_specs=[
+            *check_specs(write.audit, write_key(ledger, write)),
+            *(dg.AssetCheckSpec(name, asset=write_key(ledger, write)) for name in write.reported_checks),
+        ],
+        required_resource_keys={write.resource_key},
         pool=ledger.pool,
     )
     @locate_at(write.function)
@@ -97,8 +105,8 @@ class _Step:
         ledger, partition = self.ledger, _partition_key_of(self.context, self.write)
         intent, key = self._intent_of(partition), write_key(ledger, self.write)
         version_before = ledger.open().version if self.write.commits_several_versions and ledger.exists() else 0
-        spark = session_of(getattr(self.context.resources, SPARK_RESOURCE_KEY))
-        write_context = WriteContext(spark, self.context, partition, ledger)
+        spark = None if self.write.is_remote else session_of(getattr(self.context.resources, SPARK_RESOURCE_KEY))
+        write_context = WriteContext(spark or cast("SparkSession", NoSession()), self.context, partition, ledger)
         audit = Audit(self.write.audit) if self.write.audit else None
 
         def make_options() -> SparkWriteOptions:
@@ -106,15 +114,37 @@ class _Step:
             return SparkWriteOptions(intent=intent, properties=properties, audit=audit, **ledger.access())
 
         try:
-            with cancel_with_caller(spark):
+            log = log_reports(self.context.log.info)
+            with cancel_with_caller(spark) if spark else nullcontext(), reporting(log, self.write.name):
                 committed = self.write.execute(write_context, make_options)
         except AuditFailed as error:
             for evaluation in audit.evaluations(key, error.detached_version) if audit else ():
                 self.context.log_event(evaluation)
             raise
+        except Exception:
+            self._record_despite_error(write_context, intent)
+            raise
         if self.write.commits_several_versions:
             self._record_intermediate_versions(version_before, committed)
-        return self._record(committed, self._audit_results(audit, committed))
+        results = [*self._audit_results(audit, committed), *write_context.check_results]
+        return self._record(committed, results, write_context.metadata)
+
+    def _record_despite_error(self, ctx: WriteContext, intent: str) -> None:
+        """Record the version of a write that failed after its commit, so that the ledger shows what the table has."""
+        try:
+            committed = self.write.find_committed(ctx, intent)
+            if committed is None or metadata_of_retired(committed):
+                return
+            ledger, instance = self.ledger, self.context.instance
+            facts = committed_facts(committed, incarnation_of(instance, ledger, ledger.identity_of(committed.table)))
+            self._record_in_order(facts, committed.table)
+        except LanceError as error:  # the error of the write itself is raised
+            self.context.log.warning(f"{self.ledger.label}: the result of the failed write is unknown: {error}")
+            return
+        self.context.log.warning(
+            f"{self.ledger.label}: the write failed after it had committed version {committed.version}; a retry "
+            "reports this version and does not launch it again"
+        )
 
     def _audit_results(self, audit: Audit | None, committed: Committed) -> list[dg.AssetCheckResult]:
         if audit is None:
@@ -165,12 +195,18 @@ class _Step:
             return True
         return self.ledger.open().version == facts.version
 
-    def _record(self, committed: Committed, audit_results: list[dg.AssetCheckResult]) -> dg.MaterializeResult[None]:
+    def _record(
+        self, committed: Committed, audit_results: list[dg.AssetCheckResult], reported: Mapping[str, dg.MetadataValue]
+    ) -> dg.MaterializeResult[None]:
         """Record the committed version on the ledger, evaluate the checks, and return the result of the step."""
         context, ledger = self.context, self.ledger
         if not committed.attempts and not committed.already_committed:
             context.log.info(f"{ledger.label}: nothing to write; the table stays at version {committed.version}")
-            metadata = {"lance/rows_added": dg.MetadataValue.int(0), **self.write.metadata_of(committed.table)}
+            metadata = {
+                **reported,
+                "lance/rows_added": dg.MetadataValue.int(0),
+                **self.write.metadata_of(committed.table),
+            }
             return _result_without_partition(committed.version, metadata, audit_results)
         if retired := metadata_of_retired(committed):
             context.log.warning(f"{ledger.label}: {retired['lance/gone'].value}. There is no partition to record")
@@ -188,6 +224,7 @@ class _Step:
             context.log.info(f"{ledger.label}: already committed as version {facts.version}; nothing was written now")
         return dg.MaterializeResult(
             metadata={
+                **reported,
                 **metadata_of(facts, run_is_known=run_is_known, with_diagram=True),
                 **partition,
                 **self.write.metadata_of(committed.table),

@@ -1,6 +1,7 @@
 """Write assets: each kind of write from its materialization to the ledger, and the errors of invalid declarations."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -13,11 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from dagster_pyspark import LazyPySparkResource, PySparkResource
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets import (
     LanceTable,
     SparkAppend,
+    SparkBuildIndex,
     SparkCompact,
     SparkDelete,
     SparkIngest,
@@ -51,6 +54,14 @@ def resource(spark: SparkSession) -> SparkSessionResource:
     return SparkSessionResource()
 
 
+ALL_RESOURCES = (LazyPySparkResource, PySparkResource, SparkSessionResource)
+
+
+@pytest.fixture(params=ALL_RESOURCES if os.environ.get("PROOFS") == "all" else ALL_RESOURCES[:1])
+def any_resource(spark: SparkSession, request: pytest.FixtureRequest) -> object:
+    return request.param(spark_config={"spark.sql.shuffle.partitions": "2"})
+
+
 def numbers(spark: SparkSession, ctx: WriteContext) -> DataFrame:
     return spark.range(0, 10, 1, 1).selectExpr("id", "concat('2026-01-0', id % 3 + 1) as day")
 
@@ -71,6 +82,10 @@ def by_key(spark: SparkSession, ctx: WriteContext) -> DataFrame:
     return spark.range(0, 100).selectExpr("id", "id * 4 as fourfold")
 
 
+def whole_table(spark: SparkSession, ctx: WriteContext) -> DataFrame:
+    return ctx.read()
+
+
 def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch({"twice": pc.multiply(batch["id"], 2)})
 
@@ -80,8 +95,9 @@ def declare_table(folder: Path, *writes: Write) -> LanceTable:
 
 
 def test_each_write_makes_a_version_on_the_ledger(
-    tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
+    tmp_path: Path, instance: dg.DagsterInstance, any_resource: object
 ) -> None:
+    resource = any_resource
     landing = tmp_path / "landing"
     landing.mkdir()
     pq.write_table(pa.table({"id": [20, 21], "day": ["2026-01-03", "2026-01-04"]}), landing / "a.parquet")
@@ -94,6 +110,8 @@ def test_each_write_makes_a_version_on_the_ledger(
         (SparkMapColumns("computed", twice, TWICE, ["id"]), "Merge", 12),
         (SparkMergeColumns("addressed", by_address), "Merge", 12),
         (SparkMergeColumns("keyed", by_key, on="id"), "Merge", 12),
+        (SparkBuildIndex("id", "BTREE", name="indexed"), "CreateIndex", 12),
+        (SparkOverwrite("replaced", whole_table), "Overwrite", 12),
     ]
     table = declare_table(tmp_path, *(write for write, _, _ in writes))
     for number, (write, operation, rows) in enumerate(writes, start=1):

@@ -1,6 +1,10 @@
-"""Examples: the projects in `examples/` run as a new user would run them, on one Spark session."""
+"""Examples: the projects in `examples/` run as a new user would run them, on one Spark session.
+
+`make test` runs each with one of the Spark resources, and `make dagster-proofs` with all of them.
+"""
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -16,12 +20,30 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from dagster_pyspark import LazyPySparkResource, PySparkResource
 
+import lance_assets
+from lance_assets import SparkSessionResource
 from lance_core import Table
 from tests.lance_assets.instances import events, metadata_values
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+RESOURCES = {kind.__name__: kind for kind in (SparkSessionResource, LazyPySparkResource, PySparkResource)}
 QUIET: dict[str, Any] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+def with_resources(*names: str) -> pytest.MarkDecorator:
+    """Run a test with these Spark resources, or with all of them among the proofs."""
+    return pytest.mark.parametrize("kind", RESOURCES if os.environ.get("PROOFS") == "all" else names)
+
+
+def replace_resource(kind: str, patch: pytest.MonkeyPatch) -> None:
+    """Give the example another Spark resource: one of dagster-pyspark has the name of the application as a setting."""
+
+    def make(app_name: str) -> object:
+        return RESOURCES[kind](spark_config={"spark.app.name": app_name})
+
+    patch.setattr(lance_assets, "SparkSessionResource", make)
 
 
 def load(name: str) -> ModuleType:
@@ -69,14 +91,17 @@ def project(defs: dg.Definitions) -> Iterator[Project]:
 
 def test_every_example_is_tested_and_documented() -> None:
     names = sorted(folder.name for folder in EXAMPLES.iterdir() if folder.is_dir())
-    assert names == ["clickstream", "daily_orders", "embeddings", "yaml_only"]
+    assert names == ["clickstream", "daily_orders", "data_frames", "embeddings", "yaml_only"]
     for name in names:
-        assert f"def test_{name}(" in Path(__file__).read_text()
+        assert name == "data_frames" or f"def test_{name}(" in Path(__file__).read_text()
         assert (EXAMPLES / name / "README.md").is_file()
+        assert (EXAMPLES / name / f"{name}.ipynb").is_file()
 
 
 @pytest.mark.usefixtures("spark")
-def test_daily_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@with_resources("LazyPySparkResource")
+def test_daily_orders(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_resource(kind, monkeypatch)
     monkeypatch.setenv("DAILY_ORDERS_TABLES", str(tmp_path))
     example = load("daily_orders")
     defs: dg.Definitions = example.defs
@@ -94,7 +119,9 @@ def test_daily_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("spark")
-def test_clickstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@with_resources("PySparkResource")
+def test_clickstream(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_resource(kind, monkeypatch)
     monkeypatch.setenv("CLICKSTREAM_TABLES", str(tmp_path))
     example = load("clickstream")
     in_time, late = 1800, 200
@@ -148,7 +175,9 @@ def test_functions_of_clickstream_are_callable(spark: Any, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("spark")
-def test_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@with_resources("SparkSessionResource")
+def test_embeddings(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_resource(kind, monkeypatch)
     landing = tmp_path / "landing"
     shutil.copytree(EXAMPLES / "embeddings/landing", landing)
     monkeypatch.setenv("EMBEDDINGS_TABLES", str(tmp_path))
@@ -180,14 +209,41 @@ def test_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = lance.dataset(table.uri).to_table(columns=["doc_id"], nearest=nearest)
     ours = table.search("embedding", vector, 14, metric="cosine", columns=["doc_id"])
     assert ours["doc_id"].to_pylist() == theirs["doc_id"].to_pylist()
+    with project(example.defs) as desk:
+        texts = desk.run("help/functions_ingest")["lance/rows_added"]
+        assert texts > 1000
+        desk.run("help/functions_embed")
+        built = desk.run("help/functions_index_embedding")
+        assert (built["lance/index_kind"], built["lance/index_rows_covered"]) == ("IVF_SQ", texts)
+        found = desk.run("help/functions_found", task="remove a directory and everything in it")
+        assert "os.removedirs" in found["nearest"], found["functions"]
+        assert "IVF_SQ" in found["search"]
+        (record,) = desk.instance.event_log_storage.get_asset_check_execution_history(
+            dg.AssetCheckKey(example.functions.ledger.key, "recall"), limit=1
+        )
+        assert record.event is not None
+        assert record.event.dagster_event is not None
+        evaluation = record.event.dagster_event.asset_check_evaluation_data
+        assert evaluation.passed
+        recall = evaluation.metadata["lance/recall"].value
+        assert isinstance(recall, float)
+        assert recall >= 0.95
+        assert str(evaluation.metadata["lance/recall_curve"].value).startswith(
+            "![recall of embedding by nprobes](data:"
+        )
     batch = pa.record_batch({"title": ["Refunds"], "text": ["Money back."]})
     assert np.isclose(np.linalg.norm(example.documents_embed(batch)["embedding"][0].as_py()), 1)
 
 
 @pytest.mark.usefixtures("spark")
-def test_yaml_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@with_resources("LazyPySparkResource")
+def test_yaml_only(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(EXAMPLES / "yaml_only", tmp_path / "project", ignore=shutil.ignore_patterns(".*"))
     monkeypatch.setenv("BOOKSHOP_TABLES", str(tmp_path / "tables"))
+    resource = f"{{resource: {kind}, spark_config: {{spark.app.name: shop}}}}"
+    (tmp_path / "project/bookshop/defs/spark/defs.yaml").write_text(
+        f"type: lance_assets.SparkSessionComponent\nattributes: {resource}"
+    )
     monkeypatch.syspath_prepend(tmp_path / "project")
     defs = dg.load_from_defs_folder(path_within_project=tmp_path / "project/bookshop")
     with project(defs) as shop:

@@ -3,7 +3,7 @@
 A secret that the code contains is refused when a definition is constructed, and the refusal does not repeat it. A
 secret that is referenced is used, and appears neither in what Dagster stores and serves nor in what Spark shows and
 stores. One Dagster instance and one Spark session serve all names, and everything is searched at the end. The pages of
-a whole deployment are searched in `test_deployment.py`.
+a whole deployment are searched in `test_deployment.py`, and those of the same project in `ui/test_secret_pages.py`.
 """
 
 import argparse
@@ -22,19 +22,17 @@ from functools import partial
 from pathlib import Path
 
 import dagster as dg
-import pandas as pd
 import pyarrow as pa
 import pytest
 from dagster._core.remote_representation.external_data import RepositorySnap
 from dagster_shared.serdes import serialize_value
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import LongType, StructType
 
 from lance_assets import (
     LanceIOManager,
     LanceResource,
-    SparkAppend,
     SparkIngest,
     SparkSessionResource,
     lance_fleet,
@@ -46,16 +44,9 @@ from lance_assets.spark.source import LanceDataSource
 from lance_core import InvalidInput, LanceError, Table, shell
 from lance_core.storage.option_names import SECRET_NAMES, SUPPORTED
 from lance_core.tasks.credentials import SPARK_REDACTS
+from tests.lance_assets.canary_project import CANARY, NAMES, UNKNOWN, VARIABLE, definitions
 from tests.lance_assets.instances import instance_in
-from tests.lance_core.storage.test_secret_detection import ACCEPTED
 
-CANARY = "canary-1f60"
-VARIABLE = "CANARY_OF_THE_TEST"
-UNKNOWN = [
-    *("password", "my_secret", "aws_secret_acess_key", "their_token", "a_credential", "x_signature", "sas"),
-    *("hf_token", "cos_secret_key", "oss_secret_access_key", "tos_security_token"),
-]
-NAMES = [name.removeprefix("*") for name in ACCEPTED] + UNKNOWN
 IDS = StructType().add("id", LongType())
 Options = Mapping[str, str]
 
@@ -87,7 +78,14 @@ SURFACES: dict[str, Callable[[Options], object]] = {
     "table": lambda given: lance_table("t", uri="/lake/t.lance", storage_options=given),
     "fleet": lambda given: lance_fleet("lake", prefix="/lake", storage_options=given),
     "source of an ingest": lambda given: SparkIngest(name="x", files="/landing", source_options=given),
+    "options of a protocol": lambda given: SparkIngest(
+        name="x", files="/landing", source_options={"sftp": {"more": [1], **given}}
+    ),
     "YAML": lambda given: LanceTableComponent.resolve_from_yaml(in_yaml(given, "storage_options:")),
+    "source of an ingest in YAML": lambda given: LanceTableComponent.resolve_from_yaml(
+        "name: t\nuri: /t\nwrites:\n  - {op: ingest, name: x, files: /in, "
+        f"source_options: {json.dumps({'sftp': dict(given)})}}}\n"
+    ),
     "storage in YAML": lambda given: LanceTableComponent.resolve_from_yaml(
         in_yaml(given, "storage:\n  storage_options:").replace("    ", "      ")
     ),
@@ -173,64 +171,6 @@ def test_value_of_a_variable_is_a_literal_elsewhere(monkeypatch: pytest.MonkeyPa
     LanceResource(storage_options={"account_key": dg.EnvVar(VARIABLE)})
     check_refused("another option", lambda: LanceResource(storage_options={"sas_key": os.environ[VARIABLE]}))
     check_refused("another class", lambda: SparkSessionResource(conf={"spark.my.token": os.environ[VARIABLE]}))
-
-
-def definitions(folder: Path, spark: SparkSession) -> dg.Definitions:
-    """Return a project whose resources refer to a secret under every supported name, in both forms."""
-    secret = sorted(SECRET_NAMES & SUPPORTED)
-    by_core = dict.fromkeys(secret, f"env:{VARIABLE}")
-    by_dagster = {name: dg.EnvVar(VARIABLE) for name in secret}
-    unreachable = {
-        "aws_endpoint": "http://127.0.0.1:1",
-        "allow_http": "true",
-        "aws_region": "x",
-        "client_max_retries": "0",
-        "client_retry_timeout": "1s",
-        "timeout": "1s",
-        "connect_timeout": "1s",
-        "aws_access_key_id": "x",
-    }
-
-    def rows(session: SparkSession, _context: object) -> DataFrame:
-        return session.range(3)
-
-    tables = [
-        lance_table(name, uri=uri, storage_options=options, writes=[SparkAppend(f"{name}_append", rows)])
-        for name, uri, options in (
-            ("core", str(folder / "core.lance"), by_core),
-            ("dagster", str(folder / "dagster.lance"), by_dagster),
-            ("lost", "s3://bucket/lost.lance", unreachable | by_dagster),
-        )
-    ]
-    stored = LanceResource(root=str(folder), storage_options=by_dagster)
-
-    @dg.asset(io_manager_key="lance_io")
-    def people() -> pd.DataFrame:
-        return pd.DataFrame({"id": [1, 2]})
-
-    @dg.asset(io_manager_key="lance_io")
-    def names(context: dg.AssetExecutionContext, lance: LanceResource, people: pd.DataFrame) -> pd.DataFrame:
-        options = lance.access()["storage_options"]
-        assert {options[name] for name in secret} == {CANARY}
-        context.log.info(f"{lance!r} {options.keys()}")
-        return people
-
-    resources = {
-        "spark": spark,
-        "lance": LanceResource(storage_options=by_dagster, manifest_store=dg.EnvVar(VARIABLE)),
-        "lance_io": LanceIOManager(storage=stored),
-        "unused": SparkSessionResource(
-            remote=dg.EnvVar(VARIABLE),
-            conf={f"spark.hadoop.{name}": dg.EnvVar(VARIABLE) for name in NAMES}
-            | {"spark.executorEnv.LAKE": dg.EnvVar(VARIABLE)},
-        ),
-    }
-    written = [table.write_key(f"{table.ledger.name}_append") for table in tables]
-    everything = dg.define_asset_job("everything", selection=[*written, people.key, names.key])
-    return dg.Definitions.merge(
-        *(table.defs for table in tables),
-        dg.Definitions(assets=[people, names], jobs=[everything], resources=resources),
-    )
 
 
 def use_format(spark: SparkSession, folder: Path) -> Iterator[str]:

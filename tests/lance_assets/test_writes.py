@@ -3,9 +3,13 @@
 import json
 import os
 import shutil
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import dagster as dg
@@ -18,11 +22,13 @@ from pyspark.sql import DataFrame, SparkSession
 from lance_assets import LanceTable, SparkAppend, SparkSessionResource, WriteContext, lance_table
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.ledger import recording
-from lance_assets.ledger.recorded_versions import recorded_data_versions
+from lance_assets.ledger.ledger import recorded_data_versions
 from lance_core import Table
 from lance_core.package_version import LIBRARY_VERSION
 from tests.lance_assets.instances import events, instance_in, metadata_values, partitions, run, tags, tick
 
+MODULES_OF_AN_APPEND_MAX = 70
+"""Number of our modules that an append may pass through: each is one more file to read for someone who follows it."""
 CANARY = "canary-81c4"
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-04")
 
@@ -139,6 +145,42 @@ def test_write_becomes_a_partition_linked_to_its_run(
     file_contents = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
     assert any(b"orders_append" in content for content in file_contents)
     assert not any(CANARY.encode() in content for content in file_contents)
+
+
+@contextmanager
+def called_modules() -> Iterator[set[str]]:
+    """Collect the names of our modules of which a function is called in this process."""
+    modules: set[str] = set()
+
+    def collect(frame: FrameType, event: str, _argument: object) -> None:
+        name = frame.f_globals.get("__name__", "")
+        if event == "call" and name.startswith(("lance_core", "lance_assets")) and frame.f_code.co_name != "<module>":
+            modules.add(name)
+
+    threading.setprofile(collect)
+    sys.setprofile(collect)
+    try:
+        yield modules
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def test_append_passes_through_few_modules(
+    tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
+) -> None:
+    write = SparkAppend("orders_append", lambda spark, ctx: spark.range(0, 10, 1, 1))
+    table = lance_table("orders", uri=str(tmp_path / "orders.lance"), writes=[write])
+    assets, key = list(table.defs.assets or ()), table.write_key("orders_append")
+
+    def materialize() -> None:
+        assert dg.materialize(assets, selection=[key], instance=instance, resources={"spark": resource}).success  # type: ignore[arg-type]
+
+    materialize()
+    with called_modules() as modules:
+        materialize()
+    assert {"lance_assets.spark.writer", "lance_assets.ledger.recording", "lance_core.commit.loop"} <= modules
+    assert len(modules) <= MODULES_OF_AN_APPEND_MAX, sorted(modules)
 
 
 def test_retried_step_makes_one_version_and_one_event(

@@ -23,6 +23,7 @@ from lance_assets import (
     Maintenance,
     Nulls,
     Profile,
+    RecallCheck,
     RowChange,
     RowCount,
     SchemaStable,
@@ -142,6 +143,8 @@ EVERYTHING = """
        on_bad_record: bad.lance, changed: skip,
        source_options: {aws_region: north, aws_secret_access_key: "{{ env.SECRET }}"}}
     - {op: ingest, name: several, files: [a.json, b.json]}
+    - {op: ingest, name: fetched, files: "sftp://host/*.csv",
+       source_options: {sftp: {port: 2022, password: "{{ env.SECRET }}", look_for_keys: false}}}
     - {op: ingest, name: by_day, files: {fn: .beside:landed}, partitions: {type: static, partition_keys: [a, b]}}
     - {op: upsert, name: fixed, fn: .beside:new, "on": [id, day], matched_if: "source.at > target.at", insert: false,
        delete_unmatched: "day = 'x'"}
@@ -211,6 +214,11 @@ def test_yaml_equals_python(project: Project, monkeypatch: pytest.MonkeyPatch) -
             source_options={"aws_region": "north", "aws_secret_access_key": dg.EnvVar("SECRET")},
         ),
         SparkIngest("several", files=["a.json", "b.json"]),
+        SparkIngest(
+            "fetched",
+            files="sftp://host/*.csv",
+            source_options={"sftp": {"port": 2022, "password": dg.EnvVar("SECRET"), "look_for_keys": False}},
+        ),
         SparkIngest("by_day", files=beside.landed, partitions=dg.StaticPartitionsDefinition(["a", "b"])),
         SparkUpsert(
             "fixed",
@@ -262,6 +270,7 @@ CHECKS = """  checks:
     - {check: nulls, columns: [id], max_share: 0.1}
     - {check: small_files, max_small: 5}
     - {check: index_coverage, indices: [by_time], at_least: 0.99, severity: error}
+    - {check: recall, column: v, k: 5, at_least: 0.9, nprobes: 8, queries: yamlshop.rows:words}
     - {check: foreign_writers}
     - {check: schema_stable, allow: [additions, drops]}
     - {check: sql, name: no_future, sql: select 1 where false}
@@ -296,6 +305,7 @@ def test_checks_and_profiles_in_yaml(project: Project) -> None:
         Nulls(columns=["id"], max_share=0.1),
         SmallFiles(max_small=5),
         IndexCoverage(indices=["by_time"], at_least=0.99, severity=Severity.ERROR),
+        RecallCheck("v", 5, 0.9, rows.words, nprobes=8),
         ForeignWriters(),
         SchemaStable(allow=["additions", "drops"]),
         SqlCheck("no_future", sql="select 1 where false"),

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import pytest
 
-from lance_assets.lineage.model import AncestryKind, InputVersion, VersionName, sources_of
+from lance_assets.lineage.model import AncestryKind, InputVersion, Origin, VersionName, sources_of
 from lance_assets.provenance.properties import INPUTS
 from lance_core.format.ids import Version
 from lance_core.operations import Append, Clone, Operation, Restore
@@ -35,6 +36,20 @@ def source(uri: str, version: int, bond: AncestryKind = AncestryKind.READ) -> In
 def test_sources(inputs: Mapping[str, int], operation: Operation | None, expected: list[InputVersion]) -> None:
     properties = {INPUTS: json.dumps(inputs)} if inputs else {}
     assert [*sources_of("/t", properties, operation)] == expected
+
+
+@pytest.mark.parametrize(
+    ("action", "operation", "expected"),
+    [
+        ("append", "Append", "append"),
+        ("upsert", "Update", "upsert (Update)"),
+        ("create index", "CreateIndex", "create index"),
+        ("", "Clone", "Clone"),
+    ],
+)
+def test_action_is_named_as_its_writer_and_the_format_name_it(action: str, operation: str, expected: str) -> None:
+    origin = Origin(VersionName("/t", 7), operation, datetime.now(UTC), 1, 1, 0, 6, 6, (), "u", {}, action=action)
+    assert origin.named_action == expected
 
 
 def test_number_of_sources_is_bounded() -> None:

@@ -80,6 +80,52 @@ def test_resource_is_recognized_without_starting_java() -> None:
     assert costly.calls == 1
 
 
+def settings_seen_by_a_step(resource: object) -> dict[str, str | None]:
+    """Return the settings of the test in the session of a step that asks for a resource of dagster-pyspark."""
+    seen = {}
+
+    @dg.asset
+    def step(spark: LazyPySparkResource) -> None:
+        assert spark.spark_context is spark.spark_session.sparkContext
+        for key in ("spark.sql.shuffle.partitions", "spark.sql.lake.token"):
+            seen[key] = session_of(spark).conf.get(key, None)
+
+    assert dg.materialize([step], resources={"spark": resource}).success
+    return seen
+
+
+@pytest.mark.usefixtures("spark")
+def test_resource_replaces_one_of_dagster_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE_TOKEN", CANARY)
+    settings = {"spark": {"sql": {"shuffle": {"partitions": 5}, "lake.token": dg.EnvVar("LAKE_TOKEN")}}}
+    resource = SparkSessionResource(spark_config=settings)
+    assert isinstance(resource, LazyPySparkResource)
+    assert CANARY not in repr(resource)
+    assert settings_seen_by_a_step(resource) == {
+        "spark.sql.shuffle.partitions": "5",
+        "spark.sql.lake.token": CANARY,
+    }
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("kind", [PySparkResource, LazyPySparkResource])
+def test_variable_that_dagster_does_not_resolve_is_refused(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE_TOKEN", CANARY)
+    with pytest.raises(InvalidInput, match=r"does not resolve the EnvVar of spark\.sql\.lake\.token"):
+        settings_seen_by_a_step(kind(spark_config={"spark.sql.lake.token": dg.EnvVar("LAKE_TOKEN")}))
+
+
+def test_settings_that_cannot_be_meant_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="looks like a secret") as refused:
+        SparkSessionResource(spark_config={"spark": {"hadoop": {"fs.s3a.secret.key": CANARY}}})
+    assert CANARY not in str(refused.value)
+    twice = SparkSessionResource(conf={"spark.cores.max": "2"}, spark_config={"spark": {"cores.max": "3"}})
+    with pytest.raises(InvalidInput, match=r"set spark\.cores\.max to different values"):
+        _ = twice.spark_session
+    with pytest.raises(InvalidInput, match=r"spark\.cores\.max has type list"):
+        _ = SparkSessionResource(spark_config={"spark.cores.max": [2]}).spark_session
+
+
 def initialize(kind: type, conf: Mapping[str, object]) -> object:
     """Initialize a resource as Dagster does for a run."""
     resource = kind(spark_config=dict(conf))

@@ -14,10 +14,10 @@ import lance_assets.spark as functions
 from lance_core import InvalidInput, Table
 
 ROWS = pa.table({"id": [1]})
-FRAME_FUNCTIONS = ("append", "overwrite", "upsert", "merge_columns")
+FRAME_FUNCTIONS = ("append", "overwrite", "upsert", "merge_columns", "nearest_join")
 SESSION_FUNCTIONS = (
     *("read", "count_rows", "aggregate", "delete", "update", "compact"),
-    *("map_columns", "build_index", "optimize_indices", "ingest", "verify_files"),
+    *("map_columns", "build_index", "optimize_indices", "export", "ingest", "verify_files", "explain_nearest_join"),
 )
 OTHER_FRAMES = [
     (pd.DataFrame({"id": [1]}), "a pandas DataFrame", "spark.createDataFrame(df)"),

@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lance_assets.spark import CsvFormat, ingest
-from lance_core import SchemaMismatch, Table
+from lance_core import SchemaMismatch, StorageError, Table
+from tests.lance_core.tasks.source_servers import PASSWORD, USER, sftp_server, web_server
 
 
 def test_workers_read_files(spark: SparkSession, tmp_path: Path) -> None:
@@ -53,3 +54,25 @@ def test_secrets_stay_out_of_plans(spark: SparkSession, tmp_path: Path, capfd: p
         ingest(spark, str(path), str(tmp_path / "t"), schema=schema, source_options=options, storage_options=options)
     assert "canary" not in repr(raised.value)
     assert "canary" not in "".join(capfd.readouterr())
+
+
+def test_workers_reach_files_through_fsspec(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    served = tmp_path / "served"
+    served.mkdir()
+    pq.write_table(pa.table({"id": range(100)}), served / "a.parquet")
+    (served / "b.csv").write_text("id\n100\nx\n")
+    schema, uri, side = pa.schema([("id", pa.int64())]), str(tmp_path / "table"), str(tmp_path / "side")
+    with sftp_server(served) as sftp, web_server(served) as web:
+        options = {"sftp": {"username": USER, "password": PASSWORD}}
+        committed = ingest(spark, f"{sftp}/*", uri, schema=schema, source_options=options, on_bad_record=side)
+        assert (committed.version, committed.rows_added) == (1, 101)
+        assert Table.open(side).to_table()["file"].to_pylist() == [f"{sftp}/b.csv"]
+        assert ingest(spark, f"{sftp}/*", uri, source_options=options).version == 1
+        assert ingest(spark, f"{web.uri}/*.parquet", uri).rows_added == 100
+        wrong = {"sftp": {"username": USER, "password": f"{PASSWORD}-2"}}
+        with pytest.raises(StorageError, match=r"could not open sftp://.*Authentication") as raised:
+            ingest(spark, f"{sftp}/*", uri, source_options=wrong)
+    assert PASSWORD not in "".join((repr(raised.value), repr(committed.table.versions()), *capfd.readouterr()))
+    assert PASSWORD.encode() not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())

@@ -1,6 +1,7 @@
 """Index operations: real executors build indices that pylance reads; tests/lance_core/tasks tests their content."""
 
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -9,8 +10,11 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark import build_index, compact, optimize_indices, upsert
 from lance_core import AuditFailed, InvalidInput, Table
-from lance_core.tasks.indices import index_build
+from lance_core.index.vector.vector_type import BUILT_TYPES
+from lance_core.tasks.indices import index_build, vector_build
 from tests.lance_core.index.index_differential import FILTER_BY_COLUMN, check_answers, covered_fragments, is_used, rows
+from tests.lance_core.index.vector.test_vector_build import QUERIES, check_both, write_table
+from tests.lance_core.tasks.indices.test_vector_build import more_rows
 
 INDEX_TYPES = [
     ("id", "BTREE"),
@@ -49,6 +53,22 @@ def test_pylance_uses_indices_built_by_workers(
     assert any(each.properties.get("why") == "tidy" for each in table.versions())
     check_answers(table)
     assert table.fsck().is_sound
+
+
+@pytest.mark.parametrize("kind", [each.name for each in BUILT_TYPES])
+def test_workers_build_vector_indices(
+    spark: SparkSession, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vector_build, "ONE_WORKER_VALUES_MAX", 0)
+    monkeypatch.setattr(vector_build, "DRIVER_MERGE_BYTES_MAX", 0)
+    table = write_table(tmp_path / "t", pa.float32()).append(more_rows(10_000, 200)).table
+    parameters: dict[str, Any] = {"num_partitions": 6, **({"num_sub_vectors": 8} if kind.endswith("PQ") else {})}
+    table = build_index(spark, table.uri, "v", kind, intent="first", **parameters).table
+    check_both(table, QUERIES[0], recall=0.8)
+    table = table.append(more_rows(20_000, 200)).table
+    table = build_index(spark, table.uri, "v", kind, only="uncovered").table
+    assert covered_fragments(table, "v_idx") == [[0, 1], [2]]
+    check_both(table, QUERIES[1], recall=0.8)
 
 
 def test_upsert_of_few_keys_does_not_scan_the_table(spark: SparkSession, tmp_path: Path) -> None:

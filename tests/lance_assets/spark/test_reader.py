@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from lance_assets.spark import aggregate, append, count_rows, read
 from lance_assets.spark.jobs import partition_numbers
 from lance_core import InvalidInput, NotFound, Table, Unsupported
-from tests.lance_core.datafiles.test_contained_codec import create_aborting_table
+from tests.lance_core.datafiles.test_isolated_reader import create_aborting_table
 
 
 def uri_in(folder: Path) -> str:

@@ -299,7 +299,7 @@ class OtherSession:
 
 def test_session_of_others_that_shows_a_secret_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     settings = {"spark.app.id": "a", "spark.executorEnv.LAKE": "hush", "spark.executorEnv.MY_TOKEN": "hush"}
-    options = {"account_key": "env:LAKE", "token": "env:MY_TOKEN", "region": "x"}
+    options = {"sftp": {"password": "env:LAKE"}, "token": "env:MY_TOKEN", "region": "x"}
     for _ in range(2):
         warn_of_exposed_references(cast(SparkSession, OtherSession(settings)), options, "env:ELSEWHERE")
     (record,) = caplog.records

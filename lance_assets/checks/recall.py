@@ -1,0 +1,137 @@
+"""Recall: compares the rows that a vector search finds with the nearest rows, for a sample of queries.
+
+    sample_queries(table, ...) -> Queries                    vectors of the table, or those of the caller
+    RecallProbe(table, queries, ...)                         the nearest rows, by comparing every vector
+    probe.measure(nprobes) -> RecallPoint                    recall and time of searches
+
+A row that is as near as the last of the nearest rows counts as one of them. A query that is a row of the table does not
+count itself.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_assets.diagrams.recall_curve import RecallPoint
+from lance_core import InvalidInput, Table
+
+Vectors = npt.NDArray[np.float64]
+QueryFunction = Callable[[Table], Sequence[Sequence[float]]]
+_ADDRESS = "_rowaddr"
+_SEED = 7
+_TIES_MAX = 16
+"""Rows at the distance of the last nearest row that are recognized."""
+_RELATIVE_ERROR = 1e-6
+_LATENCY_QUERIES_MAX = 20
+_NPROBES_MAX = 4096
+_GAIN_MIN = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """Query vectors with the addresses of their own rows, or -1."""
+
+    vectors: Vectors
+    addresses: npt.NDArray[np.int64]
+
+
+def sample_queries(
+    table: Table, column: str, source: QueryFunction | Sequence[Sequence[float]] | None, count: int
+) -> Queries:
+    """Return the queries of the caller, or the vectors of random rows of the table."""
+    if source is not None:
+        given = source(table) if callable(source) else source
+        vectors = np.atleast_2d(np.asarray(given, dtype=np.float64))
+        if not vectors.size:
+            raise InvalidInput("queries= has no vectors")
+        return Queries(vectors, np.full(len(vectors), -1))
+    rows = table.sample(count, [column, _ADDRESS], seed=_SEED)
+    values, addresses = rows.column(0).combine_chunks(), rows.column(1).to_numpy().astype(np.int64)
+    is_valid = np.asarray(values.is_valid())
+    vectors = np.array(values.drop_null().to_pylist(), dtype=np.float64)
+    if not len(vectors):
+        return Queries(np.empty((0, 0)), np.empty(0, dtype=np.int64))
+    usable = np.isfinite(vectors).all(axis=1) & vectors.any(axis=1)
+    return Queries(vectors[usable], addresses[is_valid][usable])
+
+
+class RecallProbe:
+    """Queries with their nearest rows in one version."""
+
+    def __init__(self, table: Table, queries: Queries, column: str, k: int, refine: int | None) -> None:
+        self._table, self._queries, self._column, self._k, self._refine = table, queries, column, k, refine
+        exact = self._search(k + 1 + _TIES_MAX, exact=True)
+        self._nearest = [self._accepted(*found) for found in exact]
+
+    def measure(self, nprobes: int | None) -> RecallPoint:
+        """Return the recall of searches in a number of partitions."""
+        started = time.perf_counter()
+        answers = self._search(self._k + 1, nprobes=nprobes)
+        seconds = time.perf_counter() - started
+        found = wanted = 0
+        for (nearest, count), (addresses, _distances) in zip(self._nearest, answers, strict=True):
+            wanted += count
+            found += min(count, len(nearest.intersection(addresses[: self._k].tolist())))
+        share = found / wanted if wanted else 1.0
+        return RecallPoint(nprobes or 0, share, seconds / max(1, len(answers)) * 1000)
+
+    def curve(self, target: float, used: int) -> list[RecallPoint]:
+        """Return the recall for ascending numbers of partitions, until more of them find no more rows."""
+        points: list[RecallPoint] = []
+        nprobes, without_gain = 1, 0
+        while nprobes <= _NPROBES_MAX and without_gain < 2:
+            points.append(self.measure(nprobes))
+            if len(points) > 1 and points[-1].recall - points[-2].recall < _GAIN_MIN:
+                without_gain += 1
+            else:
+                without_gain = 0
+            if points[-1].recall >= 1 and nprobes >= used:
+                break
+            nprobes *= 2
+        if used not in [point.nprobes for point in points]:
+            points.append(self.measure(used))
+        return sorted(points, key=lambda point: point.nprobes)
+
+    def latency(self, nprobes: int | None) -> float:
+        """Return the median milliseconds of a search for one query."""
+        times = []
+        for vector in self._queries.vectors[:_LATENCY_QUERIES_MAX]:
+            started = time.perf_counter()
+            self._table.search(self._column, vector, self._k, nprobes=nprobes, refine=self._refine, columns=[_ADDRESS])
+            times.append((time.perf_counter() - started) * 1000)
+        return statistics.median(times) if times else 0.0
+
+    def _search(
+        self, k: int, *, nprobes: int | None = None, exact: bool = False
+    ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+        """Return the addresses and distances for each query, without its own row."""
+        answer = self._table.search(
+            self._column,
+            self._queries.vectors,
+            k,
+            nprobes=nprobes,
+            refine=None if exact else self._refine,
+            exact=exact,
+            columns=[_ADDRESS],
+        )
+        numbers, addresses = answer["_query"].to_numpy(), answer[_ADDRESS].to_numpy().astype(np.int64)
+        distances = answer["_distance"].to_numpy().astype(np.float64)
+        found = []
+        for number, own in enumerate(self._queries.addresses.tolist()):
+            is_other = (numbers == number) & (addresses != own)
+            found.append((addresses[is_other], distances[is_other]))
+        return found
+
+    def _accepted(
+        self, addresses: npt.NDArray[np.int64], distances: npt.NDArray[np.float64]
+    ) -> tuple[frozenset[int], int]:
+        """Return the rows that count as nearest, and how many of them a search can find."""
+        count = min(self._k, len(addresses))
+        if not count:
+            return frozenset(), 0
+        limit = distances[count - 1] + _RELATIVE_ERROR * max(abs(distances[count - 1]), 1e-12)
+        return frozenset(addresses[distances <= limit].tolist()), count

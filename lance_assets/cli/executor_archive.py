@@ -1,0 +1,193 @@
+"""Executor archive: the packages that Spark's workers need, as one file for `spark.archives`.
+
+    bin/python     runs the executor's own Python with the packages below
+    lib/           this package as it runs here, and its dependencies at the versions that are installed here
+
+uv installs wheels for the executors' Python and platform, whatever those of this machine are. PySpark is not included,
+since executors have it, nor pandas and Dagster, which no worker needs.
+Start with `write_archive`.
+"""
+
+import gzip
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import distribution, distributions
+from importlib.util import find_spec
+from pathlib import Path
+
+from lance_core import InvalidInput, LanceError, MissingDependency
+
+PROJECT = "lance-assets"
+PACKAGES = ("lance_core", "lance_assets", "pyspark_lance")
+PLATFORMS = {"linux_x86_64": "x86_64-manylinux_2_28", "linux_aarch64": "aarch64-manylinux_2_28"}
+"""Platforms of executors, and their names in uv."""
+SUFFIXES = (".tar.gz", ".tgz")
+_UNUSED_DIRECTORIES = frozenset({"__pycache__", "tests", "include"})
+_UNUSED_SUFFIXES = (".pyc", ".pxd", ".pyx", ".pxi", ".h", ".hpp")
+_UNUSED_LIBRARIES = re.compile(r"lib(arrow|arrow_python)_flight\.so.*|_flight\..*\.so")
+"""Arrow's RPC framework, the largest part of pyarrow that neither Spark nor this package loads."""
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^]]*)\])?([^;]*)(?:;\s*extra == ['\"]([^'\"]+)['\"])?")
+LAUNCHER = """\
+#!/bin/sh
+# Runs this machine's Python {python} with the packages of this archive.
+home=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd) || exit 127
+PYTHONPATH="$home/lib${{PYTHONPATH:+:$PYTHONPATH}}"
+export PYTHONPATH
+if ! command -v python{python} >/dev/null 2>&1; then
+  echo "this archive is for Python {python}, and python{python} is not on the path of $(hostname)" >&2
+  exit 127
+fi
+exec python{python} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSpec:
+    """Contents of an archive."""
+
+    python: str
+    """Python of the executors, such as 3.11: the driver's, which a worker checks."""
+    platform: str
+    """One of `PLATFORMS`."""
+    extras: tuple[str, ...] = ()
+    """Extras of this package that workers need, such as `s3`."""
+    packages: tuple[str, ...] = ()
+    """Requirements of the user's own functions."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenArchive:
+    """File that was written, with its size and that of its contents, in bytes."""
+
+    path: Path
+    size: int
+    unpacked_size: int
+    files: int
+
+
+def write_archive(spec: ArchiveSpec, path: Path) -> WrittenArchive:
+    """Install the packages into a temporary directory and write them to an archive."""
+    if not path.name.endswith(SUFFIXES):
+        raise InvalidInput(f"{path}: Spark unpacks an archive by its name; end it with {' or '.join(SUFFIXES)}")
+    if spec.platform not in PLATFORMS:
+        raise InvalidInput(f"unknown platform {spec.platform!r}; choose one of {', '.join(PLATFORMS)}")
+    if not re.fullmatch(r"3\.\d+", spec.python):
+        raise InvalidInput(f"{spec.python!r} is not a release of Python such as 3.11")
+    uv = find_uv()
+    requirements = [*requirements_of(PROJECT, spec.extras), *spec.packages]
+    with tempfile.TemporaryDirectory(prefix="executors-") as directory:
+        root = Path(directory)
+        _install(uv, spec, requirements, root / "lib")
+        _copy_project(root / "lib")
+        launcher = root / "bin" / "python"
+        launcher.parent.mkdir()
+        launcher.write_text(LAUNCHER.format(python=spec.python))
+        launcher.chmod(0o755)
+        return _compress(root, path)
+
+
+def find_uv() -> str:
+    """Return the path of uv, on the path or in this environment."""
+    beside = Path(sys.executable).with_name("uv")
+    if found := shutil.which("uv") or (str(beside) if beside.exists() else None):
+        return found
+    raise MissingDependency("pack-executors needs uv, which installs wheels for other platforms: pip install uv")
+
+
+def requirements_of(project: str, extras: Iterable[str]) -> list[str]:
+    """Return the requirements of an installed project with some of its extras, without markers."""
+    wanted, requirements = list(extras), []
+    declared = [_REQUIREMENT.match(each) for each in distribution(project).requires or ()]
+    known = distribution(project).metadata.get_all("Provides-Extra") or []
+    if unknown := [extra for extra in wanted if extra not in known]:
+        raise InvalidInput(f"{project} has no extra {unknown[0]!r}; its extras are {', '.join(known)}")
+    for match in filter(None, declared):
+        name, inner_extras, bounds, extra = match.groups()
+        if extra is not None and extra not in wanted:
+            continue
+        inner = [each.strip() for each in (inner_extras or "").split(",") if each.strip()]
+        if name == project:
+            requirements += [each for each in requirements_of(project, inner) if each not in requirements]
+        else:
+            requirements.append(f"{name}{f'[{inner_extras}]' if inner else ''}{bounds.strip()}")
+    return list(dict.fromkeys(requirements))
+
+
+def _install(uv: str, spec: ArchiveSpec, requirements: Iterable[str], target: Path) -> None:
+    constraints = target.with_name("constraints.txt")
+    constraints.write_text("".join(f"{each}\n" for each in _installed_versions()))
+    command = [
+        *(uv, "pip", "install", "--quiet", "--no-config", "--target", str(target), "--python", sys.executable),
+        *("--python-version", spec.python, "--python-platform", PLATFORMS[spec.platform]),
+        *("--only-binary", ":all:", "--constraint", str(constraints), *requirements),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    constraints.unlink()
+    if done.returncode:
+        raise LanceError(
+            f"uv could not install the packages for Python {spec.python} on {spec.platform}:\n{done.stderr.strip()}"
+        )
+
+
+def _installed_versions() -> Iterator[str]:
+    """Yield the versions of this environment, except local builds, which no registry has."""
+    for each in distributions():
+        name, version = each.metadata["Name"], each.version
+        if name and version and "+" not in version and name != PROJECT:
+            yield f"{name}=={version}"
+
+
+def _copy_project(target: Path) -> None:
+    """Copy this package as it is imported here, which may be a source tree."""
+    for name in PACKAGES:
+        found = find_spec(name)
+        assert found is not None
+        assert found.origin is not None
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(Path(found.origin).parent, target / name, ignore=ignored, dirs_exist_ok=True)
+    installed = distribution(PROJECT)
+    metadata = target / f"{PROJECT.replace('-', '_')}-{installed.version}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(installed.read_text("METADATA") or "")
+
+
+def _compress(root: Path, path: Path) -> WrittenArchive:
+    """Write the files of a directory in a fixed order and without times, so that equal contents are equal archives."""
+    unpacked_size = files = 0
+    incomplete = path.with_name(f"{path.name}.incomplete")
+    try:
+        with (
+            incomplete.open("wb") as raw,
+            gzip.GzipFile("", "wb", 6, raw, mtime=0) as compressed,
+            tarfile.open(fileobj=compressed, mode="w") as archive,
+        ):
+            for file in _used_files(root):
+                archive.add(file, file.relative_to(root).as_posix(), recursive=False, filter=_without_origin)
+                unpacked_size += file.stat().st_size
+                files += 1
+        os.replace(incomplete, path)
+    finally:
+        incomplete.unlink(missing_ok=True)
+    return WrittenArchive(path, path.stat().st_size, unpacked_size, files)
+
+
+def _used_files(root: Path) -> Iterator[Path]:
+    for file in sorted(path for path in root.rglob("*") if path.is_file()):
+        parts = file.relative_to(root).parts
+        is_unused_library = "pyarrow" in parts and _UNUSED_LIBRARIES.fullmatch(file.name)
+        is_used = _UNUSED_DIRECTORIES.isdisjoint(parts) and not file.name.endswith(_UNUSED_SUFFIXES)
+        if is_used and not is_unused_library:
+            yield file
+
+
+def _without_origin(info: tarfile.TarInfo) -> tarfile.TarInfo:
+    info.mtime = info.uid = info.gid = 0
+    info.uname = info.gname = ""
+    return info

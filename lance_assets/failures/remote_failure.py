@@ -1,0 +1,12 @@
+"""Remote failure: an error of the core in a process on another machine, of which only class and message arrived."""
+
+from lance_core import LanceError
+
+
+class RemoteFailure(Exception):
+    """Error that a remote process reported. `error_translation.py` treats it like an error of this process."""
+
+    def __init__(self, error_class: type[LanceError], message: str) -> None:
+        super().__init__(f"{error_class.__name__}: {message}")
+        self.error_class = error_class
+        self.message = message
