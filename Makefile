@@ -32,8 +32,8 @@ INSTALL_LOG := .tools/install.log
 # Classes of Spark for the Java of the tests, which halve its start.
 SPARK_CLASSES := .tools/spark-classes.jsa
 
-.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs spark-matrix damage fuzz-files golden fleets \
-	interop check fmt bench bench-smoke protos lock wheel clean
+.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs spark-matrix pythons bounds torch notebooks \
+	damage fuzz-files golden fleets interop check fmt bench bench-smoke protos lock wheel clean
 
 help: ## list the targets
 	@echo 'usage: make <target>'
@@ -59,22 +59,41 @@ test-ui: $(STAMP) ## check the demo's pages in headless Chromium; screenshots go
 torture: $(STAMP) $(AZURITE) ## run every simulation and fault-injection harness at full size (ARGS="simulation --size pr" for some)
 	@$(PYTHON) -m tests.torture $(ARGS)
 
-clusters: $(STAMP) $(SPARK_CLASSES) ## run Spark operations on real processes, by Connect and on S3, with killed tasks and drivers (20 min)
+clusters: $(STAMP) $(SPARK_CLASSES) $(UV) ## run Spark operations on real processes, by Connect and on S3, with killed tasks and drivers (20 min)
 	@CLUSTERS=all $(PYTHON) -m pytest tests/clusters $(ARGS)
 
 dagster-proofs: $(STAMP) $(SPARK_CLASSES) ## kill Dagster runs at every step, deploy on PostgreSQL, list ten thousand partitions (15 min)
 	@PROOFS=all $(PYTHON) -m pytest tests/lance_assets/test_run_crashes.py tests/lance_assets/test_deployment.py \
 		tests/lance_assets/test_concurrent_recording.py tests/lance_assets/ledger/test_version_histories.py \
 		tests/lance_assets/test_scale.py tests/lance_assets/test_cancellation.py \
-		tests/lance_assets/test_demo_crashes.py $(ARGS)
+		tests/lance_assets/test_demo_crashes.py tests/lance_assets/test_examples.py \
+		tests/lance_assets/test_every_write.py tests/lance_assets/test_remote_writes.py $(ARGS)
 
-spark-matrix: $(STAMP) ## try the life of a table with Spark 3.5 to 4.3, and write docs/spark-releases.md (20 min; ARGS="3.5" for some)
+spark-matrix: $(STAMP) ## run the operations of a table with Spark 3.5 to 4.3, and write docs/spark-releases.md (20 min; ARGS="3.5" for some)
 	@$(PYTHON) -m tests.spark_releases $(ARGS)
+
+# PyTorch is as large as everything else together, so its tests have an environment of their own, which also sees the
+# packages of .venv.
+TORCH := .tools/torch
+torch: $(STAMP) ## try datasets of PyTorch and Hugging Face with data loaders, in an environment of their own (2 min)
+	@test -x $(TORCH)/bin/python || $(BASE_PYTHON) -m venv $(TORCH)
+	@$(TORCH)/bin/python -m pip install --quiet -r requirements/torch.txt
+	@TORCH_TESTS=yes PYTHONPATH="$$($(PYTHON) -c 'import site; print(site.getsitepackages()[0])'):$(CURDIR)" \
+		$(TORCH)/bin/python -m pytest -n0 tests/torch $(ARGS)
+
+pythons: $(STAMP) $(UV) ## run the fast tests with each release of Python (ARGS="3.14 --all": the whole suite with one)
+	@FAST_TESTS='$(FAST_TESTS)' $(PYTHON) -m tests.environments.pythons $(ARGS)
+
+bounds: $(STAMP) $(UV) ## run tests with the lowest and the newest dependencies, and a fresh installation (ARGS="lowest" for one)
+	@FAST_TESTS='$(FAST_TESTS)' $(PYTHON) -m tests.environments.bounds $(ARGS)
+
+notebooks: $(STAMP) $(SPARK_CLASSES) ## execute the notebooks of all examples, and compare their outputs with the stored ones (2 min)
+	@NOTEBOOKS=all $(PYTHON) -m pytest -n0 tests/test_notebooks.py $(ARGS)
 
 damage: $(STAMP) ## change every byte of a table's small files, VALUES times each (255: all), and truncate each everywhere
 	@DAMAGE=$(or $(VALUES),8) $(PYTHON) -m pytest tests/lance_core/test_corrupted_bytes.py --timeout=0 $(ARGS)
 
-fuzz-files: $(STAMP) ## damage data, deletion and index files; read them here, contained and by pylance (ARGS="--seconds 600")
+fuzz-files: $(STAMP) ## damage data, deletion and index files; read them in four ways (ARGS="--seconds 600")
 	@$(PYTHON) -m tests.torture.data_files $(ARGS)
 
 golden: $(STAMP) ## regenerate the golden tables with every old release of pylance (ARGS="4.0.0" for some)

@@ -2,6 +2,8 @@
 
 from google.protobuf.message import Message
 
+from lance_core.format.message_weight import is_repeated
+
 FIRST_PRIVATE_NUMBER = 60_000
 
 
@@ -11,5 +13,5 @@ def clear_private_fields(message: Message) -> None:
         if field.number >= FIRST_PRIVATE_NUMBER:
             message.ClearField(field.name)
         elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
-            for each in value if field.is_repeated else [value]:
+            for each in value if is_repeated(field) else [value]:
                 clear_private_fields(each)

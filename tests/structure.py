@@ -55,11 +55,12 @@ ENTRY_POINTS = (
 FOR_TESTS = ("lance_core.datafiles.ipc_codec", "lance_core.storage.memory")
 
 # Modules of the core that users may import besides the package itself.
-PUBLIC_PACKAGES = ("lance_core.operations", "lance_core.shell", "lance_core.tasks")
+PUBLIC_PACKAGES = ("lance_core.operations", "lance_core.progress", "lance_core.shell", "lance_core.tasks")
 
 # Imports that are allowed inside a function, because they are slow and not always needed: lance.file takes 0.3 s.
 LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
-    CODEC: ("lance.file", "lance_core.datafiles.contained_codec"),
+    CODEC: ("lance.file", "lance_core.datafiles.isolated_reader"),
+    "lance_core.expressions.arrow_evaluation": ("pyarrow.acero",),
     "lance_core.expressions.engine": ("datafusion",),
     "lance_core.index.registry": (
         "lance_core.index.bitmap",
@@ -70,6 +71,7 @@ LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
         "lance_core.index.vector.vector_type",
         "lance_core.index.zonemap",
     ),
+    "lance_core.table.frames": ("lance_core.table.arrow_dataset", "lance_core.table.torch_datasets"),
     "lance_core.storage.factory": (
         "lance_core.storage.manifest_stores.dynamodb",
         "lance_core.storage.manifest_stores.sql",
@@ -127,10 +129,10 @@ COMPLEX_FUNCTIONS: Mapping[str, str] = {
     "lance_core.datafiles.blob_writing.check_references": "validation: one condition per defect of a reference",
     "lance_core.datafiles.conform.is_equivalent": "one case per pair of types",
     "lance_core.datafiles.fragment_reader._build_layout": "one pass over the files that fills four tables",
-    "lance_core.datafiles.fragment_reader.open": "hot path: a cached layout, or the checks that build one",
+    "lance_core.datafiles.fragment_reader._open": "hot path: a cached layout, or the checks that build one",
     "lance_core.expressions.tree._node_or_none": "one case per kind of expression",
     "lance_core.expressions.widening.is_widening": "one case per family of types",
-    "lance_core.format.operation_codec.encode_into": "one case per operation",
+    "lance_core.format.transaction._encode_operation": "one case per operation",
     "lance_core.format.schema._from_arrow": "one case per Arrow type",
     "lance_core.scan.explain._explain_lines": "one condition per line of the explanation",
     "lance_core.scan.plan.plan_scan": "validation of the arguments, then the plan",

@@ -10,41 +10,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text()
-PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")]}
-LINES_MAX = 200
+from tests.documentation import CHECKS, PAGES, README_PAGE, ROOT, complete_block, python_blocks, run_python
 
-MATERIALIZE = """
-instance = dg.DagsterInstance.local_temp("home")
-for key, partition in {runs!r}:
-    resources = dict(defs.resources or {{}})
-    assert dg.materialize(
-        [defs.get_assets_def(key)], instance=instance, resources=resources, partition_key=partition
-    ).success
-"""
-CHECKS = {
-    "from lance_assets import Maintenance": (
-        [("orders_append", "2026-01-02")],
-        """
-from lance_core import Table
-assert instance.get_dynamic_partitions("lance/orders") == ["v0000000001"]
-assert Table.open("orders_by_day.lance").count_rows() == 1000
-""",
-    ),
-    "from lance_assets import LanceIOManager": (
-        [("totals", "2026-01-01"), ("totals", "2026-01-02"), ("totals", "2026-01-01")],
-        """
-table = LanceResource(root="lake").open("totals.lance")
-assert (table.version, table.count_rows()) == (3, 2)
-""",
-    ),
-    "from lance_assets import IndexCoverage": (
-        [("people_append", None)],
-        'from lance_core import Table\nassert Table.open("people.lance").count_rows() == 10\n',
-    ),
-}
-"""Blocks of Dagster definitions: the assets that the test materializes, and what holds afterwards."""
+README = PAGES[README_PAGE]
+LINES_MAX = 200
 
 TABLES = """
 import pyarrow as pa
@@ -58,27 +27,9 @@ books.delete("id = 2")
 """
 
 
-def python_blocks() -> list[tuple[str, str]]:
-    return [
-        (page, block) for page, text in PAGES.items() for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    ]
-
-
-def run_python(program: str, folder: Path) -> str:
-    script = folder / "example.py"
-    script.write_text(program)
-    (folder / "home").mkdir(exist_ok=True)
-    done = subprocess.run([sys.executable, script], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
-
-
 @pytest.mark.parametrize(("page", "block"), python_blocks(), ids=lambda value: value if value in PAGES else "")
 def test_each_block_runs_alone(page: str, block: str, tmp_path: Path) -> None:
-    for marker, (runs, assertion) in CHECKS.items():
-        if marker in block:
-            block += MATERIALIZE.format(runs=runs) + assertion
-    run_python(block, tmp_path)
+    run_python(complete_block(block), tmp_path)
 
 
 def test_every_block_of_definitions_is_materialized() -> None:

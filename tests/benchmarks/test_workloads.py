@@ -68,7 +68,7 @@ def _child_processes() -> list[str]:
 def test_an_unknown_workload_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["comit"])
-    assert "unknown workload 'comit'; choose one of commit" in capsys.readouterr().err
+    assert "unknown workload 'comit'; choose one of checksums, commit, " in capsys.readouterr().err
 
 
 def test_the_list_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:

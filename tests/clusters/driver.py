@@ -1,10 +1,10 @@
-"""Spark driver process: runs scenes one after the other in a separate process, so that it can be killed without
+"""Spark driver process: runs functions one after the other in a separate process, so that it can be killed without
 affecting other tests.
 
     with start_driver(spark) as driver:
-        driver.run_scene(life.run_lifecycle, uri=...)      call a module function with the session and these arguments
+        driver.call(lifecycle.run_lifecycle, uri=...)      call a module function with the session and these arguments
 
-The result of a scene is returned; its error is returned as text.
+The result of a function is returned; its error is returned as text.
 """
 
 import json
@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark import SparkSettings, open_session
 from lance_assets.spark.session import classic_context
-from tests.clusters.places import HOME, PROJECT, SparkAddress
+from tests.clusters.deployments import HOME, PROJECT, SparkAddress
 
 Value = str | int | float | bool | None | list["Value"] | Mapping[str, "Value"]
 
@@ -34,11 +34,11 @@ Value = str | int | float | bool | None | list["Value"] | Mapping[str, "Value"]
 class Driver:
     process: "subprocess.Popen[str]"
 
-    def run_scene(self, scene: Callable[..., object], **arguments: object) -> Value:
-        """Run a scene and return its result. Raise `DriverEnded` if the scene kills the process."""
+    def call(self, function: Callable[..., object], **arguments: object) -> Value:
+        """Call a function with the session and return its result. Raise `DriverEnded` if it kills the process."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        request = {"scene": f"{scene.__module__}:{scene.__qualname__}", "arguments": arguments}
+        request = {"function": f"{function.__module__}:{function.__qualname__}", "arguments": arguments}
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
@@ -51,7 +51,7 @@ class Driver:
 
 
 class DriverEnded(Exception):
-    """The driver process ended in the middle of a scene."""
+    """The driver process ended in the middle of a function."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"the driver ended with exit code {code}")
@@ -89,7 +89,7 @@ def main() -> None:
     session: SparkSession | None = None
     for line in sys.stdin:
         request = json.loads(line)
-        module, _, name = request["scene"].partition(":")
+        module, _, name = request["function"].partition(":")
         answer: dict[str, object] = {"error": None, "value": None}
         try:
             session = session or open_session(

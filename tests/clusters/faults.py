@@ -1,6 +1,6 @@
 """Fault tolerance: if tasks fail, run twice or lose their executor, every row is in the table once, in one version.
 
-Scenes for `driver.py`. Failed tasks may leave files that no version references; cleanup removes them.
+`driver.py` calls these functions. Failed tasks may leave files that no version references; cleanup removes them.
 """
 
 import os
@@ -29,7 +29,7 @@ from lance_assets.spark import (
 )
 from lance_core import Committed, Table
 from lance_core.tasks.indices import index_build
-from tests.clusters import life
+from tests.clusters import lifecycle
 from tests.clusters.task_faults import FaultKind, FaultPoint, TaskFault, through_faulty_task, with_fault
 
 ROWS = 1000
@@ -38,16 +38,16 @@ Change = Callable[[SparkSession, str, TaskFault], Committed]
 
 
 def _appends(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
-    df = with_fault(life.frame(spark, ROWS, ROWS, 2), fault)
+    df = with_fault(lifecycle.frame(spark, ROWS, ROWS, 2), fault)
     return append(df, uri, max_rows_per_file=50, intent="it")
 
 
 def _overwrites(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
-    return overwrite(with_fault(life.frame(spark, 0, ROWS, 2), fault), uri, max_rows_per_file=50, intent="it")
+    return overwrite(with_fault(lifecycle.frame(spark, 0, ROWS, 2), fault), uri, max_rows_per_file=50, intent="it")
 
 
 def _upserts(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
-    df = with_fault(life.frame(spark, ROWS // 2, ROWS, 2), fault)
+    df = with_fault(lifecycle.frame(spark, ROWS // 2, ROWS, 2), fault)
     return upsert(df, uri, "id", max_rows_per_file=50, intent="it")
 
 
@@ -61,7 +61,7 @@ def _updates(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
 
 def _maps(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
     return map_columns(
-        with_fault(spark, fault), uri, life.twice, read_columns=["id"], schema=life.TWICE, resume_key="it"
+        with_fault(spark, fault), uri, lifecycle.twice, read_columns=["id"], schema=lifecycle.TWICE, resume_key="it"
     )
 
 
@@ -79,19 +79,19 @@ def _ingests(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
     files = Path(f"{uri}-files")
     files.mkdir(exist_ok=True)
     for number in range(4):
-        pq.write_table(life.rows(ROWS + 250 * number, 250), files / f"{number}.parquet")
+        pq.write_table(lifecycle.rows(ROWS + 250 * number, 250), files / f"{number}.parquet")
     return ingest(with_fault(spark, fault), str(files), uri, intent="it")
 
 
 def _writes(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
-    df = through_faulty_task(life.frame(spark, ROWS, ROWS, 2), fault)
+    df = through_faulty_task(lifecycle.frame(spark, ROWS, ROWS, 2), fault)
     df.write.format("lance").option("intent", "it").mode("append").save(uri)
-    return append(life.frame(spark, ROWS, ROWS, 2), uri, intent="it")
+    return append(lifecycle.frame(spark, ROWS, ROWS, 2), uri, intent="it")
 
 
 def _streams(spark: SparkSession, uri: str, fault: TaskFault) -> Committed:
     source, checkpoint = f"{uri}-source", f"{uri}-checkpoint"
-    Table.create(source, life.rows(ROWS, ROWS), max_rows_per_file=250, durable=False)
+    Table.create(source, lifecycle.rows(ROWS, ROWS), max_rows_per_file=250, durable=False)
     rows = through_faulty_task(spark.readStream.format("lance").load(source), fault)
     query = rows.writeStream.format("lance").option("checkpointLocation", checkpoint).trigger(availableNow=True)
     query.start(uri).awaitTermination()
@@ -123,11 +123,13 @@ class Verb:
 
 
 def _with_twice(rows: pa.Table) -> pa.Table:
-    return rows.append_column(life.TWICE.field(0), pa.array([2 * each for each in rows["id"].to_pylist()], pa.int64()))
+    return rows.append_column(
+        lifecycle.TWICE.field(0), pa.array([2 * each for each in rows["id"].to_pylist()], pa.int64())
+    )
 
 
 def _with_more(rows: pa.Table) -> pa.Table:
-    return pa.concat_tables([rows, life.rows(ROWS, ROWS)])
+    return pa.concat_tables([rows, lifecycle.rows(ROWS, ROWS)])
 
 
 def _with_new_names(rows: pa.Table) -> pa.Table:
@@ -142,8 +144,8 @@ def _without_deleted(rows: pa.Table) -> pa.Table:
 
 VERBS: dict[str, Verb] = {
     "append": Verb(_appends, _with_more),
-    "overwrite": Verb(_overwrites, lambda rows: life.rows(0, ROWS)),
-    "upsert": Verb(_upserts, lambda rows: life.rows(0, ROWS + ROWS // 2)),
+    "overwrite": Verb(_overwrites, lambda rows: lifecycle.rows(0, ROWS)),
+    "upsert": Verb(_upserts, lambda rows: lifecycle.rows(0, ROWS + ROWS // 2)),
     "delete": Verb(_deletes, _without_deleted),
     "update": Verb(_updates, _with_new_names, writes=1),
     "map_columns": Verb(_maps, _with_twice),
@@ -164,7 +166,7 @@ TIDY = ("append", "overwrite", "upsert", "merge_columns", "merge_columns by key"
 
 
 def create_table(spark: SparkSession, uri: str) -> None:
-    Table.create(uri, life.rows(0, ROWS), max_rows_per_file=100, durable=False)
+    Table.create(uri, lifecycle.rows(0, ROWS), max_rows_per_file=100, durable=False)
 
 
 def run_verb_with_fault(
@@ -191,7 +193,7 @@ def check_table(uri: str, verb: str, *, leaves: bool | None) -> dict[str, int]:
     table = Table.open(uri)
     operations = [version.operation for version in table.versions()]
     assert len([name for name in operations if name != "ReserveFragments"]) == 2, operations
-    expected = VERBS[verb].expected(life.rows(0, ROWS)).sort_by("id")
+    expected = VERBS[verb].expected(lifecycle.rows(0, ROWS)).sort_by("id")
     assert table.to_table().sort_by("id") == expected
     _age(Path(uri))
     removed = table.cleanup(orphan_grace=timedelta(hours=1), force=True)

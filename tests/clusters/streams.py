@@ -1,6 +1,6 @@
 """Streaming query from one table to another, in a driver that is killed directly after the commit of a batch.
 
-Scenes for `driver.py`. The new version is visible before Spark records that the batch was run.
+`driver.py` calls these functions. The new version is visible before Spark records that the batch was run.
 """
 
 import os

@@ -5,7 +5,10 @@ tasks without Spark. Each deployment is started for the tests of this module tha
 takes gigabytes.
 """
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -17,9 +20,9 @@ import pytest
 from benchmarks.spark_driver import OPS, build_table
 from benchmarks.spark_driver import start_driver as driver_of_memory
 from lance_core import Table
-from tests.clusters import cancelled, faults, killed, life
+from tests.clusters import cancellation, dagster_resources, faults, killed_drivers, lifecycle
+from tests.clusters.deployments import DEPLOYMENTS, PROJECT, SparkAddress
 from tests.clusters.driver import Driver, DriverEnded, start_driver
-from tests.clusters.places import DEPLOYMENTS, SparkAddress
 from tests.histories.hammer_locations import random_faults as of_a_store
 from tests.lance_core.storage.faulty_proxy import proxy_to
 from tests.lance_core.storage.object_servers import s3
@@ -91,7 +94,7 @@ def places() -> Iterator[RunningDeployment]:
 @pytest.mark.parametrize("place", ["connect", "local", "standalone"] if EVERYTHING else ["connect"])
 def test_a_driver_that_is_interrupted_ends_its_work(places: RunningDeployment, place: str, tmp_path: Path) -> None:
     assert (
-        places.driver(place).run_scene(cancelled.interrupt_append, folder=str(tmp_path), uri=str(tmp_path / "table"))
+        places.driver(place).call(cancellation.interrupt_append, folder=str(tmp_path), uri=str(tmp_path / "table"))
         == 10
     )
 
@@ -107,10 +110,10 @@ def test_a_killed_driver_and_the_same_again_are_one_version(
 ) -> None:
     uri = str(tmp_path / "table")
     with places.own_driver(place) as driver, pytest.raises(DriverEnded):
-        driver.run_scene(killed.die_while_committing, uri=uri, verb=verb, point=point)
+        driver.call(killed_drivers.die_while_committing, uri=uri, verb=verb, point=point)
     committed, reserves = point.startswith("after"), faults.VERBS[verb].reserves
     assert Table.open(uri).version == 1 + committed + reserves
-    again = places.driver(place).run_scene(killed.repeat_verb, uri=uri, verb=verb)
+    again = places.driver(place).call(killed_drivers.repeat_verb, uri=uri, verb=verb)
     assert again == {"version": 2 + reserves + (reserves and not committed), "landed_before": committed}
     # A committed change is not written again, so its staged files remain.
     faults.check_table(uri, verb, leaves=not committed or verb in faults.STAGED)
@@ -124,7 +127,7 @@ if EVERYTHING:
     ) -> None:
         uri, mark = str(tmp_path / "table"), str(tmp_path / "mark")
         leaves = None if verb in faults.TIDY else True
-        places.driver("standalone").run_scene(
+        places.driver("standalone").call(
             faults.run_verb_with_fault, uri=uri, verb=verb, how=how, marker=mark, leaves=leaves
         )
 
@@ -137,14 +140,14 @@ if EVERYTHING:
         driver, alone = places.driver(place), str(tmp_path / "alone")
         if store == "disk":
             uri = str(tmp_path / "table")
-            driver.run_scene(life.run_lifecycle, uri=uri, reference_uri=alone)
+            driver.call(lifecycle.run_lifecycle, uri=uri, reference_uri=alone)
             assert lance.dataset(uri).count_rows() == Table.open(uri).count_rows() > 0
             return
         with s3() as server, proxy_to(server.endpoint, of_a_store(faulty, SEED)) as proxy:
             bucket = server.bucket()
             uri, quiet = f"{bucket.uri}/table", dict(bucket.options)
             options = {**quiet, "aws_endpoint": proxy.endpoint, "timeout": "2s", "client_max_retries": "20"}
-            driver.run_scene(life.run_lifecycle, uri=uri, reference_uri=alone, options=options)
+            driver.call(lifecycle.run_lifecycle, uri=uri, reference_uri=alone, options=options)
             rows = lance.dataset(uri, storage_options=quiet).count_rows()
             assert rows == Table.open(uri, storage_options=quiet).count_rows() > 0
             assert sum(fault is not None for _, _, fault in proxy.requests) >= 100 * faulty
@@ -153,18 +156,25 @@ if EVERYTHING:
         uri, calls, mark = (str(tmp_path / name) for name in ("table", "calls", "mark"))
         place, fragment = "standalone", 5
         with places.own_driver(place) as driver, pytest.raises(DriverEnded):
-            driver.run_scene(killed.die_while_mapping, uri=uri, calls=calls, marker=mark, fragment=fragment)
+            driver.call(killed_drivers.die_while_mapping, uri=uri, calls=calls, marker=mark, fragment=fragment)
         recorded = {int(path.stem.rpartition("-")[2]) for path in Path(uri, "_lance_assets/work").rglob("fragment-*")}
         assert fragment in recorded
         assert Table.open(uri).version == 1
         first = fragments_in(calls)
         Path(calls).unlink()
         with places.own_driver(place) as driver:
-            assert driver.run_scene(killed.resume_mapping, uri=uri, calls=calls) == 2
+            assert driver.call(killed_drivers.resume_mapping, uri=uri, calls=calls) == 2
         then = fragments_in(calls)
         assert not then & recorded
         assert first | then == set(range(10))
         faults.check_table(uri, "map_columns", leaves=None)  # running tasks were killed, or had just written a file
+
+    def test_each_spark_resource_writes_through_a_connect_server(places: RunningDeployment, tmp_path: Path) -> None:
+        command = [sys.executable, "-m", dagster_resources.__name__, str(places.start("connect").remote), str(tmp_path)]
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        counts = json.loads(done.stdout.splitlines()[-1])
+        assert counts == dict.fromkeys(("SparkSessionResource", "LazyPySparkResource", "PySparkResource"), 4)
 
     # `make test` plans for many fragments in tests/lance_core/tasks/test_planning_footprint.py.
 

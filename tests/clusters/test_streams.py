@@ -13,8 +13,8 @@ import pytest
 from lance_core import Table
 from lance_core.tasks.streaming.stream_sink import BATCH, QUERY
 from tests.clusters import streams
+from tests.clusters.deployments import local
 from tests.clusters.driver import DriverEnded, start_driver
-from tests.clusters.places import local
 
 
 def rows(first: int, stop: int) -> pa.Table:
@@ -28,16 +28,14 @@ def kill_driver_twice(folder: Path) -> None:
     with local() as place:
         for after in (2, 4):
             with start_driver(place) as driver, pytest.raises(DriverEnded):
-                driver.run_scene(
-                    streams.follow_until_killed, source=source, sink=sink, checkpoint=checkpoint, after=after
-                )
+                driver.call(streams.follow_until_killed, source=source, sink=sink, checkpoint=checkpoint, after=after)
             recorded_batches = [
                 entry for entry in (folder / "checkpoint" / "commits").iterdir() if entry.name.isdigit()
             ]
             repeated += Table.open(sink).version > len(recorded_batches)
         with start_driver(place) as driver:
             Table.open(source).append(rows(210, 220))
-            driver.run_scene(streams.follow_source, source=source, sink=sink, checkpoint=checkpoint)
+            driver.call(streams.follow_source, source=source, sink=sink, checkpoint=checkpoint)
     table = Table.open(sink)
     assert sorted(table.to_table()["id"].to_pylist()) == list(range(220))
     properties = [version.properties for version in table.versions()]

@@ -18,10 +18,10 @@ from pathlib import Path
 import lance
 
 from lance_assets.spark import release
-from tests.clusters import faults, life
+from tests.clusters import faults, lifecycle
+from tests.clusters.deployments import DEPLOYMENTS, PROJECT
 from tests.clusters.driver import Driver, start_driver
-from tests.clusters.places import DEPLOYMENTS, PROJECT
-from tests.spark_releases import scenes
+from tests.spark_releases import driver_functions
 
 PLACES = ("local", "connect")
 KILLED = ("append", "upsert", "delete", "merge_columns", "build_index")
@@ -33,25 +33,25 @@ def main(directory: Path) -> None:
         if place == "connect" and not _has_connect_server():
             continue
         with DEPLOYMENTS[place]() as address, start_driver(address) as driver:
-            for step, run in _life(driver, directory / place):
+            for step, run in _lifecycle_steps(driver, directory / place):
                 _report(place, step, run)
     with DEPLOYMENTS["standalone"]() as address, start_driver(address) as driver:
         for verb in KILLED:
             leaves = None if verb in faults.TIDY else True
             tables = {"uri": str(directory / f"killed-{verb}"), "marker": str(directory / f"{verb}.mark")}
-            kill = partial(driver.run_scene, faults.run_verb_with_fault, verb=verb, how="kill", leaves=leaves, **tables)
+            kill = partial(driver.call, faults.run_verb_with_fault, verb=verb, how="kill", leaves=leaves, **tables)
             _report(KILL, verb, kill)
     _report(DEMO, DEMO, partial(_run_demo, directory / "demo"))
 
 
-def _life(driver: Driver, directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+def _lifecycle_steps(driver: Driver, directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the steps that change a table, in their order."""
     directory.mkdir(parents=True)
     tables = {"uri": str(directory / "table"), "reference_uri": str(directory / "reference")}
-    driver.run_scene(scenes.create_tables, **tables)
-    for step in filter(life.is_supported, life.STEPS):
+    driver.call(driver_functions.create_tables, **tables)
+    for step in filter(lifecycle.is_supported, lifecycle.STEPS):
         name = step.__name__
-        yield name.removeprefix("check_"), partial(driver.run_scene, scenes.run_step, name=name, **tables)
+        yield name.removeprefix("check_"), partial(driver.call, driver_functions.run_step, name=name, **tables)
     yield PYLANCE, partial(_compare_with_pylance, **tables)
 
 

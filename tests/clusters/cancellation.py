@@ -1,7 +1,7 @@
 """Cancellation: a driver is interrupted while Spark works for it, and the Spark work ends too, on a cluster and behind
 a Spark Connect server.
 
-Scene for `driver.py`. The end of the work is observed outside of Spark: its worker process is gone.
+`driver.py` calls this function. The end of the work is observed outside of Spark: its worker process is gone.
 """
 
 import os

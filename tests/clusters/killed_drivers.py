@@ -1,8 +1,8 @@
 """Killed drivers: the driver dies at a chosen point of an operation, and repeating the operation with the same intent
 completes it.
 
-Scenes for `driver.py`; the first one does not return. Only the driver's own process dies at that point, because its
-workers are separate processes.
+`driver.py` calls these functions; the first one does not return. Only the driver's own process dies at that point,
+because its workers are separate processes.
 """
 
 import functools
@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark import map_columns
 from lance_core.storage.local import LocalStore
-from tests.clusters import life
+from tests.clusters import lifecycle
 from tests.clusters.faults import VERBS, create_table
 from tests.clusters.task_faults import TaskFault, with_fault
 
@@ -55,14 +55,14 @@ def repeat_verb(spark: SparkSession, uri: str, verb: str) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class RecordingFunction:
-    """Function `life.twice` that also records the first id of each batch it computed."""
+    """Function `lifecycle.twice` that also records the first id of each batch it computed."""
 
     calls: str
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         with Path(self.calls).open("a") as calls:
             calls.write(f"{batch['id'][0]}\n")
-        return life.twice(batch)
+        return lifecycle.twice(batch)
 
 
 def die_while_mapping(spark: SparkSession, uri: str, calls: str, marker: str, fragment: int) -> None:
@@ -77,4 +77,4 @@ def resume_mapping(spark: SparkSession, uri: str, calls: str) -> int:
 
 
 def _map_twice(spark: SparkSession, uri: str, compute: Callable[[pa.RecordBatch], pa.RecordBatch]) -> int:
-    return int(map_columns(spark, uri, compute, read_columns=["id"], schema=life.TWICE, resume_key="it").version)
+    return int(map_columns(spark, uri, compute, read_columns=["id"], schema=lifecycle.TWICE, resume_key="it").version)
