@@ -1,10 +1,12 @@
-"""Embeddings: documents are ingested, a small model embeds them in Spark's workers, and a question finds the nearest
-ones.
+"""Embeddings: texts are ingested, a small model embeds them in Spark's workers, and a question finds the nearest ones.
 
-The model is WordLlama, whose weights are part of its package: nothing is downloaded. The `README.md` in this folder
-says how to run it. Start at `documents`.
+`documents` is a small table that is searched exactly. `functions` has some thousand texts: an index is built on their
+embeddings, and its recall is checked before it is published and on each version. The model is WordLlama, whose weights
+are part of its package: nothing is downloaded. The `README.md` in this folder says how to run it.
 """
 
+import ast
+import json
 import os
 import sys
 from pathlib import Path
@@ -14,7 +16,15 @@ import dagster as dg
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from lance_assets import SparkIngest, SparkSessionResource, WriteContext, lance_table, lance_write
+from lance_assets import (
+    RecallCheck,
+    SparkBuildIndex,
+    SparkIngest,
+    SparkSessionResource,
+    WriteContext,
+    lance_table,
+    lance_write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +35,8 @@ HERE = Path(__file__).parent
 TABLES = os.environ.get("EMBEDDINGS_TABLES", str(HERE / ".tables"))
 LANDING = os.environ.get("EMBEDDINGS_LANDING", str(HERE / "landing"))
 SIZE = 256
+MEANINGFUL_TEXT = 40
+"""Characters that a documentation has at least."""
 EMBEDDING = pa.field("embedding", pa.list_(pa.float32(), SIZE))
 
 documents = lance_table(
@@ -40,6 +52,24 @@ documents = lance_table(
             description="Ingests new documents. Each file is ingested once.",
         )
     ],
+)
+
+recall = RecallCheck("embedding", k=10, at_least=0.95, nprobes=16, refine=4)
+functions = lance_table(
+    "functions",
+    uri=f"{TABLES}/functions.lance",
+    key_prefix="help",
+    description="Functions and classes of the Python standard library: their documentation, with embeddings.",
+    writes=[
+        SparkBuildIndex(
+            "embedding",
+            "IVF_SQ",
+            params={"metric": "cosine", "num_partitions": 32},
+            audit=[recall],
+            description="Builds a vector index, and extends it by new rows. It is not published below the recall.",
+        )
+    ],
+    checks=[recall],
 )
 
 
@@ -76,6 +106,55 @@ def documents_embed_new(spark: "SparkSession", ctx: WriteContext) -> "DataFrame"
     return new.mapInArrow(embedded, "doc_id long, topic string, title string, text string, embedding array<float>")
 
 
+@lance_write(table=functions, op="ingest", format="json")
+def functions_ingest(ctx: WriteContext) -> str:
+    """Ingests the documentation that the source files of the standard library contain."""
+    path = Path(TABLES) / "functions.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = [text for file in sorted(Path(os.__file__).parent.glob("*.py")) for text in documented(file)]
+    path.write_text("".join(f"{json.dumps(text)}\n" for text in texts))
+    return str(path)
+
+
+def documented(file: Path) -> "Iterator[dict[str, str]]":
+    """Yield the functions and classes of a source file that have documentation."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            text = ast.get_docstring(node)
+            if text and len(text) > MEANINGFUL_TEXT:
+                yield {"module": file.stem, "name": f"{file.stem}.{node.name}", "text": text}
+
+
+@lance_write(table=functions, op="map_columns", read_columns=["name", "text"], schema=pa.schema([EMBEDDING]))
+def functions_embed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Adds the column `embedding`, one task for each fragment."""
+    return pa.record_batch([embeddings(batch)], schema=pa.schema([EMBEDDING]))
+
+
+class Task(dg.Config):
+    task: str = "split a text at commas into fields"
+
+
+@dg.asset(key_prefix="help", deps=[functions.dep], kinds={"python", "lance"})
+def functions_found(config: Task) -> dg.MaterializeResult[None]:
+    """Find the functions whose documentation is nearest to a task, by the index."""
+    table = functions.ledger.open()
+    vector = model().embed(config.task, norm=True)[0]
+    nearest = table.search("embedding", vector, 5, nprobes=16, refine=4, columns=["name", "text"])
+    lines = [
+        f"| `{row['name']}` | {row['text'].splitlines()[0]} | {row['_distance']:.3f} |" for row in nearest.to_pylist()
+    ]
+    return dg.MaterializeResult(
+        metadata={
+            "lance/version": table.version,
+            "task": config.task,
+            "nearest": nearest["name"].to_pylist(),
+            "functions": dg.MetadataValue.md("\n".join(["| function | text | distance |", "|---|---|---|", *lines])),
+            "search": dg.MetadataValue.md(f"```\n{table.explain_search('embedding', 5, nprobes=16, refine=4)}\n```"),
+        }
+    )
+
+
 class Question(dg.Config):
     question: str = "How do I get my money back?"
     topic: str | None = None
@@ -110,5 +189,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 
 defs = dg.Definitions.merge(
     documents.defs,
-    dg.Definitions(assets=[answers], resources={"spark": SparkSessionResource(app_name="embeddings")}),
+    functions.defs,
+    dg.Definitions(assets=[answers, functions_found], resources={"spark": SparkSessionResource(app_name="embeddings")}),
 )
