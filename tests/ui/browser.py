@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import playwright.sync_api
 from playwright.sync_api import Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -49,13 +50,23 @@ def find_executable() -> str:
 
 
 @contextmanager
-def open_browser(url: str, pictures: Path) -> Iterator[Browser]:
-    pictures.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=find_executable(), args=["--no-sandbox", "--disable-gpu"])
-        page = chromium.new_page(viewport=SIZE)  # type: ignore[arg-type]
-        page.set_default_timeout(TIMEOUT_MS)
+def run_chromium() -> Iterator[playwright.sync_api.Browser]:
+    """Run one Chromium. Playwright can be started once in a thread at a time, so all tests share it."""
+    with sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=find_executable(), args=["--no-sandbox", "--disable-gpu"])
         try:
-            yield Browser(page, url, pictures)
+            yield chromium
         finally:
             chromium.close()
+
+
+@contextmanager
+def open_browser(chromium: playwright.sync_api.Browser, url: str, pictures: Path) -> Iterator[Browser]:
+    """Open a page of its own, without cookies of others."""
+    pictures.mkdir(parents=True, exist_ok=True)
+    page = chromium.new_page(viewport=SIZE)  # type: ignore[arg-type]
+    page.set_default_timeout(TIMEOUT_MS)
+    try:
+        yield Browser(page, url, pictures)
+    finally:
+        page.close()

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import playwright.sync_api
 import pytest
 
 from lance_assets.demo.workspace import PROJECT, ROOT_VARIABLE, DemoWorkspace
-from tests.ui.browser import Browser, open_browser
+from tests.ui.browser import Browser, open_browser, run_chromium
 
 SECONDS_MAX = 120
 PICTURES = Path(os.environ.get("UI_PICTURES") or PROJECT / ".ui")
@@ -79,8 +80,14 @@ def server(demo: Demo) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def pages(server: str) -> Iterator[Browser]:
-    with open_browser(server, PICTURES) as opened:
+def chromium() -> Iterator[playwright.sync_api.Browser]:
+    with run_chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def pages(chromium: playwright.sync_api.Browser, server: str) -> Iterator[Browser]:
+    with open_browser(chromium, server, PICTURES) as opened:
         yield opened
 
 

@@ -48,7 +48,7 @@ def test_the_ledger_has_a_partition_for_each_version(pages: Browser, demo: Demo)
     assert is_picture(pages.save_picture("ledger"))
 
 
-def test_the_checks_of_the_newest_version_are_told(pages: Browser) -> None:
+def test_the_page_of_a_ledger_shows_its_checks(pages: Browser) -> None:
     pages.open("/assets/orders?view=checks")
     pages.expect_texts("keys_unique", "row_change", "row_count", "schema_stable")
     assert is_picture(pages.save_picture("checks"))
@@ -76,7 +76,7 @@ def test_the_inputs_of_a_version_are_a_picture(pages: Browser) -> None:
     assert is_picture(pages.save_picture("lineage"))
 
 
-def test_a_failed_audit_says_what_was_found_and_how_to_look_at_it(pages: Browser, demo: Demo) -> None:
+def test_a_failed_audit_names_the_findings_and_the_detached_version(pages: Browser, demo: Demo) -> None:
     pages.open(f"/runs/{demo.runs['orders_delivery']}")
     pages.expect_texts("audit", "amounts")
     assert is_picture(pages.save_picture("audit"))

@@ -8,9 +8,9 @@ searched, and answers to queries that ask for more.
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import dagster as dg
+import playwright.sync_api
 import pytest
 from playwright.sync_api import Error, Response, WebSocket
 
@@ -107,10 +107,10 @@ class Traffic:
 
 
 def test_pages_and_answers_contain_no_secret(
-    deployment: Deployment, client: GraphqlClient, failed_run: str, tmp_path: Path
+    chromium: playwright.sync_api.Browser, deployment: Deployment, client: GraphqlClient, failed_run: str
 ) -> None:
     location = f"/locations/__repository__@{MODULE}"
-    with open_browser(client.url, PICTURES) as browser:
+    with open_browser(chromium, client.url, PICTURES) as browser:
         traffic = Traffic(browser)
         for path, text in (
             ("/locations", MODULE),
