@@ -8,8 +8,8 @@ process and for its workers:
     LANCE_ASSETS_MANIFEST_BYTES_MAX=1073741824
 
 This module reads no table. Exceeding a cap raises an `Unsupported` that names it. A commit checks the same caps before
-it puts a version (`check_caps` in `commit/loop.py`), so no process commits what it would refuse to read. The caps on
-files are applied by `read_whole` in `storage/store.py`, those on messages by `format/size_guard.py`.
+it puts a version (`check_caps` in `commit/loop.py`), so no process commits what it would refuse to read. `read_whole`
+in `storage/store.py` applies the caps on files, and `format/size_guard.py` those on messages.
 """
 
 import os
@@ -127,4 +127,4 @@ DECODER_BYTES = Limit.from_environment(
 DECODER_SECONDS = Limit.from_environment(
     "DECODER_SECONDS", 120, "seconds in which a process that decodes untrusted files answers"
 )
-"""An answer is one batch. A damaged dictionary took 20 seconds, an object store that is out of order takes longer."""
+"""An answer is one batch. A damaged dictionary took 20 seconds, an unavailable object store takes longer."""

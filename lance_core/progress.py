@@ -1,8 +1,8 @@
-"""Progress: reports how far a long operation is, to a bar, to the log, or to a function of the caller.
+"""Progress: reports the progress of a long operation to a bar, to the log, or to a function of the caller.
 
-A verb opens `reporting`; the loops below it call `report` or `track`, and need not know who receives the reports. The
-receiver belongs to the calling thread (a context variable), so that operations of several threads stay apart.
-`001-progress-reports.md` (beside this module) argues for the bar. Start with `reporting`.
+An operation opens `reporting`; the loops below it call `report` or `track`, and do not depend on the receiver. The
+receiver belongs to the calling thread (a context variable), so that reports of concurrent operations do not mix.
+`001-progress-reports.md` (beside this module) explains the choice of the bar. Start with `reporting`.
 """
 
 import importlib
@@ -37,7 +37,7 @@ class OperationProgress:
     done: int
     total: int
     unit: str
-    """Things that `done` and `total` count, such as "files"."""
+    """Plural noun for the items that `done` and `total` count, such as "files"."""
 
     @property
     def is_finished(self) -> bool:
@@ -84,7 +84,7 @@ def reporting(progress: ProgressArgument, operation: str) -> Iterator[None]:
 
 
 def reporter() -> Reporter | None:
-    """Return a function that reports for this operation from any thread; `None` if no one receives reports."""
+    """Return a function that reports for this operation from any thread; `None` if the operation has no receiver."""
     active = _active.get()
     if active is None:
         return None
@@ -101,7 +101,7 @@ def reporter() -> Reporter | None:
 
 
 def report(step: str, done: int, total: int, unit: str) -> None:
-    """Report the state of a step, if someone receives it."""
+    """Report the state of a step, if the operation has a receiver."""
     if (send := reporter()) is not None:
         send(step, done, total, unit)
 
@@ -116,20 +116,20 @@ def track(items: Sequence[T], step: str, unit: str) -> Iterator[T]:
 
 def log_reports(write: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> Receiver:
     """Return a receiver that writes lines: the end of each step, and its state at most every `LOG_SECONDS`."""
-    written: dict[str, float] = {}
+    last_written: dict[str, float] = {}
 
     def receive(state: OperationProgress) -> None:
         now = clock()
-        is_due = now - written.setdefault(state.step, now) >= LOG_SECONDS
+        is_due = now - last_written.setdefault(state.step, now) >= LOG_SECONDS
         if (is_due or state.is_finished) and state.total:
-            written[state.step] = now
+            last_written[state.step] = now
             write(str(state))
 
     return receive
 
 
 def _default_receiver() -> AbstractContextManager[Receiver]:
-    """Return a bar where someone sees it, and else lines in the log."""
+    """Return bars in a terminal or notebook, or lines on stderr if tqdm is not installed, and log lines elsewhere."""
     if _is_interactive():
         try:
             return _Bars(importlib.import_module("tqdm.auto").tqdm)

@@ -96,7 +96,7 @@ def check_uri(uri: str) -> None:
 def elsewhere(access: Access, *, own: str, other: str) -> Access:
     """Return the options for the table at `other`, which the table at `own` refers to.
 
-    Options that are meant only for the store of `own` are removed, so that no credential goes to another store.
+    The result omits options that are meant only for the store of `own`, so that no other store receives a credential.
     """
     return replace(access, storage_options=options_for(access.storage_options, own=own, other=other))
 

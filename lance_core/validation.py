@@ -155,8 +155,8 @@ def check_fields(value: object, argument: str) -> list[pa.Field]:
 
 
 def check_locations(value: object, argument: str) -> tuple[str, ...]:
-    """Return the locations, directories that may be read. A single string is rejected: each of its letters, `/` among
-    them, could be a directory.
+    """Return the locations of directories that may be read. A single string is rejected, because iterating it would
+    yield its characters, such as `/`, which is a directory.
     """
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection):
         raise InvalidInput(f"{argument} must be a list of locations (strings), not {type(value).__name__}")
@@ -254,7 +254,7 @@ def check_config(value: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def check_config_keys(keys: Collection[str]) -> None:
-    """Raise if one of the keys is set by the library alone."""
+    """Raise if the library reserves one of the keys."""
     for key, why in RESERVED_KEYS.items():
         if key in keys:
             raise InvalidInput(f"the config key {key} {why}")
