@@ -4,8 +4,8 @@
                                         ──► refused: the version stays detached, and the error names it
 
 The audited transaction and the committed one have the same uuid, so a repetition commits it only once. The audit sees
-the change on the version it was planned on. Commits of other writers in between are rebased over without another audit;
-only a change that is replanned is audited again (`003-write-audit-publish.md`).
+the change on the version it was planned on. A rebase over commits of other writers in between needs no other audit; a
+change that is replanned is audited again (`003-write-audit-publish.md`).
 """
 
 from collections.abc import Callable

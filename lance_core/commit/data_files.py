@@ -24,7 +24,7 @@ SHARED_BYTES_MAX = 16 * 1024**2
 
 
 class FileCapacity:
-    """Room that is left for more rows in a file. Its first rows decide which others may share it."""
+    """Remaining capacity of a file for more rows. Its first rows decide which others may share it."""
 
     def __init__(self, first: BufferedRows, *others: BufferedRows) -> None:
         """`others` have been reserved already."""
@@ -33,7 +33,7 @@ class FileCapacity:
         self._bytes = first.bytes + sum(rows.bytes for rows in others)
 
     def try_reserve(self, rows: BufferedRows) -> bool:
-        """Reserve room for these rows; False if they do not fit or may not share the file."""
+        """Reserve capacity for these rows. Return `False` if they do not fit or may not share the file."""
         limits = self._first.limits
         fits = (
             self._rows + rows.rows <= limits.rows_max
@@ -95,11 +95,11 @@ def check_segments(location: Location, segments: Sequence[IndexMetadata]) -> Non
 
 
 def _check_file(location: Location, path: str, description: str, size: int | None) -> None:
-    found = location.store.head(path)
-    if found is None:
+    details = location.store.head(path)
+    if details is None:
         raise NotFound(f"{location.uri}: {description} of this commit does not exist; write it again, then commit")
-    if size is not None and found.size != size:
+    if size is not None and details.size != size:
         raise StorageError(
-            f"{location.uri}: {description} of this commit has {found.size} bytes, not the {size} that its writer "
+            f"{location.uri}: {description} of this commit has {details.size} bytes, not the {size} that its writer "
             "reported; write it again, then commit"
         )

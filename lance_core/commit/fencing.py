@@ -1,4 +1,4 @@
-"""Fencing: checks that a commit by a process that was suspended is valid, with all of its files.
+"""Fencing: checks that the commit of a suspended process is valid, and that its files exist.
 
 A put that returns `CREATED` proves only that the name was free. While the writer runs, this is enough. A process can
 also be suspended between reading the history and its put, for hours. Meanwhile other writers commit, a cleanup removes
@@ -75,7 +75,7 @@ class CommitFence:
         self._written_at: dict[str, ClockReading] = {}
         """Files that the commit itself wrote, with the time before each was written."""
         self._verified: set[str] = set()
-        """Files that were found after a lease on them was acquired."""
+        """Old files that have a lease; the required ones among them were checked to exist."""
         self._leases: list[str] = []
 
     def __enter__(self) -> "CommitFence":
@@ -89,8 +89,8 @@ class CommitFence:
             leases.release(self._location.own_store, lease)
 
     def begin_attempt(self) -> bool:
-        """Begin an attempt. Return whether the previous one took long enough for a cleanup to remove its version.
-        If the clock of the store jumped, it may have."""
+        """Begin an attempt. Return whether a cleanup may have removed the version of the previous one, because that
+        attempt took long or because the clock of the store jumped."""
         has_stalled = self._attempt_began.is_older_than(STALL_NS, self._runtime) or self._has_clock_jumped()
         self._attempt_began, self._clock_jumps = ClockReading.now(self._runtime), self._count_clock_jumps()
         return has_stalled
@@ -143,9 +143,9 @@ class CommitFence:
 
     def _met_cleanup(self) -> bool:
         """Return whether a cleanup is removing files, or has removed one that this commit wrote, which no version
-        referenced before the put. A cleanup takes new files for old ones if the clock of the store jumps ahead, which
-        no clock of this process shows. On a local disk the check takes microseconds. On an object store it would take
-        requests for each commit, and the dates of the answers show the jump."""
+        referenced before the put. If the clock of the store jumps ahead, a cleanup treats new files as old ones, and no
+        clock of this process shows the jump. Only a local store is checked, in microseconds. An object store would need
+        requests for each commit, and the dates of its responses show the jump."""
         store = self._location.own_store
         if not isinstance(store, ReportsLastChange):
             return False
@@ -162,7 +162,7 @@ class CommitFence:
 
 
 def find_commit_problem(location: Location, manifest: Manifest, scheme: NamingScheme) -> str:
-    """Return a description of what is wrong with a version that may have been put late; empty if it is valid."""
+    """Return the problem of a version that may have been put late; an empty string if the version is valid."""
     if later := find_unrelated_successor(Snapshot(location, manifest, scheme)):
         return (
             f"it was created after version {later}, in a gap that a cleanup had left below that version, and there is "

@@ -1,8 +1,8 @@
 """Intent history: finds the version in which an intent was committed before, by another attempt or another holder.
 
 The history since the version that the intent began on decides, by the uuid of its transaction. If a cleanup has removed
-versions of that history, the files that the record of the intent lists decide, because no other write has them. If both
-leave it open, the outcome is `CommitUndecided` (`001-idempotent-commits.md`). This module writes nothing. Start with
+versions of that history, the files that the record of the intent lists decide, because no other write has them. If
+neither decides, the outcome is `CommitUndecided` (`001-idempotent-commits.md`). This module writes nothing. Start with
 `find_commit`.
 """
 

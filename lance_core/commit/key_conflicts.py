@@ -1,9 +1,9 @@
-"""Key conflicts: reads whether concurrent changes contain rows that an upsert or a replace-where is about.
+"""Key conflicts: decides whether concurrent changes contain rows that an upsert or a replace-where affects.
 
-An append records no keys, so by the conflict rules alone it might contain any key, and an upsert next to steady appends
-would be replanned until it gives up. Reading the key columns of the appended rows costs less than a new plan and
-decides the question. In the same way no change records whether its rows belong to a replaced slice. If the rows cannot
-be read, or our operation does not say which rows it is about, the conflict rules decide without the answer.
+An append records no keys, so by the conflict rules alone it might contain any key, and an upsert that is concurrent
+with a stream of appends would be replanned until it fails. Reading the key columns of the appended rows costs less than
+a new plan and decides the question. In the same way no change records whether its rows belong to a replaced slice. If
+the rows cannot be read, or our operation does not record which rows it affects, the conflict rules alone decide.
 """
 
 from collections.abc import Sequence

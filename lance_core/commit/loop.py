@@ -4,9 +4,9 @@
          ▲                                                 │
          └──────────────── back off ◄──────────────────────┘  the name exists, or the store did not answer
 
-Every attempt begins by searching the history for our own transaction, and the loop ends with a read, not with a put:
-"exists" and "no answer" may both mean that an earlier put of ours succeeded (`001-idempotent-commits.md`). The loop
-never deletes a file and knows nothing about intents or audits. Start with `_CommitLoop.run`.
+Every attempt begins by searching the history for our own transaction, and the loop gives up only after a read, never
+after a put: "exists" and "no answer" may both mean that an earlier put of ours succeeded (`001-idempotent-commits.md`).
+The loop never deletes a file and knows nothing about intents or audits. Start with `_CommitLoop.run`.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -92,7 +92,7 @@ def commit(
     written; None means now."""
     store = location.own_store
     lock = store.commit_lock(naming.VERSIONS) if isinstance(store, SupportsCommitLock) else nullcontext()
-    # A restore references files that are old, and perhaps of a version that came too late to protect them.
+    # A restore references old files, and its own version may come too late to protect them from a cleanup.
     written_at = ClockReading.distant_past() if isinstance(ours.operation, Restore) else started_at
     with CommitFence(location, ours.uuid, written_at, runtime) as fence, lock:
         return _CommitLoop(location, ours, base, since, attempts, runtime, fence).run()
@@ -162,7 +162,7 @@ class _CommitLoop:
         return history
 
     def _find_own(self) -> CommittedTransaction | None:
-        """Find the version with our transaction, which an earlier put created whose answer was lost."""
+        """Find the version that contains our transaction: an earlier put created it, but its answer was lost."""
         if not self._known:
             return None
         if committed := _with_uuid(self._known, self._ours.uuid):
@@ -270,11 +270,11 @@ class _CommitLoop:
         )
 
     def _already_committed(self, committed: CommittedTransaction, *, may_be_late: bool) -> CommitResult:
-        """Return the version that holds our transaction. `may_be_late`: its put may have succeeded long after the
-        history was read for it, so that a cleanup in between did not know of it."""
+        """Return the version that holds our transaction. `may_be_late` means that its put may have succeeded long after
+        its attempt read the history, so that a cleanup in between did not know the version."""
         location, ours = self._location, self._ours
-        made = part_with_uuid(committed.transaction, ours.uuid) if committed.transaction else None
-        assert made is not None
+        part = part_with_uuid(committed.transaction, ours.uuid) if committed.transaction else None
+        assert part is not None
         try:
             snapshot = load_at(location, committed.version)
             problem = find_commit_problem(location, snapshot.manifest, snapshot.scheme) if may_be_late else ""
@@ -286,7 +286,7 @@ class _CommitLoop:
             raise _undecided(location, ours, committed.version, problem)
         return CommitResult(
             snapshot=snapshot,
-            operation=made.operation,
+            operation=part.operation,
             before=None,
             attempts=self._attempts,
             rebased_over=tuple(
@@ -418,7 +418,7 @@ def _conflict(location: Location, ours: Transaction, result: ConflictResult) -> 
 
 
 def _conflict_in_rebase(location: Location, ours: Transaction, error: RetryableConflict) -> RetryableConflict:
-    """Complete a conflict that was found while the transaction was rebased."""
+    """Add the table and our operation to a conflict that the rebase detected."""
     return RetryableConflict(
         f"{location.uri}: {error}",
         ours=ours.operation.name,

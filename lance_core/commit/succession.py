@@ -1,4 +1,4 @@
-"""Succession: whether later versions are based on a version, decided by what they contain.
+"""Succession: decides by their contents whether later versions are based on a version.
 
 A version that was put late may fill a gap: a cleanup removed the version that had its number before, and the next
 version is based on the removed one. Times do not decide which case holds: a copy of a table sets modification times in
@@ -70,12 +70,12 @@ def _keeps_fragments(after: Manifest, operation: Operation, before: Manifest) ->
     touched = touched_fragments(operation)
     if not existing.keys() >= touched:
         return False
-    kept = {fragment.id: fragment for fragment in after.fragments}
+    fragments_after = {fragment.id: fragment for fragment in after.fragments}
     untouched = [fragment for fragment in before.fragments if fragment.id not in touched]
     return all(_has_a_file_of(existing[fragment.id], fragment) for fragment in named) and all(
-        fragment.id in kept
-        and _has_a_file_of(kept[fragment.id], fragment)
-        and kept[fragment.id].has_same_deletions(fragment)
+        fragment.id in fragments_after
+        and _has_a_file_of(fragments_after[fragment.id], fragment)
+        and fragments_after[fragment.id].has_same_deletions(fragment)
         for fragment in untouched
     )
 

@@ -234,7 +234,7 @@ def _recorded_result(location: Location, record: IntentRecord, summary: CommitSu
 
 
 def find_intent(base: Snapshot, intent: str, runtime: Runtime) -> WriteResult | None:
-    """Return the commit of an intent, without a claim of the intent; `None` if no write has committed it. `base` is the
+    """Return the commit of an intent without claiming the intent; `None` if no write has committed it. `base` is the
     newest version. Raise `CommitUndecided` if the history does not decide it."""
     location = base.location
     try:
@@ -252,8 +252,12 @@ def find_committed(started: StartedWrite) -> WriteResult | None:
     if started.record is None:
         return None
     base = started.base if isinstance(started.base, Snapshot) else None
-    found = intent_history.find_commit(started.location, started.record, base)
-    return record_result(started, found) if isinstance(found, CommitResult) else _record_removed(started, found)
+    commit_or_summary = intent_history.find_commit(started.location, started.record, base)
+    return (
+        record_result(started, commit_or_summary)
+        if isinstance(commit_or_summary, CommitResult)
+        else _record_removed(started, commit_or_summary)
+    )
 
 
 def _record_removed(started: StartedWrite, summary: CommitSummary | None) -> WriteResult | None:
