@@ -1,9 +1,8 @@
-"""Back-off: how long a writer waits after a lost race, and when it gives up.
+"""Back-off: decides how long a writer waits after a lost race, and when it gives up.
 
-A wait is measured in attempts: in the time that an attempt took, here and now, to read the history, judge it and put.
-On a fast disk this is a millisecond, on a distant object store a second. A writer that has lost often waits less, so
-that early arrivals commit first and none starves; a random factor keeps two writers that lost together from colliding
-again.
+The length of a wait is a multiple of the time that an attempt takes to read the history, judge it and put. On a fast
+disk this is a millisecond, on a distant object store a second. A writer that has lost often waits less, so that early
+arrivals commit first and none starves; a random factor keeps two writers that lost together from colliding again.
 """
 
 from lance_core.runtime import Runtime
@@ -14,7 +13,7 @@ _SHORTEST_WAIT_ATTEMPTS = 0.5
 _WAIT_SECONDS_MAX = 2.0
 _DEADLINE_SECONDS = 60.0
 _DEADLINE_ATTEMPTS = 4
-"""Work that takes longer than a minute may be repeated for this many times its duration."""
+"""Work whose attempts are long may be repeated beyond the deadline, for this many times its longest attempt."""
 
 
 class Backoff:

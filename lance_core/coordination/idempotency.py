@@ -1,11 +1,11 @@
-"""Idempotency records: one small record per `intent=` (idempotency key), written before anything else of the write.
+"""Idempotency records: one small record per `intent=` (idempotency key), written before any other file of the write.
 
     _lance_assets/intents/{sha256 of the intent}.json
 
 The record contains the version on which the work began and the transaction uuid under which every later attempt
 continues, be it a retry, another process or a run a week later. The history is searched from *that* version, since a
-repetition opens a newer table and would not see the first attempt. After the commit, the record names the version and
-outlives it. Start with `claim`.
+repetition opens a newer table and would not see the first attempt. After the commit, the record names the version, and
+stays when the version is removed. Start with `claim`.
 """
 
 import hashlib
@@ -21,7 +21,8 @@ from lance_core.storage.store import ObjectInfo, Put, Store, load_details, read_
 
 DIRECTORY = f"{naming.PROJECT_DIRECTORY}/intents"
 PERMANENT_PREFIX = "for good: "
-"""Prefix of intents whose records stay as long as the table. Cleanup removes others 30 days after their last change."""
+"""Prefix of intents whose records stay as long as the table. Cleanup removes the records of other intents that are
+committed, 30 days after their last change."""
 FOR_GOOD = PERMANENT_PREFIX
 """The name of `PERMANENT_PREFIX` before version 0.2.0. Deprecated; removed in 0.3.0."""
 _PERMANENT_SUFFIX = ".kept.json"
@@ -82,7 +83,7 @@ def path_of(intent: str) -> str:
 
 
 def is_permanent(path: str) -> bool:
-    """Tell by the path alone whether a record is permanent, so that a cleanup need not read it."""
+    """Return whether a record is permanent, by its path alone, so that a cleanup need not read it."""
     return path.endswith(_PERMANENT_SUFFIX)
 
 
@@ -113,9 +114,9 @@ def claim(store: Store, intent: str, *, verb: str, base: Version, uuid: str, now
 
 
 def heartbeat(store: Store, record: IntentRecord, *, files: Sequence[str], now_ns: int) -> None:
-    """Record that the work is alive and which files it has written. A commit that was recorded meanwhile stays. One
-    that is recorded between the read and the put is overwritten here, and the commit that follows finds it in the
-    history.
+    """Record that the work is in progress, and the files that it has written. If a commit is recorded already, the
+    record stays unchanged. If another holder records its commit between the read and the put, the put overwrites it,
+    and the commit that follows finds it in the history.
     """
     path = path_of(record.intent)
     if _decode(read_whole(store, path, INTENT_BYTES), path, record.intent).landing:
@@ -124,7 +125,8 @@ def heartbeat(store: Store, record: IntentRecord, *, files: Sequence[str], now_n
 
 
 def move_base(store: Store, record: IntentRecord, base: Version) -> None:
-    """Move the version from which later attempts search the history: up to `base`, none contains the write."""
+    """Move the version after which later attempts search the history to `base`, since no version up to it contains the
+    write."""
     path = path_of(record.intent)
     current = _decode(read_whole(store, path, INTENT_BYTES), path, record.intent)
     if current.landing is None and current.base_version < base:

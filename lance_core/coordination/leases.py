@@ -5,9 +5,9 @@
     sweep notice    "these versions and files will be removed": a cleanup writes it before it reads references, leases
                     and intents for the last time
 
-Each side writes its own record first and only then looks for the other's, so that at least one of two sees the other:
-the cleanup keeps what is leased, and a lease on something that a notice announces is refused. A record is removed when
-its work is done. A record left by a killed process is ignored after `EXPIRY`, by the store's clock.
+Each side writes its own record first and then reads those of the other, so that at least one of the two knows both: the
+cleanup keeps what is leased, and a lease on something that a notice announces is refused. A record is removed when its
+work is done. A record left by a killed process is ignored after `EXPIRY`, by the store's clock.
 """
 
 import json
@@ -46,7 +46,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class SweepNotice:
-    """Announcement of what a cleanup is about to remove; paths are relative to the table's root."""
+    """Announcement of the versions and files that a cleanup will remove; paths are relative to the table's root."""
 
     versions: tuple[int, ...]
     files: tuple[str, ...]
@@ -64,8 +64,8 @@ def _slices(count: int) -> Iterator[slice]:
 
 
 def acquire(store: Store, lease: Lease, runtime: Runtime) -> str:
-    """Acquire a lease and return its path, for `release`. Raise `StorageError` if a cleanup may be removing what it
-    covers. Acquire it before checking that the version or files exist."""
+    """Acquire a lease and return its path, for `release`. Raise `StorageError` if a cleanup may be removing the version
+    or files that it covers. Acquire it before checking that they exist."""
     path = f"{LEASE_DIRECTORY}/{runtime.new_uuid().hex}.json"
     store.put(path, json.dumps({"what": lease.purpose, "version": lease.version, "files": lease.files}).encode())
     try:
@@ -83,8 +83,8 @@ def release(store: Store, path: str) -> None:
 
 
 def active_leases(store: Store, *, now: datetime) -> tuple[list[Lease], list[str]]:
-    """Read the leases that have not expired. Return also the paths of those that are damaged: what they cover is not
-    known."""
+    """Read the leases that have not expired. Return also the paths of damaged leases, whose versions and files are
+    unknown."""
     leases, damaged = [], []
     for listed in load_details(store.list(LEASE_DIRECTORY)):
         if now - listed.modified <= EXPIRY:
@@ -132,7 +132,7 @@ def read_notice(store: Store, path: str) -> SweepNotice:
 
 
 def check_not_being_swept(store: Store, lease: Lease) -> None:
-    """Raise `StorageError` if a cleanup has announced to remove what the lease covers."""
+    """Raise `StorageError` if a cleanup has announced the removal of a version or file that the lease covers."""
     for listed, notice in sweep_notices(store):
         if notice is None:
             raise Corrupt(
@@ -168,5 +168,5 @@ def _read_json_object(store: Store, path: str) -> dict[str, object]:
 
 
 def _is_list_of(values: object, kind: type[_Kind]) -> TypeGuard[list[_Kind]]:
-    """Tell whether `values` is a list of exactly this type; a bool is not an int here."""
+    """Return whether `values` is a list of exactly this type; a bool is not an int here."""
     return isinstance(values, list) and all(type(value) is kind for value in values)

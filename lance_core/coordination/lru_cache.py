@@ -1,7 +1,7 @@
 """LRU cache: keeps the most recently used values of a process, up to a total weight, for any thread.
 
 Scans cache the open readers of fragments (`scan/reader_cache.py`), index searches cache open indices
-(`index/lookup.py`) and the pages that they read (`index/page_cache.py`). The cache knows no expiry: it is meant for
+(`index/lookup.py`) and the pages that they read (`index/page_cache.py`). Values do not expire: the cache is meant for
 values that are derived from immutable files. A caller that gets no value computes it again, and no caller changes a
 cached value.
 

@@ -6,8 +6,8 @@
 
 The worker that wrote a file puts its record when the file is complete. A record guarantees nothing: the file may be
 gone, and the table's fragment may have changed; the reader of a record checks both. Records are removed when their job
-is committed, and when the job was idle for long (`maintenance/retention_guards.py`). This module does not know what a
-job does. Start with `claim`.
+is committed, and when the job has been idle for a long time (`maintenance/retention_guards.py`). This module does not
+know what a job does. Start with `claim`.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Single-flight: threads of one process that ask the same question at the same time share one call.
+"""Single-flight: threads of one process that request the same result concurrently share one call.
 
     one thread calls  ──►  one of the threads that arrived meanwhile calls for all of them  ──►  ...
 
@@ -34,8 +34,8 @@ class _Flight(Generic[Answer]):
 
 
 class SingleFlight(Generic[Answer]):
-    """Calls of one kind, by key. A module holds one instance for the life of the process. A thread waits at most
-    `patience_seconds` for the call of another thread."""
+    """Calls whose result is the same for all callers, by key. A module holds one instance for the life of the process.
+    A thread waits at most `patience_seconds` for the call of another thread."""
 
     def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._patience_seconds = patience_seconds
@@ -66,7 +66,7 @@ class SingleFlight(Generic[Answer]):
         finally:
             try:
                 self._leave(key, own)
-            except BaseException:  # interrupted on the way out
+            except BaseException:  # an interrupt arrived while this thread was leaving
                 self._leave(key, own)
                 raise
 
