@@ -229,7 +229,7 @@ def bounds_of(node: "Limit") -> tuple[int, int | None]:
 
 
 def exprs_of(raw: "Iterable[Expr]") -> "list[Expr]":
-    """Return raw expressions of a plan node as expressions with methods."""
+    """Wrap the raw expressions of a plan node in the expression class of DataFusion's Python API."""
     return [engine.wrap_expr(expr) for expr in raw]
 
 

@@ -36,7 +36,7 @@ _LOGIC = {"and_kleene": " AND ", "or_kleene": " OR "}
 _MATCH_NULL, _SKIP_NULL = 0, 1
 """Behaviours of `is_in` that return true or false for a null; the others return null."""
 _NESTING_MAX = 12
-"""Nesting of the translated SQL, which its parser limits."""
+"""Maximum nesting of the translated SQL, below the limit of its parser."""
 _LIST_VALUES_MAX = 50_000
 _UNIT_SECONDS = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}
 _DAY_SECONDS = Fraction(86_400)
@@ -56,7 +56,7 @@ class SplitFilter:
     sql: str | None
     """Condition that a scan evaluates, with its indices. Every row that matches the filter matches it."""
     residual: pc.Expression | None = None
-    """The filter, if `sql` does not say all of it. pyarrow evaluates it on the rows that match `sql`."""
+    """The whole filter, if `sql` expresses only a part of it. pyarrow evaluates it on the rows that match `sql`."""
     columns: tuple[str, ...] = ()
     """Columns that the residual reads."""
 
@@ -167,7 +167,7 @@ class _Translator:
         return f"isnan({self._name(field)})"
 
     def matches_text(self, node: CallNode) -> str:
-        """Return the SQL of a function that searches for a literal text."""
+        """Return the SQL of a function that searches for a literal string."""
         field, pattern = self._field(node), node.options["pattern"].as_py()
         if node.options.get("ignore_case", pa.scalar(False)).as_py():
             raise _Untranslatable(f"the function {node.function!r} ignores case by other rules than SQL")
@@ -275,7 +275,8 @@ def _is_same_kind(arrow: pa.DataType, kind: pa.DataType) -> bool:
 
 
 def _float(literal: pa.Scalar, arrow: pa.DataType) -> float | None:
-    """Return a literal as the float with which pyarrow compares a column of floats; `None` if it is none."""
+    """Return a literal as the float with which pyarrow compares a column of floats; `None` if pyarrow compares it in
+    another way."""
     value = literal.as_py()
     if pa.types.is_floating(literal.type):
         return float(value)
@@ -367,7 +368,7 @@ def _engine_type(arrow: pa.DataType) -> str:
 
 
 def _compare_float(name: str, arrow: pa.DataType, operation: str, value: float) -> str:
-    """Return the SQL of a comparison of floats: in the engine NaN is the largest number, in pyarrow it is none."""
+    """Return the SQL of a comparison of floats. The engine orders NaN above all numbers; pyarrow does not order it."""
     if pa.types.is_float16(arrow):
         raise _Untranslatable(f"it compares a column of type {arrow}")
     if math.isnan(value):

@@ -2,8 +2,8 @@
 
 Lance accepts `struct` as the name of a column wherever no parenthesis follows, and DATETIME as a type with
 microseconds. After `as`, it is a type in a cast and an alias everywhere else. A final semicolon is dropped. The
-rewriting changes words outside of quotes and comments only. It does not validate anything; the parser rejects what is
-left. Start with `to_engine_sql`.
+rewriting changes words outside of quotes and comments only. It does not validate anything; the parser rejects invalid
+SQL. Start with `to_engine_sql`.
 """
 
 import re

@@ -24,7 +24,7 @@ Reader: TypeAlias = Callable[[JsonOrMissing, str], Scalar]
 
 
 class Missing:
-    """Result of a path that matches nothing."""
+    """Result of a path that the document does not contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class JsonFunction:
     name: str
     returns: pa.DataType
     convert: Reader
-    """Function of the value that the first argument leads to, and of the last argument."""
+    """Function that returns the result for the value at the path or key, and for the last argument."""
     by_key: bool = False
     """True if the first argument is a single key instead of a path."""
     arguments: int = 1

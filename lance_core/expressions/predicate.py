@@ -1,6 +1,6 @@
 """Predicate: a condition over rows in SQL, checked once, sent to workers as bytes and evaluated batch by batch.
 
-A predicate is a frozen value that pickles small. Planners, indices and conflict detection read its `tree`; scans and
+A predicate is a frozen value with a small pickle. Planners, indices and conflict detection read its `tree`; scans and
 writers call `mask` and `filter`. A row for which the condition is NULL does not match.
 """
 
@@ -72,8 +72,8 @@ class Predicate:
             expr = expr_from_node(node)
         except EngineError as error:
             raise error_for(_WHAT, str(node), str(error), schema) from error
-        spelt = match_ignoring_case(columns_in(expr) - set(schema.names), schema)
-        return cls._from_compiled(compile_expr(_WHAT, display_text(expr), expr, schema, aliases=spelt), schema)
+        aliases = match_ignoring_case(columns_in(expr) - set(schema.names), schema)
+        return cls._from_compiled(compile_expr(_WHAT, display_text(expr), expr, schema, aliases=aliases), schema)
 
     @classmethod
     def _from_compiled(cls, compiled: Compiled, schema: pa.Schema) -> "Predicate":
@@ -105,7 +105,7 @@ class Predicate:
 
     @property
     def tree(self) -> Node:
-        """Condition as nodes, with the column names of the table whatever the case in the SQL."""
+        """Condition as nodes, with the column names of the table, in whichever case the SQL writes them."""
         return _tree_cached(self)
 
     def conjuncts(self) -> "tuple[Predicate, ...]":
