@@ -400,19 +400,19 @@ class Fragment:
         overlays = (DataFile(overlay.data_file) for overlay in self._message.overlays)
         recorded = (*self.files, *overlays, self.deletion_file)
         files = [file for file in recorded if file is not None and file.checksum is None]
-        found = {file.path: checksums[file.qualified_path] for file in files if file.qualified_path in checksums}
-        if not found:
+        added = {file.path: checksums[file.qualified_path] for file in files if file.qualified_path in checksums}
+        if not added:
             return None
         message = self._copy()
         for data_file in (*message.files, *(overlay.data_file for overlay in message.overlays)):
-            if data_file.path in found and not data_file.HasField("xxh3"):
-                record_checksum(data_file, found[data_file.path])
-        if self.deletion_file is not None and self.deletion_file.path in found:
-            record_checksum(message.deletion_file, found[self.deletion_file.path])
+            if data_file.path in added and not data_file.HasField("xxh3"):
+                record_checksum(data_file, added[data_file.path])
+        if self.deletion_file is not None and self.deletion_file.path in added:
+            record_checksum(message.deletion_file, added[self.deletion_file.path])
         return Fragment(message)
 
     def without_checksums(self) -> "Fragment":
-        """Return the fragment as an engine describes it that records no checksums."""
+        """Return the fragment without checksums, as other engines describe it."""
         message = self._copy()
         for file in (*message.files, *(overlay.data_file for overlay in message.overlays)):
             record_checksum(file, None)
@@ -421,7 +421,7 @@ class Fragment:
         return Fragment(message)
 
     def with_counts(self, physical_rows: int, deleted_rows: int) -> "Fragment":
-        """Return the fragment with other row counts, those that were found in its files."""
+        """Return the fragment with the row counts of its files in place of the recorded ones."""
         message = table_pb2.DataFragment()
         message.CopyFrom(self._message)
         message.physical_rows = physical_rows
@@ -430,7 +430,7 @@ class Fragment:
         return Fragment(message)
 
     def check_limits(self, *, path: str) -> None:
-        """Check what `check` cannot share between fragments with the same file layout."""
+        """Check the id and the number of rows, which differ between fragments with the same file layout."""
         where = f"fragments[id={self._message.id}]"
         if self._message.id > _U32_MAX:
             raise Corrupt(f"fragment id {self.id} does not fit 32 bits", path=path, field=where)
@@ -447,7 +447,7 @@ class Fragment:
         size_guard.check_message(message.inline_last_updated_at_versions, path=path)
 
     def check(self, *, path: str) -> None:
-        """Check what must hold for a fragment before its rows are read."""
+        """Check that the description of the fragment is valid. Callers do this before they read its rows."""
         self.check_limits(path=path)
         where = f"fragments[id={self.id}]"
         FILES_OF_A_FRAGMENT.check(len(self._message.files), path=path)
@@ -492,14 +492,14 @@ def _tombstone_repeated_ids(files: tuple[DataFile, ...]) -> tuple[DataFile, ...]
     """Mark repeated field ids as dead in all but the last file. Writers up to 0.10.5 could give a new column the id
     of a dropped one, which other files of the fragment still list; the last file holds the current column."""
     seen: set[int] = set()
-    kept = []
+    corrected = []
     for file in reversed(files):
         if seen & set(file.field_ids):
             message = table_pb2.DataFile()
             message.CopyFrom(file._message)
             message.fields[:] = [TOMBSTONE if field_id in seen else field_id for field_id in file.field_ids]
-            kept.append(DataFile(message))
+            corrected.append(DataFile(message))
         else:
-            kept.append(file)
+            corrected.append(file)
         seen |= {field_id for field_id in file.field_ids if field_id >= 0}
-    return tuple(reversed(kept))
+    return tuple(reversed(corrected))

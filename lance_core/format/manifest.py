@@ -1,15 +1,16 @@
 """Manifest: one version of a table, as a read-only view over the bytes of its manifest file.
 
-`Manifest` decodes a whole manifest file and assembles a new one. Opening parses only the header
-(`manifest_file.py`); the fragments are parsed in C on first access. Neither is changed in place: a successor starts
-from a copy of the header (`Manifest.copy_header`) and is assembled from it (`Manifest.from_header`).
-`transactions/apply.py` decides what the next version contains.
+`Manifest` decodes a whole manifest file and assembles a new one. Opening parses only the header (`manifest_file.py`);
+the fragments are parsed in C on first access. A manifest is never changed in place: a successor starts from a copy of
+the header (`Manifest.copy_header`) and is assembled from it (`Manifest.from_header`). `transactions/apply.py` decides
+what the next version contains.
 
-Opening checks what costs the same at any size: framing, version, flags. A fragment is checked when it is accessed.
+Opening checks framing, version and flags, at a cost that does not grow with the table. A fragment is checked before its
+rows are read.
 
-Parent hashes link the versions to a hash chain. The format has no checksum, and a manifest with one flipped bit may
-read like another table. So every version that this library writes records its parent and the SHA-256 of the parent's
-whole manifest file in the properties of its transaction:
+Parent hashes link the versions in a hash chain. The format has no checksum, and a manifest with one flipped bit may
+decode as a different valid table. So every version that this library writes records its parent and the SHA-256 of the
+parent's whole manifest file in the properties of its transaction:
 
     lance_assets.parent = "41 sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0bb22cd15d6c15b0f00a08"
 
@@ -201,7 +202,7 @@ class Manifest:
         return Manifest.from_header(header, index_section=None, transaction=None, path=self.path)._file
 
     def with_fragments(self, fragments: Iterable[Fragment]) -> "Manifest":
-        """Return this version with fragments that are more exact than those in its file."""
+        """Return this version with these fragments instead of those in its file, such as ones with counted rows."""
         header = manifest_file.without_fragments(self._header)
         manifest_file.add_fragments(header, (fragment.message for fragment in fragments))
         manifest = Manifest(header, self._file, path=self.path)

@@ -4,8 +4,8 @@
     _refs/branches/{name}.json          where a branch began; `/` in its name is `%2F`
     tree/{name}/                        the branch itself: a table directory, nested for each `/` in the name
 
-All of it is below the root of the main branch. A name is checked before it becomes part of a path, whether a caller
-passed it or a file contains it. `versions/refs.py` reads and writes references; this module does no I/O.
+All of these files are below the root of the main branch. A name is checked before it becomes part of a path, whether a
+caller passed it or a file contains it. `versions/refs.py` reads and writes references; this module does no I/O.
 """
 
 import json
@@ -96,13 +96,13 @@ def check_tag_name(name: str) -> None:
     Traceback (most recent call last):
     lance_core.errors.InvalidInput: 'a/b' cannot name a tag: it may only contain letters, digits, '.', '-' and '_'
     """
-    if what := _tag_name_problem(name):
-        raise InvalidInput(f"{name!r} cannot name a tag: {what}")
+    if problem := _tag_name_problem(name):
+        raise InvalidInput(f"{name!r} cannot name a tag: {problem}")
 
 
 def check_branch_name(name: str) -> None:
-    if what := _branch_name_problem(name):
-        raise InvalidInput(f"{name!r} cannot name a branch: {what}")
+    if problem := _branch_name_problem(name):
+        raise InvalidInput(f"{name!r} cannot name a branch: {problem}")
 
 
 def is_branch_name(name: str) -> bool:
@@ -139,9 +139,9 @@ def parse_reference_name(path: str) -> str | None:
     if not file.endswith(".json") or file.startswith(".tmp"):
         return None
     name = _unescape(file.removesuffix(".json"))
-    wrong = _tag_name_problem if path.startswith(TAGS) else _branch_name_problem
-    if name is None or (what := wrong(name)):
-        raise Corrupt(f"is not the name of a reference{f': {what}' if name else ''}", path=path, field="name")
+    find_problem = _tag_name_problem if path.startswith(TAGS) else _branch_name_problem
+    if name is None or (problem := find_problem(name)):
+        raise Corrupt(f"is not the name of a reference{f': {problem}' if name else ''}", path=path, field="name")
     return name
 
 
@@ -161,8 +161,8 @@ def encode_tag(tag: Tag) -> bytes:
 def decode_tag(data: bytes, *, path: str) -> Tag:
     members = _JsonMembers(data, path)
     branch = members.optional_text("branch")
-    if branch is not None and (what := _branch_name_problem(branch)):
-        raise Corrupt(f"has the invalid branch name {branch!r}: {what}", path=path, field="branch")
+    if branch is not None and (problem := _branch_name_problem(branch)):
+        raise Corrupt(f"has the invalid branch name {branch!r}: {problem}", path=path, field="branch")
     return Tag(
         branch=branch,
         version=members.version("version"),
@@ -189,8 +189,8 @@ def encode_branch(branch: Branch) -> bytes:
 def decode_branch(data: bytes, *, name: str, path: str) -> Branch:
     members = _JsonMembers(data, path)
     parent = members.optional_text("parentBranch")
-    if parent is not None and (what := _branch_name_problem(parent)):
-        raise Corrupt(f"has the invalid parent branch name {parent!r}: {what}", path=path, field="parentBranch")
+    if parent is not None and (problem := _branch_name_problem(parent)):
+        raise Corrupt(f"has the invalid parent branch name {parent!r}: {problem}", path=path, field="parentBranch")
     version, created = members.version("parentVersion"), members.number("createAt", highest=_LAST_SECOND)
     return Branch(
         parent_branch=parent,
@@ -255,7 +255,8 @@ def _unescape(text: str) -> str | None:
 
 
 def _synthetic_id(name: str, parent: str | None, version: int, created: int) -> str:
-    """Return the id of a branch for which a release of 2025 wrote none: two FNV-1a hashes of what it did write."""
+    """Return the id of a branch for which a release of 2025 wrote none: two FNV-1a hashes of the fields that it did
+    write."""
     text = f"branch_name={name}\nparent_branch={parent or ''}\nparent_version={version}\ncreate_at={created}"
     halves = []
     for number in _FNV_BASES:
@@ -270,7 +271,8 @@ def _dump(members: Mapping[str, object]) -> bytes:
 
 
 def _is_text(value: object) -> TypeGuard[str]:
-    """Return whether a value is a string that UTF-8 can encode. JSON can contain lone surrogates, which it cannot."""
+    """Return whether a value is a string that UTF-8 can encode. JSON can contain lone surrogates, which UTF-8 cannot
+    encode."""
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 

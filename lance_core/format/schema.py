@@ -240,16 +240,16 @@ def _round_trip_ipc(fields: Iterable[Field], metadata: Mapping[bytes, bytes]) ->
     pyarrow knows."""
     schema = pa.schema([field.arrow() for field in fields], dict(metadata) or None)
     converted = pa.ipc.read_schema(schema.serialize())
-    kept = [
+    resolved_fields = [
         declared if _changes_storage(declared.type, known.type) else known
         for declared, known in zip(schema, converted, strict=True)
     ]
-    return pa.schema(kept, converted.metadata)
+    return pa.schema(resolved_fields, converted.metadata)
 
 
 def _changes_storage(declared: pa.DataType, known: pa.DataType) -> bool:
-    """Return whether a registered extension type replaces the storage type that the table declares. That of pylance 11
-    for blobs does."""
+    """Return whether a registered extension type replaces the storage type that the table declares. The extension type
+    of pylance 11 for blobs does so."""
     return (
         isinstance(known, pa.BaseExtensionType)
         and not isinstance(declared, pa.BaseExtensionType)

@@ -5,7 +5,7 @@ is encoded in two bytes: ten megabytes of empty parts become 640 megabytes. A la
 its encoding, so only small parts are counted. `check_message` first counts, in numpy, every position at which a small
 part could begin, without following the structure of the message. A message that is too short to hold too many parts is
 not scanned. If the count exceeds the cap and the type of the message is known, its parts are counted exactly
-(`message_weight.py`), since the numbers of wide fragments look like parts.
+(`message_weight.py`), since the numbers in the fragments of a wide table look like parts.
 """
 
 import numpy as np
@@ -51,8 +51,8 @@ def check_message(message: bytes, *, path: str, kind: type[Message] | None = Non
 
 
 def _bound_small_parts(message: bytes) -> int:
-    """Return an upper bound on the number of small parts. It is exact enough only above the cap: a cheaper and higher
-    bound is returned if that does not exceed the cap."""
+    """Return an upper bound on the number of small parts. If a cheaper and higher bound does not exceed the cap, return
+    that one."""
     data = np.frombuffer(message, dtype=np.uint8)
     # Every small part has its length in a byte below 16, even if the length is encoded in more bytes than it needs.
     cheap_bound = int(np.count_nonzero(data < SMALL_PART_BYTES))
