@@ -26,10 +26,10 @@ _LOST_COMMIT_REPAIR = (
 )
 
 
-def check_intents(location: Location, made: Mapping[str, Version], newest: Snapshot) -> Iterator[Finding]:
-    """Check the intent records. `made` maps the uuids of transactions, and of their parts, to versions, for all
-    versions that can be read."""
-    existing = set(made.values())
+def check_intents(location: Location, version_by_uuid: Mapping[str, Version], newest: Snapshot) -> Iterator[Finding]:
+    """Check the intent records. `version_by_uuid` maps the uuids of transactions, and of their parts, to versions, for
+    all versions that can be read."""
+    existing = set(version_by_uuid.values())
     for info in location.store.list(idempotency.DIRECTORY):
         try:
             record = idempotency.read_record(location.store, info.path)
@@ -43,7 +43,10 @@ def check_intents(location: Location, made: Mapping[str, Version], newest: Snaps
             )
             yield Finding(Severity.ERROR, "intent", info.path, what, repair)
             continue
-        committed, subject = made.get(record.transaction_uuid), f"the {record.verb} of the intent {record.intent!r}"
+        committed, subject = (
+            version_by_uuid.get(record.transaction_uuid),
+            f"the {record.verb} of the intent {record.intent!r}",
+        )
         if record.landing is None:
             if committed is not None:
                 what = f"{subject} was committed as version {committed}, but its record does not say so"
@@ -167,7 +170,7 @@ def _delete_record(store: Store, path: str, read: Callable[[Store, str], object]
 
 
 def _restore_file(store: Store, path: str, data: bytes) -> str:
-    store.create(path, data)  # the read below decides, whatever the answer
+    store.create(path, data)  # the read below decides, whatever the store answers
     try:
         stored = store.read(path, 0, len(data) + 1)
     except LanceError as error:

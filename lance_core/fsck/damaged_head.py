@@ -35,29 +35,33 @@ def find_damaged_head(
     if not isinstance(error, Corrupt):
         return unreadable_version(path, head, error)
     what = f"the newest version is damaged: {error.what}"
-    aside = [head]
+    versions_to_move = [head]
     for version in older:
         try:
             load_fully(location, version)
         except Corrupt:
-            aside.append(version)
+            versions_to_move.append(version)
         except LanceError as unknown:
             repair = f"Move nothing before version {version} can be examined, which currently fails: {unknown}."
             return Finding(Severity.ERROR, "head", path, what, repair, head)
         else:
-            moves = ", ".join(f"{by_number[number]} to {by_number[number]}{_DAMAGED_SUFFIX}" for number in aside)
+            moves = ", ".join(
+                f"{by_number[number]} to {by_number[number]}{_DAMAGED_SUFFIX}" for number in versions_to_move
+            )
             repair = (
                 f"Open version {version} by its number and find out what was added after it. Then move aside {moves} "
                 f"and write that again: the table continues from version {version}."
             )
             action = (
                 f"Move {moves}. The table continues from version {version}, without the changes committed as "
-                f"{_versions_text(aside)}: cleanup will treat their files as orphan files."
+                f"{_versions_text(versions_to_move)}: cleanup will treat their files as orphan files."
             )
             fix = Repair(
                 RepairKind.HEAD,
                 action,
-                partial(_move_aside, location, [(number, by_number[number]) for number in aside], writer_store),
+                partial(
+                    _move_aside, location, [(number, by_number[number]) for number in versions_to_move], writer_store
+                ),
             )
             return Finding(Severity.ERROR, "head", path, what, repair, head, fix)
     repair = (
@@ -80,7 +84,7 @@ def unreadable_version(path: str, version: Version, error: LanceError) -> Findin
 
 def _move_aside(location: Location, versions: Sequence[tuple[Version, str]], writer_store: Store) -> str:
     """Move damaged versions aside, newest first: after an interruption, the newest version is still a damaged one."""
-    done: list[str] = []
+    outcomes: list[str] = []
     for version, path in versions:
         try:
             load_fully(location, version)
@@ -89,19 +93,19 @@ def _move_aside(location: Location, versions: Sequence[tuple[Version, str]], wri
         except NotFound:
             continue
         else:
-            return _summary(done, f"version {version} can be read now and was not moved")
+            return _summary(outcomes, f"version {version} can be read now and was not moved")
         data = read_whole(location.store, path, MANIFEST_BYTES)
         new_path = _copy_aside(location.store, path, data)
         writer_store.delete(path)
-        done.append(f"{path} was moved to {new_path}")
-    return _summary(done, "it was already moved" if not done else "")
+        outcomes.append(f"{path} was moved to {new_path}")
+    return _summary(outcomes, "it was already moved" if not outcomes else "")
 
 
 def _copy_aside(store: Store, path: str, data: bytes) -> str:
-    """Copy these bytes to a name that is not taken for a version, and return the path."""
+    """Copy these bytes to a name that denotes no version, and return the path."""
     for number in range(_NAMES_MAX):
         new_path = f"{path}{_DAMAGED_SUFFIX}" + (f"-{number + 1}" if number else "")
-        store.create(new_path, data)  # the read below decides, whatever the answer
+        store.create(new_path, data)  # the read below decides, whatever the store answers
         try:
             if store.read(new_path, 0, len(data) + 1) == data:
                 store.ensure_durable([new_path])
@@ -117,5 +121,5 @@ def _versions_text(numbers: Sequence[Version]) -> str:
     return ("version " if len(numbers) == 1 else "versions ") + ", ".join(map(str, sorted(numbers)))
 
 
-def _summary(done: Sequence[str], rest: str) -> str:
-    return "; ".join([*done, *([rest] if rest else [])])
+def _summary(outcomes: Sequence[str], rest: str) -> str:
+    return "; ".join([*outcomes, *([rest] if rest else [])])

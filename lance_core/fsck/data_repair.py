@@ -17,7 +17,7 @@ from lance_core.versions.recorded_files import RecordedFile
 
 
 def find_repair(file: RecordedFile, sources: tuple[str, ...]) -> Repair | None:
-    """Return the repair of a file from the first source that has its bytes; `None` if none has."""
+    """Return the repair of a file from the first source that has its bytes; `None` if no source has them."""
     if split_qualified_path(file.path)[0] is not None:
         return None  # it belongs to another table, which has to be repaired itself
     for uri in sources:
@@ -51,6 +51,6 @@ def _restore(file: RecordedFile, source: Store, path: str) -> str:
         return "the file has the recorded hash now; nothing was changed"
     try:
         replace_file(source, path, target, file.path, check=partial(verify_file, checksum=checksum))
-    except Corrupt as found:
-        return f"nothing was changed: the copy {found.what}"
+    except Corrupt as problem:
+        return f"nothing was changed: the copy {problem.what}"
     return "done; the file has the recorded hash"

@@ -37,9 +37,9 @@ _WORST_FIRST = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
 def examine(location: Location, extent: Extent | Version = Extent.ALL, data: DataCheck | None = None) -> Report:
-    """Examine a table in any state. Raises `NotFound` only if the directory contains no version. `extent` may
-    be one version. `data` adds a comparison of all files with their checksums. Files are decoded in another process,
-    because damaged ones may end it."""
+    """Examine a table in any state. Raises `NotFound` only if the directory contains no version. `extent` may be one
+    version. `data` adds a comparison of all files with their checksums. Files are decoded in another process, because a
+    damaged file may crash the process that decodes it."""
     location = location.as_untrusted()
     opened_location, writer_store = location, location.own_store
     location, two_phase = manifest_store_entries.without_manifest_store(location)
@@ -154,11 +154,11 @@ def _versions_in(location: Location, numbers: Sequence[Version], extent: Extent 
 
 
 def _list_manifests(location: Location) -> list[tuple[str, Version]]:
-    found = []
+    manifest_names = []
     for info in location.store.list(naming.VERSIONS):
         if parsed := naming.parse_manifest_name(info.path.rpartition("/")[2]):
-            found.append((info.path, parsed[0]))
-    return found
+            manifest_names.append((info.path, parsed[0]))
+    return manifest_names
 
 
 def _check_naming_schemes(manifest_names: Sequence[tuple[str, Version]]) -> Iterator[Finding]:

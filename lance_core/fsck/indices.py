@@ -41,8 +41,8 @@ def check_indices(base: Snapshot, writer_location: Location) -> Iterator[Finding
     try:
         segments = coverage.segments
         _ = coverage.reuse
-    except LanceError as found:
-        yield error(manifest, "index_reuse", f"the fragment reuse index cannot be read: {found}", "Drop all indices.")
+    except LanceError as problem:
+        yield error(manifest, "index_reuse", f"the fragment reuse index cannot be read: {problem}", "Drop all indices.")
         return
     for segment in segments:
         if segment.kind is None:
@@ -63,8 +63,8 @@ def _check_segment(
         examination = verification.examine_segment(base, coverage, segment)
     except (NotFound, InvalidInput):
         return  # already reported: the files are missing or outside the table
-    except LanceError as found:
-        what = f"a segment of index {index.name!r} cannot be read: {found}"
+    except LanceError as problem:
+        what = f"a segment of index {index.name!r} cannot be read: {problem}"
         yield _with_repair(
             error(manifest, "index_contents", what, _rebuild_advice(index), path=path),
             _drop_repair(writer_location, index),
@@ -129,7 +129,7 @@ def _unproven_finding(base: Snapshot, index: IndexMetadata, missing: Mapping[int
 
 
 def _impossible_rows(base: Snapshot, coverage: Coverage, index: IndexMetadata, rows: RowSet) -> Iterator[str]:
-    """Yield numbers in a segment that belong to no row."""
+    """Yield a description of the first number in a segment that belongs to no row, if there is one."""
     manifest = base.manifest
     if _holds_row_ids(base, index):
         last = max(rows.parts, default=0)
@@ -266,6 +266,6 @@ def _commit(base: Snapshot, operation: CreateIndex) -> str:
             retries=ATTEMPTS,
             runtime=SYSTEM_RUNTIME,
         )
-    except (ConflictError, Corrupt) as found:
-        return f"nothing was changed: {found}"
+    except (ConflictError, Corrupt) as problem:
+        return f"nothing was changed: {problem}"
     return f"done in version {result.snapshot.version}"

@@ -1,7 +1,7 @@
 """Manifest store entries: compares the entries of a manifest store to the manifests that exist. Every version must be
 reserved and published, and there must be no other entries.
 
-The examination reads around the two-phase protocol (`without_manifest_store`): listing a table through the protocol
+The examination bypasses the two-phase protocol (`without_manifest_store`): listing a table through the protocol
 publishes unfinished versions, and an examination must not write. Repairs change entries through the manifest store, on
 condition that the entry is unchanged. Start with `check_entries`.
 """
@@ -195,8 +195,10 @@ def _remove_entry(two_phase: TwoPhaseStore, entry: Entry) -> str:
 
 
 def _replace_entry(two_phase: TwoPhaseStore, entry: Entry, new_entry: Entry) -> str:
-    done = two_phase.manifest_store.move_entry(two_phase.table_key, entry, new_entry)
-    return f"the entry of version {entry.version} " + ("was corrected" if done else "has changed and was not corrected")
+    was_replaced = two_phase.manifest_store.move_entry(two_phase.table_key, entry, new_entry)
+    return f"the entry of version {entry.version} " + (
+        "was corrected" if was_replaced else "has changed and was not corrected"
+    )
 
 
 def _add_entry(two_phase: TwoPhaseStore, entry: Entry) -> str:

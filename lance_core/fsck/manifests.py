@@ -62,8 +62,8 @@ def check_fragment(manifest: Manifest, fragment: Fragment) -> Iterator[Finding]:
         fragment.check(path=manifest.path)
         for file in fragment.files:
             assert file.path
-    except Corrupt as found:
-        yield error(manifest, "fragment", f"{name} {found.what} ({found.field})", OVERWRITE)
+    except Corrupt as problem:
+        yield error(manifest, "fragment", f"{name} {problem.what} ({problem.field})", OVERWRITE)
         return
     if not fragment.files:
         yield error(manifest, "fragment_files", f"{name} has no data files", OVERWRITE)
@@ -85,8 +85,8 @@ def _check_overlays(manifest: Manifest, fragment: Fragment, name: str) -> Iterat
     for overlay in overlays_of(fragment):
         try:
             covered = [offset for field_id in overlay.live_fields for offset in overlay.coverage(field_id)[-1:]]
-        except Corrupt as found:
-            yield error(manifest, "overlay", f"{name} has the overlay {found.path}, which {found.what}", OVERWRITE)
+        except Corrupt as problem:
+            yield error(manifest, "overlay", f"{name} has the overlay {problem.path}, which {problem.what}", OVERWRITE)
             continue
         if fragment.physical_rows and max(covered, default=0) >= fragment.physical_rows:
             what = (
@@ -131,11 +131,11 @@ def _check_schema(manifest: Manifest) -> Iterator[Finding]:
         schema = manifest.schema
         version = manifest.storage_version
         assert schema.arrow is not None
-    except Corrupt as found:
-        yield error(manifest, "schema", f"{found.what} ({found.field})", OVERWRITE)
+    except Corrupt as problem:
+        yield error(manifest, "schema", f"{problem.what} ({problem.field})", OVERWRITE)
         return
-    except Unsupported as found:
-        yield warning(manifest, "schema", str(found), "Examine it with a newer release of this package.")
+    except Unsupported as problem:
+        yield warning(manifest, "schema", str(problem), "Examine it with a newer release of this package.")
         return
     yield from _check_storage_versions(manifest, version)
     yield from _check_mandatory_columns(manifest, schema)
@@ -204,8 +204,8 @@ def _check_flags(manifest: Manifest) -> Iterator[Finding]:
         (Feature.BASE_PATHS, bool(message.base_paths), "base paths"),
     ):
         if needed and not flags & feature:
-            found = f"there are {what}, but the feature flags do not declare them: older readers may return wrong rows"
-            yield error(manifest, "flags", found, _FIXED_BY_COMMIT)
+            text = f"there are {what}, but the feature flags do not declare them: older readers may return wrong rows"
+            yield error(manifest, "flags", text, _FIXED_BY_COMMIT)
     if message.config and not message.writer_feature_flags & Feature.TABLE_CONFIG:
         yield warning(manifest, "flags", "there is a config, but the feature flags do not declare it", _FIXED_BY_COMMIT)
 
@@ -235,8 +235,8 @@ def _check_lineage(manifest: Manifest, fragment: Fragment, name: str) -> Iterato
                     what,
                     "Queries by row version return wrong results; the rows themselves are correct.",
                 )
-    except Corrupt as found:
-        yield error(manifest, "row_ids", f"{name}: {found.field} {found.what}", OVERWRITE)
+    except Corrupt as problem:
+        yield error(manifest, "row_ids", f"{name}: {problem.field} {problem.what}", OVERWRITE)
 
 
 def _check_indices(manifest: Manifest) -> Iterator[Finding]:
@@ -245,8 +245,8 @@ def _check_indices(manifest: Manifest) -> Iterator[Finding]:
         for index in indices:
             str(index.uuid)
             _ = index.covers
-    except Corrupt as found:
-        yield error(manifest, "index_section", str(found), "Drop the index and build it again.")
+    except Corrupt as problem:
+        yield error(manifest, "index_section", str(problem), "Drop the index and build it again.")
         return
     fields = {field.id for field in manifest.message.fields}
     uuids: set[UUID] = set()

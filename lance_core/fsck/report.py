@@ -24,7 +24,7 @@ class Severity(enum.Enum):
     WARNING = "warning"
     """The rows are correct, but something blocks an operation, or was not examined."""
     INFO = "info"
-    """Worth knowing."""
+    """Information that requires no action."""
 
 
 class RepairKind(enum.Enum):
