@@ -25,7 +25,7 @@ MIN, MAX, NULL_COUNT, PAGE = "min", "max", "null_count", "page_idx"
 PAGE_ROWS = "batch_size"
 DEFAULT_PAGE_ROWS = 4096
 _ROWS_PER_READ = 1 << 16
-_PROBLEMS_PER_SORT_MAX = 3
+_PROBLEMS_PER_CATEGORY_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,19 +144,19 @@ def examine_pages(segment: Segment, column: pa.Field) -> SegmentExamination:
 
 
 class _Problems:
-    """Problems that the examination reports, at most `_PROBLEMS_PER_SORT_MAX` of each sort."""
+    """Problems that the examination reports, at most `_PROBLEMS_PER_CATEGORY_MAX` of each category."""
 
     def __init__(self) -> None:
-        self._by_sort: dict[str, list[str]] = {}
+        self._by_category: dict[str, list[str]] = {}
 
-    def add(self, sort: str, problem: str) -> None:
-        of_sort = self._by_sort.setdefault(sort, [])
-        if len(of_sort) < _PROBLEMS_PER_SORT_MAX:
-            of_sort.append(problem)
+    def add(self, category: str, problem: str) -> None:
+        of_category = self._by_category.setdefault(category, [])
+        if len(of_category) < _PROBLEMS_PER_CATEGORY_MAX:
+            of_category.append(problem)
 
     @property
     def all(self) -> tuple[str, ...]:
-        return tuple(problem for of_sort in self._by_sort.values() for problem in of_sort)
+        return tuple(problem for of_category in self._by_category.values() for problem in of_category)
 
 
 def _examine_page(

@@ -4,7 +4,7 @@
 
 Rows come in scan order: the value at the column's path, NULL if a struct on that path is NULL, and the row number, an
 id or an address as the version of the index type requires. Deleted rows are left out. The index type decides how many
-rows it holds in memory. Files that are never committed lie in a directory that nothing references, and a cleanup
+rows it holds in memory. Files that are never committed are in a directory that no version references, and a cleanup
 removes them.
 """
 
@@ -43,7 +43,7 @@ from lance_core.versions.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """Definition of an index, independent of what it is built from."""
+    """Definition of an index, independent of the rows that it is built from."""
 
     name: str
     kind: IndexType

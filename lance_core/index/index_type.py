@@ -1,4 +1,4 @@
-"""Index type interface: what every scalar index type implements, and the conditions that it is searched with.
+"""Index type interface: the methods that every scalar index type implements, and the conditions that it answers.
 
     write(sink, build)                       writes a new segment from rows and from existing segments
     open(segment, ...).search(leaf)          returns the indexed rows that make a condition true
@@ -109,7 +109,7 @@ class SegmentExamination:
     """True if the files list every indexed row, whatever its value. Some index types list no row that has an empty
     list, or a text of two letters."""
     problems: tuple[str, ...] = ()
-    """Contradictions, such as "page 7 begins below the end of page 6"; at most a few of each sort."""
+    """Contradictions, such as "page 7 begins below the end of page 6"; at most a few of each category."""
 
 
 @runtime_checkable
@@ -129,8 +129,8 @@ class Searcher(Protocol):
     """Open segment. It may cache what it has read; two threads may search at the same time."""
 
     def search(self, leaf: Leaf) -> MatchedRows | None:
-        """Return the matching rows, or `None` for a condition that it cannot answer. The caller has made sure that
-        the condition is on a column of the type that the segment was built on."""
+        """Return the matching rows, or `None` for a condition that it cannot answer. The caller ensures that the
+        condition is on a column of the type that the segment was built on."""
 
 
 class IndexOptions(Protocol):
@@ -181,8 +181,8 @@ class IndexType(Protocol):
         """Return the options that a segment was built with, to the extent that it records them."""
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
-        """Return how precisely a segment can answer, from its metadata alone, or `None` if it cannot. Used by
-        `explain`, and to open no segment in vain."""
+        """Return how precisely a segment can answer, from its metadata alone, or `None` if it cannot. `explain` uses
+        it, and so does a search, which opens no segment that cannot answer."""
 
     def write(self, sink: SegmentSink, build: SegmentBuild) -> bytes:
         """Write the files of a segment. Return its `index_details` for the index section, without the type URL."""
@@ -191,8 +191,8 @@ class IndexType(Protocol):
 
     def examine(self, segment: Segment, column: pa.Field) -> SegmentExamination:
         """Read all files of the segment a portion at a time and trust none of them. Report contradictions, and raise
-        only if a file cannot be read at all. `rows_under` cuts nothing off here, so that impossible rows are
-        reported."""
+        only if a file cannot be read at all. Implementations do not drop rows by `rows_under` here, so that impossible
+        rows are reported."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
-"""LABEL_LIST index: stores for each list element the set of rows whose lists contain it. For tags and the like.
+"""LABEL_LIST index: stores for each list element the set of rows whose lists contain it, such as the rows of a tag.
 
 The file is that of BITMAP (`value_bitmaps.py`) with elements as keys; the key NULL has the rows whose list contains a
 NULL. Empty lists and NULL lists have no key; the rows with a NULL list are stored in a separate set. Elements are
 equal if they are equal bit by bit, as in the query engine: in a list, 0.0 does not equal -0.0.
 
-A condition that holds for rows without a key is not answered: that a list contains all elements of an empty list. A
-condition that is NULL for every row (whether a list contains an unknown element) matches no rows.
+The index does not answer a condition that holds for rows without a key: a list contains all elements of an empty list.
+A condition that is NULL for every row (whether a list contains an unknown element) matches no rows.
 """
 
 import math

@@ -2,10 +2,9 @@
 
     selector_of(base)(predicate) -> Selection        passed to `scan/`, which does not know about indices
 
-`access_path.py` plans which segments are searched. `row_remap.py` translates what they return to current row
-addresses; deleted rows are among them, and the scan leaves them out. Open segments and what they have read are cached
-for all tables of the process. A segment that cannot be read answers nothing: its fragments are scanned, and a warning
-says so once.
+`access_path.py` plans which segments are searched. `row_remap.py` translates the rows that they return to current row
+addresses. These include deleted rows, which the scan skips. Open segments and the pages that they have read are cached
+for all tables of the process. If a segment cannot be read, its fragments are scanned, and one warning reports it.
 """
 
 import struct
@@ -43,7 +42,7 @@ _VERSIONS_CACHED_MAX = 16
 _SEGMENTS_CACHED_MAX = 128
 _WARNED_MAX = 10_000
 CANDIDATES_READ_MAX = 4096
-"""Checking this number of rows takes less time than searching an index for many others that do not match."""
+"""Number of candidate rows that a scan checks in less time than a search of another index takes."""
 UNREADABLE_ERRORS = (LanceError, pa.ArrowException, ValueError, LookupError, OverflowError, struct.error)
 """Errors that missing, truncated or mislabelled files raise."""
 
@@ -59,7 +58,7 @@ class IndexLookup:
     @classmethod
     def of(cls, base: Snapshot) -> "IndexLookup":
         return _versions.get_or_create(
-            id(base.manifest), lambda: cls(base), lambda kept: kept.base.manifest is base.manifest
+            id(base.manifest), lambda: cls(base), lambda cached: cached.base.manifest is base.manifest
         )
 
     def plan(self, predicate: Predicate) -> AccessPath:
@@ -75,7 +74,7 @@ class IndexLookup:
         return Selection(combined.fragments, dict(_fragment_selections(predicate, path, combined, results)))
 
     def select_candidates(self, tree: Node) -> Selection:
-        """Return rows that may match, without the conditions left to check: the caller knows its own condition."""
+        """Return rows that may match, without the conditions left to check: the caller checks its own condition."""
         combined, _ = _Search(self).search_all([step for _, step in AccessPath.of(tree, self.indices).steps])
         return Selection(combined.fragments, {id: FragmentSelection(rows) for id, rows in combined.rows.parts.items()})
 

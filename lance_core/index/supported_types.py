@@ -1,5 +1,4 @@
-"""Column type predicates: which Arrow types an index can be built on. The index types share them; none is known
-here."""
+"""Column type predicates: decide which Arrow types an index can be built on. All index types share them."""
 
 import pyarrow as pa
 
@@ -36,7 +35,7 @@ def is_decimal(arrow: pa.DataType) -> bool:
 
 
 def is_ordered(arrow: pa.DataType) -> bool:
-    """Return whether a value of the type is a single one that compares as before, after or equal to another one."""
+    """Return whether the values of the type are scalars that an index can sort."""
     return (
         is_number(arrow)
         or is_temporal(arrow)

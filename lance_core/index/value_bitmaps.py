@@ -72,8 +72,8 @@ class BitmapBuilder:
         """Add sets of rows by key, such as those of another segment."""
         valid = keys.is_valid().to_numpy(zero_copy_only=False)
         self._null += [rows for rows, is_key in zip(sets, valid, strict=True) if not is_key]
-        of_keys = [rows for rows, is_key in zip(sets, valid, strict=True) if is_key]
-        for slot, rows in zip(self._slots_of(keys.drop_null()), of_keys, strict=True):
+        key_sets = [rows for rows, is_key in zip(sets, valid, strict=True) if is_key]
+        for slot, rows in zip(self._slots_of(keys.drop_null()), key_sets, strict=True):
             self._sets[slot].append(rows)
 
     def write(self, sink: SegmentSink, attachments: Mapping[str, bytes] | None = None) -> None:
@@ -136,7 +136,7 @@ class BitmapBuilder:
             yield pa.nulls(1, self.order.type), [null.encode()]
         keys = concat_arrays(self._keys, self.order.type)
         slots = self.order.argsort(keys)
-        chosen: list[int] = []
+        batch_slots: list[int] = []
         sets: list[bytes] = []
         size = 0
         for slot in slots.tolist():
@@ -144,13 +144,13 @@ class BitmapBuilder:
                 continue
             data = rows.encode()
             if sets and (len(sets) == _BATCH_KEYS_MAX or size + len(data) > _BATCH_BYTES_MAX):
-                yield keys.take(pa.array(chosen)), sets
-                chosen, sets, size = [], [], 0
-            chosen.append(slot)
+                yield keys.take(pa.array(batch_slots)), sets
+                batch_slots, sets, size = [], [], 0
+            batch_slots.append(slot)
             sets.append(data)
             size += len(data)
         if sets:
-            yield keys.take(pa.array(chosen)), sets
+            yield keys.take(pa.array(batch_slots)), sets
 
 
 def _by_upper_half(rows: Ids) -> Iterator[tuple[int, Positions | slice]]:

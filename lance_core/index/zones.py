@@ -1,9 +1,8 @@
-"""Zones: stretches of a fragment that zone maps and Bloom filters describe instead of rows, and the NULLs they
-record.
+"""Zones: ranges of rows of a fragment, which zone maps and Bloom filters summarize, and the NULLs in them.
 
 A zone spans physical rows from its first live row to its last one; rows in between were deleted before. When an
-existing segment is merged, its zones stay whose fragments have their rows where they were; a zone cannot follow rows
-to another place. `zonemap.py` and `bloomfilter.py` define what is stored about the values of a zone.
+existing segment is merged, the zones of fragments whose rows have moved are dropped, since a zone cannot follow rows.
+`zonemap.py` and `bloomfilter.py` define what is stored about the values of a zone.
 """
 
 import itertools
@@ -23,7 +22,7 @@ from lance_core.index.index_type import ROW, VALUE, Certainty, MatchedRows, RowR
 ROWS_PER_ZONE = 8192
 ZONES_MAX = 1 << 24
 PROBLEMS_SHOWN_MAX = 3
-"""Maximum number of problems reported of each sort."""
+"""Maximum number of problems of one category that are reported."""
 _NULLS = "null_bitmap"
 _LOCATION_COLUMNS = ("fragment_id", "zone_start", "zone_length")
 LOCATION_FIELDS = tuple(pa.field(name, pa.uint64(), nullable=False) for name in _LOCATION_COLUMNS)
@@ -177,15 +176,15 @@ class Zones:
 
     def rows_where(self, where: Mask) -> RowSet:
         """Return the rows of the zones where the mask is true."""
-        chosen = np.flatnonzero(where & (self.end > self.start))
-        fragment, start, end = self.fragment[chosen], self.start[chosen], self.end[chosen]
-        if not len(chosen):
+        positions = np.flatnonzero(where & (self.end > self.start))
+        fragment, start, end = self.fragment[positions], self.start[positions], self.end[positions]
+        if not len(positions):
             return RowSet()
         # Adjacent zones are one range.
-        begins = np.ones(len(chosen), dtype=np.bool_)
+        begins = np.ones(len(positions), dtype=np.bool_)
         begins[1:] = (fragment[1:] != fragment[:-1]) | (start[1:] != end[:-1])
         first = np.flatnonzero(begins)
-        last = np.append(first[1:] - 1, len(chosen) - 1)
+        last = np.append(first[1:] - 1, len(positions) - 1)
         parts: dict[int, BitMap] = {}
         for high, low, after in zip(fragment[first].tolist(), start[first].tolist(), end[last].tolist(), strict=True):
             parts.setdefault(high, BitMap()).add_range(low, after)
@@ -197,7 +196,7 @@ class Zones:
 
 
 def unmoved_zones(table: pa.Table, moves: RowRemap, *, path: str) -> Mask:
-    """Return which zones have their rows where they were. A fragment moves as a whole or not at all."""
+    """Return a mask of the zones whose rows have not moved. A fragment moves as a whole or not at all."""
     fragment, start, _ = (_location_column(table, name, path=path) for name in _LOCATION_COLUMNS)
     if (np.maximum(fragment, start) > LOWER_HALF).any():
         raise Corrupt("a zone begins at an address that no row can have", path=path, field="zone_start")
