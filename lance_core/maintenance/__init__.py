@@ -1,7 +1,7 @@
 """Maintenance: compaction into fewer and fuller fragments, index maintenance, and cleanup of unneeded versions and
 files.
 
-Compaction (`compaction.py`) and index maintenance (`index_maintenance.py`) are pure plans followed by their
-execution, and so is cleanup (`cleanup.py`). This package contains no retry loops: a compaction is committed like
-every other write, and an interrupted cleanup is started again.
+Compaction (`compaction.py`), index maintenance (`index_maintenance.py`) and cleanup (`cleanup.py`) each make a plan
+first and then execute it. This package contains no retry loops: a compaction is committed like every other write, and
+an interrupted cleanup is started again.
 """

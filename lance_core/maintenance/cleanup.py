@@ -7,11 +7,11 @@ Manifests go first: a cleanup that dies leaves files without a version, never a 
 announces what it will remove before it reads references, leases and work in progress for the last time
 (`coordination/leases.py`), so that no other process begins to use what is being removed. All ages are measured by the
 store's clock: the clock of a process cannot make a file look old. An orphan file may belong to a write in progress and
-stays until it is older than the grace period; a version stays while it is so young that a commit may still be about to
-use its number. No argument shortens these times below an hour and a minute. Start with `clean`.
+stays until it is older than the grace period, which is at least an hour. A version stays for at least a minute, since a
+commit may be about to use its number. Start with `clean`.
 
 Detached versions do not count towards the versions to keep: some wait to be published, and those that an audit rejected
-wait to be inspected. A detached version goes, with the files that only it references, when it is older than both
+wait to be inspected. A detached version is removed, with the files that only it references, when it is older than both
 `older_than` and the grace period of orphan files, unless a tag names it or a process holds a lease on it.
 """
 
@@ -68,7 +68,7 @@ class Retention:
     keep: int
     orphan_grace: timedelta = DEFAULT_ORPHAN_GRACE
     protected: Mapping[int, str] = field(default_factory=dict)
-    """Versions that stay in addition to those that the table itself protects, each with the reason."""
+    """Versions to retain in addition to those that the table itself protects, each with the reason."""
 
     def __post_init__(self) -> None:
         too_small = "the newest version always stays, so it is at least 1"
@@ -88,7 +88,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class CleanupReport:
-    """Result of a cleanup: what was removed, or would be removed if `dry_run`. Paths are relative to the table."""
+    """Versions and files that a cleanup removed or, with `dry_run`, would remove. Paths are relative to the table."""
 
     dry_run: bool
     versions: tuple[Version, ...]
@@ -97,23 +97,24 @@ class CleanupReport:
     orphans: tuple[str, ...]
     """Files that no version references, older than the grace period."""
     intents: tuple[str, ...]
-    """Records of writes that committed or were abandoned so long ago that they are not repeated."""
+    """Records of intents that were committed, and of resumable jobs that were last active, more than 30 days ago."""
     bytes: int
     kept: Mapping[Version, tuple[str, ...]]
-    """Versions that are old enough to go, with what keeps them: tags, branches, clones or the caller's request."""
+    """Versions that are old enough to expire but were retained, with the reasons, such as a tag, a branch or a
+    clone."""
     detached: tuple[Version, ...] = ()
     """Detached versions."""
     seems_wrong: bool = False
     """True if more than half of all files are orphans."""
     damaged: tuple[str, ...] = ()
-    """Damaged leases and sweep notices, and damaged records of intents that were active within the grace period. If
-    one of an intent or a lease is damaged, no orphan file was removed, and if one of a lease is, no version, since it
-    is unknown what the record protects; `fsck` describes each."""
+    """Damaged leases and sweep notices, and damaged records of intents that were active within the grace period. It is
+    unknown what a damaged record protects, so no orphan file was removed if an intent or a lease is damaged, and no
+    version if a lease is. `fsck` describes each record."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionChoice:
-    """Versions that expire, and versions that are old enough but kept, with the reasons."""
+    """Versions that expire, and versions that are old enough but retained, with the reasons."""
 
     versions: tuple[Version, ...]
     kept: Mapping[Version, tuple[str, ...]]
@@ -129,28 +130,28 @@ def choose_versions(
 ) -> VersionChoice:
     """Choose the versions that expire. Pure.
 
-    `modified` has every version of the branch; those from `loaded` on always stay. A version that was put after a
-    later-numbered one that expires goes with it: it filled a gap and is not part of the branch's history.
+    `modified` has every version of the branch; those from `loaded` on always stay. If a version expires, so do versions
+    with lower numbers that were put after it: they filled gaps and are not part of the branch's history.
     """
     numbers = sorted(modified)
     newest = set(numbers[-retention.keep :])
-    expired, kept = [], {}
+    expired, retained = [], {}
     earliest = now
     for number in reversed(numbers):
         earliest = min(earliest, modified[number])
         if number >= loaded or number in newest or now - earliest < retention.older_than:
             continue
         if number in reasons:
-            kept[number] = tuple(reasons[number])
+            retained[number] = tuple(reasons[number])
         elif now - earliest < YOUNG_VERSION_AGE:
-            kept[number] = (f"younger than {YOUNG_VERSION_AGE}, and a commit may be about to use its number",)
+            retained[number] = (f"younger than {YOUNG_VERSION_AGE}, and a commit may be about to use its number",)
         else:
             expired.append(number)
-    return VersionChoice(tuple(reversed(expired)), dict(reversed(kept.items())))
+    return VersionChoice(tuple(reversed(expired)), dict(reversed(retained.items())))
 
 
 def expired_versions(base: Snapshot, retention: Retention, *, now: datetime) -> VersionChoice:
-    """Return the versions that a cleanup would remove now, and those that are old enough but kept.
+    """Return the versions that a cleanup would remove now, and those that are old enough but retained.
 
     It reads listings and references only and writes nothing, so that `now` comes from the caller's clock.
     """
@@ -161,9 +162,11 @@ def expired_versions(base: Snapshot, retention: Retention, *, now: datetime) -> 
 
 
 def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, runtime: Runtime) -> CleanupReport:
-    """Remove what `retention` does not keep. `base` is the version that the caller has seen: it and newer ones stay.
+    """Remove the versions and files that `retention` does not retain. `base` is the version that the caller has open:
+    it and newer versions stay.
 
-    The order of the steps makes a cleanup safe with concurrent writers and if it is killed (decision 1).
+    The order of the steps makes a cleanup safe with concurrent writers, and if it is killed
+    (`001-cleanup-with-concurrent-writers.md`).
     """
     dry_run, force = validation.check_flag(dry_run, "dry_run"), validation.check_flag(force, "force")
     check_manifest_store(base.location, base.manifest)
@@ -267,7 +270,7 @@ def _check_is_plausible(plan: _SweepPlan) -> None:
 
 
 def _announce(plan: _SweepPlan, runtime: Runtime) -> list[str]:
-    """Write the sweep notices for everything that other processes must not begin to use. Return their paths."""
+    """Write the sweep notices for the versions and files that will be removed. Return their paths."""
     report, notices = plan.report, list[str]()
     if report.versions or report.detached or report.orphans:
         keys = sorted({key for path in report.orphans if (key := file_key(path))})
@@ -277,9 +280,9 @@ def _announce(plan: _SweepPlan, runtime: Runtime) -> list[str]:
 
 
 def _find_spared_files(plan: _SweepPlan, put_back: Collection[Version]) -> set[str]:
-    """Return the planned paths that must stay after all.
+    """Return the planned paths that must not be removed.
 
-    Everything that was committed, referenced or begun since the plan keeps what it needs, above all a restored version.
+    Versions, references and writes that are newer than the plan need their files, and so do the versions put back.
     Leases and work in progress are read first, since a lease is released once its version exists.
     """
     location = plan.location
@@ -358,7 +361,8 @@ def _find_removable(location: Location, staying: set[str], leaving: set[str], *,
 def _store_time(location: Location, runtime: Runtime) -> datetime:
     """Return the current time by the store's clock: the modification time of a file that was just written.
 
-    If the two clocks differ by much, one of them is wrong; if it is the store's, all ages are wrong.
+    Raise `StorageError` if it differs much from the clock of this process: one of the two clocks is wrong. If it is
+    that of the store, all ages are wrong.
     """
     store = location.store
     probe = f"{naming.PROJECT_DIRECTORY}/clock/{runtime.new_uuid().hex}"
@@ -403,7 +407,7 @@ def _list_manifests(location: Location, *, now: datetime) -> dict[Version, tuple
 def _expired_detached(
     location: Location, reasons: Mapping[Version, Sequence[str]], *, older_than: datetime
 ) -> tuple[dict[Version, str], dict[Version, tuple[str, ...]]]:
-    """Return the manifests of detached versions that expire, and the versions that are old enough but kept."""
+    """Return the manifests of detached versions that expire, and the versions that are old enough but retained."""
     expired, kept = {}, {}
     for info in load_details(location.store.list(naming.VERSIONS)):
         version = naming.parse_detached_name(info.path.rpartition("/")[2])
@@ -437,7 +441,8 @@ def _referenced_keys(location: Location, paths: Iterable[str], *, own_only: bool
 def _remove_manifests(
     branch: BranchFiles, paths: Mapping[Version, str], *, now: datetime
 ) -> dict[Version, tuple[str, ...]]:
-    """Remove the manifests, oldest version first. Return the versions that stay after all, with the reasons.
+    """Remove the manifests, oldest version first. Return the versions that were not removed or were put back, with the
+    reasons.
 
     References that this library creates respect the sweep notice. Another engine may create one while its version is
     being removed; the manifest is then put back, byte for byte.
@@ -471,8 +476,8 @@ def _remove_manifests(
 
 
 def _withdraw_notices(location: Location, own: Collection[str], *, now: datetime) -> list[str]:
-    """Remove the sweep notices of this cleanup, and those of killed cleanups once everything they name is gone. Return
-    the paths of damaged ones, which expire."""
+    """Remove the sweep notices of this cleanup, and those of killed cleanups whose versions and files are all removed.
+    Return the paths of damaged notices, which expire."""
     for path in own:
         release(location.store, path)
     others = [(info, notice) for info, notice in sweep_notices(location.store) if info.path not in own]
@@ -489,7 +494,7 @@ def _withdraw_notices(location: Location, own: Collection[str], *, now: datetime
 
 
 def _deletion_order(files: Iterable[str]) -> list[str]:
-    """Return the files in the order of removal: those that only help to read data go before the data itself.
+    """Return the files in the order of removal: deletion files and indices come before the data files.
 
     The manifests among them are already gone.
     """

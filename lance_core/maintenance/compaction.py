@@ -3,9 +3,9 @@
     plan the groups -> write their live rows -> reserve fragment ids (a commit) -> the Rewrite that names the fragments
 
 Row ids and the created and last-updated versions of every row are preserved. An index that stores row addresses does
-not follow the rows by itself: the caller chooses what happens to it (`Remap`), or else the best action for each index
-is chosen (`compaction_indices.py`). Start with `compact`, or with its steps if workers write the groups
-(`compaction_write.py`). `commit/write_protocol.py` commits the operation that is returned.
+not follow the rows by itself: the caller chooses an action (`Remap`), or `compaction_indices.py` chooses the best one
+for each segment. Start with `compact`, or with its steps if workers write the groups (`compaction_write.py`).
+`commit/write_protocol.py` commits the operation that is returned.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,9 +52,9 @@ def compact(
     """Write a compaction and return its operation, or `None` if no group is worth a rewrite. When it returns, the
     files are written and the fragment ids reserved, by a version that has the `properties` too.
 
-    Without `remap`, an index keeps its coverage if possible: by stable row ids, or by a rewrite; an index whose type
-    cannot be written here, by recording the moves if it survives that. The other indices no longer cover the new
-    fragments.
+    Without `remap`, an index keeps its coverage if possible: it finds its rows by stable row ids, or it is rewritten.
+    If it cannot be rewritten here, the compaction records the moves, provided that the index stays correct when another
+    library rewrites it. The other indices no longer cover the new fragments.
     """
     groups = plan_compaction(base, target_rows=target_rows, materialize_deletions=materialize_deletions)
     if not groups:

@@ -5,8 +5,8 @@
     RECORD_MOVES  it stays unchanged; the fragment reuse index records where the rows went, and readers follow it
     UNCOVER       it stays unchanged and no longer covers the moved rows: queries scan them
 
-The caller chooses the action (`Remap`), or each segment gets the best action it supports. To rebuild a segment is to
-merge it with nothing: its index type gets the old segment and the translation of its row numbers. Zones cannot follow
+The caller chooses the action (`Remap`), or each segment gets the best action it supports. A segment is rebuilt as a
+merge with one input: its index type gets the old segment and the translation of its row numbers. Zones cannot follow
 rows, so the zones of the new fragments are built from their rows. Start with `choose_actions`.
 """
 
@@ -36,12 +36,12 @@ class Remap(enum.Enum):
     """Treatment of indices whose rows get new addresses."""
 
     NOW = "now"
-    """Rewrite it, so that it covers the new fragments immediately; raise if that is not possible."""
+    """Rewrite the index, so that it covers the new fragments immediately; raise if that is not possible."""
     REUSE = "reuse"
-    """Leave it unchanged and record where the rows went. An index whose readers do not follow such a record no longer
-    covers the new fragments."""
+    """Leave the index unchanged and record where the rows went. An index whose readers do not follow such a record no
+    longer covers the new fragments."""
     NONE = "none"
-    """Leave it unchanged; it no longer covers the new fragments, and queries scan them."""
+    """Leave the index unchanged; it no longer covers the new fragments, and queries scan them."""
 
     @classmethod
     def of(cls, text: str) -> "Remap":
@@ -51,10 +51,10 @@ class Remap(enum.Enum):
 class SegmentAction(enum.Enum):
     """Treatment of one index segment by a compaction."""
 
-    KEEP = "stays"
-    REBUILD = "anew"
-    RECORD_MOVES = "noted"
-    UNCOVER = "uncovered"
+    KEEP = "keep"
+    REBUILD = "rebuild"
+    RECORD_MOVES = "record_moves"
+    UNCOVER = "uncover"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class SegmentActions:
     def uncovered_names(self, *, must_survive_remap: bool) -> tuple[str, ...]:
         """Return the names of the indices that lose coverage.
 
-        If moves are recorded, an index that does not follow the record also loses fragments that an earlier record
-        had led to. With `must_survive_remap`, an index counts as following only if it survives a later rewrite by
-        another library.
+        If moves are recorded, an index that does not follow the record also loses the fragments that it covers through
+        an earlier record. With `must_survive_remap`, only an index that stays correct when another library rewrites it
+        counts as following.
         """
         return tuple(
             sorted(
@@ -105,7 +105,7 @@ def choose_actions(
     """Choose an action for each index segment when the fragments in `moving` are rewritten.
 
     Without `remap`, a segment larger than `bytes_max` is not rebuilt, and moves are recorded only if no segment that
-    loses coverage lists them. Raise if an action that the caller chose is not possible.
+    loses coverage lists the moved rows. Raise if an action that the caller chose is not possible.
     """
     coverage = Coverage(base)
     by_segment = tuple(
@@ -114,8 +114,8 @@ def choose_actions(
     if remap is None and any(_keeps_listing_rows(segment, action) for segment, action in by_segment):
         by_segment = tuple((segment, _without_recorded_moves(action)) for segment, action in by_segment)
     if coverage.reuse is not None or any(action is SegmentAction.RECORD_MOVES for _, action in by_segment):
-        # Next to a fragment reuse index, zones claim no fragment that it leads to: readers could not tell a correct
-        # claim from the mistaken ones that another library makes.
+        # In a table with a fragment reuse index, zones must not cover the fragments that compactions created: readers
+        # could not distinguish a correct coverage from the wrong one that another library records.
         by_segment = tuple((segment, _without_zones(segment, action)) for segment, action in by_segment)
     return SegmentActions(coverage, moving, by_segment)
 
@@ -159,7 +159,7 @@ def _choose_action(
 
 
 def _action_without_rebuild(base: Snapshot, index: IndexMetadata) -> SegmentAction:
-    """Return the action if the caller asks for recorded moves."""
+    """Return the action if the caller requests recorded moves."""
     if not base.manifest.has_stable_row_ids:
         return SegmentAction.RECORD_MOVES
     if index.is_zone_based:
@@ -170,7 +170,7 @@ def _action_without_rebuild(base: Snapshot, index: IndexMetadata) -> SegmentActi
 def _action_with_rebuild(
     base: Snapshot, coverage: Coverage, segment: SegmentCoverage, remap: Remap | None, bytes_max: int | None
 ) -> SegmentAction:
-    """Return the action if the caller asks for a rebuild (`Remap.NOW`) or for the best one."""
+    """Return the action if the caller requests a rebuild (`Remap.NOW`) or the best action."""
     index = segment.metadata
     can_rebuild = _rebuild_spec(base, coverage, segment) is not None
     if remap is Remap.NOW:

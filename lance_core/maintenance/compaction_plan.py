@@ -2,9 +2,9 @@
 
 Pure: fragments and index coverage in, groups out. Neighbouring fragments are joined, and the new fragments come after
 all that stay, since fragments are read in the order of their ids. A group never mixes fragments that an index covers
-with fragments that it does not, since the index would then cover half of a new fragment. A fragment with overlays is
-always rewritten, which puts their values into its columns. The other rules are those of Lance, so that both libraries
-agree on when a table needs no compaction.
+with fragments that it does not, since the index would then cover only a part of a new fragment. A fragment with
+overlays is always rewritten, which puts their values into its columns. The other rules are those of Lance, so that both
+libraries agree on when a table needs no compaction.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -83,8 +83,8 @@ def _as_candidate(
     rows, live = fragment.physical_rows, fragment.live_rows
     has_deletions = materialize_deletions and rows - live > _DELETED_SHARE * rows
     is_worth_rewriting_alone = has_deletions or fragment.has_overlays
-    small = rows < target_rows and fragment.file_bytes < _BYTES_LARGE
-    if not (is_worth_rewriting_alone or small):
+    is_small = rows < target_rows and fragment.file_bytes < _BYTES_LARGE
+    if not (is_worth_rewriting_alone or is_small):
         return None
     covered_by = frozenset(number for number, covered in enumerate(coverage) if fragment.id in covered)
     return _Candidate(fragment, is_worth_rewriting_alone, covered_by)

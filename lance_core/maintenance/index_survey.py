@@ -1,8 +1,8 @@
 """Index survey: estimates the work of `optimize_indices` from the metadata of a version, without opening an index
 file.
 
-Only what `index_maintenance.py` would change is counted, so that nothing is left to do right after a maintenance. The
-maintenance may find more when it opens the files (segments that must be rewritten), and never less.
+The survey counts only the changes that `index_maintenance.py` would make, so it finds none right after a maintenance.
+The maintenance may find more when it opens the files (segments that must be rewritten), and never less.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ class IndexSurvey:
     kind: str
     column: str
     rows: int
-    """Rows of the table, as its fragments store them."""
+    """Rows that the fragments of the table store, including deleted ones."""
     uncovered_rows: int
     """Rows that the maintenance would add to the coverage."""
     uncovered_fragments: int
@@ -65,11 +65,11 @@ def _survey_index(
     covering = [segment for segment in ours if segment.covered]
     behind = [segment for segment in covering if is_behind(coverage, segment)]
     current = [segment for segment in covering if segment not in behind]
-    useless = len(ours) - len(covering)
+    useless_count = len(ours) - len(covering)
     rows = RowCounts(base.manifest)
     new_rows = rows(uncovered) + rows(combined_coverage(behind))
     merged = len(small_segments(new_rows, [rows(segment.covered) for segment in current]))
-    removed = useless if len(segments) > useless else 0
+    removed = useless_count if len(segments) > useless_count else 0
     return IndexSurvey(
         name=name,
         kind=newest.kind.name,

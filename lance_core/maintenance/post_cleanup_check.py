@@ -1,9 +1,9 @@
 """Post-cleanup check: verifies after a cleanup that a sample of the retained versions and of their files can still be
 read.
 
-The cleanup itself makes sure that no retained version references a removed file. This check relies on none of that:
-it reads the manifests again and requests files by name. It costs a few requests whatever the size of the table, so it
-finds a mistake that affects many files and not one that affects a single file; `fsck` checks all files.
+The cleanup itself makes sure that no retained version references a removed file. This check does not rely on that: it
+reads the manifests again and requests files by name. It needs a few requests, however large the table is. So it detects
+a mistake that affects many files, but may miss one that affects a single file; `fsck` checks all files.
 """
 
 from collections.abc import Sequence, Set

@@ -1,8 +1,8 @@
-"""Retention guards: determine what keeps a version or a file from removal whatever its age: tags, branches,
-registered clones, leases and work in progress.
+"""Retention guards: find the tags, branches, registered clones, leases and work in progress that protect a version or a
+file from removal at any age.
 
-Every function reads the store again at each call, since the answer may change while a cleanup runs. Nothing is
-written here.
+Every function reads the store again at each call, since references and leases may change while a cleanup runs. This
+module writes nothing.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -19,7 +19,7 @@ from lance_core.versions.file_inventory import BranchFiles
 from lance_core.versions.refs import read_branches, read_clone, read_tags
 
 INTENT_MEMORY = timedelta(days=30)
-"""Age at which the record of a committed or abandoned write is removed."""
+"""Age at which the record of a committed intent, or of an abandoned resumable job, is removed."""
 
 
 def retention_reasons(

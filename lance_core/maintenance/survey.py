@@ -1,5 +1,5 @@
-"""Maintenance survey: estimates what maintenance would do to a version, from its manifest, the listing of versions
-and the references to them.
+"""Maintenance survey: estimates the maintenance that a version needs, from its manifest, the listing of versions and
+the references to them.
 
 No data file is opened and nothing is written, so that thousands of tables can be surveyed in a minute. The caller
 decides whether the findings warrant maintenance.
@@ -38,7 +38,7 @@ class Survey:
     expired_versions: tuple[Version, ...]
     """Versions that a cleanup would remove now."""
     kept: Mapping[Version, tuple[str, ...]]
-    """Versions that are equally old but kept, with the reasons."""
+    """Versions that are equally old but retained, with the reasons."""
     indices: tuple[IndexSurvey, ...] = ()
     """Indices with the work that `optimize_indices` would find."""
 
