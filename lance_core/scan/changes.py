@@ -1,4 +1,4 @@
-"""Change data: which rows were inserted, updated or deleted between two versions.
+"""Change data: finds the rows that were inserted, updated or deleted between two versions.
 
 Rows are compared by their stable row ids and by the version that last changed them, so the table must have stable row
 ids. A row that was only moved, as by a compaction, is not a change. Fragments that both versions share are not read.

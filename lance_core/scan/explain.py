@@ -63,7 +63,7 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def format_ranges(numbers: Iterable[int]) -> str:
-    """Format numbers as `1-4, 7`; a long text is cut."""
+    """Format numbers as `1-4, 7`; many ranges are shortened."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:

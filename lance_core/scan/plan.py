@@ -1,4 +1,5 @@
-"""Scan plan: which fragments, rows and columns a scan reads, and in which order. Pure: a manifest in, a plan out.
+"""Scan plan: determines the fragments, rows and columns that a scan reads, and their order. Pure: a manifest in, a plan
+out.
 
 The plan that runs is the one that `explain` prints. With a filter, the plan uses late materialization: the columns of
 the filter are read first (`early`), the other columns (`late`) only for rows that match. Start with `plan_scan`.
@@ -64,9 +65,9 @@ class ScanPlan:
     output: tuple[ResolvedColumn, ...]
     """Columns of the result, in order."""
     early: TableSchema
-    """Columns that are read of every row: those of the filter or, without a filter, all of the result."""
+    """Columns that are read for every row: those of the filter or, without a filter, all of the result."""
     late: TableSchema
-    """Columns that are read only of rows that match."""
+    """Columns that are read only for rows that match."""
     tasks: tuple[ScanTask, ...]
     predicate: Predicate | None = None
     """Filter of the scan. With a filter, `skip` and `take` of the tasks are unused, since it is unknown in advance
@@ -152,7 +153,7 @@ def plan_scan(
 ) -> ScanPlan:
     """Plan a scan. Without `columns` it returns all columns. Fragments that cannot hold a requested row are left out.
 
-    A filter that is already parsed is one that other processes evaluate too, so it must mean the same to all of them.
+    A filter that several processes evaluate is passed as a `Predicate`, so that it has the same meaning in all of them.
     `select` asks the indices which rows can match.
     """
     arguments: tuple[object, ...] = (limit, offset)
@@ -183,11 +184,13 @@ def plan_scan(
 def plan_columns(
     manifest: Manifest, columns: Iterable[str] | None, *, table: TableSchema | None = None, describe_blobs: bool = True
 ) -> ScanPlan:
-    """Plan which columns to read for rows that are located in another way than by scanning."""
+    """Plan the columns to read for rows that are not located by a scan."""
     schema = manifest.schema if table is None else table
     output = resolve_columns(schema, None if columns is None else list(columns), describe_blobs=describe_blobs)
-    none = TableSchema((), schema.metadata)
-    return ScanPlan(manifest, schema, output, prune_schema(schema, output), none, (), describe_blobs=describe_blobs)
+    no_columns = TableSchema((), schema.metadata)
+    return ScanPlan(
+        manifest, schema, output, prune_schema(schema, output), no_columns, (), describe_blobs=describe_blobs
+    )
 
 
 def _selected_tasks(manifest: Manifest, selection: Selection) -> tuple[ScanTask, ...]:

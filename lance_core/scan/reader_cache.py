@@ -1,8 +1,8 @@
 """Reader cache: open fragments, their deletion vectors and the readers of their files, for lookups of single rows.
 
-A scan of whole fragments opens what it reads and closes it. For a single row, opening would take longer than reading,
-so row lookups share this cache. It covers the versions that were used last. The files of a version never change, so no
-entry can be out of date; the numbers of versions, fragments and readers are bounded.
+A scan of whole fragments opens and closes the files that it reads. For a single row, opening would take longer than
+reading, so row lookups share this cache. It covers the versions that were used last. The files of a version never
+change, so no entry can be out of date; the numbers of versions, fragments and readers are bounded.
 """
 
 from collections.abc import Hashable

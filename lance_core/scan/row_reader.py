@@ -1,9 +1,9 @@
 """Row reader: reads rows of fragments with the columns of a plan. It reads all live rows of a morsel, those that match
 a filter, or rows at given offsets.
 
-With a filter, the reader materializes late: it reads the columns of the filter first. It then picks the other columns
-of the matching rows if those are few, or else reads the batches that have any; without a match it reads nothing more.
-Small fragments are read in one pass. `morsels.py` divides fragments into morsels.
+With a filter, the reader materializes late: it reads the columns of the filter first. If few rows match, it then picks
+the other columns of these rows; otherwise it reads the batches that contain a match. Without a match it reads nothing
+more. Small fragments are read in one pass. `morsels.py` divides fragments into morsels.
 """
 
 import itertools
@@ -31,7 +31,7 @@ _PICK_ALL_COLUMNS_MAX = 1024
 
 
 class _LocatedRows(Protocol):
-    """Rows that can tell their offsets, which are computed only on demand."""
+    """Rows with their offsets, which are computed only on demand."""
 
     @property
     def count(self) -> int: ...
@@ -151,7 +151,7 @@ class RowReader:
         yield self._project(source, parts, _RowOffsets(len(matches), matches))
 
     def pick_matching_offsets(self, morsel: Morsel) -> Offsets:
-        """Return the offsets of the same rows."""
+        """Return the offsets of the selected rows of a morsel that match the filter."""
         assert morsel.picked is not None
         offsets = morsel.picked.offsets
         if self._plan.predicate is None:

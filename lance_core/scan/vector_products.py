@@ -100,33 +100,33 @@ class ProductScan:
             limits[unknown] = np.partition(comparable, self.k - 1, axis=1)[:, self.k - 1] + 2 * errors[unknown]
         with np.errstate(invalid="ignore"):
             hits = np.flatnonzero(estimates <= limits.astype(np.float32)[:, None])
-        found, columns = np.divmod(hits, len(rows))
-        if len(found):
-            distances = self._distances(block, found, columns)
+        query_numbers, columns = np.divmod(hits, len(rows))
+        if len(query_numbers):
+            distances = self._distances(block, query_numbers, columns)
             is_row = ~np.isnan(distances)
-            pairs = _Pairs(found[is_row], distances[is_row], addresses[columns[is_row]])
+            pairs = _Pairs(query_numbers[is_row], distances[is_row], addresses[columns[is_row]])
             self._best = self._best.merge(pairs, self.k)
             counts = np.bincount(self._best.queries, minlength=len(self.queries))
             ends = np.cumsum(counts)
             is_full = counts == self.k
             self._largest[is_full] = self._best.distances[ends[is_full] - 1]
 
-    def _distances(self, block: npt.NDArray[np.floating], found: Ints, columns: Ints) -> Floats:
+    def _distances(self, block: npt.NDArray[np.floating], query_numbers: Ints, columns: Ints) -> Floats:
         """Return the distances of pairs, computed as those of a scan."""
         step = max(1, BLOCK_ESTIMATES // max(1, block.shape[1]))
         parts = [np.empty(0)]
-        for start in range(0, len(found), step):
+        for start in range(0, len(query_numbers), step):
             rows = block[columns[start : start + step]].astype(np.float64)
-            queries = self.queries[found[start : start + step]]
+            queries = self.queries[query_numbers[start : start + step]]
             if self.metric == "l2":
-                apart = rows - queries
-                parts.append(np.einsum("ij,ij->i", apart, apart))
+                differences = rows - queries
+                parts.append(np.einsum("ij,ij->i", differences, differences))
                 continue
             products = np.einsum("ij,ij->i", rows, queries)
             if self.metric == "dot":
                 parts.append(1 - products)
                 continue
-            lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows)) * self._lengths[found[start : start + step]]
+            lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows)) * self._lengths[query_numbers[start : start + step]]
             with np.errstate(invalid="ignore", divide="ignore"):
                 parts.append(np.where(lengths > 0, 1 - products / lengths, np.nan))
         return np.concatenate(parts)
