@@ -1,8 +1,8 @@
 """Files through fsspec: lists, describes and opens files in any file system that fsspec knows, such as `sftp://`,
 `https://` or `hf://`.
 
-Tables never live there, because such file systems have no put that creates a file only if none exists; sources of an
-ingest do. Options have fsspec's spelling and may contain references to secrets. Start with `FsspecLocation`.
+Tables are never stored there, because such file systems have no put that creates a file only if none exists; sources of
+an ingest do. Options have fsspec's spelling and may contain references to secrets. Start with `FsspecLocation`.
 """
 
 import re
@@ -122,12 +122,12 @@ class FsspecLocation:
         return None if info.get("type") == "directory" else _details("", info, key)
 
     def walk(self, depth_max: int | None, pattern: re.Pattern[str]) -> Iterator[FileDetails]:
-        """Yield the files below the directory whose relative path matches. None if the directory does not exist."""
+        """Yield the files below the directory whose relative path matches; nothing if the directory does not exist."""
         with self.translating("list"):
             self._file_system.invalidate_cache()
-        found = (listed for listed in self._walk(depth_max) if pattern.fullmatch(listed[0]))
+        matching = (listed for listed in self._walk(depth_max) if pattern.fullmatch(listed[0]))
         with ThreadPoolExecutor(_DETAILS_AT_ONCE) as executor:
-            while listed := [*islice(found, _DETAILS_PER_ROUND)]:
+            while listed := [*islice(matching, _DETAILS_PER_ROUND)]:
                 yield from executor.map(self._complete, listed)
 
     def names(self) -> list[str]:
@@ -183,7 +183,8 @@ class FsspecLocation:
         if root and not name.startswith(f"{root}/"):
             return ""
         relative = name[len(root) :].lstrip("/")
-        return "" if is_http(self.uri) and "?" in relative else relative  # links that sort a page of an index
+        is_sort_link = is_http(self.uri) and "?" in relative  # a link that sorts the page of a directory
+        return "" if is_sort_link else relative
 
     def _complete(self, listed: tuple[str, Mapping[str, object]]) -> FileDetails:
         """Return the details of a listed file, with one more request if the listing lacks them."""

@@ -1,14 +1,14 @@
-"""Local store: a directory on this machine. An acknowledged file survives a power loss, complete.
+"""Local store: a directory on this machine. A file survives a power loss completely once its write has returned.
 
 A write goes to a temporary name in the same directory, is fsynced, and gets its final name by `link` (create) or
 `rename` (put). Then the directory is fsynced, and so are its parents if they are new. `link` makes create exclusive,
 and no reader ever sees a partial file. File systems without hard links are rejected, because every available
 substitute for `link` can replace another writer's file.
 
-The guarantee covers the files that this package wrote durably, and the directories on the way to them: before a
-process acknowledges its first write, it syncs the root, all directories in it, and the entry of the root in its
-parent, whichever program created them. It does not cover the contents of files that were written without fsync, by
-pylance or with `durable=False`: syncing a table of terabytes at its first small append would be worse.
+The guarantee covers the files that this package wrote durably, and the directories on the way to them: before a process
+acknowledges its first write, it syncs the root, all directories in it, and the entry of the root in its parent,
+whichever program created them. It does not cover the contents of files that were written without fsync, by pylance or
+with `durable=False`: syncing a table of terabytes at its first small append would take too long.
 
 A failed sync is never repeated: after a failure, the system may drop the data that it could not write, and report
 success for the next sync. The process refuses every later write in that directory (`002-failed-syncs.md`).
@@ -39,7 +39,8 @@ _DEFINITELY_NOT_LINKED = (errno.EACCES, errno.EDQUOT, errno.ENAMETOOLONG, errno.
 """Errors after which `link` definitely had no effect."""
 _Identity: TypeAlias = tuple[int, int]
 _synced_entries: dict[Path, _Identity] = {}
-"""Directories whose entry in their parent this process has synced, with the identity that a recreated one lacks."""
+"""Directories whose entry in their parent this process has synced, each with its identity, which changes if the
+directory is recreated."""
 _failed_directories: dict[_Identity, int] = {}
 """Directories whose sync has failed, each with an open descriptor, so that no other gets its inode number."""
 _failed_files: set[tuple[int, int, int]] = set()
@@ -265,8 +266,8 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
     def head_if_directory_unchanged(self, path: str) -> ObjectDetails | None:
         """Return the file's details if its directory has not changed since the file got its name.
 
-        A rename sets the change time of the file and the modification time of its directory to the same moment. Every
-        later change of the directory advances the latter. A tool that copies a table hardly ever sets both alike.
+        A rename sets the change time of the file and the modification time of its directory to the same time. Every
+        later change of the directory advances the latter. A tool that copies a table rarely sets both to one time.
         """
         target = os.path.join(self.root, path)
         try:

@@ -58,7 +58,7 @@ class ObjectUpload:
         return FileChecksum(size, self._hasher.intdigest())
 
     def abort(self) -> None:
-        """Discard the parts of an upload that is not finished, as far as the store can be reached."""
+        """Discard the parts of an upload that is not finished, if the store can be reached."""
         self._stop_threads()
         if self._upload_id is not None:
             self._store.abort_upload(self._path, self._upload_id)

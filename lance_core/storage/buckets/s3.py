@@ -1,8 +1,8 @@
 """S3 bucket: Amazon S3 and compatible services through boto3, configured to send each request once.
 
-s3fs is not used: it retries a put whose answer was lost, and so does the HTTP client below it even if it is not asked
-to; the retry then reports its own object as existing. It also reports 409 and 412 as the same error, although only
-412 means that an object exists.
+s3fs is not used: it retries a put whose answer was lost, and so does the HTTP client below it, even if retries are not
+configured; the retry then reports its own object as existing. It also reports 409 and 412 as the same error, although
+only 412 means that an object exists.
 """
 
 import json
