@@ -29,7 +29,8 @@ from lance_core.versions.snapshot import Snapshot
 
 GROUPS_PER_COMMIT = 64
 REMAP_BYTES_MAX = 256 * 1024**2
-"""Largest index segment that is remapped without being asked for. The driver rewrites the segment once per batch."""
+"""Maximum size of an index segment that is rewritten if the caller sets no `remap`. The driver rewrites the segment
+once per batch."""
 VERB = "compact"
 
 
@@ -97,8 +98,8 @@ class GroupBatch:
     """`None` leaves groups that are not written yet to the next compaction."""
     _files_schema: TableSchema | None = None
     _files: dict[tuple[bytes, ...], tuple[Fragment, ...]] = field(default_factory=dict)
-    """Fragments written for each group. The key is the encoded fragments of the group, with all that the manifest
-    says of them."""
+    """Fragments written for each group. The key is the encoded fragments of the group, with everything that the
+    manifest records about them."""
 
     def add_rewritten(self, schema: TableSchema, rewritten: Sequence[RewrittenGroup]) -> None:
         """Register fragments that another job wrote for these groups, on a version with this schema."""
@@ -130,7 +131,8 @@ class GroupBatch:
         )
 
     def _current_groups(self, base: Snapshot) -> Iterator[Group]:
-        """Yield the groups that are unchanged in this version, and what is worth compacting of the others."""
+        """Yield the groups that are unchanged in this version, and new groups of the remaining fragments of the
+        others."""
         current = {fragment.id: fragment for fragment in base.manifest.fragments}
         coverage = current_coverage(base)
         for group in self.groups:

@@ -70,7 +70,7 @@ class CompactionOutcome:
 
 @dataclass(slots=True)
 class _PlannedTable:
-    """A table with groups to rewrite, and what the job has returned for it."""
+    """A table with groups to rewrite, and the results of the job for it."""
 
     request: TableCompaction
     base: Snapshot
