@@ -5,10 +5,10 @@
     BTREE         sorted partial segments -> ranges of values -> one file            three jobs
     vectors       sample -> model -> codes of fragments -> partitions                `vector_build.py`
 
-No row and no page passes through the driver. Workers exchange their output through the store and return where it is,
-with a few hundred values from which the driver chooses the boundaries of ranges. After a conflict, partial segments
-of unchanged fragments are reused. `index_segments.py` has the tasks of workers; `001-single-worker-segment-merge.md`
-gives the reasons.
+No row and no page passes through the driver. Workers exchange their output through the store and return its location,
+with a few hundred values from which the driver chooses the boundaries of ranges. After a conflict, partial segments of
+unchanged fragments are reused. `index_segments.py` has the tasks of workers; `001-single-worker-segment-merge.md` gives
+the reasons.
 """
 
 import dataclasses
@@ -125,13 +125,13 @@ def optimize_indices(
     checked_names = None if names is None else validation.check_names(names, "names")
     merge_mode = Merge.of(merge)
     builder = _IndexBuilder(runner, options.intent)
-    fresh: list[IndexMetadata] = []
+    new_segments: list[IndexMetadata] = []
 
     def plan(base: Snapshot) -> CreateIndex | None:
         operation = builder.plan_operation(
             base, list(index_maintenance.plan_work(base, Coverage(base), checked_names, merge_mode))
         )
-        fresh[:] = operation.new if operation else ()
+        new_segments[:] = operation.new if operation else ()
         return operation
 
     with builder.temporary_segments():
@@ -142,7 +142,7 @@ def optimize_indices(
             table,
             trim_options,
             "optimize_indices",
-            lambda base: index_maintenance.trim_reuse_index(base, fresh, runtime=SYSTEM_RUNTIME),
+            lambda base: index_maintenance.trim_reuse_index(base, new_segments, runtime=SYSTEM_RUNTIME),
             operation=CreateIndex.name,
         )
     except RetryableConflict:

@@ -8,7 +8,7 @@
 
 Partial segments and ranges are segments like any other, under uuids that no version references. The driver removes
 them, and those that a crash leaves behind are orphan files for cleanup. A task returns the encoded metadata of its
-segment. `index_build.py` decides which task gets what; read it first.
+segment. `index_build.py` divides the work among the tasks; read it first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -66,7 +66,7 @@ class ExistingSegments:
 
 @dataclass(frozen=True, slots=True)
 class SegmentBuild:
-    """Description of a segment to build, whatever it is built from."""
+    """Description of a segment to build, independent of the input of the build."""
 
     spec: IndexSpec
     covers: bytes

@@ -104,7 +104,7 @@ class VectorBuild:
             self._lease = None
 
     def _resume(self, base: Snapshot, spec: IndexSpec) -> None:
-        """Claim the key, and load what an earlier attempt has recorded."""
+        """Claim the key, and load the model and the pieces that an earlier attempt has recorded."""
         assert self.key is not None
         store = base.location.own_store
         self.directory = progress.directory_of(self.key)
@@ -199,12 +199,12 @@ class VectorBuild:
         assert self._model is not None
         column = build.arrow_of(base.manifest.schema, work.spec.chain)
         size = RowCounts(base.manifest)(work.covers) * code_bytes_of(model, column)
-        target, everything = SegmentBuild.of(base, work), range(len(model.centroids))
+        target, all_partitions = SegmentBuild.of(base, work), range(len(model.centroids))
         if "HNSW" in work.spec.kind.name:
             count = max(self.runner.slots * TASKS_PER_SLOT, size // RANGE_BYTES)
         else:
             count = 1 if size <= ONE_RANGE_BYTES_MAX else max(self.runner.slots, size // RANGE_BYTES)
-        ranges = _split(len(everything), count)
+        ranges = _split(len(all_partitions), count)
         fragments = vector_tasks.encode_fragments(base.manifest.fragments) if work.merged else ()
         task = MergeRange(target, self._model, pieces, (), ranges)
         runner = LocalRunner() if len(ranges) == 1 and size <= DRIVER_MERGE_BYTES_MAX else self.runner
@@ -212,7 +212,7 @@ class VectorBuild:
         if len(ranges) == 1:
             return IndexMetadata.decode(written[0])
         self._track(base, written)
-        join = MergeRange(replace(target, existing=ExistingSegments()), self._model, (), written, (everything,))
+        join = MergeRange(replace(target, existing=ExistingSegments()), self._model, (), written, (all_partitions,))
         (joined,) = _results(run_over_partitions(base, ((),), join, self.runner))
         return IndexMetadata.decode(joined)
 
@@ -231,23 +231,23 @@ def is_work_of_one_worker(base: Snapshot, work: IndexWork, rows: int) -> bool:
 
 
 def _with_one_model(base: Snapshot, work: IndexWork) -> IndexWork:
-    """Return the work with rows of fragments in place of segments that were trained apart from the model."""
+    """Return the work with rows of fragments in place of segments whose model has other parameters."""
     model = VectorOptions.of(work.spec.options).model
     if not work.merged:
         return work
-    coverage, apart = Coverage(base), BitMap()
+    coverage, incompatible = Coverage(base), BitMap()
     for segment in work.merged:
         path, files = segment.metadata.qualified_path, coverage.segment_of(segment.metadata).files
         own = read_model(files.open(INDEX_FILE), files.open(STORAGE_FILE), path=path).model
         if model is None or not model.has_same_parameters(own):
-            apart |= segment.covered
-    if not apart:
+            incompatible |= segment.covered
+    if not incompatible:
         return work
-    read = apart | BitMap(fragment.id for fragment in work.fragments)
+    fragments_read = incompatible | BitMap(fragment.id for fragment in work.fragments)
     return replace(
         work,
-        merged=tuple(segment for segment in work.merged if segment.covered.isdisjoint(apart)),
-        fragments=tuple(fragment for fragment in base.manifest.fragments if fragment.id in read),
+        merged=tuple(segment for segment in work.merged if segment.covered.isdisjoint(incompatible)),
+        fragments=tuple(fragment for fragment in base.manifest.fragments if fragment.id in fragments_read),
     )
 
 
@@ -257,7 +257,7 @@ def _training_operations(plan: TrainingPlan, dimension: int) -> int:
 
 
 def _is_complete(store: Store, recorded: RecordedSegment) -> bool:
-    """Return whether all files of a segment exist in their sizes."""
+    """Return whether all files of a segment exist with their recorded sizes."""
     for file in recorded.segment.files:
         details = store.head(f"{recorded.segment.qualified_path}/{file.path}")
         if details is None or details.size != file.size:

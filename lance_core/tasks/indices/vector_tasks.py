@@ -5,8 +5,8 @@
     EncodeFragments   codes of some fragments, sorted by partition               a piece
     MergeRange        a range of partitions of all pieces and existing segments  a segment
 
-Vectors, centroids and codes travel through the store of the table, and a task returns the encoded metadata of what it
-wrote. `vector_build.py` decides which task gets what; read it first.
+Vectors, centroids and codes travel through the store of the table, and a task returns the encoded metadata of the
+segment that it wrote. `vector_build.py` divides the work among the tasks; read it first.
 """
 
 import math
@@ -180,7 +180,7 @@ def vectors_of(pieces: Sequence[StoredPartitions], clusters: range) -> VectorBat
 
 
 def single_cluster(column: pa.Field, metric: Metric) -> Model:
-    """Return a model that puts all vectors into one partition, as they are."""
+    """Return a model that puts all vectors into one partition, without compression."""
     centroid = np.zeros((1, column.type.list_size), dtype=column.type.value_type.to_pandas_dtype())
     return Model("IVF_FLAT", metric, centroid, FlatCodes(metric is Metric.HAMMING))
 
@@ -196,10 +196,10 @@ def share_centroids(count: int, sizes: Ints) -> Ints:
         return np.zeros(len(sizes), dtype=np.int64)
     exact = sizes * (min(count, total) / total)
     shares = np.floor(exact).astype(np.int64)
-    left = min(count, total) - int(shares.sum())
-    shares[np.argsort(shares - exact, kind="stable")[:left]] += 1
-    at_most: Ints = np.minimum(shares, sizes)
-    return at_most
+    remaining = min(count, total) - int(shares.sum())
+    shares[np.argsort(shares - exact, kind="stable")[:remaining]] += 1
+    capped: Ints = np.minimum(shares, sizes)
+    return capped
 
 
 def draw_rows(base: Snapshot, chain: FieldPath, share: float) -> Iterator[pa.RecordBatch]:
