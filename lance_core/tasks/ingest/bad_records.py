@@ -1,11 +1,12 @@
-"""Bad records: records that did not become rows are raised with their position, or diverted to a table of their own.
+"""Bad records: raises a record that cannot become a row with its position, or diverts it to a side table.
 
     _lance_assets/ingested/pending/<segment>.json      fragments of diverted records, until these are committed
 
-The rows come first. Pending records are noted before the rows are committed, and committed to the side table
-afterwards, under an intent that belongs to the committed ingest alone. A crash in between leaves the note, and the
-next ingest finishes it. If the side table came first, a repetition that finds other files could not add to it, and
-one that never happens would leave records of rows that are in no table. Start with `commit_pending`.
+The rows are committed first. A note of the diverted records is written before that, and the records are committed to
+the side table after it, under an intent that belongs to the committed ingest alone. After a crash in between, the next
+ingest commits the records of the note. If the side table were committed first, a repeated ingest of other files could
+not add to it, and an ingest that is never repeated would leave records of files whose rows are in no table. Start with
+`commit_pending`.
 """
 
 import base64
@@ -88,7 +89,7 @@ def load_base(location: Location) -> Snapshot | NewTable:
 
 
 def checked_schema(base: Snapshot | NewTable) -> TableSchema:
-    """Return the schema of the side table. Raises if the table was made for something else."""
+    """Return the schema of the side table. Raise `SchemaMismatch` if it is not a table of bad records."""
     if isinstance(base, NewTable):
         return TableSchema.from_arrow(SCHEMA)
     schema = base.manifest.schema
@@ -106,7 +107,7 @@ def checked_schema(base: Snapshot | NewTable) -> TableSchema:
 
 
 def put_pending(location: Location, segment: str, side_table: str, fragments: Sequence[bytes]) -> None:
-    """Note the fragments of diverted records, before their ingest is committed."""
+    """Write the note of diverted records, which lists their fragments, before their ingest is committed."""
     note = {"table": side_table, "fragments": [base64.b64encode(fragment).decode() for fragment in fragments]}
     location.store.put(_path(segment), json.dumps(note).encode())
 
@@ -127,7 +128,7 @@ def list_pending(location: Location) -> list[str]:
 
 
 def commit_pending(location: Location, segment: str) -> None:
-    """Commit the bad records of a committed ingest to their table, exactly once, even if several processes do it."""
+    """Commit the bad records of a committed ingest to their table, exactly once, even if several processes try."""
     path = _path(segment)
     try:
         data = read_whole(location.store, path, INTENT_BYTES)

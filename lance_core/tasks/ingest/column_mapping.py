@@ -1,5 +1,5 @@
-"""Column mapping: maps the columns of a source file to columns of the table, by name or as the caller says, also
-within structs.
+"""Column mapping: maps the columns of a source file to columns of the table, by name or by the mapping of the caller,
+also within structs.
 
 Nothing is converted here: the result has the names of the table and the types of the file; `row_conversion.py`
 converts it. Start with `ColumnMapper`.
@@ -25,7 +25,7 @@ class ColumnMapper:
         self._uri = uri
 
     def columns_to_read(self, names: list[str]) -> list[str]:
-        """Return those of the columns of the file that have to be read."""
+        """Return the columns of the file that must be read."""
         if not self._drops:
             return names
         needed = {_top_level_name(source, names) for source in self._sources()}
@@ -102,7 +102,7 @@ class ColumnMapper:
         original: pa.Array | None,
         used: set[str],
     ) -> pa.Array:
-        """Build a struct of which some children have another name in the file, or come from elsewhere."""
+        """Build a struct from children that have another name in the file, or that come from another column."""
         children, fields = [], []
         for child in arrow:
             array = self._resolve_column(batch, f"{path}.{child.name}", f"{source}.{child.name}", child.type, used)
@@ -123,13 +123,15 @@ class ColumnMapper:
         if not (pa.types.is_struct(array.type) and pa.types.is_struct(arrow)):
             return array
         known = {child.name: child.type for child in arrow}
-        kept = [number for number, child in enumerate(array.type) if child.name in known]
-        children = [self._prune_struct(array.field(number), known[array.type.field(number).name]) for number in kept]
-        if len(kept) == array.type.num_fields and all(
-            child.type == array.type.field(number).type for child, number in zip(children, kept, strict=True)
+        known_positions = [number for number, child in enumerate(array.type) if child.name in known]
+        children = [
+            self._prune_struct(array.field(number), known[array.type.field(number).name]) for number in known_positions
+        ]
+        if len(known_positions) == array.type.num_fields and all(
+            child.type == array.type.field(number).type for child, number in zip(children, known_positions, strict=True)
         ):
             return array
-        fields = [pa.field(array.type.field(n).name, c.type) for n, c in zip(kept, children, strict=True)]
+        fields = [pa.field(array.type.field(n).name, c.type) for n, c in zip(known_positions, children, strict=True)]
         return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null() if array.null_count else None)
 
     def _mismatch_error(self, column: str, expected: str, got: str, message: str) -> SchemaMismatch:

@@ -1,8 +1,8 @@
 """CSV values: parses the bytes of CSV fields into the types of the table, and chooses the types that JSON is parsed
 into.
 
-A value that cannot be parsed raises `pa.ArrowInvalid` for the whole array; the caller finds out which one it is. No
-type is inferred from values here.
+A value that cannot be parsed raises `pa.ArrowInvalid` for the whole array; the caller determines which value it is.
+This module infers no type from values.
 """
 
 import re
@@ -73,7 +73,7 @@ def _parse_numbers(text: pa.Array, type_: pa.DataType, csv: CsvFormat) -> pa.Arr
 
 
 def _parse_timestamps(text: pa.Array, type_: pa.DataType, csv: CsvFormat) -> pa.Array:
-    """Parse timestamps and dates by the given formats, and what they do not match by ISO 8601."""
+    """Parse timestamps and dates by the formats of `csv`, and values that match none of them by ISO 8601."""
     unit = type_.unit if pa.types.is_timestamp(type_) else "s"
     parsed = pa.nulls(len(text), pa.timestamp(unit))
     for format_ in csv.timestamp_parsers:

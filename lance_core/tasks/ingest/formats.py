@@ -1,6 +1,6 @@
 """Ingest options: the format of files, how to parse them, and the source of each column, as values.
 
-The driver checks what the caller gives and sends it to workers unchanged. Nothing here opens a file.
+The driver checks the options of the caller and sends them to workers unchanged. This module opens no file.
 """
 
 import enum
@@ -92,8 +92,8 @@ def _file_name(uri: str) -> str:
 @dataclass(frozen=True, slots=True)
 class CsvFormat:
     """Dialect of CSV files, with the names and defaults of pyarrow except for `newlines_in_values`: by default, a
-    quoted value may contain line breaks. Only if that is ruled out, a large file is split at line breaks and read by
-    several tasks. `delimiter` is by default a tab for `.tsv` and a comma otherwise."""
+    quoted value may contain line breaks. A large file is split at line breaks and read by several tasks only if that is
+    false. `delimiter` is by default a tab for `.tsv` and a comma otherwise."""
 
     delimiter: str | None = None
     quote_char: str | Literal[False] = '"'

@@ -1,12 +1,12 @@
-"""Ingest log: the files from which the rows of a version were loaded, in segments. Each ingest adds one.
+"""Ingest log: the files from which the rows of a version were loaded, in segments. Each ingest adds a segment.
 
     load_log(location, base)                the entries of a version, the newest of each path
-    select_new_files(files, log, changed)   the files to ingest, by what to do about changed ones
+    select_new_files(files, log, changed)   the files to ingest; `changed` decides about modified files
     log.append_segment(files, name)         writes the new files and older segments of similar size as one segment
 
 A segment is written before the version that references it, under a fresh name, and never changes. A segment that no
 version references is cleaned up with the files of interrupted writes (`versions/file_inventory.py`). Merging segments
-of similar size keeps them few, and copies each entry as often as the log doubles.
+of similar size keeps their number small, and copies an entry about once whenever the size of the log doubles.
 """
 
 import uuid
@@ -46,8 +46,7 @@ class IngestLog:
         return bool(pc.any(pc.equal(self.entries["ingest"], segment), min_count=0).as_py())
 
     def append_segment(self, files: Sequence[SourceFile], name: str) -> tuple[IngestSegment, ...]:
-        """Write a segment with these files and return the segments of the log as they will be, once a version
-        references them."""
+        """Write a segment with these files and return the segments that the next version references."""
         new = pa.table(
             {
                 "path": [file.uri for file in files],
@@ -84,7 +83,8 @@ def load_log(location: Location, base: Snapshot | None) -> IngestLog:
 
 
 def select_new_files(files: Sequence[SourceFile], log: IngestLog, changed: Changed) -> list[SourceFile]:
-    """Return the files that are not in the log, and changed ones if `changed` says so."""
+    """Return the files that are not in the log and, if `changed` is "again", those that were modified since. Raise
+    `InvalidInput` for modified files if `changed` is "fail"."""
     paths = pa.array([file.uri for file in files], pa.string())
     positions = pc.index_in(paths, value_set=log.entries["path"]).to_pylist()
     sizes, tags = log.entries["size"].combine_chunks(), log.entries["tag"].combine_chunks()
@@ -106,7 +106,7 @@ def select_new_files(files: Sequence[SourceFile], log: IngestLog, changed: Chang
 
 
 def _newest_entries(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the first entry of each path. Tables are given from new to old."""
+    """Return the first entry of each path. The tables are ordered from new to old."""
     entries = pa.concat_tables([SCHEMA.empty_table(), *tables]).combine_chunks()
     if len(tables) < 2:
         return entries
@@ -120,7 +120,7 @@ def _read_segment(location: Location, segment: IngestSegment) -> pa.Table:
         data = read_whole(location.store, segment.path, INGESTED_BYTES)
     except NotFound:
         raise NotFound(
-            f"{location.uri}: {segment.path}, a segment of the ingest log, is not there; the table may have been "
+            f"{location.uri}: {segment.path}, a segment of the ingest log, does not exist; the table may have been "
             "copied without it. Restore the file; or reset the log with set_config({'lance_assets.ingested': None}), "
             "and every file counts as new"
         ) from None

@@ -3,7 +3,7 @@ fit.
 
 Nearly every batch converts as a whole, by one conversion. Otherwise each column is bisected until the values that
 cannot be converted are found; their records leave the batch, and the rest continues. A mismatch of a whole file, such
-as a column of an incompatible type, is not a matter of records and raises an error for the file.
+as a column of an incompatible type, does not concern single records, and raises an error.
 """
 
 from collections.abc import Callable, Iterator
@@ -120,9 +120,9 @@ def _convert_chunk(
     stored = pa.schema([field.with_nullable(True) for field in present.arrow])
     converted = pa.RecordBatch.from_arrays(columns, schema=stored)
     if bad_rows:
-        is_kept = np.ones(batch.num_rows, dtype=bool)
-        is_kept[list(bad_rows)] = False
-        converted = converted.filter(pa.array(is_kept))
+        is_good = np.ones(batch.num_rows, dtype=bool)
+        is_good[list(bad_rows)] = False
+        converted = converted.filter(pa.array(is_good))
     if converted.num_rows:
         yield _with_all_columns(pa.RecordBatch.from_arrays(converted.columns, schema=present.arrow), schema)
 

@@ -1,4 +1,4 @@
-"""Source options: which client reads a source file, and with which options.
+"""Source options: choose the client that reads a source file, and the options that apply to the file.
 
     /landing/a.csv, file:///landing/a.csv        the local disk
     s3://, gs://, az://, abfss://                 the clients of tables, with options in Lance's spelling
@@ -70,7 +70,7 @@ class SourceClient:
             return cls(SourceKind.STORE, f"{store_scheme}://{rest}", applicable)
         if is_chain:
             return cls(SourceKind.FSSPEC, uri, applicable)
-        path = rest.lstrip("/") if scheme == "memory" else rest  # which has no hosts
+        path = rest.lstrip("/") if scheme == "memory" else rest  # memory:// has no hosts
         return cls(SourceKind.FSSPEC, f"{scheme}://{path}", applicable)
 
     @property
@@ -96,7 +96,7 @@ def inherited_options(options: Mapping[str, str], *, table: str, files: Sequence
 
 
 def check_source_options(options: object, argument: str = "source_options") -> None:
-    """Raise unless the options are a mapping whose names are texts. The message contains no value."""
+    """Raise unless the options are a mapping whose names are strings. The message contains no value."""
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         raise InvalidInput(f"{argument}= must be a mapping from names of options to their values")
 
@@ -120,7 +120,7 @@ def _is_lance_spelling(scheme: str, options: SourceOptions) -> bool:
     names = [name.lower() for name in options]
     if any(name.startswith(_LANCE_PREFIXES) for name in names):
         return True
-    is_fsspec_token = scheme == "gs" and "token" in names  # for S3 and Azure, both mean the same by it
+    is_fsspec_token = scheme == "gs" and "token" in names  # for S3 and Azure, `token` means the same in both spellings
     return (
         not is_fsspec_token
         and all(name in _LANCE_NAMES for name in names)

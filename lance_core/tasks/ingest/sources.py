@@ -1,15 +1,15 @@
 """Source files: lists the files of an ingest by path, directory or glob, and opens them in workers.
 
-This module decides which files are meant (`list_files`), how a file is distinguished from an earlier one of the same
-name (`SourceFile`), and reads bytes (`SourceReader`). Files are read where they are, and never written or removed.
-Other modules of this package parse their contents.
+This module resolves paths and globs to files (`list_files`), distinguishes a file from an earlier one of the same name
+(`SourceFile`), and reads bytes (`SourceReader`). Files are read where they are, and never written or removed. Other
+modules of this package parse their contents.
 
     landing/2024/*.csv      one level          landing/**/*.parquet     any depth
     landing/[ab]?.csv       one character      landing/                 everything below
 
 Names that begin with `_` or `.` are skipped unless the pattern itself has the character: other programs use them for
-files that are not data, or not finished. Links to files are followed; links to directories below the given one are
-not.
+files that are not data, or not finished. Links to files are followed; links to directories are not, except the listed
+directory itself.
 """
 
 import os
@@ -65,7 +65,7 @@ def _list_pattern(client: SourceClient) -> Iterator[SourceFile]:
 
 
 def normalize_files(files: object) -> tuple[str, ...]:
-    """Return the argument `files` as a tuple of texts."""
+    """Return the argument `files` as a tuple of strings."""
     if isinstance(files, str | os.PathLike):
         files = [files]
     if isinstance(files, bytes) or not isinstance(files, Collection):
@@ -77,8 +77,8 @@ def normalize_files(files: object) -> tuple[str, ...]:
     )
 
 
-def _list_local(given: str) -> Iterator[SourceFile]:
-    path = local_path(given)
+def _list_local(location: str) -> Iterator[SourceFile]:
+    path = local_path(location)
     if path.is_file():
         yield _local_file(path.stat(), str(path))
     elif path.is_dir():
@@ -126,12 +126,12 @@ def _list_objects(uri: str, options: Mapping[str, str]) -> Iterator[SourceFile]:
         if single is not None:
             yield _object_file(root, single)
             return
-    regex, prefix, is_any_found = _glob_to_regex(pattern or "**"), store.location.prefix, False
+    regex, prefix, has_files = _glob_to_regex(pattern or "**"), store.location.prefix, False
     for info in store.walk(""):
-        is_any_found = True
+        has_files = True
         if regex.fullmatch(info.path):
             yield _object_file(root, info, f"{prefix}/{info.path}" if prefix else info.path)
-    if not is_any_found and not pattern:
+    if not has_files and not pattern:
         raise NotFound(f"there is no file at {without_secrets(uri)}; check files=")
 
 
@@ -146,11 +146,11 @@ def _list_with_fsspec(client: SourceClient) -> Iterator[SourceFile]:
             return
     regex = _glob_to_regex(pattern or "**")
     depth_max = None if "**" in (pattern or "**").split("/") else pattern.count("/") + 1
-    is_any_found = False
+    has_files = False
     for details in location.walk(depth_max, regex):
-        is_any_found = True
+        has_files = True
         yield _fsspec_file(f"{base}{'' if base.endswith('/') else '/'}{details.path}{chain}", details)
-    if not is_any_found and not pattern:
+    if not has_files and not pattern:
         raise NotFound(f"there is no file at {client.uri}; check files=")
 
 
@@ -251,7 +251,7 @@ class SourceReader:
             self._location = FsspecLocation(file.uri, client.options)
 
     def open(self, *, needs_ranges: bool = False) -> BufferedReader:
-        """Open the file. `needs_ranges` says that the format is not read from the beginning to the end."""
+        """Open the file. `needs_ranges` means that the format is not read from the beginning to the end."""
         if self._location is not None:
             stream = FsspecStream(self._location, self.file.size, needs_ranges=needs_ranges)
             return BufferedReader(stream, _READ_AHEAD)
@@ -287,7 +287,7 @@ class SourceReader:
             )
 
     def _is_listed_one(self, location: FsspecLocation) -> bool:
-        """Return whether the property of the file that was listed is the same, and its size."""
+        """Return whether the size of the file and the property that identifies its content are those of the listing."""
         details = location.head(self.file.tag.partition("=")[0])
         return (
             details is not None

@@ -1,12 +1,12 @@
 """Ingest worker: assigns files to workers, and loads them there.
 
     driver     partition_files(files, ...)             parts of files, in partitions of about equal size
-    workers    IngestTask(plan, partitions)(numbers)   reads the files, writes fragments, reports what it did
+    workers    IngestTask(plan, partitions)(numbers)   reads the files, writes fragments, reports the results
     driver     IngestResult.of(results)                fragments, rows, diverted records
 
-The files of a partition go into the same fragments, one after the other, so that a thousand small files do not become
-a thousand fragments. A partition travels as compressed text: the names of a hundred thousand files take a few
-megabytes. A task of its own, `SchemaTask`, infers the schema of a new table.
+The files of a partition go into the same fragments, one after the other, so that a thousand small files do not become a
+thousand fragments. A partition travels as compressed text: the names of a hundred thousand files take a few megabytes.
+Another task, `SchemaTask`, infers the schema of a new table.
 """
 
 import json

@@ -366,7 +366,7 @@ def test_a_missing_ingest_log_is_reported(environment: IngestEnvironment) -> Non
     environment.ingest()
     for path in (environment.directory / "table" / DIRECTORY).glob("*.arrow"):
         path.unlink()
-    with pytest.raises(NotFound, match=r"is not there.*set_config"):
+    with pytest.raises(NotFound, match=r"does not exist.*set_config"):
         environment.ingest()
 
 
