@@ -1,7 +1,7 @@
 """Distributed aggregation: workers compute partial aggregates of the rows they read, and the driver combines them.
 
-`expressions/aggregate_queries.py` parses the query; `expressions/aggregation.py` computes and combines groups. A
-query that counts the rows of a whole table is answered by the manifest.
+`expressions/aggregate_queries.py` parses the query; `expressions/aggregation.py` computes and combines groups. The
+manifest alone answers a query that counts the rows of a whole table.
 """
 
 from collections.abc import Callable, Iterator

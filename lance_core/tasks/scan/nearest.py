@@ -57,40 +57,40 @@ class NearestJoin:
 
     def _join(self, base: Snapshot, left: pa.Table) -> Iterator[pa.RecordBatch]:
         column = left.column(self.vector).combine_chunks()
-        asked = np.flatnonzero(np.asarray(column.is_valid()))
+        valid_rows = np.flatnonzero(np.asarray(column.is_valid()))
         queries = query_matrix(column.drop_null(), self.vector)
-        found = pa.Table.from_batches([], pa.schema([]))
+        matches = pa.Table.from_batches([], pa.schema([]))
         rows = np.empty(0, dtype=np.int64)
-        if len(asked):
-            cost = SearchCost.of(base, self.request, len(asked))
+        if len(valid_rows):
+            cost = SearchCost.of(base, self.request, len(valid_rows))
             request = replace(self.request, exact=self.request.exact or cost.exact_is_cheaper)
-            found = search(base, queries, request)
-            rows = asked[found.column(QUERY).to_numpy()]
+            matches = search(base, queries, request)
+            rows = valid_rows[matches.column(QUERY).to_numpy()]
         if self.keeps_all:
             missing = np.setdiff1d(np.arange(left.num_rows), rows)
             order = np.argsort(np.concatenate([rows, missing]), kind="stable")
-            picked = pa.array(np.concatenate([np.arange(len(rows)), np.full(len(missing), -1)])[order])
-            picked = pc.if_else(pc.less(picked, 0), None, picked)
+            match_indices = pa.array(np.concatenate([np.arange(len(rows)), np.full(len(missing), -1)])[order])
+            match_indices = pc.if_else(pc.less(match_indices, 0), None, match_indices)
             rows = np.concatenate([rows, missing])[order]
         else:
-            picked = pa.array(np.arange(len(rows)))
+            match_indices = pa.array(np.arange(len(rows)))
         if not len(rows):
             return
-        right = self._right_columns(found, picked)
+        right = self._right_columns(matches, match_indices)
         step = _rows_at_a_time(left, right)
         for start in range(0, len(rows), step):
-            kept = left.take(pa.array(rows[start : start + step]))
+            left_rows = left.take(pa.array(rows[start : start + step]))
             nearest = right.slice(start, step)
-            names = [*kept.column_names, *nearest.column_names]
-            yield from pa.table([*kept.columns, *nearest.columns], names=names).combine_chunks().to_batches()
+            names = [*left_rows.column_names, *nearest.column_names]
+            yield from pa.table([*left_rows.columns, *nearest.columns], names=names).combine_chunks().to_batches()
 
-    def _right_columns(self, found: pa.Table, picked: pa.Array) -> pa.Table:
+    def _right_columns(self, matches: pa.Table, match_indices: pa.Array) -> pa.Table:
         """Return the rows of the table in the types of the result."""
-        if not found.num_columns:
-            return pa.table([pa.nulls(len(picked), field.type) for field in self.right], schema=self.right)
-        batches = found.select(self.right.names).combine_chunks().to_batches()
+        if not matches.num_columns:
+            return pa.table([pa.nulls(len(match_indices), field.type) for field in self.right], schema=self.right)
+        batches = matches.select(self.right.names).combine_chunks().to_batches()
         conformed = [conform(each, self.right, conversion=Conversion.OUTWARD, what=self.header.uri) for each in batches]
-        return pa.Table.from_batches(conformed, self.right).take(picked)
+        return pa.Table.from_batches(conformed, self.right).take(match_indices)
 
 
 def plan_nearest_join(
@@ -122,7 +122,7 @@ def _result_field(base: Snapshot, name: str) -> pa.Field:
 
 
 def explain_nearest_join(base: Snapshot, request: SearchRequest, queries: int) -> str:
-    """Return the plan of the search in a worker, and what it costs for a number of queries."""
+    """Return the plan of the search in a worker, with its estimated cost for a number of queries."""
     return SearchCost.of(base, request, queries).describe()
 
 
@@ -157,19 +157,19 @@ def _open(header: VersionHeader) -> Snapshot:
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yield the rows of several batches at a time."""
-    gathered: list[pa.RecordBatch] = []
+    buffered: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         for start in range(0, batch.num_rows, GROUP_QUERIES_MAX):
             part = batch.slice(start, GROUP_QUERIES_MAX)
-            if gathered and (rows + part.num_rows > GROUP_QUERIES_MAX or size + part.nbytes > GROUP_BYTES_MAX):
-                yield pa.Table.from_batches(gathered)
-                gathered, rows, size = [], 0, 0
-            gathered.append(part)
+            if buffered and (rows + part.num_rows > GROUP_QUERIES_MAX or size + part.nbytes > GROUP_BYTES_MAX):
+                yield pa.Table.from_batches(buffered)
+                buffered, rows, size = [], 0, 0
+            buffered.append(part)
             rows += part.num_rows
             size += part.nbytes
-    if gathered:
-        yield pa.Table.from_batches(gathered)
+    if buffered:
+        yield pa.Table.from_batches(buffered)
 
 
 __all__ = ["NearestJoin", "SearchRequest", "explain_nearest_join", "plan_nearest_join"]

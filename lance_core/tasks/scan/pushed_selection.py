@@ -1,4 +1,4 @@
-"""Selection pushdown: what indices know of a predicate, sent to workers with the fragments to scan.
+"""Selection pushdown: sends the rows that indices select for a predicate to workers, with the fragments to scan.
 
     driver    fragments_to_scan(base, predicate) -> fragments, PushedSelection    queries the indices once
     workers   PushedSelection.selection_for(snapshot)                             for the fragments of a partition
@@ -36,7 +36,7 @@ class PushedRows:
 
 @dataclass(frozen=True, slots=True)
 class PushedSelection:
-    """Selection in serialized form. Nothing is known of a fragment that is not in it."""
+    """Selection in serialized form. Any row of a fragment that it does not list may match."""
 
     fragments: tuple[tuple[int, PushedRows], ...] = ()
 
@@ -53,7 +53,7 @@ class PushedSelection:
 
 
 def fragments_to_scan(base: Snapshot, predicate: Predicate) -> tuple[Sequence[Fragment], PushedSelection]:
-    """Return the fragments that may hold matching rows, in order, and what the indices know of their rows."""
+    """Return the fragments that may hold matching rows, in order, and the rows that the indices select in them."""
     plan = plan_scan(base.manifest, columns=(), filter=predicate, select=lookup.selector_of(base))
     return [task.fragment for task in plan.tasks], PushedSelection.of(plan.tasks)
 

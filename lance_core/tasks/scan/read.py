@@ -124,13 +124,13 @@ class ReadWork:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """Partitions of a scan, and what workers need to read them."""
+    """Partitions of a scan, and the values that workers need to read them."""
 
     work: ReadWork
     partitions: tuple[ScanPartition, ...]
     arrow: pa.Schema
     """Schema in which the table stores these columns. Row addresses and row ids, which are unsigned, are declared as
-    signed: none is large enough for it to matter."""
+    signed, since each of them fits a signed integer."""
     memory_bytes: int = 0
     """Estimated size before the predicate is applied."""
 
@@ -163,7 +163,7 @@ class FetchedRows:
     """Rows that the driver has read itself, because a job would take longer."""
 
     rows: pa.Table
-    """Rows in the types in which they would travel."""
+    """Rows in the types of `transport`."""
     arrow: pa.Schema
     """Stored schema, as in `ReadPlan`."""
 
@@ -254,8 +254,8 @@ def _is_small_lookup(plan: ScanPlan) -> bool:
 
 def partition_scan(plan: ScanPlan, slots: int, *, returns_rows: bool = True) -> tuple[ScanPartition, ...]:
     """Split a scan into partitions of about equal row counts: neighbouring fragments together, large fragments by row
-    ranges. Every slot gets a few partitions, a partition is worth the start of a task, and none exceeds what a worker
-    should hold at once. `returns_rows` says that the rows leave the worker, which makes smaller partitions
+    ranges. Every slot gets a few partitions, a partition is large enough to justify the start of a task, and none
+    exceeds `PARTITION_BYTES_MAX`. `returns_rows` means that the rows leave the worker, which makes smaller partitions
     worthwhile."""
     rows_min, bytes_min = (
         (PARTITION_ROWS_MIN, _PARTITION_BYTES_MIN)
@@ -302,7 +302,7 @@ def partition_scan(plan: ScanPlan, slots: int, *, returns_rows: bool = True) -> 
 def map_scan_partitions(
     base: Snapshot, plan: ScanPlan, function: "ScanPartitionFunction", runner: Runner
 ) -> Mapping[int, list[bytes]]:
-    """Return what `function` returned for each partition of a scan, by partition number."""
+    """Return the results of `function` for each partition of a scan, by partition number."""
     partitions = partition_scan(plan, runner.slots, returns_rows=False)
     if not partitions:
         return {}
@@ -330,7 +330,7 @@ class _WithRanges:
 
 
 def count_rows(base: Snapshot, filter: Condition | None, *, runner: Callable[[], Runner]) -> int:
-    """Return the number of matching rows. Without a filter the manifest alone answers."""
+    """Return the number of matching rows. Without a filter, the count comes from the manifest alone."""
     if filter is None:
         return base.manifest.row_count()
     plan = plan_scan(base.manifest, columns=(), filter=filter, select=lookup.selector_of(base))

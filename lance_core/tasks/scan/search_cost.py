@@ -1,5 +1,5 @@
 """Search cost: estimates how long a process takes to find the nearest rows of many queries, with a vector index and by
-exact matrix products, and which of both takes less time.
+exact matrix products, and chooses the search that takes less time.
 
 The rates are estimates for one core, which were not fitted to measurements of both searches.
 `001-index-search-or-products.md` gives the reasons.
@@ -23,7 +23,7 @@ READ_BYTES_PER_SECOND = 600e6
 """Reading and decoding of a column."""
 PRODUCT_OPERATIONS_PER_SECOND = 40e9
 ESTIMATE_SECONDS = 0.6e-9
-"""Comparison of an estimated distance with those that were found."""
+"""Comparison of an estimated distance with the nearest ones so far."""
 _PAIR_SECONDS = 20e-9
 """Comparison of a pair for a metric without products, for each eight numbers."""
 _CODE_SECONDS, _CODE_BYTE_SECONDS = 7e-9, 0.02e-9
@@ -82,9 +82,9 @@ class SearchCost:
         products = f"  products  {self.exact:.3f} s for {self.queries:,} queries at a time, in a worker with one core"
         if self.indexed is None:
             return "\n".join([*self.lines, products])
-        chosen = "matrix products: exact, and not slower" if self.exact_is_cheaper else "the index"
+        choice = "matrix products: exact, and not slower" if self.exact_is_cheaper else "the index"
         return "\n".join(
-            [*self.lines, f"  search    {self.indexed:.3f} s by the index", products, f"  chosen    {chosen}"]
+            [*self.lines, f"  search    {self.indexed:.3f} s by the index", products, f"  chosen    {choice}"]
         )
 
 
@@ -98,7 +98,7 @@ def _exact_seconds(rows: int, size: int, width: int, queries: int, metric: Metri
 def _segment_seconds(
     rows: int, partitions: int, code_bytes: int, size: int, nprobes: int | None, queries: int
 ) -> float:
-    """Return the seconds of the search of a segment of which nothing is loaded."""
+    """Return the seconds of a search in a segment that is not cached."""
     probes = min(partitions, nprobes or NPROBES)
     touched = 1 - (1 - probes / max(1, partitions)) ** queries
     load = rows * touched * code_bytes / READ_BYTES_PER_SECOND
