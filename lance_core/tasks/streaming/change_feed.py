@@ -1,8 +1,8 @@
-"""Change feed: the rows that a version adds to a stream, in their state in that version.
+"""Change feed: determines the rows that a version adds to a stream, in their state in that version.
 
 Versions that move rows or touch none (compaction, indices, settings, new columns) add nothing, and the stream skips
-them. `OnChange` decides about versions that change or remove rows which were sent before. The transaction says what a
-version did, and its manifest which fragments hold the rows. Start with `rows_added_by`.
+them. `OnChange` decides about versions that change or remove rows which were sent before. The transaction records the
+operation of a version, and the manifest the fragments that hold the rows. Start with `rows_added_by`.
 """
 
 import enum
@@ -106,7 +106,7 @@ def rows_added_by(
 def _changes_other_columns_only(
     operation: op.Operation, version: Snapshot, streamed_fields: Callable[[Snapshot], Collection[int]]
 ) -> bool:
-    """Return whether the operation rewrote columns in place, and none that the stream needs."""
+    """Return whether the operation only rewrote columns in place, and the stream needs none of them."""
     if isinstance(operation, op.DataReplacement):
         changed = {number for _, file in operation.replacements for number in file.field_ids}
     elif isinstance(operation, op.DataOverlay):
@@ -122,7 +122,7 @@ def _changes_other_columns_only(
 
 
 def _inserted_rows(version: Snapshot, operation: op.Operation) -> AddedRows:
-    """Return the inserted rows, if stable row ids tell them from rows that were moved."""
+    """Return the inserted rows, if stable row ids distinguish them from rows that were moved."""
     if not isinstance(operation, op.Update) or not version.manifest.has_stable_row_ids:
         return AddedRows()
     new = AddedRows.all_of(_fragments_of_version(version, operation.new))

@@ -1,11 +1,11 @@
-"""Stream offsets: how far a stream has read a table, as values that a checkpoint stores as JSON.
+"""Stream offsets: the positions of a stream in a table, as values that a checkpoint stores as JSON.
 
     {"lance_stream": 1, "begun": false}                                         before the first batch
     {..., "begun": true, "table": "<id>", "branch": "main", "begins": 5, "whole": true, "version": 7, "row": 1000}
 
-The second offset says that all rows before row 1000 of those that version 7 added have been sent. Every offset keeps
-the start of its stream: Spark repeats the first batch knowing only where it ended, and must not choose another start.
-This module does no I/O. Start with `Offset`.
+The second offset means that the first 1000 rows of those that version 7 added have been sent. Every offset keeps the
+start of its stream: Spark repeats the first batch with its end offset alone, and the repeated batch must have the same
+start. This module does no I/O. Start with `Offset`.
 """
 
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ class StreamStart:
     version: int | None = None
     """Start with the rows that this version added."""
     latest: bool = False
-    """Start with what is committed from now on."""
+    """Start with the version after the newest one."""
     timestamp: datetime | None = None
-    """Start with what was committed after this time."""
+    """Start with the versions that were committed after this time."""
 
     def __post_init__(self) -> None:
         if (self.version is not None) + self.latest + (self.timestamp is not None) > 1:

@@ -1,7 +1,7 @@
 """Stream partitions: splits the rows between two offsets of a stream for workers, and reads them there.
 
-A slice is a range of rows of one fragment in one version. A partition is a sequence of slices, from as many versions
-as it takes to be worth a task. Columns that a version does not have yet are null in its rows. Start with
+A slice is a range of rows of one fragment in one version. A partition is a sequence of slices, from as many versions as
+a task of sufficient size needs. Columns that a version does not have yet are null in its rows. Start with
 `StreamPartition`.
 """
 
@@ -159,7 +159,8 @@ def fragment_ranges(added: AddedRows, first: int, stop: int | None = None) -> It
 
 
 def group_slices(slices: Sequence[StreamSlice], slots: int) -> list[StreamPartition]:
-    """Group neighbouring slices into partitions, so that every slot has work and a task is worth its start."""
+    """Group neighbouring slices into partitions, so that every slot has work and every task has enough rows to justify
+    its start."""
     total = sum(row_range.take for row_range in slices)
     target = max(_PARTITION_ROWS_MIN, -(-total // (slots * _PARTITIONS_PER_SLOT)))
     partitions: list[list[StreamSlice]] = []

@@ -1,4 +1,4 @@
-"""Stream sink: commits each micro-batch exactly once, whichever process writes it, whenever, and however often.
+"""Stream sink: commits each micro-batch exactly once, even if several processes write it, or write it repeatedly.
 
     planner    StreamedWrite.begin(uri, ...)         picklable: the version on which the batch is planned
     workers    write.write_batches(batches, batch)   what a worker wrote; nothing if the batch is already committed
@@ -54,7 +54,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class SinkMessage:
-    """Report of a worker about what it wrote. It contains no secrets."""
+    """Report of a worker about the files that it wrote. It contains no secrets."""
 
     batch: MicroBatch | None
     """`None` if Spark did not tell the worker which batch it writes."""

@@ -1,7 +1,7 @@
 """Stream source: reads a table as a stream, version by version, each row once.
 
     planner   Stream(version_ref, transport=...)              lives as long as the query
-              stream.latest_offset(start, limited=)           the end of what can be sent, or may be sent at once
+              stream.latest_offset(start, limited=)           the end of the rows to send; with `limited`, of one batch
               stream.plan_partitions(start, end, slots=)      the rows between two offsets, for workers
     workers   partition.read(schema)                          the rows of a partition
 
@@ -45,8 +45,8 @@ from lance_core.versions.snapshot import (
 _VERSIONS_CACHED, _SNAPSHOTS_CACHED = 1024, 2
 _NO_END = 1 << 62
 _POLL_SECONDS, _POLL_SECONDS_MAX = 1.0, 3600
-"""Default and maximum interval between two requests for the newest version. Requests cost money on an object store,
-and a trigger without an interval asks a hundred times per second."""
+"""Default and maximum interval between two requests for the newest version. Requests cost money on an object store, and
+a trigger without an interval would send a hundred per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ReadLimits:
 
 
 class Stream:
-    """A table as the source of a query. It caches what it has read of versions, which never change."""
+    """A table as the source of a query. It caches the versions that it has read, which never change."""
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class Stream:
         poll_seconds: float | None = None,
         runtime: Runtime = SYSTEM_RUNTIME,
     ) -> None:
-        """`poll_seconds` is how long the last known version counts as the newest; by default not at all on a local
-        disk, and one second elsewhere."""
+        """Open the stream. The last known version counts as the newest for `poll_seconds`; the default is 0 on a local
+        disk, and 1 elsewhere."""
         if poll_seconds is not None and not 0 <= poll_seconds <= _POLL_SECONDS_MAX:
             raise InvalidInput(f"poll_seconds={poll_seconds}: it must be between 0 and {_POLL_SECONDS_MAX} seconds")
         if version_ref.version is not None or version_ref.tag is not None:
@@ -118,8 +118,8 @@ class Stream:
         return Offset(self._table, self._branch, 1, False, self._newest_version + 1).to_json()
 
     def latest_offset(self, offset: Mapping[str, object], *, limited: bool = False) -> dict[str, object]:
-        """Return the end of what may be sent after `offset`. If a version cannot be sent, the end is before it, and
-        the next call raises the error."""
+        """Return the end of the rows that may be sent after `offset`. If a version cannot be sent, the end is before
+        it, and the next call raises the error."""
         newest = self._newest_version if self._is_recently_polled else self._poll_newest()
         if self._until is not None:
             newest = min(newest, self._until)
@@ -228,7 +228,7 @@ class Stream:
         return self._runtime.elapsed_ns() - self._polled_ns < self._poll_ns
 
     def _poll_newest(self) -> int:
-        """Return the newest version. One request, unless the table has changed."""
+        """Return the newest version. This takes one request, unless the table has changed."""
         self._polled_ns = self._runtime.elapsed_ns()
         probed = version_hint.find_newest(self._location.own_store)
         numbers = (probed[0],) if probed else list_versions(self._location).numbers
