@@ -36,7 +36,7 @@ ROWS_PER_TASK_MIN = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class TableRef:
-    """Reference to a table, or to one of its branches, and how to reach it."""
+    """Reference to a table, or to one of its branches, with the options to access it."""
 
     uri: str
     branch: str | None = None
@@ -73,8 +73,8 @@ def run_change(
     operation: str,
     can_replan: bool = True,
 ) -> Committed:
-    """Run a change of an existing table. `operation` is what the result names if there is nothing to change, and
-    `can_replan` says that the change means the same on a newer version."""
+    """Run a change of an existing table. If there is nothing to change, the result names `operation`. `can_replan`
+    states that the change has the same meaning on a newer version."""
     properties = options.check()
     base = table.newest()
     base.manifest.check_writable()

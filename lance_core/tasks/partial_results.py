@@ -1,4 +1,4 @@
-"""Partial results: what the partitions of a change returned, cached on the driver for a replan on a newer version.
+"""Partial results: caches the results of the partitions of a change on the driver, for a replan on a newer version.
 
 A conflict makes the driver replan the change, and most fragments are unchanged by then: their results stay valid,
 since their files are written. Only partitions with a changed fragment run again.
@@ -43,8 +43,8 @@ class PartialResults:
         function: PartitionFunction,
         runner: Runner,
     ) -> Mapping[int, list[bytes]]:
-        """Return what `function` returned for each partition of these fragments, now or earlier, numbered in the
-        order of the fragments. A partition that returned nothing is absent."""
+        """Return the results of `function` for each partition of these fragments, from this call or an earlier one,
+        numbered in the order of the fragments. A partition without results is absent."""
         valid_for = (base.manifest.schema, base.manifest.has_stable_row_ids, function)
         known = self._results if self._valid_for == valid_for else {}
         positions = {fragment.encode(): position for position, fragment in enumerate(fragments)}
@@ -53,9 +53,9 @@ class PartialResults:
             for partition, cached in known.items()
             if all(encoded in positions for encoded in partition)
         }
-        done = {encoded for partition in results for encoded in partition}
+        completed = {encoded for partition in results for encoded in partition}
         partitions = partition_fragments(
-            [fragments[position] for encoded, position in positions.items() if encoded not in done], partitions_max
+            [fragments[position] for encoded, position in positions.items() if encoded not in completed], partitions_max
         )
         fresh = run_over_partitions(base, partitions, function, runner)
         results |= {partition: fresh.get(number, []) for number, partition in enumerate(partitions)}

@@ -47,8 +47,15 @@ class _VerifyPartition:
         for file in self.partitions[number]:
             checksum = FileChecksum(file.size, file.xxh3)
             recorded = RecordedFile(file.path, file.owner, checksum, partition.location, file.first, file.last)
-            for found in verify_one(recorded):
-                values = [found.severity.value, found.rule, found.path, found.what, found.repair, found.version]
+            for finding in verify_one(recorded):
+                values = [
+                    finding.severity.value,
+                    finding.rule,
+                    finding.path,
+                    finding.what,
+                    finding.repair,
+                    finding.version,
+                ]
                 yield json.dumps(values).encode()
 
 
@@ -68,14 +75,14 @@ def verify_files(
             except NotFound:  # a cleanup removed it
                 continue
             examined.append(version)
-    chosen = [file for file in files if check.includes(file.path)]
-    partitions = _partition([file for file in chosen if file.checksum is not None], runner.slots * TASKS_PER_SLOT)
+    selected = [file for file in files if check.includes(file.path)]
+    partitions = _partition([file for file in selected if file.checksum is not None], runner.slots * TASKS_PER_SLOT)
     results = run_over_partitions(base, ((),) * len(partitions), _VerifyPartition(partitions), runner)
-    found = (_decode(each) for _number, answers in sorted(results.items()) for each in answers)
-    findings = without_removed(found, chosen)
-    findings += find_unverified(chosen)
+    decoded_findings = (_decode(each) for _number, answers in sorted(results.items()) for each in answers)
+    findings = without_removed(decoded_findings, selected)
+    findings += find_unverified(selected)
     verified = sum(map(len, partitions))
-    return Report(base.location.uri, tuple(sorted(examined)), len(chosen), tuple(findings), verified_files=verified)
+    return Report(base.location.uri, tuple(sorted(examined)), len(selected), tuple(findings), verified_files=verified)
 
 
 def _partition(files: Sequence[RecordedFile], count: int) -> tuple[tuple[_File, ...], ...]:

@@ -1,8 +1,8 @@
 """Version stamp: the versions that driver and workers must agree on before a worker touches a file.
 
-This package must have the same version exactly, Python the same minor version, and the packages that decide what is
-read, written and matched the same major version. PySpark must have the same minor version, since its driver and its
-workers are one program. A package that only one side has is ignored: code that needs it reports that it is missing.
+This package must have the same version exactly, Python the same minor version, and the packages that read, write and
+filter data the same major version. PySpark must have the same minor version, since its driver and its workers are one
+program. A package that only one side has is ignored: code that needs it reports that it is missing.
 """
 
 import sys
@@ -19,7 +19,7 @@ _SIGNIFICANT_PARTS = {"pyarrow": 1, "pylance": 1, "datafusion": 1, "numpy": 1, "
 
 @dataclass(frozen=True, slots=True)
 class VersionStamp:
-    """Versions of this package, of Python and of the packages that matter."""
+    """Versions of this package, of Python and of the packages that must agree."""
 
     lance_assets: str
     python: tuple[int, int]
