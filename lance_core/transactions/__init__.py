@@ -1,4 +1,5 @@
-"""Transaction rules, as pure functions: whether a change conflicts with those committed before it (`conflicts.py`),
-how it is rebased onto them (`rebase.py`), what the table is after it (`apply.py`), and what must hold between any two
-versions (`invariants.py`). The commit loop in `commit/loop.py` is their only production caller.
+"""Transaction rules, as pure functions: they detect conflicts of a change with those committed before it
+(`conflicts.py`), rebase it onto them (`rebase.py`), compute the manifest after it (`apply.py`), and check the
+invariants of consecutive versions (`invariants.py`). The commit loop in `commit/loop.py` is their only production
+caller.
 """

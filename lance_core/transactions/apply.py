@@ -1,4 +1,4 @@
-"""Apply: the manifest after a change, computed from the head and the operation.
+"""Apply: computes the manifest after a change from the head and the operation.
 
 This module is pure: the caller passes time, names, the library version and, for a Restore, the older version.
 `format/manifest_builder.py` stores the result; `apply_rows.py` holds the operations on rows and columns. Start with
@@ -222,8 +222,8 @@ def _builder_for_restore(
 
 def _create_index(builder: ManifestBuilder, operation: op.CreateIndex) -> None:
     replaced = {index.uuid for index in (*operation.removed, *operation.new)}
-    kept = [index for index in builder.indices if index.uuid not in replaced]
-    builder.set_indices([*kept, *operation.new])
+    retained = [index for index in builder.indices if index.uuid not in replaced]
+    builder.set_indices([*retained, *operation.new])
 
 
 def _record_progress(

@@ -1,4 +1,4 @@
-"""Apply, for rows and columns: what these operations do to fragments, index coverage and row lineage.
+"""Apply, for rows and columns: applies these operations to fragments, index coverage and row lineage.
 
 `apply.py` calls one function for each operation. An index is never rebuilt here: it stays, loses coverage of
 fragments whose values changed, or is removed with its column.
@@ -48,8 +48,8 @@ def update(builder: ManifestBuilder, operation: op.Update, *, read_version: Vers
     updated = (with_overlays_of(each, before[each.id]) for each in _with_updated_versions(builder, operation))
     builder.update_fragments(without_overlaid_fields(each, rewritten, up_to=read_version) for each in updated)
     updated_ids = [fragment.id for fragment in operation.updated]
-    alive = LiveFragments.of(builder.indices, before)
-    builder.set_indices(index_coverage.remove_coverage(builder.indices, updated_ids, alive, on_fields=changed))
+    live = LiveFragments.of(builder.indices, before)
+    builder.set_indices(index_coverage.remove_coverage(builder.indices, updated_ids, live, on_fields=changed))
     new = operation.new
     if builder.has_stable_row_ids and new:
         new = _with_created_at(new, before.values(), builder.version)
@@ -97,11 +97,11 @@ def merge(builder: ManifestBuilder, operation: op.Merge) -> None:
     if builder.has_stable_row_ids:
         builder.update_fragments(_mark_all_rows_updated(fragment, builder.version) for fragment in moved)
     indices = builder.indices
-    alive = LiveFragments.of(indices, before)
+    live = LiveFragments.of(indices, before)
     for fragment in moved:
         changed_files = frozenset(_files_by_field(before[fragment.id]).items() - _files_by_field(fragment).items())
         fields = frozenset(field_id for field_id, _path in changed_files)
-        indices = index_coverage.remove_coverage(indices, [fragment.id], alive, on_fields=fields)
+        indices = index_coverage.remove_coverage(indices, [fragment.id], live, on_fields=fields)
     builder.set_indices(indices)
     builder.set_schema(operation.schema)
     _retain_indices(builder)
@@ -143,13 +143,13 @@ def replace_data(builder: ManifestBuilder, operation: op.DataReplacement, *, rea
     builder.update_fragments(replaced)
     ids = [fragment.id for fragment in replaced]
     on_fields = frozenset(field_id for each in fields for field_id in each)
-    alive = LiveFragments.of(builder.indices, builder.fragments)
-    builder.set_indices(index_coverage.remove_coverage(builder.indices, ids, alive, on_fields=on_fields))
+    live = LiveFragments.of(builder.indices, builder.fragments)
+    builder.set_indices(index_coverage.remove_coverage(builder.indices, ids, live, on_fields=on_fields))
 
 
 def uncover_overlaid_fragments(builder: ManifestBuilder) -> None:
-    """Remove fragments from the coverage of segments that do not know their overlays. Readers do not count them, but
-    an operation that moves rows or removes overlays must not let a segment cover the old values again."""
+    """Remove fragments from the coverage of segments that do not know their overlays. Readers ignore this coverage, but
+    after an operation that moves rows or removes overlays, the segment must not cover the old values again."""
     messages = [fragment.message for fragment in builder.fragments.values()]
     builder.set_indices(known_coverage(builder.indices, messages, builder.schema))
 
@@ -178,11 +178,11 @@ def _check_fragments_exist(
 def _retain_indices(builder: ManifestBuilder) -> None:
     if not builder.indices:
         return
-    alive = LiveFragments.of(
+    live = LiveFragments.of(
         builder.indices, [*builder.fragments, *(fragment.id for fragment in builder.added_fragments)]
     )
     builder.set_indices(
-        index_coverage.drop_useless_segments(builder.indices, alive, field_ids=_field_ids(builder.schema))
+        index_coverage.drop_useless_segments(builder.indices, live, field_ids=_field_ids(builder.schema))
     )
 
 

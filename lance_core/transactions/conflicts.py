@@ -1,9 +1,9 @@
-"""Conflict detection: whether a change is compatible with those committed before it, for every pair of operations.
+"""Conflict detection: decides for every pair of operations whether a change is compatible with one committed before.
 
-The rules are a table. Our operation is the row, the committed one the entry in it. The table is not symmetric: an
-Append after an Overwrite conflicts, an Overwrite after an Append does not. `rules.py` and `index_rules.py` define the
-rules. Every pair is written out, and unknown operations conflict with everything. `CONFLICTS.md` in this directory is
-generated from the table (`python -m tools.conflicts`). Start with `judge`.
+The rules are a table. Our operation selects the row, and the committed one the entry in it. The table is not symmetric:
+an Append after an Overwrite conflicts, an Overwrite after an Append does not. `rules.py` and `index_rules.py` define
+the rules. Every pair is written out, and unknown operations conflict with everything. `CONFLICTS.md` in this directory
+is generated from the table (`python -m tools.conflicts`). Start with `judge`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -260,7 +260,7 @@ def judge(ours: Transaction, others: Sequence[CommittedTransaction]) -> Conflict
     """Compare our transaction with all those committed since the version on which it was planned, oldest first."""
     worst = ConflictResult(Verdict.COMPATIBLE, compatible.__name__, None)
     stored = _referenced_fields(ours.operation)
-    gone: set[int] = set()
+    dropped_fields: set[int] = set()
     for theirs in others:
         rule: Rule = unknown_change
         verdict = Verdict.RETRY
@@ -270,16 +270,16 @@ def judge(ours: Transaction, others: Sequence[CommittedTransaction]) -> Conflict
             verdict = rule(ours.operation, operation)
             if (schema := _schema_of(operation)) is not None and verdict < Verdict.RETRY:
                 live = {node.id for top in schema.fields for node in top.walk()}
-                if stored & gone & live:
+                if stored & dropped_fields & live:
                     verdict, rule = Verdict.RETRY, reused_field
-                gone |= stored - live
+                dropped_fields |= stored - live
         if verdict > worst.verdict:
             worst = ConflictResult(verdict, rule.__name__, theirs)
     return worst
 
 
 def reused_field(ours: Operation, theirs: Operation) -> Verdict:
-    """A column was dropped and another column got its field id, so the values that this holds for the old column
+    """A column was dropped and another column got its field id, so the values that our operation has for the old column
     would become values of the new one. Two later changes by others cause this together, so it is in no cell of the
     table."""
     return Verdict.RETRY

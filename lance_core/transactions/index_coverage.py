@@ -1,8 +1,8 @@
-"""Index coverage: how a change affects the coverage of index segments.
+"""Index coverage: applies the effects of a change to the coverage of index segments.
 
     remove_coverage          values changed in place: the segment stops covering these fragments
     extend_to_moved_rows     rows moved and kept their ids and indexed values: the segment covers their new fragments
-    drop_useless_segments    removes segments that are of no use any more
+    drop_useless_segments    removes segments that are no longer useful
 
 A segment may cover fragments that were compacted long ago, as a fragment reuse index records. Coverage is removed in
 terms of the current fragments. If the fragment reuse index is stored in a file of its own, which this module does not
@@ -119,20 +119,20 @@ def drop_useless_segments(
     """Return the segments that are still useful after a change of rows or columns.
 
     A segment on a removed field is dropped. If an index has several segments, those that cover no live fragment are
-    dropped, but one is kept so that the index does not vanish. A single segment is kept whatever it covers.
+    dropped, but one is kept so that the index continues to exist. A single segment is kept whatever it covers.
     """
     remaining = [index for index in indices if index.is_system or set(index.field_ids) <= field_ids]
     segments: dict[str, list[int]] = {}
     for number, index in enumerate(remaining):
         segments.setdefault(index.name, []).append(number)
-    kept: list[int] = []
+    retained: list[int] = []
     for name, positions in segments.items():
         if name == FRAGMENT_REUSE or len(positions) == 1:
-            kept += positions
+            retained += positions
         else:
             useful = [number for number in positions if live.covers_any(remaining[number])]
-            kept += useful or [min(positions, key=lambda number: remaining[number].dataset_version)]
-    return tuple(remaining[number] for number in sorted(kept))
+            retained += useful or [min(positions, key=lambda number: remaining[number].dataset_version)]
+    return tuple(remaining[number] for number in sorted(retained))
 
 
 def _still_finds_moved_rows(index: IndexMetadata, sources: BitMap, assigned: frozenset[int]) -> bool:

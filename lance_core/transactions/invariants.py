@@ -1,4 +1,4 @@
-"""Invariants: what must hold between any two consecutive versions, and for every fragment that a change adds.
+"""Invariants: checks the conditions on any two consecutive versions, and on every fragment that a change adds.
 
 The commit loop checks them before each put, in production too. `InvariantViolation` is a bug of this library and must
 not reach the table. `InvalidInput` names a fragment or a schema of the caller that does not fit the table: it would

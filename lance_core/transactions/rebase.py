@@ -139,17 +139,17 @@ def _rebase_deletions(
 def _with_files_of_head(
     fragment: Fragment, old: Fragment, theirs: Fragment, operation: op.Delete | op.Update, head: Manifest
 ) -> Fragment:
-    """Return our fragment with the files of the head, if it still has those of the base: a dropped column may have
-    removed files."""
+    """Return our fragment with the files of the head, which may have fewer than the base since a column was dropped.
+    Raise if the head has other files."""
     if old.has_same_files(theirs):
         return fragment
-    kept = {(file.path, file.base_id) for file in theirs.files}
-    known = {(file.path, file.base_id) for file in old.files}
-    if not kept <= known:
+    head_files = {(file.path, file.base_id) for file in theirs.files}
+    base_files = {(file.path, file.base_id) for file in old.files}
+    if not head_files <= base_files:
         raise _conflict(operation, head, f"the files of fragment {fragment.id} were replaced", "same_fragments")
     if not rewrites_columns(operation):
         return fragment.with_files(theirs.files)
-    removed = known - kept
+    removed = base_files - head_files
     return fragment.with_files([file for file in fragment.files if (file.path, file.base_id) not in removed])
 
 

@@ -207,9 +207,9 @@ def both_compact(ours: Operation, theirs: Operation) -> Verdict:
     follow only one of them."""
     assert isinstance(ours, op.Rewrite)
     assert isinstance(theirs, op.Rewrite)
-    both_note = ours.fragment_reuse is not None and theirs.fragment_reuse is not None
+    both_record_moves = ours.fragment_reuse is not None and theirs.fragment_reuse is not None
     both_remap = dict(ours.rewritten_indices).keys() & dict(theirs.rewritten_indices).keys()
-    return max(same_fragments(ours, theirs), retry_if(both_note or both_remap))
+    return max(same_fragments(ours, theirs), retry_if(both_record_moves or both_remap))
 
 
 def target_removed(ours: Operation, theirs: Operation) -> Verdict:
@@ -234,8 +234,8 @@ def target_columns_dropped(ours: Operation, theirs: Operation) -> Verdict:
     """The column that this operation replaces was dropped, or it became mandatory."""
     assert isinstance(ours, op.DataReplacement)
     assert isinstance(theirs, op.Project)
-    gone = {field_id for field_id in replaced_fields(ours) if field_id >= 0} - field_ids_of(theirs.schema)
-    return max(incompatible_if(gone), mandatory_columns(ours, theirs))
+    dropped = {field_id for field_id in replaced_fields(ours) if field_id >= 0} - field_ids_of(theirs.schema)
+    return max(incompatible_if(dropped), mandatory_columns(ours, theirs))
 
 
 def same_columns(ours: Operation, theirs: Operation) -> Verdict:

@@ -7,7 +7,7 @@ from lance_core.format.operations import Operation
 
 
 class Verdict(enum.IntEnum):
-    """Ordered by severity: the worst verdict wins."""
+    """Result of a conflict rule. Verdicts are ordered by severity, and the worst one wins."""
 
     COMPATIBLE = 0
     REBASE = 1
