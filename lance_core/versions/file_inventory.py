@@ -1,10 +1,9 @@
-"""File inventory: which files a version references, to which key a stored file belongs, and which files the other
-branches of a table reference.
+"""File inventory: determines the files that a version references, the key of a stored file, and the files that the
+other branches of a table reference.
 
-A file belongs to a *key*. The key is the path of the file itself, or, for a file that is part of something else, the
-path of that: the directory of an index segment, or the data file of a blob. Versions reference keys. A file without a
-key has an unknown format, and neither cleanup nor fsck touches it. `maintenance/` and `fsck/` decide what happens to
-files.
+A file belongs to a *key*. The key is the path of the file itself or, for a file of an index segment, the directory of
+the segment and, for a blob file, the data file that refers to it. Versions reference keys. A file without a key has an
+unknown format, and neither cleanup nor fsck touches it. `maintenance/` and `fsck/` decide what happens to files.
 """
 
 import re
@@ -52,8 +51,7 @@ class FileReferences:
     own: frozenset[str]
     """Keys below the root of the table itself."""
     in_other_bases: frozenset[str]
-    """Keys in other bases. Only a cleanup of such a base needs them; which base it is, and how its URI is spelled, is
-    not recorded."""
+    """Keys in other bases. Only a cleanup of such a base needs them. The keys do not identify the base."""
     optional: frozenset[str] = frozenset()
     """Subset of `own` for which no file needs to exist: a small system index is stored in the manifest itself."""
 

@@ -55,7 +55,7 @@ class AccessOptions:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Opened location of a table, as one version sees it."""
+    """Opened location of a table, with the base paths of one version."""
 
     uri: str
     """URI without credentials, safe for messages."""
@@ -145,8 +145,8 @@ class Location:
         return (self.uri,) if main is None else (self.uri, main)
 
     def main_branch_uri(self, branch: str) -> str | None:
-        """Return the URI of the main branch, or `None` unless this location is where the branch belongs. The branch
-        name in a manifest is not proof enough."""
+        """Return the URI of the main branch, or `None` if the branch cannot be at this location. A manifest may contain
+        any branch name."""
         directory = f"/{refs.TREE}/{branch}"
         if not (refs.is_branch_name(branch) and self.uri.endswith(directory)):
             return None
@@ -240,10 +240,10 @@ def manifest_store_config(location: Location) -> dict[str, str]:
 def check_manifest_store(location: Location, manifest: Manifest) -> None:
     """Raise `InvalidInput` if a commit would bypass the manifest store of a table: the kind that its config names, or
     the store that has entries of its versions."""
-    kind, given = manifest.config.get(MANIFEST_STORE), location.access.manifest_store
-    if given is not None and given.kind != kind:
+    kind, manifest_store = manifest.config.get(MANIFEST_STORE), location.access.manifest_store
+    if manifest_store is not None and manifest_store.kind != kind:
         check_opened_with_own_manifest_store(location, manifest)
-    if kind is not None and given is None:
+    if kind is not None and manifest_store is None:
         raise InvalidInput(
             f"{location.uri}: versions of this table are reserved in a manifest store ({kind}), and a commit "
             "that bypasses it could be overwritten. Open the table with manifest_store=. If no writer uses that store "
@@ -254,19 +254,19 @@ def check_manifest_store(location: Location, manifest: Manifest) -> None:
 def check_opened_with_own_manifest_store(location: Location, manifest: Manifest) -> None:
     """Raise `InvalidInput` if a table was opened with a manifest store that is not its own: of another kind, or without
     any of its versions. Two stores would both reserve the next version."""
-    given = location.access.manifest_store
-    if given is None or naming.is_detached(manifest.version):
+    manifest_store = location.access.manifest_store
+    if manifest_store is None or naming.is_detached(manifest.version):
         return
     kind = manifest.config.get(MANIFEST_STORE)
-    if kind not in (None, given.kind):
+    if kind not in (None, manifest_store.kind):
         raise InvalidInput(
             f"{location.uri}: versions of this table are reserved in a manifest store of the kind {kind!r}, not in "
-            f"{given.description}; open the table with manifest_store= as it was passed to create"
+            f"{manifest_store.description}; open the table with manifest_store= as it was passed to create"
         )
-    if given.newest_entry(given.table_key(location.uri)) is None:
+    if manifest_store.newest_entry(manifest_store.table_key(location.uri)) is None:
         created = "without a manifest store" if kind is None else f"with another {kind} manifest store, or was moved"
         raise InvalidInput(
-            f"{location.uri}: {given.description} has no version of this table, which was created {created}. Open it "
-            "as it was created. If all of its writers use this store from now on, add its versions first: "
+            f"{location.uri}: {manifest_store.description} has no version of this table, which was created {created}. "
+            "Open it as it was created. If all of its writers use this store from now on, add its versions first: "
             "python -m lance_core fsck --repair entries --apply, with this manifest store"
         )

@@ -116,8 +116,8 @@ def find_referenced(files: Iterable[RecordedFile]) -> set[str]:
 def find_missing_checksums(base: Snapshot) -> Mapping[str, FileChecksum]:
     """Return the checksums of files for which a version records none, by path.
 
-    A checksum that an older version records is taken over: a commit of another engine dropped it. Other files are read
-    and hashed as they are now, so damage that happened before stays undetected."""
+    If an older version records a checksum, which a commit of another engine dropped, it is taken from there. Other
+    files are read and hashed as they are now, so damage that happened before stays undetected."""
     missing = {path for path, _owner, checksum in files_of(base.manifest) if checksum is None}
     if not missing:
         return {}
@@ -125,11 +125,11 @@ def find_missing_checksums(base: Snapshot) -> Mapping[str, FileChecksum]:
     files.add(base)
     for version in list_versions(base.location).numbers:
         if version < base.version:
-            with suppress(NotFound, Unsupported, Corrupt):  # removed by a cleanup, or without use for this
+            with suppress(NotFound, Unsupported, Corrupt):  # removed by a cleanup, or not readable
                 files.add(load_at(base.location, version))
-    chosen = [file for file in files if file.path in missing]
+    without_checksum = [file for file in files if file.path in missing]
     with ThreadPoolExecutor(_THREADS) as pool:
-        return dict(zip((file.path for file in chosen), pool.map(_compute, chosen), strict=True))
+        return dict(zip((file.path for file in without_checksum), pool.map(_compute, without_checksum), strict=True))
 
 
 def _compute(file: RecordedFile) -> FileChecksum:

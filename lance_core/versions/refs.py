@@ -1,4 +1,4 @@
-"""Table references: tags, the files that declare branches, and the version that a reference means.
+"""Table references: tags, the files that declare branches, and the version that a reference names.
 
 References are stored at the root of the main branch and serve all branches. `format/refs.py` defines their bytes;
 creating a branch takes a commit and lives in `table/branches.py`. The content of a reference is validated before it is
@@ -188,8 +188,8 @@ class Tags:
 
 
 def create_reference(store: Store, path: str, data: bytes) -> bool:
-    """Create a reference; return `False` if it already existed. After a lost answer of the store, the reference is
-    read to find out, and made durable if it is ours. Raise `StorageError` if either fails."""
+    """Create a reference; return `False` if it already existed. If the answer of the store was lost, read the reference
+    to decide, and make it durable if it has these bytes. Raise `StorageError` if either fails."""
     match store.create(path, data):
         case Put.CREATED:
             return True

@@ -1,5 +1,5 @@
-"""Table snapshots: one immutable version of a table, and the transactions committed since. Reads manifests and
-transactions, and never writes.
+"""Table snapshots: one immutable version of a table, and the transactions committed since. This module reads manifests
+and transactions, and never writes.
 
 The newest version is the highest name in `_versions/`. If its manifest is damaged, loading raises an error that names
 it: falling back to an older version would hide rows whose commit was acknowledged.
@@ -62,7 +62,7 @@ def check_one_naming_scheme(location: Location) -> None:
     the newest version is often found without a listing. Each process checks a table once.
 
     Names of the old scheme sort before or after all names of the new one. On an ordered store, every search for the
-    newest version lists the names before, so this function lists only the names after."""
+    newest version lists the names that sort first, so this function lists only those that sort last."""
     if _uniform_names.get(location.key):
         return
     store = location.store
@@ -196,7 +196,7 @@ def read_history(
         return None
     loaded = {committed.version: committed for committed in known}
     others: list[CommittedTransaction] = []
-    gone: list[Version] = []
+    missing: list[Version] = []
     # A listing may be older than what is already known, or may show a version and miss the previous one, which could
     # be our own commit. So the head is never older than any version seen and never newer than the versions read here,
     # and every number up to it is requested.
@@ -209,13 +209,13 @@ def read_history(
             except NotFound:
                 if version == newest:
                     raise
-                gone.append(version)
+                missing.append(version)
                 others.append(CommittedTransaction(version, None))
                 continue
             head = snapshot if version == newest else head
             loaded[version] = CommittedTransaction.of(snapshot.manifest, load_transaction(location, snapshot.manifest))
         others.append(loaded[version])
-    return History(head or load_at(location, newest), others, gone)
+    return History(head or load_at(location, newest), others, missing)
 
 
 def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapshot:
@@ -227,15 +227,15 @@ def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapsho
         raise Corrupt(error.what, path=f"{location.uri}/{error.path}", field=error.field) from error
     except Unsupported as error:
         raise Unsupported(f"{location.uri}/{error}") from error
-    here = location.for_manifest(manifest)
+    version_location = location.for_manifest(manifest)
     if not manifest.has_writer:
-        manifest = with_counts(here.store, here.codec, manifest)
+        manifest = with_counts(version_location.store, version_location.codec, manifest)
     if manifest.has_stable_row_ids:
         try:
-            manifest = with_lineage(here.store, manifest)
+            manifest = with_lineage(version_location.store, manifest)
         except Unsupported as error:
             raise Unsupported(f"{location.uri}/{error}") from error
-    return Snapshot(here, manifest, scheme)
+    return Snapshot(version_location, manifest, scheme)
 
 
 def _list_newest(location: Location) -> Versions:
@@ -270,8 +270,8 @@ def table_id(snapshot: Snapshot) -> str | None:
     The format defines none, so tables that this library creates store a uuid in their config. The identity of a table
     of another writer is the uuid of the transaction that created or cloned it; `None` if that is missing or damaged.
     """
-    if known := snapshot.manifest.config.get(TABLE_ID):
-        return known
+    if recorded_id := snapshot.manifest.config.get(TABLE_ID):
+        return recorded_id
     location, branch = snapshot.location, snapshot.manifest.branch
     try:
         if branch is not None and location.main_branch_uri(branch) is not None:

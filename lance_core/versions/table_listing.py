@@ -1,4 +1,4 @@
-"""Table discovery: find the tables below a prefix by listing directories level by level, without opening a file.
+"""Table discovery: finds the tables below a prefix by listing directories level by level, without opening a file.
 
 A table is a directory that contains a directory `_versions`. The search does not descend into a table: its branches,
 the files of its clones and its data belong to it. It also skips directories whose names begin with `.` or `_`, and
@@ -27,7 +27,7 @@ _ICEBERG = frozenset(("data", "metadata"))
 
 @dataclass(frozen=True, slots=True)
 class FoundTables:
-    """Tables below a prefix, as URIs in their order."""
+    """Sorted URIs of the tables below a prefix."""
 
     tables: tuple[str, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)

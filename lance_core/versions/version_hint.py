@@ -51,7 +51,7 @@ def _is_fresh(hint_info: ObjectInfo | None, manifest_info: ObjectInfo) -> bool:
     committed.
 
     A cleanup removes no version that is less than a minute old, so there was no gap above this version at that time. A
-    writer that was suspended may write its hint when there is one.
+    suspended writer may write its hint later, when there is such a gap.
     """
     return hint_info is not None and hint_info.modified - manifest_info.modified < HINT_DELAY_MAX
 
