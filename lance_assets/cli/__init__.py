@@ -1,7 +1,7 @@
 """`lance-assets`: commands that inspect tables, without Dagster or Spark. They never write to a table.
 
 main.py           the commands and their exit codes; start here
-table_names.py    from `URI@version` to a table
+table_names.py    opens the table that `URI@version` names
 printing.py       tables for a terminal, JSON for programs
 history.py  show.py  diff.py  lineage.py  doctor.py  run.py      one command each
 recorded.py       versions of a run, from a Dagster instance
@@ -12,6 +12,6 @@ pack_executors.py  executor_archive.py       archive for Spark's executors
 EXIT_OK = 0
 """Exit code if no action is needed."""
 EXIT_FOUND = 1
-"""Exit code if `doctor` found something, or `diff --exit-code` a difference."""
+"""Exit code if `doctor` reports a problem, or `diff --exit-code` a difference."""
 EXIT_FAILED = 2
 """Exit code if the command failed."""

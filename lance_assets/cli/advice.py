@@ -1,8 +1,8 @@
 """Advice: maintenance that would improve a table, and the call that performs it: small files, deleted rows, old
 versions, lagging indices.
 
-Compaction advice asks the compaction planner, so that nothing is recommended that would change nothing. Advice that
-cannot be determined is left out, since `fsck` reports the problems of a table.
+The compaction planner decides whether compaction is advised, so a recommended compaction always changes the table.
+Advice that needs an unreadable file is omitted, since `fsck` reports the problems of a table.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _V2_NAME_DIGITS = 20
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Recommendation with the call that follows it."""
+    """Recommendation with the call that carries it out."""
 
     rule: str
     """Stable short name, for programs."""
@@ -61,8 +61,8 @@ def _advise_compaction(table: Table, access: Access, open_call: str) -> Iterator
         return
     if not groups:
         return
-    chosen = [fragment for group in groups for fragment in group]
-    deleted = sum(each.physical_rows - each.live_rows for each in chosen)
+    fragments = [fragment for group in groups for fragment in group]
+    deleted = sum(each.physical_rows - each.live_rows for each in fragments)
     total = sum(each.physical_rows for each in table.fragments)
     rows = (
         f", {format_count(deleted, 'deleted row')} among them ({deleted / total:.0%} of all)"
@@ -71,7 +71,7 @@ def _advise_compaction(table: Table, access: Access, open_call: str) -> Iterator
     )
     yield Advice(
         "small_files_or_deletions",
-        f"{len(chosen):,} of {format_count(len(table.fragments), 'fragment')} are small, or have many deleted rows"
+        f"{len(fragments):,} of {format_count(len(table.fragments), 'fragment')} are small, or have many deleted rows"
         f"{rows}; compaction rewrites them as {format_count(len(groups), 'group')}",
         f'{open_call}.compact(), or on Spark: compact(spark, "{without_credentials(table.uri)}")',
     )
@@ -108,7 +108,7 @@ def _advise_indices(table: Table, open_call: str) -> Iterator[Advice]:
 
 
 def _advise_cleanup(table: Table, open_call: str, now: datetime) -> Iterator[Advice]:
-    """Yield advice by the ages that versions record. A dry run of cleanup would be more exact, but writes a file to
+    """Yield advice from the recorded ages of versions. A dry run of cleanup would be more exact, but writes a file to
     the store."""
     try:
         infos = table.versions()
@@ -124,17 +124,17 @@ def _advise_cleanup(table: Table, open_call: str, now: datetime) -> Iterator[Adv
         return
     referenced = tagged | forked
     old = [info for info in infos[:-_KEEP_VERSIONS] if now - info.timestamp > _KEEP_FOR]
-    free = [info for info in old if info.version not in referenced]
-    if free:
+    removable = [info for info in old if info.version not in referenced]
+    if removable:
         yield Advice(
             "old_versions",
-            f"{format_count(len(free), 'version')} older than {_KEEP_FOR.days} days and not among the newest "
-            f"{_KEEP_VERSIONS}, without a tag or a branch; the oldest is version {free[0].version}, of "
-            f"{free[0].timestamp:%Y-%m-%d}",
+            f"{format_count(len(removable), 'version')} older than {_KEEP_FOR.days} days and not among the newest "
+            f"{_KEEP_VERSIONS}, without a tag or a branch; the oldest is version {removable[0].version}, of "
+            f"{removable[0].timestamp:%Y-%m-%d}",
             f"{open_call}.cleanup(); cleanup(dry_run=True) shows what it would remove",
         )
-    if kept := [referenced[info.version] for info in old if info.version in referenced]:
-        shown = ", ".join(kept[:_NAMED_MAX]) + (", …" if len(kept) > _NAMED_MAX else "")
+    if references := [referenced[info.version] for info in old if info.version in referenced]:
+        shown = ", ".join(references[:_NAMED_MAX]) + (", …" if len(references) > _NAMED_MAX else "")
         yield Advice(
             "old_versions_kept",
             f"old versions are retained because of {shown}",

@@ -61,8 +61,8 @@ def run(arguments: argparse.Namespace, access: Access) -> int:
 
 
 def _versions_up_to(table: Table) -> Sequence[int]:
-    """Return the versions up to the one that the table is at. For a detached version, these are the versions up to
-    its base, and itself."""
+    """Return the versions up to the one that the table is at. For a detached version, return the versions up to its
+    base, then the detached version."""
     versions = table.version_numbers()
     if table.version < FIRST_DETACHED:
         return [version for version in versions if version <= table.version]
@@ -78,8 +78,8 @@ def _load_origins(table: Table, versions: Sequence[int]) -> Iterator[Origin | Un
         name = VersionName(table.uri, version)
         try:
             info = infos.get(version) or table.version_info(version)
-            names_version = info.operation in (Restore.name, Clone.name)
-            transaction = table.transaction(version) if names_version else None
+            refers_to_version = info.operation in (Restore.name, Clone.name)
+            transaction = table.transaction(version) if refers_to_version else None
             yield build_origin(name, info, transaction.operation if transaction else None)
         except NotFound:  # removed by a concurrent cleanup
             continue
@@ -88,8 +88,8 @@ def _load_origins(table: Table, versions: Sequence[int]) -> Iterator[Origin | Un
 
 
 def _load_infos(table: Table, versions: Sequence[int]) -> Mapping[int, VersionInfo]:
-    """Read the versions in one pass, which reads each manifest once but also those of all newer versions, and stops
-    at a damaged one. Return nothing if that would read more manifests."""
+    """Read the versions in one pass, which also reads the manifests of all newer versions. Return an empty mapping if
+    reading the versions one by one opens fewer manifests, or if a manifest is damaged."""
     if not versions or versions[-1] + len(versions) < table.version_numbers()[-1]:
         return {}
     try:

@@ -60,8 +60,8 @@ def as_text(ancestry: Ancestry, width: int | None) -> Iterator[str]:
 
 
 def _line_parts(line: TreeLine) -> Iterator[str]:
-    bond = f"{line.ancestry.value} " if line.ancestry not in (None, AncestryKind.READ) else ""
-    yield bond + display_name(line.name)
+    relation = f"{line.ancestry.value} " if line.ancestry not in (None, AncestryKind.READ) else ""
+    yield relation + display_name(line.name)
     if line.kind is LineKind.UNKNOWN:
         yield f"(unknown: {line.reason})"
     elif line.origin is not None and line.kind in (LineKind.NEW, LineKind.TRUNCATED):

@@ -1,7 +1,7 @@
 """Command line `lance-assets`: registers the commands, and turns errors into a message and an exit code.
 
 A command is a module with `HELP`, `configure(parser)` and `run(arguments, access)`. The options that commands share
-(`--json`, access to a store) are added here.
+(`--json`, access to a store) come from this module.
 """
 
 import argparse
@@ -27,8 +27,8 @@ _TOOLS: dict[str, ModuleType] = {"pack-executors": pack_executors}
 """Commands that open no table: their `run` takes the arguments alone."""
 _DESCRIPTION = "Inspect Lance tables: versions, contents and lineage. No command writes to a table."
 _EPILOG = """A version is named URI@42, URI@tag or URI@branch:3; URI alone is the newest version. The exit code is 0; 1
-if doctor (or diff --exit-code) found something; 2 after an error. Pass secrets by the name of an environment variable:
---storage-option-from aws_secret_access_key=MY_KEY."""
+if doctor reports a problem or diff --exit-code a difference; 2 after an error. Pass secrets by the name of an
+environment variable: --storage-option-from aws_secret_access_key=MY_KEY."""
 _INTERRUPTED = 130
 
 

@@ -52,9 +52,9 @@ def table_lines(
 
 def pair_lines(pairs: Iterable[tuple[str, str | None]], width: int | None, indent: str = "") -> list[str]:
     """Return a line for each name and value; `None` and empty values are omitted."""
-    known = [(plain(name), plain(value)) for name, value in pairs if value]
-    longest = max((cell_width(name) for name, _ in known), default=0)
-    lines = [f"{indent}{name}{' ' * (longest - cell_width(name))}  {value}" for name, value in known]
+    safe_pairs = [(plain(name), plain(value)) for name, value in pairs if value]
+    longest = max((cell_width(name) for name, _ in safe_pairs), default=0)
+    lines = [f"{indent}{name}{' ' * (longest - cell_width(name))}  {value}" for name, value in safe_pairs]
     return lines if width is None else [truncate(line, width) for line in lines]
 
 
@@ -125,6 +125,6 @@ def _row_line(row: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]
     padded = []
     for cell, width, is_number in zip(row, widths, numeric, strict=True):
         shown = truncate(cell, width)
-        room = " " * (width - cell_width(shown))
-        padded.append(room + shown if is_number else shown + room)
+        padding = " " * (width - cell_width(shown))
+        padded.append(padding + shown if is_number else shown + padding)
     return (" " * _GAP).join(padded).rstrip()

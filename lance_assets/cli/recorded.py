@@ -1,4 +1,5 @@
-"""Versions of a run, from a Dagster instance. This module imports Dagster, so `run.py` imports it only when needed."""
+"""Recorded versions: prints the versions of a run that a Dagster instance records. This module imports Dagster, so
+`run.py` imports it only when needed."""
 
 from collections.abc import Iterator
 
