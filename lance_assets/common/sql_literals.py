@@ -18,9 +18,9 @@ _UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanose
 def sql_literal(value: Value, name: str) -> str:
     """Return the value as a literal. `name` names the value in errors.
 
-    A datetime with a zone becomes a moment, which has one meaning whatever the zone of the column that it is compared
-    with or assigned to; a column without a zone takes it as a time in UTC. A datetime without a zone becomes a local
-    time in the zone of the column.
+    A datetime with a time zone becomes a timestamp in UTC, which denotes the same instant in a column of any time zone;
+    in a column without a time zone it is the time in UTC. A datetime without a time zone becomes a local time in the
+    time zone of the column.
 
     >>> sql_literal("it's", "x"), sql_literal(3, "x"), sql_literal(date(2026, 1, 2), "x"), sql_literal(None, "x")
     ("'it''s'", '3', "date '2026-01-02'", 'null')
@@ -51,7 +51,7 @@ def sql_literal(value: Value, name: str) -> str:
 def timestamp_literal(value: datetime, data_type: pa.TimestampType) -> str:
     """Return a literal of exactly this timestamp type. The value has a zone if and only if the type has one.
 
-    SQL's own `timestamp '... -05:00'` is not used for a moment: Lance converts it to UTC, drops the zone, and then
+    The SQL literal `timestamp '... -05:00'` cannot replace it: Lance converts that to UTC, drops the zone, and then
     reads the result as a local time in the zone of the column.
 
     >>> timestamp_literal(datetime(2026, 1, 2), pa.timestamp("s"))

@@ -23,13 +23,13 @@ def truncate(text: str, cells_max: int) -> str:
     """Shorten the text to `cells_max` cells of a fixed-width font, in which some characters take two cells."""
     if cell_width(text) <= cells_max:
         return text
-    kept, free = [], cells_max - 1
+    prefix, free = [], cells_max - 1
     for character in text:
         free -= cell_width(character)
         if free < 0:
             break
-        kept.append(character)
-    return "".join(kept) + "…" if cells_max > 0 else ""
+        prefix.append(character)
+    return "".join(prefix) + "…" if cells_max > 0 else ""
 
 
 def cell_width(text: Iterable[str]) -> int:
@@ -47,7 +47,7 @@ def format_count(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def format_bytes(number: int | None) -> str:
-    """Format a number of bytes; an unknown number is the empty text.
+    """Format a number of bytes; return an empty string for `None`.
 
     >>> format_bytes(1_234_567)
     '1.2 MB'

@@ -63,7 +63,7 @@ class VersionStats:
 
     @property
     def deleted_share(self) -> float:
-        """Fraction of the physical rows in the files that are deleted."""
+        """Fraction of the physical rows that are deleted."""
         return self.deleted / (self.rows + self.deleted) if self.deleted else 0.0
 
 
