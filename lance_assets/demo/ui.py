@@ -30,7 +30,7 @@ def serve(workspace: DemoWorkspace, show: Callable[[str], None]) -> int:
     target = ["-w", str(workspace_file)] if workspace_file.exists() else ["-m", "lance_assets.demo.definitions"]
     command = [sys.executable, "-m", "dagster", "dev", *target, "-h", HOST, "-p", url.rpartition(":")[2]]
     stopper = Stopper()
-    # In a session of its own, the child does not get the terminal's Ctrl-C directly but once, from `Stopper`.
+    # The child gets a session of its own, so that Ctrl-C reaches it only once, through `Stopper`.
     stopper.child = subprocess.Popen(
         command, cwd=PROJECT, env=without_telemetry(os.environ), start_new_session=True, stdin=subprocess.DEVNULL
     )

@@ -75,8 +75,8 @@ def fail_dead_runs(instance: dg.DagsterInstance, progress: Progress) -> None:
 
 
 def missing_days(instance: dg.DagsterInstance, progress: Progress) -> list[str]:
-    """Return the days that are not in the table or not recorded in Dagster, since a demo may be killed between the
-    two."""
+    """Return the days that the table lacks or that Dagster has not recorded. A demo may be killed between its commit
+    and the event."""
     committed = {info.properties.get(PARTITION): info for info in versions() if _is_append(info)}
     incarnation = incarnation_of(instance, orders.ledger, Table.open(orders.uri).id) if committed else 1
     keys = {info.version: partition_key(info.version, incarnation) for info in committed.values()}

@@ -65,8 +65,8 @@ def prepare_home(workspace: DemoWorkspace) -> Path:
 
 @contextmanager
 def exclusive_lock(workspace: DemoWorkspace) -> Iterator[None]:
-    """Lock the folder for this process. A second demo in it would take the runs of the first for dead. The lock ends
-    with the process."""
+    """Lock the folder for this process. A second demo in the folder would mark the runs of the first as failed. A
+    process that dies releases the lock."""
     workspace.root.mkdir(parents=True, exist_ok=True)
     with (workspace.root / "lock").open("w") as lock:
         try:
