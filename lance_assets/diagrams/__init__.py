@@ -3,8 +3,8 @@
     svg.py                picture of rectangles, lines and text; start here
     fragment_map.py       the fragments of a version
     version_graph.py      the versions around one version
-    lineage_diagram.py    a version and what it comes from
+    lineage_diagram.py    a version and its sources
     recall_curve.py       recall of a vector search by partitions
 
-Callers pass values, or a table at a version. Nothing here reads rows or calls Dagster.
+Callers pass values, or a table at a version. The diagrams read no rows and do not call Dagster.
 """

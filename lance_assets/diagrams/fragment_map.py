@@ -90,7 +90,8 @@ def draw_fragment_strip(table: Table) -> Picture:
 
 
 def bytes_text(size: float) -> str:
-    """
+    """Return the size in the largest binary unit that it reaches.
+
     >>> bytes_text(999), bytes_text(1536), bytes_text(5 * 1024**3)
     ('999 B', '1.5 KiB', '5.0 GiB')
     """

@@ -1,8 +1,8 @@
 """SVG picture: rectangles, lines and text as an SVG image that fits into Markdown.
 
-Dagster's pages strip inline SVG and show images whose source is a data URI, so the result is a data URI. Text may
-come from any table: it is escaped, and characters that XML does not allow are replaced. The caller decides what is
-drawn where; this module knows nothing of tables.
+Dagster's pages strip inline SVG and show images whose source is a data URI, so the result is a data URI. Text may come
+from any table: it is escaped, and characters that XML does not allow are replaced. The caller places every element;
+this module does not depend on tables.
 """
 
 import base64

@@ -71,7 +71,7 @@ def draw_version_graph(table: Table) -> Picture:
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """Number of consecutive versions that no longer exist."""
+    """Run of consecutive versions that no longer exist."""
 
     count: int
 
@@ -93,7 +93,7 @@ def _load_version(table: Table, version: int) -> _VersionRow:
         table_at = table if version == table.version else table.at(version)
         transaction = table_at.transaction()
         when = f"{table_at.timestamp:%Y-%m-%d %H:%M}"
-    except LanceError as error:  # it may be damaged or just removed; the others are drawn
+    except LanceError as error:  # it is damaged, or a cleanup has just removed it; the graph still shows the others
         return _VersionRow(version, type(error).__name__, "", "")
     properties = transaction.properties if transaction else {}
     asset = properties.get(ASSET_KEY, "")
@@ -135,9 +135,9 @@ def _draw_names(picture: Picture, y: float, tags: Sequence[str], branches: Seque
     named = [(f"tag {name}", GREEN, PALE_GREEN) for name in tags]
     named += [(f"branch {name}", ORANGE, PALE_ORANGE) for name in branches]
     shown = named[:_NAMES_MAX]
-    room = (_WIDTH - 14 - _NAMES_X - (24 if len(named) > len(shown) else 0)) / max(1, len(shown)) - 4
+    width_max = (_WIDTH - 14 - _NAMES_X - (24 if len(named) > len(shown) else 0)) / max(1, len(shown)) - 4
     for name, ink, paper in shown:
-        width = min(room, text_width(name, 10) + 10)
+        width = min(width_max, text_width(name, 10) + 10)
         picture.rect(x, y - 8, width, 16, fill=paper, stroke=ink, radius=8)
         picture.text(x + 5, y + 3.5, name, size=10, width=width - 8)
         x += width + 4
