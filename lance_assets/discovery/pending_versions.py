@@ -45,7 +45,7 @@ class Watermark:
     """Versions up to `version` that could not be read and are checked again."""
 
     def settled_at(self, version: int, count: int) -> "Watermark":
-        """Return the watermark of a table with this newest version and number of versions, if nothing is left to do."""
+        """Return the watermark after a tick that processes all `count` versions of a table, up to `version`."""
         return Watermark(self.incarnation, version, count)
 
 
@@ -71,11 +71,11 @@ class TickBudget:
 
 @dataclass(slots=True)
 class RunWaits:
-    """Versions that are left to their runs, and the times since which they are. It is a cache and may be lost."""
+    """Cache of the versions that are left to their runs, with the start of each wait. After its loss, waits restart."""
 
     clock: Callable[[], float] = time.monotonic
     _since: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """The first such version of a ledger and the time when it was first left to its run, by the ledger's label."""
+    """First such version of each ledger and the start of its wait, by the label of the ledger."""
 
     def is_left_to_run(self, instance: dg.DagsterInstance, ledger: Ledger, facts: VersionFacts, now: datetime) -> bool:
         """Return whether a version is left to its run. It is left for ten minutes after its commit, and for at most ten

@@ -1,7 +1,7 @@
 """Reconciliation: compares one table with its ledger and decides what to record and which partitions to retire.
 
 `pending_versions.py` reads the versions. One sensor at a time leads a ledger (`leader.py`), and the recording lock
-prevents that its ticks and the runs record a version twice (`ledger/recording_lock.py`). `sensor.py` decides when to
+prevents its ticks and the runs from recording a version twice (`ledger/recording_lock.py`). `sensor.py` decides when to
 reconcile a table, and returns the results to Dagster. Start with `reconcile`.
 """
 
@@ -35,7 +35,7 @@ AUDIT_INTERVAL_S = 600.0
 
 @dataclass(slots=True)
 class DiscoveryCache:
-    """Knowledge of this process about its ledgers, which saves queries to the database. It may be lost at any time."""
+    """Cache of facts about the ledgers, which saves database queries. A process may lose it at any time."""
 
     clock: Callable[[], float] = time.monotonic
     incarnations: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -176,7 +176,7 @@ def _starting_watermark(
     is_valid = watermark and watermark.incarnation == incarnation and watermark.version <= newest
     start = watermark if watermark and is_valid else Watermark(incarnation, 0, 0)
     latest = latest_partition(instance, ledger)
-    # A run may have recorded a later version, so that only an earlier latest event is a sign of lost events.
+    # A run may have recorded a later version, so only a latest event before the watermark indicates lost events.
     if is_audit or latest is None or latest < partition_key(max(start.version, 1), incarnation):
         return _before_first_gap(instance, ledger, start, versions, keys)
     return start
@@ -320,7 +320,7 @@ def _evaluate_checks(
         version = version_of(event.partition)
         try:
             context = context_at(head.at(version), instance=instance, is_head=version == head.version, now=now)
-        except TABLE_ERRORS:  # the version was removed or is damaged, which its recording reports
+        except TABLE_ERRORS:  # the version was removed or is damaged; its recording reports that
             continue
         evaluations += [
             evaluation_event(ledger, evaluated, event.partition) for evaluated in evaluate_all(metadata_checks, context)

@@ -80,8 +80,8 @@ def discovery_sensor(
 ) -> dg.SensorDefinition:
     """Return a sensor that records the versions which other writers commit to these tables.
 
-    `checks`, by the label of a ledger, are evaluated on these versions. Checks that read rows are left out, since a
-    tick must be short.
+    `checks` has the checks to evaluate on these versions, by the label of the ledger. The sensor omits checks that read
+    rows, since a tick must be short.
     """
     check_name(name, subject="a sensor's name")
     if interval_s < 1 or versions_per_tick < 1 or seconds_per_tick <= 0:
@@ -120,7 +120,7 @@ def run_tick(
     checks: Mapping[str, Sequence[Check]],
     now: datetime,
 ) -> dg.SensorResult:
-    """Reconcile the tables within the budget, and return what Dagster stores."""
+    """Reconcile the tables within the budget, and return the events and requests that Dagster stores."""
     instance, cursor = context.instance, Cursor.parse(context.cursor)
     events: list[dg.AssetMaterialization] = []
     check_evaluations: list[dg.AssetCheckEvaluation] = []
