@@ -1,4 +1,4 @@
-"""The exception of a failed audit: which checks refused a change, and what each of them reports."""
+"""Failed checks: the exception of an audit, with the checks that refused a change and the result of each."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -16,7 +16,7 @@ class FailedCheck(Protocol):
 
 
 class ChecksFailed(Exception):
-    """Checks that refuse a change. The core raises `AuditFailed` with this exception as its cause."""
+    """Checks refused a change. The core raises `AuditFailed` with this exception as its cause."""
 
     def __init__(self, failed: Mapping[str, FailedCheck]) -> None:
         super().__init__("; ".join(f"check {name}: {result.description}" for name, result in failed.items()))

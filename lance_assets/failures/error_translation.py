@@ -1,10 +1,9 @@
-"""Error translation: turns every error of the core into a retry or a failure of the Dagster step, in this one place.
+"""Error translation: turns every error of the core into a retry or a failure of the Dagster step.
 
-A retry is safe for every write, since its intent commits at most one version; it is requested only if another attempt
-can succeed. An error of a Spark worker arrives as text inside Spark's own error, and one of a remote process as
+A retry is safe for every write, since its intent commits at most one version; this module requests one only if another
+attempt can succeed. An error of a Spark worker arrives as text inside Spark's own error, and one of a remote process as
 `RemoteFailure`; both are translated like the original. A failure names the table and the problem and never contains
-storage options, since the messages of the core contain none.
-Start with `translate_errors`.
+storage options, since the messages of the core contain none. Start with `translate_errors`.
 """
 
 import re

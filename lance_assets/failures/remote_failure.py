@@ -1,4 +1,4 @@
-"""Remote failure: an error of the core in a process on another machine, of which only class and message arrived."""
+"""Remote failure: the class and message of a core error that a process on another machine reported."""
 
 from lance_core import LanceError
 
