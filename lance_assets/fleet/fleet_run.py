@@ -3,9 +3,9 @@
     find_tables -> survey each table -> plan each -> compact_many (one job) -> optimize_indices where due
                 -> clean up each -> survey the changed tables again
 
-An error of one table is reported for that table, and the run continues with the others. Only if the whole job is
-lost, because some file terminates every process that reads it, halves of the tables get jobs of their own. Surveys
-and cleanups of several tables run concurrently, since each mostly waits for its store.
+An error of one table is reported for that table, and the run continues with the others. If a whole Spark job is lost,
+for example because a file crashes every process that reads it, the run compacts each half of its tables in a separate
+job. Surveys and cleanups of several tables run concurrently, since each mostly waits for its store.
 """
 
 import time
@@ -44,7 +44,7 @@ from lance_core.tasks.partitioning import Runner, Task
 _THREADS = 8
 _JOB_ERRORS = (PySparkException, Py4JError)
 _LOST_JOBS_MAX = 16
-"""Lost jobs after which the cluster is at fault, not a table."""
+"""Number of lost jobs above which the cluster, and not a table, is considered the cause."""
 _A = TypeVar("_A")
 
 
@@ -113,7 +113,7 @@ class FleetRun:
             for member in self.members
             if member.is_workable and member.policy.cleans and self._should_clean(member)
         ]
-        # Read now: the versions of a compaction push others out of the newest `keep_versions`.
+        # Pins are read after the compactions, whose versions push others out of the newest `keep_versions`.
         pins = pins_from_ledgers(self.context.instance) if to_clean else {}
         run_concurrently(lambda member: self._clean(member, pins), to_clean)
         changed = [member for member in self.members if member.report.has_changed]
@@ -155,7 +155,7 @@ class FleetRun:
                 lost += 1
                 self.context.log.warning(f"the job that compacted {len(group)} tables was lost: {_first_line(error)}")
                 if len(group) > 1 and lost <= _LOST_JOBS_MAX:
-                    # A table that terminates its reading processes is in one of the halves.
+                    # The table with the file that crashes its readers is in one of the halves.
                     pending += [group[len(group) // 2 :], group[: len(group) // 2]]
                     continue
                 for member in group:
@@ -233,7 +233,8 @@ class FleetRun:
             report.fate = TableOutcome.MAINTAINED
 
     def _record(self, member: Member) -> None:
-        """Record the new versions on the ledger of the table, if it has one; the sensor finds what is missed here."""
+        """Record the new versions on the ledger of the table, if it has one. The sensor records versions missed
+        here."""
         if member.ledger is None or member.survey is None or member.table is None:
             return
         try:

@@ -168,7 +168,8 @@ def _report_row(table: TableReport) -> dict[str, str | int]:
 
 
 def _change_text(before: int, after: int) -> str:
-    """
+    """Return both numbers, or one if they are equal.
+
     >>> _change_text(1200, 3), _change_text(5, 5)
     ('1,200 → 3', '5')
     """
