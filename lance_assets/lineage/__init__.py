@@ -1,4 +1,4 @@
-"""Lineage: from a version to the run and the versions that it was made from, and from a run to its versions.
+"""Lineage: finds the run and the source versions of a version, and the versions of a run.
 
     model.py              origin of one version, as values
     graph.py              ancestry of a version as a graph and as a tree; pure

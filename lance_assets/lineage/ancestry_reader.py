@@ -1,8 +1,8 @@
 """Ancestry reader: reads the origins of versions from their tables.
 
 Any program can write the name of another table into a table. Other tables are therefore opened with the options meant
-for all stores, not with the credentials of the first table's store. A missing or unreachable table is an answer, not
-an error.
+for all stores, not with the credentials of the first table's store. A version that cannot be read becomes an `Unknown`,
+not an error.
 """
 
 import os
@@ -117,8 +117,8 @@ def build_origin(name: VersionName, info: VersionInfo, operation: Operation | No
 
 
 def parent_of(info: VersionInfo) -> int | None:
-    """Return the parent of a version on its branch, or `None`. The first version has none on its branch; it may be
-    the first one of a clone or a branch."""
+    """Return the parent of a version on its branch, or `None`. The first version of a table, clone or branch has no
+    parent on its own branch."""
     if info.version >= FIRST_DETACHED:
         return info.read_version or None
     return info.version - 1 if info.version > 1 and info.operation != Clone.name else None

@@ -1,5 +1,5 @@
-"""Versions of a run, from a Dagster instance: the events of the run, and those that the sensor recorded for a run
-that ended before it could.
+"""Recorded versions: finds the versions of a run in a Dagster instance, in the events of the run and in the events that
+the sensor recorded on its behalf.
 """
 
 import json
@@ -75,8 +75,8 @@ def _events_recorded_for_run(
 ) -> Iterator[dg.AssetMaterialization]:
     """Yield the events that the sensor recorded for a run that ended between its commit and its event.
 
-    The sensor tags them with the run. Dagster cannot search events by such a tag, so the events of the assets that
-    the run may have written are read, from the start of the run on.
+    The sensor tags them with the run. Dagster cannot search events by such a tag, so this function reads the events
+    since the start of the run for all assets that the run may have written.
     """
     run = record.dagster_run
     if run.status is dg.DagsterRunStatus.SUCCESS:
@@ -100,7 +100,7 @@ def _events_recorded_for_run(
 
 
 def _run_version(event: dg.AssetMaterialization, run_id: str) -> RunVersion | None:
-    """Return the version that an event reports, or `None`. Other events also name a table, or a version that was only
+    """Return the version that an event reports; `None` for an event that names only a table, or a version that was
     read."""
     metadata = {name: value.value for name, value in event.metadata.items()}
     uri, version, operation = (metadata.get(name) for name in ("dagster/uri", "lance/version", "lance/operation"))

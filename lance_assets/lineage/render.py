@@ -15,13 +15,13 @@ _LISTED_MAX = 1000
 _ROWS_MAX = 20
 _CHARACTERS_MAX = 200
 """Bounds the size of an event, since a table can record URIs of any length."""
-_WITH_MANIFESTS = "s3+ddb://"
+_DYNAMODB_PREFIX = "s3+ddb://"
 
 
 def without_credentials(uri: str) -> str:
     """Remove credentials from a URI of any origin. The name of the DynamoDB table that reserves versions stays."""
     shown = without_secrets(uri)
-    if not uri.lower().startswith(_WITH_MANIFESTS):
+    if not uri.lower().startswith(_DYNAMODB_PREFIX):
         return shown
     query = uri.partition("?")[2]
     return f"{shown}?{query}" if query.startswith("ddbTableName=") and "&" not in query else shown
@@ -36,7 +36,8 @@ def short_run_id(run_id: str | None) -> str:
 
 
 def version_range(versions: Sequence[int]) -> str:
-    """
+    """Return the first and the last version as a range.
+
     >>> version_range(range(3, 6)), version_range(range(3, 4))
     ('3-5', '3')
     """
@@ -46,7 +47,7 @@ def version_range(versions: Sequence[int]) -> str:
 
 
 def relation_text(source: InputVersion, own_uri: str) -> str:
-    """Return the relation to an ancestor, for a list behind the version."""
+    """Return the relation to an ancestor and its name, which omits the URI if the ancestor is in the same table."""
     name = str(source.name.version) if source.name.uri == own_uri else display_name(source.name)
     return f"{source.kind.value} {name}"
 

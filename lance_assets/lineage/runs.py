@@ -1,4 +1,4 @@
-"""Versions of a run, from tables: reads the run id that each version records."""
+"""Committed versions: finds the versions of a run by the run id that each version of a table records."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -13,8 +13,8 @@ VERSIONS_READ_MAX = 1000
 
 
 def versions_of_run(table: Table, run_id: str, *, versions_max: int | None = VERSIONS_READ_MAX) -> Iterator[Origin]:
-    """Yield the versions that a run committed, newest first, from the version that `table` is at. Only the versions
-    record the run, so each of them is read."""
+    """Yield the versions that a run committed, newest first, from the version that `table` is at. A table has no index
+    of its runs, so this reads up to `versions_max` versions."""
     numbers = (number for number in reversed(table.version_numbers()) if number <= table.version)
     for number in islice(numbers, versions_max):
         try:
