@@ -1,7 +1,7 @@
 """Active runs: finds unfinished runs that materialize an asset, so that maintenance does not compete with writers.
 
-A run that is unfinished after more than a day counts as dead; waiting for it would never end. Deferring is a
-courtesy: the core makes concurrent writers safe.
+A run that is unfinished after more than a day counts as dead; waiting for it would never end. Deferring only avoids
+wasted work: the core makes concurrent writers safe.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -36,8 +36,8 @@ def _unfinished_runs(instance: dg.DagsterInstance) -> Iterator[tuple[str, frozen
 
 
 def _planned_assets(instance: dg.DagsterInstance, run: dg.DagsterRun) -> frozenset[dg.AssetKey]:
-    """Return the assets that a run materializes. A run of a whole job has no selection; its log lists them from its
-    creation on."""
+    """Return the assets that a run materializes. A run of a whole job has no selection; its event log lists the planned
+    assets."""
     if run.asset_selection is not None:
         return frozenset(run.asset_selection)
     planned = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)

@@ -1,9 +1,9 @@
 """Downstream pins: versions that must be retained because versions of other tables were made from them.
 
-Each version on a ledger of this Dagster instance lists its inputs (`lance/inputs`); they may be removed when its
-partition is retired. An asset of the I/O manager lists them with its materializations, and the newest of each
-partition counts. Tables that other Dagster instances write are read directly if a policy names them. The core knows
-which versions tags, branches and clones retain.
+Each version on a ledger of this Dagster instance lists its inputs (`lance/inputs`), which stay pinned until its
+partition is retired. An asset of the I/O manager lists its inputs in its materializations, and the newest
+materialization of each partition counts. Tables that other Dagster instances write are read directly if a policy names
+them. The core itself retains the versions that tags, branches and clones reference.
 """
 
 import json
@@ -31,11 +31,11 @@ _CACHED_FOR = timedelta(minutes=1)
 
 @dataclass(slots=True)
 class PinCache:
-    """Pins of all ledgers, read once for all sensors that a process evaluates in the same minute, since each sensor
-    belongs to one table and would read all ledgers. A run that removes versions does not use this cache."""
+    """Cache of the pins of all ledgers, valid for a minute. Each sensor belongs to one table and would otherwise read
+    all ledgers at every tick. A run that removes versions does not use this cache."""
 
     _instance: object = None
-    """Dagster instance that was read; a process has one."""
+    """Dagster instance that the pins come from."""
     _read_at: datetime | None = None
     _pins: Pins = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -105,10 +105,11 @@ def _recorded_inputs(
 
 
 def _inputs_without_ledger(instance: dg.DagsterInstance, key: dg.AssetKey) -> Iterator[object]:
-    """Yield the inputs of an asset of the I/O manager: of the newest materialization of each partition.
+    """Yield the inputs of an asset of the I/O manager, from the newest materialization of each partition. Only the
+    newest `_PAGE` materializations of the asset are read.
 
-    The materializations of write assets are skipped: their inputs are on the ledger too, and are removed with its
-    versions.
+    The materializations of write assets are skipped: their inputs are pinned by the ledger, until the versions are
+    removed from it.
     """
     seen: set[str | None] = set()
     for record in instance.fetch_materializations(key, limit=_PAGE).records:

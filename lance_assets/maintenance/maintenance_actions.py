@@ -34,7 +34,7 @@ def survey_table(table: Table, policy: Maintenance, now: datetime) -> Survey:
 def clean_up(
     table: Table, policy: Maintenance, pins: Mapping[int, str], progress: ProgressArgument = False
 ) -> CleanupReport:
-    """Remove expired versions and orphan files. Versions newer than `table` always stay."""
+    """Remove expired versions and orphan files. Versions newer than `table` are always retained."""
     return table.cleanup(
         older_than=policy.keep_for,
         keep=policy.keep_versions,

@@ -1,9 +1,8 @@
 """Maintenance asset of a table: compacts, maintains indices if due, and cleans up if the policy has a retention.
 
 Compaction and index maintenance commit versions, through the step that all writes share. A compaction may leave moved
-rows uncovered, so index maintenance runs after it and is planned again first. A cleanup commits no version: it removes
-expired versions and retires their partitions in the same run. The metadata has numbers of each action, which Dagster
-plots.
+rows uncovered, so index maintenance is replanned after it. A cleanup commits no version: it removes expired versions
+and retires their partitions in the same run. The metadata has numbers of each action, which Dagster plots.
 """
 
 from collections.abc import Sequence
@@ -74,7 +73,7 @@ def _maintain(
         )
     context.log.info(f"{ledger.label}: {'; '.join(due.reasons) or describe_shape(before)}")
     result = dg.MaterializeResult[None](metadata={})
-    # A retry also finds and records what the failed attempt had committed.
+    # A retry also finds and records the version that the failed attempt committed.
     if due.compact or (policy.compacts and _is_retry(context)):
         compaction = SparkCompact(maintenance_key(ledger).path[-1], policy.target_rows)
         result = write_in_step(context, ledger, compaction, checks)
@@ -91,7 +90,7 @@ def _maintain(
             )
     metadata: Metadata = {}
     table = ledger.open()
-    # Each run cleans up, even if nothing is due: orphan files and partitions to retire are in no plan.
+    # Each run cleans up, even if nothing is due: no plan covers orphan files and partitions to retire.
     if policy.cleans:
         pins = pins_of_table(table, policy, pins_from_ledgers(context.instance))
         report = clean_up(table, policy, pins, log_reports(context.log.info))

@@ -1,9 +1,9 @@
-"""Maintenance plan: what is due for a table, and why.
+"""Maintenance plan: decides which actions are due for a table, and why.
 
 Pure: a survey, a policy and the pinned versions become reasons. Only what maintenance would change counts: small
-fragments that can be joined, deleted rows in fragments that a compaction would rewrite, rows that an index would
-cover, segments that would be merged, versions that would be removed. So the remainder never makes a table due again
-directly after its maintenance.
+fragments that can be joined, deleted rows in fragments that a compaction would rewrite, rows that an index would cover,
+segments that would be merged, versions that would be removed. So a table is not due again directly after its
+maintenance.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,7 +24,7 @@ class Plan:
     index: tuple[str, ...]
     clean: tuple[str, ...]
     key: str
-    """Key of the work; it is equal for the same work on the same version, which is not worth doing twice."""
+    """Key of the version and the actions, by which the sensor avoids launching the same maintenance twice."""
 
     @property
     def is_due(self) -> bool:
@@ -111,7 +111,8 @@ def _cleanup_reasons(expired: Sequence[int], policy: Maintenance) -> list[str]:
 
 
 def duration_text(time: timedelta) -> str:
-    """
+    """Return a duration as text; whole days are shown without a time.
+
     >>> duration_text(timedelta(days=14)), duration_text(timedelta(hours=36)), duration_text(timedelta(0))
     ('14 days', '1 day, 12:00:00', '0:00:00')
     """

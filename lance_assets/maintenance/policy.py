@@ -31,9 +31,10 @@ class Maintenance:
 
     Compaction is due when `compact_when_small_files` small fragments can be joined, or when the share
     `compact_when_deleted` of the rows is deleted and would be dropped. Index maintenance is due when an index leaves
-    the share `index_when_uncovered` or the number `index_when_uncovered_rows` of its rows uncovered, or when
-    `index_when_segments` of its segments can be merged. Cleanup is due when `clean_when_versions` versions are older
-    than `keep_for` and not among the newest `keep_versions`. A bound of `None` never makes anything due.
+    the share `index_when_uncovered` or the number `index_when_uncovered_rows` of its rows uncovered, when
+    `index_when_segments` of its segments can be merged, or when a compaction moved rows that a segment covers. Cleanup
+    is due when `clean_when_versions` versions are older than `keep_for` and not among the newest `keep_versions`. A
+    bound of `None` never makes anything due.
 
     A sensor evaluates this every `interval_s` seconds (`None`: no sensor), and a schedule runs the maintenance at
     `every`, a cron expression. The order is compaction, which may leave rows uncovered, then indices, then cleanup.

@@ -1,4 +1,4 @@
-"""Maintenance sensor and schedule: launch the maintenance of a table when it is due, or by the clock.
+"""Maintenance sensor and schedule: launch the maintenance of a table when it is due, or at fixed times.
 
 A tick reads one manifest and some listings. It launches no run while another run writes or maintains the table, none
 for work that a run has already done for the same version, and none within an hour after a failure. If nothing is
