@@ -3,7 +3,7 @@
     profile_step.py        the asset: evaluates the requested partitions; start here
     profile.py             declaration, and the statistics of one version
     column_profile.py      null counts and vector lengths, from rows, within a size bound
-    partition_lookup.py    from a partition key to a version
+    partition_lookup.py    opens the version that a partition key names
     profile_metadata.py    a profile as Dagster metadata
 
 A profile only reads. It never writes to the table or to its ledger.

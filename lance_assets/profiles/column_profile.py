@@ -1,4 +1,4 @@
-"""Column profile: null counts and vector lengths, which only the rows can tell.
+"""Column profile: computes null counts and vector lengths, which no manifest records, from the rows.
 
 Rows are streamed in batches and not retained. Columns that cannot be null by the schema are not read. If the columns
 are larger than the bound, ranges of rows spread evenly over the version are sampled, and the statistics describe the

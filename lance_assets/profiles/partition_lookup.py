@@ -1,4 +1,4 @@
-"""Partition lookup: from a partition key to its version, or to an error that says why there is none.
+"""Partition lookup: opens the version that a partition key names, or raises an error that says why it has none.
 
 Anyone can type a key into Dagster's pages, and a cleanup removes versions whose partitions are still listed.
 """
@@ -64,7 +64,8 @@ class VersionLookup:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """
+    """Return sorted numbers as ranges.
+
     >>> _ranges([1, 2, 3, 7, 9, 10])
     '1-3, 7, 9-10'
     """

@@ -1,7 +1,7 @@
 """Profile metadata: a profile as numbers, which Dagster's UI plots over versions, a table of columns, and diagrams.
 
 Metadata keys are the same for every version, so that each key makes one plot. If rows were sampled, only shares are
-reported, never counts, so that no plot mixes the two.
+plotted and never counts, so that no plot mixes the two.
 """
 
 from collections.abc import Sequence
@@ -84,29 +84,29 @@ def metadata_of_checks(evaluated: Sequence[EvaluatedCheck]) -> Metadata:
 
 
 def _plot_metadata(contents: ContentProfile) -> Metadata:
-    shown: Metadata = {}
+    plots: Metadata = {}
     value = dg.MetadataValue
     if not contents.rows_read:
-        return shown
+        return plots
     for column in [each for each in contents.columns if each.can_be_null][:_PLOTTED_MAX]:
-        shown[f"lance/null_share/{column.name}"] = value.float(_rounded(column.nulls / contents.rows_read))
+        plots[f"lance/null_share/{column.name}"] = value.float(_rounded(column.nulls / contents.rows_read))
         if not contents.is_sampled:
-            shown[f"lance/nulls/{column.name}"] = value.int(column.nulls)
+            plots[f"lance/nulls/{column.name}"] = value.int(column.nulls)
     for column in [each for each in contents.columns if each.vectors][:_PLOTTED_MAX]:
         vectors = column.vectors
         if vectors is None or not vectors.count:
             continue
         if vectors.mean is not None:
-            shown[f"lance/norm_min/{column.name}"] = value.float(vectors.shortest)
-            shown[f"lance/norm_mean/{column.name}"] = value.float(vectors.mean)
-            shown[f"lance/norm_max/{column.name}"] = value.float(vectors.longest)
+            plots[f"lance/norm_min/{column.name}"] = value.float(vectors.shortest)
+            plots[f"lance/norm_mean/{column.name}"] = value.float(vectors.mean)
+            plots[f"lance/norm_max/{column.name}"] = value.float(vectors.longest)
         if contents.is_sampled:
-            shown[f"lance/zero_vector_share/{column.name}"] = value.float(_rounded(vectors.zero / vectors.count))
-            shown[f"lance/nan_vector_share/{column.name}"] = value.float(_rounded(vectors.not_finite / vectors.count))
+            plots[f"lance/zero_vector_share/{column.name}"] = value.float(_rounded(vectors.zero / vectors.count))
+            plots[f"lance/nan_vector_share/{column.name}"] = value.float(_rounded(vectors.not_finite / vectors.count))
         else:
-            shown[f"lance/zero_vectors/{column.name}"] = value.int(vectors.zero)
-            shown[f"lance/nan_vectors/{column.name}"] = value.int(vectors.not_finite)
-    return shown
+            plots[f"lance/zero_vectors/{column.name}"] = value.int(vectors.zero)
+            plots[f"lance/nan_vectors/{column.name}"] = value.int(vectors.not_finite)
+    return plots
 
 
 def _column_table(contents: ContentProfile) -> dg.MetadataValue:
@@ -137,10 +137,10 @@ def _vectors_text(column: ColumnProfile) -> str:
         if vectors.mean is not None
         else "no finite length"
     )
-    odd = [f"{vectors.zero:,} zero"] * bool(vectors.zero) + [f"{vectors.not_finite:,} with NaN"] * bool(
+    anomalies = [f"{vectors.zero:,} zero"] * bool(vectors.zero) + [f"{vectors.not_finite:,} with NaN"] * bool(
         vectors.not_finite
     )
-    return ", ".join([lengths, *odd])
+    return ", ".join([lengths, *anomalies])
 
 
 def _read_text(contents: ContentProfile) -> str:

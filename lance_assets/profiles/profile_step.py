@@ -58,7 +58,7 @@ def profile_asset(
     condition = dg.AutomationCondition.on_missing() if automation else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)
-        # Built from an op, whose input is named here: @asset would name it after the ledger's key, and the key of a
+        # `from_op` allows a fixed name for the input. @asset would name it after the ledger's key, and the key of a
         # branch's ledger contains `@`, which is not allowed in names.
         return dg.AssetsDefinition.from_op(
             profile,
