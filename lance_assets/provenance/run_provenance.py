@@ -2,9 +2,9 @@
 
 Intents: the core commits at most one version per intent (`intent=`), the idempotency key of a write. This module
 decides which attempts share an intent. The retry of a step keeps its run. A retried or re-executed run is a new run
-that continues its parent and keeps the intent. Running again what has succeeded is a new intent. The record of an
-intent is stored inside its table, so the location is not part of the intent: a table that is moved or copied keeps its
-records.
+that continues its parent and keeps the intent. A run that re-executes a successful run has a new intent. The record of
+an intent is stored inside its table, so the location is not part of the intent: a table that is moved or copied keeps
+its records.
 
 Properties: readers use them to find the versions of a run, and the run, asset and inputs of a version, also without
 access to Dagster.
