@@ -2,7 +2,7 @@
 
 Secrets stay references: a `dagster.EnvVar`, or `env:NAME` and `provider`, which the core resolves in each process that
 uses them, Spark's workers included. A literal secret is refused, since Dagster displays the configuration of resources.
-This module knows no assets; each `Ledger` (`ledger/ledger.py`) holds one resource.
+This module does not depend on assets; each `Ledger` (`ledger/ledger.py`) holds one resource.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Literal secrets: refuses configuration that contains a secret itself, since Dagster stores and displays it.
 
-Dagster serializes the configuration of resources when it loads definitions: into snapshots, runs and pages. So each
-class of this project checks its arguments when it is constructed, before pydantic does, whose errors repeat values. A
+When Dagster loads definitions, it serializes the configuration of resources into snapshots, runs and pages. So each
+class of this project checks its arguments on construction. It does so before pydantic, whose errors repeat values. A
 secret is a reference instead: a `dagster.EnvVar`, `env:NAME`, or a `provider` among the storage options.
 """
 
@@ -19,7 +19,7 @@ _references: set[tuple[str, str]] = set()
 
 
 def check_arguments(owner: str, fields: Collection[str], arguments: Mapping[str, object]) -> None:
-    """Raise for an argument that the class does not have, and for a text that contains a secret.
+    """Raise for an argument that the class does not have, and for a string that contains a secret.
 
     The message contains no value: an argument with a typo in its name may be a secret too.
     """
@@ -37,7 +37,7 @@ def check_arguments(owner: str, fields: Collection[str], arguments: Mapping[str,
 
 
 def check_storage_options(options: object, argument: str) -> None:
-    """Raise for storage options that are no mapping of texts, that no store has, or that contain a secret.
+    """Raise for storage options that are not a mapping of strings, that no store has, or that contain a secret.
 
     `argument` names them in messages.
     """
@@ -56,9 +56,9 @@ def check_storage_options(options: object, argument: str) -> None:
 
 
 def check_source_options(options: object, argument: str) -> None:
-    """Raise for options of source files that are no mapping or contain a secret, at any depth.
+    """Raise for options of source files that are not a mapping, or that contain a secret at any depth.
 
-    Their names are those of a library that is known only when the files are listed.
+    Their names are not checked, because the library that defines them is known only when the files are listed.
     """
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         raise InvalidInput(f"{argument} must be a mapping from names of options to their values, or to dagster.EnvVar")

@@ -142,7 +142,7 @@ def session_of(resource: object) -> "SparkSession":
 
 
 def _has_session(resource: object) -> bool:
-    """Return whether the object has a `.spark_session`, without a call of the property, which may start Java."""
+    """Return whether the object has a `.spark_session`, without calling the property, which may start Java."""
     return hasattr(type(resource), "spark_session") or "spark_session" in getattr(resource, "__dict__", {})
 
 
