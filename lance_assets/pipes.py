@@ -9,9 +9,9 @@
 
 The process was launched by the write asset of a `RemoteWrite` (`writes/remote_write.py`) through any client of Dagster
 Pipes: spark-submit, a Databricks job, an EMR step, a Kubernetes job. It needs dagster-pipes, but neither Dagster nor
-access to its database. `options()` contains the intent of the Dagster run, so a repeated launch commits one version,
-and `report` sends what it committed. A report that is lost does no harm: Dagster finds the version by the intent.
-Start with `open_remote_write`; `writes/002-remote-writes.md` gives the reasons.
+access to its database. `options()` returns the intent of the Dagster run, so a repeated launch commits one version, and
+`report` sends the number of that version. A lost report does no harm: Dagster finds the version by the intent. Start
+with `open_remote_write`; `writes/002-remote-writes.md` gives the reasons.
 """
 
 import json
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 MESSAGE_KEY = "lance_assets"
 """Key of the extras that Dagster sends, and of the messages that this module sends."""
 PROTOCOL = 1
-"""Version of the fields of both."""
+"""Version of the fields in the extras and messages."""
 DESCRIPTION = "lance/description"
 """Metadata of a reported check that becomes its description."""
 _LAST_READ_S = 0.3
 """Time for Dagster to read the last messages from a file. Its reader stops when the process ends, and loses messages
-that were written since it read the file last."""
+that were written after its last read."""
 
 RemoteAudit = Callable[[Table, Table | None], str | None]
 """Function that receives the table after the change, before it is published, and the table before it (`None` for a
@@ -71,7 +71,7 @@ class RemoteOptions(TypedDict):
 
 
 class RefusedByAudits(Exception):
-    """Audits that refuse a change. The core raises `AuditFailed` with this exception as its cause."""
+    """Audits refused a change. The core raises `AuditFailed` with this exception as its cause."""
 
 
 @dataclass(slots=True)
@@ -231,7 +231,7 @@ class PipesWrite:
 
 @dataclass(frozen=True, slots=True)
 class _Audits:
-    """Audit function for the core: evaluates all functions, reports their results, and refuses if one did."""
+    """Audit function for the core: calls all functions, reports their results, and refuses the change if one does."""
 
     write: PipesWrite
     functions: Mapping[str, RemoteAudit]
@@ -256,7 +256,7 @@ def open_remote_write(
 
     `spark` is the session of a platform that has one already, such as a notebook. The other arguments are those of
     `open_dagster_pipes`, such as `PipesS3ContextLoader(client)` and `PipesS3MessageWriter(client)`. The parameters of
-    Pipes come from the environment, or from the command line if they are there.
+    Pipes come from the command line if it contains them, else from the environment.
     """
     params_loader = params_loader or _find_params()
     if not params_loader.is_dagster_pipes_process():
@@ -289,8 +289,8 @@ def _write_of(pipes: PipesContext, stack: ExitStack) -> PipesWrite:
     sent = cast("Mapping[str, Any] | None", (pipes.extras or {}).get(MESSAGE_KEY))
     if sent is None:
         raise InvalidInput(
-            "the Dagster asset that launched this process is no RemoteWrite of a Lance table, so there is no table to "
-            "write; declare RemoteWrite(...) among the writes of the table"
+            "the Dagster asset that launched this process is not a RemoteWrite of a Lance table, so there is no table "
+            "to write; declare RemoteWrite(...) among the writes of the table"
         )
     if sent["protocol"] != PROTOCOL:
         raise InvalidInput(
