@@ -138,11 +138,11 @@ def _index_metadata(survey: Survey, when: str) -> Metadata:
 
 def _cleanup_metadata(report: CleanupReport) -> Metadata:
     value = dg.MetadataValue
-    kept = {str(version): list(reasons) for version, reasons in list(report.kept.items())[:_KEPT_MAX]}
+    retained = {str(version): list(reasons) for version, reasons in list(report.kept.items())[:_KEPT_MAX]}
     return {
         "lance/versions_removed": value.int(len(report.versions)),
         "lance/files_removed": value.int(len(report.files)),
         "lance/orphans_removed": value.int(len(report.orphans)),
         "lance/bytes_removed": value.int(report.bytes),
-        "lance/versions_kept": value.json(kept),
+        "lance/versions_kept": value.json(retained),
     }

@@ -196,9 +196,9 @@ class TableSchema:
     def select(self, names: Iterable[str]) -> "TableSchema":
         """Return whole top-level columns. The Arrow fields are reused, because creating them takes as long as finding
         a row."""
-        chosen = list(names)
-        selected = TableSchema(tuple(map(self.field, chosen)), self.metadata)
-        vars(selected)["arrow"] = pa.schema(list(map(self.arrow.field, chosen)), self.arrow.metadata)
+        column_names = list(names)
+        selected = TableSchema(tuple(map(self.field, column_names)), self.metadata)
+        vars(selected)["arrow"] = pa.schema(list(map(self.arrow.field, column_names)), self.arrow.metadata)
         return selected
 
     @property

@@ -408,16 +408,16 @@ def _expired_detached(
     location: Location, reasons: Mapping[Version, Sequence[str]], *, older_than: datetime
 ) -> tuple[dict[Version, str], dict[Version, tuple[str, ...]]]:
     """Return the manifests of detached versions that expire, and the versions that are old enough but retained."""
-    expired, kept = {}, {}
+    expired, retained = {}, {}
     for info in load_details(location.store.list(naming.VERSIONS)):
         version = naming.parse_detached_name(info.path.rpartition("/")[2])
         if version is None or info.modified >= older_than:
             continue
         if version in reasons:
-            kept[version] = tuple(reasons[version])
+            retained[version] = tuple(reasons[version])
         else:
             expired[version] = info.path
-    return expired, kept
+    return expired, retained
 
 
 def _referenced_keys(location: Location, paths: Iterable[str], *, own_only: bool = False) -> set[str]:

@@ -122,8 +122,8 @@ def open_blobs(
     keys, order = np.unique(scan_order_keys(positions), return_inverse=True)
     reader = RowReader(location, plan_columns(manifest, [column]))
 
-    def read_locations(picked: tuple[LiveFragment, Offsets]) -> list[BlobRange | ExternalBlob | None]:
-        source, offsets = picked
+    def read_locations(fragment_rows: tuple[LiveFragment, Offsets]) -> list[BlobRange | ExternalBlob | None]:
+        source, offsets = fragment_rows
         batch = reader.pick(source, offsets)
         file = _data_file_of(source.fragment, field)
         if file is None:

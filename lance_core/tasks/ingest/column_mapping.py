@@ -140,9 +140,9 @@ class ColumnMapper:
 
 def map_schema(schema: pa.Schema, mapping: Mapping[str, str], *, uri: str) -> pa.Schema:
     """Return the schema that a new table gets from a file with this schema."""
-    picked = {column: _field_at(schema, source) for column, source in mapping.items()}
+    source_fields = {column: _field_at(schema, source) for column, source in mapping.items()}
     fields = []
-    for column, field in picked.items():
+    for column, field in source_fields.items():
         if field is None or "." in column:
             problem = "has a dot, which needs schema= to define the struct" if field else "does not exist"
             raise SchemaMismatch(
@@ -153,7 +153,7 @@ def map_schema(schema: pa.Schema, mapping: Mapping[str, str], *, uri: str) -> pa
             )
         fields.append(field.with_name(column))
     mapped_names = {_top_level_name(source, schema.names) for source in mapping.values()}
-    rest = [field for field in schema if field.name not in mapped_names and field.name not in picked]
+    rest = [field for field in schema if field.name not in mapped_names and field.name not in source_fields]
     return pa.schema([*fields, *rest]) if fields else schema
 
 
