@@ -100,12 +100,19 @@ class BasedCodec:
             base = self.base(base_id)
             base.codec.verify(base.path(inner), checksum)
 
-    def open(self, path: str, columns: Sequence[str] = (), *, size: int | None = None) -> FileReader:
+    def open(
+        self,
+        path: str,
+        columns: Sequence[str] = (),
+        *,
+        size: int | None = None,
+        version: StorageVersion | None = None,
+    ) -> FileReader:
         base_id, inner = split_qualified_path(path)
         if base_id is None:
-            return self.own.open(path, columns, size=size)
+            return self.own.open(path, columns, size=size, version=version)
         base = self.base(base_id)
-        return base.codec.open(base.path(inner), columns, size=size)
+        return base.codec.open(base.path(inner), columns, size=size, version=version)
 
 
 def _with_qualified_paths(listed: Sequence[ObjectInfo], inner: str, directory: str) -> Sequence[ObjectInfo]:

@@ -73,6 +73,13 @@ class DataCodec(Protocol):
     def verify(self, path: str, checksum: FileChecksum | None) -> None:
         """Compare a file with its recorded checksum, if the table was opened so, and raise `Corrupt` if it differs."""
 
-    def open(self, path: str, columns: Sequence[str] = (), *, size: int | None = None) -> FileReader:
+    def open(
+        self,
+        path: str,
+        columns: Sequence[str] = (),
+        *,
+        size: int | None = None,
+        version: StorageVersion | None = None,
+    ) -> FileReader:
         """Open a file. `columns` are the ones that will probably be read, so that a codec can prepare for them; they
-        need not exist. `size` is the recorded size of the file, if it is known."""
+        need not exist. `size` and `version` are the recorded ones of the file, if they are known."""

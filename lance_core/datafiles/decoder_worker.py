@@ -36,10 +36,11 @@ from lance_core.datafiles.decoder_protocol import (
     receive_into,
     send_frame,
 )
-from lance_core.datafiles.file_checks import check_file
+from lance_core.datafiles.file_checks import UNCHECKED, check_file
 from lance_core.datafiles.lance_codec import LanceFileReader, load_library
 from lance_core.errors import Corrupt, LanceError, StorageError
 from lance_core.storage.factory import TableStore, open_store
+from lance_core.storage.local import LocalStore
 
 _OPEN_FILES_MAX = 32
 _IDLE_SECONDS = 600.0
@@ -129,7 +130,9 @@ class _Decoder:
         reader = self._readers.get(file)
         if reader is None:
             store = _open_store(file)
-            reader = LanceFileReader(store, file.path, check_file(store, file.path, file.size), columns)
+            is_local = isinstance(store, LocalStore)  # it may be replaced after the check of the other process
+            checked = check_file(store, file.path, file.size) if is_local else UNCHECKED
+            reader = LanceFileReader(store, file.path, checked, columns)
             if file.describe:
                 reader = reader.with_descriptors()
             self._readers[file] = reader

@@ -1,17 +1,19 @@
-"""File checks: verifies a local data or index file before the codec opens it.
+"""File checks: verifies a data or index file before the codec opens it.
 
-The file is a regular file, opened without blocking and without following links out of the table. It has the recorded
-size. Its footer, its schema and the metadata of its columns stay inside the file, and the counts by which a decoder
-allocates memory agree with the sizes of the buffers (`format/column_metadata.py`). A file whose counts are neither
-proven nor contradicted is not plausible, and the codec decodes it in another process.
+A local file is a regular file, opened without blocking and without following links out of the table. Every file has the
+recorded size. Its footer, its schema and the metadata of its columns stay inside the file, and the counts by which a
+decoder allocates memory agree with the sizes of the buffers (`format/column_metadata.py`). A file whose counts are
+neither proven nor contradicted is not plausible, and the codec decodes it in another process.
 
-Files of object stores are not checked, since that would take one more request for each.
+A file of an object store is checked if its recorded version is 2.0 or not recorded: the codec uses the offsets of that
+version unchecked. The check takes one request, and more only for parts beyond the last 64 KiB. Files of later versions
+are not checked there, so that they take no additional request; `004-isolated-decoding.md` has the figures.
 Deletion files, blob files and files of format 0.1 are read by `LocalStore.read`, which opens regular files only, and
 decoded in Python with their own checks. Start with `check_file`.
 """
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from lance_core.datafiles.file_footer import FOOTER, MAGIC, SPAN
@@ -24,6 +26,8 @@ from lance_core.storage.local import LocalStore
 from lance_core.storage.store import Store
 
 _TAIL_BYTES = 8192
+_OBJECT_TAIL_BYTES = 65_536
+"""As much as the codec itself reads first. Small files are then checked completely by one request."""
 _CHECKED_FILES_MAX = 50_000
 _VERSIONS = (StorageVersion(2, 0), StorageVersion(2, 1), StorageVersion(2, 2), StorageVersion(2, 3))
 _Identity = tuple[int, int, int, int]
@@ -58,14 +62,47 @@ class CheckedFile:
 
 
 UNCHECKED = CheckedFile()
-"""Result for a file that is not on this machine."""
+"""Result for a file of an object store that is not checked."""
 
 
-def check_file(store: Store, path: str, size: int | None = None) -> CheckedFile:
-    """Check a data file before it is decoded. `size` is its recorded size. Raise `Corrupt` if its metadata contradicts
-    itself, and `StorageError` if it is not a regular file."""
-    if not isinstance(store, LocalStore):
+def check_file(store: Store, path: str, size: int | None = None, version: StorageVersion | None = None) -> CheckedFile:
+    """Check a data file before it is decoded. `size` and `version` are recorded in the table. Raise `Corrupt` if its
+    metadata contradicts itself, and `StorageError` if it is not a regular file."""
+    if isinstance(store, LocalStore):
+        return _check_local_file(store, path, size)
+    if version is not None and version > _VERSIONS[0]:
         return UNCHECKED
+    return _check_object(store, path, size)
+
+
+def _check_object(store: Store, path: str, size: int | None) -> CheckedFile:
+    """Check a file of an object store. Names are never used again, so a name identifies its content."""
+    key = store.description, path
+    known = _checked_files.get(key)
+    if known is not None and size in (None, known[0][2]):
+        return known[1]
+    where = f"{store.description}/{path}"
+    actual_size = _size_of_object(store, path, where) if size is None else size
+    start = max(0, actual_size - _OBJECT_TAIL_BYTES)
+    # One byte more than the object should have, so that a longer one is detected.
+    tail = store.read(path, start, actual_size - start + 1)
+    if len(tail) != actual_size - start:
+        longer_or_shorter = _size_of_object(store, path, where)
+        raise Corrupt(f"has {longer_or_shorter} bytes, but the table records {size}", path=where, field="size")
+    identity = (0, 0, actual_size, 0)
+    checked = _check_content(_Tail(tail, lambda at, length: store.read(path, at, length), actual_size, where), identity)
+    _remember(key, identity, checked)
+    return checked
+
+
+def _size_of_object(store: Store, path: str, where: str) -> int:
+    info = store.head(path)
+    if info is None:
+        raise NotFound(f"data file {where} does not exist")
+    return info.size
+
+
+def _check_local_file(store: LocalStore, path: str, size: int | None) -> CheckedFile:
     where = f"{store.description}/{path}"
     try:
         with store.open_regular_file(path) as (descriptor, actual_size):
@@ -77,20 +114,25 @@ def check_file(store: Store, path: str, size: int | None = None) -> CheckedFile:
             known = _checked_files.get(key)
             if known is not None and known[0] == identity:
                 return known[1]
-            checked = _check_content(descriptor, identity, where)
+            tail = os.pread(descriptor, _TAIL_BYTES, max(0, actual_size - _TAIL_BYTES))
+            file = _Tail(tail, lambda at, length: os.pread(descriptor, length, at), actual_size, where)
+            checked = _check_content(file, identity)
     except FileNotFoundError as error:
         raise NotFound(f"data file {where} does not exist") from error
     except OSError as error:
         raise StorageError(f"could not read {where}: {error.strerror or error}") from error
-    if len(_checked_files) >= _CHECKED_FILES_MAX:
-        _checked_files.clear()
-    _checked_files[key] = identity, checked
+    _remember(key, identity, checked)
     return checked
 
 
-def _check_content(descriptor: int, identity: _Identity, path: str) -> CheckedFile:
-    size = identity[2]
-    tail = _Tail(descriptor, size, path)
+def _remember(key: tuple[str, str], identity: _Identity, checked: CheckedFile) -> None:
+    if len(_checked_files) >= _CHECKED_FILES_MAX:
+        _checked_files.clear()
+    _checked_files[key] = identity, checked
+
+
+def _check_content(tail: "_Tail", identity: _Identity) -> CheckedFile:
+    size, path = tail.size, tail.path
     end = size - FOOTER.size
     if end < 0:
         raise Corrupt(f"has {size} bytes, too few for a data file", path=path, field="footer")
@@ -122,42 +164,59 @@ def _check_content(descriptor: int, identity: _Identity, path: str) -> CheckedFi
         identity,
         described.schema_bytes,
         facts.is_plausible and version in _VERSIONS and (are_found or not facts.offsets_pages),
-        tuple((names[number] if are_found else "", page) for number, page in facts.offsets_pages),
+        tuple(
+            (names[number] if are_found else "", page)
+            for number, page in facts.offsets_pages
+            if not tail.has_sound_offsets(page)
+        ),
     )
 
 
 class _Tail:
-    """Reader of the end of a file. It reads the last bytes once, and anything before them on request."""
+    """Reader of the end of a file, whose last bytes are in memory. It reads anything before them on request."""
 
-    def __init__(self, descriptor: int, size: int, path: str) -> None:
-        self._descriptor = descriptor
-        self._path = path
-        self._start = max(0, size - _TAIL_BYTES)
-        self._bytes = os.pread(descriptor, _TAIL_BYTES, self._start)
+    def __init__(self, tail: bytes, read: Callable[[int, int], bytes], size: int, path: str) -> None:
+        self.size = size
+        self.path = path
+        self._bytes = tail
+        self._start = size - len(tail)
+        self._read = read
 
     def extend(self, start: int) -> None:
         """Read everything from this position on, because all of it will be requested."""
         if start < self._start:
-            self._bytes = os.pread(self._descriptor, self._start - start, start) + self._bytes
+            self._bytes = self._read(start, self._start - start) + self._bytes
             self._start = start
+
+    def has_sound_offsets(self, page: OffsetsPage) -> bool:
+        """Return whether the offsets are in memory and pass the check. The others are checked when the column is read,
+        so that damage in one column leaves the others readable."""
+        if page.position < self._start:
+            return False
+        at = page.position - self._start
+        try:
+            page.check(self._bytes[at : at + page.byte_count], path=self.path)
+        except Corrupt:
+            return False
+        return True
 
     def read(self, position: int, length: int, field: str) -> bytes:
         """Read bytes that are known to be inside the file."""
         if position >= self._start:
             data = self._bytes[position - self._start : position - self._start + length]
         else:
-            FILE_METADATA_BYTES.check(length, path=self._path)
-            data = os.pread(self._descriptor, length, position)
+            FILE_METADATA_BYTES.check(length, path=self.path)
+            data = self._read(position, length)
         if len(data) != length:
-            raise Corrupt("ends early", path=self._path, field=field)
+            raise Corrupt("ends early", path=self.path, field=field)
         return data
 
     def read_spans(self, position: int, count: int, end: int, field: str) -> list[tuple[int, int]]:
         """Read a table of positions and sizes, and check that all of them are inside the file."""
         if position + count * SPAN.size > end:
-            raise Corrupt(f"has a table of {count} {field} outside the file", path=self._path, field=field)
+            raise Corrupt(f"has a table of {count} {field} outside the file", path=self.path, field=field)
         spans = list(SPAN.iter_unpack(self.read(position, count * SPAN.size, field)))
         for start, size in spans:
             if start + size > end:
-                raise Corrupt(f"has {field} outside the file", path=self._path, field=field)
+                raise Corrupt(f"has {field} outside the file", path=self.path, field=field)
         return spans

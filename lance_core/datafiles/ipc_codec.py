@@ -29,7 +29,14 @@ class IpcCodec:
     def verify(self, path: str, checksum: FileChecksum | None) -> None:
         """Do nothing: the files are in memory."""
 
-    def open(self, path: str, columns: Sequence[str] = (), *, size: int | None = None) -> "IpcFileReader":
+    def open(
+        self,
+        path: str,
+        columns: Sequence[str] = (),
+        *,
+        size: int | None = None,
+        version: StorageVersion | None = None,
+    ) -> "IpcFileReader":
         return IpcFileReader(pa.ipc.open_file(self.store.read(path)).read_all())
 
 

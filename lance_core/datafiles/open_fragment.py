@@ -284,7 +284,7 @@ def open_reader(store: Store, codec: DataCodec, file: DataFile, expected_names: 
     return (
         LegacyFileReader.open(store, file.qualified_path)
         if file.version.is_legacy
-        else codec.open(file.qualified_path, expected_names, size=file.size)
+        else codec.open(file.qualified_path, expected_names, size=file.size, version=file.version)
     )
 
 

@@ -164,9 +164,9 @@ class OtherCodec:
     modes: tuple[Verify, bool]
     opened: list[tuple[Verify, bool]]
 
-    def open(self, path: str, columns: Any = (), *, size: int | None = None) -> Any:
+    def open(self, path: str, columns: Any = (), **recorded: Any) -> Any:
         self.opened.append(self.modes)
-        return self.codec.open(path, columns, size=size)
+        return self.codec.open(path, columns, **recorded)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.codec, name)

@@ -1,12 +1,12 @@
 """T-FILES, file fuzzing harness: damaged bytes lead to an error of this library or to
-values, and never to a hang, an untyped error or, in contained mode, to the end of the process.
+values, and never to a hang, an untyped error or, in isolated mode, to the end of the process.
 
 Each byte of small files of every storage version and index type is changed, and structured mutations change counts,
 offsets and lengths, swap pages, truncate, and replace metadata by crafted messages. A reader runs in a process of its
 own, which is replaced when it dies:
 
     ours        the codec in the process; index files by a filter of the table
-    contained   the same, with `trusted=False`
+    isolated    the same, with `trusted=False`
     verified    tables with `verify="read"`, whose files have checksums; rows that differ count as an untyped error
     pylance     pylance's own readers
 
@@ -53,7 +53,7 @@ from lance_core.storage.local import LocalStore
 from tests.torture.mutations import damage_bytes, mutate_message
 
 GOLDEN = Path(__file__).parents[1] / "golden/tables/0.10.0.tar.xz"
-READERS = ("ours", "contained", "verified", "pylance")
+READERS = ("ours", "isolated", "verified", "pylance")
 HANG_SECONDS = 30.0
 MEMORY_BYTES = 8 << 30
 _ROWS = 40
@@ -425,7 +425,7 @@ def _follow(
 def _serve(reader: str, subjects: Sequence[Subject], work: Sequence[tuple[int, int]], seed: int, writable: int) -> None:
     """Read mutated files and report each outcome, in a child process."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if reader != "contained":
+    if reader != "isolated":
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     warnings.simplefilter("ignore")
@@ -502,11 +502,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def is_broken(tally: Tally) -> bool:
-    """Return whether a reader broke its promise: no hang and no untyped error of ours, and no abort of contained and of
+    """Return whether a reader broke its promise: no hang and no untyped error of ours, and no abort of isolated and of
     verified reads."""
     promised = {
         "ours": ("untyped", "hang"),
-        "contained": ("untyped", "hang", "abort"),
+        "isolated": ("untyped", "hang", "abort"),
         "verified": ("untyped", "hang", "abort"),
         "pylance": (),
     }
