@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import dagster as dg
 import pyarrow as pa
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 from pyspark.sql import SparkSession
 
 from lance_assets.failures.error_translation import translate_errors
@@ -29,11 +29,17 @@ from lance_assets.io_manager.frames import (
 )
 from lance_assets.io_manager.partition_predicates import PARTITION_EXPR, partition_predicate, replace_predicate
 from lance_assets.io_manager.run_partitions import input_keys, output_keys
-from lance_assets.ledger.ledger import BRANCH, READ_PREFIX, READER_PREFIX, WRITTEN_PREFIX, ledger_tag_name
+from lance_assets.ledger.ledger import BRANCH
 from lance_assets.ledger.partition_keys import is_version_key, version_of
 from lance_assets.ledger.version_metadata import committed_facts, metadata_of, metadata_of_retired
 from lance_assets.lineage.render import without_credentials
-from lance_assets.provenance.run_provenance import logical_run_id, properties_of_run, run_intent
+from lance_assets.provenance.run_provenance import (
+    committed_tag,
+    inputs_of_step,
+    open_for_run,
+    properties_of_run,
+    run_intent,
+)
 from lance_assets.resources.lance import Access, LanceResource
 from lance_assets.resources.literal_secrets import check_arguments
 from lance_assets.resources.spark import SparkSessionResource, session_of
@@ -51,7 +57,6 @@ if TYPE_CHECKING:
 OVERWRITE, APPEND = "overwrite", "append"
 URI, STORAGE_KIND = "dagster/uri", "dagster/storage_kind"
 _MODES = (OVERWRITE, APPEND)
-_STEPS_CACHED_MAX = 100
 
 
 class LanceIOManager(dg.ConfigurableIOManager):
@@ -75,9 +80,6 @@ class LanceIOManager(dg.ConfigurableIOManager):
         default=None, description="Spark session for inputs that are DataFrames of Spark."
     )
 
-    _inputs_read: dict[tuple[str, str], set[tuple[str, int]]] = PrivateAttr(default_factory=dict)
-    """Tables that were loaded and their versions, by run and step."""
-
     def __init__(self, **data: object) -> None:
         check_arguments("LanceIOManager", type(self).model_fields, data)
         super().__init__(**data)
@@ -99,6 +101,8 @@ class LanceIOManager(dg.ConfigurableIOManager):
             context.log.warning(f"{target.label}: {retired['lance/gone'].value}")
             context.add_output_metadata(retired)
             return
+        step, branch = context.step_context, target.access["branch"]
+        step.instance.add_run_tags(step.run_id, committed_tag(committed.table, branch, committed.version))
         facts = committed_facts(committed, incarnation=1)
         run_is_known = context.step_context.instance.has_run(facts.run_id) if facts.run_id else False
         metadata = metadata_of(facts, run_is_known=run_is_known, with_diagram=True)
@@ -109,8 +113,8 @@ class LanceIOManager(dg.ConfigurableIOManager):
         target = self._target(context)
         with translate_errors(target, retry_number=context.step_context.previous_attempt_count):
             scan = self._scan(context, target)
-            step = (context.step_context.run_id, context.step_context.step.key)
-            self.inputs_read_by(*step).add((scan.table.uri, scan.table.version))
+            step = context.step_context
+            inputs_of_step(step.run_id, step.step.key).add((scan.table.uri, scan.table.version))
             # Dagster attaches metadata to an input of one partition, and raises for any other number.
             if not context.has_asset_partitions or len(context.asset_partition_keys) == 1:
                 context.add_input_metadata({"lance/version": scan.table.version})
@@ -160,21 +164,8 @@ class LanceIOManager(dg.ConfigurableIOManager):
         """
         if keys and not _selects_newest(context):
             return target.open(version_of(max(filter(is_version_key, keys), default=max(keys))))
-        step, name = context.step_context, ledger_tag_name(context.asset_key.path)
-        run = step.instance.get_run_by_id(step.run_id)
-        tags = run.tags if run else {}
-        # A run inherits the tags of its parent. A retry reads the version of its parent, a new run the newest one.
-        reader = logical_run_id(step.instance, run) if run else ""
-        if tags.get(READER_PREFIX + name) == reader and (read := tags.get(READ_PREFIX + name, "")).isdecimal():
-            # The other tag names the version that this run has committed, or found already committed.
-            written = tags.get(WRITTEN_PREFIX + name, "")
-            return target.open(max(int(read), version_of(written) if is_version_key(written) else 0))
-        table = target.open()
-        if run:
-            step.instance.add_run_tags(
-                step.run_id, {READ_PREFIX + name: str(table.version), READER_PREFIX + name: reader}
-            )
-        return table
+        step = context.step_context
+        return open_for_run(step.instance, step.run_id, target.open(), target.open, branch=target.access["branch"])
 
     def _target(self, context: dg.OutputContext | dg.InputContext) -> "Target":
         if not context.has_asset_key:
@@ -196,12 +187,6 @@ class LanceIOManager(dg.ConfigurableIOManager):
             replace_schema=metadata.get("replace_schema"),
             is_ledger=is_ledger,
         )
-
-    def inputs_read_by(self, run_id: str, step: str) -> set[tuple[str, int]]:
-        """Return the tables and versions that a step has loaded so far."""
-        while len(self._inputs_read) > _STEPS_CACHED_MAX:
-            del self._inputs_read[next(iter(self._inputs_read))]
-        return self._inputs_read.setdefault((run_id, step), set())
 
     def _spark_frame(self, scan: Scan, target: "Target") -> "DataFrame":
         session = session_of(self.spark) if self.spark else SparkSession.getActiveSession()
@@ -307,7 +292,7 @@ class _Output:
         step, key = self.context.step_context, self.target.key
         partition = self._partition()
         intent = run_intent(step.instance, step.dagster_run, key, partition)
-        inputs = self.manager.inputs_read_by(step.run_id, step.step.key)
+        inputs = inputs_of_step(step.run_id, step.step.key)
         return _OutputOptions(
             intent=intent, properties=properties_of_run(step.dagster_run, key, partition, intent, inputs)
         )

@@ -23,12 +23,7 @@ SOFT_CAP = 2_000
 """Number of versions from which each event contains the advice."""
 WARNING_THRESHOLD = 10_000
 """Number of versions from which every recording logs a warning."""
-WRITTEN_PREFIX = "lance/"
-"""Prefix of the run tag with the partition that a run committed."""
-READ_PREFIX = "lance.read/"
-"""Prefix of the run tag with the version that a run reads if it asks for the newest one."""
-READER_PREFIX = "lance.read_by/"
-"""Prefix of the run tag with the run that chose the version. Dagster copies the tags of a run to its re-executions."""
+_WRITTEN_PREFIX = "lance/"
 BRANCH = "lance/branch"
 """Metadata of the asset of a branch's ledger: the name of the branch."""
 
@@ -108,7 +103,7 @@ class Ledger:
 
         Dagster's tags have at most one slash, so dots separate the prefix.
         """
-        return f"{WRITTEN_PREFIX}{ledger_tag_name((*self.prefix, self._title))}"
+        return f"{_WRITTEN_PREFIX}{'.'.join((*self.prefix, self._title)).replace('@', '_at_')}"
 
     @property
     def shown_uri(self) -> str:
@@ -190,11 +185,6 @@ def latest_partition(instance: dg.DagsterInstance, ledger: Ledger) -> str | None
     records = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key=ledger.key), limit=1).records
     event = records[0].asset_materialization if records else None
     return event.partition if event else None
-
-
-def ledger_tag_name(path: Sequence[str]) -> str:
-    """Return the part of a run tag that names the ledger with this asset key."""
-    return ".".join(path).replace("@", "_at_")
 
 
 def shown_uri(uri: str) -> str:

@@ -33,6 +33,7 @@ from lance_assets.ledger.version_metadata import (
     run_id_of,
     tags_of,
 )
+from lance_assets.provenance.run_provenance import committed_tag
 from lance_core import NotFound, Table
 
 EARLIER_MAX = 200
@@ -104,7 +105,8 @@ def record_in_run(context: dg.AssetExecutionContext, ledger: Ledger, facts: Vers
     earlier: tuple[tuple[VersionFacts, Table], ...] = ()
     if state is RecordingState.MISSING or key not in instance.get_dynamic_partitions(ledger.partition_set):
         earlier = _RunRecorder(context, ledger, facts, table).record(is_repair=state is RecordingState.RECORDED)
-    instance.add_run_tags(context.run.run_id, {ledger.run_tag: key})
+    tags = {ledger.run_tag: key, **committed_tag(table, ledger.branch, facts.version)}
+    instance.add_run_tags(context.run.run_id, tags)
     return RunRecording(state, earlier)
 
 

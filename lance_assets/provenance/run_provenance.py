@@ -1,4 +1,5 @@
-"""Run provenance: the intent and the transaction properties with which a Dagster run writes a version.
+"""Run provenance: the intent and the transaction properties with which a Dagster run writes a version, and the versions
+that it reads.
 
 Intents: the core commits at most one version per intent (`intent=`), the idempotency key of a write. This module
 decides which attempts share an intent. The retry of a step keeps its run. A retried or re-executed run is a new run
@@ -8,20 +9,36 @@ its records.
 
 Properties: readers use them to find the versions of a run, and the run, asset and inputs of a version, also without
 access to Dagster.
+
+Inputs: the first reader of a run that asks for the newest version of a table pins it for all readers of the run, by run
+tags (`open_for_run`). A version that the run commits itself is pinned then (`committed_tag`). `inputs_of_step` collects
+what a step has read.
 """
 
+import hashlib
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 
 import dagster as dg
 
 from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, INPUTS, INTENT, PARTITION, RUN_ID, group_inputs
-from lance_core import PERMANENT_PREFIX
+from lance_core import PERMANENT_PREFIX, Table
 
 _PARENTS_MAX = 1000
 _PARENT = "dagster/parent_run_id"
 _LOCATION_TAG = "dagster/code_location"
 """Run tag that the webserver and the daemon set on the runs they launch."""
+READ_PREFIX = "lance.read/"
+"""Prefix of the run tag with the version that a run reads if it asks for the newest one."""
+READER_PREFIX = "lance.read_by/"
+"""Prefix of the run tag with the run that chose the version. Dagster copies the tags of a run to its re-executions."""
+COMMITTED_PREFIX = "lance.committed/"
+"""Prefix of the run tag with the last version of a table that a run committed, or found already committed."""
+_NAME_CHARACTERS_MAX = 40
+_STEPS_CACHED_MAX = 100
+_inputs_read: dict[tuple[str, str], set[tuple[str, int]]] = {}
+"""Tables that were read and their versions, by run and step."""
 
 
 def run_intent(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.AssetKey, partition: str | None) -> str:
@@ -72,3 +89,55 @@ def properties_of_run(
     if by_table := group_inputs(inputs):
         properties[INPUTS] = json.dumps(by_table, sort_keys=True)
     return properties
+
+
+def open_for_run(
+    instance: dg.DagsterInstance,
+    run_id: str,
+    newest: Table,
+    open_version: Callable[[int], Table],
+    *,
+    branch: str | None,
+    refresh: bool = False,
+) -> Table:
+    """Return a table at the version that the run has pinned, and pin the version of `newest` if it has pinned none.
+
+    All readers of a run get the same version, or one that the run has committed since. `refresh=True` pins the version
+    of `newest` again.
+    """
+    run = instance.get_run_by_id(run_id)
+    if run is None:
+        return newest
+    name = table_tag_name(newest.uri, branch)
+    # A run inherits the tags of its parent. A retry reads the version of its parent, a new run the newest one.
+    reader = logical_run_id(instance, run)
+    read = run.tags.get(READ_PREFIX + name, "")
+    if not refresh and run.tags.get(READER_PREFIX + name) == reader and read.isdecimal():
+        committed = run.tags.get(COMMITTED_PREFIX + name, "")
+        version = max(int(read), int(committed) if committed.isdecimal() else 0)
+        return newest if version == newest.version else open_version(version)
+    instance.add_run_tags(run_id, {READ_PREFIX + name: str(newest.version), READER_PREFIX + name: reader})
+    return newest
+
+
+def committed_tag(table: Table, branch: str | None, version: int) -> dict[str, str]:
+    """Return the run tag by which later readers of a run get the version that it has committed."""
+    return {COMMITTED_PREFIX + table_tag_name(table.uri, branch): str(version)}
+
+
+def table_tag_name(uri: str, branch: str | None) -> str:
+    """Return the part of a run tag that names a branch of the table at a location.
+
+    >>> table_tag_name("s3://lake/shop/orders.lance", None)
+    'orders.b6e51a1b'
+    """
+    last = uri.rstrip("/").rpartition("/")[2].removesuffix(".lance")
+    digest = hashlib.sha256(f"{uri}\n{branch or ''}".encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', last)[:_NAME_CHARACTERS_MAX]}.{digest}"
+
+
+def inputs_of_step(run_id: str, step_key: str) -> set[tuple[str, int]]:
+    """Return the tables and versions that a step has read so far, to which its readers add."""
+    while len(_inputs_read) > _STEPS_CACHED_MAX:
+        del _inputs_read[next(iter(_inputs_read))]
+    return _inputs_read.setdefault((run_id, step_key), set())

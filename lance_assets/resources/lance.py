@@ -13,6 +13,7 @@ from typing import TypedDict
 import dagster as dg
 from pydantic import Field
 
+from lance_assets.provenance.run_provenance import inputs_of_step, open_for_run
 from lance_assets.resources.literal_secrets import check_arguments, check_storage_options
 from lance_core import InvalidInput, Table
 
@@ -92,15 +93,42 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
         tag: str | None = None,
         branch: str | None = None,
         timestamp: datetime | None = None,
+        refresh: bool = False,
     ) -> Table:
-        """Open a table at its newest version, or at a version, tag or time."""
+        """Open a table at its newest version, or at a version, tag or time.
+
+        Within a step of a run, the first reader of the run chooses the newest version, and all later ones get the same
+        one, or one that an asset of the run has stored since. A version that your code commits through the opened
+        table is not noticed: continue with the table that the commit returns, and open with `refresh=True` in later
+        steps, which chooses the newest version again. The versions that are opened count as inputs of the step. A
+        thread that your code starts does not belong to the step.
+        """
         access = self.access(branch)
         uri = self.resolve_uri(uri)
-        return Table.open(uri, version=version, tag=tag, timestamp=timestamp, **access)
+        table = Table.open(uri, version=version, tag=tag, timestamp=timestamp, **access)
+        step = _current_step()
+        if step is None:
+            return table
+        if version is None and tag is None and timestamp is None:
+
+            def open_version(number: int) -> Table:
+                return Table.open(uri, version=number, **access)
+
+            table = open_for_run(step.instance, step.run_id, table, open_version, branch=branch, refresh=refresh)
+        inputs_of_step(step.run_id, step.get_step_execution_context().step.key).add((table.uri, table.version))
+        return table
 
     def exists(self, uri: str | os.PathLike[str]) -> bool:
         access = self.access()
         return Table.exists(self.resolve_uri(uri), access["storage_options"], manifest_store=access["manifest_store"])
+
+
+def _current_step() -> dg.OpExecutionContext | None:
+    """Return the context of the step whose function is running; `None` outside a run."""
+    try:
+        return dg.OpExecutionContext.get()
+    except dg.DagsterInvariantViolationError:
+        return None
 
 
 def resolve_env_var(value: str | None, subject: str) -> str | None:

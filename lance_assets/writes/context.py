@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import dagster as dg
 
+from lance_assets.provenance.run_provenance import open_for_run
 from lance_assets.resources.lance import Access, LanceResource
 from lance_assets.spark import read
 from lance_core import InvalidInput, Table
@@ -63,13 +64,23 @@ class WriteContext:
     ) -> "DataFrame":
         """Read one version of a Lance table; `table=None` reads the table that this write changes.
 
-        Without `version`, the first read of a table chooses its newest version, and later reads of this write use the
-        same one. Raise `InvalidInput` if one write reads two versions of a table.
+        Without `version`, the first reader of the run chooses the newest version of a table, and all later ones use the
+        same one, or one that the run has committed since. The table that this write changes is read at its newest
+        version, so that a retry after a conflict sees what another writer has committed. Raise `InvalidInput` if one
+        write reads two versions of a table.
         """
         table = table or self.table
         uri, access = (table, LanceResource().access()) if isinstance(table, str) else (table.uri, table.access())
-        pinned_version = version or self.inputs.get(Table.open(uri, **access).uri)
-        opened = Table.open(uri, version=pinned_version, **access)
+
+        def open_version(number: int | None) -> Table:
+            return Table.open(uri, version=number, **access)
+
+        opened = open_version(version)
+        if version is None and (read_before := self.inputs.get(opened.uri)):
+            opened = opened if read_before == opened.version else open_version(read_before)
+        elif version is None and uri != self.table.uri:
+            run_id, branch = self.dagster.run.run_id, access["branch"]
+            opened = open_for_run(self.dagster.instance, run_id, opened, open_version, branch=branch)
         if self.inputs.setdefault(opened.uri, opened.version) != opened.version:
             raise InvalidInput(
                 f"this write has already read version {self.inputs[opened.uri]} of {opened.uri} and cannot also read "

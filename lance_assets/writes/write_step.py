@@ -26,7 +26,7 @@ from lance_assets.ledger.version_metadata import (
     metadata_of_retired,
 )
 from lance_assets.provenance.properties import RUN_ID
-from lance_assets.provenance.run_provenance import partition_intent, properties_of_run, run_intent
+from lance_assets.provenance.run_provenance import inputs_of_step, partition_intent, properties_of_run, run_intent
 from lance_assets.resources.spark import SPARK_RESOURCE_KEY, session_of
 from lance_assets.spark.cancellation import cancel_with_caller
 from lance_assets.writes.audit import Audit, check_specs
@@ -110,7 +110,10 @@ class _Step:
         audit = Audit(self.write.audit) if self.write.audit else None
 
         def make_options() -> SparkWriteOptions:
-            properties = properties_of_run(self.context.run, key, partition, intent, write_context.inputs.items())
+            step = self.context.get_step_execution_context()
+            opened = inputs_of_step(step.run_id, step.step.key)  # through a LanceResource
+            inputs = [*write_context.inputs.items(), *opened]
+            properties = properties_of_run(self.context.run, key, partition, intent, inputs)
             return SparkWriteOptions(intent=intent, properties=properties, audit=audit, **ledger.access())
 
         try:

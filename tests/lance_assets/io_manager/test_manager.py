@@ -20,6 +20,7 @@ from lance_assets.ledger.recording import record_in_run
 from lance_assets.ledger.version_metadata import committed_facts
 from lance_assets.lineage.model import sources_of
 from lance_assets.maintenance.downstream_pins import pins_from_ledgers
+from lance_assets.provenance.run_provenance import table_tag_name
 from lance_core import Table
 from tests.lance_assets.instances import events, metadata_values, partitions
 
@@ -249,7 +250,9 @@ def test_run_reads_one_version_as_the_newest(
     assert loaded_rows == [3, 3, 9]
     stored_run = instance.get_run_by_id(result.run_id)
     assert stored_run is not None
-    assert (stored_run.tags["lance.read/orders"], stored_run.tags["lance/orders"]) == ("1", "v0000000003")
+    name = table_tag_name(table.uri, None)
+    pinned = [stored_run.tags[prefix + name] for prefix in ("lance.read/", "lance.committed/")]
+    assert (pinned, stored_run.tags["lance/orders"]) == (["1", "3"], "v0000000003")
     # The output names the version that was read as its input.
     properties = Table.open(tmp_path / "first.lance").version_info().properties
     assert {(source.name.uri, source.name.version) for source in sources_of("", properties, None)} == {(table.uri, 1)}

@@ -26,7 +26,9 @@ FACTS = cast(
 TABLE = cast(
     Table,
     SimpleNamespace(
-        version_numbers=lambda: (1,), at=lambda _: SimpleNamespace(transaction=lambda: SimpleNamespace(uuid="x"))
+        uri="/orders.lance",
+        version_numbers=lambda: (1,),
+        at=lambda _: SimpleNamespace(transaction=lambda: SimpleNamespace(uuid="x")),
     ),
 )
 EVENT = dg.AssetMaterialization(LEDGER.key, partition=KEY, tags={"dagster/data_version": "1-x"})
