@@ -1,13 +1,13 @@
-"""Random histories: plays commits, runs, daemons, clock changes, lost events and table replacements in random order.
+"""Random histories: plays commits, runs, daemons, clock changes, lost events and replacements in random order, on a
+table and a branch that has a ledger of its own.
 
-`test_version_histories.py` checks the ledger after each step.
+`test_version_histories.py` checks both ledgers after each step.
 """
 
 import random
 import shutil
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,12 +22,15 @@ from lance_assets import LanceTable, lance_table
 from lance_assets.discovery.reconcile import AUDIT_INTERVAL_S
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.ledger.dynamic_partitions import incarnation_of
+from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import is_version_key, partition_key
 from lance_assets.ledger.recording import record_in_run
 from lance_assets.ledger.version_metadata import committed_facts
 from lance_core import Committed, Table
 from tests.lance_assets.instances import events, metadata_values
+from tests.lance_assets.ledger.event_databases import EventDatabase
 
+BRANCH = "dev"
 ROW = pa.table({"id": [1]})
 CLOCK_OFFSETS = [
     timedelta(0),
@@ -48,7 +51,7 @@ class Daemon:
     def __post_init__(self) -> None:
         self.sensor = discovery_sensor(
             self.name,
-            [self.history.table.ledger],
+            self.history.ledgers,
             versions_per_tick=self.history.generator.choice((2, 5, 100)),
             now=lambda: datetime.now(UTC) + timedelta(seconds=self.history.seconds) + self.clock_offset,
             clock=lambda: self.history.seconds,
@@ -77,27 +80,35 @@ class Daemon:
 
 @dataclass
 class History:
-    """History of one table and its ledger."""
+    """History of one table with a branch, and their ledgers."""
 
     instance: dg.DagsterInstance
     folder: Path
     generator: random.Random
-    database: Path | None = None
-    """File of the keys and events of an instance on SQLite."""
+    database: EventDatabase | None = None
+    """Database of the keys and events; `None` for an instance in memory."""
     seconds: float = 0.0
     cursors: dict[str, str | None] = field(default_factory=dict)
-    unrecorded_runs: list[tuple[dg.DagsterRun, Committed]] = field(default_factory=list)
+    unrecorded_runs: list[tuple[dg.DagsterRun, Ledger, Committed]] = field(default_factory=list)
     """Runs that have committed a version and not recorded it yet."""
+    identities: dict[int, str | None] = field(default_factory=dict)
+    """Identities of the tables and branches to which they committed, by the `id` of the commit."""
     daemons: list[Daemon] = field(default_factory=list)
     is_restored: bool = False
     """True if the directory was restored from a backup and `record_again` has not been called."""
     table: LanceTable = field(init=False)
+    branch: LanceTable = field(init=False)
     step_names: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.table = lance_table("orders", uri=str(self.folder / "orders.lance"))
+        self.table = lance_table("orders", uri=str(self.folder / "orders.lance"), branches=[BRANCH])
+        self.branch = self.table.branch(BRANCH)
         self.daemons = [Daemon(self), Daemon(self)]
         self._create_table()
+
+    @property
+    def ledgers(self) -> list[Ledger]:
+        return [self.table.ledger, self.branch.ledger]
 
     @property
     def step_weights(self) -> dict[Callable[[], None], int]:
@@ -107,7 +118,8 @@ class History:
             self.evaluate_tick: 2, self.store_tick: 3, self.kill_daemon: 1, self.rename_sensor: 1,
             self.lose_cursors: 1, self.set_clock: 1, self.pass_time: 2, self.restore_version: 1,
             self.replace_table: 1, self.swap_table_back: 1, self.back_up_table: 1, self.restore_backup: 1,
-            self.lose_events: 1, self.lose_keys: 1, self.back_up_database: 1, self.restore_database: 1,
+            self.lose_events: 1, self.lose_keys: 1, self.replace_branch: 1,
+            self.back_up_database: 2 if self.database else 0, self.restore_database: 2 if self.database else 0,
         }  # fmt: skip
 
     def play_step(self) -> None:
@@ -118,26 +130,27 @@ class History:
         step()
 
     def commit_version(self) -> None:
-        Table.open(self.table.uri).append(ROW)
+        self._choose_ledger().open().append(ROW)
 
     def commit_in_run(self) -> None:
         run = dg.DagsterRun(job_name="job", run_id=str(uuid4()), status=dg.DagsterRunStatus.STARTED)
         self.instance.add_run(run)
-        committed = Table.open(self.table.uri).append(ROW, properties={"dagster.run_id": run.run_id})
-        self.unrecorded_runs.append((run, committed))
+        ledger = self._choose_ledger()
+        committed = ledger.open().append(ROW, properties={"dagster.run_id": run.run_id})
+        self.identities[id(committed)] = ledger.identity_of(committed.table)
+        self.unrecorded_runs.append((run, ledger, committed))
 
     def record_run(self) -> None:
         if not self.unrecorded_runs:
             return
-        run, committed = self.unrecorded_runs.pop(self.generator.randrange(len(self.unrecorded_runs)))
+        run, ledger, committed = self.unrecorded_runs.pop(self.generator.randrange(len(self.unrecorded_runs)))
         log = SimpleNamespace(info=lambda _: None, warning=lambda _: None)
         context: Any = SimpleNamespace(
             instance=self.instance, run=run, log=log, log_event=self.instance.report_runless_asset_event
         )
-        ledger = self.table.ledger
-        # A run whose table was replaced may fail; its events until then stay.
-        with suppress(*(() if self._is_current(committed) else (Exception,))):
-            incarnation = incarnation_of(self.instance, ledger, committed.table.id)
+        # A run whose table or branch was replaced may fail; its events until then stay.
+        with suppress(*(() if self._is_current(ledger, committed) else (Exception,))):
+            incarnation = incarnation_of(self.instance, ledger, ledger.identity_of(committed.table))
             record_in_run(context, ledger, committed_facts(committed, incarnation), committed.table)
         self.instance.report_run_canceled(run)
 
@@ -178,8 +191,14 @@ class History:
         self.seconds += seconds
 
     def restore_version(self) -> None:
-        table = Table.open(self.table.uri)
+        table = self._choose_ledger().open()
         table.restore(self.generator.choice(table.version_numbers()))
+
+    def replace_branch(self) -> None:
+        """Delete the branch and create another one with its name at the newest version of the table."""
+        table = Table.open(self.table.uri)
+        table.branches.delete(BRANCH)
+        table.branches.create(BRANCH)
 
     def replace_table(self) -> None:
         """Move the table aside and create another one at its location."""
@@ -206,35 +225,35 @@ class History:
     def lose_events(self) -> None:
         for daemon in self.daemons:
             daemon.store_tick()
-        self.instance.wipe_assets([self.table.key])
+        self.instance.wipe_assets([self._choose_ledger().key])
 
     def lose_keys(self) -> None:
         """Delete the newest keys, as the restore of a database does whose events are stored elsewhere."""
-        keys = self.instance.get_dynamic_partitions(self.table.ledger.partition_set)
+        partition_set = self._choose_ledger().partition_set
+        keys = self.instance.get_dynamic_partitions(partition_set)
         for key in keys[self.generator.randrange(len(keys) + 1) :]:
-            self.instance.delete_dynamic_partition(self.table.ledger.partition_set, key)
+            self.instance.delete_dynamic_partition(partition_set, key)
 
     def back_up_database(self) -> None:
         if self.database:
-            with closing(sqlite3.connect(self.database)) as source, closing(self._open_database_copy()) as copy:
-                source.backup(copy)
+            self.database.back_up(self.folder)
 
     def restore_database(self) -> None:
         """Restore keys, events and claims, and neither runs nor cursors."""
-        if self.database and (self.folder / "database").exists():
+        if self.database:
             for daemon in self.daemons:
                 daemon.store_tick()
-            with closing(sqlite3.connect(self.database)) as target, closing(self._open_database_copy()) as copy:
-                copy.backup(target)
+            self.database.restore(self.folder)
 
-    def settle_ledger(self) -> None:
+    def settle_ledgers(self) -> None:
         """End all runs, and let one daemon run for an hour while the table stays unchanged."""
-        for run, _ in self.unrecorded_runs:
+        for run, _, _ in self.unrecorded_runs:
             self.instance.report_run_canceled(run)
         for daemon in self.daemons:
             daemon.store_tick()
         if self.is_restored:
             self.table.record_again(self.instance)
+            self.branch.record_again(self.instance)
         daemon = Daemon(self, "last")
         daemon.clock_offset = self.generator.choice(CLOCK_OFFSETS)
         for _ in range(12):
@@ -243,29 +262,29 @@ class History:
                 daemon.store_tick()
             self.seconds += 300
 
-    def keys_of_table(self) -> list[str]:
-        """Return the partition keys of the versions of the table."""
-        table = Table.open(self.table.uri)
-        incarnation = incarnation_of(self.instance, self.table.ledger, table.id)
+    def keys_of_versions(self, ledger: Ledger) -> list[str]:
+        """Return the partition keys of the versions of the table or branch."""
+        table = ledger.open()
+        incarnation = incarnation_of(self.instance, ledger, ledger.identity_of(table))
         return [partition_key(version, incarnation) for version in table.version_numbers()]
 
-    def listed_keys(self) -> list[str]:
-        keys = self.instance.get_dynamic_partitions(self.table.ledger.partition_set)
-        return [key for key in keys if is_version_key(key)]
+    def listed_keys(self, ledger: Ledger) -> list[str]:
+        return [key for key in self.instance.get_dynamic_partitions(ledger.partition_set) if is_version_key(key)]
 
-    def recorded_partitions(self) -> list[str | None]:
+    def recorded_partitions(self, ledger: Ledger) -> list[str | None]:
         """Return the partitions of the events, oldest first, without events that were stored again to be the latest."""
-        stored = [event for _, event in events(self.instance, self.table.key)]
+        stored = [event for _, event in events(self.instance, ledger.key)]
         return [event.partition for event in stored if "lance/recorded_again" not in metadata_values(event)]
 
-    def _create_table(self) -> None:
-        Table.create(self.table.uri, ROW, durable=False)
+    def _choose_ledger(self) -> Ledger:
+        return self.generator.choice((*self.ledgers, self.table.ledger))
 
-    def _open_database_copy(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.folder / "database")
+    def _create_table(self) -> None:
+        Table.create(self.table.uri, ROW, durable=False).branches.create(BRANCH)
 
     def _replaced_tables(self) -> list[Path]:
         return sorted(self.folder.glob("replaced-*"))
 
-    def _is_current(self, committed: Committed) -> bool:
-        return Table.open(self.table.uri).id == committed.table.id and not self.is_restored
+    def _is_current(self, ledger: Ledger, committed: Committed) -> bool:
+        is_same = ledger.identity_of(ledger.open()) == self.identities[id(committed)]
+        return is_same and not self.is_restored
