@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from lance_assets.common.sql_literals import quote_identifier, sql_literal
 from lance_assets.io_manager.partition_values import is_text, partition_values
+from lance_assets.io_manager.partition_windows import own_window
 from lance_assets.io_manager.window_bounds import bound_literal, bound_value
 from lance_core import InvalidInput
 
@@ -131,7 +132,7 @@ def _window_predicate(
             f"{subject}: the column {field.name!r} is {field.type}, but partitions by time need dates, timestamps or "
             "text"
         )
-    windows = [_own_window(partitions, key, subject) for key in keys]
+    windows = [own_window(partitions, key, subject) for key in keys]
     ranges = [(_bound(window.start, field, subject), _bound(window.end, field, subject)) for window in windows]
     name = quote_identifier(field.name)
     conditions = [
@@ -142,32 +143,6 @@ def _window_predicate(
     if len(conditions) < 2:
         return conditions[0] if conditions else NO_ROWS
     return " or ".join(f"({condition})" for condition in conditions)
-
-
-def _own_window(partitions: dg.TimeWindowPartitionsDefinition, key: str, subject: str) -> dg.TimeWindow:
-    """Return the window of a partition. Raise `InvalidInput` if Dagster assigns the window to another key, or several
-    windows to this key."""
-    window = partitions.time_window_for_partition_key(key)
-    owner = partitions.get_partition_key_for_timestamp(window.start.timestamp())
-    if owner != key:
-        raise InvalidInput(
-            f"{subject}: the partitions {key!r} and {owner!r} have one time window, which begins at "
-            f"{window.start.isoformat()}, so each would replace the rows of the other; use {owner!r}"
-        )
-    if window.end.strftime(partitions.fmt) == key and _has_two_windows(partitions, key, window):
-        raise InvalidInput(
-            f"{subject}: the partition {key!r} has several time windows, because fmt={partitions.fmt!r} does not "
-            f"distinguish {window.start.isoformat()} from {window.end.isoformat()}; use a format with all parts of "
-            "the time"
-        )
-    return window
-
-
-def _has_two_windows(partitions: dg.TimeWindowPartitionsDefinition, key: str, window: dg.TimeWindow) -> bool:
-    """Return whether the next window has the same key. The key of a window differs from its formatted start if
-    clocks are turned back, since it then contains an offset."""
-    after = partitions.get_next_partition_window(window.end, respect_bounds=False)
-    return after is not None and partitions.get_partition_key_for_timestamp(after.start.timestamp()) == key
 
 
 def _bound(bound: datetime, field: pa.Field, subject: str) -> _Bound:

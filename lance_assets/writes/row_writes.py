@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from lance_assets.io_manager.partition_predicates import replace_predicate
+from lance_assets.io_manager.partition_windows import check_windows
 from lance_assets.resources.lance import resolve_nested_env_vars
 from lance_assets.resources.literal_secrets import check_source_options
 from lance_assets.spark import append, ingest, overwrite, upsert
@@ -85,6 +86,7 @@ class SparkOverwrite(Write):
             raise self.declaration_error("partition_expr= needs partitions=")
         if self.where is not None:
             raise self.declaration_error("partition_expr= selects the rows of a partition; leave out where=")
+        check_windows(self.partitions, f"{type(self).__name__}({self.name!r})")
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
         where = None if self.where is None else substitute_parameters(self.where, self.parameters, ctx)

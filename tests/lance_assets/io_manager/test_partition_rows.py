@@ -18,7 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
+from lance_assets import SparkOverwrite
 from lance_assets.io_manager.partition_predicates import NO_ROWS, Columns, partition_predicate
+from lance_assets.io_manager.partition_windows import check_windows
 from lance_core import InvalidInput, Table
 from lance_core.expressions import Predicate
 
@@ -309,6 +311,43 @@ def test_windows_that_dagster_gives_to_two_keys_are_refused() -> None:
     with pytest.raises(InvalidInput, match="'2026-01-03' and '2026-01-05' have one time window"):
         partition_predicate(excluding, ["2026-01-03"], "t", schema, subject="x")
     assert "01-02T00" in partition_predicate(excluding, ["2026-01-02"], "t", schema, subject="x")
+
+
+@pytest.mark.parametrize(
+    ("partitions", "message"),
+    [
+        (dg.DailyPartitionsDefinition("2001-12-28", timezone="Pacific/Apia"), "'2011-12-30' and '2011-12-31' have one"),
+        (dg.HourlyPartitionsDefinition("2026-01-01-10:00", fmt="%Y-%m-%d-%I:%M"), "'2026-01-01-10:00' has several"),
+        (dg.HourlyPartitionsDefinition("2026-01-01", fmt="%Y-%m-%d"), "'2026-01-01' has several time windows"),
+        (dg.DailyPartitionsDefinition("02", fmt="%d"), "'02' has several time windows"),
+    ],
+)
+@pytest.mark.parametrize("is_dimension", [False, True])
+def test_equal_keys_are_refused_when_the_definition_is_loaded(
+    partitions: dg.PartitionsDefinition[str], message: str, is_dimension: bool
+) -> None:
+    if is_dimension:
+        cities = dg.StaticPartitionsDefinition(["Oslo"])
+        partitions = dg.MultiPartitionsDefinition({"at": partitions, "city": cities})
+    with pytest.raises(InvalidInput, match=message):
+        SparkOverwrite("o", lambda *_: None, partitions=partitions, partition_expr="t")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia", "America/Havana"])
+def test_sound_definitions_are_loaded(zone: str) -> None:
+    for partitions in (
+        dg.HourlyPartitionsDefinition("2012-01-05-00:00", timezone=zone),
+        dg.DailyPartitionsDefinition("2012-01-05", timezone=zone, hour_offset=2, minute_offset=30),
+        dg.WeeklyPartitionsDefinition("2012-01-05", timezone=zone),
+        dg.MonthlyPartitionsDefinition("2012-01-05", timezone=zone),
+        dg.DailyPartitionsDefinition("2999-01-01", timezone=zone),
+        dg.TimeWindowPartitionsDefinition(
+            cron_schedule="0 0 * * *", start="2020-01-01", timezone=zone, fmt=DAYS, exclusions=["0 0 * * 6"]
+        ),
+        dg.DailyPartitionsDefinition("2011-12-28", timezone=zone, exclusions=[datetime(2011, 12, 30)]),  # noqa: DTZ001
+        dg.DynamicPartitionsDefinition(name="any"),
+    ):
+        check_windows(partitions, "x")
 
 
 def test_the_window_of_the_last_partition_may_end_later() -> None:
