@@ -27,7 +27,8 @@ def verify_files(
     bases: Sequence[str] = (),
 ) -> verification.Report:
     """Read every data, deletion and index file of the newest version, or of all versions, and compare it with its
-    recorded checksum. Each damaged or missing file is a finding of the report. Nothing is written.
+    recorded checksum. A file without one is decoded in a process of its own. Each damaged or missing file is a finding
+    of the report. Nothing is written.
 
     A `share` below 1 verifies a part of the files: with `share=1/30` and the number of the day as `turn`, every file is
     verified once in thirty days.

@@ -1,4 +1,5 @@
-"""Content verification: compares every file with the checksum that a commit recorded, in parallel.
+"""Content verification: compares every file with the checksum that a commit recorded, in parallel. Files without a hash
+are decoded instead (`decoding.py`).
 
     check = DataCheck(resume="verified.jsonl")
     examine(location, data=check)
@@ -14,16 +15,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.commit.write_protocol import Change, commit_with_retry
 from lance_core.datafiles.checksums import verify_file
-from lance_core.errors import Corrupt, InvalidInput, LanceError, NotFound
+from lance_core.errors import Corrupt, InvalidInput, LanceError, NotFound, Unsupported
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.operations import UpdateConfig
 from lance_core.fsck.data_check import DataCheck
 from lance_core.fsck.data_repair import find_repair
+from lance_core.fsck.decoding import decode_file
 from lance_core.fsck.report import Finding, Repair, RepairKind, Severity
 from lance_core.progress import reporter
 from lance_core.runtime import SYSTEM_RUNTIME
@@ -33,6 +36,7 @@ from lance_core.versions.recorded_files import RecordedFile, find_missing_checks
 from lance_core.versions.snapshot import load_latest
 
 RULE = "checksum"
+_DECODING_RULE = "decoding"
 _REPAIR = (
     "Restore it from a copy: --repair data-files --source URI copies it from a clone that has the same bytes. "
     "Otherwise restore a version without it, delete the rows of its fragment, or build the index again."
@@ -45,11 +49,12 @@ _RECORD_MAX_AGE_SECONDS = 30 * 24 * 3600
 def verify_contents(
     files: Iterable[RecordedFile], check: DataCheck, writer_location: Location
 ) -> tuple[int, Sequence[Finding]]:
-    """Verify the files that have a recorded hash. Return the number of files that were read, and the findings."""
+    """Verify the files, whose locations are untrusted. Return the number of files that were compared with their hash,
+    and the findings."""
     chosen = [file for file in files if check.includes(file.path)]
-    hashed = [file for file in chosen if file.checksum is not None]
-    run = _Run(check, hashed)
-    findings = without_removed(run.findings(), hashed)
+    run = _Run(check, [file for file in chosen if file.checksum is not None])
+    decoded = map_in_order(_decode_one, [file for file in chosen if file.checksum is None])
+    findings = without_removed(chain(run.findings(), chain.from_iterable(decoded)), chosen)
     run.finish()
     record = partial(_record_checksums, writer_location)
     fix = Repair(RepairKind.CHECKSUMS, "Record the hashes of the files.", record)
@@ -61,7 +66,10 @@ def find_unverified(files: Sequence[RecordedFile]) -> Iterator[Finding]:
     """Yield one finding for all files without a recorded hash."""
     unhashed = [file for file in files if file.checksum is None]
     if unhashed:
-        what = f"no hash is recorded for {len(unhashed)} of {len(files)} files, so their bytes were not verified"
+        what = (
+            f"no hash is recorded for {len(unhashed)} of {len(files)} files, so their rows were decoded instead, which "
+            "does not detect every damage"
+        )
         repair = "Record the hashes of their present bytes: table.record_checksums(), or --repair checksums."
         yield Finding(Severity.INFO, "no_checksum", unhashed[0].path, what, repair, unhashed[0].last)
 
@@ -130,25 +138,37 @@ class _Run:
             self._report("verify files", self._bytes, self._total, "bytes")
 
 
+def _decode_one(file: RecordedFile) -> Sequence[Finding]:
+    return list(verify_one(file))
+
+
 def verify_one(file: RecordedFile, on_bytes: Callable[[int], None] | None = None) -> Iterator[Finding]:
-    """Yield a finding if the file differs from its checksum, does not exist or cannot be read."""
-    assert file.checksum is not None
+    """Yield a finding if the file differs from its checksum, does not exist or cannot be read. A file without a hash is
+    decoded; its location is untrusted."""
+    rule = RULE if file.checksum is not None else _DECODING_RULE
     try:
-        store, path = file.location.resolve(file.path)
-        verify_file(store, path, file.checksum, on_bytes)
+        if file.checksum is None:
+            decode_file(file.location, file.path)
+        else:
+            store, path = file.location.resolve(file.path)
+            verify_file(store, path, file.checksum, on_bytes)
     except NotFound:
         what = f"{_MISSING} ({file.description})"
         yield Finding(Severity.ERROR, RULE, file.path, what, _REPAIR, file.first)
     except Corrupt as found:
         what = f"it {found.what.partition('. ')[0]} ({file.description})"
-        yield Finding(Severity.ERROR, RULE, file.path, what, _REPAIR, file.first)
+        yield Finding(Severity.ERROR, rule, file.path, what, _REPAIR, file.first)
+    except Unsupported as unknown:
+        what = f"it was not decoded: {unknown} ({file.description})"
+        yield Finding(Severity.WARNING, rule, file.path, what, "Check it with a newer release.", file.first)
     except InvalidInput as refused:
         what = f"it is outside the table and was not verified: {refused}"
         repair = "Open the table with this location in bases=."
         yield Finding(Severity.WARNING, "outside", file.path, what, repair, file.first)
     except LanceError as failed:
         what = f"it could not be read: {failed} ({file.description})"
-        yield Finding(Severity.ERROR, RULE, file.path, what, "Try again.", file.first)
+        repair = "Try again." if rule == RULE else f"Try again. {_REPAIR}"
+        yield Finding(Severity.ERROR, rule, file.path, what, repair, file.first)
 
 
 def without_removed(findings: Iterable[Finding], files: Iterable[RecordedFile]) -> list[Finding]:

@@ -1,4 +1,5 @@
-"""Distributed verification: workers compare the files of a version, or of all versions, with their recorded checksums.
+"""Distributed verification: workers compare the files of a version, or of all versions, with their recorded checksums,
+and decode files without one.
 
     report = verify_files(snapshot, runner=runner, share=1 / 30, turn=day)
 
@@ -23,6 +24,8 @@ from lance_core.versions.snapshot import Snapshot, list_versions, load_at
 
 _FILE_COST_BYTES = 1 << 20
 """Bytes that are read in the time that opening a file takes."""
+_DECODED_FILE_BYTES = 64 << 20
+"""Bytes that are read in the time that decoding a file takes, whose size is unknown if no hash is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,7 @@ class _File:
 
     path: str
     owner: str
-    size: int
-    xxh3: int | None
+    checksum: FileChecksum | None
     first: Version
     last: Version
 
@@ -44,9 +46,10 @@ class _VerifyPartition:
     partitions: tuple[tuple[_File, ...], ...]
 
     def __call__(self, partition: Snapshot, number: int) -> Iterator[bytes]:
+        # Files without a hash are decoded in another process.
+        location = partition.location.as_untrusted().for_manifest(partition.manifest)
         for file in self.partitions[number]:
-            checksum = FileChecksum(file.size, file.xxh3)
-            recorded = RecordedFile(file.path, file.owner, checksum, partition.location, file.first, file.last)
+            recorded = RecordedFile(file.path, file.owner, file.checksum, location, file.first, file.last)
             for finding in verify_one(recorded):
                 values = [
                     finding.severity.value,
@@ -76,12 +79,12 @@ def verify_files(
                 continue
             examined.append(version)
     selected = [file for file in files if check.includes(file.path)]
-    partitions = _partition([file for file in selected if file.checksum is not None], runner.slots * TASKS_PER_SLOT)
+    partitions = _partition(selected, runner.slots * TASKS_PER_SLOT)
     results = run_over_partitions(base, ((),) * len(partitions), _VerifyPartition(partitions), runner)
     decoded_findings = (_decode(each) for _number, answers in sorted(results.items()) for each in answers)
     findings = without_removed(decoded_findings, selected)
     findings += find_unverified(selected)
-    verified = sum(map(len, partitions))
+    verified = sum(file.checksum is not None for file in selected)
     return Report(base.location.uri, tuple(sorted(examined)), len(selected), tuple(findings), verified_files=verified)
 
 
@@ -89,13 +92,15 @@ def _partition(files: Sequence[RecordedFile], count: int) -> tuple[tuple[_File, 
     """Distribute files over at most `count` partitions of about equal size, the largest files first."""
     partitions: list[list[_File]] = [[] for _ in range(min(count, len(files)))]
     sizes = [(0, number) for number in range(len(partitions))]
-    for file in sorted(files, key=lambda file: -file.checksum.size if file.checksum else 0):
-        assert file.checksum is not None
-        size, number = heapq.heappop(sizes)
-        heapq.heappush(sizes, (size + file.checksum.size + _FILE_COST_BYTES, number))
-        checksum = file.checksum
-        partitions[number].append(_File(file.path, file.owner, checksum.size, checksum.xxh3, file.first, file.last))
+    for file in sorted(files, key=_cost, reverse=True):
+        cost, number = heapq.heappop(sizes)
+        heapq.heappush(sizes, (cost + _cost(file), number))
+        partitions[number].append(_File(file.path, file.owner, file.checksum, file.first, file.last))
     return tuple(map(tuple, partitions))
+
+
+def _cost(file: RecordedFile) -> int:
+    return _DECODED_FILE_BYTES if file.checksum is None else file.checksum.size + _FILE_COST_BYTES
 
 
 def _decode(data: bytes) -> Finding:

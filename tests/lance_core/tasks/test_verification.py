@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 
 from lance_core import Table
@@ -38,6 +39,22 @@ def test_workers_find_what_fsck_finds(tmp_path: Path) -> None:
     assert sum(turn.verified_files for turn in turns) == len(files)
     assert sorted(found.path for turn in turns for found in turn.findings) == sorted(each.path for each in expected)
     assert pickle.loads(pickle.dumps(report.errors)) == report.errors
+
+
+def test_workers_decode_files_without_a_hash(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    rows = pa.table({"words": [["x"] * (n % 4) for n in range(40)]})
+    lance.write_dataset(rows, uri, data_storage_version="2.0", max_rows_per_file=10)
+    Table.open(uri).append(rows)
+    runner, table = InProcessWorkers(slots=2), Table.open(uri)
+    report = verify_files(table._snapshot, runner=runner)
+    assert (report.errors, report.verified_files, report.files) == ((), 1, 5)
+    unhashed = Path(uri, "data", table.manifest.fragments[2].files[0].path)
+    data = unhashed.read_bytes()
+    unhashed.write_bytes(b"\xff" * 64 + data[64:])  # offsets of the lists
+    (found,) = verify_files(table._snapshot, runner=runner, versions="all").errors
+    assert (found.rule, found.path) == ("decoding", f"data/{unhashed.name}")
+    assert found in table.fsck(data=True).errors
 
 
 @dataclass
