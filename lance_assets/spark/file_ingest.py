@@ -16,6 +16,8 @@ from lance_core import Committed
 from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
 from lance_core.tasks.ingest import coordinator as ingesting
 from lance_core.tasks.ingest.coordinator import Changed, CsvFormat, Extra, IngestRequest, ReadOptions
+from lance_core.tasks.ingest.source_options import check_shared
+from lance_core.tasks.ingest.sources import normalize_files
 from lance_core.tasks.rows.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
 
 __all__ = ["CsvFormat", "ingest"]
@@ -61,6 +63,7 @@ def ingest(
     files, if they differ from those of the table, or options in the spelling of fsspec. `env:NAME` stands for a secret.
     """
     check_session_call("ingest", spark, uri, storage_options, manifest_store, before="files, ")
+    check_shared(normalize_files(files), argument="files")
     warn_of_exposed_references(spark, source_options, None)
     request = IngestRequest(
         files,

@@ -9,7 +9,7 @@ from lance_core.storage.factory import TableStore, open_store
 from lance_core.storage.fsspec_files import FsspecLocation
 from lance_core.storage.local import LocalStore
 from lance_core.storage.tree_operations import copy_file
-from lance_core.tasks.ingest.source_options import SourceClient, SourceKind, SourceOptions
+from lance_core.tasks.ingest.source_options import SourceClient, SourceKind, SourceOptions, check_shared
 
 
 class FileTarget(Protocol):
@@ -25,7 +25,8 @@ class FileTarget(Protocol):
 
 
 def open_target(uri: str, options: SourceOptions) -> FileTarget:
-    """Return the directory at a location."""
+    """Return the directory at a location. Raise `InvalidInput` if other processes cannot reach the location."""
+    check_shared([uri], argument="to")
     client = SourceClient.of(uri.rstrip("/"), options, argument="target_options")
     if client.kind is SourceKind.FSSPEC:
         return FsspecLocation(client.uri, client.options)

@@ -2,7 +2,7 @@
 
 driver    export_version(base, request, runner)   refuses a directory that has files
 workers   _ExportTask                             one file for each partition, under a name of the attempt
-driver    deletes files of lost attempts, writes `_SUCCESS.json`
+driver    checks that it finds the files, deletes those of lost attempts, writes `_SUCCESS.json`
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lance_core.errors import InvalidInput
+from lance_core.errors import InvalidInput, StorageError
 from lance_core.expressions.arrow_filters import Condition
 from lance_core.index import lookup
 from lance_core.scan.executor import scan
@@ -101,7 +101,9 @@ def export_version(base: Snapshot, request: ExportRequest, *, runner: Runner) ->
         results = [result for number in sorted(collected) for result in collected[number]]
     files = tuple(ExportedFile(**json.loads(result)) for result in results)
     export = Export(without_secrets(request.to), base.manifest.version, format_.value, files)
-    _delete_others(target, files, work.prefix)
+    found = target.names()
+    _check_complete(export, found)
+    _delete_others(target, files, found, work.prefix)
     with tempfile.TemporaryDirectory() as directory:
         listed = Path(directory) / LIST_NAME
         listed.write_text(json.dumps({"table": base.location.uri, **asdict(export)}, indent=1))
@@ -117,10 +119,21 @@ def _target_options(base: Snapshot, request: ExportRequest) -> SourceOptions:
     return inherited_options(location.access.storage_options, table=location.uri, files=[request.to])
 
 
-def _delete_others(target: FileTarget, files: Sequence[ExportedFile], prefix: str) -> None:
+def _check_complete(export: Export, found: Sequence[str]) -> None:
+    """Raise `StorageError` if a file that a worker wrote is not in the directory that the driver lists."""
+    names = frozenset(found)
+    if missing := [file.name for file in export.files if file.name not in names]:
+        raise StorageError(
+            f"{len(missing)} of {len(export.files)} files that workers wrote to {export.uri} are not there for the "
+            f"driver, such as {missing[0]}, so the export is not complete; give a directory that the driver and all "
+            "workers share, and remove the files there"
+        )
+
+
+def _delete_others(target: FileTarget, files: Sequence[ExportedFile], found: Sequence[str], prefix: str) -> None:
     """Delete the files of attempts that were lost."""
     counted = {file.name for file in files}
-    for name in target.names():
+    for name in found:
         if name.startswith(prefix) and name not in counted:
             target.delete(name)
 

@@ -33,6 +33,8 @@ _STORE_SCHEMES = {
 }
 """Scheme of the object store for each scheme of a source."""
 _LOCAL_SCHEMES = ("file", "local")
+_PROCESS_PROTOCOLS = frozenset({"memory"})
+"""Protocols of files that exist in one process only."""
 _LANCE_PREFIXES = ("aws_", "google_", "azure_")
 _LANCE_NAMES = SUPPORTED | UNSUPPORTED.keys() | {PROVIDER}
 
@@ -99,6 +101,16 @@ def check_source_options(options: object, argument: str = "source_options") -> N
     """Raise unless the options are a mapping whose names are strings. The message contains no value."""
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         raise InvalidInput(f"{argument}= must be a mapping from names of options to their values")
+
+
+def check_shared(uris: Sequence[str], *, argument: str) -> None:
+    """Raise `InvalidInput` for a location that exists in this process only, so that workers do not find it."""
+    for uri in uris:
+        if local := _PROCESS_PROTOCOLS.intersection(protocols_of(uri)):
+            raise InvalidInput(
+                f"{argument}= is {without_secrets(uri)}, and {min(local)}:// exists in one process only, which the "
+                "workers are not; use a directory or an object store that the driver and all workers reach"
+            )
 
 
 def _applicable_options(uri: str, options: SourceOptions) -> SourceOptions:

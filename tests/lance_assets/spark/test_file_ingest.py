@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lance_assets.spark import CsvFormat, ingest
-from lance_core import SchemaMismatch, StorageError, Table
+from lance_core import InvalidInput, SchemaMismatch, StorageError, Table
 from tests.lance_core.tasks.source_servers import PASSWORD, USER, sftp_server, web_server
 
 
@@ -43,6 +43,11 @@ def test_worker_errors_keep_their_type(spark: SparkSession, tmp_path: Path) -> N
         ingest(spark, str(path), str(tmp_path / "table"), schema=pa.schema([("id", pa.int64())]))
     assert raised.value.column == "id"
     assert not Table.exists(str(tmp_path / "table"))
+
+
+def test_files_of_the_driver_process_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"files= is memory://in/\*\.csv, and memory:// exists in one process only"):
+        ingest(spark, ["/landing", "memory://in/*.csv"], str(tmp_path / "t"))
 
 
 def test_secrets_stay_out_of_plans(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
