@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distribution, distributions
 from importlib.util import find_spec
@@ -33,7 +33,8 @@ _UNUSED_DIRECTORIES = frozenset({"__pycache__", "tests", "include"})
 _UNUSED_SUFFIXES = (".pyc", ".pxd", ".pyx", ".pxi", ".h", ".hpp")
 _UNUSED_LIBRARIES = re.compile(r"lib(arrow|arrow_python)_flight\.so.*|_flight\..*\.so")
 """Arrow's RPC framework, the largest part of pyarrow that neither Spark nor this package loads."""
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^]]*)\])?([^;]*)(?:;\s*extra == ['\"]([^'\"]+)['\"])?")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^]]*)\])?([^;]*)(?:;(.*))?")
+_EXTRA = re.compile(r"(?:(.*) and)?\s*extra == ['\"]([^'\"]+)['\"]\s*")
 LAUNCHER = """\
 #!/bin/sh
 # Runs this machine's Python {python} with the packages of this archive.
@@ -102,21 +103,34 @@ def find_uv() -> str:
 
 
 def requirements_of(project: str, extras: Iterable[str]) -> list[str]:
-    """Return the requirements of an installed project with some of its extras, without markers."""
-    wanted, requirements = list(extras), []
-    declared = [_REQUIREMENT.match(each) for each in distribution(project).requires or ()]
+    """Return the requirements of an installed project with some of its extras, without markers of extras."""
+    wanted = list(extras)
     known = distribution(project).metadata.get_all("Provides-Extra") or []
     if unknown := [extra for extra in wanted if extra not in known]:
         raise InvalidInput(f"{project} has no extra {unknown[0]!r}; its extras are {', '.join(known)}")
-    for match in filter(None, declared):
-        name, inner_extras, bounds, extra = match.groups()
-        if extra is not None and extra not in wanted:
-            continue
+    return select_requirements(project, distribution(project).requires or (), wanted)
+
+
+def select_requirements(project: str, declared: Sequence[str], extras: Sequence[str]) -> list[str]:
+    """Return the declared requirements that apply to some extras, and those of the extras that they contain.
+
+    >>> select_requirements("p", ["a>=1", "b; (python_version >= '3.12') and extra == 'x'", "c; extra == 'y'"], ["x"])
+    ['a>=1', "b;(python_version >= '3.12')"]
+    """
+    requirements: list[str] = []
+    for match in filter(None, map(_REQUIREMENT.match, declared)):
+        name, inner_extras, bounds, marker = match.groups()
+        of_extra = _EXTRA.fullmatch(marker or "")
+        if of_extra is not None:
+            marker, extra = of_extra.groups()
+            if extra not in extras:
+                continue
         inner = [each.strip() for each in (inner_extras or "").split(",") if each.strip()]
         if name == project:
-            requirements += [each for each in requirements_of(project, inner) if each not in requirements]
+            requirements += select_requirements(project, declared, inner)
         else:
-            requirements.append(f"{name}{f'[{inner_extras}]' if inner else ''}{bounds.strip()}")
+            suffix = f";{marker.strip()}" if marker else ""
+            requirements.append(f"{name}{f'[{inner_extras}]' if inner else ''}{bounds.strip()}{suffix}")
     return list(dict.fromkeys(requirements))
 
 

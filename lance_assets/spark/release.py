@@ -9,6 +9,7 @@ these interfaces. This module never opens a session. Start with `require_release
 import inspect
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any, cast
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from lance_core import Unsupported
+from lance_core import MissingDependency, Unsupported
 
 _major, _minor = pyspark.__version__.split(".")[:2]
 RELEASE = int(_major), int(_minor)
@@ -32,6 +33,8 @@ _UNIX_SOCKET_RELEASE = (4, 2)
 
 NEWEST_JAVA = 17 if RELEASE < (4, 0) else None
 """Newest major version of Java that the release runs on; `None` means no limit. Arrow in Spark 3.5 fails on Java 21."""
+_DISTUTILS_BEFORE_RELEASE = (4, 0)
+"""Older releases import `distutils`, which Python has up to 3.11 and setuptools contains after that."""
 _NEWEST_PYTHON = {(3, 5): (3, 12), (4, 0): (3, 13)}
 
 # Older releases raise an ordinary ImportError if a package of Spark Connect is missing or too old.
@@ -47,12 +50,19 @@ def require_release(release: tuple[int, ...], feature: str, remedy: str) -> None
 
 
 def check_python() -> None:
-    """Raise `Unsupported` if this Python is newer than the release of Spark supports."""
+    """Raise `Unsupported` if this Python is newer than the release of Spark supports, and `MissingDependency` if Spark
+    imports a module that is missing here."""
     newest = _NEWEST_PYTHON.get(RELEASE, sys.version_info[:2])
+    this = f"this is Python {sys.version_info[0]}.{sys.version_info[1]}"
     if sys.version_info[:2] > newest:
         raise Unsupported(
-            f"PySpark {pyspark.__version__} supports Python up to {newest[0]}.{newest[1]}, and this is Python "
-            f"{sys.version_info[0]}.{sys.version_info[1]}; install PySpark 4.1 or newer, or use an older Python"
+            f"PySpark {pyspark.__version__} supports Python up to {newest[0]}.{newest[1]}, and {this}; install PySpark "
+            "4.1 or newer, or use an older Python"
+        )
+    if RELEASE < _DISTUTILS_BEFORE_RELEASE and find_spec("distutils") is None:
+        raise MissingDependency(
+            f"PySpark {pyspark.__version__} needs the module distutils, and {this}, which has none; install it with: "
+            "pip install setuptools"
         )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lance_assets.cli.executor_archive import LAUNCHER, ArchiveSpec, requirements_of, write_archive
+from lance_assets.cli.executor_archive import LAUNCHER, ArchiveSpec, requirements_of, select_requirements, write_archive
 from lance_assets.cli.main import main
 from lance_core import InvalidInput
 
@@ -25,6 +25,21 @@ def test_the_archive_has_the_dependencies_of_the_core_and_of_the_extras() -> Non
     assert names("postgresql") - core == {"sqlalchemy", "psycopg[binary]"}
     with pytest.raises(InvalidInput, match=r"no extra 's4'; its extras are .*s3"):
         requirements_of("lance-assets", ["s4"])
+
+
+def test_a_requirement_of_an_extra_may_have_another_condition() -> None:
+    declared = [
+        "numpy>=2.0",
+        "psycopg[binary]>=3.2; extra == 'postgresql'",
+        "p[sql]; extra == 'postgresql'",
+        "sqlalchemy>=2; extra == 'sql'",
+        "setuptools; (python_version >= '3.12') and extra == 'spark'",
+        "tomli; python_version < '3.11'",
+    ]
+    core = ["numpy>=2.0", "tomli;python_version < '3.11'"]
+    assert select_requirements("p", declared, []) == core
+    expected = {*core, "psycopg[binary]>=3.2", "sqlalchemy>=2", "setuptools;(python_version >= '3.12')"}
+    assert set(select_requirements("p", declared, ["postgresql", "spark"])) == expected
 
 
 @pytest.mark.parametrize(

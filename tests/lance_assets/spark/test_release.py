@@ -1,6 +1,7 @@
 """Tests of `lance_assets/spark/release.py` with the installed release. `make spark-matrix` runs the others."""
 
 import sys
+from importlib.util import find_spec
 from typing import cast
 
 import pyarrow as pa
@@ -9,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from lance_assets.spark import release
+from lance_assets.spark import append, release
 from lance_assets.spark.types import spark_schema
-from lance_core import Unsupported
+from lance_core import MissingDependency, Unsupported
 
 ROWS = pa.table(
     {
@@ -68,3 +69,14 @@ def test_a_python_that_is_too_new_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys, "version_info", (3, 13, 0, "final", 0))
     with pytest.raises(Unsupported, match=r"supports Python up to 3\.12, and this is Python 3\.13"):
         release.check_python()
+
+
+def test_a_python_without_distutils_is_refused_before_a_job(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release, "RELEASE", (3, 5))
+    monkeypatch.setattr(sys, "version_info", (3, 12, 0, "final", 0))
+    release.check_python()
+    monkeypatch.setattr(release, "find_spec", lambda name: None if name == "distutils" else find_spec(name))
+    with pytest.raises(MissingDependency, match=r"needs the module distutils, and this is Python 3\.12.*setuptools"):
+        append(spark.range(1), "never-written")
