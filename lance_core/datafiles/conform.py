@@ -34,6 +34,13 @@ _FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (
     (pa.types.is_floating,),
 )
 """Within one family a safe cast keeps every value or fails; float values are also compared after the cast."""
+LIST_TYPES = (
+    (pa.types.is_list, pa.list_),
+    (pa.types.is_large_list, pa.large_list),
+    (pa.types.is_list_view, pa.list_),
+    (pa.types.is_large_list_view, pa.large_list),
+)
+"""Types of lists with any number of items, and the plain type for each."""
 _ITEM = "[]"
 ValueMismatch = tuple[str, pa.DataType, pa.DataType]
 """Path of the nested column with a value that does not fit, its type, and the type that it should have."""
@@ -119,7 +126,8 @@ def _convert(array: pa.Array, field: pa.Field, conversion: Conversion, what: str
     if array.type != storage:
         original = array = _with_allocated_buffers(array)
         try:
-            array = array.cast(storage, safe=True)
+            # Arrow casts no view to a dictionary.
+            array = array.cast(without_views(array.type)).cast(storage, safe=True)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise _lossy_error(
                 what, find_unconvertible_value(original, storage, field.name), str(error), conversion
@@ -159,6 +167,22 @@ def _check_nulls(array: pa.Array, field: pa.Field, path: str, what: str) -> None
     elif isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         child = array.type.value_field
         _check_nulls(array.flatten(), child, f"{path}.{child.name}", what)
+
+
+def without_views(arrow: pa.DataType) -> pa.DataType:
+    """Return the type with plain strings, bytes and lists instead of views, which no file stores."""
+    if pa.types.is_string_view(arrow):
+        return pa.string()
+    if pa.types.is_binary_view(arrow):
+        return pa.binary()
+    if pa.types.is_dictionary(arrow):
+        return pa.dictionary(arrow.index_type, without_views(arrow.value_type), arrow.ordered)
+    if pa.types.is_struct(arrow):
+        return pa.struct([field.with_type(without_views(field.type)) for field in arrow])
+    for is_list, make_list in LIST_TYPES:
+        if is_list(arrow):
+            return make_list(arrow.value_field.with_type(without_views(arrow.value_type)))
+    return arrow
 
 
 def check_no_null_structs(batch: pa.RecordBatch, version: StorageVersion, *, what: str) -> None:

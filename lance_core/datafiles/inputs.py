@@ -1,6 +1,8 @@
 """Input rows: converts the forms in which a caller may pass rows to a schema and a stream of batches."""
 
 import itertools
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
@@ -8,16 +10,11 @@ from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.datafiles.conform import Conversion, conform
+from lance_core.datafiles.conform import LIST_TYPES, Conversion, conform, without_views
 from lance_core.datafiles.declared_schemas import declared_schema, is_declaration, is_record, values_of
 from lance_core.errors import InvalidInput
 
-_LISTS = (
-    (pa.types.is_list, pa.list_),
-    (pa.types.is_large_list, pa.large_list),
-    (pa.types.is_list_view, pa.list_),
-    (pa.types.is_large_list_view, pa.large_list),
-)
+_UNNAMED_LEVEL = re.compile(r"__index_level_\d+__")
 _FRAME_METADATA_PREFIXES = (b"pandas", b"_PL_")
 _IN_MEMORY_LIBRARIES = ("pandas", "polars")
 """Libraries whose objects with a stream interface hold all rows in memory."""
@@ -58,6 +55,10 @@ class InputRows:
     def materialized(self) -> "InputRows":
         """Return the rows with their batches in memory, so that they can be read more than once."""
         return InputRows(self.schema, tuple(self.batches))
+
+    def with_columns_of(self, table: pa.Schema) -> "InputRows":
+        """Return the rows; without even one batch, they have the columns of the table that receives them."""
+        return self if self.schema is not None else InputRows(table, self.batches, self.bytes)
 
     @property
     def required_schema(self) -> pa.Schema:
@@ -109,7 +110,7 @@ def as_input(data: Rows | DeclaredSchema, columns: pa.Schema | None = None) -> I
 def _input_of_items(data: object, columns: pa.Schema | None) -> InputRows | None:
     """Return the rows of a dict of columns, of batches or of dicts; `None` for other values."""
     if isinstance(data, Mapping):
-        return _input_of_table(_table_of_columns(data, columns))
+        return _input_of_table(_table_of_columns(data, columns)) if data else InputRows(None, iter(()))
     if not isinstance(data, Iterable) or isinstance(data, str | bytes):
         return None
     items = iter(data)
@@ -162,17 +163,42 @@ def _input_of_stream(data: SupportsArrowStream, columns: pa.Schema | None) -> In
     Frame libraries have fewer types than a table, so values are converted to those of its columns, if none is lost.
     """
     reader = pa.RecordBatchReader.from_stream(data)
+    if _has_class_of(data, "pandas"):
+        reader = _with_named_indices(reader.read_all()).to_reader()
     known = {} if columns is None else {field.name: field.type for field in columns}
     schema = _without_frame_metadata(
         pa.schema(
-            [field.with_type(known.get(field.name, _without_views(field.type))) for field in reader.schema],
+            [field.with_type(known.get(field.name, without_views(field.type))) for field in reader.schema],
             reader.schema.metadata,
         )
     )
     batches = (conform(batch, schema, conversion=Conversion.CAST, what="the data") for batch in reader)
-    if type(data).__module__.partition(".")[0] in _IN_MEMORY_LIBRARIES:
+    if _has_class_of(data, *_IN_MEMORY_LIBRARIES):
         return _input_of_table(pa.Table.from_batches(batches, schema))
     return InputRows(schema, batches)
+
+
+def _has_class_of(value: object, *libraries: str) -> bool:
+    """Return whether the class of a value, or a class that it extends, is one of these libraries."""
+    return any(each.__module__.partition(".")[0] in libraries for each in type(value).__mro__)
+
+
+def _with_named_indices(rows: pa.Table) -> pa.Table:
+    """Return the rows of a data frame of pandas with the levels of its index that have a name as columns.
+
+    pandas numbers the rows of every frame. A filtered or sorted frame has these numbers in an index without a name,
+    which pandas gives as the column `__index_level_0__`; they are no data. An index with a name is, such as the one
+    that `set_index` or `groupby` makes.
+    """
+    described = json.loads((rows.schema.metadata or {}).get(b"pandas", b"{}"))
+    for level in described.get("index_columns", ()):
+        if isinstance(level, str):
+            if _UNNAMED_LEVEL.fullmatch(level):
+                rows = rows.drop_columns([level])
+        elif level.get("kind") == "range" and level.get("name") is not None:
+            numbers = range(level["start"], level["stop"], level["step"])
+            rows = rows.append_column(str(level["name"]), pa.array(numbers, pa.int64()))
+    return rows
 
 
 def _without_frame_metadata(schema: pa.Schema) -> pa.Schema:
@@ -182,22 +208,6 @@ def _without_frame_metadata(schema: pa.Schema) -> pa.Schema:
         return {key: value for key, value in (metadata or {}).items() if not key.startswith(_FRAME_METADATA_PREFIXES)}
 
     return pa.schema([field.with_metadata(other(field.metadata)) for field in schema], other(schema.metadata))
-
-
-def _without_views(arrow: pa.DataType) -> pa.DataType:
-    """Return the type with plain strings, bytes and lists instead of views, which no file stores."""
-    if pa.types.is_string_view(arrow):
-        return pa.string()
-    if pa.types.is_binary_view(arrow):
-        return pa.binary()
-    if pa.types.is_dictionary(arrow):
-        return pa.dictionary(arrow.index_type, _without_views(arrow.value_type), arrow.ordered)
-    if pa.types.is_struct(arrow):
-        return pa.struct([field.with_type(_without_views(field.type)) for field in arrow])
-    for is_list, make_list in _LISTS:
-        if is_list(arrow):
-            return make_list(arrow.value_field.with_type(_without_views(arrow.value_type)))
-    return arrow
 
 
 def _table_of_columns(values: Mapping[str, object], columns: pa.Schema | None) -> pa.Table:
@@ -267,7 +277,7 @@ def _with_doubles(arrow: pa.DataType) -> pa.DataType:
         return pa.struct([field.with_type(_with_doubles(field.type)) for field in arrow])
     if pa.types.is_fixed_size_list(arrow):
         return pa.list_(arrow.value_field.with_type(_with_doubles(arrow.value_type)), arrow.list_size)
-    for is_list, make_list in _LISTS:
+    for is_list, make_list in LIST_TYPES:
         if is_list(arrow):
             return make_list(arrow.value_field.with_type(_with_doubles(arrow.value_type)))
     return arrow

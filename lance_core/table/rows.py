@@ -99,7 +99,7 @@ class RowWrites(TableBase):
     ) -> Committed:
         """Replace all rows and the schema, which `schema` declares as in `create`. Config, table metadata and older
         versions stay; indices are removed. The table keeps its kind of row ids; `stable_row_ids` is the expected kind,
-        and another one raises `InvalidInput`.
+        and another one raises `InvalidInput`. Without any row, as in an empty list, the schema stays.
 
         With `where`, a condition in Lance SQL, replace only the rows that match it. All new rows must match it too.
         Schema and indices stay. After the commit the matching rows are exactly `data`, also if other writers add
@@ -118,20 +118,18 @@ class RowWrites(TableBase):
             if entries:
                 raise InvalidInput("config= belongs to an overwrite of all rows; with where=, call set_config()")
             condition = validation.check_text(self._sql(where, "where"), "where")
-            plan = replace_where.plan_locally(
-                as_input(data, self._columns), condition, limits=limits, runtime=self.runtime
-            )
+            rows = as_input(data, self._columns).with_columns_of(self._columns)
+            plan = replace_where.plan_locally(rows, condition, limits=limits, runtime=self.runtime)
             return self._write(REPLACE_WHERE_VERB, plan, WriteOptions(intent, properties, retries, audit))
+
+        def replace_all(base: Snapshot) -> Overwrite:
+            rows, conversion = as_declared_input(data, schema)
+            rows, version = rows.with_columns_of(self._columns), base.manifest.storage_version
+            return overwrite_operation(base.location, rows, conversion, version, limits, entries, self.runtime)
+
         return self._write(
             "overwrite",
-            lambda base: overwrite_operation(
-                base.location,
-                *as_declared_input(data, schema),
-                base.manifest.storage_version,
-                limits,
-                entries,
-                self.runtime,
-            ),
+            replace_all,
             WriteOptions(intent, properties, retries, audit),
             can_replan=False,
         )
@@ -209,7 +207,7 @@ class RowWrites(TableBase):
             on, matched=matched, matched_if=matched_if, insert=insert, delete_unmatched=delete_unmatched
         )
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
-        source = as_input(data, self._columns).materialized()
+        source = as_input(data, self._columns).with_columns_of(self._columns).materialized()
         cache = upsert.JoinCache()
         return self._write(
             "upsert",

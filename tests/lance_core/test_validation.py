@@ -41,7 +41,7 @@ CALLS: list[tuple[Callable[[Table], object], str]] = [
     (lambda table: table.commit(Overwrite((), SCHEMA, {TABLE_ID: "other"})), "identifies the table"),
     (lambda table: Table.create(f"{table.uri}2", ROW, config={TABLE_ID: "mine"}), "identifies the table"),
     (lambda table: Table.create(f"{table.uri}2", []), "the columns of the table are unknown"),
-    (lambda table: table.overwrite([]), "the columns of the table are unknown"),
+    (lambda table: table.merge_columns([], "id"), "the columns of zero batches are unknown"),
     (lambda table: Table.open(table.uri, version=NO_VERSIONS[0]), "a version must be an integer, not '1'"),
     (lambda table: table.at(NO_VERSIONS[1]), "a version must be an integer"),
     (lambda table: table.at(0), "there is no version 0"),
