@@ -4,11 +4,14 @@
     lib/           this package as it runs here, and its dependencies at the versions that are installed here
 
 uv installs wheels for the executors' Python and platform, whatever those of this machine are. PySpark is not included,
-since executors have it, nor pandas and Dagster, which no worker needs.
+since executors have it, nor pandas and Dagster, which no worker needs. A worker that evaluates no SQL needs no
+DataFusion either. Libraries of Arrow that neither Spark nor this package loads are left out, unless pyarrow is among
+the packages of the user's functions.
 Start with `write_archive`.
 """
 
 import gzip
+import hashlib
 import os
 import re
 import shutil
@@ -29,10 +32,15 @@ PACKAGES = ("lance_core", "lance_assets", "pyspark_lance")
 PLATFORMS = {"linux_x86_64": "x86_64-manylinux_2_28", "linux_aarch64": "aarch64-manylinux_2_28"}
 """Platforms of executors, and their names in uv."""
 SUFFIXES = (".tar.gz", ".tgz")
-_UNUSED_DIRECTORIES = frozenset({"__pycache__", "tests", "include"})
-_UNUSED_SUFFIXES = (".pyc", ".pxd", ".pyx", ".pxi", ".h", ".hpp")
-_UNUSED_LIBRARIES = re.compile(r"lib(arrow|arrow_python)_flight\.so.*|_flight\..*\.so")
-"""Arrow's RPC framework, the largest part of pyarrow that neither Spark nor this package loads."""
+SQL_ENGINE = "datafusion"
+_UNUSED_DIRECTORIES = frozenset({"__pycache__", "tests", "include", "sboms"})
+_UNUSED_SUFFIXES = (".a", ".c", ".cc", ".h", ".hpp", ".pxd", ".pxi", ".pyc", ".pyi", ".pyx")
+_UNUSED_PARTS = re.compile(r"lib/numpy/(f2py|distutils)/.*|lib/numpy/_core/_simd\..*|.*/_\w+_tests\..*\.so")
+"""Compilers of extensions, and extensions that only tests load."""
+_UNUSED_LIBRARIES = re.compile(r"lib(arrow|arrow_python)_(flight|s3)\.so.*|_(flight|s3fs)\..*\.so")
+"""The RPC framework and the S3 client of Arrow."""
+_LIBRARY = re.compile(r"lib.*\.so[.0-9]*")
+"""Name of a shared library. A wheel has a copy of some for each of its names."""
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^]]*)\])?([^;]*)(?:;(.*))?")
 _EXTRA = re.compile(r"(?:(.*) and)?\s*extra == ['\"]([^'\"]+)['\"]\s*")
 LAUNCHER = """\
@@ -61,6 +69,12 @@ class ArchiveSpec:
     """Extras of this package that workers need, such as `s3`."""
     packages: tuple[str, ...] = ()
     """Requirements of the user's own functions."""
+    with_sql: bool = True
+    """Whether workers can evaluate SQL."""
+
+    @property
+    def has_all_of_arrow(self) -> bool:
+        return any(_name_of(each) == "pyarrow" for each in self.packages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +97,8 @@ def write_archive(spec: ArchiveSpec, path: Path) -> WrittenArchive:
         raise InvalidInput(f"{spec.python!r} is not a release of Python such as 3.11")
     uv = find_uv()
     requirements = [*requirements_of(PROJECT, spec.extras), *spec.packages]
+    if not spec.with_sql:
+        requirements = [each for each in requirements if _name_of(each) != SQL_ENGINE]
     with tempfile.TemporaryDirectory(prefix="executors-") as directory:
         root = Path(directory)
         _install(uv, spec, requirements, root / "lib")
@@ -91,7 +107,7 @@ def write_archive(spec: ArchiveSpec, path: Path) -> WrittenArchive:
         launcher.parent.mkdir()
         launcher.write_text(LAUNCHER.format(python=spec.python))
         launcher.chmod(0o755)
-        return _compress(root, path)
+        return compress(root, path, all_of_arrow=spec.has_all_of_arrow)
 
 
 def find_uv() -> str:
@@ -134,6 +150,11 @@ def select_requirements(project: str, declared: Sequence[str], extras: Sequence[
     return list(dict.fromkeys(requirements))
 
 
+def _name_of(requirement: str) -> str:
+    match = _REQUIREMENT.match(requirement.strip())
+    return "" if match is None else re.sub(r"[-_.]+", "-", match[1]).lower()
+
+
 def _install(uv: str, spec: ArchiveSpec, requirements: Iterable[str], target: Path) -> None:
     constraints = target.with_name("constraints.txt")
     constraints.write_text("".join(f"{each}\n" for each in _installed_versions()))
@@ -172,9 +193,11 @@ def _copy_project(target: Path) -> None:
     metadata.write_text(installed.read_text("METADATA") or "")
 
 
-def _compress(root: Path, path: Path) -> WrittenArchive:
-    """Write the files of a directory in a fixed order and without times, so that equal contents are equal archives."""
+def compress(root: Path, path: Path, *, all_of_arrow: bool) -> WrittenArchive:
+    """Write the files of a directory in a fixed order and without times, so that equal contents are equal archives.
+    Further copies of a shared library become links."""
     unpacked_size = files = 0
+    first_copies: dict[tuple[Path, bytes], str] = {}
     incomplete = path.with_name(f"{path.name}.incomplete")
     try:
         with (
@@ -182,22 +205,38 @@ def _compress(root: Path, path: Path) -> WrittenArchive:
             gzip.GzipFile("", "wb", 6, raw, mtime=0) as compressed,
             tarfile.open(fileobj=compressed, mode="w") as archive,
         ):
-            for file in _used_files(root):
-                archive.add(file, file.relative_to(root).as_posix(), recursive=False, filter=_without_origin)
-                unpacked_size += file.stat().st_size
+            for file in _used_files(root, all_of_arrow=all_of_arrow):
+                info = _without_origin(archive.gettarinfo(file, file.relative_to(root).as_posix()))
                 files += 1
+                if _LIBRARY.fullmatch(file.name):
+                    first = first_copies.setdefault((file.parent, _digest(file)), file.name)
+                    if first != file.name:
+                        info.type, info.linkname, info.size = tarfile.SYMTYPE, first, 0
+                        archive.addfile(info)
+                        continue
+                with file.open("rb") as content:
+                    archive.addfile(info, content)
+                unpacked_size += info.size
         os.replace(incomplete, path)
     finally:
         incomplete.unlink(missing_ok=True)
     return WrittenArchive(path, path.stat().st_size, unpacked_size, files)
 
 
-def _used_files(root: Path) -> Iterator[Path]:
+def _digest(file: Path) -> bytes:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").digest()
+
+
+def _used_files(root: Path, *, all_of_arrow: bool) -> Iterator[Path]:
     for file in sorted(path for path in root.rglob("*") if path.is_file()):
-        parts = file.relative_to(root).parts
-        is_unused_library = "pyarrow" in parts and _UNUSED_LIBRARIES.fullmatch(file.name)
-        is_used = _UNUSED_DIRECTORIES.isdisjoint(parts) and not file.name.endswith(_UNUSED_SUFFIXES)
-        if is_used and not is_unused_library:
+        relative = file.relative_to(root)
+        if (
+            _UNUSED_DIRECTORIES.isdisjoint(relative.parts)
+            and not file.name.endswith(_UNUSED_SUFFIXES)
+            and not _UNUSED_PARTS.fullmatch(relative.as_posix())
+            and (all_of_arrow or "pyarrow" not in relative.parts or not _UNUSED_LIBRARIES.fullmatch(file.name))
+        ):
             yield file
 
 

@@ -36,10 +36,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--package", metavar="REQUIREMENT", action="append", default=[],
         help="package that your own functions import, such as pandas; repeatable",
     )  # fmt: skip
+    add(
+        "--without-sql", action="store_true",
+        help="leave out DataFusion: tasks can then not evaluate conditions and expressions in SQL",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
-    spec = ArchiveSpec(arguments.python, arguments.platform, tuple(arguments.extra), tuple(arguments.package))
+    spec = ArchiveSpec(
+        arguments.python,
+        arguments.platform,
+        tuple(arguments.extra),
+        tuple(arguments.package),
+        with_sql=not arguments.without_sql,
+    )
     written = write_archive(spec, arguments.output)
     print(_as_json(written) if arguments.json else _as_text(written, spec))
     return EXIT_OK

@@ -8,10 +8,12 @@ differences between the SQL of Lance and of DataFusion are handled in `resolve.p
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from lance_core.errors import MissingDependency
 from lance_core.expressions.json_functions import FUNCTIONS
 
 if TYPE_CHECKING:
@@ -105,6 +107,7 @@ def encode(expr: "Expr") -> bytes:
 
 @lru_cache(maxsize=_DECODED_CACHE_SIZE)
 def decode(encoded: bytes) -> "Expr":
+    _check_installed()
     from datafusion import Expr
 
     with _translate_errors():
@@ -112,6 +115,7 @@ def decode(encoded: bytes) -> "Expr":
 
 
 def column(path: Sequence[str]) -> "Expr":
+    _check_installed()
     from datafusion import Expr
 
     quoted = path[0].replace('"', '""')
@@ -122,6 +126,7 @@ def column(path: Sequence[str]) -> "Expr":
 
 
 def literal(value: pa.Scalar) -> "Expr":
+    _check_installed()
     from datafusion import Expr
 
     return Expr.literal(value)
@@ -143,6 +148,7 @@ def plan_query(sql: str, table: str, schema: pa.Schema) -> "tuple[LogicalPlan, p
     """Return the unoptimized logical plan and the result schema of a query over one table. DDL, DML and other
     statements are rejected.
     """
+    _check_installed()
     from datafusion import SQLOptions
 
     with _translate_errors():
@@ -224,6 +230,19 @@ def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
+@cache
+def _check_installed() -> None:
+    """Raise `MissingDependency` without DataFusion, as in a small archive of executors."""
+    try:
+        import_module("datafusion")
+    except ImportError as error:
+        raise MissingDependency(
+            "evaluating SQL needs the package datafusion, which is not installed or does not load "
+            f"({error}); install it with: pip install datafusion. If this process runs from an archive of executors, "
+            "write the archive with lance-assets pack-executors, without the option --without-sql"
+        ) from error
+
+
 def _with_alias(frame: "DataFrame", relation: str | None) -> "DataFrame":
     return frame if relation is None else frame.alias(relation)
 
@@ -243,6 +262,7 @@ def _execution_context() -> "SessionContext":
 
 
 def _new_context(options: Mapping[str, str]) -> "SessionContext":
+    _check_installed()
     from datafusion import SessionConfig, SessionContext, udf
 
     config = SessionConfig().with_target_partitions(1)

@@ -3,11 +3,19 @@
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
-from lance_assets.cli.executor_archive import LAUNCHER, ArchiveSpec, requirements_of, select_requirements, write_archive
+from lance_assets.cli.executor_archive import (
+    LAUNCHER,
+    ArchiveSpec,
+    compress,
+    requirements_of,
+    select_requirements,
+    write_archive,
+)
 from lance_assets.cli.main import main
 from lance_core import InvalidInput
 
@@ -53,6 +61,53 @@ def test_a_requirement_of_an_extra_may_have_another_condition() -> None:
 def test_invalid_archives_are_refused(spec: ArchiveSpec, name: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=message):
         write_archive(spec, tmp_path / name)
+
+
+def test_an_archive_has_each_library_once_and_no_unused_ones(tmp_path: Path) -> None:
+    files = {
+        "lib/pyarrow/libarrow.so.2600": b"arrow",
+        "lib/pyarrow/libarrow_python.so": b"python",
+        "lib/pyarrow/libarrow_python.so.2600": b"python",
+        "lib/pyarrow/libarrow_s3.so.2600": b"s3",
+        "lib/numpy/f2py/a.py": b"",
+        "lib/numpy/__init__.pyi": b"",
+        "lib/numpy/__init__.py": b"",
+    }
+    for name, content in files.items():
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_bytes(content)
+    unused = {"lib/numpy/f2py/a.py", "lib/numpy/__init__.pyi"}
+    for all_of_arrow in (True, False):
+        written = compress(tmp_path / "root", tmp_path / "a.tgz", all_of_arrow=all_of_arrow)
+        expected = files.keys() - unused - (set() if all_of_arrow else {"lib/pyarrow/libarrow_s3.so.2600"})
+        with tarfile.open(written.path) as archive:
+            assert set(archive.getnames()) == expected
+            archive.extractall(tmp_path / "unpacked", filter="data")
+        assert all((tmp_path / "unpacked" / name).read_bytes() == files[name] for name in expected)
+        link = tmp_path / "unpacked" / "lib/pyarrow/libarrow_python.so.2600"
+        assert link.readlink() == Path("libarrow_python.so")
+        assert written.unpacked_size == sum(len(files[name]) for name in expected) - len(b"python")
+
+
+def test_an_engine_that_is_missing_is_named_with_the_remedy() -> None:
+    """In a process that cannot import DataFusion, rows are written and read, and a condition is refused."""
+    program = """
+import sys, tempfile
+sys.modules["datafusion"] = None
+from lance_core import MissingDependency, Table
+table = Table.create(tempfile.mkdtemp() + "/t", {"id": [1, 2]}, durable=False)
+print(table.append({"id": [3]}).table.to_table().num_rows)
+try:
+    table.to_table(filter="id = 1")
+except MissingDependency as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    rows, message = done.stdout.splitlines()
+    assert rows == "3"
+    assert re.search(
+        r"SQL needs the package datafusion.* pip install datafusion.*without the option --without-sql", message
+    )
 
 
 def test_uv_is_named_if_it_is_missing(
