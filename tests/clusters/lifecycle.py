@@ -369,7 +369,7 @@ def is_supported(step: Step) -> bool:
 def run_step(tables: TablePair, step: Step) -> None:
     """Run a step and compare the tables."""
     step(tables)
-    _check_same(tables, step.__name__)
+    _check_same(tables)
 
 
 def run_lifecycle(spark: SparkSession, uri: str, reference_uri: str, options: Options = None) -> dict[str, float]:
@@ -386,8 +386,8 @@ def run_lifecycle(spark: SparkSession, uri: str, reference_uri: str, options: Op
     return seconds
 
 
-def _check_same(tables: TablePair, step: str) -> None:
+def _check_same(tables: TablePair) -> None:
     ours, theirs = (each.to_table().sort_by("id") for each in (tables.table(), tables.reference_table()))
-    assert ours.schema == theirs.schema, step
-    assert ours == theirs, step
-    assert ours.schema.field("k").metadata == {b"unit": b"pieces"}, step
+    assert ours.schema == theirs.schema
+    assert ours == theirs
+    assert ours.schema.field("k").metadata == {b"unit": b"pieces"}

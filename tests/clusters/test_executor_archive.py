@@ -41,6 +41,11 @@ def write_and_read(session: SparkSession, uri: str, with_sql: bool) -> list[list
     resident = _inspect_workers(session)
     upsert(session.range(9_000, 11_000), uri, "id")
     assert read(session, uri).count() == 11_000
+
+    # An executor cannot import this module, so the function is sent by value.
+    def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch({"twice": pc.multiply(batch["id"], 2)})
+
     added = map_columns(session, uri, twice, read_columns=["id"], schema=pa.schema([("twice", pa.int64())]))
     assert added.table.schema.names == ["id", "twice"]
     build_index(session, uri, "id", "BTREE")
@@ -52,10 +57,6 @@ def write_and_read(session: SparkSession, uri: str, with_sql: bool) -> list[list
         with pytest.raises(MissingDependency, match=r"evaluating SQL needs .* without the option --without-sql"):
             delete(session, uri, "id % 2 = 1")
     return resident
-
-
-def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.record_batch({"twice": pc.multiply(batch["id"], 2)})
 
 
 def _inspect_workers(session: SparkSession) -> list[list[str]]:

@@ -21,11 +21,12 @@ from lance_assets.spark import release
 from tests.clusters import faults, lifecycle
 from tests.clusters.deployments import DEPLOYMENTS, PROJECT
 from tests.clusters.driver import Driver, start_driver
-from tests.spark_releases import driver_functions
+from tests.spark_releases import driver_functions, table_steps
 
 PLACES = ("local", "connect")
 KILLED = ("append", "upsert", "delete", "merge_columns", "build_index")
 PYLANCE, KILL, DEMO = "pylance reads the table", "killed executor", "Dagster demo"
+SPEED = "rows per second"
 
 
 def main(directory: Path) -> None:
@@ -35,6 +36,8 @@ def main(directory: Path) -> None:
         with DEPLOYMENTS[place]() as address, start_driver(address) as driver:
             for step, run in _lifecycle_steps(driver, directory / place):
                 _report(place, step, run)
+            if place == PLACES[0]:
+                _report_speeds(driver, directory / place)
     with DEPLOYMENTS["standalone"]() as address, start_driver(address) as driver:
         for verb in KILLED:
             leaves = None if verb in faults.TIDY else True
@@ -52,6 +55,8 @@ def _lifecycle_steps(driver: Driver, directory: Path) -> Iterator[tuple[str, Cal
     for step in filter(lifecycle.is_supported, lifecycle.STEPS):
         name = step.__name__
         yield name.removeprefix("check_"), partial(driver.call, driver_functions.run_step, name=name, **tables)
+    for name in table_steps.STEPS:
+        yield name, partial(driver.call, driver_functions.run_step, name=name, **tables)
     yield PYLANCE, partial(_compare_with_pylance, **tables)
 
 
@@ -70,13 +75,20 @@ def _run_demo(directory: Path) -> None:
     subprocess.run([sys.executable, "-m", "lance_assets.demo"], env=environment, check=True, capture_output=True)
 
 
+def _report_speeds(driver: Driver, directory: Path) -> None:
+    tables = {"uri": str(directory / "table"), "reference_uri": str(directory / "reference")}
+    for name in table_steps.SPEEDS:
+        _report(SPEED, name, partial(driver.call, driver_functions.measure, name=name, **tables))
+
+
 def _report(place: str, step: str, run: Callable[[], object]) -> None:
-    start, error = time.monotonic(), None
+    start, error, rate = time.monotonic(), None, None
     try:
-        run()
+        result = run()
+        rate = result if isinstance(result, float) else None
     except Exception as failure:  # noqa: BLE001 - the table shows every failure
         error = f"{type(failure).__name__}: {failure}"
-    line = {"place": place, "step": step, "seconds": round(time.monotonic() - start, 1), "error": error}
+    line = {"place": place, "step": step, "seconds": round(time.monotonic() - start, 1), "error": error, "rate": rate}
     print(json.dumps(line), flush=True)
 
 
