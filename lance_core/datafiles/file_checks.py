@@ -3,7 +3,8 @@
 A local file is a regular file, opened without blocking and without following links out of the table. Every file has the
 recorded size. Its footer, its schema and the metadata of its columns stay inside the file, and the counts by which a
 decoder allocates memory agree with the sizes of the buffers (`format/column_metadata.py`). A file whose counts are
-neither proven nor contradicted is not plausible, and the codec decodes it in another process.
+neither proven nor contradicted is not plausible, and the codec decodes it in another process. The offsets and the
+repetition indices of lists are checked when their column is first read.
 
 A file of an object store is checked if its recorded version is 2.0 or not recorded: the codec uses the offsets of that
 version unchecked. The check takes one request, and more only for parts beyond the last 64 KiB. Files of later versions
@@ -21,6 +22,7 @@ from lance_core.errors import Corrupt, NotFound, StorageError
 from lance_core.format.column_metadata import FileBounds, OffsetsPage, check_columns
 from lance_core.format.file_descriptor import FileDescriptor
 from lance_core.format.fragment import StorageVersion
+from lance_core.format.repetition_index import RepetitionPage
 from lance_core.limits import FIELDS, FILE_METADATA_BYTES
 from lance_core.storage.local import LocalStore
 from lance_core.storage.store import Store
@@ -45,17 +47,18 @@ class CheckedFile:
     """Serialized schema; files with equal bytes have the same schema. `None` if the file was not read."""
     is_plausible: bool = True
     """`False` if the metadata does not prove how much memory the decoder needs."""
-    _offsets_pages: tuple[tuple[str, OffsetsPage], ...] = ()
-    """Offsets of version 2.0 that remain to be checked, with the top-level column."""
+    _pages: tuple[tuple[str, OffsetsPage | RepetitionPage], ...] = ()
+    """Offsets of version 2.0, and repetition indices of later versions, that remain to be checked, with the top-level
+    column; an empty name if the column is unknown."""
     _checked_columns: set[str] = field(default_factory=set)
 
     def check_offsets(self, store: Store, path: str, columns: Collection[str]) -> None:
-        """Raise `Corrupt` if the offsets of lists or texts in these columns are damaged: the codec would
-        end the process."""
-        if not self._offsets_pages:
+        """Raise `Corrupt` if the offsets of lists or texts in these columns, or the repetition indices of lists, are
+        damaged: the codec would end the process."""
+        if not self._pages:
             return
-        names = {name.partition(".")[0] for name in columns} | set(columns)
-        for name, page in self._offsets_pages:
+        names = {name.partition(".")[0] for name in columns} | {*columns, ""}
+        for name, page in self._pages:
             if name in names and name not in self._checked_columns:
                 page.check(store.read(path, page.position, page.byte_count), path=f"{store.description}/{path}")
         self._checked_columns.update(names)
@@ -158,7 +161,8 @@ def _check_content(tail: "_Tail", identity: _Identity) -> CheckedFile:
         [tail.read(position, length, "columns") for position, length in columns],
         FileBounds(path, end, described.rows, version == _VERSIONS[0]),
     )
-    names = described.top_level_names() if facts.offsets_pages else ()
+    pages: list[tuple[int, OffsetsPage | RepetitionPage]] = [*facts.offsets_pages, *facts.repetition_pages]
+    names = described.top_level_names() if pages else ()
     are_found = len(names) == column_count
     return CheckedFile(
         identity,
@@ -166,8 +170,8 @@ def _check_content(tail: "_Tail", identity: _Identity) -> CheckedFile:
         facts.is_plausible and version in _VERSIONS and (are_found or not facts.offsets_pages),
         tuple(
             (names[number] if are_found else "", page)
-            for number, page in facts.offsets_pages
-            if not tail.has_sound_offsets(page)
+            for number, page in pages
+            if not tail.is_sound(page)
         ),
     )
 
@@ -188,8 +192,8 @@ class _Tail:
             self._bytes = self._read(start, self._start - start) + self._bytes
             self._start = start
 
-    def has_sound_offsets(self, page: OffsetsPage) -> bool:
-        """Return whether the offsets are in memory and pass the check. The others are checked when the column is read,
+    def is_sound(self, page: OffsetsPage | RepetitionPage) -> bool:
+        """Return whether the numbers of the page are in memory and pass the check. The others are checked when the column is read,
         so that damage in one column leaves the others readable."""
         if page.position < self._start:
             return False

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from lance_core.errors import Corrupt
 from lance_core.format import size_guard
 from lance_core.format._pb import columns_pb2
+from lance_core.format.repetition_index import RepetitionPage
 
 _ENCODINGS: Mapping[str, type[Message]] = {
     "/lance.encodings.ArrayEncoding": columns_pb2.ArrayEncoding,
@@ -80,6 +81,8 @@ class ColumnFacts:
     is_plausible: bool
     offsets_pages: tuple[tuple[int, OffsetsPage], ...] = ()
     """Offsets that remain to be checked, each with the number of the column."""
+    repetition_pages: tuple[tuple[int, RepetitionPage], ...] = ()
+    """Repetition indices that remain to be checked, each with the number of the column."""
 
 
 def check_columns(messages: Sequence[bytes], bounds: FileBounds) -> ColumnFacts:
@@ -88,7 +91,7 @@ def check_columns(messages: Sequence[bytes], bounds: FileBounds) -> ColumnFacts:
     for number, message in enumerate(messages):
         check.check_column(number, message)
     check.check_list_items()
-    return ColumnFacts(check.is_plausible, tuple(check.offsets_pages))
+    return ColumnFacts(check.is_plausible, tuple(check.offsets_pages), tuple(check.repetition_pages))
 
 
 @dataclass(slots=True)
@@ -98,6 +101,7 @@ class _Check:
     bounds: FileBounds
     is_plausible: bool = True
     offsets_pages: list[tuple[int, OffsetsPage]] = field(default_factory=list)
+    repetition_pages: list[tuple[int, RepetitionPage]] = field(default_factory=list)
     _lengths: list[int] = field(default_factory=list)
     _list_items: dict[int, int] = field(default_factory=dict)
     _number: int = 0
@@ -310,6 +314,10 @@ class _Check:
             raise self._error("has a page with too many buffers or layers")
         if not layout.repetition_index_depth and layout.num_items != page.length:
             self.is_plausible = False
+        if layout.repetition_index_depth:
+            where = page.buffer_offsets[-1], sizes[-1]
+            index = RepetitionPage(*where, chunks, layout.repetition_index_depth, page.length)
+            self.repetition_pages.append((self._number, index))
         if layout.num_dictionary_items > max(layout.num_items, 8 * sizes[2] if len(sizes) > 2 else 0):
             self.is_plausible = False
 

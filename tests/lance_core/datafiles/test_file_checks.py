@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from lance.file import LanceFileWriter
+from lance.file import LanceFileReader, LanceFileWriter
 
 from lance_core import Corrupt, LanceError, StorageError, Table
 from lance_core.datafiles.file_checks import check_file
@@ -239,6 +239,26 @@ def test_damaged_text_offsets_of_2_0_are_refused(tmp_path: Path) -> None:
     file.write_bytes(sound[:23] + b"\x55" + sound[24:])
     with pytest.raises(Corrupt, match="offsets that go backwards or beyond"):
         table.to_table()
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+def test_damaged_repetition_indices_are_refused(version: str, tmp_path: Path) -> None:
+    """Every damaged count of a repetition index ends in an error or in other values, in this process. The codec
+    aborts."""
+    lists = pa.table({"n": range(ROWS), "l": pa.array([list(range(n % 9)) for n in range(ROWS)], pa.list_(pa.int32()))})
+    table = Table.create(tmp_path / "t", lists, storage_version=version)
+    (file,) = (tmp_path / "t" / "data").iterdir()
+    span = LanceFileReader(str(file)).metadata().columns[1].pages[0].buffers[-1]
+    sound, refused, words = file.read_bytes(), 0, 0
+    for position in range(span.position, span.position + span.size, 8):
+        for word in (0, 1, 2**63):
+            file.write_bytes(sound[:position] + word.to_bytes(8, "little") + sound[position + 8 :])
+            words += file.read_bytes() != sound
+            try:
+                table.to_table().validate(full=True)
+            except LanceError:
+                refused += 1
+    assert refused > 0.7 * words > 0
 
 
 def test_files_of_a_table_share_one_schema(tmp_path: Path) -> None:
