@@ -193,8 +193,8 @@ class _Tail:
             self._start = start
 
     def is_sound(self, page: OffsetsPage | RepetitionPage) -> bool:
-        """Return whether the numbers of the page are in memory and pass the check. The others are checked when the column is read,
-        so that damage in one column leaves the others readable."""
+        """Return whether the numbers of the page are in memory and pass the check. The others are checked when the
+        column is read, so that damage in one column leaves the others readable."""
         if page.position < self._start:
             return False
         at = page.position - self._start

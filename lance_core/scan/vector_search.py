@@ -25,6 +25,7 @@ from lance_core.scan.executor import scan
 from lance_core.scan.plan import ScanPlan, plan_scan
 from lance_core.scan.selection import RowSelector
 from lance_core.scan.take import By, take
+from lance_core.scan.vector_columns import flatten_vectors, is_multivector, nearest_of_each, vector_type_of
 from lance_core.scan.vector_products import ProductScan, to_matrix
 from lance_core.versions.location import Location
 
@@ -34,7 +35,7 @@ BLOCK_VALUES = 2**18
 
 Floats = npt.NDArray[np.float64]
 Values = npt.NDArray[np.floating] | npt.NDArray[np.uint8]
-Vector: TypeAlias = Sequence[float] | npt.NDArray[np.generic] | pa.Array
+Vector: TypeAlias = Sequence[float] | Sequence[npt.NDArray[np.generic]] | npt.NDArray[np.generic] | pa.Array
 Distances = Callable[[Values, Floats], Floats]
 
 
@@ -79,28 +80,50 @@ class VectorQueries:
     stored: pa.FixedSizeListType
     metric: Metric
     vectors: Floats
-    """One query a row."""
+    """One vector a row."""
     is_batch: bool
     """True if the caller passed a list of queries, even of one."""
+    starts: tuple[int, ...] | None = None
+    """First vector of each query, and the number of vectors, in a column of multivectors; `None` if each vector is a
+    query."""
 
-    def distances(self, vectors: pa.FixedSizeListArray, number: int) -> Floats:
-        """Return the exact distances of vectors from one query; NaN for vectors without a distance."""
-        if not vectors.null_count:
-            return _distances(self.metric, vectors, self.vectors[number])
-        is_valid = np.asarray(pc.is_valid(vectors))
-        distances = np.full(len(vectors), np.nan)
-        distances[is_valid] = _distances(self.metric, vectors.drop_null(), self.vectors[number])
-        return distances
+    @property
+    def count(self) -> int:
+        """Number of queries."""
+        return len(self.vectors) if self.starts is None else len(self.starts) - 1
+
+    def vectors_of(self, number: int) -> range:
+        """Return the rows of `vectors` that belong to a query."""
+        if self.starts is None:
+            return range(number, number + 1)
+        return range(self.starts[number], self.starts[number + 1])
+
+    def distances(self, column: pa.Array, number: int) -> Floats:
+        """Return the exact distances of the values of a column from one query; NaN for values without a distance."""
+        vectors, owners = flatten_vectors(column)
+        if self.starts is None:
+            distances = _distances(self.metric, vectors, self.vectors[number])
+            if owners is None:
+                return distances
+            all_distances = np.full(len(column), np.nan)
+            all_distances[owners] = distances
+            return all_distances
+        assert owners is not None
+        total = np.zeros(len(column))
+        for row in self.vectors_of(number):
+            distances = _distances(self.metric, vectors, self.vectors[row])
+            total += nearest_of_each(distances, owners, len(column))
+        return total
 
 
 def scan_nearest(location: Location, plan: ScanPlan, queries: VectorQueries, k: int) -> list[NearestRows]:
     """Return the `k` rows nearest to each query among those of a plan, by exact distances. The plan returns the
     vectors and the row addresses. Many queries are compared by matrix products."""
-    if ProductScan.is_possible(queries.metric.value, queries.vectors):
+    if queries.starts is None and ProductScan.is_possible(queries.metric.value, queries.vectors):
         found = _scan_by_products(location, plan, queries, k)
         if found is not None:
             return found
-    nearest = [NearestRows.empty() for _ in queries.vectors]
+    nearest = [NearestRows.empty() for _ in range(queries.count)]
     for batch in scan(location, plan):
         vectors, addresses = batch.column(0), batch.column(1)
         if vectors.null_count:
@@ -178,12 +201,25 @@ def result_columns(manifest: Manifest, columns: Sequence[str] | None, *, is_batc
 
 
 def vector_type(manifest: Manifest, column: str) -> pa.FixedSizeListType:
-    (resolved,) = resolve_columns(manifest.schema, [column])
-    if not pa.types.is_fixed_size_list(resolved.arrow.type) or resolved.arrow.type.value_type not in _METRICS:
+    """Return the type of the vectors of a column: for multivectors, that of their elements."""
+    arrow = _column_type(manifest, column)
+    vector = vector_type_of(arrow)
+    if vector is None:
         raise InvalidInput(
-            f"column {column!r} has the type {resolved.arrow.type}, but a search needs vectors: fixed-size lists of "
-            "float16, float32, float64 or uint8; alter_column(..., type=pa.list_(pa.float32(), n)) converts a column"
+            f"column {column!r} has the type {arrow}, but a search needs vectors: fixed-size lists of float16, "
+            "float32, float64 or uint8, or lists of these; alter_column(..., type=pa.list_(pa.float32(), n)) converts "
+            "a column"
         )
+    return vector
+
+
+def has_multivectors(manifest: Manifest, column: str) -> bool:
+    """Return whether each value of a vector column is a list of vectors."""
+    return is_multivector(_column_type(manifest, column))
+
+
+def _column_type(manifest: Manifest, column: str) -> pa.DataType:
+    (resolved,) = resolve_columns(manifest.schema, [column])
     return resolved.arrow.type
 
 
@@ -200,17 +236,45 @@ def resolve_metric(metric: str | None, values: pa.DataType, column: str) -> Metr
     return chosen
 
 
-def parse_queries(vector: Vector, stored: pa.FixedSizeListType, metric: Metric, column: str) -> VectorQueries:
-    """Check one query vector, or a two-dimensional array of them."""
+def parse_queries(
+    vector: Vector, stored: pa.FixedSizeListType, metric: Metric, column: str, *, is_multivector: bool = False
+) -> VectorQueries:
+    """Check one query vector, or a two-dimensional array of them. In a column of multivectors, a two-dimensional array
+    is one query, and a list of such arrays is a batch."""
+    given = _numbers(vector)
+    if not is_multivector:
+        if given is None or given.ndim not in (1, 2):
+            raise InvalidInput(
+                f"vector must be a list of {stored.list_size} numbers, like the values of column {column!r}, or a "
+                "two-dimensional array of such rows"
+            )
+        where = " of query {}" if given.ndim == 2 else ""
+        return VectorQueries(column, stored, metric, _check_vectors(given, stored, column, where), given.ndim == 2)
+    is_batch = given is None or given.ndim == 3
+    parts = [_numbers(each) for each in vector] if is_batch and isinstance(vector, Sequence | np.ndarray) else [given]
+    checked = []
+    for part in parts:
+        if part is None or part.ndim not in (1, 2) or not len(part):
+            raise InvalidInput(
+                f"vector must be an array of rows of {stored.list_size} numbers, since the values of column {column!r} "
+                "are lists of vectors, or a list of such arrays, one for each query"
+            )
+        checked.append(_check_vectors(part, stored, column, " of vector {}"))
+    starts = np.cumsum([0, *map(len, checked)]).tolist()
+    vectors = np.concatenate([np.empty((0, stored.list_size)), *checked])
+    return VectorQueries(column, stored, metric, vectors, is_batch, tuple(starts))
+
+
+def _numbers(vector: object) -> Floats | None:
+    """Return an array of numbers; `None` if the argument is none, or its rows have different lengths."""
     try:
-        given = np.asarray(vector, dtype=np.float64)
+        return np.asarray(vector, dtype=np.float64)
     except (TypeError, ValueError):
-        given = np.empty((0, 0, 0))
-    if given.ndim not in (1, 2):
-        raise InvalidInput(
-            f"vector must be a list of {stored.list_size} numbers, like the values of column {column!r}, or a "
-            "two-dimensional array of such rows"
-        )
+        return None
+
+
+def _check_vectors(given: Floats, stored: pa.FixedSizeListType, column: str, where: str) -> Floats:
+    """Return query vectors as rows. `where` names a row in messages."""
     queries = np.atleast_2d(given)
     if queries.shape[1] != stored.list_size:
         raise InvalidInput(
@@ -219,11 +283,11 @@ def parse_queries(vector: Vector, stored: pa.FixedSizeListType, metric: Metric, 
         )
     if not np.isfinite(queries).all():
         row, position = (int(each[0]) for each in np.nonzero(~np.isfinite(queries)))
-        where = f"position {position}" + (f" of query {row}" if given.ndim == 2 else "")
-        raise InvalidInput(f"vector has {queries[row, position]} at {where}; its elements must be finite")
+        place = f"position {position}{where.format(row)}"
+        raise InvalidInput(f"vector has {queries[row, position]} at {place}; its elements must be finite")
     if stored.value_type == pa.uint8() and not (np.isin(queries, np.arange(256))).all():
         raise InvalidInput(f"vector must consist of integers from 0 to 255, like the values of column {column!r}")
-    return VectorQueries(column, stored, metric, queries, given.ndim == 2)
+    return queries
 
 
 def _distances(metric: Metric, vectors: pa.FixedSizeListArray, query: Floats) -> Floats:

@@ -288,14 +288,15 @@ class TableReading(TableBase):
         """Return the `k` rows whose vectors are nearest to `vector`, nearest first, with a column `_distance`. Rows at
         the same distance come in table order. `filter` restricts the candidates before the search. For a
         two-dimensional array of vectors, the rows of each one follow each other, and a column `_query` has its number.
+        In a column of lists of vectors, such an array is one query, and a list of arrays is a batch.
 
             table.search("embedding", model.encode("a red bicycle"), 10, metric="cosine", filter="price < 100")
 
         A vector index on the column is used if its metric is `metric`. The result is then approximate: `nprobes`
         (default 20) partitions of each index segment are searched, and with `refine=n` the exact distances of `n * k`
         candidates decide. Rows that the index does not cover are compared exactly; `exact=True` compares all. `ef` is
-        accepted for indices with a graph, whose partitions are searched completely. The default metric is that of the
-        index, else "l2" (squared), and "hamming" for bytes.
+        the number of candidates in a graph, for indices that have one. The default metric is that of the index, else
+        "l2" (squared), and "hamming" for bytes.
         """
         from lance_core.index.vector.search import SearchRequest, search
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lance_core.format.vector_index import VectorDetails
-from lance_core.index.index_type import CountedRows, IncompatibleSegments, MergeInput
+from lance_core.index.index_type import VALUE, CountedRows, IncompatibleSegments, MergeInput
 from lance_core.index.segment_files import SegmentSink
 from lance_core.index.vector.encoding import EncodedRows, encode_rows
 from lance_core.index.vector.graph import LEVELS_MAX
@@ -33,6 +33,7 @@ from lance_core.index.vector.rabit import RabitCodes
 from lance_core.index.vector.segment_statistics import VectorStatistics, mean_of
 from lance_core.index.vector.segment_writer import write_partitions
 from lance_core.index.vector.training import draw_sample, plan_training, train
+from lance_core.scan.vector_columns import is_multivector, vector_field
 
 ROW_BYTES = 8
 """Bytes of a row number."""
@@ -53,11 +54,18 @@ def write_segment(
     elif options.model is not None:
         model = options.model
     else:
-        total = rows.row_count if isinstance(rows, CountedRows) else sum(batch.num_rows for batch in rows)
+        total = _count_vectors(column, rows)
         plan = plan_training(kind, column, options, total)
         model = train(draw_sample(rows, plan, total), plan)
     model = with_options(model, kind, options)
     return _write(sink, column, rows, stored, model, range(len(model.centroids)))
+
+
+def _count_vectors(column: pa.Field, rows: Iterable[pa.RecordBatch]) -> int:
+    """Return the number of vectors, or a little more. Lists of vectors have to be read."""
+    if is_multivector(column.type):
+        return sum(len(batch[VALUE].flatten()) for batch in rows)
+    return rows.row_count if isinstance(rows, CountedRows) else sum(batch.num_rows for batch in rows)
 
 
 def with_options(model: Model, kind: str, options: VectorOptions) -> Model:
@@ -97,7 +105,8 @@ def merge_partitions(
 
 def code_bytes_of(model: Model, column: pa.Field) -> int:
     """Return the number of bytes of a row in the storage file."""
-    fields = model.quantizer.columns(column.type.list_size, column.type.value_type)
+    vector = vector_field(column).type
+    fields = model.quantizer.columns(vector.list_size, vector.value_type)
     return ROW_BYTES + sum(_width_of(each.type) for each in fields)
 
 

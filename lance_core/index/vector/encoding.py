@@ -16,6 +16,7 @@ from lance_core.index.index_type import ROW, VALUE
 from lance_core.index.vector.faiss_library import faiss, one_thread
 from lance_core.index.vector.model import Model
 from lance_core.index.vector.quantizers import Array, AssignedVectors, Codes, Ints, Vectors, normalized
+from lance_core.scan.vector_columns import flatten_vectors
 from lance_core.scan.vector_search import Metric
 
 
@@ -58,10 +59,9 @@ class EncodedRows:
 def read_vectors(rows: Iterable[pa.RecordBatch], metric: Metric) -> Iterator[VectorBatch]:
     """Yield the vectors of rows; nulls, NaN, infinities and, for cosine, vectors of length zero are left out."""
     for batch in rows:
-        column, numbers = batch[VALUE], batch[ROW].to_numpy()
-        if column.null_count:
-            is_valid = np.asarray(column.is_valid())
-            column, numbers = column.drop_null(), numbers[is_valid]
+        column, owners = flatten_vectors(batch[VALUE])
+        numbers = batch[ROW].to_numpy()
+        numbers = numbers if owners is None else numbers[owners]
         values = column.flatten()
         flat = values.to_numpy(zero_copy_only=False)
         if values.null_count:

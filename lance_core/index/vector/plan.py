@@ -14,9 +14,11 @@ from lance_core.index.coverage import Coverage, SegmentCoverage
 from lance_core.index.vector.graph_lists import GRAPH_ROWS_MIN
 from lance_core.index.vector.vector_type import VectorIndexType, is_vector_segment
 from lance_core.scan.explain import format_ranges
-from lance_core.scan.vector_search import Metric, resolve_metric, vector_type
+from lance_core.scan.vector_search import Metric, has_multivectors, resolve_metric, vector_type
 from lance_core.versions.snapshot import Snapshot
 
+MULTIVECTOR_CANDIDATES = 10
+"""Vectors that are candidates for each row of the result, in a column of multivectors, as in pylance."""
 NPROBES = 20
 """Partitions of each segment that are searched unless the caller chooses a number."""
 
@@ -130,9 +132,14 @@ def explain_plan(base: Snapshot, plan: SearchPlan) -> Iterator[str]:
             yield f"            follows graphs in partitions of {GRAPH_ROWS_MIN:,} rows and more, and scans the others"
     probes = request.nprobes or NPROBES
     yield f"            {probes} partitions of each segment, more if they hold fewer than {request.k} matching rows"
-    candidates = request.k * (request.refine or 1)
-    yield f"            {candidates} candidates of each segment"
-    if request.refine:
+    candidates, is_multivector = request.k * (request.refine or 1), has_multivectors(base.manifest, request.column)
+    if is_multivector:
+        candidates *= MULTIVECTOR_CANDIDATES
+        each = "for each vector of a query"
+        yield f"            {candidates} candidates of each segment {each}, more until {request.k} rows are found"
+    else:
+        yield f"            {candidates} candidates of each segment"
+    if request.refine or is_multivector:
         yield "  refine    the distances of all candidates are computed from their vectors"
     else:
         yield "  refine    no: the distances of indices with compressed vectors are estimates; refine=10 corrects them"

@@ -4,7 +4,8 @@
 
 A filter is evaluated first. If few rows pass, their distances are computed exactly; otherwise it becomes a mask inside
 the search of each segment. A segment is searched in more partitions until it has `k` rows that pass, so that `k` rows
-come back whenever as many match. Rows at the same distance come in table order. The fragments of a
+come back whenever as many match. The candidates of a query of several vectors, in a column of lists of vectors, are
+the rows near to one of them, and are always refined. Rows at the same distance come in table order. The fragments of a
 segment that cannot be read are scanned, and one warning names it. Start with `search`.
 """
 
@@ -27,6 +28,7 @@ from lance_core.index.lookup import UNREADABLE_ERRORS, IndexLookup, selector_of,
 from lance_core.index.vector.faiss_library import faiss
 from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, read_model
 from lance_core.index.vector.plan import (
+    MULTIVECTOR_CANDIDATES,
     NPROBES,
     ScopedSegment,
     SearchPlan,
@@ -49,6 +51,7 @@ from lance_core.scan.vector_search import (
     NearestRows,
     Vector,
     VectorQueries,
+    has_multivectors,
     parse_queries,
     plan_nearest,
     read_nearest,
@@ -73,7 +76,8 @@ def search(base: Snapshot, vector: Vector, request: SearchRequest) -> pa.Table:
     select = selector_of(base)
     vectors = VectorLookup.of(base)
     plan = vectors.plan(request)
-    queries = parse_queries(vector, stored, plan.metric, request.column)
+    is_multivector = has_multivectors(base.manifest, request.column)
+    queries = parse_queries(vector, stored, plan.metric, request.column, is_multivector=is_multivector)
     columns = result_columns(base.manifest, request.columns, is_batch=queries.is_batch)
     nearest = _Search(base, vectors, plan, queries, select).run()
     return read_nearest(base.location, base.manifest, nearest, columns, is_batch=queries.is_batch)
@@ -175,6 +179,10 @@ class _Candidates:
     positions: Ints
 
     @classmethod
+    def empty(cls) -> "_Candidates":
+        return cls(np.empty(0), np.empty(0, dtype=np.int64))
+
+    @classmethod
     def best_of(cls, parts: "Sequence[_Candidates]", k: int) -> "_Candidates":
         """Return the best `k` of all parts, in order of distance and position, each row once."""
         distances = np.concatenate([part.distances for part in parts])
@@ -208,7 +216,7 @@ class _Search:
 
     def run(self) -> list[NearestRows]:
         """Return the nearest rows of each query."""
-        if not len(self._queries.vectors):
+        if not self._queries.count:
             return []
         if not self._plan.segments:
             return self._scan(None)
@@ -221,9 +229,9 @@ class _Search:
         selected = self._selected_rows(self._vectors.order, scopes)
         if selected is not None and int(selected.sum()) <= max(EXACT_ROWS_MAX, self._request.k):
             rows = np.flatnonzero(selected)
-            found = self._with_exact_distances([_Candidates(np.zeros(len(rows)), rows) for _ in self._queries.vectors])
+            found = self._with_exact_distances([_Candidates(np.zeros(len(rows)), rows)] * self._queries.count)
         else:
-            found = self._search_segments(self._vectors, scopes, selected)
+            found = self._search_segments(scopes, selected)
         return self._merge(self._vectors.order, found)
 
     def _scan(self, fragments: BitMap | None) -> list[NearestRows]:
@@ -267,7 +275,7 @@ class _Search:
         return selected
 
     def _search_segments(
-        self, vectors: VectorLookup, scopes: Sequence[tuple[ScopedSegment, SegmentView]], selected: Mask | None
+        self, scopes: Sequence[tuple[ScopedSegment, SegmentView]], selected: Mask | None
     ) -> list[_Candidates]:
         """Return the candidates of each query, with exact distances if they are refined."""
         compressions = {view.segment.model.quantizer.compression for _, view in scopes}
@@ -276,16 +284,44 @@ class _Search:
         share = 1.0
         if selected is not None:
             share = int(selected.sum()) / max(1, sum(self._rows(scope) for scope, _ in scopes))
-        parts: list[list[_Candidates]] = [[] for _ in self._queries.vectors]
+        if self._queries.starts is not None:
+            return self._with_exact_distances(self._search_multivectors(scopes, count, share, selected))
+        parts = self._search_vectors(scopes, count, share, selected)
+        found = [_Candidates.best_of(each, count) for each in parts]
+        return self._with_exact_distances(found) if refines else found
+
+    def _search_multivectors(
+        self, scopes: Sequence[tuple[ScopedSegment, SegmentView]], count: int, share: float, selected: Mask | None
+    ) -> list[_Candidates]:
+        """Return rows that have a vector near to one of the vectors of each query. Several of these may belong to one
+        row, so the search is repeated with more candidates and partitions until it finds `k` rows."""
+        vectors = max((view.segment.row_count for _, view in scopes), default=0)
+        partitions = max((len(view.segment.lengths) for _, view in scopes), default=0)
+        effort = MULTIVECTOR_CANDIDATES
+        while True:
+            wider = share * MULTIVECTOR_CANDIDATES / effort
+            parts = self._search_vectors(scopes, count * effort, wider, selected)
+            found = []
+            for number in range(self._queries.count):
+                each = [part for row in self._queries.vectors_of(number) for part in parts[row]]
+                found.append(_Candidates.best_of(each, sum(len(part.positions) for part in each)))
+            is_everything = count * effort >= vectors and (self._request.nprobes or NPROBES) / wider >= partitions
+            if is_everything or all(len(each.positions) >= self._request.k for each in found):
+                return found
+            effort *= 4
+
+    def _search_vectors(
+        self, scopes: Sequence[tuple[ScopedSegment, SegmentView]], count: int, share: float, selected: Mask | None
+    ) -> list[list[_Candidates]]:
+        """Return the candidates of each segment for each vector of the queries."""
+        parts: list[list[_Candidates]] = [[_Candidates.empty()] for _ in self._queries.vectors]
         for scope, view in scopes:
             try:
                 for number, candidates in self._search_segment(scope, view, count, share, selected):
                     parts[number].append(candidates)
             except UNREADABLE_ERRORS as error:
                 self._replace_by_scan(scope, error)
-        empty = _Candidates(np.empty(0), np.empty(0, dtype=np.int64))
-        found = [_Candidates.best_of([empty, *each], count) for each in parts]
-        return self._with_exact_distances(found) if refines else found
+        return parts
 
     def _rows(self, scope: ScopedSegment) -> int:
         return sum(

@@ -26,6 +26,7 @@ from lance_core.index.vector.partitions import read_codes
 from lance_core.index.vector.quantizers import Ints, Vectors
 from lance_core.index.vector.rabit import RabitCodes
 from lance_core.index.vector.rabit_lists import RabitLists
+from lance_core.scan.vector_columns import vector_field
 
 PARTITION_CACHE_BYTES_MAX = 1 << 30
 _GAP_ROWS_MAX = 4096
@@ -76,9 +77,10 @@ class VectorSegment:
     def open(cls, segment: Segment, column: pa.Field) -> "VectorSegment":
         path = segment.metadata.qualified_path
         opened = cls(segment.files.open(INDEX_FILE), segment.files.open(STORAGE_FILE), path=path)
-        if opened.model.dimension != column.type.list_size:
+        dimension = vector_field(column).type.list_size
+        if opened.model.dimension != dimension:
             raise Corrupt(
-                f"its vectors have {opened.model.dimension} dimensions, those of the column {column.type.list_size}",
+                f"its vectors have {opened.model.dimension} dimensions, those of the column {dimension}",
                 path=path,
                 field="dim",
             )

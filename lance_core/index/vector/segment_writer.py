@@ -24,6 +24,7 @@ from lance_core.index.vector.model import (
 )
 from lance_core.index.vector.partitions import PartitionRows, PartitionSource
 from lance_core.index.vector.quantizers import Codes, Ints
+from lance_core.scan.vector_columns import vector_field
 
 _ROWS_PER_BATCH = 65_536
 _MARKER = pa.schema([pa.field("__flat_marker", pa.uint64(), nullable=False)])
@@ -40,8 +41,9 @@ def write_partitions(
 ) -> Ints:
     """Write the files of a segment that has these partitions of all sources, and return the rows of each partition. The
     other partitions are empty. A piece has no index file, since the centroids can be larger than its codes."""
-    count, dimension = len(model.centroids), column.type.list_size
-    fields = model.quantizer.columns(dimension, column.type.value_type)
+    vector = vector_field(column).type
+    count, dimension = len(model.centroids), vector.list_size
+    fields = model.quantizer.columns(dimension, vector.value_type)
     schema = pa.schema([pa.field(ROW_NUMBER, pa.uint64()), *fields])
     storage = _StorageWriter(sink.create(STORAGE_FILE, schema), schema)
     index = None if is_piece else _GraphWriter(sink, model) if model.has_graphs else _MarkerWriter(sink, model)

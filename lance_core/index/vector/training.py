@@ -24,6 +24,7 @@ from lance_core.index.vector.quantizers import (
     Vectors,
 )
 from lance_core.index.vector.rabit import new_rabit_codes
+from lance_core.scan.vector_columns import is_multivector, vector_field
 from lance_core.scan.vector_search import Metric, resolve_metric
 
 _SEED = 42
@@ -55,8 +56,14 @@ class TrainingPlan:
 
 def plan_training(kind: str, column: pa.Field, options: VectorOptions, total: int) -> TrainingPlan:
     """Return the plan for a column of `total` vectors. Raise `InvalidInput` if the options do not fit the column."""
-    metric = resolve_metric(options.metric and options.metric.value, column.type.value_type, column.name)
-    checked = _check_options(options, kind, column.type.list_size)
+    vector = vector_field(column).type
+    metric = resolve_metric(options.metric and options.metric.value, vector.value_type, column.name)
+    if is_multivector(column.type) and metric is not Metric.COSINE:
+        raise InvalidInput(
+            f"column {column.name!r} has lists of vectors, which an index compares by cosine only: pass "
+            'metric="cosine"; a search without an index has other metrics, too'
+        )
+    checked = _check_options(options, kind, vector.list_size)
     compression = kind.rpartition("_")[2]
     target = options.target_partition_size or _PARTITION_ROWS.get(kind, _GRAPH_PARTITION_ROWS)
     partitions = options.num_partitions or max(1, total // target)

@@ -25,6 +25,7 @@ from lance_core.index.vector.quantizers import ProductCodes
 from lance_core.index.vector.rabit import BITS_MAX, RabitCodes
 from lance_core.index.vector.segment import VectorSegment
 from lance_core.index.vector.segment_statistics import VectorStatistics
+from lance_core.scan.vector_columns import is_multivector, vector_type_of
 from lance_core.scan.vector_search import Metric
 
 _FLOATS = (pa.float16(), pa.float32(), pa.float64())
@@ -51,13 +52,14 @@ class VectorIndexType:
     @property
     def supported_types(self) -> str:
         numbers = "float16, float32, float64" + (" or uint8" if self.compression == "FLAT" else "")
-        return f"vectors: fixed-size lists of {numbers}"
+        return f"vectors: fixed-size lists of {numbers}, or for cosine lists of vectors of float numbers"
 
     def supports(self, column: pa.Field) -> bool:
-        if self is UNDECLARED or not pa.types.is_fixed_size_list(column.type):
+        vector = vector_type_of(column.type)
+        if self is UNDECLARED or vector is None:
             return False
-        element = column.type.value_type
-        return element in _FLOATS or (self.compression == "FLAT" and element == pa.uint8())
+        is_flat = self.compression == "FLAT" and not is_multivector(column.type)
+        return vector.value_type in _FLOATS or (is_flat and vector.value_type == pa.uint8())
 
     def parse_options(self, parameters: Mapping[str, object]) -> IndexOptions:
         known = (*_PARAMETERS, *_CODE_PARAMETERS.get(self.compression, ()))
@@ -123,7 +125,7 @@ class VectorIndexType:
             parts.append(batch.column(0).drop_null().to_numpy())
         numbers = np.concatenate(parts)
         rows = RowSet.of(numbers)
-        if len(rows) < len(numbers):
+        if len(rows) < len(numbers) and not is_multivector(column.type):
             problems.append(f"{len(numbers) - len(rows):,} rows are listed more than once")
         return SegmentExamination(rows, lists_every_row=False, problems=tuple(problems))
 

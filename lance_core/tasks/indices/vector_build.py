@@ -36,6 +36,7 @@ from lance_core.index.vector.options import VectorOptions
 from lance_core.index.vector.training import ITERATIONS, TrainingPlan, plan_training, train, train_quantizer
 from lance_core.maintenance.index_maintenance import IndexWork
 from lance_core.runtime import SYSTEM_RUNTIME
+from lance_core.scan.vector_columns import vector_field
 from lance_core.storage import tree_operations
 from lance_core.storage.store import Store
 from lance_core.tasks.driver import TASKS_PER_SLOT, run_over_fragments, run_over_partitions
@@ -143,9 +144,10 @@ class VectorBuild:
 
     def _train(self, base: Snapshot, work: IndexWork) -> Model:
         column = build.arrow_of(base.manifest.schema, work.spec.chain)
-        total = RowCounts(base.manifest, live=True)(BitMap(fragment.id for fragment in work.fragments))
+        rows = RowCounts(base.manifest, live=True)(BitMap(fragment.id for fragment in work.fragments))
+        total = vector_tasks.count_vectors(base, work.spec.chain, rows)
         plan = plan_training(work.spec.kind.name, column, VectorOptions.of(work.spec.options), total)
-        if _training_operations(plan, column.type.list_size) <= DRIVER_TRAINING_OPERATIONS:
+        if _training_operations(plan, vector_field(column).type.list_size) <= DRIVER_TRAINING_OPERATIONS:
             return train(self._draw(base, work, plan, total), plan)
         return self._train_in_tasks(base, work, plan, total)
 
@@ -186,7 +188,8 @@ class VectorBuild:
     def _encode(self, base: Snapshot, work: IndexWork) -> tuple[bytes, ...]:
         """Encode the fragments that no earlier plan or attempt has encoded."""
         rows = sum(fragment.physical_rows for fragment in work.fragments)
-        size = build.arrow_of(base.manifest.schema, work.spec.chain).type.list_size
+        rows = vector_tasks.count_vectors(base, work.spec.chain, rows)
+        size = vector_field(build.arrow_of(base.manifest.schema, work.spec.chain)).type.list_size
         slots = self.runner.slots
         count = max(slots, min(slots * TASKS_PER_SLOT, rows * size // PIECE_VALUES))
         task = self._encoding_task(work.spec)
@@ -198,7 +201,8 @@ class VectorBuild:
         """Merge the pieces and the existing segments into one segment."""
         assert self._model is not None
         column = build.arrow_of(base.manifest.schema, work.spec.chain)
-        size = RowCounts(base.manifest)(work.covers) * code_bytes_of(model, column)
+        vectors = vector_tasks.count_vectors(base, work.spec.chain, RowCounts(base.manifest)(work.covers))
+        size = vectors * code_bytes_of(model, column)
         target, all_partitions = SegmentBuild.of(base, work), range(len(model.centroids))
         if "HNSW" in work.spec.kind.name:
             count = max(self.runner.slots * TASKS_PER_SLOT, size // RANGE_BYTES)
@@ -226,8 +230,8 @@ class VectorBuild:
 
 def is_work_of_one_worker(base: Snapshot, work: IndexWork, rows: int) -> bool:
     """Return whether one worker builds the segment in less time than several jobs take."""
-    size = int(build.arrow_of(base.manifest.schema, work.spec.chain).type.list_size)
-    return rows * size <= ONE_WORKER_VALUES_MAX
+    size = int(vector_field(build.arrow_of(base.manifest.schema, work.spec.chain)).type.list_size)
+    return vector_tasks.count_vectors(base, work.spec.chain, rows) * size <= ONE_WORKER_VALUES_MAX
 
 
 def _with_one_model(base: Snapshot, work: IndexWork) -> IndexWork:

@@ -42,6 +42,7 @@ from lance_core.index.vector.segment_statistics import VectorStatistics
 from lance_core.index.vector.training import TrainingPlan, train_centroids
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.take import By, take
+from lance_core.scan.vector_columns import is_multivector, vector_field
 from lance_core.scan.vector_search import Metric
 from lance_core.tasks.indices.index_segments import SegmentBuild, fresh_segments, without_fsync
 from lance_core.versions.snapshot import Snapshot
@@ -181,8 +182,21 @@ def vectors_of(pieces: Sequence[StoredPartitions], clusters: range) -> VectorBat
 
 def single_cluster(column: pa.Field, metric: Metric) -> Model:
     """Return a model that puts all vectors into one partition, without compression."""
-    centroid = np.zeros((1, column.type.list_size), dtype=column.type.value_type.to_pandas_dtype())
+    vector = vector_field(column).type
+    centroid = np.zeros((1, vector.list_size), dtype=vector.value_type.to_pandas_dtype())
     return Model("IVF_FLAT", metric, centroid, FlatCodes(metric is Metric.HAMMING))
+
+
+def count_vectors(base: Snapshot, chain: FieldPath, rows: int) -> int:
+    """Return the number of vectors of some rows: for lists of vectors an estimate from the first rows of the table."""
+    if not is_multivector(build.arrow_of(base.manifest.schema, chain).type):
+        return rows
+    for batch in build.read_values(base, chain, base.manifest.fragments, addresses=True):
+        if batch.num_rows:
+            vectors: int = len(batch[VALUE].flatten())
+            estimate: int = math.ceil(rows * vectors / batch.num_rows)
+            return estimate
+    return rows
 
 
 def share_centroids(count: int, sizes: Ints) -> Ints:

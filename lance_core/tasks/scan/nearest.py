@@ -22,7 +22,7 @@ from lance_core.format.ids import Version
 from lance_core.index.vector.plan import SearchRequest
 from lance_core.index.vector.search import VectorLookup, check_request, search
 from lance_core.scan.plan import plan_scan
-from lance_core.scan.vector_search import DISTANCE, QUERY, result_columns, vector_type
+from lance_core.scan.vector_search import DISTANCE, QUERY, has_multivectors, result_columns, vector_type
 from lance_core.tasks.partitioning import VersionHeader
 from lance_core.tasks.scan.search_cost import SearchCost
 from lance_core.versions.snapshot import Snapshot, load_at
@@ -102,6 +102,11 @@ def plan_nearest_join(
         raise InvalidInput(f"vector={vector!r} is not a column of the frame, which has {', '.join(left)}")
     check_request(request)
     vector_type(base.manifest, request.column)
+    if has_multivectors(base.manifest, request.column):
+        raise InvalidInput(
+            f"{uri}: column {request.column!r} has lists of vectors, by which nearest_join does not join; search them "
+            "with Table.search"
+        )
     if request.filter is not None:
         plan_scan(base.manifest, columns=(), filter=request.filter)
     names = [name for name in result_columns(base.manifest, request.columns, is_batch=True) if name != QUERY]

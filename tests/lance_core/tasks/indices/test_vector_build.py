@@ -23,6 +23,7 @@ from lance_core.tasks.indices import vector_build
 from lance_core.tasks.indices.index_build import build_index, optimize_indices
 from lance_core.tasks.partitioning import Task
 from lance_core.versions.snapshot import load_latest
+from tests.lance_core.index.vector.test_multivectors import multivectors, query
 from tests.lance_core.index.vector.test_vector_build import CENTERS, POINTS, QUERIES, SIZE, check_both, write_table
 from tests.lance_core.tasks.indices.test_index_build import CountingWorkers, index_directories, segment_uuids
 
@@ -89,6 +90,23 @@ def test_workers_build_the_segment_of_one_process(
     assert our_rows == their_rows
     check_both(table, QUERIES[0], recall=0.8)
     assert table.fsck().is_sound
+
+
+@pytest.mark.parametrize("trains_in_tasks", [False, True])
+def test_workers_build_an_index_of_lists_of_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trains_in_tasks: bool
+) -> None:
+    if trains_in_tasks:
+        monkeypatch.setattr(vector_build, "DRIVER_TRAINING_OPERATIONS", 0)
+    table = Table.create(tmp_path / "t", multivectors(), max_rows_per_file=120, durable=False)
+    built = build(table, "IVF_SQ", CountingWorkers(slots=2), num_partitions=6, metric="cosine").table
+    asked = query(3)
+    exact = built.search("v", asked, 10, exact=True, columns=["id"])
+    assert built.search("v", asked, 10, nprobes=6, columns=["id"]) == exact
+    (segment,) = built.index_statistics()[0].segments
+    assert segment.vectors is not None
+    assert segment.vectors.rows == sum(len(each) for each in table.to_table()["v"].to_pylist() if each)
+    assert built.fsck().is_sound
 
 
 def test_centroids_are_trained_by_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
