@@ -320,7 +320,7 @@ def resolved_fragments(path: AccessPath, live: BitMap) -> BitMap:
 
 def warn_unreadable(base: Snapshot, segment: SegmentCoverage, error: Exception) -> None:
     uri, index = base.location.uri, segment.metadata
-    reason = str(error) if isinstance(error, LanceError) else type(error).__name__
+    reason = str(error) if isinstance(error, LanceError) else f"{type(error).__name__}: {error}"
     warn_once(
         (uri, str(index.uuid)),
         f"{uri}: segment {index.uuid} of index {index.name!r} cannot be read, so the {len(segment.covered)} "

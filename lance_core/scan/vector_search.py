@@ -223,11 +223,17 @@ def _column_type(manifest: Manifest, column: str) -> pa.DataType:
     return resolved.arrow.type
 
 
+def parse_metric(metric: object) -> Metric:
+    """Return the metric of a name, in any case; "euclidean" is "l2", as in pylance."""
+    name = metric.lower() if isinstance(metric, str) else metric
+    return validation.check_choice(Metric, "l2" if name == "euclidean" else name, "metric")
+
+
 def resolve_metric(metric: str | None, values: pa.DataType, column: str) -> Metric:
     metrics = _METRICS[values]
     if metric is None:
         return metrics[0]
-    chosen = validation.check_choice(Metric, metric, "metric")
+    chosen = parse_metric(metric)
     if chosen not in metrics:
         allowed = " or ".join(each.value for each in metrics)
         raise InvalidInput(

@@ -19,7 +19,7 @@ from lance_core.datafiles.codec import FileReader
 from lance_core.errors import Corrupt
 from lance_core.index.segment_files import read_row_range
 from lance_core.index.vector.faiss_library import faiss, one_thread
-from lance_core.index.vector.model import INDEX_FILE, Model, StoredModel
+from lance_core.index.vector.model import INDEX_FILE, Model, StoredModel, check_has_columns
 from lance_core.index.vector.quantizers import Codes, FlatCodes, Ints, ProductCodes, ScalarCodes, Vectors
 from lance_core.scan.vector_search import Metric
 
@@ -100,6 +100,7 @@ class StoredGraphs:
     def __init__(self, index: FileReader, stored: StoredModel, *, path: str) -> None:
         self._index, self._path = index, f"{path}/{INDEX_FILE}"
         self._partitions, self._lengths = stored.graph_partitions, stored.partitions.lengths
+        check_has_columns(index, GRAPH_SCHEMA.names, path=self._path)
         try:
             self._described: Sequence[str] = json.loads(index.metadata[GRAPH_KEY])
         except (KeyError, ValueError) as error:

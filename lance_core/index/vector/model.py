@@ -5,7 +5,7 @@ auxiliary.idx   row number and code of each vector, partition after partition, a
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,7 +120,16 @@ def read_model(index: FileReader, storage: FileReader, *, path: str) -> StoredMo
     dimension, metric = centroids.centroids.shape[1], Metric(metric_name)
     quantizer = _read_quantizer(compression, metric, storage, dimension, path=f"{path}/{STORAGE_FILE}")
     model = Model(kind, metric, centroids.centroids, quantizer, centroids.loss)
-    return StoredModel(model, partitions, _code_columns(quantizer, dimension), centroids)
+    columns = _code_columns(quantizer, dimension)
+    check_has_columns(storage, (ROW_NUMBER, *columns), path=f"{path}/{STORAGE_FILE}")
+    return StoredModel(model, partitions, columns, centroids)
+
+
+def check_has_columns(file: FileReader, names: Sequence[str], *, path: str) -> None:
+    """Raise `Corrupt` unless a file has these columns."""
+    for name in names:
+        if name not in file.schema.names:
+            raise Corrupt(f"it has no column {name!r}", path=path, field=name)
 
 
 def read_partitions_of_piece(storage: FileReader, model: Model, *, path: str) -> StoredModel:

@@ -8,25 +8,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from lance_core import validation
-from lance_core.errors import Corrupt, InvalidInput, LanceError, NotFound, StorageError
+from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.format.row_sets import RowSet
 from lance_core.format.vector_index import VECTOR_TYPE_URL, VectorDetails
 from lance_core.index.index_type import Certainty, IndexOptions, Leaf, Segment, SegmentBuild, SegmentExamination
 from lance_core.index.segment_files import SegmentSink
+from lance_core.index.vector import examination
 from lance_core.index.vector.build import write_segment
-from lance_core.index.vector.model import INDEX_FILE, ROW_NUMBER, STORAGE_FILE, read_model
+from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, read_model
 from lance_core.index.vector.options import VectorOptions
 from lance_core.index.vector.quantizers import ProductCodes
 from lance_core.index.vector.rabit import BITS_MAX, RabitCodes
 from lance_core.index.vector.segment import VectorSegment
 from lance_core.index.vector.segment_statistics import VectorStatistics
 from lance_core.scan.vector_columns import is_multivector, vector_type_of
-from lance_core.scan.vector_search import Metric
+from lance_core.scan.vector_search import Metric, parse_metric
 
 _FLOATS = (pa.float16(), pa.float32(), pa.float64())
 _PARAMETERS = ("metric", "num_partitions", "max_iters", "sample_rate", "target_partition_size")
@@ -75,9 +73,7 @@ class VectorIndexType:
             raise InvalidInput(f"num_bits={bits!r} must be one of {', '.join(map(str, allowed))}")
         options: dict[str, Any] = {name: value for name, value in parameters.items() if value is not None}
         if "metric" in options:
-            metric = options["metric"]
-            metric = metric.lower() if isinstance(metric, str) else metric
-            options["metric"] = validation.check_choice(Metric, metric, "metric")
+            options["metric"] = parse_metric(options["metric"])
         return VectorOptions(**options)
 
     def options_of(self, segment: Segment) -> IndexOptions:
@@ -112,22 +108,7 @@ class VectorIndexType:
         return VectorSegment.open(segment, column)
 
     def examine(self, segment: Segment, column: pa.Field) -> SegmentExamination:
-        """Read the row numbers and the description of the codes. Vectors without a distance are not listed."""
-        path = segment.metadata.qualified_path
-        storage = segment.files.open(STORAGE_FILE)
-        problems: list[str] = []
-        try:
-            read_model(segment.files.open(INDEX_FILE), storage, path=path)
-        except LanceError as error:
-            problems.append(str(error))
-        parts = [np.empty(0, dtype=np.uint64)]
-        for batch in storage.read([ROW_NUMBER], 0, storage.row_count) if storage.row_count else ():
-            parts.append(batch.column(0).drop_null().to_numpy())
-        numbers = np.concatenate(parts)
-        rows = RowSet.of(numbers)
-        if len(rows) < len(numbers) and not is_multivector(column.type):
-            problems.append(f"{len(numbers) - len(rows):,} rows are listed more than once")
-        return SegmentExamination(rows, lists_every_row=False, problems=tuple(problems))
+        return examination.examine(segment, column)
 
 
 UNDECLARED = VectorIndexType("VECTOR")
