@@ -88,6 +88,7 @@ def explain_nearest_join(
     metric: Metric | None = None,
     nprobes: int | None = None,
     refine: int | None = None,
+    ef: int | None = None,
     filter: str | None = None,
     version: int | None = None,
     tag: str | None = None,
@@ -104,7 +105,7 @@ def explain_nearest_join(
     base = VersionRef(
         uri, version, tag, branch, storage_options, manifest_store, tuple(bases), verify, trusted=trusted
     ).snapshot()
-    request = SearchRequest(column, k, metric, nprobes, refine, None, filter)
+    request = SearchRequest(column, k, metric, nprobes, refine, ef, filter)
     return nearest.explain_nearest_join(base, request, queries)
 
 

@@ -71,7 +71,7 @@ _SEGMENTS_CACHED_MAX = 128
 
 def search(base: Snapshot, vector: Vector, request: SearchRequest) -> pa.Table:
     """Return the rows nearest to a vector, or to each vector of a two-dimensional array, with their distances."""
-    check_request(request)
+    request = check_request(request)
     stored = vector_type(base.manifest, request.column)
     select = selector_of(base)
     vectors = VectorLookup.of(base)
@@ -85,18 +85,23 @@ def search(base: Snapshot, vector: Vector, request: SearchRequest) -> pa.Table:
 
 def explain_search(base: Snapshot, request: SearchRequest) -> str:
     """Return the plan of a search as text. Nothing is searched."""
-    check_request(request)
+    request = check_request(request)
     return "\n".join(explain_plan(base, VectorLookup.of(base).plan(request)))
 
 
-def check_request(request: SearchRequest) -> None:
+def check_request(request: SearchRequest) -> SearchRequest:
+    """Return the request with plain integers."""
     validation.check_text(request.column, "column")
     validation.check_flag(request.exact, "exact")
-    validation.check_integer(request.k, "k", at_least=1, too_small="a search returns at least one row")
-    for name in ("nprobes", "refine", "ef"):
-        number = getattr(request, name)
-        if number is not None:
-            validation.check_integer(number, name, at_least=1, too_small="it counts from 1")
+    k = validation.check_integer(request.k, "k", at_least=1, too_small="a search returns at least one row")
+
+    def checked(number: int | None, name: str) -> int | None:
+        if number is None:
+            return None
+        return validation.check_integer(number, name, at_least=1, too_small="it counts from 1")
+
+    nprobes, refine, ef = (checked(getattr(request, name), name) for name in ("nprobes", "refine", "ef"))
+    return replace(request, k=k, nprobes=nprobes, refine=refine, ef=ef)
 
 
 class VectorLookup:

@@ -100,7 +100,7 @@ def plan_nearest_join(
     uri = base.location.uri
     if vector not in left:
         raise InvalidInput(f"vector={vector!r} is not a column of the frame, which has {', '.join(left)}")
-    check_request(request)
+    request = check_request(request)
     vector_type(base.manifest, request.column)
     if has_multivectors(base.manifest, request.column):
         raise InvalidInput(
@@ -128,7 +128,7 @@ def _result_field(base: Snapshot, name: str) -> pa.Field:
 
 def explain_nearest_join(base: Snapshot, request: SearchRequest, queries: int) -> str:
     """Return the plan of the search in a worker, with its estimated cost for a number of queries."""
-    return SearchCost.of(base, request, queries).describe()
+    return SearchCost.of(base, check_request(request), queries).describe()
 
 
 def query_matrix(column: pa.Array, name: str) -> np.ndarray:

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from lance.arrow import bfloat16_array
 
 from lance_core import InvalidInput, Table
 
@@ -51,6 +53,35 @@ def test_invalid_arguments_are_named(table: Table, arguments: dict[str, Any], me
     with pytest.raises(InvalidInput) as caught:
         table.search(**(valid | arguments))
     assert message in str(caught.value)
+
+
+def test_integers_of_numpy_are_integers(table: Table) -> None:
+    expected = table.search("v", np.ones(SIZE), 3, nprobes=2, refine=2, ef=9)
+    numbers: dict[str, Any] = {"nprobes": np.int32(2), "refine": np.int64(2), "ef": np.uint8(9)}
+    assert table.search("v", np.ones(SIZE), np.int64(3), **numbers) == expected  # type: ignore[arg-type]
+    assert "3 rows" in table.explain_search("v", np.int64(3), **numbers)  # type: ignore[arg-type]
+
+
+def test_metrics_have_the_names_of_pylance(table: Table) -> None:
+    names: list[tuple[Any, Any]] = [("euclidean", "l2"), ("L2", "l2"), ("Cosine", "cosine"), ("DOT", "dot")]
+    for name, metric in names:
+        named = table.search("v", np.ones(SIZE), 5, metric=name)
+        assert named == table.search("v", np.ones(SIZE), 5, metric=metric)
+        built = table.create_index("v", "IVF_FLAT", name=f"named_{name}", metric=name).table
+        assert f"by {metric} distance" in built.explain_search("v", metric=metric)
+    with pytest.raises(InvalidInput, match="metric must be one of l2, cosine, dot, hamming, not 'angular'"):
+        table.search("v", np.ones(SIZE), metric="angular")  # type: ignore[arg-type]
+
+
+def test_columns_of_bfloat16_are_refused(tmp_path: Path) -> None:
+    values = bfloat16_array([1.0] * SIZE * 4)
+    rows = pa.table({"v": pa.FixedSizeListArray.from_arrays(values, SIZE)})
+    lance.write_dataset(rows, tmp_path / "t")
+    table = Table.open(tmp_path / "t")
+    with pytest.raises(InvalidInput, match=r"column 'v' has the type .*bfloat16.*a search needs vectors"):
+        table.search("v", np.ones(SIZE))
+    with pytest.raises(InvalidInput, match="IVF_FLAT"):
+        table.create_index("v", "IVF_FLAT")
 
 
 def test_large_arguments_return_what_there_is(table: Table) -> None:
