@@ -5,7 +5,7 @@
 
     with open_remote_write() as write:
         rows = write.spark.read.parquet(f"s3://landing/{write.partition_key}")
-        write.report(append(rows, write.uri, **write.options()))
+        write.report(append(rows, write.uri, **write.creation, **write.options()))
 
 The process was launched by the write asset of a `RemoteWrite` (`writes/remote_write.py`) through any client of Dagster
 Pipes: spark-submit, a Databricks job, an EMR step, a Kubernetes job. It needs dagster-pipes, but neither Dagster nor
@@ -70,6 +70,13 @@ class RemoteOptions(TypedDict):
     trusted: bool
 
 
+class RemoteCreation(TypedDict, total=False):
+    """Options of the operations of `lance_assets.spark` that may create the table."""
+
+    stable_row_ids: bool
+    storage_version: str | None
+
+
 class RefusedByAudits(Exception):
     """Audits refused a change. The core raises `AuditFailed` with this exception as its cause."""
 
@@ -94,6 +101,9 @@ class PipesWrite:
     """Names of the checks that this process has to report."""
     inputs: dict[str, int] = field(default_factory=dict)
     """Versions of the tables read so far, by URI. The transaction records them."""
+    creation: RemoteCreation = field(default_factory=RemoteCreation)
+    """Row ids and storage version of a table that this write creates, for `append`, `overwrite` and `ingest`:
+    `append(rows, write.uri, **write.creation, **write.options())`. Empty if the table existed at the launch."""
     _stack: ExitStack = field(default_factory=ExitStack, repr=False)
     _session: "SparkSession | None" = None
 
@@ -156,7 +166,7 @@ class PipesWrite:
         )
 
     def options(self, *, audit: Mapping[str, RemoteAudit] | None = None) -> RemoteOptions:
-        """Return the options of the write: `append(rows, write.uri, **write.options())`.
+        """Return the options of the write: `append(rows, write.uri, **write.creation, **write.options())`.
 
         Call this last, since the properties record the tables that were read until then. `audit` has a function for
         each check that must pass before the version is published; `remote_checks` of the `RemoteWrite` names them.
@@ -195,6 +205,12 @@ class PipesWrite:
 
     def report(self, committed: Committed, metadata: Mapping[str, Any] | None = None) -> None:
         """Report the committed version, and metadata of your own, which the page of the write asset shows."""
+        declared = self.creation.get("stable_row_ids")
+        if declared not in (None, committed.table.manifest.has_stable_row_ids):
+            self.log.warning(
+                f"{self.uri} was declared with stable_row_ids={declared} and created otherwise, which cannot be "
+                "changed; pass **write.creation to the write that creates a table"
+            )
         self.pipes.report_custom_message(
             {
                 MESSAGE_KEY: {
@@ -308,6 +324,7 @@ def _write_of(pipes: PipesContext, stack: ExitStack) -> PipesWrite:
         verify=sent["verify"],
         trusted=sent["trusted"],
         checks=sent["checks"],
+        creation=sent["creation"],
         _stack=stack,
     )
 

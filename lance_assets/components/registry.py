@@ -160,6 +160,8 @@ TABLE: Mapping[str, Form] = {
     "uri": _described(TEXT, "Directory of the table: a path, or a URI such as s3://, gs:// or az://, without secrets."),
     "key_prefix": _described(TEXT_OR_TEXTS, "Prefix of the asset keys of the table and its writes."),
     "group": _described(TEXT, "Asset group (default: the name of the table)."),
+    "stable_row_ids": _described(BOOLEAN, "Give a new table stable row ids (default: true)."),
+    "storage_version": _described(TEXT, "Storage version of a new table, such as '2.2', the default."),
     "description": _described(TEXT, "Description of the table on its page."),
     "owners": _described(TEXTS, "E-mail addresses, or team:name."),
     "tags": _described(TEXT_BY_NAME, "Tags of the asset."),

@@ -36,10 +36,11 @@ from lance_assets.maintenance import (
 )
 from lance_assets.profiles import Profile, profile_asset, profile_key
 from lance_assets.profiles.profile_step import Automation
-from lance_assets.resources.lance import Access, LanceResource
+from lance_assets.resources.lance import Access, Creation, LanceResource
 from lance_assets.writes import Write, Writes, write_asset, write_key
 from lance_assets.writes.dependencies import ordering_input
 from lance_core import InvalidInput
+from lance_core.tasks.driver import NewTableOptions
 from lance_core.tasks.version_stamp import VersionStamp
 
 # Spark's workers load `lance_assets/__init__.py`, so the registration is here.
@@ -274,6 +275,8 @@ def lance_table(
     scrub: Scrub | None = None,
     storage: LanceResource | None = None,
     storage_options: Mapping[str, str] | None = None,
+    stable_row_ids: bool = True,
+    storage_version: str | None = None,
     description: str | None = None,
     owners: Sequence[str] = (),
     tags: Mapping[str, str] | None = None,
@@ -285,6 +288,9 @@ def lance_table(
     configures when the table is compacted and cleaned up; without it, do both yourself. `scrub` adds the asset
     `name_scrub`, which compares a share of the files with their checksums in each run. `discover=False` leaves the
     versions of other writers to a sensor of yours, such as `lance_discovery`, which covers many tables.
+
+    The write that creates the table gives it stable row ids, on which change feeds and row lineage depend, and the
+    storage version; `stable_row_ids=False` leaves them out. Both stay as they are in a table that exists already.
 
     `checks` are evaluated on each version when it is recorded, and on the newest version when they are launched.
     `profile` adds the asset `name_profile`, which computes statistics of any version; `Profile(...)` configures it,
@@ -298,7 +304,8 @@ def lance_table(
             f"the Lance table {name!r}: pass either storage= or storage_options=; storage= can contain storage options"
         )
     storage = storage or LanceResource(storage_options=dict(storage_options or {}))
-    ledger = Ledger(name, prefix, storage.resolve_uri(uri) if uri else uri, storage)
+    creation = _validate_creation(stable_row_ids, storage_version, name)
+    ledger = Ledger(name, prefix, storage.resolve_uri(uri) if uri else uri, storage, declared_creation=creation)
     branch_ledgers = tuple(map(ledger.for_branch, branches))
     keys = [branch_ledger.key for branch_ledger in branch_ledgers]
     if duplicates := [
@@ -361,6 +368,14 @@ def lance_discovery(group: str, tables: Sequence[LanceTable], *, interval_s: int
 def checks_by_ledger(tables: Sequence[LanceTable]) -> Mapping[str, Sequence[Check]]:
     """Return the checks of each ledger by its label."""
     return {ledger.label: table.checks for table in tables for ledger in (table.ledger, *table.branches)}
+
+
+def _validate_creation(stable_row_ids: bool, storage_version: str | None, name: str) -> Creation:
+    try:
+        NewTableOptions(stable_row_ids, storage_version).new_table()
+    except InvalidInput as error:
+        raise InvalidInput(f"the Lance table {name!r}: {error}") from error
+    return Creation(stable_row_ids=stable_row_ids, storage_version=storage_version)
 
 
 def _validate_checks(checks: Sequence[Check], label: str) -> tuple[Check, ...]:

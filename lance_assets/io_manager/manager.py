@@ -40,13 +40,13 @@ from lance_assets.provenance.run_provenance import (
     properties_of_run,
     run_intent,
 )
-from lance_assets.resources.lance import Access, LanceResource
+from lance_assets.resources.lance import Access, Creation, LanceResource, creation_of
 from lance_assets.resources.literal_secrets import check_arguments
 from lance_assets.resources.spark import SparkSessionResource, session_of
 from lance_assets.spark import append, overwrite, read
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed, InvalidInput, NotFound, Table
-from lance_core.tasks.driver import TableRef, WriteOptions
+from lance_core.tasks.driver import NewTableOptions, TableRef, WriteOptions
 from lance_core.tasks.partitioning import LocalRunner
 from lance_core.tasks.rows.replace_where import overwrite_slice
 from lance_core.tasks.rows.write import FileLimits, append_rows, overwrite_rows, stage_locally
@@ -79,11 +79,18 @@ class LanceIOManager(dg.ConfigurableIOManager):
     spark: SparkSessionResource | None = Field(
         default=None, description="Spark session for inputs that are DataFrames of Spark."
     )
+    stable_row_ids: bool = Field(
+        default=True, description="Give new tables stable row ids; an existing table keeps its kind of row ids."
+    )
+    storage_version: str | None = Field(
+        default=None, description="Storage version of new tables, such as 2.1; 2.2 by default."
+    )
 
     def __init__(self, **data: object) -> None:
         check_arguments("LanceIOManager", type(self).model_fields, data)
         super().__init__(**data)
         _check_mode(self.mode, "LanceIOManager")
+        NewTableOptions(self.stable_row_ids, self.storage_version).new_table()
 
     def uri_of(self, key: dg.AssetKey) -> str:
         """Return the URI of an asset's table."""
@@ -253,24 +260,53 @@ class _Output:
     def _write_locally(self, rows: Rows) -> Committed:
         target = self.target
         table, stage = TableRef(target.uri, **target.access), stage_locally(rows)
+        new_table = NewTableOptions(**self._creation())
         limits, options = FileLimits(), WriteOptions(**self._options())
         if target.mode == APPEND:
-            return append_rows(table, rows.schema, stage, limits=limits, options=options)
+            return append_rows(table, rows.schema, stage, new_table=new_table, limits=limits, options=options)
         only = self._replace_predicate(rows.schema)
         if only is not None:
             return overwrite_slice(
-                table, rows.schema, stage, only, limits=limits, options=options, runner=LocalRunner()
+                table,
+                rows.schema,
+                stage,
+                only,
+                new_table=new_table,
+                limits=limits,
+                options=options,
+                runner=LocalRunner(),
             )
         replaces = target.replace_schema is not False
-        return overwrite_rows(table, rows.schema, stage, replace_schema=replaces, limits=limits, options=options)
+        return overwrite_rows(
+            table,
+            rows.schema,
+            stage,
+            replace_schema=replaces,
+            new_table=new_table,
+            limits=limits,
+            options=options,
+        )
 
     def _write_with_spark(self, frame: "DataFrame") -> Committed:
-        target = self.target
+        target, creation = self.target, self._creation()
         if target.mode == APPEND:
-            return append(frame, target.uri, **target.access, **self._options())
+            return append(frame, target.uri, **creation, **target.access, **self._options())
         only = self._replace_predicate(stored_schema(frame.schema))
         replaces = only is None and target.replace_schema is True
-        return overwrite(frame, target.uri, where=only, replace_schema=replaces, **target.access, **self._options())
+        return overwrite(
+            frame,
+            target.uri,
+            where=only,
+            replace_schema=replaces,
+            **creation,
+            **target.access,
+            **self._options(),
+        )
+
+    def _creation(self) -> Creation:
+        manager = self.manager
+        declared = Creation(stable_row_ids=manager.stable_row_ids, storage_version=manager.storage_version)
+        return creation_of(self.target.uri, self.target.access, declared)
 
     def _replace_predicate(self, incoming: pa.Schema) -> str | None:
         """Return the condition for the rows that this materialization replaces; `None` means all rows.

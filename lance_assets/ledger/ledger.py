@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import dagster as dg
 
-from lance_assets.resources.lance import Access, LanceResource
+from lance_assets.resources.lance import Access, Creation, LanceResource, creation_of, table_exists
 from lance_core import InvalidInput, NotFound, Table
 from lance_core.tasks.credentials import contains_secret
 
@@ -43,6 +43,8 @@ class Ledger:
     storage: LanceResource = field(default_factory=LanceResource)
     branch: str | None = None
     """Branch of this ledger; `None` is the main branch. Each followed branch has a ledger of its own, `orders@dev`."""
+    declared_creation: Creation = field(default_factory=Creation)
+    """Row ids and storage version with which a write creates the table."""
 
     def __post_init__(self) -> None:
         for part in (*self.prefix, self.name):
@@ -117,12 +119,16 @@ class Ledger:
     def access(self) -> Access:
         return self.storage.access(self.branch)
 
+    def creation(self) -> Creation:
+        """Return the arguments for the creation of the table; none if it exists."""
+        return creation_of(self.uri, self.access(), self.declared_creation)
+
     def open(self, version: int | None = None) -> Table:
         return Table.open(self.uri, version=version, **self.access())
 
     def exists(self) -> bool:
         """Return whether the table exists and has the branch of this ledger."""
-        if not self.storage.exists(self.uri):
+        if not table_exists(self.uri, self.access()):
             return False
         if self.branch is None:
             return True

@@ -28,6 +28,14 @@ class Access(TypedDict):
     trusted: bool
 
 
+class Creation(TypedDict, total=False):
+    """Arguments for a table that a write creates, as the functions of `lance_assets.spark` take them. Empty if the
+    table exists, since they apply to new tables only."""
+
+    stable_row_ids: bool
+    storage_version: str | None
+
+
 class LanceResource(dg.ConfigurableResource["LanceResource"]):
     """Access to Lance tables, for `lance_table(storage=...)`, `LanceIOManager(storage=...)` and your own assets.
 
@@ -119,8 +127,17 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
         return table
 
     def exists(self, uri: str | os.PathLike[str]) -> bool:
-        access = self.access()
-        return Table.exists(self.resolve_uri(uri), access["storage_options"], manifest_store=access["manifest_store"])
+        return table_exists(self.resolve_uri(uri), self.access())
+
+
+def table_exists(uri: str, access: Access) -> bool:
+    """Return whether a table exists at this URI, which is resolved already."""
+    return Table.exists(uri, access["storage_options"], manifest_store=access["manifest_store"])
+
+
+def creation_of(uri: str, access: Access, declared: Creation) -> Creation:
+    """Return the declared arguments if no table exists at this URI, which is resolved already, and none otherwise."""
+    return Creation() if table_exists(uri, access) else declared
 
 
 def _current_step() -> dg.OpExecutionContext | None:

@@ -13,7 +13,7 @@ from lance_assets.spark.arguments import check_session_call
 from lance_assets.spark.jobs import SparkRunner
 from lance_assets.spark.redaction import warn_of_exposed_references
 from lance_core import Committed
-from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
+from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, NewTableOptions, TableRef, WriteOptions
 from lance_core.tasks.ingest import coordinator as ingesting
 from lance_core.tasks.ingest.coordinator import Changed, CsvFormat, Extra, IngestRequest, ReadOptions
 from lance_core.tasks.ingest.source_options import check_shared
@@ -36,6 +36,8 @@ def ingest(
     on_bad_record: str = "fail",
     changed: Changed = "fail",
     source_options: Mapping[str, object] | None = None,
+    stable_row_ids: bool | None = None,
+    storage_version: str | None = None,
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
@@ -57,10 +59,11 @@ def ingest(
 
     Columns match by name; `mapping={"column": "source.name"}` names another source. Columns that the table lacks are
     an error, or are dropped with `extra="drop"`. A table that does not exist is created with the columns of the
-    files, or with `schema`. A record that does not fit the schema fails the ingest, or goes into the table that
-    `on_bad_record` names, with its position and the reason. `changed` decides about an ingested file whose content
-    has changed since: "fail", "again" (add all its rows) or "skip". `source_options` are storage options for the
-    files, if they differ from those of the table, or options in the spelling of fsspec. `env:NAME` stands for a secret.
+    files, or with `schema`; `stable_row_ids` and `storage_version` are those of `append`. A record that does not fit
+    the schema fails the ingest, or goes into the table that `on_bad_record` names, with its position and the reason.
+    `changed` decides about an ingested file whose content has changed since: "fail", "again" (add all its rows) or
+    "skip". `source_options` are storage options for the files, if they differ from those of the table, or options in
+    the spelling of fsspec. `env:NAME` stands for a secret.
     """
     check_session_call("ingest", spark, uri, storage_options, manifest_store, before="files, ")
     check_shared(normalize_files(files), argument="files")
@@ -73,6 +76,7 @@ def ingest(
         changed,
         FileLimits(max_rows_per_file, max_bytes_per_file),
         source_options,
+        NewTableOptions(stable_row_ids, storage_version),
     )
     return ingesting.ingest(
         TableRef(uri, branch, storage_options, manifest_store, verify=verify, trusted=trusted),

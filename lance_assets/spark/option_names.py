@@ -43,6 +43,8 @@ OPTIONS: dict[str, frozenset[Use]] = {
     "intent": _READS | _WRITES,
     "replace_schema": _READS | _WRITES,
     "create": _READS | _WRITES | {Use.STREAM_WRITE},
+    "stable_row_ids": _READS | _WRITES | {Use.STREAM_WRITE},
+    "storage_version": _READS | _WRITES | {Use.STREAM_WRITE},
     "max_rows_per_file": _READS | _WRITES | {Use.STREAM_WRITE},
     "max_bytes_per_file": _READS | _WRITES | {Use.STREAM_WRITE},
     "retries": _READS | _WRITES | {Use.STREAM_WRITE},
@@ -90,7 +92,8 @@ _IDEMPOTENT = "use intent, an idempotency key: a write with the same intent is c
 _ONE_TABLE = "a path names one whole table; use filter to read fewer rows"
 _SKIP, _REWRITTEN = "use on_change='skip'", "use on_change='rewritten'"
 _PROPERTY = "use property.NAME for each property of the version"
-_STORAGE_VERSION = "create the table with Table.create(uri, schema, storage_version=) of lance_core"
+_STORAGE_VERSION = "use storage_version, for a table that the write creates"
+_STABLE_ROW_IDS = "use stable_row_ids, for a table that the write creates"
 OF_OTHER_FORMATS: dict[str, str] = {
     # time travel
     "versionasof": "use version",
@@ -169,7 +172,10 @@ OF_OTHER_FORMATS: dict[str, str] = {
     "clusterby": "use append(df, uri, cluster_by=) of lance_assets.spark",
     "fileformatversion": _STORAGE_VERSION,
     "datastorageversion": _STORAGE_VERSION,
-    "storageversion": _STORAGE_VERSION,
+    "lanceformatversion": _STORAGE_VERSION,
+    "enablestablerowids": _STABLE_ROW_IDS,
+    "enablemovestablerowids": _STABLE_ROW_IDS,
+    "enablerowtracking": _STABLE_ROW_IDS,
     "writeformat": _NOT_NEEDED,
     "compression": _NOT_NEEDED,
     "compressioncodec": _NOT_NEEDED,
@@ -224,7 +230,7 @@ def _message(name: str, uses: list[Use]) -> str:
     if is_storage_option(name):
         return f'the format "lance" has no option {name!r}: it is a storage option, written as storage.{name}'
     accepted = {name for name, users in OPTIONS.items() if not users.isdisjoint(uses)}
-    near = _nearest(plain, accepted) or _nearest_with_prefix(name)
+    near = _nearest_with_prefix(name) or _nearest(plain, accepted)
     remedy = f"did you mean {near!r}?" if near else f"its options for {uses[0].value} are {', '.join(sorted(accepted))}"
     return f'the format "lance" has no option {name!r}; {remedy}'
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 from lance_assets.spark.option_names import Use, check_names
 from lance_core import InvalidInput
 from lance_core.tasks.credentials import contains_secret, parse_storage_options
+from lance_core.tasks.driver import NewTableOptions
 
 _PROPERTY = "property."
 _FLAGS = {"true": True, "false": False}
@@ -65,6 +66,12 @@ class FormatOptions:
         if value.lower() not in _FLAGS:
             raise InvalidInput(f"the option {option} is {value!r}; it must be true or false")
         return _FLAGS[value.lower()]
+
+    @property
+    def new_table(self) -> NewTableOptions:
+        """Options of the table that a write creates."""
+        stable = None if self.get_text("stable_row_ids") is None else self.get_flag("stable_row_ids", default=False)
+        return NewTableOptions(stable, self.get_text("storage_version"))
 
     def get_number(self, option: str, default: _Default) -> int | _Default:
         value = self.get_text(option)

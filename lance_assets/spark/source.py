@@ -41,7 +41,8 @@ class LanceDataSource(ds.DataSource):
 
     Options for writes, with mode "append" or "overwrite": `intent`, `property.` as the prefix of a property of the
     version, `replace_schema`, `create`, `retries`, `max_rows_per_file`, `max_bytes_per_file`. An `audit` is a function
-    and cannot be an option; the functions of this package take one.
+    and cannot be an option; the functions of this package take one. `stable_row_ids` and `storage_version` belong to a
+    table that the write creates, also to one that a stream creates; a table that exists and differs is refused.
 
     Options for streams: `starting_version` (a number, whose rows are included, or "latest") or `starting_timestamp`; by
     default a stream begins with all rows. `max_rows_per_trigger`, `max_files_per_trigger` and
@@ -102,6 +103,7 @@ class LanceDataSource(ds.DataSource):
                 uri,
                 incoming,
                 replace_schema=options.get_flag("replace_schema", default=False),
+                new_table=options.new_table,
                 intent=intent,
                 limits=limits,
                 storage_options=options.storage,
@@ -115,6 +117,7 @@ class LanceDataSource(ds.DataSource):
                 uri,
                 incoming,
                 create=options.get_flag("create", default=True),
+                new_table=options.new_table,
                 intent=intent,
                 limits=limits,
                 storage_options=options.storage,

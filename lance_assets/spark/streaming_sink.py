@@ -45,6 +45,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: 
         stored_schema(schema),
         replaces=overwrite,
         create=format_options.get_flag("create", default=True),
+        new_table=format_options.new_table,
         limits=limits,
         branch=format_options.get_text("branch"),
         storage_options=format_options.storage,

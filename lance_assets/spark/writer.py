@@ -13,7 +13,7 @@ from lance_assets.spark.arrow_bridge import map_in_arrow
 from lance_assets.spark.jobs import FRAGMENT_RESULT_SCHEMA, SparkRunner
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed, InvalidInput
-from lance_core.tasks.driver import Audit, TableRef, WriteOptions
+from lance_core.tasks.driver import Audit, NewTableOptions, TableRef, WriteOptions
 from lance_core.tasks.rows.replace_where import overwrite_slice
 from lance_core.tasks.rows.write import (
     ATTEMPTS,
@@ -32,6 +32,8 @@ def append(
     uri: str,
     *,
     create: bool = True,
+    stable_row_ids: bool | None = None,
+    storage_version: str | None = None,
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
@@ -47,6 +49,10 @@ def append(
 ) -> Committed:
     """Append the rows of `df`. A table that does not exist is created, unless `create=False`.
 
+    `stable_row_ids` and `storage_version` are those of `Table.create`, for the table that this call creates: by default
+    without stable row ids and of version 2.2. Neither can change later, so a table that exists and differs from what is
+    requested is refused.
+
     If `intent` was committed before, by any process, the version of that commit is returned and nothing is written.
     `cluster_by` names columns to cluster by: rows are range-partitioned by them over the files and sorted within each
     file, so that a filter on them reads few files.
@@ -58,6 +64,7 @@ def append(
         stored_schema(df.schema),
         _stage(ordered),
         create=create,
+        new_table=NewTableOptions(stable_row_ids, storage_version),
         limits=FileLimits(max_rows_per_file, max_bytes_per_file),
         options=WriteOptions(intent, properties, retries, audit),
     )
@@ -69,6 +76,8 @@ def overwrite(
     *,
     where: str | pc.Expression | None = None,
     replace_schema: bool = False,
+    stable_row_ids: bool | None = None,
+    storage_version: str | None = None,
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
@@ -87,6 +96,8 @@ def overwrite(
     The stored schema stays, unless `replace_schema=True`, since it holds what Spark types lose: fixed sizes, unsigned
     integers, time zones, field metadata. `df` may read the same table, since its version is pinned.
 
+    A table that does not exist is created, with `stable_row_ids` and `storage_version` as in `append`.
+
     `where` is a condition in Lance SQL. The rows that match it are removed and those of `df` added in the same version;
     all rows of `df` must match the condition too. In the committed version the rows that match are exactly those of
     `df`: rows that concurrent writers added before it are replaced too. `df` is computed once, even if the overwrite is
@@ -95,7 +106,10 @@ def overwrite(
     check_frame_call("overwrite", df, uri, storage_options, manifest_store)
     ordered = _clustered(df, cluster_by)
     table = TableRef(uri, branch, storage_options, manifest_store, verify=verify, trusted=trusted)
-    limits = FileLimits(max_rows_per_file, max_bytes_per_file)
+    limits, new_table = (
+        FileLimits(max_rows_per_file, max_bytes_per_file),
+        NewTableOptions(stable_row_ids, storage_version),
+    )
     options = WriteOptions(intent, properties, retries, audit)
     if where is not None:
         if replace_schema:
@@ -105,6 +119,7 @@ def overwrite(
             stored_schema(df.schema),
             _stage(ordered),
             where,
+            new_table=new_table,
             limits=limits,
             options=options,
             runner=SparkRunner(df.sparkSession),
@@ -114,6 +129,7 @@ def overwrite(
         stored_schema(df.schema),
         _stage(ordered),
         replace_schema=replace_schema,
+        new_table=new_table,
         limits=limits,
         options=options,
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import dagster as dg
 
 from lance_assets.provenance.run_provenance import open_for_run
-from lance_assets.resources.lance import Access, LanceResource
+from lance_assets.resources.lance import Access, Creation, LanceResource
 from lance_assets.spark import read
 from lance_core import InvalidInput, Table
 
@@ -21,6 +21,12 @@ class TableReference(Protocol):
     @property
     def uri(self) -> str: ...
     def access(self) -> Access: ...
+
+
+class ChangedTable(TableReference, Protocol):
+    """Table that a write changes, and creates if it does not exist."""
+
+    def creation(self) -> Creation: ...
 
 
 class NoSession:
@@ -40,7 +46,7 @@ class WriteContext:
     spark: "SparkSession"
     dagster: dg.AssetExecutionContext
     partition_key: str | None
-    table: TableReference
+    table: ChangedTable
     """The table that this write changes."""
     inputs: dict[str, int] = field(default_factory=dict)
     """Versions of the tables read so far, by URI. The transaction records them."""

@@ -136,6 +136,7 @@ class RemoteWrite(Write):
             "branch": options["branch"],
             "verify": options["verify"],
             "trusted": options["trusted"],
+            "creation": dict(ctx.table.creation()),
             "checks": list(self.remote_checks),
         }
 

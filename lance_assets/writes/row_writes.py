@@ -38,7 +38,7 @@ class SparkAppend(Write):
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
         rows = self.compute_rows(self.fn, ctx)
-        return append(rows, ctx.table.uri, **make_options())
+        return append(rows, ctx.table.uri, **ctx.table.creation(), **make_options())
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,14 @@ class SparkOverwrite(Write):
         rows = self.compute_rows(self.fn, ctx)
         if self.partition_expr is not None:
             where = self._partition_slice(ctx, rows)
-        return overwrite(rows, ctx.table.uri, where=where, replace_schema=self.replace_schema, **make_options())
+        return overwrite(
+            rows,
+            ctx.table.uri,
+            where=where,
+            replace_schema=self.replace_schema,
+            **ctx.table.creation(),
+            **make_options(),
+        )
 
     def _partition_slice(self, ctx: WriteContext, rows: "DataFrame") -> str:
         """Return the condition for the rows of the partition, whose key is a value of the table's column, or of the
@@ -189,5 +196,6 @@ class SparkIngest(Write):
                 for name, value in self.source_options.items()
             }
             or None,
+            **ctx.table.creation(),
             **make_options(),
         )

@@ -1,5 +1,5 @@
-"""Base of the parts of `Table`: the snapshot they read, the options and the result of a write, and the function that
-writes.
+"""Base of the parts of `Table`: the snapshot they read, the options of a write and of a new table, the result of a
+write, and the function that writes.
 
 Each part is a mixin with one idea (reading, rows, schema, indices, upkeep, references). A part knows this base and the
 packages below, and no other part. Public methods keep the options of a write as keywords in their signatures and pass
@@ -19,16 +19,20 @@ from lance_core.commit.loop import ATTEMPTS
 from lance_core.commit.write_protocol import Change, Plan, WriteResult, commit_with_retry
 from lance_core.errors import InvalidInput
 from lance_core.expressions.arrow_filters import Condition, to_sql
+from lance_core.format.fragment import StorageVersion
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.runtime import SYSTEM_RUNTIME, Runtime
 from lance_core.scan.column_resolution import filterable_schema
+from lance_core.transactions.apply import NewTable
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from lance_core.table.table import Table
 
+STORAGE_VERSION = "2.2"
+"""Version of the data files of a new table."""
 Audit = Callable[["Table", "Table | None"], object]
 """Function that receives a change before any reader can see it: the table with the change, and the table it is based on
 (`None` for a first version). It refuses the change by raising; nothing is published then (`AuditFailed`)."""
@@ -60,6 +64,36 @@ class WriteOptions:
         if not callable(audit):
             raise InvalidInput(f"audit= must be a function of two tables, not a {type(audit).__name__}")
         return lambda changed, base: audit(table(changed), None if base is None else table(base))
+
+
+@dataclass(frozen=True, slots=True)
+class NewTableOptions:
+    """Options for a table that a write creates. `None` is the default for a new table, and anything for an existing
+    one."""
+
+    stable_row_ids: bool | None = None
+    storage_version: str | None = None
+
+    def new_table(self) -> NewTable:
+        """Return the table to create."""
+        stable = self.stable_row_ids
+        return NewTable(
+            parse_storage_version(STORAGE_VERSION if self.storage_version is None else self.storage_version),
+            stable is not None and validation.check_flag(stable, "stable_row_ids"),
+        )
+
+    def check_existing(self, base: Snapshot) -> None:
+        """Raise `InvalidInput` if the table exists and differs from an explicit request."""
+        manifest, address = base.manifest, base.location.address
+        validation.check_stable_row_ids_unchanged(self.stable_row_ids, manifest.has_stable_row_ids, table=address)
+        if self.storage_version is None:
+            return
+        requested = parse_storage_version(self.storage_version)
+        if requested != manifest.storage_version:
+            raise InvalidInput(
+                f"{address}: storage_version={str(requested)!r} was requested, but the table has storage version "
+                f"{manifest.storage_version}, which never changes; leave out storage_version=, or write a new table"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +227,13 @@ class TableBase:
             runtime=self.runtime,
         )
         return Committed.of(result, table)
+
+
+def parse_storage_version(text: str) -> StorageVersion:
+    """Return the storage version that a text names; "stable" is the default."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"storage_version={text!r}: pass a string such as '2.2'")
+    try:
+        return StorageVersion.parse(STORAGE_VERSION if text == "stable" else text)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from error

@@ -15,10 +15,9 @@ from lance_core.commit.write_protocol import Change, StartedWrite, commit_with_r
 from lance_core.datafiles.fragment_writer import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
 from lance_core.datafiles.inputs import DeclaredSchema, Rows, as_declared_input
 from lance_core.errors import AlreadyExists, InvalidInput
-from lance_core.format.fragment import StorageVersion
 from lance_core.format.operations import Operation, Overwrite, UpdateConfig
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.table.base import Audit, Committed, WriteOptions
+from lance_core.table.base import STORAGE_VERSION, Audit, Committed, WriteOptions, parse_storage_version
 from lance_core.table.frames import TableFrames
 from lance_core.table.indices import IndexWrites
 from lance_core.table.reading import TableReading
@@ -29,9 +28,6 @@ from lance_core.table.upkeep import Upkeep
 from lance_core.transactions.apply import NewTable
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_at, table_exists
-
-STORAGE_VERSION = "2.2"
-"""Version of the data files of a new table."""
 
 
 class Table(TableReading, TableFrames, RowWrites, SchemaWrites, IndexWrites, Upkeep, References):
@@ -80,7 +76,9 @@ class Table(TableReading, TableFrames, RowWrites, SchemaWrites, IndexWrites, Upk
         options = WriteOptions(intent, properties, retries, audit)
         properties, config = options.check(), validation.check_config(config)
         location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
-        new_table = NewTable(_storage_version(storage_version), validation.check_flag(stable_row_ids, "stable_row_ids"))
+        new_table = NewTable(
+            parse_storage_version(storage_version), validation.check_flag(stable_row_ids, "stable_row_ids")
+        )
 
         def create(started: StartedWrite) -> Overwrite:
             if table_exists(location):
@@ -146,12 +144,3 @@ class Table(TableReading, TableFrames, RowWrites, SchemaWrites, IndexWrites, Upk
         version = validation.check_version_number(detached_version)
         result = publish(self._location, version, retries=retries, runtime=self.runtime)
         return Committed.of(result, type(self))
-
-
-def _storage_version(text: str) -> StorageVersion:
-    if not isinstance(text, str):
-        raise InvalidInput(f"storage_version={text!r}: pass a string such as '2.2'")
-    try:
-        return StorageVersion.parse(STORAGE_VERSION if text == "stable" else text)
-    except ValueError as error:
-        raise InvalidInput(str(error)) from error

@@ -15,7 +15,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Operation
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.table.base import Audit, Committed, WriteOptions
+from lance_core.table.base import Audit, Committed, NewTableOptions, WriteOptions
 from lance_core.table.table import Table
 from lance_core.tasks.partitioning import (
     PartitionFunction,
@@ -122,6 +122,7 @@ __all__ = [
     "ATTEMPTS",
     "Audit",
     "ManifestStore",
+    "NewTableOptions",
     "TableRef",
     "WriteOptions",
     "partition_count",

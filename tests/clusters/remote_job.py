@@ -79,7 +79,7 @@ def main(scene: str, endpoint: str | None = None) -> None:
             kill_at(scene)
         # The detached version of an audit would be the first version that the killed driver puts.
         audit = {"enough": enough} if scene == "commit" else None
-        committed = append(rows, write.uri, **write.options(audit=audit))
+        committed = append(rows, write.uri, **write.creation, **write.options(audit=audit))
         write.report(committed, {"application": write.spark.sparkContext.applicationId})
 
 

@@ -24,7 +24,7 @@ def append(write: PipesWrite, audit: Mapping[str, RemoteAudit] | None = None) ->
     rows = pa.table({"id": range(ROWS), "day": [str(write.partition_key)] * ROWS})
     options = write.options(audit=audit)
     if not Table.exists(write.uri):
-        Table.create(write.uri, rows.slice(0, 0))
+        Table.create(write.uri, rows.slice(0, 0), stable_row_ids=write.creation["stable_row_ids"])
     table = Table.open(write.uri, storage_options=options["storage_options"])
     return table.append(rows, intent=options["intent"], properties=options["properties"], audit=options["audit"])
 

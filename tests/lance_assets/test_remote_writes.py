@@ -138,6 +138,8 @@ def test_what_the_process_reports_is_on_the_pages(
     (extras,) = client.extras
     assert extras["lance_assets"]["storage_options"] == {"aws_secret_access_key": "env:LAKE_KEY"}
     assert CANARY not in json.dumps(extras)
+    assert extras["lance_assets"]["creation"] == {"stable_row_ids": True, "storage_version": None}
+    assert Table.open(table.uri).manifest.has_stable_row_ids
 
 
 @pytest.mark.parametrize(("fate", "launches"), FATES)
@@ -236,6 +238,8 @@ if EVERYTHING:
         table = declare(tmp_path, remote_checks=[])
         forgot, _ = run(table, instance, "forget_options")
         assert "reported version 2, which has no write with the intent of this run" in failure_of(forgot)
+        messages = [entry.user_message for entry in instance.all_logs(forgot.run_id)]
+        assert any("declared with stable_row_ids=True and created otherwise" in each for each in messages)
         done, _ = run(table, instance, "unchanged")
         assert done.success
         *_, (_, written) = events(instance, table.write_key("load"))

@@ -21,9 +21,9 @@ from lance_core.datafiles.fragment_reader import FragmentReader
 from lance_core.dml.column_files import read_live_rows
 from lance_core.dml.key_join import NO_ROW, SourceKeys
 from lance_core.errors import InvalidInput, SchemaMismatch
-from lance_core.format.fragment import Fragment, StorageVersion
+from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
-from lance_core.table.table import STORAGE_VERSION
+from lance_core.table.base import STORAGE_VERSION, parse_storage_version
 from lance_core.tasks import remote_errors
 from lance_core.tasks.columns.fill_by_address import ADDRESS_IS_NULL, FillTask
 from lance_core.tasks.partitioning import RESULT
@@ -51,7 +51,7 @@ def staging_task(base: Snapshot, keys: pa.Schema, values: pa.Schema) -> WriteTas
     types = [*keys.types, *values.types]
     pairs = zip(transport_names(len(keys), len(values)), types, strict=True)
     schema = TableSchema.from_arrow(pa.schema([pa.field(name, type_) for name, type_ in pairs]))
-    return WriteTask(plan_staging(base, schema, StorageVersion.parse(STORAGE_VERSION)))
+    return WriteTask(plan_staging(base, schema, parse_storage_version(STORAGE_VERSION)))
 
 
 def staged_files(encoded: Sequence[bytes], task: WriteTask) -> StagedFiles:

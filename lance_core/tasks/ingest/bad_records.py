@@ -19,14 +19,14 @@ from lance_core.commit.loop import ATTEMPTS
 from lance_core.commit.write_protocol import Change, StartedWrite, WriteResult, commit_with_retry, new_table_config
 from lance_core.errors import Corrupt, InvalidInput, NotFound, SchemaMismatch
 from lance_core.format import size_guard
-from lance_core.format.fragment import Fragment, StorageVersion
+from lance_core.format.fragment import Fragment
 from lance_core.format.ingest_records import DIRECTORY
 from lance_core.format.operations import Append, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.limits import INTENT_BYTES
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.store import read_whole
-from lance_core.table.table import STORAGE_VERSION
+from lance_core.table.base import NewTableOptions
 from lance_core.tasks.ingest.file_readers import BadRecord
 from lance_core.transactions.apply import NewTable
 from lance_core.versions.location import Location
@@ -83,7 +83,7 @@ def load_base(location: Location) -> Snapshot | NewTable:
     try:
         base = load_latest(location)
     except NotFound:
-        return NewTable(StorageVersion.parse(STORAGE_VERSION))
+        return NewTableOptions().new_table()
     base.manifest.check_writable()
     return base
 

@@ -39,8 +39,8 @@ from lance_core.format.operations import Append, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.factory import without_secrets
-from lance_core.table.base import Committed
-from lance_core.table.table import STORAGE_VERSION, Table
+from lance_core.table.base import Committed, NewTableOptions
+from lance_core.table.table import Table
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.ingest import bad_records, ingest_log
 from lance_core.tasks.ingest.file_readers import FileSplit
@@ -82,6 +82,7 @@ class IngestRequest:
     changed: Changed
     limits: FileLimits
     source_options: SourceOptions | None = field(default=None, repr=False)
+    new_table: NewTableOptions = field(default_factory=NewTableOptions)
 
 
 def ingest(table: TableRef, request: IngestRequest, *, options: WriteOptions, runner: Runner) -> Committed:
@@ -109,7 +110,7 @@ class _Ingest:
     ) -> None:
         self._table, self._request, self._options, self._runner = table, request, options, runner
         self._properties = properties
-        self._location, base = _load_base(table)
+        self._location, base = _load_base(table, request.new_table)
         self._base: Snapshot | NewTable = base
         if request.source_options is not None:
             check_source_options(request.source_options)
@@ -163,6 +164,7 @@ class _Ingest:
     def _plan(self, base: Snapshot) -> Planned | None:
         """Plan the ingest into a version: select the new files and have them read."""
         base.manifest.check_writable()
+        self._request.new_table.check_existing(base)
         self._location, self._base = base.location, base
         loaded = self._load_new_files()
         if loaded is None:
@@ -294,7 +296,7 @@ class _Ingest:
             return
         main = self._location.locate_main_branch(base.manifest.branch)
         if pending := bad_records.list_pending(main):
-            newest = _load_base(self._table)[1]
+            newest = _load_base(self._table, self._request.new_table)[1]
             assert isinstance(newest, Snapshot)
             log = ingest_log.load_log(self._location, newest)
             for segment in pending:
@@ -360,14 +362,15 @@ def _is_extension(field: pa.Field) -> bool:
     return b"ARROW:extension:name" in (field.metadata or {})
 
 
-def _load_base(table: TableRef) -> tuple[Location, Snapshot | NewTable]:
+def _load_base(table: TableRef, options: NewTableOptions) -> tuple[Location, Snapshot | NewTable]:
     try:
         base = table.newest()
     except NotFound:
         if table.branch is not None:
             raise
-        return table.locate(), NewTable(StorageVersion.parse(STORAGE_VERSION))
+        return table.locate(), options.new_table()
     base.manifest.check_writable()
+    options.check_existing(base)
     return base.location, base
 
 

@@ -21,7 +21,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Delete, Update
 from lance_core.format.schema import TableSchema
 from lance_core.scan.column_resolution import filterable_schema
-from lance_core.table.base import Committed
+from lance_core.table.base import Committed, NewTableOptions
 from lance_core.table.rows import REPLACE_WHERE_VERB
 from lance_core.tasks import operation_merge
 from lance_core.tasks.driver import TASKS_PER_SLOT, TableRef, WriteOptions, run_change
@@ -29,6 +29,7 @@ from lance_core.tasks.partial_results import PartialResults
 from lance_core.tasks.partitioning import Runner
 from lance_core.tasks.rows.delete import DeleteTask
 from lance_core.tasks.rows.write import (
+    DEFAULTS,
     PlannedWrite,
     StageFunction,
     WritePlan,
@@ -48,6 +49,7 @@ def overwrite_slice(
     stage: StageFunction,
     condition: Condition,
     *,
+    new_table: NewTableOptions = DEFAULTS,
     limits: FileLimits,
     options: WriteOptions,
     runner: Runner,
@@ -55,11 +57,12 @@ def overwrite_slice(
     """Replace the rows that match `condition`, as one version. `incoming` is the schema in which a new table would
     store the replacement rows."""
     try:
-        columns_known = filterable_schema(table.newest().manifest)
+        newest = table.newest()
     except NotFound:
         sql = validation.check_text(to_sql(condition, incoming, "where"), "where")
-        return _create_table(table, incoming, stage, sql, limits, options)
-    sql = validation.check_text(to_sql(condition, columns_known, "where"), "where")
+        return _create_table(table, incoming, stage, sql, new_table, limits, options)
+    new_table.check_existing(newest)
+    sql = validation.check_text(to_sql(condition, filterable_schema(newest.manifest), "where"), "where")
 
     def write(base: Snapshot, scope: ReplaceScope) -> tuple[TableSchema, tuple[Fragment, ...]]:
         what, schema = base.location.uri, base.manifest.schema
@@ -86,12 +89,18 @@ def _create_table(
     incoming: pa.Schema,
     stage: StageFunction,
     condition: str,
+    new_table: NewTableOptions,
     limits: FileLimits,
     options: WriteOptions,
 ) -> Committed:
     """Create the table with the replacement rows. All of them must match the condition."""
     planned = begin_create(
-        branch_location(table.locate(), table.branch), incoming, condition, intent=options.intent, limits=limits
+        branch_location(table.locate(), table.branch),
+        incoming,
+        condition,
+        new_table=new_table,
+        intent=options.intent,
+        limits=limits,
     )
     return planned.run(stage, options) if isinstance(planned, PlannedWrite) else planned
 

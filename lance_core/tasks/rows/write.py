@@ -31,9 +31,9 @@ from lance_core.format.operations import Append, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.table.base import Audit, Committed, WriteOptions
+from lance_core.table.base import Audit, Committed, NewTableOptions, WriteOptions
 from lance_core.table.rows import REPLACE_WHERE_VERB
-from lance_core.table.table import STORAGE_VERSION, Table
+from lance_core.table.table import Table
 from lance_core.tasks import remote_errors
 from lance_core.tasks.driver import TableRef
 from lance_core.tasks.version_stamp import VersionStamp
@@ -42,6 +42,7 @@ from lance_core.versions.location import Location, locate
 from lance_core.versions.refs import branch_location
 from lance_core.versions.snapshot import Snapshot, load_latest
 
+DEFAULTS = NewTableOptions()
 RESULT = pa.schema([pa.field("fragment", pa.binary()), pa.field("refusal", pa.string())])
 """Schema of the results of a worker: one row per fragment, or one row with the error that refuses its rows."""
 
@@ -170,6 +171,7 @@ def append_rows(
     stage: StageFunction,
     *,
     create: bool = True,
+    new_table: NewTableOptions = DEFAULTS,
     limits: FileLimits,
     options: WriteOptions,
 ) -> Committed:
@@ -179,6 +181,7 @@ def append_rows(
         table.uri,
         incoming,
         create=create,
+        new_table=new_table,
         intent=options.intent,
         limits=limits,
         storage_options=table.storage_options,
@@ -197,6 +200,7 @@ def overwrite_rows(
     stage: StageFunction,
     *,
     replace_schema: bool = False,
+    new_table: NewTableOptions = DEFAULTS,
     limits: FileLimits,
     options: WriteOptions,
 ) -> Committed:
@@ -205,6 +209,7 @@ def overwrite_rows(
         table.uri,
         incoming,
         replace_schema=replace_schema,
+        new_table=new_table,
         intent=options.intent,
         limits=limits,
         storage_options=table.storage_options,
@@ -222,6 +227,7 @@ def begin_append(
     incoming: pa.Schema,
     *,
     create: bool,
+    new_table: NewTableOptions = DEFAULTS,
     intent: str | None,
     limits: FileLimits,
     storage_options: Mapping[str, str] | None = None,
@@ -241,7 +247,7 @@ def begin_append(
         trusted=trusted,
     )
     location = location if branch is None else branch_location(location, branch)
-    base = _load_base(location, create=create)
+    base = _load_base(location, new_table, create=create)
     schema = _schema_to_write(location, base, incoming, replace_schema=False)
     return _begin(location, base, schema, replaces=False, intent=intent, limits=limits)
 
@@ -251,6 +257,7 @@ def begin_overwrite(
     incoming: pa.Schema,
     *,
     replace_schema: bool,
+    new_table: NewTableOptions = DEFAULTS,
     intent: str | None,
     limits: FileLimits,
     storage_options: Mapping[str, str] | None = None,
@@ -271,16 +278,22 @@ def begin_overwrite(
         trusted=trusted,
     )
     location = location if branch is None else branch_location(location, branch)
-    base = _load_base(location, create=True)
+    base = _load_base(location, new_table, create=True)
     schema = _schema_to_write(location, base, incoming, replace_schema=replace_schema)
     return _begin(location, base, schema, replaces=True, intent=intent, limits=limits)
 
 
 def begin_create(
-    location: Location, incoming: pa.Schema, where: str, *, intent: str | None, limits: FileLimits
+    location: Location,
+    incoming: pa.Schema,
+    where: str,
+    *,
+    new_table: NewTableOptions = DEFAULTS,
+    intent: str | None,
+    limits: FileLimits,
 ) -> PlannedWrite | Committed:
     """Begin a table whose first version is a slice: all rows have to match `where`."""
-    base = NewTable(StorageVersion.parse(STORAGE_VERSION))
+    base = new_table.new_table()
     schema = _schema_to_write(location, base, incoming, replace_schema=True)
     scope = ReplaceScope.of(where, schema, what=location.uri)
     return _begin(location, base, schema, replaces=True, intent=intent, limits=limits, scope=scope)
@@ -340,14 +353,16 @@ def _storage_version(base: Snapshot | NewTable) -> StorageVersion:
     return base.storage_version if isinstance(base, NewTable) else base.manifest.storage_version
 
 
-def _load_base(location: Location, *, create: bool) -> Snapshot | NewTable:
+def _load_base(location: Location, options: NewTableOptions, *, create: bool) -> Snapshot | NewTable:
     """Load the newest version; if there is no table, return a new one if `create`, and raise `NotFound` otherwise."""
     try:
-        return load_latest(location)
+        base = load_latest(location)
     except NotFound:
         if not create:
             raise
-        return NewTable(StorageVersion.parse(STORAGE_VERSION))
+        return options.new_table()
+    options.check_existing(base)
+    return base
 
 
 __all__ = [

@@ -42,6 +42,8 @@ class WriteHandle:
     manifest_store: ManifestStore | str | None = field(default=None, repr=False)
     verify: Verify = Verify.OFF
     trusted: bool = True
+    stable_row_ids: bool = False
+    """Kind of row ids of the table, if the write creates it."""
 
     @classmethod
     def of(cls, planned: PlannedWrite, *, manifest_store: ManifestStore | str | None = None) -> "WriteHandle":
@@ -60,6 +62,7 @@ class WriteHandle:
             manifest_store,
             access.verify,
             access.trusted,
+            isinstance(started.base, NewTable) and started.base.stable_row_ids,
         )
 
     def to_planned_write(self) -> PlannedWrite:
@@ -73,7 +76,7 @@ class WriteHandle:
             verify=self.verify,
             trusted=self.trusted,
         )
-        base: Snapshot | NewTable = NewTable(plan.storage_version)
+        base: Snapshot | NewTable = NewTable(plan.storage_version, self.stable_row_ids)
         if self.version is not None:
             base = load_at(location, Version(self.version))
             location = base.location

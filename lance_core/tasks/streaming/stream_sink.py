@@ -22,9 +22,16 @@ from lance_core.coordination import idempotency
 from lance_core.errors import InvalidInput, NotFound, RetryableConflict, StorageError
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.table.base import Committed
+from lance_core.table.base import Committed, NewTableOptions
 from lance_core.table.table import Table
-from lance_core.tasks.rows.write import FileLimits, PlannedWrite, begin_append, begin_overwrite, collect_fragments
+from lance_core.tasks.rows.write import (
+    DEFAULTS,
+    FileLimits,
+    PlannedWrite,
+    begin_append,
+    begin_overwrite,
+    collect_fragments,
+)
 from lance_core.tasks.rows.write_handle import WriteHandle, combine_results
 from lance_core.versions.location import Location, locate
 from lance_core.versions.snapshot import load_latest
@@ -69,6 +76,7 @@ class StreamedWrite:
     """The planned write of one micro-batch. Picklable."""
 
     handle: WriteHandle
+    new_table: NewTableOptions = DEFAULTS
 
     @classmethod
     def begin(
@@ -78,6 +86,7 @@ class StreamedWrite:
         *,
         replaces: bool,
         create: bool = True,
+        new_table: NewTableOptions = DEFAULTS,
         limits: FileLimits,
         branch: str | None = None,
         storage_options: Mapping[str, str] | None = None,
@@ -92,6 +101,7 @@ class StreamedWrite:
                 uri,
                 incoming,
                 replace_schema=False,
+                new_table=new_table,
                 intent=None,
                 limits=limits,
                 branch=branch,
@@ -106,6 +116,7 @@ class StreamedWrite:
                 uri,
                 incoming,
                 create=create,
+                new_table=new_table,
                 intent=None,
                 limits=limits,
                 branch=branch,
@@ -116,13 +127,13 @@ class StreamedWrite:
                 trusted=trusted,
             )
         assert isinstance(planned, PlannedWrite), "a write without an intent cannot be committed already"
-        return cls(WriteHandle.of(planned, manifest_store=manifest_store))
+        return cls(WriteHandle.of(planned, manifest_store=manifest_store), new_table)
 
     def write_batches(self, batches: Iterable[pa.RecordBatch], batch: MicroBatch | None) -> SinkMessage:
         """Write rows in a worker. Does not read the rows of a batch that is already committed."""
         plan = self.handle.plan
         without_secrets = StreamedWrite(
-            replace(self.handle, plan=replace(plan, storage_options={}), manifest_store=None)
+            replace(self.handle, plan=replace(plan, storage_options={}), manifest_store=None), self.new_table
         )
         if batch is None:
             return SinkMessage(None, without_secrets)
@@ -172,7 +183,10 @@ def commit_batch(
             handle=handle,
         )
     except RetryableConflict as conflict:
-        if conflict.rule != "created_meanwhile" or (planned := _replan_on_existing_table(handle)) is None:
+        if (
+            conflict.rule != "created_meanwhile"
+            or (planned := _replan_on_existing_table(handle, messages[0].write.new_table)) is None
+        ):
             raise
     return _finish(planned, batch, rows, all_properties, retries, already_committed=already_committed, handle=handle)
 
@@ -201,11 +215,12 @@ def _finish(
     return PlannedWrite(handle.plan, planned.replaces, started).finish(rows, properties=properties, retries=retries)
 
 
-def _replan_on_existing_table(handle: WriteHandle) -> PlannedWrite | None:
+def _replan_on_existing_table(handle: WriteHandle, new_table: NewTableOptions) -> PlannedWrite | None:
     """Return the write on a table that another writer has created meanwhile; `None` if the files do not fit its
-    schema."""
+    schema. Raise `InvalidInput` if the table differs from what was requested for a new one."""
     planned = handle.to_planned_write()
     snapshot = load_latest(planned.started.location)
+    new_table.check_existing(snapshot)
     fits = snapshot.manifest.schema == handle.plan.schema
     if not fits or snapshot.manifest.storage_version != handle.plan.storage_version:
         return None
