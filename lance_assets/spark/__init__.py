@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lance_assets.spark.change_reader import read_changes
     from lance_assets.spark.column_ops import map_columns, merge_columns
     from lance_assets.spark.dml import compact, delete, update, upsert
     from lance_assets.spark.file_export import export
@@ -48,6 +49,7 @@ __all__ = [
     "optimize_indices",
     "overwrite",
     "read",
+    "read_changes",
     "update",
     "upsert",
     "upsert_batches",
@@ -75,6 +77,7 @@ _MODULES = {
     "nearest_join": "lance_assets.spark.nearest_rows",
     "overwrite": "lance_assets.spark.writer",
     "read": "lance_assets.spark.reader",
+    "read_changes": "lance_assets.spark.change_reader",
     "aggregate": "lance_assets.spark.reader",
     "count_rows": "lance_assets.spark.reader",
     "LanceDataSource": "lance_assets.spark.source",

@@ -43,7 +43,7 @@ _FIXED_WIDTH_TYPES: tuple[type[T.DataType], ...] = (
 )
 _TEXT_TYPES = (T.StringType, T.CharType, T.VarcharType)
 _PYTHON_NODE = re.compile(r"\b\w*(?:Python|Pandas|InArrow)\w* (\w*)")
-_OWN_TASK = re.compile(r"ReadTask_of_version_\d+_of_\w*|KeysTask")
+_OWN_TASK = re.compile(r"(?:Read|Change)Task_of_version_\d+_of_\w*|KeysTask")
 """Names of this project's own tasks in a query plan. Their input is partition numbers only."""
 
 

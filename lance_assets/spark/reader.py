@@ -66,19 +66,19 @@ def read(
     )
     if isinstance(plan, FetchedRows):
         schema = spark_schema(plan.arrow)
-        return create_frame(spark, plan.rows, schema) if plan.rows.num_rows else _empty_frame(spark, schema)
+        return create_frame(spark, plan.rows, schema) if plan.rows.num_rows else empty_frame(spark, schema)
     if not plan.arrow.names:
         # Arrow batches of Spark cannot carry rows without columns, so a range of the same length replaces them.
         return spark.range(plans.count_rows(base, filter, runner=lambda: SparkRunner(spark))).select()
     schema = spark_schema(plan.arrow)
     if not plan.partitions:
-        return _empty_frame(spark, schema)
+        return empty_frame(spark, schema)
     return partition_numbers(spark, len(plan.partitions), plan.memory_bytes).mapInArrow(
         WorkerTask(ReadTask(plan)), schema
     )
 
 
-def _empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
+def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
     """Return an empty DataFrame. With `limit(0)` the optimizer sees that it needs no job."""
     return spark.createDataFrame([], schema).limit(0)
 

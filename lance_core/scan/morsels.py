@@ -159,6 +159,18 @@ def _morsels_of_selection(
     runs together. If the rows still have to be tested, a run is an ordinary morsel, for which the whole filter
     is evaluated."""
     offsets = selection.live_offsets(source.deletions)
+    yield from morsels_of_rows(source, offsets, rows_max, residual=selection.residual, grows=grows)
+
+
+def morsels_of_rows(
+    source: LiveFragment,
+    offsets: Offsets,
+    rows_max: int,
+    *,
+    residual: Predicate | None = None,
+    grows: bool = False,
+) -> Iterator[Morsel]:
+    """Yield the morsels of rows at these offsets, which are live."""
     step = min(rows_max, _FIRST_MORSEL_ROWS) if grows else rows_max
     start = 0
     for stop in _run_boundaries(offsets):
@@ -167,9 +179,9 @@ def _morsels_of_selection(
             part = offsets[start : min(stop, start + step)]
             if is_run:
                 part = part[: np.searchsorted(part, part[0] + step)]
-            picked = PickedRows(part, selection.residual)
+            picked = PickedRows(part, residual)
             first, count = int(part[0]), int(part[-1]) + 1 - int(part[0])
-            yield Morsel(source, first, count, None if picked.is_dense and selection.residual is not None else picked)
+            yield Morsel(source, first, count, None if picked.is_dense and residual is not None else picked)
             start += len(part)
             step = min(rows_max, step * _GROWTH)
 

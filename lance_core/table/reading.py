@@ -327,11 +327,23 @@ class TableReading(TableBase):
             SearchRequest(column, k, metric, nprobes, refine, ef, self._optional_sql(filter), None, exact),
         )
 
-    def changes(self, since: int, until: int | None = None) -> pa.Table:
+    def changes(
+        self,
+        since: int,
+        until: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Condition | None = None,
+        with_row_id: bool = True,
+    ) -> pa.Table:
         """Return the rows that differ between the versions `since` and `until` (default: this one). The column
-        `_change` is "insert", "update" or "delete". The table needs stable row ids, which identify the rows."""
+        `_change` is "insert", "update" or "delete". The table needs stable row ids, which identify the rows.
+
+        `columns` are those of the table to return; `_change` and the row versions always come with them. `filter`
+        selects changes by the new values of inserted and updated rows, and by the old values of deleted ones."""
         later = self._snapshot if until is None else load_at(self._location, validation.check_version_number(until))
-        return read_changes(load_at(self._location, validation.check_version_number(since)), later)
+        earlier = load_at(self._location, validation.check_version_number(since))
+        return read_changes(earlier, later, columns=columns, filter=filter, with_row_id=with_row_id)
 
     def explain(
         self,

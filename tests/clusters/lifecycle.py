@@ -31,6 +31,7 @@ from lance_assets.spark import (
     optimize_indices,
     overwrite,
     read,
+    read_changes,
     release,
     update,
     upsert,
@@ -317,6 +318,19 @@ def _file_stream(tables: TablePair, name: str) -> DataFrame:
     return tables.spark.readStream.schema("id bigint, name string").parquet(str(directory))
 
 
+def check_changes(tables: TablePair) -> None:
+    """Read the changes of a table with stable row ids, which Spark creates and changes."""
+    uri, options = f"{tables.uri}-with-row-ids", tables.options
+    append(frame(tables.spark, 0, 500), uri, stable_row_ids=True, max_rows_per_file=100, storage_options=options)
+    delete(tables.spark, uri, "id % 10 = 3", storage_options=options)
+    upsert(frame(tables.spark, 450, 100), uri, "id", storage_options=options)
+    found = collect_arrow(read_changes(tables.spark, uri, 1, columns=["id"], storage_options=options))
+    changes = Table.open(uri, storage_options=options).changes(1)
+    assert found.num_rows > 100
+    for name in found.column_names:
+        assert found[name].to_pylist() == changes[name].to_pylist()
+
+
 def check_recreated_table(tables: TablePair) -> None:
     """Recreate a table at a URI from which workers have just read: they must not use anything cached of the old one."""
     other = f"{tables.reference_uri}-other"
@@ -347,6 +361,7 @@ STEPS: tuple[Step, ...] = (
     check_stream,
     check_refused_stream,
     check_stream_upsert,
+    check_changes,
     check_recreated_table,
 )
 _STEPS_FROM: Mapping[Step, tuple[int, ...]] = {

@@ -105,6 +105,7 @@ SURFACES: Mapping[str, Callable[[Place], object]] = {
     "YAML": _open_of_yaml,
     "lance_fleet": _fleet,
     "spark.read": lambda place: functions.read(place.spark, place.uri, **MODES).collect(),
+    "spark.read_changes": lambda place: functions.read_changes(place.spark, place.uri, 1, **MODES).collect(),
     "spark.export": lambda place: functions.export(place.spark, place.uri, str(place.directory / "out"), **MODES),
     "spark.nearest_join": _nearest_join,
     "spark.explain_nearest_join": _explain_nearest_join,
@@ -194,7 +195,7 @@ def test_the_modes_reach_every_codec(
     surface: str, tmp_path: Path, spark: SparkSession, opened: list[tuple[Verify, bool]]
 ) -> None:
     uri = str(tmp_path / "orders.lance")
-    Table.create(uri, ROWS.slice(0, 20), durable=False).append(ROWS.slice(20))
+    Table.create(uri, ROWS.slice(0, 20), stable_row_ids=True, durable=False).append(ROWS.slice(20))
     opened.clear()
     SURFACES[surface](Place(uri, spark, tmp_path))
     assert set(opened) == {(Verify.READ, False)}

@@ -139,6 +139,12 @@ class ReadPlan:
         return replace(self, partitions=())
 
 
+def name_task(task: object, header: VersionHeader) -> str:
+    """Return a name that tells which version of which table a task reads."""
+    table = re.sub(r"\W+", "_", header.uri.rstrip("/").rpartition("/")[2])
+    return f"{type(task).__qualname__}_of_version_{header.version}_of_{table}"
+
+
 @dataclass(frozen=True, slots=True)
 class ReadTask:
     """Runs in a worker: partition numbers in, their rows out."""
@@ -148,9 +154,7 @@ class ReadTask:
     @property
     def __name__(self) -> str:
         """Name of the task in Spark's query plan."""
-        header = self.plan.work.header
-        table = re.sub(r"\W+", "_", header.uri.rstrip("/").rpartition("/")[2])
-        return f"{type(self).__qualname__}_of_version_{header.version}_of_{table}"
+        return name_task(self, self.plan.work.header)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -198,7 +202,7 @@ def fetch_or_plan(
     plan = _plan_scan(base, columns, filter, with_row_id, with_row_address)
     if not plan.output or not _is_small_lookup(plan):
         return _partition_read(base, plan, transport, slots)
-    arrow = _output_schema(plan)
+    arrow = output_schema(plan)
     schema, uri = transport(arrow), base.location.uri
     batches = [conform(rows, schema, conversion=Conversion.OUTWARD, what=uri) for rows in scan(base.location, plan)]
     return FetchedRows(pa.Table.from_batches(batches, schema), arrow)
@@ -219,23 +223,29 @@ def _plan_scan(
         with_row_address=with_row_address,
         select=lookup.selector_of(base),
     )
+    check_signed_addresses(base, plan)
+    return plan
+
+
+def check_signed_addresses(base: Snapshot, plan: ScanPlan) -> None:
+    """Raise `Unsupported` if the plan reads row addresses that a signed integer cannot hold."""
     if not all(column.is_stored for column in plan.output) and base.manifest.max_fragment_id >= SIGNED_FRAGMENT_IDS:
         raise Unsupported(
             f"{base.location.uri} has fragment ids above {SIGNED_FRAGMENT_IDS}, and a signed integer cannot hold the "
             "addresses of their rows; read it without them"
         )
-    return plan
 
 
 def _partition_read(
     base: Snapshot, plan: ScanPlan, transport: Callable[[pa.Schema], pa.Schema], slots: int
 ) -> ReadPlan:
-    arrow = _output_schema(plan)
+    arrow = output_schema(plan)
     work = ReadWork(VersionHeader.of(base), ScanSpec(plan.columns, plan.predicate), transport(arrow))
     return ReadPlan(work, partition_scan(plan, slots, returns_rows=plan.predicate is None), arrow, plan.memory_bytes())
 
 
-def _output_schema(plan: ScanPlan) -> pa.Schema:
+def output_schema(plan: ScanPlan) -> pa.Schema:
+    """Return the stored schema of the columns, with system columns as signed integers."""
     fields = [column.arrow if column.is_stored else column.arrow.with_type(pa.int64()) for column in plan.output]
     return pa.schema(fields, plan.schema.metadata)
 

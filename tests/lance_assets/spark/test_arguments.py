@@ -16,7 +16,7 @@ from lance_core import InvalidInput, Table
 ROWS = pa.table({"id": [1]})
 FRAME_FUNCTIONS = ("append", "overwrite", "upsert", "merge_columns", "nearest_join")
 SESSION_FUNCTIONS = (
-    *("read", "count_rows", "aggregate", "delete", "update", "compact"),
+    *("read", "read_changes", "count_rows", "aggregate", "delete", "update", "compact"),
     *("map_columns", "build_index", "optimize_indices", "export", "ingest", "verify_files", "explain_nearest_join"),
 )
 OTHER_FRAMES = [
