@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_core.errors import Corrupt
-from lance_core.format.id_runs import Counts, Ids, find_overlap, remove_positions, sort_by_first_id
+from lance_core.format.id_runs import Counts, Ids, find_overlap, last_ids, remove_positions, sort_by_first_id
 from lance_core.format.ids import FragmentId
 from lance_core.format.rowids import RowIdSequence
 
@@ -68,6 +68,17 @@ class RowIdIndex:
         within = requested - starts[run]
         is_known = (requested >= starts[run]) & (within < lengths[run].astype(np.uint64))
         return RowLocations(is_known, self._fragment_ids[fragment[run]], offsets[run].astype(np.uint64) + within)
+
+    def locate_ascending(self, ids: Ids) -> tuple[Counts, Ids, Ids]:
+        """Return which of these ascending and distinct ids are known: their positions in `ids`, their fragment ids and
+        offsets. Faster than `locate_rows` if many are known, since whole runs are located at once."""
+        starts, lengths, fragment, offsets = self._live_runs
+        first = np.searchsorted(ids, starts)
+        counts = np.searchsorted(ids, last_ids(starts, lengths), side="right") - first
+        positions = np.arange(counts.sum()) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+        # The distance from an id to its offset wraps around zero, and adding it to the id wraps back.
+        distances = offsets.astype(np.uint64) - starts
+        return positions, np.repeat(self._fragment_ids[fragment], counts), ids[positions] + np.repeat(distances, counts)
 
     def __len__(self) -> int:
         """Return the number of live rows."""

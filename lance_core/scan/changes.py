@@ -25,7 +25,7 @@ from lance_core.errors import InvalidInput
 from lance_core.expressions import Predicate
 from lance_core.expressions.arrow_filters import Condition
 from lance_core.format.fragment import Fragment
-from lance_core.format.id_runs import last_ids
+from lance_core.format.id_runs import Counts, last_ids
 from lance_core.format.manifest import Manifest
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
 from lance_core.scan.morsels import LiveFragment, Morsel, manifest_path, morsels_of_rows
@@ -221,29 +221,28 @@ def _live_rows(own: Snapshot, rows: RowRange) -> _LiveRows:
 
 def _look_up(row_ids: Ids, other: Snapshot) -> tuple[Mask, Ids]:
     """Return which rows are live in the other version, and the version that last changed them there."""
-    order = np.argsort(row_ids)
+    order = np.argsort(row_ids, kind="stable")
     ordered = row_ids[order]
     is_known, updated_at = np.zeros(len(row_ids), np.bool_), np.zeros(len(row_ids), np.uint64)
     for positions, versions in map_in_order(partial(_look_up_in, ordered, other), other.manifest.fragments):
-        found = order[positions]
-        is_known[found], updated_at[found] = True, versions
-    return is_known, updated_at
+        is_known[positions], updated_at[positions] = True, versions
+    position = np.empty_like(order)
+    position[order] = np.arange(len(order))
+    return is_known[position], updated_at[position]
 
 
-def _look_up_in(ordered: Ids, other: Snapshot, fragment: Fragment) -> tuple[Offsets, Ids]:
+def _look_up_in(ordered: Ids, other: Snapshot, fragment: Fragment) -> tuple[Counts, Ids]:
     """Return the positions of the ids that are live in one fragment, and the versions that last changed their rows."""
     source = LiveFragment(other.location, other.manifest, fragment)
     sequence = source.system_columns.row_id_sequence
     first = stop = 0
     if len(sequence.starts):
-        last = last_ids(sequence.starts, sequence.lengths).max()
         first = int(np.searchsorted(ordered, sequence.starts.min(), side="left"))
-        stop = int(np.searchsorted(ordered, last, side="right"))
+        stop = int(np.searchsorted(ordered, last_ids(sequence.starts, sequence.lengths).max(), side="right"))
     if first == stop:
         return np.empty(0, np.int64), np.empty(0, np.uint64)
     deleted = source.deletions
     row_ids = FragmentRowIds(fragment.id, sequence, deleted.offsets if deleted else None)
     index = RowIdIndex([row_ids], path=manifest_path(other.location, other.manifest))
-    rows = index.locate_rows(ordered[first:stop])
-    offsets = rows.offsets[rows.is_known].astype(np.int64)
-    return first + np.flatnonzero(rows.is_known), source.system_columns.values(LAST_UPDATED_AT, offsets)
+    positions, _, offsets = index.locate_ascending(ordered[first:stop])
+    return first + positions, source.system_columns.values(LAST_UPDATED_AT, offsets.astype(np.int64))
