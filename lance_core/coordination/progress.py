@@ -2,6 +2,7 @@
 
     _lance_assets/work/{sha256 of the key}/plan.json               description of the job, which owns the key
     _lance_assets/work/{sha256 of the key}/fragment-{number}.bin   the fragment as it was read, with the new file
+    _lance_assets/work/{sha256 of the key}/rows-{number}.bin       what else its job records about the fragment
     _lance_assets/work/{sha256 of the key}/segment-{uuid}.json     an index segment, and its fragments as they were read
 
 The worker that wrote a file puts its record when the file is complete. A record guarantees nothing: the file may be
@@ -69,8 +70,19 @@ def claim(store: Store, key: str, plan: Mapping[str, str]) -> None:
         )
 
 
-def record_fragment(store: Store, directory: str, done: Fragment) -> None:
+def record_fragment(store: Store, directory: str, done: Fragment, details: bytes | None = None) -> None:
+    """Record a fragment. `details` are put first, so a record is complete if the fragment can be read."""
+    if details is not None:
+        store.put(f"{directory}/rows-{done.id}.bin", details)
     store.put(f"{directory}/fragment-{done.id}.bin", done.encode())
+
+
+def recorded_details(store: Store, directory: str, fragment_id: int) -> bytes | None:
+    """Read the details of a fragment; `None` if it has none."""
+    try:
+        return read_whole(store, f"{directory}/rows-{fragment_id}.bin", INTENT_BYTES)
+    except (NotFound, Corrupt):
+        return None
 
 
 def completed_fragments(store: Store, directory: str) -> Iterator[Fragment]:
@@ -93,6 +105,7 @@ def completed_ids(store: Store, directory: str) -> set[int]:
 
 def remove_fragment(store: Store, directory: str, fragment_id: int) -> None:
     store.delete(f"{directory}/fragment-{fragment_id}.bin")
+    store.delete(f"{directory}/rows-{fragment_id}.bin")
 
 
 @dataclass(frozen=True, slots=True)

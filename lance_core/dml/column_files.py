@@ -4,7 +4,7 @@ Shared by the verbs that add or recast columns. Values of deleted rows are never
 cannot be null, those of a neighbouring live row.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,14 +14,17 @@ import pyarrow as pa
 from lance_core.datafiles.blob_files import is_blob_v2
 from lance_core.datafiles.codec import BATCH_ROWS
 from lance_core.datafiles.conform import Conversion, copy_array
-from lance_core.datafiles.fragment_reader import read_fragment
+from lance_core.datafiles.fragment_reader import FragmentReader, load_deletions, read_fragment
 from lance_core.datafiles.fragment_writer import write_columns
 from lance_core.errors import InvalidInput
-from lance_core.format.fragment import Fragment
+from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import Runtime
 from lance_core.scan.system_columns import SYSTEM_COLUMN_NAMES, SystemColumns
 from lance_core.versions.snapshot import Snapshot
+
+SPARSE_FACTOR = 50
+"""If at most one row in this many is read, the rows are read by their offsets; otherwise all rows around them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,37 @@ def read_live_rows(
         yield PositionedBatch(batch, rows.offsets)
 
 
+def read_rows_at(
+    base: Snapshot, fragment: Fragment, offsets: npt.NDArray[np.int64], columns: Sequence[str]
+) -> Iterator[PositionedBatch]:
+    """Read columns, or system columns, of live rows at ascending offsets. A few rows are read by their offsets;
+    otherwise all rows around them are read."""
+    if not len(offsets):
+        return
+    manifest, location = base.manifest, base.location
+    schema, path = manifest.schema, f"{location.uri}/{manifest.path}"
+    stored = [name for name in columns if name not in SYSTEM_COLUMN_NAMES]
+    selected = TableSchema(tuple(map(schema.field, stored)), schema.metadata)
+    reader = FragmentReader(location.store, location.codec, schema, selected, path=path)
+    system_columns = SystemColumns(manifest, fragment, path=path)
+    first, span = int(offsets[0]), int(offsets[-1]) + 1 - int(offsets[0])
+    if stored and len(offsets) * SPARSE_FACTOR <= span:
+        for start in range(0, len(offsets), BATCH_ROWS):
+            some = offsets[start : start + BATCH_ROWS]
+            for rows, batch in reader.take_chunks(fragment, some):
+                yield PositionedBatch(system_columns.add_columns(batch, some[rows], columns), some[rows])
+        return
+    for live in reader.read_live(fragment, load_deletions(location.store, fragment), first, span):
+        batch, positions = live.batch, live.offsets
+        if len(offsets) < span:
+            is_selected = np.isin(positions, offsets, assume_unique=True)
+            if not is_selected.any():
+                continue
+            if not is_selected.all():
+                batch, positions = batch.filter(pa.array(is_selected)), positions[is_selected]
+        yield PositionedBatch(system_columns.add_columns(batch, positions, columns), positions)
+
+
 def add_column_file(
     base: Snapshot,
     fragment: Fragment,
@@ -56,7 +90,31 @@ def add_column_file(
     runtime: Runtime,
 ) -> Fragment:
     """Write a file with `columns` and return the fragment with it."""
-    file = write_columns(
+    file = write_column_file(base, fragment, live, columns, conversion=conversion, runtime=runtime)
+    return fragment.with_files([*fragment.files, file])
+
+
+def without_columns(fragment: Fragment, field_ids: Collection[int], schema: TableSchema) -> Fragment:
+    """Return the fragment without the values of some fields, which its files keep as dead data. A file without any
+    other field of the schema is removed, since pylance refuses it."""
+    remaining = {node.id for top in schema.fields for node in top.walk()}
+    files = [
+        file if set(file.field_ids).isdisjoint(field_ids) else file.without_fields(field_ids) for file in fragment.files
+    ]
+    return fragment.with_files([file for file in files if not remaining.isdisjoint(file.field_ids)])
+
+
+def write_column_file(
+    base: Snapshot,
+    fragment: Fragment,
+    live: Iterable[PositionedBatch],
+    columns: TableSchema,
+    *,
+    conversion: Conversion = Conversion.EXACT,
+    runtime: Runtime,
+) -> DataFile:
+    """Write a file with `columns` for all physical rows of a fragment, from the values of its live rows."""
+    return write_columns(
         base.location.codec,
         _fill_physical_rows(live, columns.arrow, fragment),
         schema=columns,
@@ -66,7 +124,6 @@ def add_column_file(
         new_uuid=runtime.new_uuid,
         what=base.location.uri,
     )
-    return fragment.with_files([*fragment.files, file])
 
 
 def _fill_physical_rows(

@@ -73,7 +73,7 @@ def merge_columns(base: Snapshot, data: InputRows, on: str | Sequence[str], *, r
     if not keys or not added.names:
         raise InvalidInput(f"{what}: merge_columns needs a key column, and at least one other column in the data")
     new = define_new_fields(base, added)
-    source = _cast_keys(pa.Table.from_batches(data.batches, data.schema), stored.arrow, keys, what)
+    source = cast_keys(pa.Table.from_batches(data.batches, data.schema), stored.arrow, keys, what)
     values = source.select(added.names).combine_chunks()
 
     table_keys = [list(read_live_rows(base, fragment, keys, stored)) for fragment in base.manifest.fragments]
@@ -91,7 +91,7 @@ def merge_columns(base: Snapshot, data: InputRows, on: str | Sequence[str], *, r
         for rows in batches:
             joined.append((rows, source_rows[position : position + rows.batch.num_rows]))
             position += rows.batch.num_rows
-        new_values = (PositionedBatch(_take_or_null(values, matches), rows.offsets) for rows, matches in joined)
+        new_values = (PositionedBatch(take_or_null(values, matches), rows.offsets) for rows, matches in joined)
         fragments.append(add_column_file(base, fragment, new_values, new, runtime=runtime))
     return merge_operation(base, fragments, new.fields)
 
@@ -132,7 +132,7 @@ def _add_function_columns(
                     error.add_note(f"{base.location.uri}: the function for new columns raised this on {source}")
                     raise
                 source = f"fragment {fragment.id}, rows {rows.offsets[0]} to {rows.offsets[-1]}"
-                yield PositionedBatch(_check_result(result, rows.batch, base, source, schema), rows.offsets)
+                yield PositionedBatch(check_function_result(result, rows.batch, base, source, schema), rows.offsets)
 
     fragments = list(base.manifest.fragments)
     computed: dict[int, Iterator[PositionedBatch]] = {}
@@ -145,7 +145,7 @@ def _add_function_columns(
                 break
         else:
             empty = pa.RecordBatch.from_pylist([], schema=pa.schema([readable.field(name) for name in columns]))
-            schema = _check_result(function(empty), empty, base, "no rows", None).schema
+            schema = check_function_result(function(empty), empty, base, "no rows", None).schema
     new = define_new_fields(base, schema)
     written = [
         add_column_file(
@@ -156,7 +156,7 @@ def _add_function_columns(
     return merge_operation(base, written, new.fields)
 
 
-def _check_result(
+def check_function_result(
     result: pa.RecordBatch | pa.Table, given: pa.RecordBatch, base: Snapshot, source: str, expected: pa.Schema | None
 ) -> pa.RecordBatch:
     """Check the result of the function for the batch `given`, and return it as one record batch. `source` names the
@@ -264,7 +264,8 @@ def define_new_fields(base: Snapshot, arrow: pa.Schema) -> TableSchema:
     for name in arrow.names:
         if name in names:
             raise InvalidInput(
-                f"{base.location.uri} has a column {name!r} already; choose another name, or update that column"
+                f"{base.location.uri} has a column {name!r} already; choose another name, or replace its values, which "
+                "takes replace=True (for map_columns on Spark, mode='recompute')"
             )
     declared = stored_schema(pa.schema(list(arrow)), base.manifest.storage_version)
     new = TableSchema.from_arrow(declared, first_id=_next_id(base))
@@ -284,7 +285,7 @@ def merge_operation(base: Snapshot, fragments: Sequence[Fragment], new: Sequence
     return Merge(tuple(fragments), schema, preserves_nullability=all(field.nullable for field in new))
 
 
-def _cast_keys(rows: pa.Table, stored: pa.Schema, keys: Sequence[str], what: str) -> pa.Table:
+def cast_keys(rows: pa.Table, stored: pa.Schema, keys: Sequence[str], what: str) -> pa.Table:
     for name in keys:
         expected, given = stored.field(name).type, rows.schema.field(name)
         if given.type == expected:
@@ -303,7 +304,7 @@ def _cast_keys(rows: pa.Table, stored: pa.Schema, keys: Sequence[str], what: str
     return rows
 
 
-def _take_or_null(values: pa.Table, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.RecordBatch:
+def take_or_null(values: pa.Table, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.RecordBatch:
     indices = pa.array(rows, mask=rows == NO_ROW)
     taken = values.take(indices).combine_chunks()
     columns = [column.chunk(0) if column.num_chunks else pa.nulls(0, column.type) for column in taken.columns]

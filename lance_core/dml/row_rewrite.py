@@ -17,7 +17,7 @@ from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.datafiles.fragment_reader import FragmentReader, load_deletions
 from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
-from lance_core.dml.column_files import PositionedBatch, add_column_file
+from lance_core.dml.column_files import SPARSE_FACTOR, PositionedBatch, add_column_file, without_columns
 from lance_core.dml.deletion_files import add_deletions, encode_offsets
 from lance_core.errors import InvalidInput
 from lance_core.format.fragment import Fragment
@@ -36,8 +36,6 @@ change."""
 _UNKNOWN_VALUE_BYTES = 32
 _BLOB_BYTES = 1 << 20
 _BATCH_ROWS = 1 << 16
-_SPARSE_FACTOR = 50
-"""If at most one row in this many changes, the rows are read by their offsets; otherwise all rows around them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ def is_column_rewrite_cheaper(base: Snapshot, columns: Sequence[str], *, rows: i
     fields = TableSchema(tuple(map(schema.field, columns)), schema.metadata)
     if _is_indexed(base, fields) and 2 * changed < rows:
         return False
-    return 0 < rows * _row_bytes(fields) <= changed * _row_bytes(schema)
+    return 0 < rows * row_bytes(fields) <= changed * row_bytes(schema)
 
 
 def move_rows(
@@ -199,7 +197,7 @@ def _read_rows_at(
         return
     reader, first = _reader(rewrite, columns), int(change.offsets[0])
     span = int(change.offsets[-1]) + 1 - first
-    if count * _SPARSE_FACTOR <= span:
+    if count * SPARSE_FACTOR <= span:
         for start in range(0, count, _BATCH_ROWS):
             offsets = change.offsets[start : start + _BATCH_ROWS]
             for rows, batch in reader.take_chunks(change.fragment, offsets):
@@ -213,12 +211,7 @@ def _read_rows_at(
 
 def _rewrite_fragment_columns(rewrite: RowRewrite, change: FragmentChange, runtime: Runtime) -> Fragment:
     replaced = frozenset(field_ids_of(rewrite.fields.fields))
-    files = [
-        file.without_fields(replaced) if replaced & set(file.field_ids) else file for file in change.fragment.files
-    ]
-    # pylance refuses a file that has no field of the schema, which a file of replaced and dropped columns would be.
-    schema_fields = set(field_ids_of(rewrite.schema.fields))
-    kept = change.fragment.with_files([file for file in files if schema_fields & set(file.field_ids)])
+    kept = without_columns(change.fragment, replaced, rewrite.schema)
     return add_column_file(rewrite.base, kept, _read_new_columns(rewrite, change), rewrite.fields, runtime=runtime)
 
 
@@ -301,7 +294,7 @@ def _is_indexed(base: Snapshot, fields: TableSchema) -> bool:
     return any(ids & set(index.field_ids) for index in base.manifest.indices)
 
 
-def _row_bytes(schema: TableSchema) -> int:
+def row_bytes(schema: TableSchema) -> int:
     """Estimate the bytes of a row from the types of its columns."""
     return sum(_BLOB_BYTES if is_blob(field) else _value_bytes(field.arrow().type) for field in schema.fields)
 

@@ -37,17 +37,24 @@ class SystemColumns:
         """Return the batch with these columns, in this order."""
         if SYSTEM_COLUMN_NAMES.isdisjoint(columns) and list(columns) == rows.batch.schema.names:
             return rows.batch
-        offsets = rows.offsets
+        return self.add_columns(rows.batch, rows.offsets, columns)
+
+    def add_columns(
+        self, batch: pa.RecordBatch, offsets: npt.NDArray[np.int64], columns: Sequence[str]
+    ) -> pa.RecordBatch:
+        """Return the rows at these offsets with these columns, in this order. `batch` has their stored columns."""
+        if SYSTEM_COLUMN_NAMES.isdisjoint(columns) and list(columns) == batch.schema.names:
+            return batch
         arrays = [
-            pa.array(self.values(name, offsets)) if name in SYSTEM_COLUMN_NAMES else rows.batch.column(name)
+            pa.array(self.values(name, offsets)) if name in SYSTEM_COLUMN_NAMES else batch.column(name)
             for name in columns
         ]
         schema = pa.schema(
             [
-                METADATA_COLUMNS.field(name) if name in SYSTEM_COLUMN_NAMES else rows.batch.schema.field(name)
+                METADATA_COLUMNS.field(name) if name in SYSTEM_COLUMN_NAMES else batch.schema.field(name)
                 for name in columns
             ],
-            rows.batch.schema.metadata,
+            batch.schema.metadata,
         )
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

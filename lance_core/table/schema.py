@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from lance_core import validation
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.datafiles.inputs import Rows, as_input
-from lance_core.dml import new_columns, schema_evolution, settings
+from lance_core.dml import new_columns, replaced_columns, schema_evolution, settings
+from lance_core.expressions.arrow_filters import Condition
+from lance_core.format.operations import Update
 from lance_core.progress import ProgressArgument, reporting
 from lance_core.table.base import Audit, Committed, TableBase, WriteOptions
 
@@ -23,6 +26,8 @@ class SchemaWrites(TableBase):
         *,
         schema: pa.Schema | None = None,
         read_columns: Sequence[str] | None = None,
+        replace: bool = False,
+        where: Condition | None = None,
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
@@ -33,14 +38,34 @@ class SchemaWrites(TableBase):
         a batch of `read_columns` to a batch of new columns, whose types are those of `schema` or of its first result.
 
             table.add_columns({"rounded": "cast(round(price) as int)"})
+
+        With `replace=True`, columns that exist get new values and keep their types. Rows stay where they are: each
+        fragment in which a value changes gets a file with these columns, and indices on them lose these fragments. With
+        `where`, only the matching rows get values; the others keep theirs, or have null in a new column. If no value
+        changes, no version is committed.
+
+            table.add_columns({"price": "price * 1.1"}, replace=True, where="country = 'FR'")
         """
+        validation.check_flag(replace, "replace")
+        options = WriteOptions(intent, properties, retries, audit)
+        if replace or where is not None:
+            replacement = replaced_columns.replaced_columns(
+                columns,
+                schema=schema,
+                read_columns=read_columns,
+                replace=replace,
+                where=None if where is None else self._sql(where, "where"),
+                runtime=self.runtime,
+            )
+            with reporting(progress, "add_columns"):
+                return self._write("add_columns", replacement.plan, options, operation=Update.name)
         with reporting(progress, "add_columns"):
             return self._write(
                 "add_columns",
                 lambda base: new_columns.add_columns(
                     base, columns, schema=schema, read_columns=read_columns, runtime=self.runtime
                 ),
-                WriteOptions(intent, properties, retries, audit),
+                options,
             )
 
     def merge_columns(
@@ -48,6 +73,7 @@ class SchemaWrites(TableBase):
         data: Rows,
         on: str | Sequence[str],
         *,
+        replace: bool = False,
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
@@ -55,13 +81,22 @@ class SchemaWrites(TableBase):
         progress: ProgressArgument = False,
     ) -> Committed:
         """Add the columns of `data` to the rows with the same values in the key columns `on`. Rows without a match get
-        null, and a null key matches nothing. `data` and the keys of the table are held in memory."""
+        null, and a null key matches nothing. `data` and the keys of the table are held in memory.
+
+        With `replace=True`, columns of `data` that exist in the table get new values in the rows with a match; all
+        other rows keep theirs. `on` can then also be `"_rowaddr"` or `"_rowid"`, of the rows of this version.
+        """
+        validation.check_flag(replace, "replace")
         source = as_input(data, self._columns).materialized()
+        options = WriteOptions(intent, properties, retries, audit)
         with reporting(progress, "merge_columns"):
+            if replace:
+                replacement = replaced_columns.joined_columns(source, on, replace=True, runtime=self.runtime)
+                return self._write("merge_columns", replacement.plan, options, operation=Update.name)
             return self._write(
                 "merge_columns",
                 lambda base: new_columns.merge_columns(base, source, on, runtime=self.runtime),
-                WriteOptions(intent, properties, retries, audit),
+                options,
             )
 
     def drop_columns(

@@ -20,8 +20,9 @@ import pyarrow.types as pa_types
 from lance_core.datafiles.codec import BATCH_ROWS
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.datafiles.fragment_reader import load_deletions
-from lance_core.dml.column_files import PositionedBatch, add_column_file, read_live_rows
-from lance_core.dml.new_columns import define_new_fields
+from lance_core.dml.column_files import PositionedBatch, read_live_rows, write_column_file
+from lance_core.dml.column_fill import FilledFragment, resolve_target
+from lance_core.dml.replaced_columns import fill_fragment
 from lance_core.errors import InvalidInput, SchemaMismatch, StorageError
 from lance_core.format.fragment import Fragment
 from lance_core.runtime import SYSTEM_RUNTIME
@@ -49,6 +50,8 @@ class FillTask:
     """Treatment of live rows of a fragment that get no value."""
     keys: tuple[str, ...] = ()
     """Key columns, if addresses were found by key. An address that occurs twice then means a duplicate key."""
+    replace: bool = False
+    """True if columns that exist get new values; rows without one keep theirs."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         last = -1
@@ -68,7 +71,7 @@ class FillTask:
                 [{"part": duplicate.address >> _FRAGMENT_BITS, "refusal": refusal}], RESULT
             )
 
-    def _fill_fragment(self, number: int, fragment_rows: Iterable["_FragmentRows"]) -> Fragment:
+    def _fill_fragment(self, number: int, fragment_rows: Iterable["_FragmentRows"]) -> FilledFragment:
         if number not in self.fragments:
             raise InvalidInput(
                 f"{self._version_label}: the data has addresses in fragment {number}, which does not exist. They are "
@@ -77,19 +80,19 @@ class FillTask:
         snapshot = self.header.snapshot_with([self.fragments[number]])
         (fragment,) = snapshot.manifest.fragments
         positioned = self._position_rows(snapshot, fragment, fragment_rows)
-        return add_column_file(
-            snapshot,
-            fragment,
-            positioned,
-            define_new_fields(snapshot, self.columns),
-            conversion=Conversion.CAST,
-            runtime=SYSTEM_RUNTIME,
+        target = resolve_target(snapshot, self.columns, replace=self.replace)
+        if self.replace:
+            return fill_fragment(snapshot, fragment, target, positioned, runtime=SYSTEM_RUNTIME)
+        file = write_column_file(
+            snapshot, fragment, positioned, target.columns, conversion=Conversion.CAST, runtime=SYSTEM_RUNTIME
         )
+        return FilledFragment(fragment, file)
 
     def _position_rows(
         self, snapshot: Snapshot, fragment: Fragment, fragment_rows: Iterable["_FragmentRows"]
     ) -> Iterator[PositionedBatch]:
-        """Yield all live rows of the fragment with their offsets. Rows without a value have nulls."""
+        """Yield all live rows of the fragment with their offsets. Rows without a value have nulls; they are left out if
+        columns are replaced."""
         deleted, rows = load_deletions(snapshot.location.store, fragment), fragment.physical_rows
         live = np.ones(rows, dtype=np.bool_) if deleted is None else deleted.live_mask(0, rows)
         position = 0
@@ -108,11 +111,14 @@ class FillTask:
             indices = np.searchsorted(offsets, expected)
             is_missing = offsets[indices] != expected
             self._check_missing(fragment, expected[is_missing])
+            if self.replace:
+                yield PositionedBatch(batch, offsets)
+                continue
             values = batch.take(pa.array(indices, mask=is_missing))
             yield PositionedBatch(values, expected)
         remaining = np.flatnonzero(live[position:]) + position
         self._check_missing(fragment, remaining)
-        for start in range(0, len(remaining), BATCH_ROWS):
+        for start in range(0, 0 if self.replace else len(remaining), BATCH_ROWS):
             offsets_without_value = remaining[start : start + BATCH_ROWS]
             nulls = [pa.nulls(len(offsets_without_value), field.type) for field in self.columns]
             yield PositionedBatch(pa.RecordBatch.from_arrays(nulls, names=self.columns.names), offsets_without_value)

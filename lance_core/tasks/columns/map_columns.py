@@ -1,62 +1,102 @@
 """Map columns: workers compute new columns from others with a function, and record the progress of each fragment.
 
+    mode      "add" adds columns, "recompute" replaces their values, "fill" replaces nulls
     start     with a `resume_key`: loads the records of an earlier run that are still valid
     run       one task per fragment that is left; its worker writes the file, then the progress record (`progress.py`)
-    commit    one version with the whole columns; after a conflict, only new or changed fragments run again
+    commit    one version with all columns; after a conflict, only new or changed fragments run again
 
 Readers see nothing before it is finished (`001-atomic-column-addition.md`).
 """
 
 import base64
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from threading import Event
+from typing import Literal, cast
 
 import pyarrow as pa
 
 from lance_core import validation
 from lance_core.coordination import progress as progress_module
 from lance_core.coordination.leases import Lease, acquire, release
-from lance_core.dml.new_columns import Compute, add_columns, define_new_fields
-from lance_core.errors import InvalidInput, StorageError
-from lance_core.expressions import with_metadata_columns
-from lance_core.format.field_paths import unknown_column_message
+from lance_core.dml.column_fill import (
+    ColumnTarget,
+    FilledFragment,
+    is_still_valid,
+    keep_valid,
+    plan_fill,
+    resolve_target,
+)
+from lance_core.dml.column_values import FunctionValues
+from lance_core.dml.new_columns import Compute, add_columns
+from lance_core.dml.replaced_columns import fill_fragment, null_rows, parse_condition
+from lance_core.dml.row_matching import find_matching_rows
+from lance_core.errors import Corrupt, InvalidInput, StorageError
+from lance_core.expressions import Predicate
+from lance_core.expressions.arrow_filters import Condition, to_sql
 from lance_core.format.fragment import Fragment
-from lance_core.format.operations import Merge
+from lance_core.format.operations import Merge, Update
 from lance_core.runtime import SYSTEM_RUNTIME
+from lance_core.scan.column_resolution import filterable_schema
 from lance_core.storage.store import Store
 from lance_core.table.base import Committed
-from lance_core.tasks.columns.column_fill import plan_merge, still_matches, without_filled_file
 from lance_core.tasks.driver import TableRef, WriteOptions, run_change, run_over_partitions
 from lance_core.tasks.partitioning import Runner
+from lance_core.tasks.scan.pushed_selection import PushedSelection, fragments_to_scan
 from lance_core.versions.snapshot import Snapshot
 
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of finished fragments and the number of all fragments."""
+CODE_VERSION = "lance_assets.code_version"
+"""Property of the transaction with the version of the function."""
 _HEADS_AT_ONCE = 8
 _POLL_SECONDS = 1.0
 
 
+Mode = Literal["add", "fill", "recompute"]
+_MODES = ("add", "fill", "recompute")
+
+
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """A function that computes columns, and the columns that it reads and returns."""
+    """A function that computes columns, the columns that it reads and returns, and the rows that it computes."""
 
     compute: Compute
     read_columns: Sequence[str] | None
     """`None` reads all columns of the version on which the run starts."""
     schema: pa.Schema
-    """Schema of the new columns."""
+    """Schema of the computed columns."""
+    mode: Mode = "add"
+    """Treatment of columns that exist: refuse them, compute the rows in which they are null, or compute all rows."""
+    where: Condition | None = None
+    """Condition of the rows that are computed; `None` means all."""
+    code_version: str | None = None
+    """Version of the function, which a resumed run must not change."""
 
     def validated(self) -> "Computation":
         if not callable(self.compute):
             raise InvalidInput(
                 f"fn is a function from a record batch to a batch of new columns, not {type(self.compute)}"
             )
+        if self.mode not in _MODES:
+            raise InvalidInput(f"mode={self.mode!r}: it must be one of {', '.join(map(repr, _MODES))}")
+        if self.code_version is not None:
+            validation.check_text(self.code_version, "code_version")
         read = None if self.read_columns is None else validation.check_names(self.read_columns, "read_columns")
-        return Computation(self.compute, read, validation.check_schema(self.schema, "schema"))
+        return replace(self, read_columns=read, schema=validation.check_schema(self.schema, "schema"))
+
+    @property
+    def adds_whole_columns(self) -> bool:
+        return self.mode == "add" and self.where is None
+
+    def options(self) -> dict[str, str]:
+        """Return what is not the default, as the progress records of a job name it."""
+        options = {"mode": "" if self.mode == "add" else self.mode, "code_version": self.code_version or ""}
+        options["where"] = "" if self.where is None else str(self.where)
+        return {name: value for name, value in options.items() if value}
 
 
 def map_columns(
@@ -68,14 +108,18 @@ def map_columns(
     options: WriteOptions,
     runner: Runner,
 ) -> Committed:
-    """Add columns that a function computes, as one version. A resume key is committed at most once, as an intent is,
-    and serves as the intent if none is given."""
+    """Add columns that a function computes, or replace their values, as one version. A resume key is committed at most
+    once, as an intent is, and serves as the intent if none is given."""
     computation = computation.validated()
+    if computation.code_version is not None:
+        properties = {**(options.properties or {}), CODE_VERSION: computation.code_version}
+        options = replace(options, properties=properties)
     if resume_key is not None:
         progress_module.check_resume_key(resume_key)
         options = options if options.intent is not None else replace(options, intent=f"map_columns {resume_key}")
     run = _MapColumnsRun(computation, resume_key, progress, runner)
-    committed = run_change(table, options, "map_columns", run.plan, operation=Merge.name)
+    operation = Merge if computation.mode == "add" else Update
+    committed = run_change(table, options, "map_columns", run.plan, operation=operation.name)
     run.finish(table)
     return committed
 
@@ -88,38 +132,55 @@ class _MapColumnsRun:
     resume_key: str | None
     progress: ProgressCallback | None
     runner: Runner
-    filled: dict[int, Fragment] = field(default_factory=dict)
+    filled: dict[int, FilledFragment] = field(default_factory=dict)
     directory: str | None = None
     store: Store | None = None
     """Store of the table; `None` before the run starts."""
     lease: str | None = None
     """Lease on the files of an earlier run."""
 
-    def plan(self, base: Snapshot) -> Merge:
-        """Fill the fragments that have no valid file, and return the operation that adds the columns."""
-        define_new_fields(base, self.computation.schema)  # reports invalid columns before a task runs
+    def plan(self, base: Snapshot) -> Merge | Update | None:
+        """Fill the fragments that have no valid file, and return the operation that puts the columns into effect."""
+        target = self._resolve(base)  # reports invalid columns before a task runs
         columns = self._checked_read_columns(base)
+        where = self._condition(base)
+        predicate = parse_condition(base, where)
+        reads = {*columns, *(predicate.columns if predicate is not None else ())}
         if self.store is None:
-            self._start(base)
+            self._start(base, target, reads)
         fragments = base.manifest.fragments
-        self.filled = {
-            fragment.id: self.filled[fragment.id]
-            for fragment in fragments
-            if fragment.id in self.filled
-            and still_matches(base, without_filled_file(self.filled[fragment.id]), fragment, columns)
-        }
+        self.filled = keep_valid(base, self.filled, target, reads)
+        selection = self._skip_fragments_without_match(base, predicate)
         unfilled = [fragment for fragment in fragments if fragment.id not in self.filled]
         if unfilled:
-            task = _ComputeTask(self.computation.compute, columns, self.computation.schema, self.directory)
+            task = _ComputeTask(replace(self.computation, where=where), columns, self.directory, selection)
             with self._reporting_progress(base.location.own_store, [fragment.id for fragment in unfilled]):
                 results = run_over_partitions(
                     base, tuple((fragment.encode(),) for fragment in unfilled), task, self.runner
                 )
-            new = (Fragment.decode(result) for encoded in results.values() for result in encoded)
-            self.filled |= {fragment.id: fragment for fragment in new}
+            new = (FilledFragment.decode(result) for encoded in results.values() for result in encoded)
+            self.filled |= {each.fragment.id: each for each in new}
         if missing := [fragment.id for fragment in fragments if fragment.id not in self.filled]:
             raise StorageError(f"{base.location.uri}: no worker returned fragment {missing[0]}; run it again")
-        return plan_merge(base, self.computation.schema, self.filled)
+        return plan_fill(base, target, self.filled)
+
+    def _resolve(self, base: Snapshot) -> ColumnTarget:
+        return _resolve_columns(base, self.computation)
+
+    def _condition(self, base: Snapshot) -> str | None:
+        where = self.computation.where
+        return None if where is None else to_sql(where, filterable_schema(base.manifest), "where")
+
+    def _skip_fragments_without_match(self, base: Snapshot, predicate: Predicate | None) -> PushedSelection:
+        """Mark fragments that hold no matching row, as the indices know, as done. Return what they know of the rest."""
+        if predicate is None:
+            return PushedSelection()
+        candidates, selection = fragments_to_scan(base, predicate)
+        ids = {fragment.id for fragment in candidates}
+        for fragment in base.manifest.fragments:
+            if fragment.id not in ids:
+                self.filled.setdefault(fragment.id, FilledFragment.unchanged(fragment))
+        return selection
 
     def finish(self, table: TableRef) -> None:
         """Delete the progress records and release the lease of a committed run."""
@@ -134,17 +195,12 @@ class _MapColumnsRun:
             release(store, self.lease)
 
     def _checked_read_columns(self, base: Snapshot) -> tuple[str, ...]:
-        stored = base.manifest.schema.arrow
-        if self.computation.read_columns is None:
-            self.computation = replace(self.computation, read_columns=tuple(stored.names))
-        assert self.computation.read_columns is not None
-        readable = with_metadata_columns(stored).names
-        for name in self.computation.read_columns:
-            if name not in readable:
-                raise InvalidInput(f"{base.location.uri}: {unknown_column_message(name, stored.names)}")
-        return tuple(self.computation.read_columns)
+        values = FunctionValues(self.computation.compute, self.computation.schema, self.computation.read_columns)
+        columns = tuple(values.reads(base))
+        self.computation = replace(self.computation, read_columns=columns)
+        return columns
 
-    def _start(self, base: Snapshot) -> None:
+    def _start(self, base: Snapshot, target: ColumnTarget, reads: Collection[str]) -> None:
         """Claim the resume key, and load the fragments that an earlier run has filled."""
         store, computation = base.location.own_store, self.computation
         self.store = store
@@ -156,29 +212,35 @@ class _MapColumnsRun:
         columns = base64.b64encode(computation.schema.serialize()).decode()
         read = computation.read_columns or ()
         inputs = {"read_columns": ", ".join(read), "storage_version": str(base.manifest.storage_version)}
-        progress_module.claim(store, self.resume_key, {"schema": columns, **inputs})
+        progress_module.claim(store, self.resume_key, {"schema": columns, **inputs, **computation.options()})
         recorded = {
-            fragment.id: fragment
+            each.fragment.id: each
             for fragment in progress_module.completed_fragments(store, self.directory)
-            if fragment.files
+            if (each := self._recorded(store, self.directory, fragment)) is not None
         }
-        if recorded:
-            paths = tuple(fragment.files[-1].qualified_path for fragment in recorded.values())
+        paths = tuple(each.file.qualified_path for each in recorded.values() if each.file is not None)
+        if paths:
             self.lease = acquire(
                 store, Lease("resuming map_columns", files=paths), SYSTEM_RUNTIME
             )  # before the existence of the files is checked
-        current = {fragment.id: fragment for fragment in base.manifest.fragments}
+        current: dict[int, Fragment] = {fragment.id: fragment for fragment in base.manifest.fragments}
         with ThreadPoolExecutor(_HEADS_AT_ONCE) as pool:
-            complete = list(pool.map(lambda fragment: _is_file_complete(store, fragment), recorded.values()))
-        for fragment, is_complete in zip(recorded.values(), complete, strict=True):
-            if (
-                is_complete
-                and fragment.id in current
-                and still_matches(base, without_filled_file(fragment), current[fragment.id], read)
-            ):
-                self.filled[fragment.id] = fragment
+            complete = list(pool.map(lambda each: _is_file_complete(store, each), recorded.values()))
+        for (number, each), is_complete in zip(recorded.items(), complete, strict=True):
+            if is_complete and number in current and is_still_valid(base, each, current[number], target, reads):
+                self.filled[number] = each
             else:
-                progress_module.remove_fragment(store, self.directory, fragment.id)
+                progress_module.remove_fragment(store, self.directory, each.fragment.id)
+
+    def _recorded(self, store: Store, directory: str, fragment: Fragment) -> FilledFragment | None:
+        """Return what a record says of a fragment; `None` if it says too little."""
+        if self.computation.adds_whole_columns:
+            files = fragment.files
+            return FilledFragment(fragment.with_files(files[:-1]), files[-1]) if files else None
+        details = progress_module.recorded_details(store, directory, fragment.id)
+        with suppress(pa.ArrowException, Corrupt):
+            return None if details is None else FilledFragment.decode(details)
+        return None
 
     @contextmanager
     def _reporting_progress(self, store: Store, fragment_ids: list[int]) -> Iterator[None]:
@@ -213,22 +275,70 @@ class _MapColumnsRun:
 class _ComputeTask:
     """Computes the columns of one partition and records each fragment when its file is complete."""
 
-    compute: Compute
+    computation: Computation
     read_columns: tuple[str, ...]
-    schema: pa.Schema
     directory: str | None
+    selection: PushedSelection
 
     def __call__(self, partition: Snapshot, _number: int) -> Iterator[bytes]:
-        filled = add_columns(
-            partition, self.compute, schema=self.schema, read_columns=list(self.read_columns), runtime=SYSTEM_RUNTIME
-        ).fragments
-        for fragment in filled:
+        store = partition.location.own_store
+        for filled in self._fill(partition):
+            encoded = filled.encode()
             if self.directory is not None:
-                progress_module.record_fragment(partition.location.own_store, self.directory, fragment)
-            yield fragment.encode()
+                done = filled.fragment
+                if filled.file is not None:
+                    done = done.with_files([*done.files, filled.file])
+                details = None if self.computation.adds_whole_columns else encoded
+                progress_module.record_fragment(store, self.directory, done, details)
+            yield encoded
+
+    def _fill(self, partition: Snapshot) -> Iterator[FilledFragment]:
+        computation = self.computation
+        if computation.adds_whole_columns:
+            added = add_columns(
+                partition,
+                computation.compute,
+                schema=computation.schema,
+                read_columns=list(self.read_columns),
+                runtime=SYSTEM_RUNTIME,
+            )
+            for before, after in zip(partition.manifest.fragments, added.fragments, strict=True):
+                yield FilledFragment(before, after.files[-1])
+            return
+        target = _resolve_columns(partition, computation)
+        values = FunctionValues(computation.compute, computation.schema, self.read_columns)
+        predicate = parse_condition(partition, cast("str | None", computation.where))
+        only_nulls = computation.mode == "fill"
+        selection = self.selection.selection_for(partition)
+        matches = {each.id: offsets for each, offsets in find_matching_rows(partition, predicate, selection)}
+        for fragment in partition.manifest.fragments:
+            offsets = matches.get(fragment.id)
+            if offsets is not None and only_nulls:
+                offsets = null_rows(partition, fragment, target, offsets)
+            if offsets is None or not len(offsets):
+                yield FilledFragment.unchanged(fragment)
+                continue
+            yield fill_fragment(
+                partition,
+                fragment,
+                target,
+                values.compute(partition, fragment, offsets),
+                runtime=SYSTEM_RUNTIME,
+                is_complete=predicate is None and not only_nulls,
+                only_nulls=only_nulls,
+            )
 
 
-def _is_file_complete(store: Store, filled: Fragment) -> bool:
-    file = filled.files[-1]
-    details = store.head(file.qualified_path)
-    return details is not None and details.size == file.size
+def _resolve_columns(base: Snapshot, computation: Computation) -> ColumnTarget:
+    """Return the target of a computation. New columns are null in rows that are not computed."""
+    schema, existing = computation.schema, base.manifest.schema.arrow.names
+    if computation.where is not None:
+        schema = pa.schema([each if each.name in existing else each.with_nullable(True) for each in schema])
+    return resolve_target(base, schema, replace=computation.mode != "add")
+
+
+def _is_file_complete(store: Store, filled: FilledFragment) -> bool:
+    if filled.file is None:
+        return True
+    details = store.head(filled.file.qualified_path)
+    return details is not None and details.size == filled.file.size

@@ -1,4 +1,5 @@
-"""Merge columns: adds columns from rows that the caller has, such as a DataFrame, by row address or by key.
+"""Merge columns: adds columns from rows that the caller has, such as a DataFrame, by row address or by key, or replaces
+their values in the rows that have a match.
 
     few rows     staged; each worker joins its fragments with them, by address or by key (`broadcast_join.py`)
     by address   shuffled and sorted by address, then written; each row of the addressed version gets its value
@@ -17,14 +18,21 @@ import pyarrow as pa
 from lance_core import validation
 from lance_core.datafiles.blob_writing import schema_to_stored
 from lance_core.datafiles.conform import Conversion, columns_to_write, find_type_mismatch
+from lance_core.dml.column_fill import (
+    FilledFragment,
+    is_still_valid,
+    keep_valid,
+    plan_fill,
+    resolve_target,
+    still_matches,
+)
 from lance_core.dml.key_join import check_key_type
-from lance_core.dml.new_columns import define_new_fields
-from lance_core.errors import IncompatibleConflict, InvalidInput, SchemaMismatch
-from lance_core.format import operations as op
+from lance_core.dml.row_addresses import address_conflict, check_addresses_stay
+from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format.field_paths import unknown_column_message
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
-from lance_core.format.operations import Merge, Operation, UpdateMode
+from lance_core.format.operations import Merge, Update
 from lance_core.scan.system_columns import ROW_ADDRESS
 from lance_core.table.base import Committed
 from lance_core.tasks.columns.broadcast_join import (
@@ -35,13 +43,12 @@ from lance_core.tasks.columns.broadcast_join import (
     staged_files,
     staging_task,
 )
-from lance_core.tasks.columns.column_fill import plan_merge, still_matches, without_filled_file
 from lance_core.tasks.columns.fill_by_address import FillTask, KeysTask, Missing, is_packed_vector, missing_value_error
 from lance_core.tasks.driver import TableRef, WriteOptions, partition_count, run_change
 from lance_core.tasks.partitioning import Task, VersionHeader, collect_results, partition_fragments
 from lance_core.tasks.rows.staged import StagedFiles
 from lance_core.tasks.rows.write import WriteTask, collect_fragments
-from lance_core.versions.snapshot import Snapshot, load_at, read_history
+from lance_core.versions.snapshot import Snapshot, load_at
 
 _TASKS_PER_SLOT = 4
 _ESTIMATE_TOLERANCE = 4
@@ -92,9 +99,13 @@ class MergeRequest:
     missing: Missing
     version: int | None
     """Version to which the addresses belong; `None` is the newest."""
+    replace: bool = False
+    """True if columns that exist get new values."""
 
     @classmethod
-    def of(cls, on: object, schema: pa.Schema | None, missing: str | None, version: int | None) -> "MergeRequest":
+    def of(
+        cls, on: object, schema: pa.Schema | None, missing: str | None, version: int | None, *, replace: bool = False
+    ) -> "MergeRequest":
         keys = validation.check_key_columns(on, "on")
         by_address = keys == (ROW_ADDRESS,)
         if missing not in (None, "error", "null"):
@@ -103,10 +114,16 @@ class MergeRequest:
             raise InvalidInput(f"on= joins by {ROW_ADDRESS} or by keys of the table, not by both; give one of them")
         if not by_address and (missing == "error" or version is not None):
             raise InvalidInput(f"missing='error' and version= need on={ROW_ADDRESS!r}; leave them out to join by keys")
-        default: Missing = "error" if by_address else "null"
+        if validation.check_flag(replace, "replace") and missing == "null":
+            raise InvalidInput(
+                "missing='null' and replace=True contradict each other: rows without a value keep theirs. Leave "
+                "missing= out, or give the rows that become null a null value"
+            )
+        default: Missing = "error" if by_address and not replace else "null"
         chosen: Missing = default if missing is None else "null" if missing == "null" else "error"
         checked = None if schema is None else validation.check_schema(schema, "schema")
-        return cls(keys, checked, chosen, None if version is None else validation.check_version_number(version))
+        pinned = None if version is None else validation.check_version_number(version)
+        return cls(keys, checked, chosen, pinned, replace)
 
     @property
     def by_address(self) -> bool:
@@ -114,12 +131,14 @@ class MergeRequest:
 
 
 def merge_columns(table: TableRef, source: SourceFrame, request: MergeRequest, *, options: WriteOptions) -> Committed:
-    """Add the columns of the source, as one version."""
-    columns = _new_columns(source.schema, request, what=table.uri)
+    """Add the columns of the source, or replace their values, as one version."""
+    columns = _given_columns(source.schema, request, what=table.uri)
     broadcast = _BroadcastSource(source, request, columns)
     merge = (_AddressMerge if request.by_address else _KeyMerge)(source, request, columns, broadcast)
     try:
-        return run_change(table, options, "merge_columns", merge.plan, operation=Merge.name)
+        return run_change(
+            table, options, "merge_columns", merge.plan, operation=(Update if request.replace else Merge).name
+        )
     finally:
         broadcast.discard()
 
@@ -134,7 +153,7 @@ class _BroadcastSource:
     _staged: tuple[Snapshot, StagedFiles] | None = None
     _is_too_large: bool = False
 
-    def fill(self, base: Snapshot, fragments: Sequence[Fragment], task: FillTask) -> dict[int, Fragment] | None:
+    def fill(self, base: Snapshot, fragments: Sequence[Fragment], task: FillTask) -> dict[int, FilledFragment] | None:
         """Return the filled fragments; `None` if the rows are too many."""
         staged = self._stage_once(base)
         if staged is None:
@@ -188,24 +207,30 @@ class _AddressMerge:
     columns: pa.Schema
     broadcast: _BroadcastSource
     pinned: Snapshot | None = None
-    filled: dict[int, Fragment] = field(default_factory=dict)
+    filled: dict[int, FilledFragment] = field(default_factory=dict)
 
-    def plan(self, base: Snapshot) -> Merge:
-        """Fill the columns on the first call, and return the operation that adds them to `base`."""
-        _check_columns(base, self.source.schema, self.columns)
+    def plan(self, base: Snapshot) -> Merge | Update | None:
+        """Fill the columns on the first call, and return the operation that puts them into `base`."""
+        columns = _stored_columns(base, self.columns, self.request)
+        _check_columns(base, self.source.schema, columns, self.request)
         if self.pinned is None:
             self._fill(
-                base if self.request.version is None else load_at(base.location, _requested_version(self.request))
+                base if self.request.version is None else load_at(base.location, _requested_version(self.request)),
+                columns,
             )
         assert self.pinned is not None
         self._check_addresses_valid(base, self.pinned)
-        return plan_merge(base, self.columns, self.filled)
+        target = resolve_target(base, columns, replace=self.request.replace)
+        current: dict[int, Fragment] = {fragment.id: fragment for fragment in base.manifest.fragments}
+        if any(not is_still_valid(base, each, current[number], target, ()) for number, each in self.filled.items()):
+            self._fill(base, columns)  # others changed the values that rows without a new one keep
+        return plan_fill(base, target, self.filled)
 
-    def _fill(self, pinned: Snapshot) -> None:
+    def _fill(self, pinned: Snapshot, columns: pa.Schema) -> None:
         self.pinned = pinned
         fragments = pinned.manifest.fragments
         if fragments:
-            task = _fill_task(pinned, fragments, self.columns, self.request)
+            task = _fill_task(pinned, fragments, columns, self.request)
             filled = self.broadcast.fill(pinned, fragments, task)
             if filled is None:
                 filled = _decode_filled(self.source.fill_by_address(self.columns.names, task), pinned, fragments)
@@ -213,25 +238,28 @@ class _AddressMerge:
         without_value = [fragment for fragment in fragments if fragment.id not in self.filled and fragment.live_rows]
         if without_value and self.request.missing == "error":
             raise missing_value_error(f"{pinned.location.uri} ({pinned.manifest.path})", without_value[0].id, 0)
-        _check_nullable(self.columns, without_value)
+        _check_nullable(pinned, columns, without_value)
 
     def _check_addresses_valid(self, base: Snapshot, pinned: Snapshot) -> None:
-        """Raise if a commit since the pinned version has moved rows, or has added rows that need a value."""
+        """Raise if a commit since the pinned version has moved rows that have a value, or has added rows that need
+        one."""
         if base.version == pinned.version:
             return
-        history = read_history(base.location, pinned.version, base=base)
-        for commit in history.others if history else ():
-            operation = commit.transaction.operation if commit.transaction else None
-            if commit.version <= base.version and _moves_rows(operation):
-                raise _address_conflict(base, operation, commit.version, "rows were moved to other addresses")
-        pinned_fragments = {fragment.id: fragment for fragment in pinned.manifest.fragments}
-        for now in base.manifest.fragments:
-            then = pinned_fragments.get(now.id)
-            if then is None and self.request.missing == "error":
-                reason = "rows were added that have no value; missing='null' would allow them"
-                raise _address_conflict(base, None, base.version, reason)
-            if then is not None and not still_matches(base, then, now, ()):
-                raise _address_conflict(base, None, base.version, f"fragment {now.id} was replaced")
+        check_addresses_stay(base, pinned, self.filled if self.request.replace else None)
+        now: dict[int, Fragment] = {fragment.id: fragment for fragment in base.manifest.fragments}
+        if self.request.missing == "error" and (now.keys() - {each.id for each in pinned.manifest.fragments}):
+            reason = "rows were added that have no value; missing='null' would allow them"
+            raise address_conflict(base, None, base.version, reason)
+        for number in list(self.filled):
+            if number not in now:  # all of its rows were deleted
+                del self.filled[number]
+            elif now[number].physical_rows != self.filled[number].fragment.physical_rows:
+                raise address_conflict(base, None, base.version, f"fragment {number} was replaced")
+        if not self.request.replace:
+            pinned_fragments: dict[int, Fragment] = {each.id: each for each in pinned.manifest.fragments}
+            for number in now.keys() & pinned_fragments.keys():
+                if not still_matches(base, pinned_fragments[number], now[number], ()):
+                    raise address_conflict(base, None, base.version, f"fragment {number} was replaced")
 
 
 @dataclass
@@ -242,43 +270,31 @@ class _KeyMerge:
     request: MergeRequest
     columns: pa.Schema
     broadcast: _BroadcastSource
-    filled: dict[int, Fragment] = field(default_factory=dict)
-    unmatched: dict[int, Fragment] = field(default_factory=dict)
+    filled: dict[int, FilledFragment] = field(default_factory=dict)
 
-    def plan(self, base: Snapshot) -> Merge:
-        """Fill the fragments that have no valid file, and return the operation that adds the columns."""
-        _check_columns(base, self.source.schema, self.columns)
+    def plan(self, base: Snapshot) -> Merge | Update | None:
+        """Fill the fragments that have no valid file, and return the operation that puts the columns into `base`."""
+        columns = _stored_columns(base, self.columns, self.request)
+        _check_columns(base, self.source.schema, columns, self.request)
         keys = self._checked_keys(base)
-        current: dict[int, Fragment] = {fragment.id: fragment for fragment in base.manifest.fragments}
-        self.filled = {
-            number: fragment
-            for number, fragment in self.filled.items()
-            if number in current
-            and still_matches(base, without_filled_file(fragment), current[number], self.request.on)
-        }
-        self.unmatched = {
-            number: fragment
-            for number, fragment in self.unmatched.items()
-            if number in current and still_matches(base, fragment, current[number], self.request.on)
-        }
-        unfilled = [
-            fragment
-            for number, fragment in current.items()
-            if number not in self.filled and number not in self.unmatched
-        ]
+        target = resolve_target(base, columns, replace=self.request.replace)
+        self.filled = keep_valid(base, self.filled, target, self.request.on)
+        unfilled = [fragment for fragment in base.manifest.fragments if fragment.id not in self.filled]
         if unfilled:
-            task = _fill_task(base, unfilled, self.columns, self.request)
+            task = _fill_task(base, unfilled, columns, self.request)
             filled = self.broadcast.fill(base, unfilled, task)
             if filled is None:
                 filled = self._fill_by_shuffle(base, unfilled, task, keys)
-            self.filled |= filled
-            self.unmatched |= {fragment.id: fragment for fragment in unfilled if fragment.id not in filled}
-        _check_nullable(self.columns, [fragment for fragment in self.unmatched.values() if fragment.live_rows])
-        return plan_merge(base, self.columns, self.filled)
+            self.filled |= {fragment.id: FilledFragment.unchanged(fragment) for fragment in unfilled} | filled
+        without_value = [
+            each.fragment for each in self.filled.values() if each.file is None and each.fragment.live_rows
+        ]
+        _check_nullable(base, columns, without_value)
+        return plan_fill(base, target, self.filled)
 
     def _fill_by_shuffle(
         self, base: Snapshot, fragments: Sequence[Fragment], task: FillTask, keys: pa.Schema
-    ) -> dict[int, Fragment]:
+    ) -> dict[int, FilledFragment]:
         partitions = partition_fragments(fragments, self.source.slots * _TASKS_PER_SLOT)
         row_bytes = _KEY_BYTES * (len(keys) + 1)
         size = sum(fragment.live_rows for fragment in fragments) * row_bytes
@@ -307,8 +323,8 @@ class _KeyMerge:
         return self.source.transport(pa.schema([stored.field(name) for name in self.request.on]))
 
 
-def _new_columns(source: pa.Schema, request: MergeRequest, *, what: str) -> pa.Schema:
-    """Return the schema of the new columns."""
+def _given_columns(source: pa.Schema, request: MergeRequest, *, what: str) -> pa.Schema:
+    """Return the schema of the columns that the source has besides its keys."""
     for name in request.on:
         if name not in source.names:
             raise InvalidInput(
@@ -328,21 +344,32 @@ def _new_columns(source: pa.Schema, request: MergeRequest, *, what: str) -> pa.S
     return request.schema
 
 
-def _check_columns(base: Snapshot, source: pa.Schema, columns: pa.Schema) -> None:
-    """Raise if the new columns are invalid, before a task runs."""
-    new = define_new_fields(base, columns)
+def _stored_columns(base: Snapshot, columns: pa.Schema, request: MergeRequest) -> pa.Schema:
+    """Return the columns with the types that the table stores, if they are replaced. A `schema=` keeps its types, so
+    that a mismatch is reported."""
+    stored = base.manifest.schema.arrow
+    if not request.replace or request.schema is not None:
+        return columns
+    return pa.schema([stored.field(each.name) if each.name in stored.names else each for each in columns])
+
+
+def _check_columns(base: Snapshot, source: pa.Schema, columns: pa.Schema, request: MergeRequest) -> None:
+    """Raise if the columns are invalid, before a task runs."""
+    target = resolve_target(base, columns, replace=request.replace).columns
     incoming = []
     for name in columns.names:
-        given, stored = source.field(name), new.arrow.field(name)
+        given, stored = source.field(name), target.arrow.field(name)
         incoming.append(pa.field(name, stored.type) if is_packed_vector(given.type, stored.type) else given)
     columns_to_write(
-        schema_to_stored(pa.schema(incoming), new), new, conversion=Conversion.CAST, what=base.location.uri
+        schema_to_stored(pa.schema(incoming), target), target, conversion=Conversion.CAST, what=base.location.uri
     )
 
 
-def _check_nullable(columns: pa.Schema, without_value: Sequence[Fragment]) -> None:
+def _check_nullable(base: Snapshot, columns: pa.Schema, without_value: Sequence[Fragment]) -> None:
+    """Raise if a new column needs a value in rows that have none."""
+    existing = base.manifest.schema.arrow.names
     for column in columns:
-        if without_value and not column.nullable:
+        if without_value and not column.nullable and column.name not in existing:
             raise InvalidInput(
                 f"column {column.name!r} is not nullable, but no row of fragment {without_value[0].id} has a value; "
                 "give one for every row"
@@ -352,44 +379,19 @@ def _check_nullable(columns: pa.Schema, without_value: Sequence[Fragment]) -> No
 def _fill_task(base: Snapshot, fragments: Sequence[Fragment], columns: pa.Schema, request: MergeRequest) -> FillTask:
     encoded = {int(fragment.id): fragment.encode() for fragment in fragments}
     keys = () if request.by_address else request.on
-    return FillTask(VersionHeader.of(base), encoded, columns, request.missing, keys)
+    return FillTask(VersionHeader.of(base), encoded, columns, request.missing, keys, request.replace)
 
 
-def _decode_filled(rows: pa.Table, base: Snapshot, fragments: Sequence[Fragment]) -> dict[int, Fragment]:
+def _decode_filled(rows: pa.Table, base: Snapshot, fragments: Sequence[Fragment]) -> dict[int, FilledFragment]:
     id_limit = max((int(fragment.id) for fragment in fragments), default=-1) + 1
     results = collect_results(rows, id_limit, uri=base.location.uri)
     filled = {}
     for number, fragment_results in results.items():
         (encoded,) = fragment_results  # one task has all rows of a fragment
-        filled[number] = Fragment.decode(encoded)
+        filled[number] = FilledFragment.decode(encoded)
     return filled
 
 
 def _requested_version(request: MergeRequest) -> Version:
     assert request.version is not None
     return Version(request.version)
-
-
-def _moves_rows(operation: Operation | None) -> bool:
-    """Return whether the operation may move or replace existing rows. An unknown operation may."""
-    match operation:
-        case op.Append() | op.Delete() | op.CreateIndex() | op.Merge() | op.Project() | op.DataReplacement():
-            return False
-        case op.ReserveFragments() | op.UpdateConfig() | op.UpdateBases() | op.UpdateMemWalState():
-            return False
-        case op.Update():
-            return bool(operation.new) and operation.mode is not UpdateMode.REWRITE_COLUMNS
-        case _:
-            return True
-
-
-def _address_conflict(base: Snapshot, theirs: Operation | None, version: int, reason: str) -> IncompatibleConflict:
-    name = "another change" if theirs is None else theirs.name
-    return IncompatibleConflict(
-        f"{base.location.uri}: the new columns refer to rows by address, but by version {version} ({name}) {reason}. "
-        "Read the rows again and repeat the merge, without a compaction or update running meanwhile",
-        ours=Merge.name,
-        theirs=name,
-        version=version,
-        rule="addresses_stay",
-    )

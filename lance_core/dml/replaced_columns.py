@@ -1,0 +1,399 @@
+"""Replaced columns: gives rows of existing columns new values by writing column files, and never moves a row.
+
+    ColumnValues       new values for some rows of a fragment: SQL, a function, or rows joined by key
+    fill_fragment      one fragment: the new values between the old ones, written to one more file
+    ColumnReplacement  the plan of one process, which keeps finished files when it is replanned
+
+A row has changed if its new value differs from the old one. A fragment without a changed row gets no file, so its
+indices stay, and the version names exactly the rows that changed. Only if a wide column, such as a vector, gets new
+values in every row, all rows count as changed, since reading the old values would take longer than writing. Columns may
+be added at the same time, or alone for the rows that match a condition. Start with `fill_fragment`;
+`003-replaced-columns.md` has the reasons.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core import validation
+from lance_core.datafiles.blob_writing import to_stored
+from lance_core.datafiles.codec import BATCH_ROWS
+from lance_core.datafiles.conform import Conversion, conform
+from lance_core.datafiles.fragment_reader import load_deletions
+from lance_core.datafiles.inputs import InputRows
+from lance_core.datafiles.value_comparison import differing_rows
+from lance_core.dml.column_files import PositionedBatch, read_live_rows, write_column_file
+from lance_core.dml.column_fill import ColumnTarget, FilledFragment, keep_valid, plan_fill, resolve_target
+from lance_core.dml.column_values import FunctionValues, JoinedValues, SqlValues
+from lance_core.dml.deletion_files import encode_offsets
+from lance_core.dml.new_columns import NewColumns
+from lance_core.dml.row_addresses import check_addresses_stay
+from lance_core.dml.row_matching import find_matching_rows
+from lance_core.dml.row_rewrite import concat_arrays, row_bytes
+from lance_core.errors import InvalidInput
+from lance_core.expressions import Predicate
+from lance_core.format.fragment import Fragment
+from lance_core.format.operations import Merge, Update
+from lance_core.index import lookup
+from lance_core.progress import track
+from lance_core.runtime import Runtime
+from lance_core.scan.column_resolution import check_condition, filterable_schema
+from lance_core.scan.selection import Selection
+from lance_core.scan.system_columns import ROW_ADDRESS, ROW_ID
+from lance_core.versions.snapshot import Snapshot
+
+_COMPARED_BYTES_MAX = 64
+"""Widest row of columns whose old values are read only to compare them: for vectors this would take longer than to
+write the new ones."""
+Offsets = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+class ColumnValues(Protocol):
+    """New values of columns for rows of a fragment."""
+
+    @property
+    def covers_all_rows(self) -> bool:
+        """True if every row that is requested gets a value."""
+
+    def declared(self, base: Snapshot) -> pa.Schema | None:
+        """Return the columns with their types; `None` if the first values decide."""
+
+    def reads(self, base: Snapshot) -> Sequence[str]:
+        """Return the columns of the table from which the values are computed."""
+
+    def compute(self, base: Snapshot, fragment: Fragment, offsets: Offsets) -> Iterator[PositionedBatch]:
+        """Yield the values of live rows at ascending offsets. Rows that are left out get no new value."""
+
+    def declare_without_rows(self, base: Snapshot) -> pa.Schema:
+        """Return the columns if there is no row to compute."""
+
+    def check_used(self, base: Snapshot) -> None:
+        """Raise if a value is meant for a row that does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class _MergedRows:
+    """Live rows with the values that are stored, and a mask of those that changed."""
+
+    rows: PositionedBatch
+    changed: Mask
+
+
+def fill_fragment(
+    base: Snapshot,
+    fragment: Fragment,
+    target: ColumnTarget,
+    assigned: Iterable[PositionedBatch],
+    *,
+    runtime: Runtime,
+    is_complete: bool = False,
+    only_nulls: bool = False,
+    conversion: Conversion = Conversion.CAST,
+) -> FilledFragment:
+    """Write the columns for a fragment with the `assigned` values, which are those of live rows in ascending order of
+    their offsets. `is_complete` says that every live row has one, `only_nulls` keeps every existing value that is not
+    null."""
+    merge = _ColumnMerge(base, fragment, target, only_nulls, conversion)
+    is_compared = only_nulls or not is_complete or row_bytes(target.columns) <= _COMPARED_BYTES_MAX
+    merged = merge.merge(assigned) if is_compared else merge.take_all(assigned)
+    first = next((each for each in merged if each.changed.any()), None)
+    if first is None:
+        return FilledFragment.unchanged(fragment)
+    changed: list[Offsets] = []
+
+    def rows() -> Iterator[PositionedBatch]:
+        if is_compared:
+            yield from merge.rows_before(
+                int(first.rows.offsets[0])
+            )  # equal to their new values, so they are read again
+        for each in chain([first], merged):
+            changed.append(each.rows.offsets[each.changed])
+            yield each.rows
+
+    file = write_column_file(base, fragment, rows(), target.columns, runtime=runtime)
+    return FilledFragment(fragment, file, encode_offsets(np.concatenate(changed)), target.types)
+
+
+class _ColumnMerge:
+    """Merges new values with the existing values of a fragment."""
+
+    def __init__(
+        self, base: Snapshot, fragment: Fragment, target: ColumnTarget, only_nulls: bool, conversion: Conversion
+    ) -> None:
+        self._base, self._fragment, self._target = base, fragment, target
+        self._only_nulls, self._conversion = only_nulls, conversion
+        self._arrow = target.columns.arrow
+
+    def merge(self, assigned: Iterable[PositionedBatch]) -> Iterator[_MergedRows]:
+        """Yield all live rows with their new or existing values."""
+        pending = _RowCursor(map(self._conform, assigned))
+        if not pending.has_rows:
+            return
+        for existing in self._existing_rows():
+            if existing.batch.num_rows:
+                yield self._merge_batch(existing, pending.take_until(int(existing.offsets[-1])))
+        assert not pending.has_rows, f"values for rows that fragment {self._fragment.id} does not have"
+
+    def take_all(self, assigned: Iterable[PositionedBatch]) -> Iterator[_MergedRows]:
+        """Yield the new values of all live rows, which count as changed without a comparison."""
+        for rows in map(self._conform, assigned):
+            if len(rows.offsets):
+                yield _MergedRows(rows, np.ones(len(rows.offsets), dtype=np.bool_))
+
+    def rows_before(self, offset: int) -> Iterator[PositionedBatch]:
+        """Yield the live rows before an offset with their existing values."""
+        for existing in self._existing_rows() if offset else ():
+            count = int(np.searchsorted(existing.offsets, offset))
+            if count:
+                yield PositionedBatch(existing.batch.slice(0, count), existing.offsets[:count])
+            if count < len(existing.offsets):
+                return
+
+    def _existing_rows(self) -> Iterator[PositionedBatch]:
+        """Yield the columns of all live rows as they are; new columns are null."""
+        replaced = self._target.replaced.arrow.names
+        if replaced:
+            for rows in read_live_rows(self._base, self._fragment, replaced, self._base.manifest.schema):
+                by_name = dict(zip(replaced, rows.batch.columns, strict=True))
+                yield PositionedBatch(self._with_nulls(by_name, len(rows.offsets)), rows.offsets)
+            return
+        deleted, count = load_deletions(self._base.location.store, self._fragment), self._fragment.physical_rows
+        live = np.arange(count) if deleted is None else np.flatnonzero(deleted.live_mask(0, count))
+        for start in range(0, len(live), BATCH_ROWS):
+            offsets = live[start : start + BATCH_ROWS]
+            yield PositionedBatch(self._with_nulls({}, len(offsets)), offsets)
+
+    def _with_nulls(self, columns: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch:
+        arrays = [columns[each.name] if each.name in columns else pa.nulls(rows, each.type) for each in self._arrow]
+        return pa.RecordBatch.from_arrays(arrays, names=self._arrow.names)
+
+    def _conform(self, rows: PositionedBatch) -> PositionedBatch:
+        (batch,) = to_stored([rows.batch.select(self._arrow.names)], self._target.columns)
+        what = f"{self._base.location.uri}: fragment {self._fragment.id}"
+        return PositionedBatch(conform(batch, self._arrow, conversion=self._conversion, what=what), rows.offsets)
+
+    def _merge_batch(self, existing: PositionedBatch, new: Sequence[PositionedBatch]) -> _MergedRows:
+        rows = len(existing.offsets)
+        changed = np.zeros(rows, dtype=np.bool_)
+        if not new:
+            return _MergedRows(existing, changed)
+        offsets = np.concatenate([each.offsets for each in new])
+        positions = np.searchsorted(existing.offsets, offsets)
+        assert positions[-1] < rows
+        assert (existing.offsets[positions] == offsets).all(), "a value for a row that does not exist"
+        arrays = []
+        for number, old in enumerate(existing.batch.columns):
+            given = concat_arrays([each.batch.column(number) for each in new])
+            is_used = None
+            if self._only_nulls:
+                is_used = np.asarray(old.is_null())[positions]
+            merged = given if is_used is None and len(given) == rows else _replace(old, positions, given, is_used)
+            changed |= differing_rows(old, merged)
+            arrays.append(merged)
+        if not changed.any():
+            return _MergedRows(existing, changed)
+        batch = pa.RecordBatch.from_arrays(arrays, names=self._arrow.names)
+        return _MergedRows(PositionedBatch(batch, existing.offsets), changed)
+
+
+def _replace(old: pa.Array, positions: Offsets, given: pa.Array, is_used: Mask | None) -> pa.Array:
+    """Return the old values with those of `given` that are used, at their positions; `None` uses all."""
+    if is_used is not None:
+        positions, given = positions[is_used], given.filter(pa.array(is_used))
+    if not len(positions):
+        return old
+    if (vectors := _replace_vectors(old, positions, given)) is not None:
+        return vectors
+    indices = np.arange(len(old))
+    indices[positions] = len(old) + np.arange(len(positions))
+    return concat_arrays([old, given]).take(pa.array(indices))
+
+
+def _replace_vectors(old: pa.Array, positions: Offsets, given: pa.Array) -> pa.Array | None:
+    """Replace vectors of numbers without nulls many times faster than Arrow takes them; `None` for other arrays."""
+    arrow = old.type
+    if not pa.types.is_fixed_size_list(arrow) or not pa.types.is_floating(arrow.value_type) or not arrow.list_size:
+        return None
+    if any(array.null_count or array.flatten().null_count for array in (old, given)):
+        return None
+    values = old.flatten().to_numpy().reshape(len(old), arrow.list_size).copy()
+    values[positions] = given.flatten().to_numpy().reshape(len(given), arrow.list_size)
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1), arrow.value_type), type=arrow)
+
+
+class _RowCursor:
+    """Position in a stream of rows, which are taken up to an offset at a time."""
+
+    def __init__(self, rows: Iterator[PositionedBatch]) -> None:
+        self._rows, self._next = rows, next((each for each in rows if each.batch.num_rows), None)
+
+    @property
+    def has_rows(self) -> bool:
+        return self._next is not None
+
+    def take_until(self, last: int) -> list[PositionedBatch]:
+        """Return the rows up to an offset, including it."""
+        taken = []
+        while self._next is not None and int(self._next.offsets[0]) <= last:
+            batch, offsets = self._next.batch, self._next.offsets
+            count = int(np.searchsorted(offsets, last, side="right"))
+            taken.append(PositionedBatch(batch.slice(0, count), offsets[:count]))
+            if count < len(offsets):
+                self._next = PositionedBatch(batch.slice(count), offsets[count:])
+            else:
+                self._next = next((each for each in self._rows if each.batch.num_rows), None)
+        return taken
+
+
+def null_rows(base: Snapshot, fragment: Fragment, target: ColumnTarget, offsets: Offsets) -> Offsets:
+    """Return those of the rows in which at least one of the columns is null. Columns that no file of the fragment
+    stores are not read."""
+    stored = {field_id for file in fragment.files for field_id in file.field_ids}
+    is_overlaid = fragment.has_overlays
+    for each in (*target.added.fields, *target.replaced.fields):
+        if not is_overlaid and stored.isdisjoint(node.id for node in each.walk()):
+            return offsets
+    names = target.replaced.arrow.names
+    is_null = np.zeros(fragment.physical_rows, dtype=np.bool_)
+    schema = base.manifest.schema
+    for rows in read_live_rows(base, fragment, names, schema, describe_blobs=True):
+        for column in rows.batch.columns:
+            is_null[rows.offsets] |= np.asarray(column.is_null())
+    return offsets[is_null[offsets]]
+
+
+def parse_condition(base: Snapshot, where: str | None) -> Predicate | None:
+    """Return the condition that selects the rows to compute. Raise if it is invalid for this version."""
+    if where is None:
+        return None
+    predicate = Predicate.parse(where, filterable_schema(base.manifest))
+    check_condition(base.manifest, predicate.columns, what="where=")
+    return predicate
+
+
+def _matching_rows(
+    base: Snapshot, fragments: Sequence[Fragment], predicate: Predicate | None
+) -> Iterator[tuple[Fragment, Offsets]]:
+    """Yield those of the fragments that have a matching row, in order, and the offsets of these rows. Indices are asked
+    for the whole version."""
+    if not fragments:
+        return
+    select = None if predicate is None else lookup.selector_of(base)
+    selection = Selection() if select is None or predicate is None else select(predicate)
+    partition = Snapshot(base.location, base.manifest.with_fragments(fragments), base.scheme)
+    yield from find_matching_rows(partition, predicate, selection)
+
+
+@dataclass
+class ColumnReplacement:
+    """Columns that one process writes for the rows that match a condition. `plan` is called again on a newer version
+    after a conflict, and writes only the files of fragments that have changed since."""
+
+    values: ColumnValues
+    where: str | None
+    replace: bool
+    runtime: Runtime
+    check_base: Callable[[Snapshot], None] = lambda base: None
+    """Raises if the values no longer belong to the rows of a version."""
+    filled: dict[int, FilledFragment] = field(default_factory=dict)
+    declared: pa.Schema | None = None
+    """Columns, if the first values have declared them."""
+
+    def plan(self, base: Snapshot) -> Merge | Update | None:
+        """Write the columns of all fragments that have no valid file, and return the operation."""
+        self.check_base(base)
+        predicate = parse_condition(base, self.where)
+        declared = self.declared or self.values.declared(base)
+        target = None if declared is None else self._resolve(base, declared)
+        reads = {*self.values.reads(base), *(predicate.columns if predicate is not None else ())}
+        self.filled = {} if target is None else keep_valid(base, self.filled, target, reads)
+        unfilled = [fragment for fragment in base.manifest.fragments if fragment.id not in self.filled]
+        matches = _matching_rows(base, unfilled, predicate)
+        match = next(matches, None)
+        for fragment in track(unfilled, "compute columns", "fragments"):
+            filled = FilledFragment.unchanged(fragment)
+            if match is not None and match[0].id == fragment.id:
+                target, filled = self._fill(base, fragment, match[1], target, is_complete=predicate is None)
+                match = next(matches, None)
+            self.filled[fragment.id] = filled
+        if target is None:
+            target = self._resolve(base, self.values.declare_without_rows(base))
+        self.values.check_used(base)
+        return plan_fill(base, target, self.filled)
+
+    def _fill(
+        self, base: Snapshot, fragment: Fragment, offsets: Offsets, target: ColumnTarget | None, *, is_complete: bool
+    ) -> tuple[ColumnTarget | None, FilledFragment]:
+        """Fill one fragment. The first values declare the columns if nothing else does."""
+        values = self.values.compute(base, fragment, offsets)
+        if target is None:
+            first = next(values, None)
+            if first is None:
+                return None, FilledFragment.unchanged(fragment)
+            values, self.declared = chain([first], values), first.batch.schema
+            target = self._resolve(base, self.declared)
+        is_complete = is_complete and self.values.covers_all_rows
+        filled = fill_fragment(base, fragment, target, values, runtime=self.runtime, is_complete=is_complete)
+        return target, filled
+
+    def _resolve(self, base: Snapshot, declared: pa.Schema) -> ColumnTarget:
+        """Return the target. New columns are null in rows that get no value."""
+        existing = base.manifest.schema.arrow.names
+        if self.where is not None:
+            declared = pa.schema([each if each.name in existing else each.with_nullable(True) for each in declared])
+        return resolve_target(base, declared, replace=self.replace)
+
+
+def replaced_columns(
+    columns: NewColumns,
+    *,
+    schema: pa.Schema | None,
+    read_columns: Sequence[str] | None,
+    replace: bool,
+    where: str | None,
+    runtime: Runtime,
+) -> ColumnReplacement:
+    """Return the plan of `{name: SQL}`, or of a function, for the rows that match `where`."""
+    schema = None if schema is None else validation.check_schema(schema, "schema")
+    read = None if read_columns is None else list(validation.check_names(read_columns, "read_columns"))
+    if isinstance(columns, Mapping):
+        return ColumnReplacement(SqlValues(columns), where, replace, runtime)
+    if callable(columns):
+        return ColumnReplacement(FunctionValues(columns, schema, read), where, replace, runtime)
+    raise InvalidInput(
+        "replace=True and where= need values: pass {name: SQL} or a function. Arrow fields declare new columns, which "
+        "are null in every row"
+    )
+
+
+def joined_columns(data: InputRows, on: str | Sequence[str], *, replace: bool, runtime: Runtime) -> ColumnReplacement:
+    """Return the plan of a merge with the caller's rows. Rows without a match keep the values of replaced columns, and
+    have nulls in new ones."""
+    keys = validation.check_key_columns(on, "on")
+    replacement = ColumnReplacement(JoinedValues(data, keys), None, replace, runtime)
+    replacement.check_base = _AddressGuard(replacement, keys).check
+    return replacement
+
+
+@dataclass
+class _AddressGuard:
+    """Keeps a merge by address from assigning values to other rows after a conflict."""
+
+    replacement: ColumnReplacement
+    keys: Sequence[str]
+    pinned: Snapshot | None = None
+
+    def check(self, base: Snapshot) -> None:
+        by_address = ROW_ADDRESS in self.keys or (ROW_ID in self.keys and not base.manifest.has_stable_row_ids)
+        if not by_address:
+            return
+        if self.pinned is None:
+            self.pinned = base
+        assigned = {number for number, each in self.replacement.filled.items() if each.file is not None}
+        check_addresses_stay(base, self.pinned, assigned)
