@@ -30,6 +30,7 @@ from lance_assets.spark.session import classic_context
 from lance_assets.spark.types import spark_schema, stored_schema, transport_schema
 from lance_assets.spark.worker_setup import WorkerTask
 from lance_core import Committed, InvalidInput
+from lance_core.expressions.arrow_filters import Condition
 from lance_core.progress import reporting
 from lance_core.tasks import remote_errors
 from lance_core.tasks.columns import map_columns as mapping
@@ -59,6 +60,9 @@ def map_columns(
     schema: NewSchema,
     resume_key: str | None = None,
     progress: Literal[True] | Callable[[int, int], None] | None = None,
+    mode: mapping.Mode = "add",
+    where: Condition | None = None,
+    code_version: str | None = None,
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
@@ -69,10 +73,17 @@ def map_columns(
     retries: int = ATTEMPTS,
     audit: Audit | None = None,
 ) -> Committed:
-    """Add the columns of `schema`, computed by `fn`.
+    """Add the columns of `schema`, computed by `fn`, or compute them again.
 
     `fn` receives Arrow batches of `read_columns` (`None` means all columns) and returns a batch with one row for each
     row, in the same order. It runs in the workers, one task per fragment, and does not receive deleted rows.
+
+    `mode="add"` refuses columns that exist. `"recompute"` replaces their values in all rows, and `"fill"` computes only
+    rows in which one of them is null, and keeps all other values; columns that do not exist yet are added. `where`
+    restricts each mode to the rows that match: the others keep their values, or have null in new columns. Rows never
+    move. A fragment in which no value changes gets no file and keeps the coverage of its indices; if there is no other
+    fragment, no version is committed. Types stay as they are stored. `code_version` names the version of `fn`: the
+    version of the table records it, and a `resume_key` belongs to one code version.
 
     With a `resume_key`, each finished fragment is recorded, and a call with the same key computes the missing
     fragments only. Fragments whose files or read columns have changed since are computed again. A key commits at most
@@ -85,7 +96,7 @@ def map_columns(
     with reporting(progress is True, "map_columns"):
         return mapping.map_columns(
             TableRef(uri, branch, storage_options, manifest_store, verify=verify, trusted=trusted),
-            mapping.Computation(fn, read_columns, _as_arrow_schema(schema)),
+            mapping.Computation(fn, read_columns, _as_arrow_schema(schema), mode, where, code_version),
             resume_key=resume_key,
             progress=None if progress is True else progress,
             options=WriteOptions(intent, properties, retries, audit),
@@ -101,6 +112,7 @@ def merge_columns(
     schema: NewSchema | None = None,
     missing: str | None = None,
     version: int | None = None,
+    replace: bool = False,
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
@@ -124,12 +136,18 @@ def merge_columns(
     Any other `on` joins by key columns. Rows of the table without a match get nulls, and null keys match nothing. A
     key of the table that occurs twice in `df` is an error. `df` is computed again for rows that other writers add
     meanwhile.
+
+    With `replace=True`, columns that exist get the values of `df` in the rows with a match, and all other rows keep
+    theirs; new columns are null in them. Rows never move, and types stay as they are stored. By row address, `df` then
+    needs no value for every row, and only concurrent changes that move rows with a value are errors.
     """
     check_frame_call("merge_columns", df, uri, storage_options, manifest_store)
     return merging.merge_columns(
         TableRef(uri, branch, storage_options, manifest_store, verify=verify, trusted=trusted),
         _SparkSource(df),
-        merging.MergeRequest.of(on, None if schema is None else _as_arrow_schema(schema), missing, version),
+        merging.MergeRequest.of(
+            on, None if schema is None else _as_arrow_schema(schema), missing, version, replace=replace
+        ),
         options=WriteOptions(intent, properties, retries, audit),
     )
 

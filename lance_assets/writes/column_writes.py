@@ -1,8 +1,9 @@
-"""Column writes: add columns to existing rows. They never rewrite existing data files."""
+"""Column writes: add columns to existing rows, or replace their values. Rows never move, and existing data files are
+never rewritten."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import pyarrow as pa
 
@@ -17,12 +18,14 @@ ROW_ADDRESS = "_rowaddr"
 @dataclass(frozen=True, slots=True)
 class SparkMergeColumns(Write):
     """Add the columns that `fn` returns, except those of `on`, to the table. Rows are matched by key, or by row
-    address, which `ctx.read(with_row_address=True)` returns."""
+    address, which `ctx.read(with_row_address=True)` returns. With `replace`, columns that exist get new values in the
+    rows that have a match."""
 
     fn: Rows
     on: str | Sequence[str] = ROW_ADDRESS
     schema: pa.Schema | None = None
     missing: str | None = None
+    replace: bool = False
     summary: ClassVar[str] = "Merges columns into"
 
     def check(self) -> None:
@@ -32,35 +35,54 @@ class SparkMergeColumns(Write):
         rows = self.compute_rows(self.fn, ctx)
         version = ctx.version_read() if self.on == ROW_ADDRESS else None
         return merge_columns(
-            rows, ctx.table.uri, on=self.on, schema=self.schema, missing=self.missing, version=version, **make_options()
+            rows,
+            ctx.table.uri,
+            on=self.on,
+            schema=self.schema,
+            missing=self.missing,
+            version=version,
+            replace=self.replace,
+            **make_options(),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SparkMapColumns(Write):
     """Compute the columns of `schema`: `fn` maps batches of `read_columns`, one task per fragment. A run that
-    continues a failed run processes the remaining fragments; `resume_key` names work that continues beyond one run."""
+    continues a failed run processes the remaining fragments; `resume_key` names work that continues beyond one run.
+
+    `mode="add"` refuses columns that exist, `"fill"` computes the rows in which they are null, and `"recompute"` all
+    rows; `where` restricts each to the rows that match. `code_version` names the version of `fn`."""
 
     fn: Callable[[pa.RecordBatch], pa.RecordBatch]
     schema: pa.Schema
     read_columns: Sequence[str] | None = None
     resume_key: str | None = None
+    mode: Literal["add", "fill", "recompute"] = "add"
+    where: str | None = None
     summary: ClassVar[str] = "Computes columns of"
 
     def check(self) -> None:
         self.check_function(self.fn, signature="(pyarrow.RecordBatch) -> pyarrow.RecordBatch")
         if self.schema is None or not len(self.schema):
             raise self.declaration_error("schema= is missing; give the schema of the columns that fn computes")
+        if self.mode not in ("add", "fill", "recompute"):
+            raise self.declaration_error(f"mode={self.mode!r} is unknown; give 'add', 'fill' or 'recompute'")
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
         options = make_options()
+        # Fragments that older code has computed are not those of this run, so a retry with newer code starts over.
+        run_key = options["intent"] if self.code_version is None else f"{options['intent']} {self.code_version}"
         return map_columns(
             ctx.spark,
             ctx.table.uri,
             self.fn,
             read_columns=self.read_columns,
             schema=self.schema,
-            resume_key=self.resume_key or options["intent"],
+            resume_key=self.resume_key or run_key,
             progress=lambda done, total: ctx.log.info(f"{self.name}: {done} of {total} fragments"),
+            mode=self.mode,
+            where=self.where,
+            code_version=self.code_version,
             **options,
         )

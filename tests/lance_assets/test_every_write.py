@@ -82,12 +82,20 @@ def by_key(spark: SparkSession, ctx: WriteContext) -> DataFrame:
     return spark.range(0, 100).selectExpr("id", "id * 4 as fourfold")
 
 
+def by_other_key(spark: SparkSession, ctx: WriteContext) -> DataFrame:
+    return spark.range(6, 8).selectExpr("id", "-id as fourfold")
+
+
 def whole_table(spark: SparkSession, ctx: WriteContext) -> DataFrame:
     return ctx.read()
 
 
 def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch({"twice": pc.multiply(batch["id"], 2)})
+
+
+def minus(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch({"twice": pc.negate(batch["id"])})
 
 
 def declare_table(folder: Path, *writes: Write) -> LanceTable:
@@ -110,6 +118,8 @@ def test_each_write_makes_a_version_on_the_ledger(
         (SparkMapColumns("computed", twice, TWICE, ["id"]), "Merge", 12),
         (SparkMergeColumns("addressed", by_address), "Merge", 12),
         (SparkMergeColumns("keyed", by_key, on="id"), "Merge", 12),
+        (SparkMapColumns("again", minus, TWICE, ["id"], mode="recompute", where="id < 5"), "Update", 12),
+        (SparkMergeColumns("corrected", by_other_key, on="id", replace=True), "Update", 12),
         (SparkBuildIndex("id", "BTREE", name="indexed"), "CreateIndex", 12),
         (SparkOverwrite("replaced", whole_table), "Overwrite", 12),
     ]
@@ -132,7 +142,8 @@ def test_each_write_makes_a_version_on_the_ledger(
     assert rows[-1]["day"] == "it's"
     assert [row["day"] for row in rows if 8 <= row["id"] < 12] == ["2026-01-04"] * 4
     for row in rows:
-        assert [row["twice"], row["thrice"], row["fourfold"]] == [row["id"] * times for times in (2, 3, 4)]
+        times = (-1 if row["id"] < 5 else 2, 3, -1 if row["id"] in (6, 7) else 4)
+        assert [row["twice"], row["thrice"], row["fourfold"]] == [row["id"] * each for each in times]
     # Rows that a write reads from its own table are an input like any other.
     inputs = Table.open(table.uri, version=7).version_info().properties["lance_assets.inputs"]
     assert json.loads(inputs) == {table.uri: 6}
@@ -335,6 +346,7 @@ BAD: list[tuple[str, Callable[[], object]]] = [
     ),
     ("SparkIngest('i'): files= is empty; name at least one", lambda: SparkIngest("i", [])),
     ("SparkMapColumns('m'): schema= is missing", lambda: SparkMapColumns("m", twice, pa.schema([]))),
+    ("SparkMapColumns('m'): mode='all' is unknown", lambda: SparkMapColumns("m", twice, TWICE, mode="all")),  # type: ignore[arg-type]
     ("SparkMergeColumns('m'): fn must be a function", lambda: SparkMergeColumns("m", None)),  # type: ignore[arg-type]
     ("SparkCompact('c'): target_rows=0", lambda: SparkCompact("c", 0)),
     ("SparkCompact('c'): once_per='partition' needs", lambda: SparkCompact("c", once_per="partition")),

@@ -151,6 +151,9 @@ EVERYTHING = """
     - {op: upsert, name: mirrored, fn: .beside:new, "on": id, delete_unmatched: true}
     - {op: merge_columns, name: scores, fn: yamlshop.rows:new, "on": id, schema: {score: float32, v: "float32[3]"},
        missing: "null"}
+    - {op: merge_columns, name: rescored, fn: yamlshop.rows:new, "on": id, replace: true}
+    - {op: map_columns, name: refilled, fn: yamlshop.rows:words, schema: yamlshop.rows:WORDS, mode: fill,
+       where: "city = 'Oslo'", code_version: "2"}
     - {op: map_columns, name: words, fn: yamlshop.rows:words, schema: yamlshop.rows:WORDS, read_columns: [text],
        resume_key: w1}
     - {op: delete, name: purged, predicate: "city = :city and at < :cutoff",
@@ -235,6 +238,10 @@ def test_yaml_equals_python(project: Project, monkeypatch: pytest.MonkeyPatch) -
             on="id",
             schema=pa.schema([("score", pa.float32()), ("v", pa.list_(pa.float32(), 3))]),
             missing="null",
+        ),
+        SparkMergeColumns("rescored", fn=rows.new, on="id", replace=True),
+        SparkMapColumns(
+            "refilled", fn=rows.words, schema=rows.WORDS, mode="fill", where="city = 'Oslo'", code_version="2"
         ),
         SparkMapColumns("words", fn=rows.words, schema=rows.WORDS, read_columns=["text"], resume_key="w1"),
         SparkDelete(

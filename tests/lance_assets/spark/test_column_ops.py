@@ -154,3 +154,36 @@ def test_duplicate_keys_are_named_on_the_driver(spark: SparkSession, tmp_path: P
     df = spark.createDataFrame([(key, 1), (6, 2), (key, 3), (None, 1), (None, 2)], "id int, score int")
     with pytest.raises(InvalidInput, match=f"(key id = {key} more than once|more than once .*: id = {key})"):
         merge_columns(df, uri, on="id")
+
+
+def test_existing_columns_get_new_values(spark: SparkSession, tmp_path: Path) -> None:
+    uri = create_table(tmp_path)
+    table = Table.open(uri, durable=False)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(2000, dtype=np.float32)), 2)
+    data = pa.table({"id": pa.array(range(0, 2000, 2), pa.int64()), "vector": vectors})
+    table.merge_columns(data, "id").table.create_index("amount", "BTREE")
+
+    def constant(batch: pa.RecordBatch) -> pa.RecordBatch:
+        values = pa.FixedSizeListArray.from_arrays(pa.array(np.ones(2 * len(batch), dtype=np.float32)), 2)
+        return pa.record_batch([values], names=["vector"])
+
+    schema = pa.schema([pa.field("vector", pa.list_(pa.float32(), 2))])
+    filled = map_columns(spark, uri, constant, read_columns=["id"], schema=schema, mode="fill", code_version="7")
+    listed = spark.range(4, 8, 2).selectExpr(
+        "id", "array(cast(5 as float), cast(6 as float)) as vector", "-id as amount"
+    )
+    with pytest.raises(SchemaMismatch, match="amount"):  # a negative number does not fit
+        merge_columns(listed, uri, on="id", replace=True)
+    merged = merge_columns(listed.withColumn("amount", F.lit(77)), uri, on="id", replace=True)
+    assert (filled.operation, merged.operation, merged.files) == ("Update", "Update", 1)
+    assert filled.table.version_info().properties["lance_assets.code_version"] == "7"
+    stored = merged.table.to_table(["id", "amount", "vector"])
+    expected = [
+        [5.0, 6.0] if n in (4, 6) else [0.0, 0.0] if n % 2 == 0 else [1.0, 1.0] for n in stored["id"].to_pylist()
+    ]
+    assert stored["vector"].to_pylist() == expected
+    assert lance.dataset(uri).to_table(columns=["id", "amount", "vector"]) == stored
+    assert sorted(merged.table.indices[0].covers or ()) == [1, 3, 4, 5, 6, 7, 8, 9]
+    assert merged.table.to_table(["id"], filter="amount = 77")["id"].to_pylist() == [4, 6, 77]
+    again = map_columns(spark, uri, constant, read_columns=["id"], schema=schema, mode="recompute", where="id = 1")
+    assert again.version == merged.version, "the value is that of the function already"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -13,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lance_core import InvalidInput, RetryableConflict, SchemaMismatch, Table
+from lance_core import Committed, InvalidInput, RetryableConflict, SchemaMismatch, Table
 from lance_core.coordination import progress as progress_module
-from lance_core.tasks.columns.map_columns import Computation, ProgressCallback, map_columns
+from lance_core.tasks.columns.map_columns import _MODES, Computation, Mode, ProgressCallback, map_columns
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.partitioning import Task
 from lance_core.versions.location import locate
@@ -46,7 +47,9 @@ def return_too_few_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def return_other_type(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.record_batch({"twice": batch["x"]})
+    return pa.record_batch(
+        {"twice": pc.divide(pc.cast(batch["id"], pa.float64()), 2.0) if "x" not in batch.schema.names else batch["x"]}
+    )
 
 
 def return_other_names(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -369,3 +372,139 @@ def set_file_age(directory: Path, *, days: int) -> None:
     then = time.time() - days * 86_400
     for path in directory.iterdir():
         os.utime(path, (then, then))
+
+
+# Columns that exist
+
+
+def recompute(
+    uri: str,
+    fn: object = minus_ones,
+    *,
+    mode: Mode = "recompute",
+    where: str | None = None,
+    code_version: str | None = None,
+    resume_key: str | None = None,
+    runner: InProcessWorkers | None = None,
+) -> Committed:
+    computation = Computation(fn, ["id"], DOUBLE, mode, where, code_version)  # type: ignore[arg-type]
+    return map_columns(
+        TableRef(uri, durable=False),
+        computation,
+        resume_key=resume_key,
+        progress=None,
+        options=WriteOptions(),
+        runner=runner or InProcessWorkers(),
+    )
+
+
+def create_filled_table(directory: Path) -> str:
+    """Create a table whose column is null in every third row of the first half, and in ten rows without a file."""
+    uri = create_table(directory, stable=True)
+    table = Table.open(uri, durable=False).add_columns(
+        {"twice": "case when id < 50 and id % 3 = 0 then null else id end"}
+    )
+    table.table.append(pa.table({"id": pa.array(range(100, 110), pa.int64())}))
+    return uri
+
+
+@pytest.mark.parametrize("where", [None, "id between 15 and 24 or id > 105"])
+@pytest.mark.parametrize("mode", ["recompute", "fill"])
+def test_existing_columns_are_computed_again(tmp_path: Path, mode: Mode, where: str | None) -> None:
+    uri = create_filled_table(tmp_path / "t")
+    before = Table.open(uri).to_table(["id", "twice"]).to_pylist()
+    workers = InProcessWorkers(lost_partitions=frozenset({0}))
+    committed = recompute(uri, double_ids_as_integers, mode=mode, where=where, runner=workers)
+
+    def is_computed(row: dict[str, int | None]) -> bool:
+        number = row["id"] or 0
+        return (where is None or 15 <= number <= 24 or number > 105) and (mode == "recompute" or row["twice"] is None)
+
+    expected = [2 * row["id"] if is_computed(row) else row["twice"] for row in before]
+    table = committed.table
+    assert (committed.operation, table.to_table()["twice"].to_pylist()) == ("Update", expected)
+    assert lance.dataset(uri).to_table()["twice"].to_pylist() == expected
+    changed = [row["id"] for row, value in zip(before, expected, strict=True) if row["twice"] != value]
+    assert sorted(table.changes(table.version - 1)["id"].to_pylist()) == changed
+    fragments = {number // 10 for number in changed}
+    assert committed.files == len(fragments), "a fragment without a changed row gets no file"
+    again = recompute(uri, double_ids_as_integers, mode=mode, where=where)
+    assert again.version == committed.version, "no value changes"
+    assert table.fsck().is_sound
+
+
+def test_columns_that_do_not_exist_are_added_in_every_mode(tmp_path: Path) -> None:
+    for mode in _MODES:
+        uri = create_table(tmp_path / mode)
+        rows = recompute(uri, double_ids, mode=mode, where="id < 25").table.to_table()
+        assert rows["twice"].to_pylist() == [2 * n if n < 25 else None for n in range(100)]
+        assert lance.dataset(uri).to_table() == rows
+
+
+def test_a_killed_recomputation_resumes(tmp_path: Path) -> None:
+    uri = create_filled_table(tmp_path / "t")
+    with pytest.raises(KeyboardInterrupt):
+        recompute(uri, mode="fill", resume_key="k", runner=WorkersOfDyingDriver(tasks_before=11))
+    table = Table.open(uri, durable=False)
+    assert table.version == 3
+    table.delete("id = 1")
+    table.add_columns({"twice": "77"}, replace=True, where="id = 25")
+    workers = InProcessWorkers()
+    rows = recompute(uri, double_ids_as_integers, mode="fill", resume_key="k", runner=workers).table.to_table()
+    assert len(workers.attempts) == 1, "the fragment whose values have changed"
+    computed = {n: 2 * n if 20 <= n < 30 else -1 for n in [*range(0, 50, 3), *range(100, 110)]}
+    assert dict(zip(rows["id"].to_pylist(), rows["twice"].to_pylist(), strict=True)) == {
+        n: 77 if n == 25 else computed.get(n, n) for n in range(110) if n != 1
+    }
+    assert not (Path(uri) / progress_module.directory_of("k")).exists()
+
+
+def test_a_resume_key_belongs_to_one_code_version(tmp_path: Path) -> None:
+    uri = create_filled_table(tmp_path / "t")
+    with pytest.raises(KeyboardInterrupt):
+        recompute(uri, code_version="1", resume_key="k", runner=WorkersOfDyingDriver(tasks_before=1))
+    with pytest.raises(InvalidInput, match="differs in code_version"):
+        recompute(uri, code_version="2", resume_key="k")
+    committed = recompute(uri, code_version="2", resume_key="another")
+    assert committed.table.version_info().properties["lance_assets.code_version"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("change", "tasks_added"),
+    [
+        (lambda table: table.append(pa.table({"id": [200]})), 0),
+        (lambda table: table.delete("id % 10 = 3"), 0),
+        (lambda table: table.create_index("twice", "BTREE"), 0),
+        (lambda table: table.upsert(pa.table({"id": [5, 300], "x": [0.5, 0.5], "twice": [5, 6]}), on="id"), 1),
+        (lambda table: table.add_columns({"x": "0.25"}, replace=True), 0),
+        (lambda table: table.add_columns({"twice": "0"}, replace=True, where="id = 42"), 1),
+        (lambda table: table.compact(), 1),
+    ],
+)
+def test_a_recomputation_keeps_completed_work(tmp_path: Path, change: Change, tasks_added: int) -> None:
+    uri = create_filled_table(tmp_path / "t")
+    workers = WorkersWithConcurrentChange(uri=uri, change=change)
+    table = recompute(uri, runner=workers).table
+    assert len(workers.attempts) == 11 + tasks_added
+    rows = table.to_table()
+    appended = {200}  # an append comes after the recomputation, so its row keeps its value
+    assert {n for n, v in zip(rows["id"].to_pylist(), rows["twice"].to_pylist(), strict=True) if v != -1} <= appended
+    assert lance.dataset(uri).to_table() == rows
+    assert table.fsck().is_sound
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "replace"}, "mode='replace': it must be one of 'add', 'fill', 'recompute'"),
+        ({"mode": "add"}, r"has a column 'twice' already.*mode='recompute'"),
+        ({"where": "nope = 1"}, "no column 'nope'"),
+        ({"code_version": 5}, "code_version"),
+        ({"fn": return_other_type}, "'twice' is stored as int64"),
+    ],
+)
+def test_invalid_recomputations_are_rejected(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    uri = create_filled_table(tmp_path / "t")
+    with pytest.raises(InvalidInput, match=message):
+        recompute(uri, **options)
+    assert Table.open(uri).version == 3

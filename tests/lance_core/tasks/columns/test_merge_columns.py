@@ -133,9 +133,10 @@ def merge(
     missing: str | None = None,
     version: int | None = None,
     how: WriteOptions | None = None,
+    replace: bool = False,
 ) -> Table:
     source = rows if isinstance(rows, InMemorySource) else InMemorySource(rows)
-    wanted = MergeRequest.of(on, schema, missing, version)
+    wanted = MergeRequest.of(on, schema, missing, version, replace=replace)
     return merge_columns(TableRef(uri, durable=False), source, wanted, options=how or WriteOptions()).table
 
 
@@ -423,3 +424,95 @@ def test_a_table_without_rows_gets_the_columns(tmp_path: Path) -> None:
     Table.create(uri, ROWS.schema, durable=False)
     empty = pa.table({"_rowaddr": pa.array([], pa.int64()), "score": pa.array([], pa.int64())})
     assert merge(uri, empty).schema.names == ["id", "x", "score"]
+
+
+# Columns that exist
+
+
+def create_scored_table(directory: Path) -> str:
+    uri = create_table(directory, stable=True)
+    Table.open(uri, durable=False).add_columns({"score": "id"})
+    return uri
+
+
+def replace_values(uri: str, source: InMemorySource, on: object) -> Table:
+    return merge(uri, source, on, replace=True)
+
+
+def scores_of(uri: str, on: str, ids: range) -> pa.Table:
+    rows = Table.open(uri).to_table(columns=["id", "_rowaddr"])
+    rows = rows.filter(pc.is_in(rows["id"], pa.array(ids, pa.int64())))
+    rows = rows.append_column("score", pc.multiply(rows["id"], -1)).append_column("fresh", rows["id"])
+    return rows.select([on, "score", "fresh"]).take(np.random.default_rng(1).permutation(rows.num_rows))
+
+
+@pytest.mark.parametrize("on", ["_rowaddr", "id"])
+@pytest.mark.parametrize("columns", [["score"], ["score", "fresh"]], ids=["replaced", "replaced and added"])
+def test_rows_with_a_match_get_new_values(tmp_path: Path, on: str, columns: list[str]) -> None:
+    uri = create_scored_table(tmp_path / "t")
+    before = Table.open(uri)
+    ids = range(30, 56)
+    table = replace_values(uri, InMemorySource(scores_of(uri, on, ids).select([on, *columns])), on)
+    rows = table.to_table()
+    numbers = rows["id"].to_pylist()
+    assert rows["score"].to_pylist() == [-n if n in ids else n for n in numbers]
+    assert lance.dataset(uri).to_table() == rows
+    assert Table.open(uri).fsck().is_sound
+    if columns == ["score"]:
+        assert sorted(table.changes(before.version)["id"].to_pylist()) == [n for n in numbers if n in ids]
+        pairs = zip(before.fragments, table.fragments, strict=True)
+        assert [one.id for one, other in pairs if one.files != other.files] == [3, 4, 5]
+    else:
+        assert rows["fresh"].to_pylist() == [n if n in ids else None for n in numbers]
+
+
+def test_values_of_other_types_are_converted_or_refused(tmp_path: Path) -> None:
+    uri = create_scored_table(tmp_path / "t")
+    small = pa.table({"id": [31], "score": pa.array([7], pa.int16())})
+    assert replace_values(uri, InMemorySource(small), "id").to_table(filter="id = 31")["score"].to_pylist() == [7]
+    with pytest.raises(SchemaMismatch, match="'score' is stored as int64, but the data has string"):
+        replace_values(uri, InMemorySource(pa.table({"id": [31], "score": ["7"]})), "id")
+    with pytest.raises(SchemaMismatch, match="keeps its type, which alter_column"):
+        merge(uri, pa.table({"id": [31], "score": [7]}), "id", schema=pa.schema([("score", pa.string())]), replace=True)
+    with pytest.raises(InvalidInput, match="missing='null' and replace=True contradict"):
+        merge(uri, pa.table({"id": [31], "score": [7]}), "id", missing="null", replace=True)
+
+
+REPLACING_CHANGES: list[tuple[Callable[[Table], object], bool, dict[int, int]]] = [
+    (lambda table: table.delete("id = 31"), True, {}),
+    (lambda table: table.append(ROWS.slice(0, 3)), True, {}),
+    (lambda table: table.update({"x": "1.5"}, where="id < 5"), True, {}),  # rows of another fragment move
+    (lambda table: table.create_index("score", "BTREE"), True, {}),
+    (lambda table: table.add_columns({"score": "5"}, replace=True, where="id = 38"), True, {38: 5}),
+    (lambda table: table.update({"x": "1.5"}, where="id = 34"), False, {}),
+    (lambda table: table.compact(), False, {}),
+]
+
+
+@pytest.mark.parametrize("on", ["_rowaddr", "id"])
+@pytest.mark.parametrize(("change", "keeps_addresses", "values_of_others"), REPLACING_CHANGES)
+def test_concurrent_changes_of_a_replacement(
+    tmp_path: Path, on: str, change: Callable[[Table], object], keeps_addresses: bool, values_of_others: dict[int, int]
+) -> None:
+    uri = create_scored_table(tmp_path / "t")
+    data = scores_of(uri, on, range(30, 36)).select([on, "score"])
+    source = InMemorySource(data, concurrent_change=change_of(uri, change))
+    if on == "_rowaddr" and not keeps_addresses:
+        with pytest.raises(IncompatibleConflict, match="moved to other addresses"):
+            replace_values(uri, source, on)
+        return
+    table = replace_values(uri, source, on)
+    rows = table.to_table(["id", "score"]).to_pylist()
+    expected = {n: -n if 30 <= n < 36 else n for n in range(100)} | values_of_others
+    appended = len(rows) - table.count_rows("score is not null")  # rows of the append have no score
+    assert [row["score"] for row in rows] == [expected[row["id"]] for row in rows[: len(rows) - appended]] + [
+        None
+    ] * appended
+    assert lance.dataset(uri).to_table(["id", "score"]).to_pylist() == rows
+    found = lance.dataset(uri).to_table(columns=["id"], filter="score = -33")["id"].to_pylist()
+    assert (
+        found
+        == table.to_table(["id"], filter="score = -33")["id"].to_pylist()
+        == [33] * (33 in {r["id"] for r in rows})
+    )
+    assert table.fsck().is_sound
