@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lance_assets.spark.change_reader import read_changes
     from lance_assets.spark.column_ops import map_columns, merge_columns
+    from lance_assets.spark.computed_column_fill import compute_columns
     from lance_assets.spark.dml import compact, delete, update, upsert
     from lance_assets.spark.file_export import export
     from lance_assets.spark.file_ingest import CsvFormat, ingest
@@ -36,6 +37,7 @@ __all__ = [
     "append",
     "build_index",
     "compact",
+    "compute_columns",
     "count_rows",
     "delete",
     "explain_nearest_join",
@@ -67,6 +69,7 @@ _MODULES = {
     "open_session": "lance_assets.spark.session",
     "append": "lance_assets.spark.writer",
     "compact": "lance_assets.spark.dml",
+    "compute_columns": "lance_assets.spark.computed_column_fill",
     "delete": "lance_assets.spark.dml",
     "update": "lance_assets.spark.dml",
     "upsert": "lance_assets.spark.dml",

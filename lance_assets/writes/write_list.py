@@ -10,6 +10,7 @@ from dataclasses import MISSING, fields
 from typing import overload
 
 from lance_assets.writes.column_writes import SparkMapColumns, SparkMergeColumns
+from lance_assets.writes.computed_writes import SparkComputedColumn
 from lance_assets.writes.dml_writes import SparkCompact, SparkDelete, SparkUpdate
 from lance_assets.writes.index_writes import SparkBuildIndex, SparkOptimizeIndices
 from lance_assets.writes.remote_write import RemoteWrite
@@ -21,6 +22,7 @@ WRITES: Mapping[str, type[Write]] = {
     "append": SparkAppend,
     "build_index": SparkBuildIndex,
     "compact": SparkCompact,
+    "compute_column": SparkComputedColumn,
     "delete": SparkDelete,
     "ingest": SparkIngest,
     "map_columns": SparkMapColumns,

@@ -13,6 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core import validation
+from lance_core.dml.computed_column import declared_columns
+from lance_core.dml.freshness import measure_freshness
+from lance_core.dml.stale_rows import Freshness
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.expressions.arrow_filters import Condition
 from lance_core.format.ids import Version
@@ -152,6 +155,12 @@ class TableReading(TableBase):
         """Return the statistics of each index: coverage, size, age and whether queries use it. No index file is
         opened."""
         return index_statistics(self._snapshot)
+
+    def freshness(self, column: str) -> Freshness | None:
+        """Return how many rows have an up-to-date value in a computed column, and why the others are stale; `None` if
+        the column is not computed. Inputs are read where they may have changed since the last run."""
+        declaration = declared_columns(self._columns).get(column)
+        return None if declaration is None else measure_freshness(self._snapshot, declaration)
 
     @property
     def config(self) -> Mapping[str, str]:

@@ -1,0 +1,205 @@
+"""Computed column: a column whose values are a function of other columns of the same row, declared once and filled
+again for the rows that need it.
+
+    embedding                 the values
+    embedding__fingerprint    for each row, the hash of the inputs and of the version of the code that made its value
+
+A row is stale if its fingerprint is missing or differs from that of its present inputs under the present version of the
+code. The fingerprint is part of the row: it moves with it, whichever engine rewrites, compacts or restores the row. The
+declaration is stored in the metadata of the field. `004-computed-columns.md` has the reasons. Start with
+`ComputedColumn`.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+
+from lance_core import validation
+from lance_core.errors import InvalidInput
+from lance_core.expressions import Projection, with_metadata_columns
+from lance_core.format.field_paths import unknown_column_message
+
+FINGERPRINT = "__fingerprint"
+"""Suffix of the name of the column with the fingerprints."""
+DECLARATION_KEY = "lance_assets.computed"
+"""Key of the declaration in the metadata of a field."""
+EARLIER_VERSIONS_MAX = 16
+"""Number of earlier versions of the code that a declaration names, so that their rows can be counted."""
+
+Function: TypeAlias = Callable[[pa.RecordBatch], object]
+"""Function from a batch of the inputs to one value for each row: an array, a batch of one column, or a list, array or
+series of numpy, pandas or another library."""
+ErrorPolicy: TypeAlias = Literal["fail", "null", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedColumn:
+    """Declaration of a computed column.
+
+        ComputedColumn("words", pa.int64(), fn=count_words, inputs=["title", "body"], code_version="1")
+        ComputedColumn("total", pa.float64(), sql="price * quantity")
+    """
+
+    name: str
+    type: pa.DataType
+    fn: Function | None = None
+    inputs: Sequence[str] = ()
+    """Columns that the function receives, in this order. Those of an SQL expression are known."""
+    code_version: str = "1"
+    """Text that changes with the meaning of the function: rows that another version has computed are stale."""
+    sql: str | None = None
+    setup: Callable[[], Function] | None = None
+    """Function that returns `fn`, called once in each worker process, such as one that loads a model."""
+    on_error: ErrorPolicy = "fail"
+    """What a row becomes for which the function raises: `fail` ends the run, `null` stores null and does not try the
+    row again, `skip` leaves it stale for the next run."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Name of the column with the fingerprints."""
+        return f"{self.name}{FINGERPRINT}"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns that a run writes."""
+        return pa.schema([pa.field(self.name, self.type), pa.field(self.fingerprint, pa.uint64())])
+
+    def check(self) -> None:
+        """Raise `InvalidInput` if the declaration contradicts itself."""
+        what = f"computed column {self.name!r}"
+        if not isinstance(self.name, str) or not self.name or "." in self.name:
+            raise InvalidInput(f"{what}: the name is the text of a top-level column")
+        if not isinstance(self.type, pa.DataType):
+            raise InvalidInput(f"{what}: type= is an Arrow type such as pa.int64(), not {self.type!r}")
+        given = [name for name in ("fn", "sql", "setup") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise InvalidInput(f"{what}: give exactly one of fn=, setup= and sql=, not {' and '.join(given) or 'none'}")
+        if self.sql is None:
+            names = validation.check_names(self.inputs, "inputs")
+            if not names:
+                raise InvalidInput(f"{what}: inputs= names the columns that the function receives; give at least one")
+        if not isinstance(self.code_version, str) or not self.code_version:
+            raise InvalidInput(f"{what}: code_version= is a text, not {self.code_version!r}")
+        if self.on_error not in ("fail", "null", "skip"):
+            raise InvalidInput(f"{what}: on_error={self.on_error!r}: it must be 'fail', 'null' or 'skip'")
+
+    def resolve(self, readable: pa.Schema, *, what: str) -> "ComputedColumn":
+        """Return the declaration with the inputs of its expression. Raise if one of the inputs does not exist."""
+        declared = self
+        if self.sql is not None:
+            projection = Projection.parse({self.name: self.sql}, readable, types={self.name: self.type})
+            declared = replace(self, inputs=projection.columns)
+        for name in declared.inputs:
+            if name not in readable.names:
+                raise InvalidInput(
+                    f"{what}: computed column {self.name!r}: {unknown_column_message(name, readable.names)}"
+                )
+        if {self.name, self.fingerprint} & set(declared.inputs):
+            raise InvalidInput(f"{what}: computed column {self.name!r} cannot be computed from itself")
+        return declared
+
+    @property
+    def code(self) -> str:
+        """Version of the code as it enters the fingerprint. An SQL expression is code, so its text is included."""
+        return self.code_version if self.sql is None else f"{self.code_version}: {self.sql}"
+
+    @property
+    def source(self) -> str:
+        """Name of the function, or the expression."""
+        function = self.fn or self.setup
+        if function is None:
+            return str(self.sql)
+        return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """Declaration as it is stored with the column: everything that tells fresh rows from stale ones."""
+
+    name: str
+    inputs: tuple[str, ...]
+    source: str
+    """Name of the function, or the expression."""
+    code_version: str
+    code: str
+    earlier: Mapping[str, str] = field(default_factory=dict)
+    """Earlier versions of the code, as they enter the fingerprint, by their name; the latest is the last."""
+
+    @classmethod
+    def of(cls, column: ComputedColumn, before: "Declaration | None") -> "Declaration":
+        """Return the declaration of a column, which remembers the versions of the code before it."""
+        earlier = {} if before is None else {**before.earlier, before.code_version: before.code}
+        others = [(name, code) for name, code in earlier.items() if code != column.code]
+        known = dict(others[-EARLIER_VERSIONS_MAX:])
+        return cls(column.name, tuple(column.inputs), column.source, column.code_version, column.code, known)
+
+    @property
+    def fingerprint(self) -> str:
+        """Name of the column with the fingerprints."""
+        return f"{self.name}{FINGERPRINT}"
+
+    def encode(self) -> str:
+        stored = {
+            "inputs": list(self.inputs),
+            "source": self.source,
+            "code_version": self.code_version,
+            "code": self.code,
+            "earlier": dict(self.earlier),
+        }
+        return json.dumps(stored)
+
+    @classmethod
+    def decode(cls, column: pa.Field) -> "Declaration | None":
+        """Return the declaration in the metadata of a column; `None` if there is none that can be read."""
+        encoded = (column.metadata or {}).get(DECLARATION_KEY.encode())
+        if encoded is None:
+            return None
+        try:
+            stored = json.loads(encoded)
+            earlier = {str(name): str(code) for name, code in stored["earlier"].items()}
+            inputs, source = tuple(map(str, stored["inputs"])), str(stored["source"])
+            return cls(column.name, inputs, source, str(stored["code_version"]), str(stored["code"]), earlier)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+
+
+def declared_columns(schema: pa.Schema) -> Mapping[str, Declaration]:
+    """Return the declarations of the computed columns of a table."""
+    declarations = (Declaration.decode(each) for each in schema)
+    return {each.name: each for each in declarations if each is not None}
+
+
+def in_order(columns: Sequence[ComputedColumn]) -> tuple[ComputedColumn, ...]:
+    """Return the columns so that each follows those from which it is computed. Raise `InvalidInput` for a cycle. The
+    inputs of an expression count once they are resolved."""
+    by_name: dict[str, ComputedColumn] = {}
+    for column in columns:
+        column.check()
+        if column.name in by_name:
+            raise InvalidInput(f"computed column {column.name!r} is declared twice")
+        by_name[column.name] = column
+    ordered: dict[str, ComputedColumn] = {}
+
+    def visit(column: ComputedColumn, path: tuple[str, ...]) -> None:
+        if column.name in path:
+            cycle = " from ".join((*path[path.index(column.name) :], column.name))
+            raise InvalidInput(f"computed columns cannot be computed from each other: {cycle}")
+        if column.name not in ordered:
+            for name in column.inputs:
+                if name in by_name:
+                    visit(by_name[name], (*path, column.name))
+            ordered[column.name] = column
+
+    for column in columns:
+        visit(column, ())
+    return tuple(ordered.values())
+
+
+def resolve_all(columns: Sequence[ComputedColumn], table: pa.Schema, *, what: str) -> tuple[ComputedColumn, ...]:
+    """Return the columns with the inputs of their expressions, in the order in which they are computed."""
+    new = [column for column in columns if column.name not in table.names]
+    readable = with_metadata_columns(pa.schema([*table, *(pa.field(each.name, each.type) for each in new)]))
+    return in_order([column.resolve(readable, what=what) for column in columns])

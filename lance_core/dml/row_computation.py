@@ -1,0 +1,118 @@
+"""Row computation: calls the function of a computed column for rows, and applies its policy for rows that fail.
+
+A batch for which the function raises is divided until the rows that fail are alone, so that the others keep the speed
+of batches. The function of `setup=` is made once in a process. Start with `compute_rows`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.datafiles.conform import Conversion, conform
+from lance_core.datafiles.inputs import as_input
+from lance_core.dml.computed_column import ComputedColumn, Function
+from lance_core.errors import InvalidInput
+from lance_core.expressions import Projection
+
+ERROR_CHARACTERS_MAX = 500
+_functions: dict[tuple[str, Callable[[], Function]], Function] = {}
+"""Functions that `setup=` made in this process, by the job and the setup."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedRows:
+    """Values of the rows of a batch for which there are any."""
+
+    positions: npt.NDArray[np.int64]
+    """Positions in the batch, in ascending order."""
+    values: pa.Array
+    errors: tuple[tuple[int, str], ...] = ()
+    """Rows that failed: their position in the batch, and the error."""
+
+
+def function_of(column: ComputedColumn, job: str) -> Function:
+    """Return the function of the column. One that `setup=` makes is cached for the job."""
+    if column.sql is not None:
+        return _SqlFunction(column)
+    if column.fn is not None:
+        return column.fn
+    assert column.setup is not None
+    key = (job, column.setup)
+    if key not in _functions:
+        _functions.clear()  # an earlier job has ended, and its model may be large
+        _functions[key] = column.setup()
+    return _functions[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _SqlFunction:
+    column: ComputedColumn
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.Array:
+        column = self.column
+        projection = Projection.parse({column.name: str(column.sql)}, batch.schema, types={column.name: column.type})
+        return projection.evaluate(batch).column(0)
+
+
+def compute_rows(column: ComputedColumn, function: Function, batch: pa.RecordBatch, what: str) -> ComputedRows:
+    """Return the values of all rows of the batch, but those that the policy skips. `what` names the rows in errors."""
+    if column.on_error == "fail":
+        try:
+            values = _call(column, function, batch, what)
+        except Exception as error:
+            error.add_note(f"{what}: the function of computed column {column.name!r} raised this")
+            raise
+        return ComputedRows(np.arange(batch.num_rows), values)
+    parts = list(_compute_divided(column, function, batch, 0, what))
+    positions = np.concatenate([np.arange(start, start + len(values)) for start, values, _error in parts])
+    failed = tuple((start, error) for start, _values, error in parts if error is not None)
+    values = pa.concat_arrays([values for _start, values, _error in parts])
+    if column.on_error == "skip":
+        is_valid = ~np.isin(positions, [start for start, _error in failed])
+        return ComputedRows(positions[is_valid], values.filter(pa.array(is_valid)), failed)
+    return ComputedRows(positions, values, failed)
+
+
+def _compute_divided(
+    column: ComputedColumn, function: Function, batch: pa.RecordBatch, start: int, what: str
+) -> Iterator[tuple[int, pa.Array, str | None]]:
+    """Yield values by the position of the first; a row that fails is alone, and null with its error."""
+    try:
+        yield start, _call(column, function, batch, what), None
+    except InvalidInput:
+        raise  # the result has another form than declared, which no row explains
+    except Exception as error:  # noqa: BLE001  # a function of the user may raise anything
+        if batch.num_rows == 1:
+            yield start, pa.nulls(1, column.type), f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX]
+            return
+        half = batch.num_rows // 2
+        yield from _compute_divided(column, function, batch.slice(0, half), start, what)
+        yield from _compute_divided(column, function, batch.slice(half), start + half, what)
+
+
+def _call(column: ComputedColumn, function: Function, batch: pa.RecordBatch, what: str) -> pa.Array:
+    result = function(batch)
+    label = f"{what}: the function of computed column {column.name!r}"
+    declared = pa.schema([pa.field(column.name, column.type)])
+    if isinstance(result, pa.RecordBatch | pa.Table):
+        if result.num_columns != 1:
+            raise InvalidInput(f"{label} returned {result.num_columns} columns; it has to return one")
+        result = result.column(0)
+    if isinstance(result, pa.ChunkedArray):
+        result = result.combine_chunks()
+    if hasattr(result, "detach"):  # a tensor of PyTorch
+        result = result.detach().cpu().numpy()
+    if isinstance(result, np.ndarray) and result.ndim == 2:
+        result = pa.FixedSizeListArray.from_arrays(pa.array(result.reshape(-1)), result.shape[1])
+    rows = as_input({column.name: result}, declared)
+    converted = [conform(each, declared, conversion=Conversion.CAST, what=label) for each in rows.batches]
+    values = pa.concat_arrays([each.column(0) for each in converted]) if converted else pa.nulls(0, column.type)
+    if len(values) != batch.num_rows:
+        raise InvalidInput(
+            f"{label} was given {batch.num_rows} rows and returned {len(values)} values; it has to return one for each "
+            "row, in the same order"
+        )
+    return values

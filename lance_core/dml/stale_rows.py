@@ -1,0 +1,112 @@
+"""Stale rows: finds the rows whose computed value does not belong to their inputs, and why.
+
+    new              no value was computed, or the function skipped the row
+    inputs changed   the inputs differ from those of the computation
+    older code       the inputs are the same, but an earlier version of the code computed the value
+
+Only inputs and fingerprints are read. This module runs in workers and writes nothing. Start with `find_stale_rows`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.datafiles.row_fingerprints import Hashes, fingerprint_rows
+from lance_core.dml.column_files import PositionedBatch, read_live_rows
+from lance_core.dml.computed_column import Declaration
+from lance_core.format.fragment import Fragment
+from lance_core.versions.snapshot import Snapshot
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """Numbers of rows by the state of a computed column."""
+
+    rows: int = 0
+    new: int = 0
+    """Rows without a computed value."""
+    inputs_changed: int = 0
+    older_code: Mapping[str, int] = field(default_factory=dict)
+    """Rows of each earlier version of the code, by its name."""
+    uninspected: int = 0
+    """Rows that a bounded run has not reached. They count as stale."""
+
+    @property
+    def stale(self) -> int:
+        return self.new + self.inputs_changed + sum(self.older_code.values()) + self.uninspected
+
+    @property
+    def fresh_share(self) -> float:
+        """Share of the rows whose value is up to date; 1 for an empty table."""
+        return 1 - self.stale / self.rows if self.rows else 1.0
+
+    def __add__(self, other: "Freshness") -> "Freshness":
+        versions = {*self.older_code, *other.older_code}
+        older = {name: self.older_code.get(name, 0) + other.older_code.get(name, 0) for name in sorted(versions)}
+        return Freshness(
+            self.rows + other.rows,
+            self.new + other.new,
+            self.inputs_changed + other.inputs_changed,
+            older,
+            self.uninspected + other.uninspected,
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        return {**asdict(self), "older_code": dict(self.older_code)}
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedRows:
+    """Live rows of a batch with their inputs, their present fingerprints, and which of them are stale."""
+
+    inputs: PositionedBatch
+    fingerprints: Hashes
+    stale: Mask
+    freshness: Freshness
+
+
+def find_stale_rows(
+    base: Snapshot, fragment: Fragment, column: Declaration, *, all_rows: bool = False
+) -> Iterator[InspectedRows]:
+    """Inspect the live rows of a fragment. `all_rows` returns every row as stale."""
+    stored = base.manifest.schema
+    has_fingerprints = column.fingerprint in stored.arrow.names
+    names = [*column.inputs, *([column.fingerprint] if has_fingerprints else [])]
+    for rows in read_live_rows(base, fragment, names, stored):
+        inputs = rows.batch.select(list(column.inputs))
+        present = fingerprint_rows(inputs, column.code.encode())
+        recorded = rows.batch.column(column.fingerprint) if has_fingerprints else None
+        stale, freshness = _compare(recorded, present, inputs, column.earlier)
+        yield InspectedRows(PositionedBatch(inputs, rows.offsets), present, stale | all_rows, freshness)
+
+
+def _compare(
+    recorded: pa.Array | None, present: Hashes, inputs: pa.RecordBatch, earlier: Mapping[str, str]
+) -> tuple[Mask, Freshness]:
+    count = len(present)
+    if recorded is None:
+        return np.ones(count, dtype=np.bool_), Freshness(count, new=count)
+    is_new = recorded.is_null().to_numpy(zero_copy_only=False)
+    numbers = recorded.fill_null(0).to_numpy(zero_copy_only=False)
+    is_other = (numbers != present) & ~is_new
+    older: dict[str, int] = {}
+    unexplained = is_other
+    for name, code in earlier.items():
+        if not unexplained.any():
+            break
+        is_older = unexplained & (numbers == fingerprint_rows(inputs, code.encode()))
+        if is_older.any():
+            older[name] = int(is_older.sum())
+            unexplained = unexplained & ~is_older
+    freshness = Freshness(count, int(is_new.sum()), int(unexplained.sum()), older)
+    return is_new | is_other, freshness
+
+
+def total(parts: Iterable[Freshness]) -> Freshness:
+    """Return the sum."""
+    return sum(parts, Freshness())

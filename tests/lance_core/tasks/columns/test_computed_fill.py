@@ -1,0 +1,263 @@
+"""Tests of `lance_core/tasks/columns/computed_fill.py`: after a run, every row of a computed column has the value that
+the newest code gives for its present inputs, whatever happened to the table, and no row is computed without reason."""
+
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import IncompatibleConflict, InvalidInput, Table
+from lance_core.dml.computed_column import ComputedColumn
+from lance_core.tasks.columns.computed_fill import Bounds, FillReport, compute_columns
+from lance_core.tasks.driver import TableRef, WriteOptions
+from lance_core.tasks.partitioning import LocalRunner, Task
+
+STEPS = 14
+NO_BOUNDS = Bounds()
+
+
+class Killed(BaseException):
+    """End of a driver."""
+
+
+@dataclass
+class InterruptedRunner:
+    """Runs tasks in this process; `interrupt` runs after the first job, before its results reach the driver."""
+
+    interrupt: Callable[[], object] | None = None
+    slots: int = 1
+
+    def run(self, task: Task, partitions: int) -> pa.Table:
+        results = LocalRunner().run(task, partitions)
+        interrupt, self.interrupt = self.interrupt, None
+        if interrupt is not None:
+            interrupt()
+        return results
+
+
+@dataclass
+class History:
+    """One table with two computed columns, the second of which reads the first."""
+
+    uri: str
+    choices: random.Random
+    code_version: int = 1
+    next_id: int = 0
+    calls: list[tuple[int, int, int]] = field(default_factory=list)
+    """Rows for which the function was called: id, input and version of the code."""
+
+    def columns(self) -> list[ComputedColumn]:
+        version = self.code_version
+
+        def double(batch: pa.RecordBatch) -> pa.Array:
+            ids, inputs = batch.column("id").to_pylist(), batch.column("a").to_pylist()
+            self.calls += [(row, -1 if a is None else a, version) for row, a in zip(ids, inputs, strict=True)]
+            return pa.array([None if a is None else 2 * a + version for a in inputs], pa.int64())
+
+        doubled = ComputedColumn("doubled", pa.int64(), double, inputs=["id", "a"], code_version=str(version))
+        return [ComputedColumn("squared", pa.int64(), sql="doubled * doubled"), doubled]
+
+    def fill(self, bounds: Bounds = NO_BOUNDS, interrupt: Callable[[], object] | None = None) -> list[FillReport]:
+        runner = InterruptedRunner(interrupt=interrupt)
+        runner_options = WriteOptions(retries=20)
+        table = TableRef(self.uri, durable=False)
+        reports = compute_columns(
+            table, self.columns(), recompute=False, bounds=bounds, options=runner_options, runner=runner
+        )
+        return list(reports)
+
+    def table(self) -> Table:
+        return Table.open(self.uri, durable=False)
+
+    def new_rows(self) -> dict[str, object]:
+        count = self.choices.randint(1, 6)
+        ids = list(range(self.next_id, self.next_id + count))
+        self.next_id += count
+        return {"id": ids, "a": [self.choices.randint(0, 5) for _ in ids], "b": ["new"] * count}
+
+    def condition(self) -> str:
+        return f"id % {self.choices.randint(2, 4)} = {self.choices.randint(0, 1)}"
+
+    def change(self) -> None:
+        """Change the table by one operation of this library or of pylance."""
+        rows: Mapping[str, object]
+        match self.choices.randrange(12):
+            case 0 | 1:
+                self.table().append(self.new_rows())
+            case 2:
+                self.table().update({"a": "a + 1"}, where=self.condition())
+            case 3:
+                self.table().update({"b": "'changed'"}, where=self.condition())
+            case 4:
+                self.table().delete(f"id = {self.choices.randrange(self.next_id + 1)}")
+            case 5:
+                self.table().compact()
+            case 6:
+                ids = sorted({self.choices.randrange(self.next_id + 3) for _ in range(3)})
+                self.next_id = max(self.next_id, ids[-1] + 1)
+                self.table().upsert({"id": ids, "a": [9] * len(ids), "b": ["upsert"] * len(ids)}, "id")
+            case 7:
+                rows = self.new_rows()
+                arrays = {"id": pa.array(rows["id"], pa.int64()), "a": pa.array(rows["a"], pa.int64())}
+                lance.write_dataset(pa.table({**arrays, "b": pa.array(rows["b"])}), self.uri, mode="append")
+            case 8:
+                lance.dataset(self.uri).update({"a": "7"}, where=self.condition())
+            case 9:
+                lance.dataset(self.uri).optimize.compact_files()
+            case 10:
+                self.code_version += 1
+            case _:
+                table = self.table()
+                earlier = self.choices.choice(table.version_numbers())
+                if "doubled" in table.at(earlier).schema.names:
+                    table.restore(earlier)
+
+    def step(self) -> None:
+        match self.choices.randrange(8):
+            case 0:
+                with pytest.raises(Killed):
+                    self.append_and_fill(interrupt=self._kill)
+            case 1:
+                with suppress(IncompatibleConflict):  # a restore meanwhile
+                    self.append_and_fill(interrupt=self.change_data)
+            case 2:
+                self.append_and_fill(interrupt=self.fill)
+            case 3:
+                self.fill(Bounds(rows_max=3))
+            case 4:
+                self.fill()
+            case _:
+                self.change()
+
+    def append_and_fill(self, interrupt: Callable[[], object]) -> None:
+        self.table().append(self.new_rows())
+        self.fill(interrupt=interrupt)
+
+    def change_data(self) -> None:
+        version = self.code_version
+        self.change()
+        self.code_version = version
+
+    def _kill(self) -> None:
+        raise Killed
+
+    def check(self) -> None:
+        """Fill the columns and compare every row with the function of its inputs."""
+        self.fill()
+        for rows in (self.table().to_table().to_pylist(), lance.dataset(self.uri).to_table().to_pylist()):
+            for row in rows:
+                doubled = None if row["a"] is None else 2 * row["a"] + self.code_version
+                assert row["doubled"] == doubled, row
+                assert row["squared"] == (None if doubled is None else doubled**2), row
+        for name in ("doubled", "squared"):
+            freshness = self.table().freshness(name)
+            assert freshness is not None
+            assert (freshness.stale, freshness.rows) == (0, self.table().count_rows())
+        calls = len(self.calls)
+        assert [report.computed for report in self.fill()] == [0, 0]
+        assert len(self.calls) == calls
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rows_have_the_values_of_their_inputs(tmp_path: Path, seed: int) -> None:
+    choices = random.Random(seed)
+    history = History(str(tmp_path / "t"), choices)
+    Table.create(history.uri, history.new_rows(), max_rows_per_file=3, stable_row_ids=seed % 2 == 0, durable=False)
+    for _ in range(STEPS):
+        history.step()
+    history.check()
+
+
+def test_a_row_is_computed_once_for_each_reason(tmp_path: Path) -> None:
+    history = History(str(tmp_path / "t"), random.Random(0))
+    Table.create(history.uri, {"id": range(10), "a": range(10), "b": ["x"] * 10}, max_rows_per_file=4, durable=False)
+
+    def called() -> list[int]:
+        history.calls.clear()
+        history.fill()
+        return sorted(row for row, _a, _version in history.calls)
+
+    assert called() == list(range(10))
+    history.table().append({"id": [10], "a": [1], "b": ["x"]})
+    assert called() == [10]
+    history.table().update({"b": "'y'"}, where="id < 5")
+    assert called() == []
+    history.table().update({"a": "100"}, where="id = 3")
+    assert called() == [3]
+    history.table().compact()
+    assert called() == []
+    history.code_version = 2
+    assert called() == list(range(11))
+    history.table().restore(3)  # the version after the first run
+    assert called() == list(range(10))
+
+
+def test_a_declaration_that_cannot_work_is_refused(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, {"id": [1]}, durable=False)
+
+    def fill(*columns: ComputedColumn, bounds: Bounds = NO_BOUNDS, recompute: bool = False) -> None:
+        table = TableRef(uri, durable=False)
+        compute_columns(
+            table, columns, recompute=recompute, bounds=bounds, options=WriteOptions(), runner=LocalRunner()
+        )
+
+    def column(name: str, **options: object) -> ComputedColumn:
+        return ComputedColumn(name, pa.int64(), **options)  # type: ignore[arg-type]
+
+    for columns, message in (
+        ([column("x", sql="y"), column("y", sql="x")], "from each other: x from y from x"),
+        ([column("x", sql="x + 1")], "cannot be computed from itself"),
+        ([column("x", sql="id"), column("x", sql="id")], "declared twice"),
+        ([column("x", fn=len, inputs=["nothing"])], "nothing"),
+        ([column("x", fn=len)], "inputs= names the columns"),
+        ([column("x", fn=len, sql="id")], "exactly one of fn=, setup= and sql="),
+        ([column("x", sql="id", on_error="ignore")], "'fail', 'null' or 'skip'"),
+        ([column("id", sql="1", code_version="")], "code_version= is a text"),
+        ([ComputedColumn("id", pa.string(), sql="'text'")], "keeps its type"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            fill(*columns)
+    with pytest.raises(InvalidInput, match="leave out rows_max="):
+        fill(column("x", sql="id"), bounds=Bounds(rows_max=1), recompute=True)
+    assert Table.open(uri).version == 1
+
+
+@pytest.mark.parametrize("policy", ["fail", "null", "skip"])
+def test_rows_that_fail_follow_the_policy(tmp_path: Path, policy: str) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, {"id": range(8)}, max_rows_per_file=5, durable=False)
+    is_repaired = False
+
+    def reciprocal(batch: pa.RecordBatch) -> list[float]:
+        return [1 / (number - 6 if not is_repaired else 1) for number in batch.column(0).to_pylist()]
+
+    def fill() -> FillReport:
+        column = ComputedColumn("r", pa.float64(), reciprocal, inputs=["id"], on_error=policy)  # type: ignore[arg-type]
+        (report,) = compute_columns(
+            TableRef(uri, durable=False),
+            [column],
+            recompute=False,
+            bounds=NO_BOUNDS,
+            options=WriteOptions(),
+            runner=LocalRunner(),
+        )
+        return report
+
+    if policy == "fail":
+        with pytest.raises(ZeroDivisionError) as raised:
+            fill()
+        assert "computed column 'r'" in "".join(raised.value.__notes__)
+        return
+    report = fill()
+    assert [(row.row_address, row.error) for row in report.failed] == [
+        (1 << 32 | 1, "ZeroDivisionError: division by zero")
+    ]
+    assert Table.open(uri).to_table(filter="r is null").column("id").to_pylist() == [6]
+    is_repaired = True
+    assert (fill().computed, report.remaining) == ((1, 1) if policy == "skip" else (0, 0))
