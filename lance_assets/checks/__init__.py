@@ -1,13 +1,16 @@
 """Checks: rules that are evaluated on each version of a table.
 
-check.py base class, context and result; start here schema_checks.py manifest_checks.py index_checks.py
-writer_checks.py checks that read metadata only row_checks.py recall_check.py checks that read rows; duplicates.py finds
-duplicate keys, recall.py measures searches custom_checks.py checks of a project: a query or a function evaluate.py
-evaluation of checks on a version, as values and as Dagster events asset_checks.py the checks as Dagster asset checks,
-launched by hand
+check.py            base class, context and result; start here
+schema_checks.py    checks that read metadata only, and so do manifest_checks.py, index_checks.py, writer_checks.py
+row_checks.py       checks that read rows, with duplicates.py; recall_check.py measures searches (recall.py), and
+                    computed_check.py the share of fresh rows in a computed column
+custom_checks.py    checks of a project: a query or a function
+evaluate.py         evaluation of checks on a version, as values and as Dagster events
+asset_checks.py     the checks as Dagster asset checks, launched by hand
 """
 
 from lance_assets.checks.check import Check, CheckContext, CheckResult, Severity
+from lance_assets.checks.computed_check import ColumnFresh
 from lance_assets.checks.custom_checks import FunctionCheck, SqlCheck, lance_check
 from lance_assets.checks.index_checks import IndexCoverage
 from lance_assets.checks.manifest_checks import Fresh, RowChange, RowCount, SmallFiles
@@ -25,6 +28,7 @@ __all__ = [
     "Check",
     "CheckContext",
     "CheckResult",
+    "ColumnFresh",
     "Finding",
     "ForeignWriters",
     "Fresh",

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lance_assets.checks import (
     Check,
+    ColumnFresh,
     ForeignWriters,
     Fresh,
     FunctionCheck,
@@ -42,6 +43,7 @@ from lance_assets.components.forms import (
     union_of,
 )
 from lance_assets.components.values import (
+    COLUMN_TYPE,
     DEPENDENCIES,
     DURATION,
     FILES,
@@ -63,14 +65,17 @@ from lance_assets.components.values import (
 )
 from lance_assets.maintenance import Maintenance, Scrub
 from lance_assets.profiles import Profile
+from lance_assets.writes.computed_writes import SparkComputedColumn
 from lance_assets.writes.context import TableReference, WriteContext
 from lance_assets.writes.dependencies import Dependency
 from lance_assets.writes.remote_write import Launch
 from lance_assets.writes.row_writes import Files
 from lance_assets.writes.write import Parameters, Rows
 from lance_assets.writes.write_list import WRITES
+from lance_core.dml.computed_column import Function
 
 _CHECKS: Mapping[str, type[Check]] = {
+    "column_fresh": ColumnFresh,
     "foreign_writers": ForeignWriters,
     "fresh": Fresh,
     "function": FunctionCheck,
@@ -119,6 +124,9 @@ TYPES: Mapping[object, Form] = {
     Parameters: PARAMETERS,
     Rows: FUNCTION,
     Callable[[pa.RecordBatch], pa.RecordBatch]: FUNCTION,
+    Function: FUNCTION,
+    Callable[[], Function]: FUNCTION,
+    pa.DataType: COLUMN_TYPE,
     Files | Callable[[WriteContext], Files]: FILES,
     Iterable[Dependency]: DEPENDENCIES,
     dg.PartitionsDefinition[str]: PARTITIONS,
@@ -135,6 +143,7 @@ WRITE = tagged_union(
     "op", {word: dataclass_form(kind, TYPES, what=f"the op {word}") for word, kind in WRITES.items()}, what="a write"
 )
 
+_COMPUTED = dataclass_form(SparkComputedColumn, TYPES, what="a computed column")
 _MAINTENANCE = dataclass_form(
     Maintenance,
     {
@@ -166,6 +175,9 @@ TABLE: Mapping[str, Form] = {
     "owners": _described(TEXTS, "E-mail addresses, or team:name."),
     "tags": _described(TEXT_BY_NAME, "Tags of the asset."),
     "writes": _described(list_of(WRITE), "Writes of the table. Each is an asset that commits versions."),
+    "computed": _described(
+        list_of(_COMPUTED), "Computed columns. Each is an asset that computes the rows that are new or have changed."
+    ),
     "branches": _described(TEXTS, "Branches to follow. Each has a ledger of its own, name@branch."),
     "checks": _described(list_of(CHECK), "Checks that are evaluated on each version."),
     "maintenance": _described(_MAINTENANCE, "When to compact, index and clean up the table; {} for the defaults."),

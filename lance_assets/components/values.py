@@ -325,4 +325,5 @@ def _read_schema(raw: object, position: SourcePosition) -> object:
     return pa.schema(list(columns.items()))
 
 
+COLUMN_TYPE = Form({"type": "string"}, _read_column_type)
 SCHEMA = Form({"anyOf": [{"type": "string"}, _COLUMNS.schema]}, _read_schema)

@@ -38,8 +38,10 @@ from lance_assets.profiles import Profile, profile_asset, profile_key
 from lance_assets.profiles.profile_step import Automation
 from lance_assets.resources.lance import Access, Creation, LanceResource
 from lance_assets.writes import Write, Writes, write_asset, write_key
+from lance_assets.writes.computed_writes import SparkComputedColumn
 from lance_assets.writes.dependencies import ordering_input
 from lance_core import InvalidInput
+from lance_core.dml.computed_column import in_order
 from lance_core.tasks.driver import NewTableOptions
 from lance_core.tasks.version_stamp import VersionStamp
 
@@ -268,6 +270,7 @@ def lance_table(
     discover: bool = True,
     checks: Sequence[Check] = (),
     profile: bool | Profile = True,
+    computed: Sequence[SparkComputedColumn] = (),
     automation: Automation | None = None,
     freshness: timedelta | dg.FreshnessPolicy | None = None,
     branches: Sequence[str] = (),
@@ -291,6 +294,9 @@ def lance_table(
 
     The write that creates the table gives it stable row ids, on which change feeds and row lineage depend, and the
     storage version; `stable_row_ids=False` leaves them out. Both stay as they are in a table that exists already.
+
+    `computed` columns are filled by assets of their own, which compute the rows that are new or have changed
+    (`SparkComputedColumn`); a column that reads another is filled after it.
 
     `checks` are evaluated on each version when it is recorded, and on the newest version when they are launched.
     `profile` adds the asset `name_profile`, which computes statistics of any version; `Profile(...)` configures it,
@@ -328,7 +334,7 @@ def lance_table(
         reserved[scrub_key(ledger).path[-1]] = "the asset of its scrub"
     table = LanceTable(
         ledger=ledger,
-        writes=Writes(ledger.label, writes, reserved=reserved),
+        writes=Writes(ledger.label, [*writes, *_ordered_columns(ledger, computed)], reserved=reserved),
         group=group or name,
         discover=discover,
         description=description,
@@ -347,6 +353,21 @@ def lance_table(
     for write in writes:
         table.ledger_of(write.branch)
     return table
+
+
+def _ordered_columns(ledger: Ledger, computed: Sequence[SparkComputedColumn]) -> list[SparkComputedColumn]:
+    """Return the computed columns in the order of their inputs; the asset of each depends on those that it reads."""
+    table = ledger.label.rpartition("/")[2]
+    named = [column.for_table(table) for column in computed]
+    by_column = {column.column: column for column in named}
+    declared = [replace(column.computed_column, inputs=column.names_read()) for column in named]
+    keys = {column.column: write_key(ledger, column) for column in named}
+    ordered = []
+    for each in in_order(declared):
+        upstream = [keys[name] for name in each.inputs if name in keys and name != each.name]
+        column = by_column[each.name]
+        ordered.append(replace(column, deps=[*column.deps, *upstream]))
+    return ordered
 
 
 def lance_discovery(group: str, tables: Sequence[LanceTable], *, interval_s: int = 30) -> dg.SensorDefinition:

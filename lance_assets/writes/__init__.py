@@ -2,14 +2,15 @@
 
     intent -> execute(ctx, make_options) of the write -> commit -> record on the ledger -> result
 
-Each write class defines what it changes: `row_writes.py`, `dml_writes.py`, `column_writes.py`, `index_writes.py`
-and `remote_write.py`, which launches a process.
+Each write class defines what it changes: `row_writes.py`, `dml_writes.py`, `column_writes.py`,
+`computed_writes.py`, `index_writes.py` and `remote_write.py`, which launches a process.
 `write_step.py` commits, records and retries for all of them, so that no write can omit the properties that tie a
 version to its run. `write.py` is the base class, `write_list.py` the registry of writes by name. Start with
 `write.py`.
 """
 
 from lance_assets.writes.column_writes import SparkMapColumns, SparkMergeColumns
+from lance_assets.writes.computed_writes import SparkComputedColumn
 from lance_assets.writes.context import TableReference, WriteContext
 from lance_assets.writes.decorator import lance_write
 from lance_assets.writes.dml_writes import SparkCompact, SparkDelete, SparkUpdate
@@ -26,6 +27,7 @@ __all__ = [
     "SparkAppend",
     "SparkBuildIndex",
     "SparkCompact",
+    "SparkComputedColumn",
     "SparkDelete",
     "SparkIngest",
     "SparkMapColumns",

@@ -19,6 +19,8 @@ from lance_core.dml.computed_column import ComputedColumn, ErrorPolicy, Function
 from lance_core.tasks.columns.computed_fill import FillReport
 
 _NON_WORD = re.compile(r"\W+", re.ASCII)
+_SQL_TEXT = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
+_SQL_NAME = re.compile(r"`([^`]+)`|([A-Za-z_]\w*)")
 _FAILED_SHOWN = 10
 
 
@@ -74,6 +76,12 @@ class SparkComputedColumn(Write):
             setup=self.setup,
             on_error=self.on_error,
         )
+
+    def names_read(self) -> Sequence[str]:
+        """Return the inputs; for SQL, every name in it, since the columns of the table are not known yet."""
+        if self.sql is None:
+            return self.inputs
+        return tuple(dict.fromkeys(quoted or name for quoted, name in _SQL_NAME.findall(_SQL_TEXT.sub("", self.sql))))
 
     @property
     def function(self) -> object:

@@ -70,7 +70,8 @@ class ComputedColumn:
     def check(self) -> None:
         """Raise `InvalidInput` if the declaration contradicts itself."""
         what = f"computed column {self.name!r}"
-        if not isinstance(self.name, str) or not self.name or "." in self.name:
+        name: object = self.name
+        if not isinstance(name, str) or not name or "." in name:
             raise InvalidInput(f"{what}: the name is the text of a top-level column")
         if not isinstance(self.type, pa.DataType):
             raise InvalidInput(f"{what}: type= is an Arrow type such as pa.int64(), not {self.type!r}")
@@ -81,7 +82,8 @@ class ComputedColumn:
             names = validation.check_names(self.inputs, "inputs")
             if not names:
                 raise InvalidInput(f"{what}: inputs= names the columns that the function receives; give at least one")
-        if not isinstance(self.code_version, str) or not self.code_version:
+        version: object = self.code_version
+        if not isinstance(version, str) or not version:
             raise InvalidInput(f"{what}: code_version= is a text, not {self.code_version!r}")
         if self.on_error not in ("fail", "null", "skip"):
             raise InvalidInput(f"{what}: on_error={self.on_error!r}: it must be 'fail', 'null' or 'skip'")

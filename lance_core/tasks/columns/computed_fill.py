@@ -61,7 +61,8 @@ class Bounds:
     def check(self) -> "Bounds":
         if self.rows_max is not None:
             validation.check_integer(self.rows_max, "rows_max", at_least=1, too_small="it must be at least 1")
-        if self.seconds_max is not None and not (isinstance(self.seconds_max, int | float) and self.seconds_max > 0):
+        seconds: object = self.seconds_max
+        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
             raise InvalidInput(f"seconds_max={self.seconds_max!r}: it must be a positive number of seconds")
         return self
 
@@ -249,7 +250,7 @@ class _FillRun:
                 del self.filled[number]
         for counts in (self.freshness, self.computed, self.failed):
             for number in [each for each in counts if each not in self.filled]:
-                counts.pop(number)  # type: ignore[attr-defined]
+                counts.pop(number)
 
     def _is_exhausted(self) -> bool:
         rows, seconds = self.bounds.rows_max, self.bounds.seconds_max

@@ -448,7 +448,7 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     ),
     "cron": (f"{HEAD}  maintenance: {{every: at night}}\n", 5, "maintenance: Maintenance: every='at night'"),
     "pins": (f"{HEAD}  maintenance:\n    pins: {{last: kept}}\n", 6, "pins.last: a version must be a whole number"),
-    "check": (f"{HEAD}  checks:\n    - {{check: rows}}\n", 6, "checks[0].check: 'rows' is not one of foreign_writers"),
+    "check": (f"{HEAD}  checks:\n    - {{check: rows}}\n", 6, "checks[0].check: 'rows' is not one of column_fresh"),
     "check's option": (
         f"{HEAD}  checks:\n    - {{check: row_count, mini: 3}}\n",
         6,

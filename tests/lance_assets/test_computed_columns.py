@@ -1,0 +1,122 @@
+"""Computed columns in Dagster with real Spark: declared once, filled by runs, and fresh again after new rows."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from lance_assets import (
+    ColumnFresh,
+    LanceTable,
+    SparkAppend,
+    SparkComputedColumn,
+    SparkSessionResource,
+    WriteContext,
+    lance_table,
+)
+from lance_core import InvalidInput, Table
+from tests.lance_assets.instances import metadata_values
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as each:
+        yield each
+
+
+@pytest.fixture
+def resource(spark: SparkSession) -> SparkSessionResource:
+    """Spark resource on the shared application of the tests."""
+    return SparkSessionResource()
+
+
+def pages(spark: SparkSession, ctx: WriteContext) -> DataFrame:
+    day = int(ctx.partition_key or 0)
+    return spark.range(100 * day, 100 * day + 100, 1, 2).selectExpr("id", "concat('page ', id) AS title")
+
+
+def load_model() -> Callable[[pa.RecordBatch], pa.Array]:
+    """Return the function of a model that remembers the process in which it was loaded."""
+    loaded_in = os.getpid()
+
+    def lengths(batch: pa.RecordBatch) -> pa.Array:
+        assert os.getpid() == loaded_in
+        return pc.utf8_length(batch.column("title"))
+
+    return lengths
+
+
+def table_of(folder: Path, code_version: str) -> LanceTable:
+    days = dg.StaticPartitionsDefinition(["0", "1", "2"])
+    return lance_table(
+        "pages",
+        uri=str(folder / "pages.lance"),
+        writes=[SparkAppend("pages_append", pages, partitions=days)],
+        computed=[
+            SparkComputedColumn("is_long", type=pa.bool_(), sql="length > 7"),
+            SparkComputedColumn(
+                "length", type=pa.int32(), setup=load_model, inputs=["title"], code_version=code_version
+            ),
+        ],
+        checks=[ColumnFresh("length", at_least=0.9)],
+        profile=False,
+    )
+
+
+def metadata_of(result: dg.ExecuteInProcessResult, key: dg.AssetKey) -> dict[str, object]:
+    """Return the metadata of the materialization of a write."""
+    events = result.asset_materializations_for_node(key.path[-1])
+    return metadata_values(next(event for event in events if event.asset_key == key))
+
+
+def test_a_declared_column_is_filled_again_after_new_rows(
+    tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
+) -> None:
+    def materialize(table: LanceTable, *names: str, partition: str | None = None) -> dict[str, object]:
+        result = dg.materialize(
+            list(table.defs.assets or ()),  # type: ignore[arg-type]
+            selection=[table.write_key(name) for name in names],
+            instance=instance,
+            resources={"spark": resource},
+            partition_key=partition,
+        )
+        assert result.success
+        return metadata_of(result, table.write_key(names[-1]))
+
+    table = table_of(tmp_path, "1")
+    materialize(table, "pages_append", partition="0")
+    filled = materialize(table, "pages_length")
+    assert (filled["lance/rows_computed"], filled["lance/filled_share"]) == (100, 1.0)
+    materialize(table, "pages_append", partition="1")
+    freshness = Table.open(table.uri).freshness("length")
+    assert freshness is not None
+    assert (freshness.rows, freshness.new) == (200, 100)
+    result = dg.materialize(
+        list(table.defs.assets or ()),  # type: ignore[arg-type]
+        selection=[table.write_key("pages_is_long"), table.write_key("pages_length")],
+        instance=instance,
+        resources={"spark": resource},
+    )
+    assert result.success
+    steps = [event.step_key for event in result.all_events if event.event_type_value == "STEP_SUCCESS"]
+    assert steps == ["pages_length", "pages_is_long"]
+    rows = Table.open(table.uri).to_table().to_pylist()
+    assert all(row["length"] == len(row["title"]) and row["is_long"] == (row["length"] > 7) for row in rows)
+    assert metadata_of(result, table.write_key("pages_length"))["lance/rows_new"] == 100
+    newer = table_of(tmp_path, "2")
+    again = materialize(newer, "pages_length")
+    assert (again["lance/rows_computed"], again["lance/rows_of_older_code"]) == (200, 200)
+
+
+def test_computed_columns_cannot_read_each_other(tmp_path: Path) -> None:
+    columns = [
+        SparkComputedColumn("a", type=pa.int64(), sql="b + 1"),
+        SparkComputedColumn("b", type=pa.int64(), sql="a - 1"),
+    ]
+    with pytest.raises(InvalidInput, match="a from b from a"):
+        lance_table("loop", uri=str(tmp_path / "loop.lance"), computed=columns)
