@@ -45,6 +45,13 @@ assert (table.version, table.count_rows()) == (3, 2)
         [("people_append", None)],
         'from lance_core import Table\nassert Table.open("people.lance").count_rows() == 10\n',
     ),
+    "from lance_assets import ColumnFresh": (
+        [("pages_append", None), ("pages_words", None), ("pages_is_long", None)],
+        """
+from lance_core import Table
+assert Table.open("pages.lance").count_rows("words = 3 and is_long") == 1000
+""",
+    ),
 }
 """Blocks of Dagster definitions: the assets that the test materializes, and what holds afterwards."""
 
