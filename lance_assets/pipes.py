@@ -99,6 +99,8 @@ class PipesWrite:
     trusted: bool
     checks: Sequence[str]
     """Names of the checks that this process has to report."""
+    partition_keys: Sequence[str] = ()
+    """Partitions that the version is for; empty without partitions."""
     inputs: dict[str, int] = field(default_factory=dict)
     """Versions of the tables read so far, by URI. The transaction records them."""
     creation: RemoteCreation = field(default_factory=RemoteCreation)
@@ -122,7 +124,10 @@ class PipesWrite:
 
     @property
     def partition_key(self) -> str | None:
-        return self.pipes.partition_key if self.pipes.is_partition_step else None
+        """Key of the partition; `None` without partitions. Raise `InvalidInput` if there are several."""
+        if len(self.partition_keys) > 1:
+            raise InvalidInput(f"this version is for {len(self.partition_keys)} partitions; use write.partition_keys")
+        return self.partition_keys[0] if self.partition_keys else None
 
     @property
     def log(self) -> logging.Logger:
@@ -325,6 +330,7 @@ def _write_of(pipes: PipesContext, stack: ExitStack) -> PipesWrite:
         trusted=sent["trusted"],
         checks=sent["checks"],
         creation=sent["creation"],
+        partition_keys=sent["partition_keys"],
         _stack=stack,
     )
 

@@ -120,8 +120,17 @@ def union_of(expected: str, *forms: tuple[type | tuple[type, ...], Form]) -> For
     return Form({"anyOf": [form.schema for _, form in forms]}, read)
 
 
-def record(make: Callable[..., object], forms: Mapping[str, Form], *, required: Sequence[str], what: str) -> Form:
-    """Return the form of an object whose options have forms of their own."""
+def record(
+    make: Callable[..., object],
+    forms: Mapping[str, Form],
+    *,
+    required: Sequence[str],
+    what: str,
+    refused: Mapping[str, str] | None = None,
+) -> Form:
+    """Return the form of an object whose options have forms of their own. `refused` has reasons for names that it does
+    not take."""
+    reasons = refused or {}
 
     def read(raw: object, position: SourcePosition) -> object:
         value = position.render(raw)
@@ -130,6 +139,8 @@ def record(make: Callable[..., object], forms: Mapping[str, Form], *, required: 
         for name in value:
             if name is True and "on" in forms:
                 raise position.error(f'{what}: YAML reads a bare on as true; write it in quotes, as "on": [...]')
+            if name in reasons:
+                raise position.child(str(name)).error(f"{what} takes no {name}: {reasons[name]}")
             if name not in forms:
                 known = ", ".join(sorted(forms))
                 raise position.child(str(name)).error(
@@ -184,7 +195,9 @@ def tagged_union(tag: str, forms: Mapping[str, Form], *, what: str) -> Form:
     return Form(schema, read)
 
 
-def dataclass_form(kind: type, known: Mapping[object, Form], *, what: str) -> Form:
+def dataclass_form(
+    kind: type, known: Mapping[object, Form], *, what: str, refused: Mapping[str, str] | None = None
+) -> Form:
     """Return the form of a dataclass: every field is an option."""
     options = {field.name: field for field in fields(kind)}
     forms = {name: field_form(field, known) for name, field in options.items()}
@@ -196,7 +209,7 @@ def dataclass_form(kind: type, known: Mapping[object, Form], *, what: str) -> Fo
         check_options(kind, values, label=what)
         return kind(**values)
 
-    return record(make, forms, required=required, what=what)
+    return record(make, forms, required=required, what=what, refused=refused)
 
 
 def field_form(field: "Field[Any]", known: Mapping[object, Form]) -> Form:

@@ -43,15 +43,22 @@ from lance_assets.components.forms import (
     union_of,
 )
 from lance_assets.components.values import (
+    AUTOMATION,
+    BACKFILL,
     COLUMN_TYPE,
     DEPENDENCIES,
     DURATION,
     FILES,
     FUNCTION,
+    INPUTS,
     LAUNCH,
+    OBJECT,
+    OBJECT_BY_NAME,
+    OBJECTS,
     OPTIONS,
     PARAMETERS,
     PARTITIONS,
+    PLAIN_BY_NAME,
     RETRY,
     SCALARS,
     SCHEMA,
@@ -65,9 +72,10 @@ from lance_assets.components.values import (
 )
 from lance_assets.maintenance import Maintenance, Scrub
 from lance_assets.profiles import Profile
+from lance_assets.writes.asset_options import REFUSED_BY_WRITES, Condition, ConditionName
 from lance_assets.writes.computed_writes import SparkComputedColumn
-from lance_assets.writes.context import TableReference, WriteContext
-from lance_assets.writes.dependencies import Dependency
+from lance_assets.writes.context import TableReference
+from lance_assets.writes.dependencies import Dependency, Input
 from lance_assets.writes.remote_write import Launch
 from lance_assets.writes.row_writes import Files
 from lance_assets.writes.write import Parameters, Rows
@@ -110,6 +118,8 @@ CHECK = object_or_reference(
     what="check",
 )
 
+_FRESHNESS = object_or_reference(dg.FreshnessPolicy, DURATION, what="policy")
+
 TYPES: Mapping[object, Form] = {
     str: TEXT,
     int: INTEGER,
@@ -127,23 +137,38 @@ TYPES: Mapping[object, Form] = {
     Function: FUNCTION,
     Callable[[], Function]: FUNCTION,
     pa.DataType: COLUMN_TYPE,
-    Files | Callable[[WriteContext], Files]: FILES,
+    Files | Callable[..., Files]: FILES,
     Iterable[Dependency]: DEPENDENCIES,
     dg.PartitionsDefinition[str]: PARTITIONS,
     dg.RetryPolicy: RETRY,
+    dg.BackfillPolicy: BACKFILL,
+    Mapping[str, Input]: INPUTS,
+    Condition | ConditionName: AUTOMATION,
+    dg.FreshnessPolicy | timedelta: _FRESHNESS,
+    Collection[str]: TEXTS,
+    Collection[dg.HookDefinition]: OBJECTS,
     pa.Schema: SCHEMA,
     Sequence[Check]: list_of(CHECK),
     Launch: LAUNCH,
+    "config_schema": OBJECT,
+    "metadata": PLAIN_BY_NAME,
+    "op_tags": PLAIN_BY_NAME,
+    "resource_defs": OBJECT_BY_NAME,
     # By name, since they may contain secrets.
     "remote_storage_options": OPTIONS,
     "source_options": SOURCE_OPTIONS,
 }
 
 WRITE = tagged_union(
-    "op", {word: dataclass_form(kind, TYPES, what=f"the op {word}") for word, kind in WRITES.items()}, what="a write"
+    "op",
+    {
+        word: dataclass_form(kind, TYPES, what=f"the op {word}", refused=REFUSED_BY_WRITES)
+        for word, kind in WRITES.items()
+    },
+    what="a write",
 )
 
-_COMPUTED = dataclass_form(SparkComputedColumn, TYPES, what="a computed column")
+_COMPUTED = dataclass_form(SparkComputedColumn, TYPES, what="a computed column", refused=REFUSED_BY_WRITES)
 _MAINTENANCE = dataclass_form(
     Maintenance,
     {
@@ -187,9 +212,13 @@ TABLE: Mapping[str, Form] = {
         "Asset with statistics of each version: true, false, or its options.",
     ),
     "automation": _described(choice(["on_missing"]), "Set to compute the profile of each new version automatically."),
-    "freshness": _described(
-        object_or_reference(dg.FreshnessPolicy, DURATION, what="policy"), "Maximum age of the newest version."
-    ),
+    "freshness": _described(_FRESHNESS, "Maximum age of the newest version."),
+    "kinds": _described(TEXTS, "Kinds of the table (default: lance)."),
+    "deps": _described(DEPENDENCIES, "Assets that the table depends on besides its writes."),
+    "metadata": _described(PLAIN_BY_NAME, "Metadata of the table."),
+    "group_name": _described(TEXT, "Another name of group."),
+    "automation_condition": _described(AUTOMATION, "Another name of automation."),
+    "freshness_policy": _described(_FRESHNESS, "Another name of freshness."),
     "discover": _described(BOOLEAN, "Run a sensor that records the versions of other writers (default: true)."),
     "storage": _described(STORAGE, "Storage options, manifest store, and the root of a relative uri."),
     "storage_options": _described(OPTIONS, "Options of the store, in Lance's spelling; secrets as {{ env.NAME }}."),

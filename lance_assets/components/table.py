@@ -18,8 +18,9 @@ from lance_assets.components.registry import TABLE
 from lance_assets.components.scaffolder import LanceTableScaffolder
 from lance_assets.components.source_position import SourcePosition
 from lance_assets.definitions.lance_table import LanceTable, lance_table
+from lance_assets.writes.asset_options import REFUSED_BY_TABLES
 
-_TABLE = record(lance_table, TABLE, required=["name", "uri"], what="a Lance table")
+_TABLE = record(lance_table, TABLE, required=["name", "uri"], what="a Lance table", refused=REFUSED_BY_TABLES)
 
 
 class Attributes(BaseModel):

@@ -241,6 +241,92 @@ def _read_dependency(raw: object, position: SourcePosition) -> object:
 DEPENDENCIES = list_of(Form({"anyOf": [TEXT.schema, _TABLE.schema]}, _read_dependency))
 
 
+def _input_of(
+    key: str | None = None,
+    key_prefix: object = None,
+    metadata: Mapping[str, object] | None = None,
+    input_manager_key: str | None = None,
+    newest: bool = False,
+) -> dg.AssetIn:
+    """Return an input. `newest` selects the newest version of a Lance table for an asset with partitions."""
+    return dg.AssetIn(
+        key=None if key is None else dg.AssetKey.from_user_string(key),
+        key_prefix=key_prefix,  # type: ignore[arg-type]  # a text or a list of texts
+        metadata=metadata,
+        input_manager_key=input_manager_key,
+        partition_mapping=dg.LastPartitionMapping() if newest else None,
+    )
+
+
+def _read_plain(raw: object, position: SourcePosition) -> object:
+    """Read a value of any type, with its templates rendered."""
+    value = position.render(raw)
+    if isinstance(value, Mapping):
+        return {str(name): _read_plain(item, position.child(name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_read_plain(item, position.child(number)) for number, item in enumerate(value)]
+    return value
+
+
+PLAIN_BY_NAME = mapping_of(Form({}, _read_plain))
+_INPUT = record(
+    _input_of,
+    {
+        "key": TEXT,
+        "key_prefix": TEXT_OR_TEXTS,
+        "metadata": PLAIN_BY_NAME,
+        "input_manager_key": TEXT,
+        "newest": BOOLEAN,
+    },
+    required=[],
+    what="an input",
+)
+
+
+def _read_input(raw: object, position: SourcePosition) -> object:
+    value = position.render(raw)
+    if isinstance(value, Mapping):
+        return _INPUT.read(value, position)
+    if not isinstance(value, str):
+        return value
+    return resolve_reference(value, position) if _REFERENCE.fullmatch(value) else _input_of(value)
+
+
+INPUTS = mapping_of(Form({"anyOf": [TEXT.schema, _INPUT.schema]}, _read_input))
+
+
+def _read_object(raw: object, position: SourcePosition) -> object:
+    value = position.render(raw)
+    return resolve_reference(value, position) if isinstance(value, str) else value
+
+
+OBJECT = Form({"type": "string"}, _read_object)
+"""Object of Python, as `module.path:name` or as a template."""
+OBJECTS = list_of(OBJECT)
+OBJECT_BY_NAME = mapping_of(OBJECT)
+AUTOMATION = object_or_reference(
+    dg.AutomationCondition, choice(["eager", "on_missing"]), what="dagster.AutomationCondition"
+)
+_BACKFILL_TYPES = tagged_union(
+    "type",
+    {
+        "single_run": record(dg.BackfillPolicy.single_run, {}, required=[], what="a backfill policy"),
+        "multi_run": record(
+            dg.BackfillPolicy.multi_run, {"max_partitions_per_run": INTEGER}, required=[], what="a backfill policy"
+        ),
+    },
+    what="a backfill policy",
+)
+
+
+def _read_backfill_policy(raw: object, position: SourcePosition) -> object:
+    value = position.render(raw)
+    return value if isinstance(value, dg.BackfillPolicy) else _BACKFILL_TYPES.read(value, position)
+
+
+BACKFILL = Form(_BACKFILL_TYPES.schema, _read_backfill_policy)
+
+
 def _make_retry_policy(
     max_retries: int = 1, delay: float | None = None, backoff: str | None = None, jitter: str | None = None
 ) -> Any:

@@ -7,10 +7,11 @@ This module contains declarations only. `writes/` implements the writes, `ledger
 `discovery/sensor.py` record versions on the ledger, `checks/` evaluates them, and `profiles/` computes statistics.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any, Self
 
 import dagster as dg
 from dagster_shared.libraries import DagsterLibraryRegistry
@@ -38,8 +39,10 @@ from lance_assets.profiles import Profile, profile_asset, profile_key
 from lance_assets.profiles.profile_step import Automation
 from lance_assets.resources.lance import Access, Creation, LanceResource
 from lance_assets.writes import Write, Writes, write_asset, write_key
+from lance_assets.writes.asset_options import REFUSED_BY_TABLES, one_of_synonyms, refuse_options
+from lance_assets.writes.asset_options import freshness_policy as resolve_freshness
 from lance_assets.writes.computed_writes import SparkComputedColumn
-from lance_assets.writes.dependencies import ordering_input
+from lance_assets.writes.dependencies import Dependency, ordering_input
 from lance_core import InvalidInput
 from lance_core.dml.computed_column import in_order
 from lance_core.tasks.driver import NewTableOptions
@@ -51,9 +54,12 @@ DagsterLibraryRegistry.register("lance-assets", VersionStamp.of_this_process().l
 _DEFAULT_DESCRIPTION = "A Lance table with one partition per version. Versions are recorded here, not materialized."
 
 
-@dataclass(frozen=True, slots=True)
-class LanceTable:
-    """Declared Lance table, returned by `lance_table`. Merge `.defs` into your project."""
+@dataclass(frozen=True)
+class LanceTable(dg.AssetDep):  # type: ignore[misc]  # mypy knows no dataclass with a named tuple as its base
+    """Declared Lance table, returned by `lance_table`. Merge `.defs` into your project.
+
+    It is a dependency on its newest version: `@dg.asset(deps=[orders])`.
+    """
 
     ledger: Ledger
     writes: Writes
@@ -70,6 +76,19 @@ class LanceTable:
     profile: Profile | None = None
     automation: Automation | None = None
     freshness: dg.FreshnessPolicy | None = None
+    kinds: frozenset[str] = frozenset({"lance"})
+    upstream: tuple[Dependency, ...] = ()
+    """Assets that the table depends on besides its writes."""
+    definition_metadata: Mapping[str, object] = field(default_factory=dict)
+
+    # Without its partition mapping, an asset with this dependency would depend on every version.
+    def __new__(cls, ledger: Ledger, *_fields: object, **_more: object) -> Self:
+        table: Self = super().__new__(cls, ledger.key, partition_mapping=dg.LastPartitionMapping())
+        return table
+
+    def __getnewargs__(self) -> tuple[Ledger]:
+        """Return the arguments of `__new__`, for copies."""
+        return (self.ledger,)
 
     @property
     def key(self) -> dg.AssetKey:
@@ -88,11 +107,8 @@ class LanceTable:
 
     @property
     def dep(self) -> dg.AssetDep:
-        """Dependency on the newest version, for `deps=` of an asset.
-
-        Without its partition mapping the asset would depend on every version.
-        """
-        return dg.AssetDep(self.key, partition_mapping=dg.LastPartitionMapping())
+        """Dependency on the newest version, for `deps=` of an asset. The table itself is one, too."""
+        return dg.AssetDep(self.key, partition_mapping=self.partition_mapping)
 
     @property
     def ins(self) -> dict[str, dg.AssetIn]:
@@ -110,7 +126,7 @@ class LanceTable:
         """
         ledger = self.ledger_of(name)
         view = Writes(ledger.label, view=True)
-        return replace(
+        return replace(  # type: ignore[type-var]  # see the class
             self,
             ledger=ledger,
             writes=view,
@@ -241,16 +257,18 @@ class LanceTable:
     def _spec(self, ledger: Ledger, shown_uri: str) -> dg.AssetSpec:
         description = self.description or _DEFAULT_DESCRIPTION
         writes = [write_key(self.ledger, write) for write in self.writes.freeze() if write.branch == ledger.branch]
+        upstream = [*self.upstream, *([self.maintenance_key] if self.maintenance else [])]
         return dg.AssetSpec(
             key=ledger.key,
-            deps=[*writes, *([self.maintenance_key] if self.maintenance and ledger.branch is None else [])],
+            deps=[*writes, *(upstream if ledger.branch is None else [])],
             partitions_def=ledger.partitions,
             group_name=self.group,
-            kinds={"lance"},
+            kinds=set(self.kinds),
             description=description if ledger.branch is None else f"Branch {ledger.branch}. {description}",
             owners=self.owners,
             tags=self.tags,
             metadata={
+                **self.definition_metadata,
                 "dagster/uri": shown_uri,
                 "dagster/table_name": ".".join(ledger.key.path),
                 "dagster/storage_kind": "lance",
@@ -260,6 +278,7 @@ class LanceTable:
         )
 
 
+@refuse_options(REFUSED_BY_TABLES, subject="lance_table")
 def lance_table(
     name: str,
     *,
@@ -283,6 +302,12 @@ def lance_table(
     description: str | None = None,
     owners: Sequence[str] = (),
     tags: Mapping[str, str] | None = None,
+    kinds: Collection[str] = ("lance",),
+    deps: Sequence[Dependency] = (),
+    metadata: Mapping[str, object] | None = None,
+    group_name: str | None = None,
+    automation_condition: Automation | dg.AutomationCondition[Any] | None = None,
+    freshness_policy: timedelta | dg.FreshnessPolicy | None = None,
 ) -> LanceTable:
     """Declare a Lance table. It need not exist yet: the first write creates it.
 
@@ -303,7 +328,17 @@ def lance_table(
     and `False` leaves it out. With `automation="on_missing"`, Dagster's automation sensor materializes the profile
     for each new version; it has to be switched on, and becomes slow with thousands of versions. `freshness` is the
     largest age of the newest version, as a `timedelta` or a Dagster freshness policy.
+
+    `group_name`, `automation_condition` and `freshness_policy`, the names of `@dg.asset`, are other names of `group`,
+    `automation` and `freshness`. `deps` are assets that the table depends on besides its writes, such as a pipeline
+    outside of Dagster that writes it.
     """
+    subject = f"the Lance table {name!r}"
+    group = one_of_synonyms(group, group_name, ("group", "group_name"), subject)
+    automation = _validate_automation(
+        one_of_synonyms(automation, automation_condition, ("automation", "automation_condition"), subject), name
+    )
+    policy = one_of_synonyms(freshness, freshness_policy, ("freshness", "freshness_policy"), subject)
     prefix = (key_prefix,) if isinstance(key_prefix, str) else tuple(key_prefix or ())
     if storage is not None and storage_options is not None:
         raise InvalidInput(
@@ -345,8 +380,11 @@ def lance_table(
         scrub=scrub,
         checks=_validate_checks(checks, ledger.label),
         profile=profile_options,
-        automation=_validate_automation(automation, ledger.label),
-        freshness=_freshness_policy(freshness, ledger.label),
+        automation=automation,
+        freshness=resolve_freshness(policy, f"the Lance table {ledger.label!r}"),
+        kinds=frozenset(kinds),
+        upstream=tuple(deps),
+        definition_metadata=dict(metadata or {}),
     )
     if automation and not table.profile:
         raise InvalidInput(f"the Lance table {ledger.label!r}: automation= needs a profile, but profile=False")
@@ -422,24 +460,13 @@ def _profile_options(profile: bool | Profile, label: str) -> Profile | None:
     return Profile() if value else None
 
 
-def _validate_automation(automation: Automation | None, label: str) -> Automation | None:
-    value: object = automation
-    if value not in (None, "on_missing"):
-        raise InvalidInput(
-            f"the Lance table {label!r}: automation= must be 'on_missing' or None, not {value!r:.100}; other "
-            "conditions take minutes over thousands of versions"
-        )
-    return automation
-
-
-def _freshness_policy(freshness: timedelta | dg.FreshnessPolicy | None, label: str) -> dg.FreshnessPolicy | None:
-    value: object = freshness
-    if isinstance(value, timedelta):
-        if value < timedelta(minutes=1):
-            raise InvalidInput(f"the Lance table {label!r}: freshness= must be a minute or more, not {value}")
-        return dg.FreshnessPolicy.time_window(fail_window=value)
-    if value is None or isinstance(value, dg.FreshnessPolicy):
-        return value
+def _validate_automation(automation: object, label: str) -> Automation | None:
+    if automation is None:
+        return None
+    if automation == "on_missing" or automation == dg.AutomationCondition.on_missing():
+        return "on_missing"
     raise InvalidInput(
-        f"the Lance table {label!r}: freshness= must be a timedelta or a FreshnessPolicy, not {value!r:.100}"
+        f"the Lance table {label!r}: automation= must be 'on_missing' or None, not {automation!r:.100}; other "
+        "conditions take minutes over thousands of versions. It applies to the profile; give the condition of a write "
+        "to the write"
     )

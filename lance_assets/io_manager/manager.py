@@ -28,7 +28,7 @@ from lance_assets.io_manager.frames import (
     is_spark_frame_type,
 )
 from lance_assets.io_manager.partition_predicates import PARTITION_EXPR, partition_predicate, replace_predicate
-from lance_assets.io_manager.run_partitions import input_keys, output_keys
+from lance_assets.io_manager.run_partitions import input_keys, output_keys, shown_keys
 from lance_assets.ledger.ledger import BRANCH
 from lance_assets.ledger.partition_keys import is_version_key, version_of
 from lance_assets.ledger.version_metadata import committed_facts, metadata_of, metadata_of_retired
@@ -70,8 +70,9 @@ class LanceIOManager(dg.ConfigurableIOManager):
     `uri`, another location; `replace_schema`, whether an overwrite of the whole table takes the schema of the frame,
     which is the default except for DataFrames of Spark. The metadata of an input can set `columns`, `version` or `tag`,
     and `filter`: `AssetIn(metadata={"columns": ["id"], "version": 3})`. A table that `lance_table` declares is loaded
-    from its own location. If the input's partition mapping is `LastPartitionMapping`, its newest version is loaded,
-    whatever the ledger shows; otherwise the newest of the versions that the mapping selects.
+    from its own location. If the input's partition mapping is `LastPartitionMapping`, or an asset without partitions
+    names no mapping, its newest version is loaded, whatever the ledger shows; otherwise the newest of the versions that
+    the mapping selects.
     """
 
     storage: LanceResource | None = Field(default=None, description="Location of the tables and access to them.")
@@ -336,8 +337,7 @@ class _Output:
     def _partition(self) -> str | None:
         if not self.context.has_asset_partitions:
             return None
-        keys = output_keys(self.context)
-        return keys[0] if len(keys) == 1 else f"{keys[0]}...{keys[-1]}"
+        return shown_keys(output_keys(self.context))
 
 
 class _OutputOptions(TypedDict):
@@ -346,9 +346,14 @@ class _OutputOptions(TypedDict):
 
 
 def _selects_newest(context: dg.InputContext) -> bool:
-    """Return whether the input depends on the newest version, and not on the partitions that its keys name."""
+    """Return whether the input depends on the newest version, and not on the partitions that its keys name.
+
+    Without a mapping, an asset without partitions depends on all versions, of which a frame can show only one.
+    """
     definition = context.step_context.assets_def
     mapping = definition.get_partition_mapping(context.asset_key) if definition else None
+    if mapping is None and definition is not None:
+        return definition.partitions_def is None
     return isinstance(mapping, dg.LastPartitionMapping)
 
 

@@ -2,7 +2,7 @@
 
 Dagster caches the keys of a time window by its local start and end. It therefore confuses windows that begin or end at
 a local time that occurs twice: a run for one such hour may get the keys of both hours, or of the other one. Start with
-`output_keys` and `input_keys`.
+`output_keys`, `input_keys` and `step_keys`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,6 +34,23 @@ def input_keys(context: dg.InputContext) -> list[str]:
         subset = step.asset_partitions_subset_for_input(context.name)
         _check_keys(context.asset_partitions_def, subset.get_partition_key_ranges(context.asset_partitions_def), keys)
     return keys
+
+
+def step_keys(context: dg.AssetExecutionContext) -> list[str]:
+    """Return the keys of the partitions of a step that writes a table itself."""
+    if context.has_partition_key:
+        return [str(context.partition_key)]
+    keys, partitions = list(context.partition_keys), context.assets_def.partitions_def
+    if partitions is not None:
+        _check_keys(partitions, [context.partition_key_range], keys)
+    return keys
+
+
+def shown_keys(keys: Sequence[str]) -> str | None:
+    """Return the name of the partitions in intents and properties: the key, or the first and the last one."""
+    if not keys:
+        return None
+    return keys[0] if len(keys) == 1 else f"{keys[0]}...{keys[-1]}"
 
 
 def _check_keys(

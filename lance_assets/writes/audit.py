@@ -8,7 +8,7 @@ shows the results as asset checks in either case. `lance_core/commit/audit.py` d
 version.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import dagster as dg
@@ -92,3 +92,26 @@ def check_specs(checks: Sequence[Check], key: dg.AssetKey) -> list[dg.AssetCheck
         )
         for check in checks
     ]
+
+
+def combine_results(results: Mapping[str, "dg.MaterializeResult[None]"]) -> list[dg.AssetCheckResult]:
+    """Return one result per check for the partitions of a run, since Dagster accepts no more: the worst of them."""
+    by_check: dict[str, list[tuple[str, dg.AssetCheckResult]]] = {}
+    for partition, result in results.items():
+        for each in result.check_results or ():
+            by_check.setdefault(str(each.check_name), []).append((partition, each))
+    return [_combine(each) for each in by_check.values()]
+
+
+def _combine(results: Sequence[tuple[str, dg.AssetCheckResult]]) -> dg.AssetCheckResult:
+    _, worst = min(results, key=lambda each: (each[1].passed, each[1].severity is not dg.AssetCheckSeverity.ERROR))
+    failed = [partition for partition, each in results if not each.passed]
+    passed = f"passed for all {len(results)} partitions"
+    shown = f"failed for {len(failed)} of {len(results)} partitions, the first {failed[0]}" if failed else passed
+    return dg.AssetCheckResult(
+        check_name=worst.check_name,
+        passed=worst.passed,
+        severity=worst.severity,
+        description=f"{shown}. {worst.description or ''}".strip(),
+        metadata=worst.metadata,
+    )

@@ -27,6 +27,7 @@ class SparkMergeColumns(Write):
     missing: str | None = None
     replace: bool = False
     summary: ClassVar[str] = "Merges columns into"
+    context_arguments: ClassVar[int] = 2
 
     def check(self) -> None:
         self.check_function(self.fn, signature="(spark, ctx) -> Spark DataFrame")

@@ -1,6 +1,6 @@
 """Context of a write's function: the Spark session, the partition key, and table reads that are recorded as inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -45,15 +45,28 @@ class WriteContext:
 
     spark: "SparkSession"
     dagster: dg.AssetExecutionContext
-    partition_key: str | None
+    partition_keys: Sequence[str]
+    """Partitions that this version is for; empty without partitions. Several only with `commit_per="run"`."""
     table: ChangedTable
     """The table that this write changes."""
+    input_values: Mapping[str, object] = field(default_factory=dict)
+    """Values of the inputs, resources and `config` of the write, by name."""
     inputs: dict[str, int] = field(default_factory=dict)
     """Versions of the tables read so far, by URI. The transaction records them."""
     metadata: dict[str, dg.MetadataValue] = field(default_factory=dict)
     """Metadata that the write adds to that of the version, on the page of its asset."""
     check_results: list[dg.AssetCheckResult] = field(default_factory=list)
     """Results of checks that the write itself evaluated."""
+
+    @property
+    def partition_key(self) -> str | None:
+        """Key of the partition; `None` without partitions. Raise `InvalidInput` if there are several."""
+        if len(self.partition_keys) > 1:
+            raise InvalidInput(
+                f"this version is for {len(self.partition_keys)} partitions, from {self.partition_keys[0]} to "
+                f"{self.partition_keys[-1]}; use ctx.partition_keys, or commit_per='partition' for one version each"
+            )
+        return self.partition_keys[0] if self.partition_keys else None
 
     @property
     def log(self) -> dg.DagsterLogManager:

@@ -22,11 +22,12 @@ from lance_assets.pipes import DESCRIPTION, MESSAGE_KEY, PROTOCOL, RefusedByAudi
 from lance_assets.resources.lance import resolve_nested_env_vars
 from lance_assets.resources.literal_secrets import check_storage_options
 from lance_assets.writes.context import WriteContext
+from lance_assets.writes.dependencies import accepted_values
 from lance_assets.writes.write import SparkWriteOptions, Write
 from lance_core import Committed, InvalidInput, LanceError, NotFound, Table
 from lance_core.tasks.credentials import contains_secret
 
-Launch = Mapping[str, object] | Callable[[WriteContext], Mapping[str, object]]
+Launch = Mapping[str, object] | Callable[..., Mapping[str, object]]
 PIPES_RESOURCE_KEY = "pipes"
 """Default resource key of the client."""
 _CLOSED = "[pipes] external process pipes closed with exception"
@@ -63,6 +64,7 @@ class RemoteWrite(Write):
     summary: ClassVar[str] = "Launches a remote write of"
     commits_several_versions: ClassVar[bool] = True
     is_remote: ClassVar[bool] = True
+    context_arguments: ClassVar[int] = 1
 
     def check(self) -> None:
         if not callable(self.launch) and not isinstance(self.launch, Mapping):
@@ -94,7 +96,9 @@ class RemoteWrite(Write):
             self._skip_checks(ctx, f"not evaluated again: already committed as version {committed.version}")
             return committed
         client = cast("_Client", getattr(ctx.dagster.resources, self.client))
-        launch = self.launch(ctx) if callable(self.launch) else self.launch
+        launch = self.launch
+        if callable(launch):
+            launch = launch(ctx, **accepted_values(launch, self.context_arguments, ctx.input_values))
         launched_at = time()
         try:
             invocation = client.run(
@@ -134,6 +138,7 @@ class RemoteWrite(Write):
             "storage_options": {name: _as_reference(value) for name, value in storage_options.items()},
             "manifest_store": None if manifest_store is None else _as_reference(manifest_store),
             "branch": options["branch"],
+            "partition_keys": list(ctx.partition_keys),
             "verify": options["verify"],
             "trusted": options["trusted"],
             "creation": dict(ctx.table.creation()),

@@ -14,6 +14,7 @@ from lance_assets.resources.literal_secrets import check_source_options
 from lance_assets.spark import append, ingest, overwrite, upsert
 from lance_assets.spark.types import stored_schema
 from lance_assets.writes.context import WriteContext
+from lance_assets.writes.dependencies import accepted_values
 from lance_assets.writes.write import Parameters, Rows, SparkWriteOptions, Write, substitute_parameters
 from lance_core import Committed, NotFound, Table
 from lance_core.tasks.credentials import contains_secret
@@ -32,6 +33,7 @@ class SparkAppend(Write):
 
     fn: Rows
     summary: ClassVar[str] = "Appends rows to"
+    context_arguments: ClassVar[int] = 2
 
     def check(self) -> None:
         self.check_function(self.fn, signature=_FRAME)
@@ -56,6 +58,7 @@ class SparkOverwrite(Write):
     replace_schema: bool = False
     partition_expr: str | Mapping[str, str] | None = None
     summary: ClassVar[str] = "Overwrites rows of"
+    context_arguments: ClassVar[int] = 2
 
     def check(self) -> None:
         self.check_function(self.fn, signature=_FRAME)
@@ -107,14 +110,13 @@ class SparkOverwrite(Write):
         frame's if the table does not exist yet."""
         assert self.partitions is not None
         assert self.partition_expr is not None
-        assert ctx.partition_key is not None
         try:
             schema = Table.open(ctx.table.uri, **ctx.table.access()).schema
         except NotFound:
             schema = stored_schema(rows.schema)
         return replace_predicate(
             self.partitions,
-            [ctx.partition_key],
+            ctx.partition_keys,
             self.partition_expr,
             schema,
             subject=self.name,
@@ -134,6 +136,7 @@ class SparkUpsert(Write):
     insert: bool = True
     delete_unmatched: bool | str | None = False
     summary: ClassVar[str] = "Upserts rows into"
+    context_arguments: ClassVar[int] = 2
 
     def check(self) -> None:
         self.check_function(self.fn, signature=_FRAME)
@@ -161,7 +164,7 @@ class SparkIngest(Write):
     cannot become rows. `source_options` configure access to the files as in `ingest`; a secret among them is a
     `dagster.EnvVar` or `env:NAME`."""
 
-    files: Files | Callable[[WriteContext], Files]
+    files: Files | Callable[..., Files]
     format: str | None = None
     mapping: Mapping[str, str] = field(default_factory=dict)
     extra: str = "refuse"
@@ -169,6 +172,7 @@ class SparkIngest(Write):
     changed: str = "fail"
     source_options: Mapping[str, object] = field(default_factory=dict, repr=False)
     summary: ClassVar[str] = "Ingests new files into"
+    context_arguments: ClassVar[int] = 1
 
     def check(self) -> None:
         if not self.files:
@@ -181,7 +185,9 @@ class SparkIngest(Write):
             )
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
-        files = self.files(ctx) if callable(self.files) else self.files
+        files = self.files
+        if callable(files):
+            files = files(ctx, **accepted_values(files, self.context_arguments, ctx.input_values))
         return ingest(
             ctx.spark,
             files,

@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import dagster as dg
 
@@ -17,14 +17,23 @@ from lance_assets.common.sql_literals import Value, sql_literal
 from lance_assets.ledger.ledger import check_name
 from lance_assets.resources.lance import Access
 from lance_assets.resources.spark import SPARK_RESOURCE_KEY
+from lance_assets.writes.asset_options import (
+    REFUSED_BY_WRITES,
+    AssetOptions,
+    automation_condition,
+    check_names,
+    freshness_policy,
+    resolve_synonyms,
+)
 from lance_assets.writes.context import WriteContext
-from lance_assets.writes.dependencies import Dependency
+from lance_assets.writes.dependencies import InputTable, accepted_values, loads_value
 from lance_core import Audit, Committed, InvalidInput, Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-Rows = Callable[["SparkSession", WriteContext], "DataFrame"]
+Rows = Callable[..., "DataFrame"]
+"""Function `(spark, ctx)`, with further parameters for the inputs of `ins`."""
 Parameters = Mapping[str, Value | Callable[[WriteContext], Value]]
 # Quoted texts and the cast `::` match first, without a name, so that no parameter is found inside them.
 _PARAMETER = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|::|:(?P<name>[A-Za-z_]\w*)""")
@@ -40,26 +49,23 @@ class SparkWriteOptions(Access):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteSettings:
-    """Settings that every write has in Dagster.
+class WriteSettings(AssetOptions):
+    """Settings that every write has, besides the arguments of `@dg.asset`.
 
     With `once_per="run"`, a retry of a run, or a re-execution after a failure, does not write again, but a new run
     does. With `once_per="partition"`, each partition is written once; materializing it again reports the version that
-    holds it.
+    holds it. With `commit_per="partition"`, a run of several partitions commits a version for each, one after another;
+    with `commit_per="run"` it commits one version for all.
     """
 
-    deps: Iterable[Dependency] = ()
-    partitions: dg.PartitionsDefinition[str] | None = None
     once_per: Literal["run", "partition"] = "run"
+    commit_per: Literal["partition", "run"] = "partition"
     branch: str | None = None
     """Branch to write to, which the table must follow; `None` writes to the main branch."""
-    description: str | None = None
-    code_version: str | None = None
-    tags: Mapping[str, str] | None = None
+    create_branch: bool = False
+    """Create the branch from the newest version of the main branch if it does not exist."""
     audit: Sequence[Check] = ()
     """Checks of the new version before it is published. If one with severity ERROR fails, nothing is published."""
-    retry_policy: dg.RetryPolicy | None = None
-    """Retry policy for errors of functions and of Spark. Conflicts are retried without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +81,19 @@ class Write(WriteSettings, ABC):
     """True if the name may be empty until the write belongs to a table, which then derives it."""
     is_remote: ClassVar[bool] = False
     """True if the Spark session of the write is in another process, which the write launches."""
+    context_arguments: ClassVar[int] = 0
+    """Number of arguments that the function gets before its inputs; 0 if it can take no inputs."""
+
+    def __new__(cls, *args: object, **options: object) -> Self:
+        check_names(options, REFUSED_BY_WRITES, f"{cls.__name__}({options.get('name', *args[:1])!r})")
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         if self.name or not self.is_named_by_its_table:
             check_name(self.name, subject="a write's name")
-        if self.once_per not in ("run", "partition"):
-            raise self.declaration_error(f"once_per must be 'run' or 'partition', not {self.once_per!r}")
-        if self.once_per == "partition" and self.partitions is None:
-            raise self.declaration_error("once_per='partition' needs partitions=")
+        resolve_synonyms(self, self._label)
+        self._check_asset_options()
+        self._check_partitions()
         self._check_audit()
         self.check()
 
@@ -123,6 +134,55 @@ class Write(WriteSettings, ABC):
         """Return additional metadata of the asset, for the table at the version that the step committed or found."""
         return {}
 
+    @property
+    def uses_input_values(self) -> bool:
+        """True if a function of the write gets the context, and with it the values of the inputs."""
+        parameters: Parameters = getattr(self, "parameters", {})
+        calls_function = self.context_arguments > 0 and callable(self.function)
+        return calls_function or any(map(callable, parameters.values()))
+
+    @property
+    def _label(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def _check_asset_options(self) -> None:
+        automation_condition(self.automation_condition, self._label)
+        freshness_policy(self.freshness_policy, self._label)
+        for name in ("deps", "owners", "kinds", "required_resource_keys"):
+            if isinstance(getattr(self, name), str):
+                raise self.declaration_error(f"{name}= is a text; give a list")
+        for name, each in self.ins.items():
+            if not isinstance(each, dg.AssetIn | InputTable):
+                raise self.declaration_error(
+                    f"ins={{{name!r}: ...}} must be a dagster.AssetIn or a table of lance_table"
+                )
+        loaded = [name for name, each in self.ins.items() if loads_value(each)]
+        if loaded and not self.uses_input_values:
+            raise self.declaration_error(
+                f"the input {loaded[0]!r} would be loaded, and no function of this write could use its value; give the "
+                "asset as deps=, or dagster_type=dagster.Nothing"
+            )
+
+    def _check_partitions(self) -> None:
+        if self.once_per not in ("run", "partition"):
+            raise self.declaration_error(f"once_per must be 'run' or 'partition', not {self.once_per!r}")
+        if self.commit_per not in ("run", "partition"):
+            raise self.declaration_error(f"commit_per must be 'run' or 'partition', not {self.commit_per!r}")
+        for given, name in (
+            (self.once_per == "partition", "once_per='partition'"),
+            (self.commit_per == "run", "commit_per='run'"),
+            (self.backfill_policy is not None, "backfill_policy="),
+        ):
+            if given and self.partitions is None:
+                raise self.declaration_error(f"{name} needs partitions=")
+        if self.commit_per == "run" and self.once_per == "partition":
+            raise self.declaration_error(
+                "once_per='partition' commits each partition once, so it needs a version for each; leave out "
+                "commit_per='run'"
+            )
+        if self.create_branch and self.branch is None:
+            raise self.declaration_error("create_branch=True needs branch=")
+
     def _check_audit(self) -> None:
         if isinstance(self.audit, Check) or not all(isinstance(each, Check) for each in self.audit):
             raise self.declaration_error("audit= must be a list of checks, such as those of lance_assets.checks")
@@ -137,7 +197,7 @@ class Write(WriteSettings, ABC):
 
     def declaration_error(self, reason: str) -> InvalidInput:
         """Return an error that names this write."""
-        return InvalidInput(f"{type(self).__name__}({self.name!r}): {reason}")
+        return InvalidInput(f"{self._label}: {reason}")
 
     def check_function(self, fn: object, *, signature: str) -> None:
         if not callable(fn):
@@ -153,8 +213,14 @@ class Write(WriteSettings, ABC):
                     f"quotes, since it becomes a quoted literal. Concatenate more text with ||: 'day ' || :{name}"
                 )
         used = {name for text in texts if text for name in _parameter_names(text)}
-        if "partition_key" in used and self.partitions is None:
-            raise self.declaration_error(":partition_key needs partitions=")
+        if "partition_key" in used and "partition_key" not in parameters:
+            if self.partitions is None:
+                raise self.declaration_error(":partition_key needs partitions=")
+            if self.commit_per == "run":
+                raise self.declaration_error(
+                    ":partition_key is one key, and with commit_per='run' a version is for several; use a parameter "
+                    "that is a function of the context and reads ctx.partition_keys"
+                )
         if unknown := sorted(used - {*parameters, "partition_key"}):
             raise self.declaration_error(
                 f"there is no parameter :{unknown[0]}; give parameters={{{unknown[0]!r}: ...}}"
@@ -169,7 +235,7 @@ class Write(WriteSettings, ABC):
 
     def compute_rows(self, fn: Rows, ctx: WriteContext) -> "DataFrame":
         """Call `fn` and check that it returns a Spark DataFrame, classic or Spark Connect."""
-        frame = fn(ctx.spark, ctx)
+        frame = fn(ctx.spark, ctx, **accepted_values(fn, self.context_arguments, ctx.input_values))
         if not (hasattr(frame, "mapInArrow") and hasattr(frame, "schema")):
             raise InvalidInput(f"the function of {self.name} must return a Spark DataFrame, not {type(frame).__name__}")
         return frame

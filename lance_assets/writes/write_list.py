@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import overload
 
+from lance_assets.writes.asset_options import REFUSED_BY_WRITES, check_names
 from lance_assets.writes.column_writes import SparkMapColumns, SparkMergeColumns
 from lance_assets.writes.computed_writes import SparkComputedColumn
 from lance_assets.writes.dml_writes import SparkCompact, SparkDelete, SparkUpdate
@@ -117,8 +118,10 @@ def write_type_of(name: object, *, what: str) -> type[Write]:
 
 
 def create_write(kind: type[Write], options: Mapping[str, object]) -> Write:
-    """Create a write from its options by name. Raise `InvalidInput` that names a missing or unknown option."""
-    check_options(kind, options, label=f"{kind.__name__}({options.get('name')!r})")
+    """Create a write from its options by name. Raise `InvalidInput` that names a missing, unknown or refused option."""
+    label = f"{kind.__name__}({options.get('name')!r})"
+    check_names(options, REFUSED_BY_WRITES, label)
+    check_options(kind, options, label=label)
     return kind(**options)  # type: ignore[arg-type]  # the names are checked above, the values by the write
 
 

@@ -4,9 +4,10 @@ The step chooses the intent, executes the write, records the committed versions 
 checks.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import dagster as dg
@@ -15,6 +16,7 @@ from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import evaluate_in_run
 from lance_assets.common.code_location import locate_at
 from lance_assets.failures.error_translation import translate_errors
+from lance_assets.io_manager.run_partitions import shown_keys, step_keys
 from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.recording import RecordingState, record_in_run
@@ -29,9 +31,11 @@ from lance_assets.provenance.properties import RUN_ID
 from lance_assets.provenance.run_provenance import inputs_of_step, partition_intent, properties_of_run, run_intent
 from lance_assets.resources.spark import SPARK_RESOURCE_KEY, session_of
 from lance_assets.spark.cancellation import cancel_with_caller
-from lance_assets.writes.audit import Audit, check_specs
+from lance_assets.writes.asset_options import automation_condition, freshness_policy
+from lance_assets.writes.audit import Audit, check_specs, combine_results
+from lance_assets.writes.branch_creation import ensure_branch
 from lance_assets.writes.context import NoSession, WriteContext
-from lance_assets.writes.dependencies import Dependencies
+from lance_assets.writes.dependencies import Dependencies, InputTable, input_parameters, resource_names
 from lance_assets.writes.write import SparkWriteOptions, Write
 from lance_core import AuditFailed, Committed, InvalidInput, LanceError, Table
 from lance_core.progress import log_reports, reporting
@@ -48,33 +52,49 @@ def write_key(ledger: Ledger, write: Write) -> dg.AssetKey:
 def write_asset(ledger: Ledger, write: Write, *, group: str, checks: Sequence[Check] = ()) -> dg.AssetsDefinition:
     """Return the Dagster asset of a write. `checks` are those of the table, evaluated on the versions that the write
     commits."""
-    dependencies = Dependencies.of(write.deps)
+    dependencies, label = Dependencies.of(write.deps, write.ins), write_key(ledger, write).to_user_string()
 
-    @dg.asset(
+    resources = resource_names(write.function, write.context_arguments)
+    required = {write.resource_key, *write.required_resource_keys, *resources}
+
+    # If the asset has checks, Dagster accepts this annotation only.
+    def asset(context: dg.AssetExecutionContext, **loaded: object) -> dg.MaterializeResult:  # type: ignore[type-arg]
+        with translate_errors(ledger, retry_number=context.retry_number):
+            values = {**loaded, **{name: getattr(context.resources, name) for name in resources}}
+            return _Step(context, ledger, write, checks, loaded=values).run()
+
+    # Dagster reads the inputs and the config of the asset from the parameters of the user's function.
+    own = inspect.signature(asset)
+    loaded = input_parameters(write.function, write.context_arguments, write.ins)
+    asset.__signature__ = own.replace(parameters=[own.parameters["context"], *loaded])  # type: ignore[attr-defined]
+    return dg.asset(
+        locate_at(write.function)(asset),
         key=write_key(ledger, write),
         deps=dependencies.deps,
         ins=dependencies.ins,
         partitions_def=write.partitions,
-        group_name=group,
-        kinds={"spark", "lance"},
-        tags=write.tags,
+        backfill_policy=write.backfill_policy,
         description=write.description or f"{write.summary} the Lance table {ledger.label}.",
+        metadata=write.metadata,
+        tags=write.tags,
+        op_tags=write.op_tags,
+        owners=write.owners,
+        kinds={"spark", "lance"} if write.kinds is None else set(write.kinds),
+        group_name=write.group_name or group,
+        automation_condition=automation_condition(write.automation_condition, label),
+        freshness_policy=freshness_policy(write.freshness_policy, label),
         code_version=write.code_version,
         retry_policy=write.retry_policy,
+        hooks=None if write.hooks is None else set(write.hooks),
+        pool=write.pool or ledger.pool,
+        config_schema=write.config_schema,
+        required_resource_keys=required - set(write.resource_defs or ()),
+        resource_defs=write.resource_defs,
         check_specs=[
             *check_specs(write.audit, write_key(ledger, write)),
             *(dg.AssetCheckSpec(name, asset=write_key(ledger, write)) for name in write.reported_checks),
         ],
-        required_resource_keys={write.resource_key},
-        pool=ledger.pool,
     )
-    @locate_at(write.function)
-    # If the asset has checks, Dagster accepts this annotation only.
-    def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        with translate_errors(ledger, retry_number=context.retry_number):
-            return _Step(context, ledger, write, checks).run()
-
-    return asset
 
 
 def write_in_step(
@@ -100,13 +120,40 @@ class _Step:
     checks: Sequence[Check]
     intent_suffix: str = ""
     """Suffix of the run's intent, if the run has several."""
+    loaded: Mapping[str, object] = field(default_factory=dict)
+    """Values of the inputs that I/O managers have loaded, of resources and of `config`."""
 
     def run(self) -> dg.MaterializeResult[None]:
-        ledger, partition = self.ledger, _partition_key_of(self.context, self.write)
+        keys = _partition_keys_of(self.context, self.write)
+        ensure_branch(self.ledger, create=self.write.create_branch, log=self.context.log)
+        if len(keys) < 2 or self.write.commit_per == "run":
+            return self._write_version(keys)
+        return self._write_versions(keys)
+
+    def _write_versions(self, keys: Sequence[str]) -> dg.MaterializeResult[None]:
+        """Write a version for each partition. If one fails, those before it are materialized nonetheless."""
+        asset_key = write_key(self.ledger, self.write)
+        results: dict[str, dg.MaterializeResult[None]] = {}
+        try:
+            for number, key in enumerate(keys, start=1):
+                self.context.log.info(f"{self.ledger.label}: partition {key}, {number} of {len(keys)}")
+                results[key] = self._write_version((key,))
+        except Exception:
+            for key, result in results.items():
+                self.context.log_event(_materialization(asset_key, key, result))
+            raise
+        for key, result in results.items():
+            self.context.add_asset_metadata(result.metadata or {}, asset_key=asset_key, partition_key=key)
+        return dg.MaterializeResult(check_results=combine_results(results))
+
+    def _write_version(self, keys: Sequence[str]) -> dg.MaterializeResult[None]:
+        """Write one version for these partitions, or for the table if there are none."""
+        ledger, partition = self.ledger, shown_keys(keys)
         intent, key = self._intent_of(partition), write_key(ledger, self.write)
         version_before = ledger.open().version if self.write.commits_several_versions and ledger.exists() else 0
         spark = None if self.write.is_remote else session_of(getattr(self.context.resources, SPARK_RESOURCE_KEY))
-        write_context = WriteContext(spark or cast("SparkSession", NoSession()), self.context, partition, ledger)
+        write_context = WriteContext(spark or cast("SparkSession", NoSession()), self.context, tuple(keys), ledger)
+        write_context.input_values = self._input_values(write_context)
         audit = Audit(self.write.audit) if self.write.audit else None
 
         def make_options() -> SparkWriteOptions:
@@ -131,6 +178,11 @@ class _Step:
             self._record_intermediate_versions(version_before, committed)
         results = [*self._audit_results(audit, committed), *write_context.check_results]
         return self._record(committed, results, write_context.metadata)
+
+    def _input_values(self, ctx: WriteContext) -> dict[str, object]:
+        """Return the loaded inputs, and a DataFrame of the newest version of each table among the inputs."""
+        tables = {name: each for name, each in self.write.ins.items() if isinstance(each, InputTable)}
+        return {**self.loaded, **{name: ctx.read(table) for name, table in tables.items()}}
 
     def _record_despite_error(self, ctx: WriteContext, intent: str) -> None:
         """Record the version of a write that failed after its commit, so that the ledger shows what the table has."""
@@ -245,12 +297,19 @@ def _result_without_partition(
     return dg.MaterializeResult(metadata=version_metadata, check_results=audit_results)
 
 
-def _partition_key_of(context: dg.AssetExecutionContext, write: Write) -> str | None:
+def _materialization(key: dg.AssetKey, partition: str, result: dg.MaterializeResult[None]) -> dg.AssetMaterialization:
+    return dg.AssetMaterialization(asset_key=key, partition=partition, metadata=result.metadata)
+
+
+def _partition_keys_of(context: dg.AssetExecutionContext, write: Write) -> Sequence[str]:
+    """Return the partitions of the run; none for a write without partitions."""
     if write.partitions is None:
-        return None
-    if not context.has_partition_key:
+        return ()
+    keys = step_keys(context) if context.has_partition_key or context.has_partition_key_range else []
+    if not keys or (len(keys) > 1 and write.backfill_policy is None):
         raise InvalidInput(
             f"{write.name} commits one version per partition, but this run names no single partition; launch it for "
-            "one partition, or as a backfill with one run per partition"
+            "one partition, or as a backfill with one run per partition, or declare the write with "
+            "backfill_policy=dagster.BackfillPolicy.single_run()"
         )
-    return str(context.partition_key)
+    return keys

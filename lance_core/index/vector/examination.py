@@ -1,4 +1,4 @@
-"""Examination of a vector segment for `fsck`: reads its model, row numbers, codes and graphs, and reports contradictions.
+"""Examination of a vector segment for `fsck`: reads its model, row numbers, codes and graphs, and reports what is wrong.
 
 Start with `examine`.
 """

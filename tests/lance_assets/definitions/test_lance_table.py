@@ -1,5 +1,6 @@
 """Declaration of a table: its assets in a project, and the errors of an invalid declaration."""
 
+import copy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -55,12 +56,29 @@ def test_ledger_is_downstream_of_the_writes() -> None:
 def test_two_tables_and_a_consumer_in_one_project() -> None:
     orders, clicks = declared(), lance_table("clicks", uri="clicks.lance", discover=False)
 
-    @dg.asset(deps=[orders.dep, clicks.dep])
+    @dg.asset(deps=[orders, clicks.dep])
     def report() -> None: ...
+
+    newest = dg.LastPartitionMapping()
+    (definition,) = report.specs
+    assert [(dep.asset_key, dep.partition_mapping) for dep in definition.deps] == [
+        (orders.key, newest),
+        (clicks.key, newest),
+    ]
 
     spark = SparkSessionResource()
     project = dg.Definitions.merge(orders.defs, clicks.defs, dg.Definitions([report], resources={"spark": spark}))
     dg.Definitions.validate_loadable(project)
+
+
+def test_a_table_is_a_dependency_that_can_be_copied() -> None:
+    table = declared()
+    copied = copy.copy(table)
+    assert (copied, copied.asset_key, copied.writes) == (table, table.key, table.writes)
+    assert table == table.dep
+    writes = [SparkAppend("w", rows, deps=[table])]
+    other = lance_table("other", uri="o.lance", deps=[table], writes=writes)
+    assert {dep.asset_key for dep in other.spec.deps} == {table.key, other.write_key("w")}
 
 
 def test_storage_options_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

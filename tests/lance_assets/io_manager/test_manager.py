@@ -209,14 +209,19 @@ def test_declared_table_is_loaded_at_the_mapped_version(
     def newest(orders: pa.Table) -> None:
         loaded_rows["newest"] = orders.num_rows
 
+    @dg.asset
+    def plain(orders: pa.Table) -> None:
+        loaded_rows["plain"] = orders.num_rows
+
     @dg.asset(partitions_def=orders.partitions)
     def each(context: dg.AssetExecutionContext, orders: pa.Table) -> None:
         loaded_rows[context.partition_key] = orders.num_rows
 
     run([orders.spec, newest], manager, instance, selection=[newest])  # type: ignore[list-item]
+    run([orders.spec, plain], manager, instance, selection=[plain])  # type: ignore[list-item]
     run([orders.spec, each], manager, instance, selection=[each], partition_key="v0000000001")  # type: ignore[list-item]
     # The third version is not on the ledger yet.
-    assert loaded_rows == {"newest": 5, "v0000000001": 3}
+    assert loaded_rows == {"newest": 5, "plain": 5, "v0000000001": 3}
 
 
 def test_run_reads_one_version_as_the_newest(
