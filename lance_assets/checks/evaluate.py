@@ -12,11 +12,13 @@ import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import cast
 
 import dagster as dg
 
 from lance_assets.checks.check import Check, CheckContext, CheckResult, Severity
 from lance_assets.ledger.ledger import Ledger
+from lance_assets.ledger.recording import RunContext
 from lance_assets.provenance.properties import RUN_ID
 from lance_core import Corrupt, LanceError, NotFound, Table, Unsupported
 
@@ -116,9 +118,7 @@ def metadata_of(evaluated: EvaluatedCheck, partition: str | None) -> dict[str, d
     return {**metadata, **evaluated.result.metadata}
 
 
-def evaluate_in_run(
-    context: dg.AssetExecutionContext, ledger: Ledger, checks: Sequence[Check], table: Table, partition: str
-) -> None:
+def evaluate_in_run(context: RunContext, ledger: Ledger, checks: Sequence[Check], table: Table, partition: str) -> None:
     """Evaluate all checks on a version that this run has recorded, and log the results. A failure does not end the
     run, since the version is already committed."""
     if not checks:
@@ -129,7 +129,8 @@ def evaluate_in_run(
         context.log.warning(f"{ledger.label}: version {table.version} cannot be read for its checks: {error}")
         return
     for evaluated in evaluate_all(checks, check_context):
-        context.log_event(evaluation_event(ledger, evaluated, partition))
+        # Dagster's annotation for ops lacks this type of event, which it stores all the same.
+        cast("dg.AssetExecutionContext", context).log_event(evaluation_event(ledger, evaluated, partition))
         if not evaluated.result.passed:
             context.log.warning(f"{ledger.label}: the check {evaluated.summary}")
 

@@ -19,6 +19,7 @@ from dagster_shared.libraries import DagsterLibraryRegistry
 from lance_assets.checks.asset_checks import asset_checks
 from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import check_unique_names
+from lance_assets.definitions.operator_job import operator_job as build_operator_job
 from lance_assets.definitions.uniqueness import register_table
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.ledger.dynamic_partitions import begin_incarnation
@@ -80,6 +81,7 @@ class LanceTable(dg.AssetDep):  # type: ignore[misc]  # mypy knows no dataclass 
     upstream: tuple[Dependency, ...] = ()
     """Assets that the table depends on besides its writes."""
     definition_metadata: Mapping[str, object] = field(default_factory=dict)
+    has_operator_job: bool = True
 
     # Without its partition mapping, an asset with this dependency would depend on every version.
     def __new__(cls, ledger: Ledger, *_fields: object, **_more: object) -> Self:
@@ -213,6 +215,7 @@ class LanceTable(dg.AssetDep):  # type: ignore[misc]  # mypy knows no dataclass 
             "checks": self.checks,
             "maintain": self.maintenance,
             "scrub": self.scrub,
+            "operate": self.has_operator_job,
         }
         uri = register_table(self.ledger, [kind for kind, feature in features.items() if feature])
         ledgers = (self.ledger, *self.branches)
@@ -227,6 +230,7 @@ class LanceTable(dg.AssetDep):  # type: ignore[misc]  # mypy knows no dataclass 
             assets=[*(self._spec(ledger, uri) for ledger in ledgers), *writes, *profiles],
             asset_checks=[asset_checks(ledger, self.checks) for ledger in ledgers] if self.checks else [],
             sensors=sensors,
+            jobs=[build_operator_job(ledgers, self.checks)] if self.has_operator_job else [],
         )
         optional = [self._maintenance_definitions] if self.maintenance else []
         optional += [self._scrub_definitions] if self.scrub else []
@@ -308,6 +312,7 @@ def lance_table(
     group_name: str | None = None,
     automation_condition: Automation | dg.AutomationCondition[Any] | None = None,
     freshness_policy: timedelta | dg.FreshnessPolicy | None = None,
+    operator_job: bool = True,
 ) -> LanceTable:
     """Declare a Lance table. It need not exist yet: the first write creates it.
 
@@ -331,7 +336,8 @@ def lance_table(
 
     `group_name`, `automation_condition` and `freshness_policy`, the names of `@dg.asset`, are other names of `group`,
     `automation` and `freshness`. `deps` are assets that the table depends on besides its writes, such as a pipeline
-    outside of Dagster that writes it.
+    outside of Dagster that writes it. `operator_job` adds the job `lance_operate__<table>`, which tags, promotes, rolls
+    back and publishes versions.
     """
     subject = f"the Lance table {name!r}"
     group = one_of_synonyms(group, group_name, ("group", "group_name"), subject)
@@ -385,6 +391,7 @@ def lance_table(
         kinds=frozenset(kinds),
         upstream=tuple(deps),
         definition_metadata=dict(metadata or {}),
+        has_operator_job=operator_job,
     )
     if automation and not table.profile:
         raise InvalidInput(f"the Lance table {ledger.label!r}: automation= needs a profile, but profile=False")

@@ -46,10 +46,8 @@ def step_keys(context: dg.AssetExecutionContext) -> list[str]:
     return keys
 
 
-def shown_keys(keys: Sequence[str]) -> str | None:
-    """Return the name of the partitions in intents and properties: the key, or the first and the last one."""
-    if not keys:
-        return None
+def shown_keys(keys: Sequence[str]) -> str:
+    """Return the name of partitions in intents and properties: the key, or the first and the last one."""
     return keys[0] if len(keys) == 1 else f"{keys[0]}...{keys[-1]}"
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from time import monotonic, sleep
+from typing import TypeAlias
 
 import dagster as dg
 
@@ -36,6 +37,8 @@ from lance_assets.ledger.version_metadata import (
 from lance_assets.provenance.run_provenance import committed_tag
 from lance_core import NotFound, Table
 
+RunContext: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext
+"""Context of a step that records versions: of an asset, or of an op."""
 EARLIER_MAX = 200
 """Number of earlier versions that a run records. It leaves its own version to the sensor if more are missing."""
 _EARLIER_S_MAX = 20.0
@@ -92,7 +95,7 @@ def recording_state(facts: VersionFacts, recorded: Mapping[str, str]) -> Recordi
     return RecordingState.RECORDED if data_version in ("", facts.data_version) else RecordingState.TAKEN
 
 
-def record_in_run(context: dg.AssetExecutionContext, ledger: Ledger, facts: VersionFacts, table: Table) -> RunRecording:
+def record_in_run(context: RunContext, ledger: Ledger, facts: VersionFacts, table: Table) -> RunRecording:
     """Record the version that this run committed, or found already committed, after the earlier ones that are missing.
 
     `table` is the table at any version.
@@ -123,7 +126,7 @@ class _Backlog:
 class _RunRecorder:
     """Recorder of one version of a run."""
 
-    context: dg.AssetExecutionContext
+    context: RunContext
     ledger: Ledger
     facts: VersionFacts
     table: Table

@@ -11,7 +11,8 @@ def ensure_branch(ledger: Ledger, *, create: bool, log: dg.DagsterLogManager) ->
 
     Raise `NotFound` if it does not exist and `create` is false, and `InvalidInput` if there is no table yet.
     """
-    if ledger.branch is None or ledger.exists():
+    assert ledger.branch is not None
+    if ledger.exists():
         return
     if not ledger.storage.exists(ledger.uri):
         raise InvalidInput(

@@ -235,7 +235,8 @@ class Write(WriteSettings, ABC):
 
     def compute_rows(self, fn: Rows, ctx: WriteContext) -> "DataFrame":
         """Call `fn` and check that it returns a Spark DataFrame, classic or Spark Connect."""
-        frame = fn(ctx.spark, ctx, **accepted_values(fn, self.context_arguments, ctx.input_values))
+        values = accepted_values(fn, self.context_arguments, ctx.input_values) if ctx.input_values else {}
+        frame = fn(ctx.spark, ctx, **values)
         if not (hasattr(frame, "mapInArrow") and hasattr(frame, "schema")):
             raise InvalidInput(f"the function of {self.name} must return a Spark DataFrame, not {type(frame).__name__}")
         return frame

@@ -125,7 +125,8 @@ class _Step:
 
     def run(self) -> dg.MaterializeResult[None]:
         keys = _partition_keys_of(self.context, self.write)
-        ensure_branch(self.ledger, create=self.write.create_branch, log=self.context.log)
+        if self.ledger.branch is not None:
+            ensure_branch(self.ledger, create=self.write.create_branch, log=self.context.log)
         if len(keys) < 2 or self.write.commit_per == "run":
             return self._write_version(keys)
         return self._write_versions(keys)
@@ -148,7 +149,7 @@ class _Step:
 
     def _write_version(self, keys: Sequence[str]) -> dg.MaterializeResult[None]:
         """Write one version for these partitions, or for the table if there are none."""
-        ledger, partition = self.ledger, shown_keys(keys)
+        ledger, partition = self.ledger, shown_keys(keys) if keys else None
         intent, key = self._intent_of(partition), write_key(ledger, self.write)
         version_before = ledger.open().version if self.write.commits_several_versions and ledger.exists() else 0
         spark = None if self.write.is_remote else session_of(getattr(self.context.resources, SPARK_RESOURCE_KEY))

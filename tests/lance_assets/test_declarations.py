@@ -139,7 +139,13 @@ def test_location_is_declared_once(tmp_path: Path, second: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"discover": False}, {"profile": False}, {"maintenance": Maintenance(), "discover": False, "profile": False}],
+    [
+        {},
+        {"discover": False},
+        {"profile": False},
+        {"maintenance": Maintenance(), "discover": False, "profile": False},
+        {"discover": False, "profile": False},
+    ],
     ids=lambda options: "-".join(options) or "usual",
 )
 def test_names_that_collide_in_dagster_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
@@ -150,7 +156,14 @@ def test_names_that_collide_in_dagster_are_refused(tmp_path: Path, options: dict
         _ = second.defs
     # Without such names both declarations are compatible.
     plain = [
-        lance_table(each.ledger.name, uri=each.uri, key_prefix=each.ledger.prefix, discover=False, profile=False)
+        lance_table(
+            each.ledger.name,
+            uri=each.uri,
+            key_prefix=each.ledger.prefix,
+            discover=False,
+            profile=False,
+            operator_job=False,
+        )
         for each in (first, second)
     ]
     dg.Definitions.validate_loadable(dg.Definitions.merge(*(each.defs for each in plain)))
