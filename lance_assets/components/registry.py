@@ -80,7 +80,7 @@ from lance_assets.writes.remote_write import Launch
 from lance_assets.writes.row_writes import Files
 from lance_assets.writes.write import Parameters, Rows
 from lance_assets.writes.write_list import WRITES
-from lance_core.dml.computed_column import Function
+from lance_core.tasks.columns.computed_fill import Function
 
 _CHECKS: Mapping[str, type[Check]] = {
     "column_fresh": ColumnFresh,

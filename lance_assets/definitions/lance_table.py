@@ -45,7 +45,7 @@ from lance_assets.writes.asset_options import freshness_policy as resolve_freshn
 from lance_assets.writes.computed_writes import SparkComputedColumn
 from lance_assets.writes.dependencies import Dependency, ordering_input
 from lance_core import InvalidInput
-from lance_core.dml.computed_column import in_order
+from lance_core.tasks.columns.computed_fill import in_order
 from lance_core.tasks.driver import NewTableOptions
 from lance_core.tasks.version_stamp import VersionStamp
 

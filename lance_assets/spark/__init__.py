@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lance_assets.spark.stream_upsert import upsert_batches
     from lance_assets.spark.verification import verify_files
     from lance_assets.spark.writer import append, overwrite
-    from lance_core.dml.computed_column import ComputedColumn
+    from lance_core.tasks.columns.computed_fill import ComputedColumn
 
 __all__ = [
     "ComputedColumn",
@@ -71,7 +71,7 @@ _MODULES = {
     "open_session": "lance_assets.spark.session",
     "append": "lance_assets.spark.writer",
     "compact": "lance_assets.spark.dml",
-    "ComputedColumn": "lance_core.dml.computed_column",
+    "ComputedColumn": "lance_core.tasks.columns.computed_fill",
     "compute_columns": "lance_assets.spark.computed_column_fill",
     "delete": "lance_assets.spark.dml",
     "update": "lance_assets.spark.dml",

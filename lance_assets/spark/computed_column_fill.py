@@ -10,10 +10,9 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark.arguments import check_session_call
 from lance_assets.spark.jobs import SparkRunner
-from lance_core.dml.computed_column import ComputedColumn
 from lance_core.progress import ProgressArgument, reporting
 from lance_core.tasks.columns import computed_fill
-from lance_core.tasks.columns.computed_fill import Bounds, FillReport
+from lance_core.tasks.columns.computed_fill import Bounds, ComputedColumn, FillReport
 from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
 
 

@@ -15,8 +15,7 @@ from lance_assets.spark import compute_columns
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import SparkWriteOptions, Write
 from lance_core import Committed, InvalidInput
-from lance_core.dml.computed_column import ComputedColumn, ErrorPolicy, Function
-from lance_core.tasks.columns.computed_fill import FillReport
+from lance_core.tasks.columns.computed_fill import ComputedColumn, ErrorPolicy, FillReport, Function
 
 _NON_WORD = re.compile(r"\W+", re.ASCII)
 _SQL_TEXT = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")

@@ -168,11 +168,7 @@ def _check_content(tail: "_Tail", identity: _Identity) -> CheckedFile:
         identity,
         described.schema_bytes,
         facts.is_plausible and version in _VERSIONS and (are_found or not facts.offsets_pages),
-        tuple(
-            (names[number] if are_found else "", page)
-            for number, page in pages
-            if not tail.is_sound(page)
-        ),
+        tuple((names[number] if are_found else "", page) for number, page in pages if not tail.is_sound(page)),
     )
 
 

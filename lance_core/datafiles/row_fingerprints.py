@@ -130,7 +130,7 @@ def _is_text_or_binary(type_: pa.DataType) -> bool:
 
 
 def _is_plain_number(type_: pa.DataType) -> bool:
-    return pa.types.is_integer(type_) or pa.types.is_floating(type_)
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
 
 
 def _bytes_of_fixed_width(array: pa.Array, column: str) -> npt.NDArray[np.uint8]:

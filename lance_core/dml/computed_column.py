@@ -39,23 +39,23 @@ ErrorPolicy: TypeAlias = Literal["fail", "null", "skip"]
 class ComputedColumn:
     """Declaration of a computed column.
 
-        ComputedColumn("words", pa.int64(), fn=count_words, inputs=["title", "body"], code_version="1")
-        ComputedColumn("total", pa.float64(), sql="price * quantity")
+    ComputedColumn("words", pa.int64(), fn=count_words, inputs=["title", "body"], code_version="1")
+    ComputedColumn("total", pa.float64(), sql="price * quantity")
     """
 
     name: str
     type: pa.DataType
     fn: Function | None = None
     inputs: Sequence[str] = ()
-    """Columns that the function receives, in this order. Those of an SQL expression are known."""
+    """Columns that the function receives, in this order; empty for SQL, which names its columns."""
     code_version: str = "1"
     """Text that changes with the meaning of the function: rows that another version has computed are stale."""
     sql: str | None = None
     setup: Callable[[], Function] | None = None
     """Function that returns `fn`, called once in each worker process, such as one that loads a model."""
     on_error: ErrorPolicy = "fail"
-    """What a row becomes for which the function raises: `fail` ends the run, `null` stores null and does not try the
-    row again, `skip` leaves it stale for the next run."""
+    """Policy for rows for which the function raises: `fail` ends the run, `null` stores null and does not try the row
+    again, `skip` leaves it stale for the next run."""
 
     @property
     def fingerprint(self) -> str:

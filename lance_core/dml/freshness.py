@@ -58,9 +58,7 @@ def unchanged_since(then: Snapshot, base: Snapshot, fragments: Iterable[int], re
     return BitMap(
         fragment.id
         for fragment in base.manifest.fragments
-        if fragment.id in wanted
-        and fragment.id in before
-        and still_matches(base, before[fragment.id], fragment, read)
+        if fragment.id in wanted and fragment.id in before and still_matches(base, before[fragment.id], fragment, read)
     )
 
 

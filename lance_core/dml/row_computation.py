@@ -33,6 +33,14 @@ class ComputedRows:
     """Rows that failed: their position in the batch, and the error."""
 
 
+class _FunctionFailed(Exception):
+    """Error that the function of the user raised, as opposed to a result of a wrong form."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 def function_of(column: ComputedColumn, job: str) -> Function:
     """Return the function of the column. One that `setup=` makes is cached for the job."""
     if column.sql is not None:
@@ -62,18 +70,17 @@ def compute_rows(column: ComputedColumn, function: Function, batch: pa.RecordBat
     if column.on_error == "fail":
         try:
             values = _call(column, function, batch, what)
-        except Exception as error:
-            error.add_note(f"{what}: the function of computed column {column.name!r} raised this")
-            raise
+        except _FunctionFailed as failed:
+            raise failed.error from None
         return ComputedRows(np.arange(batch.num_rows), values)
     parts = list(_compute_divided(column, function, batch, 0, what))
     positions = np.concatenate([np.arange(start, start + len(values)) for start, values, _error in parts])
-    failed = tuple((start, error) for start, _values, error in parts if error is not None)
+    errors = tuple((start, error) for start, _values, error in parts if error is not None)
     values = pa.concat_arrays([values for _start, values, _error in parts])
     if column.on_error == "skip":
-        is_valid = ~np.isin(positions, [start for start, _error in failed])
-        return ComputedRows(positions[is_valid], values.filter(pa.array(is_valid)), failed)
-    return ComputedRows(positions, values, failed)
+        is_valid = ~np.isin(positions, [start for start, _error in errors])
+        return ComputedRows(positions[is_valid], values.filter(pa.array(is_valid)), errors)
+    return ComputedRows(positions, values, errors)
 
 
 def _compute_divided(
@@ -82,11 +89,10 @@ def _compute_divided(
     """Yield values by the position of the first; a row that fails is alone, and null with its error."""
     try:
         yield start, _call(column, function, batch, what), None
-    except InvalidInput:
-        raise  # the result has another form than declared, which no row explains
-    except Exception as error:  # noqa: BLE001  # a function of the user may raise anything
+    except _FunctionFailed as failed:
         if batch.num_rows == 1:
-            yield start, pa.nulls(1, column.type), f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX]
+            message = f"{type(failed.error).__name__}: {failed.error}"
+            yield start, pa.nulls(1, column.type), message[:ERROR_CHARACTERS_MAX]
             return
         half = batch.num_rows // 2
         yield from _compute_divided(column, function, batch.slice(0, half), start, what)
@@ -94,8 +100,12 @@ def _compute_divided(
 
 
 def _call(column: ComputedColumn, function: Function, batch: pa.RecordBatch, what: str) -> pa.Array:
-    result = function(batch)
     label = f"{what}: the function of computed column {column.name!r}"
+    try:
+        result = function(batch)
+    except Exception as error:
+        error.add_note(f"{label} raised this")
+        raise _FunctionFailed(error) from error
     declared = pa.schema([pa.field(column.name, column.type)])
     if isinstance(result, pa.RecordBatch | pa.Table):
         if result.num_columns != 1:

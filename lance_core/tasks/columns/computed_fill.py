@@ -27,6 +27,8 @@ from lance_core.dml.computed_column import (
     DECLARATION_KEY,
     ComputedColumn,
     Declaration,
+    ErrorPolicy,
+    Function,
     declared_columns,
     in_order,
     resolve_all,
@@ -228,11 +230,7 @@ class _FillRun:
     def record(self, table: TableRef, committed: Committed) -> None:
         """Record the fragments without a stale row."""
         at = load_at(table.newest().location, committed.version)
-        complete = [
-            number
-            for number, each in self.filled.items()
-            if self.freshness[number].stale <= self.computed.get(number, 0)
-        ]
+        complete = [number for number in self.filled if self.freshness[number].stale <= self.computed.get(number, 0)]
         # Another writer may have replaced inputs between the plan and the commit, which does not conflict.
         planned = at.manifest.with_fragments(self.filled[number].fragment for number in complete)
         then = Snapshot(at.location, planned, at.scheme)
@@ -243,7 +241,7 @@ class _FillRun:
 
     def _keep_valid(self, base: Snapshot, target: ColumnTarget) -> None:
         """Forget the fragments whose rows or inputs have changed since they were filled."""
-        current = {fragment.id: fragment for fragment in base.manifest.fragments}
+        current: dict[int, Fragment] = {fragment.id: fragment for fragment in base.manifest.fragments}
         read = {*self.declaration.inputs, self.column.name, self.column.fingerprint}
         for number, filled in list(self.filled.items()):
             if number not in current or not is_still_valid(base, filled, current[number], target, read):
@@ -351,3 +349,17 @@ class _FragmentWork:
             fingerprints = pa.array(rows.fingerprints[stale][result.positions], pa.uint64())
             arrays = [result.values, fingerprints]
             yield PositionedBatch(pa.RecordBatch.from_arrays(arrays, schema=column.schema), offsets[result.positions])
+
+
+__all__ = [
+    "Bounds",
+    "ComputedColumn",
+    "ErrorPolicy",
+    "FailedRow",
+    "FillReport",
+    "Function",
+    "compute_columns",
+    "declare",
+    "fill_computed_column",
+    "in_order",
+]
