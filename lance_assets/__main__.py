@@ -1,4 +1,4 @@
-"""Entry point of `python -m lance_assets`, the same as the command `lance-assets`."""
+"""Entry point: runs `python -m lance_assets`, the same as the command `lance-assets`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Package version, as manifests and workers record it."""
+"""Package version: reads the installed release, which manifests and workers record."""
 
 from importlib.metadata import PackageNotFoundError, version
 

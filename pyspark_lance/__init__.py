@@ -1,4 +1,4 @@
-"""Registration of the format `lance` with Spark.
+"""Spark registration: makes the format `lance` known to Spark.
 
 Spark imports every package whose name begins with `pyspark_` and registers its `DefaultSource`. This package holds
 nothing else; the format is implemented in `lance_assets/spark/source.py`.

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+_TERM = re.compile(r"(?:(?!\n\n|\. )[^:]){2,90}:\s\S")
+"""Opening of a docstring: `<term>: what it does`, in its first sentence."""
 PRODUCT = ("lance_core", "lance_assets")
 PURE_PACKAGES = (
     "lance_core.datafiles.assemble",
@@ -370,6 +372,16 @@ def modules_have_docstrings(modules: Modules) -> list[str]:
     ]
 
 
+def docstrings_open_with_a_term(modules: Modules) -> list[str]:
+    """The docstring of a module of the product begins with the established term for it, and says what it does."""
+    return [
+        module.finding(1, "the docstring does not open with a term, a colon and what the module does")
+        for module in handwritten(modules)
+        if module.path.startswith(("lance_core/", "lance_assets/", "pyspark_lance/"))
+        and not _TERM.match(ast.get_docstring(module.tree) or "")
+    ]
+
+
 def packages_are_few(modules: Modules) -> list[str]:
     """A reader finds a module by its folder, so each package has few top-level names."""
     findings = []
@@ -602,6 +614,7 @@ RULES: tuple[Rule, ...] = (
     generated_code_stays_in_format,
     lance_assets_uses_the_public_api,
     modules_have_docstrings,
+    docstrings_open_with_a_term,
     names_are_unique,
     packages_are_few,
     pure_packages_do_no_io,

@@ -22,6 +22,7 @@ from tests.structure import (
     Rule,
     core_executes_no_data,
     core_imports_at_the_top,
+    docstrings_open_with_a_term,
     every_module_is_imported,
     exceptions_are_named,
     functions_are_simple,
@@ -235,8 +236,22 @@ def test_a_module_without_docstring_is_found() -> None:
     assert modules_have_docstrings((Module("tools.x", "tools/x.py", "import os"),)) != []
 
 
+@pytest.mark.parametrize(
+    ("opening", "is_term"),
+    [
+        ("Delete: removes rows.", True),
+        ("Footer of format 0.1: the positions of its pages.", True),
+        ("Delete the rows. Start here: `x`.", False),
+        ("Delete the rows.\n\nStart here: `x`.", False),
+    ],
+)
+def test_a_docstring_without_a_term_is_found(opening: str, is_term: bool) -> None:
+    module = Module("lance_core.x", "lance_core/x.py", f'"""{opening}"""')
+    assert (docstrings_open_with_a_term((module,)) == []) is is_term
+
+
 def test_every_rule_has_a_case() -> None:
-    assert {rule for rule, _, _ in BAD} | {modules_have_docstrings} == set(RULES)
+    assert {rule for rule, _, _ in BAD} | {modules_have_docstrings, docstrings_open_with_a_term} == set(RULES)
 
 
 @pytest.mark.parametrize(("rule", "path", "text", "found"), PORTABLE)

@@ -1,5 +1,7 @@
-"""Recorded versions: prints the versions of a run that a Dagster instance records. This module imports Dagster, so
-`run.py` imports it only when needed."""
+"""Recorded versions: prints the versions that a run committed, from a Dagster instance.
+
+This module imports Dagster, so `run.py` imports it only when needed.
+"""
 
 from collections.abc import Iterator
 

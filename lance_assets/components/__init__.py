@@ -1,4 +1,4 @@
-"""YAML components for Lance tables. `dg list components` finds the classes that are exported here.
+"""YAML components: declare Lance tables in YAML. `dg list components` finds the classes that are exported here.
 
 table.py              component of a table; start here
 spark.py              component of the resource `spark`

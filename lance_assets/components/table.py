@@ -1,8 +1,8 @@
-"""Component of a Lance table and its writes, declared in YAML with the names of Python: `type:
-lance_assets.LanceTableComponent`.
+"""Table component: declares a Lance table and its writes in YAML, with the names of Python.
 
-Dagster validates the file against the JSON schema of the model here (`dg check yaml`). The forms of `registry.py`
-read the values at load time, so that an error names the file, the line and the option.
+The file begins with `type: lance_assets.LanceTableComponent`. Dagster validates it against the JSON schema of the model
+here (`dg check yaml`). The forms of `registry.py` read the values at load time, so that an error names the file, the
+line and the option.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""Command line of the demo. An expected failure, such as a missing package, prints one sentence and exits with 1."""
+"""Demo command line: runs the demo. An expected failure, such as a missing package, prints one sentence and exits with
+1."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Dagster's web UI for the demo's instance, on a free port of the loopback interface."""
+"""Demo UI: starts Dagster's web UI for the demo's instance, on a free port of the loopback interface."""
 
 import os
 import signal

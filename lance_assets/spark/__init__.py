@@ -1,4 +1,4 @@
-"""Spark operations over Lance tables and the sessions they run in, with PySpark and without Dagster.
+"""Spark operations: read and write Lance tables in Spark jobs, and open the sessions for them, without Dagster.
 
 Executors write and read files through `lance_core.tasks`; the driver plans and commits once. Every operation that
 commits one version takes `audit=`: a function that the driver calls before the version is published, with the table

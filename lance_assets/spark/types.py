@@ -1,4 +1,4 @@
-"""Type conversion between Spark types and the Arrow types that a Lance table stores.
+"""Type conversion: maps Spark types to the Arrow types that a Lance table stores, and back.
 
 Spark has fewer types: it lacks unsigned integers, half floats, fixed sizes and time zones of a column. `spark_schema`
 returns the schema of a table in Spark, `transport_schema` the Arrow types that its batches are cast to on the way to

@@ -1,4 +1,4 @@
-"""Dependencies of an asset, in the form that Dagster accepts, and the inputs of a write's function.
+"""Asset dependencies: converts those of a write to the form that Dagster accepts, and the inputs of its function.
 
 Most dependencies are `deps`. The key of a branch's ledger, `orders@dev`, has a sign that `deps` does not accept; it
 becomes an input that loads nothing. An input of a function is loaded by an I/O manager, or is a Lance table, which the

@@ -1,5 +1,5 @@
-"""Delete the rows that match a condition. Only the columns of the condition are read, and only deletion files are
-written.
+"""Delete: removes the rows that match a condition. It reads only the columns of the condition, and writes only deletion
+files.
 """
 
 from lance_core.dml.deletion_files import add_deletions, encode_offsets

@@ -1,4 +1,4 @@
-"""XXH64 hash with seed 0 of many values at once, as Lance's filters use it.
+"""XXH64 hash: computes it with seed 0 for many values at once, as Lance's filters need it.
 
 For short rows of equal length, numpy performs each step of the hash for all rows together. That is up to ten times as
 fast as one call of the library for each row, which is used for long rows and for values of different lengths.

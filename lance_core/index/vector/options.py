@@ -1,4 +1,4 @@
-"""Options of a vector index, with the names that pylance gives them."""
+"""Vector index options: the parameters of a build, with the names that pylance gives them, and their checks."""
 
 from dataclasses import dataclass, field, fields
 

@@ -1,4 +1,4 @@
-"""Writer of the two files of a vector segment, one partition after the other, so that one partition is in memory."""
+"""Vector segment writer: writes the two files of a segment by partitions, of which one is in memory."""
 
 import json
 from collections.abc import Iterator, Sequence
