@@ -81,8 +81,8 @@ _BY_TIME = (
     "option version takes"
 )
 _CHANGES = (
-    "use read_changes(spark, uri, since, until) of lance_assets.spark, or spark.readStream with starting_version for the "
-    "rows that are added"
+    "use read_changes(spark, uri, since, until) of lance_assets.spark, or spark.readStream with starting_version for "
+    "added rows"
 )
 _WHERE = "use overwrite(df, uri, where=) of lance_assets.spark, which replaces the rows that match a condition"
 _ADD_COLUMNS = "add the columns first, with Table.add_columns of lance_core or merge_columns of lance_assets.spark"
