@@ -193,3 +193,13 @@ def test_wrong_values_are_refused_at_declaration(tmp_path: Path) -> None:
         lance_table("orders", uri=str(tmp_path / "t"), storage_version="2")
     with pytest.raises(InvalidInput, match="is not a storage version"):
         LanceIOManager(storage_version="two")
+
+
+def test_a_table_below_a_relative_root_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = lance_table("orders", uri="orders.lance", storage=LanceResource(root="lake"))
+    assert table.ledger.creation() == {"stable_row_ids": True, "storage_version": None}
+    assert not table.ledger.exists()
+    Table.create("lake/orders.lance", ROWS, durable=False)
+    assert table.ledger.exists()
+    assert table.ledger.creation() == {}
