@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Mask = npt.NDArray[np.bool_]
+_CHUNK_BYTES = 1 << 20
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -75,12 +76,16 @@ def _differing_lists(old: pa.Array, new: pa.Array) -> Mask:
 
 def _differing_bytes(old: npt.NDArray[np.uint8], new: npt.NDArray[np.uint8], row_bytes: int) -> Mask:
     word = next(width for width in (8, 4, 2, 1) if row_bytes % width == 0)
-    rows = len(old) // row_bytes
-    if np.array_equal(old, new):
-        return np.zeros(rows, dtype=np.bool_)
-    shape = (rows, row_bytes // word)
-    different = old.view(_WORDS[word]).reshape(shape) != new.view(_WORDS[word]).reshape(shape)
-    return np.asarray(different[:, 0] if shape[1] == 1 else different.any(axis=1))
+    shape = (len(old) // row_bytes, row_bytes // word)
+    words = [array.view(_WORDS[word]).reshape(shape) for array in (old, new)]
+    if shape[1] == 1:
+        return np.asarray(words[0][:, 0] != words[1][:, 0])
+    differs = np.empty(shape[0], dtype=np.bool_)
+    step = max(1, _CHUNK_BYTES // row_bytes)
+    for start in range(0, shape[0], step):  # the result of a comparison of all words would not fit in the cache
+        rows = slice(start, start + step)
+        differs[rows] = (words[0][rows] != words[1][rows]).any(axis=1)
+    return differs
 
 
 def _bytes_of(array: pa.Array, width: int) -> npt.NDArray[np.uint8]:

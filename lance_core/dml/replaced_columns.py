@@ -50,6 +50,7 @@ from lance_core.versions.snapshot import Snapshot
 _COMPARED_BYTES_MAX = 64
 """Widest row of columns whose old values are read only to compare them: for vectors this would take longer than to
 write the new ones."""
+_MERGE_BYTES = 4 * 1024**2
 Offsets = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -136,8 +137,8 @@ class _ColumnMerge:
         if not pending.has_rows:
             return
         for existing in self._existing_rows():
-            if existing.batch.num_rows:
-                yield self._merge_batch(existing, pending.take_until(int(existing.offsets[-1])))
+            for rows in _split(existing):
+                yield self._merge_batch(rows, pending.take_until(int(rows.offsets[-1])))
         assert not pending.has_rows, f"values for rows that fragment {self._fragment.id} does not have"
 
     def take_all(self, assigned: Iterable[PositionedBatch]) -> Iterator[_MergedRows]:
@@ -200,6 +201,14 @@ class _ColumnMerge:
             return _MergedRows(existing, changed)
         batch = pa.RecordBatch.from_arrays(arrays, names=self._arrow.names)
         return _MergedRows(PositionedBatch(batch, existing.offsets), changed)
+
+
+def _split(rows: PositionedBatch) -> Iterator[PositionedBatch]:
+    """Split rows so that what is made of them reuses memory: larger arrays are mapped and zeroed by the kernel."""
+    count = len(rows.offsets)
+    step = max(1, count * _MERGE_BYTES // max(1, rows.batch.nbytes))
+    for start in range(0, count, step):
+        yield PositionedBatch(rows.batch.slice(start, step), rows.offsets[start : start + step])
 
 
 def _replace(old: pa.Array, positions: Offsets, given: pa.Array, is_used: Mask | None) -> pa.Array:

@@ -11,6 +11,7 @@ from typing import Literal
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyroaring import BitMap
 
@@ -361,3 +362,41 @@ def test_workers_see_and_keep_overlays(tmp_path: Path) -> None:
         found = Table.open(tmp_path / "workers").to_table().sort_by("id").to_pylist()
         assert found == Table.open(tmp_path / "alone").to_table().sort_by("id").to_pylist()
     assert not Table.open(tmp_path / "workers").manifest.has_overlays
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_replaced_columns_hide_the_overlays_before_them(tmp_path: Path, stable: bool) -> None:
+    rows = pa.table({"id": pa.array(range(8), pa.int64()), "x": pa.array(range(8), pa.int64()), "y": ["a"] * 8})
+    lance.write_dataset(rows, tmp_path / "t", max_rows_per_file=4, enable_stable_row_ids=stable)
+    commit_overlay(tmp_path / "t", 0, pa.table({"x": pa.array([100, 101], pa.int64())}), [1], [0, 1])
+    table = Table.open(tmp_path / "t", durable=False)
+    table = table.add_columns({"x": "x + 1000"}, replace=True, where="id in (1, 2)").table
+    assert table.to_table()["x"].to_pylist() == [100, 1101, 1002, 3, 4, 5, 6, 7]
+    assert_reads_agree(tmp_path / "t")
+    commit_overlay(tmp_path / "t", 0, pa.table({"x": pa.array([50], pa.int64())}), [1], [3])
+    table = table.refresh().add_columns({"new": "x * 2", "x": "-x"}, replace=True, where="id >= 2").table
+    assert table.to_table()["x"].to_pylist() == [100, 1101, -1002, -50, -4, -5, -6, -7]
+    assert table.to_table()["new"].to_pylist() == [None, None, 2004, 100, 8, 10, 12, 14]
+    assert_reads_agree(tmp_path / "t")
+    lance.dataset(str(tmp_path / "t")).optimize.compact_files()
+    assert table.refresh().to_table()["x"].to_pylist() == [100, 1101, -1002, -50, -4, -5, -6, -7]
+
+
+@pytest.mark.parametrize("replaced", [True, False], ids=["replaced column", "input column"])
+def test_an_overlay_during_a_computation_makes_it_compute_the_fragment_again(tmp_path: Path, replaced: bool) -> None:
+    rows = pa.table({"id": pa.array(range(8), pa.int64()), "x": pa.array(range(8), pa.int64())})
+    lance.write_dataset(rows, tmp_path / "t", max_rows_per_file=4)
+    calls: list[int] = []
+
+    def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not calls:
+            commit_overlay(tmp_path / "t", 0, pa.table({"x": pa.array([50, 60], pa.int64())}), [1], [2, 3])
+        calls.extend(batch["id"].to_pylist())
+        return pa.record_batch([pc.add(batch["x"], 1)], names=["x" if replaced else "new"])
+
+    table = Table.open(tmp_path / "t", durable=False)
+    table = table.add_columns(compute, replace=replaced, where="id < 3 or id > 5").table
+    assert calls == [0, 1, 2, 6, 7, 0, 1, 2]
+    expected = [1, 2, 51, 60, 4, 5, 7, 8] if replaced else [1, 2, 51, None, None, None, 7, 8]
+    assert table.to_table()["x" if replaced else "new"].to_pylist() == expected
+    assert_reads_agree(tmp_path / "t")

@@ -303,6 +303,39 @@ def test_a_null_in_a_mandatory_column_is_rejected(tmp_path: Path) -> None:
     assert not lance.dataset(table.uri).schema.field("level").nullable
 
 
+VALUES_OF_TYPES: dict[pa.DataType, list[object]] = {
+    pa.bool_(): [True, None, False],
+    pa.float16(): [np.float16(1), None, np.float16(2)],
+    pa.decimal128(6, 2): [1, None, 2],
+    pa.timestamp("us", "UTC"): [1, None, 2],
+    pa.date32(): [1, None, 2],
+    pa.large_string(): ["a", None, "b"],
+    pa.binary(2): [b"ab", None, b"cd"],
+    pa.dictionary(pa.int8(), pa.string()): ["a", None, "b"],
+    pa.json_(pa.utf8()): ['{"a":1}', None, '{"a":2}'],
+    pa.map_(pa.string(), pa.int64()): [[("k", 1)], None, [("k", 2), ("l", 3)]],
+    pa.list_(pa.struct([("a", pa.list_(pa.int8()))])): [[{"a": [1]}], None, [{"a": None}]],
+    pa.list_(pa.int8(), 2): [[1, 2], None, [3, 4]],
+    pa.struct([("a", pa.int8()), ("b", pa.list_(pa.string()))]): [{"a": 1, "b": ["x"]}, None, {"a": None, "b": []}],
+}
+
+
+@pytest.mark.parametrize("arrow", VALUES_OF_TYPES, ids=str)
+def test_every_type_is_replaced_in_part(tmp_path: Path, arrow: pa.DataType) -> None:
+    first, _, last = VALUES_OF_TYPES[arrow]
+    old = pa.table({"id": pa.array(range(6), pa.int64()), "v": pa.array([first, None, last] * 2, arrow)})
+    table = Table.create(str(tmp_path / "t"), old, max_rows_per_file=4, stable_row_ids=True, durable=False)
+    new = pa.table({"id": [0, 1, 2, 5], "v": pa.array([last, first, last, None], arrow)})
+    changed = table.merge_columns(new, "id", replace=True)
+    rows = changed.table.to_table()
+    expected = pa.array([last, first, last, first, None, None], arrow)
+    assert rows["v"].to_pylist() == expected.to_pylist()
+    assert lance.dataset(table.uri).to_table()["v"].to_pylist() == expected.to_pylist()
+    updated = changed.table.changes(1)["id"].to_pylist()
+    assert updated == ([0, 1, 5] if not pa.types.is_map(arrow) else [0, 1, 2, 3, 5])  # maps are compared as a whole
+    assert table.refresh().compact().table.to_table()["v"].to_pylist() == expected.to_pylist()
+
+
 def test_blobs_are_replaced_and_kept(tmp_path: Path) -> None:
     for version in ("2.1", "2.2"):
         blob = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
