@@ -70,7 +70,7 @@ class ArchiveSpec:
     packages: tuple[str, ...] = ()
     """Requirements of the user's own functions."""
     with_sql: bool = True
-    """True if workers can evaluate SQL."""
+    """`True` if workers can evaluate SQL."""
 
     @property
     def has_all_of_arrow(self) -> bool:

@@ -71,7 +71,9 @@ class TableFrames(TableBase):
         for NaN, and each keeps its rules. `order_by` are names, each optionally
         followed by `asc` or `desc`; nulls come last. `fragments` restricts the scan to fragments with these ids.
 
-            table.scan({"city": "city", "gross": "net * 1.2"}, order_by="gross desc", limit=10).to_pandas()
+        >>> cheap = table.scan({"city": "city", "gross": "price * 2"}, order_by="gross desc", limit=2)
+        >>> cheap.to_table().to_pylist()
+        [{'city': 'Pune', 'gross': 60.0}, {'city': 'Lima', 'gross': 40.0}]
         """
         return Scan.create(
             self._snapshot,
@@ -90,9 +92,12 @@ class TableFrames(TableBase):
         """Return this version as a `pyarrow.dataset.Dataset`, whose rows match `filter`. Polars and DuckDB read only
         the columns and rows that a query needs.
 
-            orders = table.dataset()
-            duckdb.sql("select city, sum(net) from orders where year = 2026 group by city")
-            polars.scan_pyarrow_dataset(orders).filter(polars.col("year") == 2026).select("net").collect()
+        >>> import duckdb, polars
+        >>> orders = table.dataset()
+        >>> duckdb.sql("select sum(price) from orders where city <> 'Oslo'").fetchall()
+        [(50.0,)]
+        >>> polars.scan_pyarrow_dataset(orders).filter(polars.col("price") > 15).select("id").collect().rows()
+        [(2,), (3,)]
         """
         from lance_core.table.arrow_dataset import TableDataset
 
@@ -117,7 +122,10 @@ class TableFrames(TableBase):
         of `torch.distributed`). `state_dict` and `load_state_dict` save and restore the position, as the
         `StatefulDataLoader` of torchdata expects. Workers may be forked or spawned.
 
-            loader = DataLoader(table.to_torch(["embedding", "label"], shuffle=True), batch_size=None, num_workers=4)
+        >>> from torch.utils.data import DataLoader
+        >>> loader = DataLoader(table.to_torch(["price"], batch_size=2), batch_size=None)
+        >>> [batch["price"].tolist() for batch in loader]
+        [[10.0, 20.0], [30.0]]
         """
         import_package("torch", extra="torch", needed_for="to_torch()")
         from lance_core.table.torch_datasets import TorchBatches, TorchRows
@@ -137,7 +145,9 @@ class TableFrames(TableBase):
     ) -> "pandas.DataFrame":
         """Return the rows as a pandas data frame. `options` are those of `pyarrow.Table.to_pandas`.
 
-        table.to_pandas(columns=["id"], filter="city = 'Oslo'")
+        >>> table.to_pandas(columns=["id", "price"], filter="city = 'Oslo'")
+           id  price
+        0   1   10.0
         """
         return self.scan(columns, filter, limit=limit).to_pandas(**options)
 
@@ -146,17 +156,26 @@ class TableFrames(TableBase):
     ) -> "polars.DataFrame":
         """Return the rows as a polars data frame.
 
-        table.to_polars(columns=["id"], filter="city = 'Oslo'")
+        >>> table.to_polars(columns=["id"], filter="city = 'Oslo'").rows()
+        [(1,)]
         """
         return self.scan(columns, filter, limit=limit).to_polars()
 
     def head(self, rows: int = _HEAD_ROWS, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the first rows."""
+        """Return the first rows.
+
+        >>> table.head(2, ["id"])["id"].to_pylist()
+        [1, 2]
+        """
         return self.scan(columns, limit=rows).to_table()
 
     def sample(self, rows: int, columns: Sequence[str] | None = None, *, seed: int | None = None) -> pa.Table:
         """Return random rows, each at most once, in table order; all rows if there are fewer. The same `seed` selects
-        the same rows of a version."""
+        the same rows of a version.
+
+        >>> table.sample(2, ["id"], seed=1) == table.sample(2, ["id"], seed=1)
+        True
+        """
         count = validation.check_integer(rows, "rows", at_least=0, too_small="it counts rows")
         live = self._snapshot.manifest.row_count()
         offsets = sorted(random.Random(seed).sample(range(live), min(count, live)))

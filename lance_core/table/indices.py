@@ -37,14 +37,16 @@ class IndexWrites(TableBase):
     ) -> Committed:
         """Create an index on a column or a nested field (`address.city`).
 
-        `kind` is BTREE, BITMAP, LABEL_LIST, ZONEMAP, BLOOMFILTER or NGRAM, or for vectors IVF_FLAT, IVF_PQ or IVF_SQ
-        (they need the extra `search`); `params` are parameters of that type, such as `rows_per_zone=4096` for a zone
-        map, or pylance's `metric`, `num_partitions` and `num_sub_vectors` for vectors. The index covers all rows of
-        this version, or those of `fragments`; queries scan rows that are added later until `optimize_indices()` covers
-        them. The default name is the name of the column with the suffix `_idx`. An existing name is an error, unless
-        `replace` is true.
+        `kind` is BTREE, BITMAP, LABEL_LIST, ZONEMAP, BLOOMFILTER or NGRAM, or for vectors IVF_FLAT, IVF_PQ, IVF_SQ or
+        IVF_RQ, or with graphs IVF_HNSW_FLAT, IVF_HNSW_PQ or IVF_HNSW_SQ (they need the extra `search`). `params` are
+        parameters of that type, such as `rows_per_zone=4096` for a zone map, or pylance's `metric`, `num_partitions`
+        and `num_sub_vectors` for vectors. The index covers all rows of this version, or those of `fragments`; queries
+        scan rows that are added later until `optimize_indices()` covers them. The default name is the name of the
+        column with the suffix `_idx`. An existing name is an error, unless `replace` is true.
 
-            table.create_index("id", "BTREE")
+        >>> indexed = table.create_index("id", "BTREE").table
+        >>> indexed.indices[0].name, indexed.count_rows("id = 2")
+        ('id_idx', 1)
         """
         covered = None if fragments is None else validation.check_fragment_ids(fragments, "fragments")
         request = index_definition.IndexRequest(column, kind, name, replace, covered, params)
@@ -64,7 +66,11 @@ class IndexWrites(TableBase):
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
     ) -> Committed:
-        """Drop an index. Its files stay as long as older versions reference them."""
+        """Drop an index. Its files stay as long as older versions reference them.
+
+        >>> table.create_index("id", "BTREE").table.drop_index("id_idx").table.indices
+        ()
+        """
         return self._write(
             "drop_index",
             lambda base: index_definition.plan_drop(base, name),
@@ -88,6 +94,11 @@ class IndexWrites(TableBase):
 
         `names` restricts the indices. `merge` says which segments of an index are merged with the new one: `"small"`
         ones, so that there are few segments and each row is rewritten a few times in all; `"all"`; or `"none"`.
+
+        >>> appended = table.create_index("id", "BTREE").table.append({"id": [4]}).table
+        >>> [index] = appended.optimize_indices().table.indices
+        >>> sorted(index.covers)
+        [0, 1]
         """
         selected = None if names is None else validation.check_names(names, "names")
         mode = index_maintenance.Merge.of(merge)

@@ -88,7 +88,8 @@ class TableReading(TableBase):
         here and by writers on the table. A damaged or hostile file then raises `Corrupt` or `StorageError`, and cannot
         end this process. Use it for tables of unknown origin; see `docs/tables.md`.
 
-            table = Table.open("s3://lake/orders.lance", tag="spring")
+        >>> Table.open(table.uri).count_rows(), Table.open(table.uri, version=1).version
+        (3, 1)
         """
         location = locate(
             uri,
@@ -111,11 +112,20 @@ class TableReading(TableBase):
         *,
         manifest_store: ManifestStore | str | None = None,
     ) -> bool:
-        """Return whether a table exists at `uri`: a directory without a committed version is not a table."""
+        """Return whether a table exists at `uri`: a directory without a committed version is not a table.
+
+        >>> Table.exists(table.uri), Table.exists(directory + "/nothing")
+        (True, False)
+        """
         return table_exists(locate(uri, storage_options=storage_options, manifest_store=manifest_store))
 
     def at(self, version: int | None = None, *, tag: str | None = None, timestamp: datetime | None = None) -> Self:
-        """Open another version: of this branch, or of the branch of `tag`."""
+        """Open another version: of this branch, or of the branch of `tag`.
+
+        >>> newer = table.append({"id": [4]}).table
+        >>> newer.at(1).count_rows(), newer.count_rows()
+        (3, 4)
+        """
         if version is not None and tag is None and timestamp is None:
             return self._at(load_at(self._location, validation.check_version_number(version)))
         number = None if version is None else validation.check_version_number(version)
@@ -125,7 +135,12 @@ class TableReading(TableBase):
         return self._at(resolve_version(main, version=number, tag=tag, timestamp=timestamp))
 
     def refresh(self) -> Self:
-        """Open the newest version of this branch."""
+        """Open the newest version of this branch.
+
+        >>> _ = table.append({"id": [4]})
+        >>> table.version, table.refresh().version
+        (1, 2)
+        """
         return self._at(load_latest(self._location))
 
     # Properties of the version
@@ -153,12 +168,21 @@ class TableReading(TableBase):
 
     def index_statistics(self) -> tuple[IndexStatistics, ...]:
         """Return the statistics of each index: coverage, size, age and whether queries use it. No index file is
-        opened."""
+        opened.
+
+        >>> [statistics] = table.create_index("id", "BTREE").table.index_statistics()
+        >>> statistics.name
+        'id_idx'
+        """
         return index_statistics(self._snapshot)
 
     def freshness(self, column: str) -> Freshness | None:
         """Return how many rows have an up-to-date value in a computed column, and why the others are stale; `None` if
-        the column is not computed. Inputs are read where they may have changed since the last run."""
+        the column is not computed. Inputs are read where they may have changed since the last run.
+
+        >>> table.freshness("price") is None
+        True
+        """
         declaration = declared_columns(self._columns).get(column)
         return None if declaration is None else measure_freshness(self._snapshot, declaration)
 
@@ -196,22 +220,39 @@ class TableReading(TableBase):
         return self.manifest.timestamp
 
     def versions(self, since: int = 0) -> list[VersionInfo]:
-        """Return all versions that exist, or those after `since`, oldest first."""
+        """Return all versions that exist, or those after `since`, oldest first.
+
+        >>> newer = table.append({"id": [4]}).table
+        >>> [(info.version, info.operation) for info in newer.versions()]
+        [(1, 'Overwrite'), (2, 'Append')]
+        """
         from_ = validation.check_integer(since, "since", at_least=0, too_small="versions count from 1")
         return version_infos(self._location, from_)
 
     def version_numbers(self) -> tuple[Version, ...]:
-        """Return the numbers of all versions that exist, ascending, from a listing alone."""
+        """Return the numbers of all versions that exist, ascending, from a listing alone.
+
+        >>> table.append({"id": [4]}).table.version_numbers()
+        (1, 2)
+        """
         return list_versions(self._location).numbers
 
     def version_info(self, version: int | None = None) -> VersionInfo:
-        """Return what `versions()` returns for this version, or for the given one, even if others are removed."""
+        """Return what `versions()` returns for this version, or for the given one, even if others are removed.
+
+        >>> table.append({"id": [4]}).table.version_info().rows
+        4
+        """
         return version_info(
             self._snapshot if version is None else load_at(self._location, validation.check_version_number(version))
         )
 
     def transaction(self, version: int | None = None) -> Transaction | None:
-        """Return the transaction of this version, or of the given one; `None` if its writer recorded none."""
+        """Return the transaction of this version, or of the given one; `None` if its writer recorded none.
+
+        >>> table.append({"id": [4]}).table.transaction().operation.name
+        'Append'
+        """
         manifest = (
             self.manifest
             if version is None
@@ -235,8 +276,10 @@ class TableReading(TableBase):
         """Return the rows that match `filter`, or all rows. An index changes neither the rows nor their order;
         `use_indices=False` uses none. Filters and columns have the forms of `scan`.
 
-            table.to_table(columns=["id"], filter="city = 'Oslo'", limit=10)
-            table.to_table({"gross": "net * 1.2"}, filter=pyarrow.compute.field("city") == "Oslo")
+        >>> table.to_table(["id"], filter="city = 'Oslo'").to_pylist()
+        [{'id': 1}]
+        >>> table.to_table({"gross": "price * 2"}, filter=pc.field("city") == "Oslo").to_pylist()
+        [{'gross': 20.0}]
         """
         window = _Window(limit, offset, with_row_id, with_row_address)
         if not _is_plain(columns, filter):
@@ -256,7 +299,11 @@ class TableReading(TableBase):
         use_indices: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         """Return an iterator over the rows in batches, in the order of `to_table`. A batch is read when it is
-        requested."""
+        requested.
+
+        >>> sum(batch.num_rows for batch in table.to_batches(["id"], filter="price > 15"))
+        2
+        """
         window = _Window(limit, offset, with_row_id, with_row_address)
         if not _is_plain(columns, filter):
             return self._scan(columns, filter, window, use_indices).to_batches()
@@ -271,13 +318,25 @@ class TableReading(TableBase):
         by: Literal["offset", "row_id", "row_address"] = "offset",
     ) -> pa.Table:
         """Return the rows at these positions among the live rows, or with these row ids or addresses, in the given
-        order and with repetitions. Raise `InvalidInput` if a row does not exist."""
+        order and with repetitions. Raise `InvalidInput` if a row does not exist.
+
+        >>> table.take([2, 0], ["id"])["id"].to_pylist()
+        [3, 1]
+        """
         return scan_take.take(self._location, self.manifest, rows, columns, by=By.of(by))
 
     def blobs(
         self, column: str, rows: RowNumbers, *, by: Literal["offset", "row_id", "row_address"] = "offset"
     ) -> list[BlobFile | None]:
-        """Return the blobs of these rows as file objects that read lazily; `None` for a row without a blob."""
+        """Return the blobs of these rows as file objects that read lazily; `None` for a row without a blob.
+
+        >>> field = pa.field("image", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+        >>> rows = pa.table([[b"a long image"]], pa.schema([field]))
+        >>> images = Table.create(directory + "/images", rows, storage_version="2.1")
+        >>> [image] = images.blobs("image", [0])
+        >>> image.seek(2), image.read(4)
+        (2, b'long')
+        """
         return open_blobs(self._location, self.manifest, column, rows, by=By.of(by))
 
     def search(
@@ -304,8 +363,12 @@ class TableReading(TableBase):
         A vector index on the column is used if its metric is `metric`. The result is then approximate: `nprobes`
         (default 20) partitions of each index segment are searched, and with `refine=n` the exact distances of `n * k`
         candidates decide. Rows that the index does not cover are compared exactly; `exact=True` compares all. `ef` is
-        the number of candidates in a graph, for indices that have one. The default metric is that of the index, else
-        "l2" (squared), and "hamming" for bytes.
+        the number of candidates that a search in the graph of an IVF_HNSW index keeps. Small partitions, and those of
+        which the filter allows few rows, are compared completely. The default metric is that of the index, else "l2"
+        (squared), and "hamming" for bytes.
+
+        >>> table.search("vec", [0.9, 0.1], 2, filter="price < 100", columns=["id"])["id"].to_pylist()
+        [2, 1]
         """
         from lance_core.index.vector.search import SearchRequest, search
 
@@ -328,7 +391,11 @@ class TableReading(TableBase):
         exact: bool = False,
     ) -> str:
         """Return the plan of `search` as text: the index and its segments, partitions, candidates, refinement, the
-        fragments that are scanned, and whether the result is exact. Nothing is searched."""
+        fragments that are scanned, and whether the result is exact. Nothing is searched.
+
+        >>> table.explain_search("vec", 2).splitlines()[-1].split()
+        ['answer', 'exact']
+        """
         from lance_core.index.vector.search import SearchRequest, explain_search
 
         return explain_search(
@@ -349,7 +416,13 @@ class TableReading(TableBase):
         `_change` is "insert", "update" or "delete". The table needs stable row ids, which identify the rows.
 
         `columns` are those of the table to return; `_change` and the row versions always come with them. `filter`
-        selects changes by the new values of inserted and updated rows, and by the old values of deleted ones."""
+        selects changes by the new values of inserted and updated rows, and by the old values of deleted ones.
+
+        >>> events = Table.create(directory + "/events", {"id": [1, 2]}, stable_row_ids=True)
+        >>> events = events.delete("id = 1").table
+        >>> events.changes(since=1).select(["id", "_change"]).to_pylist()
+        [{'id': 1, '_change': 'delete'}]
+        """
         later = self._snapshot if until is None else load_at(self._location, validation.check_version_number(until))
         earlier = load_at(self._location, validation.check_version_number(since))
         return read_changes(earlier, later, columns=columns, filter=filter, with_row_id=with_row_id)
@@ -366,7 +439,11 @@ class TableReading(TableBase):
         use_indices: bool = True,
     ) -> str:
         """Return the plan of `to_table` as text: the fragments and columns it reads, the indices it uses, and why it
-        uses no other. Nothing is read or searched."""
+        uses no other. Nothing is read or searched.
+
+        >>> table.explain("price > 15").splitlines()[-1].split(maxsplit=1)
+        ['indices', 'none used: every fragment is scanned']
+        """
         window = _Window(limit, offset, with_row_id, with_row_address)
         if not _is_plain(columns, filter):
             return self._scan(columns, filter, window, use_indices).explain()
@@ -378,7 +455,11 @@ class TableReading(TableBase):
 
     def count_rows(self, filter: Condition | None = None, *, use_indices: bool = True) -> int:
         """Return the number of rows, or of those that match `filter`. Without a filter the manifest answers; with one,
-        an index that answers it exactly makes reading data files unnecessary."""
+        an index that answers it exactly makes reading data files unnecessary.
+
+        >>> table.count_rows(), table.count_rows("city like 'L%'")
+        (3, 1)
+        """
         if filter is None:
             return self.manifest.row_count()
         if not _is_plain(None, filter):
@@ -390,7 +471,8 @@ class TableReading(TableBase):
         """Return the result of a SQL query over this table, which is called `dataset` in it, as in Lance. At most
         `limit` rows are returned. Rows are streamed; only the groups are kept in memory.
 
-            table.query("select city, avg(age) from dataset where age > 17 group by city")
+        >>> table.query("select max(price) as highest from dataset where city <> 'Pune'").to_pylist()
+        [{'highest': 20.0}]
         """
         rows = (
             None if limit is None else validation.check_integer(limit, "limit", at_least=0, too_small="it counts rows")
@@ -413,6 +495,9 @@ class TableReading(TableBase):
         `data=True` also reads every data, deletion and index file and compares it with its recorded checksum.
         `progress` is that of `compact`. `resume` is a local file that records verified files, so
         that a call after an interrupted one continues there.
+
+        >>> table.fsck(data=True).is_clean
+        True
         """
         with reporting(progress, "fsck"):
             return _examined(self._location, versions, _data_check(data, resume))
@@ -429,7 +514,11 @@ class TableReading(TableBase):
         progress: ProgressArgument = False,
         resume: str | os.PathLike[str] | None = None,
     ) -> Report:
-        """Run `fsck` on a table that may be too damaged to be opened."""
+        """Run `fsck` on a table that may be too damaged to be opened.
+
+        >>> Table.check(table.uri).is_sound
+        True
+        """
         location = locate(uri, storage_options=storage_options, bases=bases, manifest_store=manifest_store)
         with reporting(progress, "fsck"):
             return _examined(location, versions, _data_check(data, resume))

@@ -37,6 +37,10 @@ class References(TableBase):
         """Return the write that was committed with this intent, at any version of this branch; `None` if there is none.
 
         It begins no write. Raise `CommitUndecided` if a cleanup removed the versions that would decide it.
+
+        >>> _ = table.append({"id": [4]}, intent="monday")
+        >>> table.find_intent("monday").version, table.find_intent("tuesday")
+        (2, None)
         """
         validation.check_intent_and_retries(intent=intent, retries=1)
         found = write_protocol.find_intent(load_latest(self._location), intent, self.runtime)
@@ -52,7 +56,12 @@ class References(TableBase):
         audit: Audit | None = None,
     ) -> Committed:
         """Commit a version with the rows, schema, indices and config of an older version of this branch. The versions
-        in between stay in the history."""
+        in between stay in the history.
+
+        >>> emptied = table.delete("true").table
+        >>> emptied.restore(1).table.count_rows()
+        3
+        """
         number = validation.check_version_number(version)
         return self._write(
             "restore",
@@ -63,7 +72,12 @@ class References(TableBase):
 
     def clone(self, uri: str | os.PathLike[str], shallow: bool = True, *, progress: ProgressArgument = False) -> Self:
         """Create an independent table that starts as this version. A shallow clone reads the files of this table, and
-        is opened with `bases=[...]`; `shallow=False` copies the files."""
+        is opened with `bases=[...]`; `shallow=False` copies the files.
+
+        >>> copy = table.clone(directory + "/copy", shallow=False)
+        >>> copy.append({"id": [4]}).table.count_rows(), table.refresh().count_rows()
+        (4, 3)
+        """
         with reporting(progress, "clone"):
             return self._at(clone(self._snapshot, uri, shallow=shallow, runtime=self.runtime))
 
@@ -75,7 +89,12 @@ class References(TableBase):
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
     ) -> Committed:
-        """Add locations, besides the table's own, where its files may be."""
+        """Add locations, besides the table's own, where its files may be.
+
+        >>> from lance_core.operations import BasePath
+        >>> table.add_bases([BasePath("s3://archive/orders")]).version
+        2
+        """
         paths = validation.check_bases(bases)
         return self._write(
             "add_bases", lambda _base: UpdateBases(paths), WriteOptions(intent, properties, retries), can_replan=False
@@ -83,6 +102,10 @@ class References(TableBase):
 
     def migrate_manifest_names(self) -> Self:
         """Rename the manifests of an old table to the names that sort newest first. No writer may be active; an
-        interrupted migration is completed by the next call."""
+        interrupted migration is completed by the next call.
+
+        >>> table.migrate_manifest_names().version
+        1
+        """
         migrate_manifest_names(self._location)
         return self._at(load_latest(self._location))

@@ -60,7 +60,11 @@ class RowWrites(TableBase):
         otherwise `SchemaMismatch` is raised. `overwrite(where=...)` and `upsert` convert by the same rule, and so does
         Spark.
 
-        committed = table.append(pa.table({"id": [3]}), intent="orders of 2026-01-02")
+        >>> committed = table.append({"id": [4], "city": ["Rome"]}, intent="orders of 2026-01-02")
+        >>> committed.version, committed.rows_added
+        (2, 1)
+        >>> table.append({"id": [4], "city": ["Rome"]}, intent="orders of 2026-01-02").already_committed
+        True
         """
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
 
@@ -105,7 +109,9 @@ class RowWrites(TableBase):
         Schema and indices stay. After the commit the matching rows are exactly `data`, also if other writers add
         matching rows at the same time.
 
-            table.overwrite(day, where="day = date '2026-01-02'")
+        >>> day = {"id": [5], "city": ["Oslo"], "price": [12.5]}
+        >>> table.overwrite(day, where="city = 'Oslo'").table.to_table(["id"])["id"].to_pylist()
+        [2, 3, 5]
         """
         validation.check_stable_row_ids_unchanged(
             stable_row_ids, self._snapshot.manifest.has_stable_row_ids, table=self._location.address
@@ -144,7 +150,11 @@ class RowWrites(TableBase):
         audit: Audit | None = None,
     ) -> Committed:
         """Delete the rows that match `predicate`, a condition in Lance SQL or as an expression of pyarrow. No data file
-        is rewritten."""
+        is rewritten.
+
+        >>> table.delete("price >= 20").rows_removed
+        2
+        """
         condition = self._sql(predicate, "predicate")
         return self._write(
             "delete",
@@ -166,7 +176,8 @@ class RowWrites(TableBase):
     ) -> Committed:
         """Set columns to SQL expressions in the rows that match `where`, or in all rows.
 
-        table.update({"price": "price * 1.1"}, where="price < 15")
+        >>> table.update({"price": "price * 2"}, where="price < 15").table.to_table(["price"])["price"].to_pylist()
+        [20.0, 20.0, 30.0]
         """
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         condition = None if where is None else self._sql(where, "where")
@@ -199,7 +210,9 @@ class RowWrites(TableBase):
         `insert` is true. `delete_unmatched` deletes the rows of the table that no source row matches: all of them, or
         those that match a condition. `data` is held in memory.
 
-            table.upsert(pa.table({"id": [3, 4], "price": [33.0, 40.0]}), on="id")
+        >>> changed = table.upsert({"id": [3, 4], "price": [33.0, 40.0]}, on="id").table
+        >>> changed.scan({"id": "id", "price": "price"}, order_by="id").to_table()["price"].to_pylist()
+        [10.0, 20.0, 33.0, 40.0]
         """
         if isinstance(delete_unmatched, pc.Expression):
             delete_unmatched = self._sql(delete_unmatched, "delete_unmatched")

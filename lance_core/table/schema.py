@@ -37,14 +37,17 @@ class SchemaWrites(TableBase):
         """Add columns: `{name: SQL}`; or Arrow fields, which are null in every row and need no file; or a function from
         a batch of `read_columns` to a batch of new columns, whose types are those of `schema` or of its first result.
 
-            table.add_columns({"rounded": "cast(round(price) as int)"})
-
         With `replace=True`, columns that exist get new values and keep their types. Rows stay where they are: each
         fragment in which a value changes gets a file with these columns, and indices on them lose these fragments. With
         `where`, only the matching rows get values; the others keep theirs, or have null in a new column. If no value
         changes, no version is committed.
 
-            table.add_columns({"price": "price * 1.1"}, replace=True, where="country = 'FR'")
+        >>> wider = table.add_columns({"rounded": "cast(round(price) as int)"}).table
+        >>> wider.to_table(["rounded"])["rounded"].to_pylist()
+        [10, 20, 30]
+        >>> doubled = wider.add_columns({"rounded": "2 * rounded"}, replace=True, where="rounded > 10").table
+        >>> doubled.to_table(["rounded"])["rounded"].to_pylist()
+        [10, 40, 60]
         """
         validation.check_flag(replace, "replace")
         options = WriteOptions(intent, properties, retries, audit)
@@ -85,6 +88,10 @@ class SchemaWrites(TableBase):
 
         With `replace=True`, columns of `data` that exist in the table get new values in the rows with a match; all
         other rows keep theirs. `on` can then also be `"_rowaddr"` or `"_rowid"`, of the rows of this version.
+
+        >>> merged = table.merge_columns({"id": [1, 3], "stars": [5, 4]}, on="id").table
+        >>> merged.to_table(["stars"])["stars"].to_pylist()
+        [5, None, 4]
         """
         validation.check_flag(replace, "replace")
         source = as_input(data, self._columns).materialized()
@@ -109,7 +116,11 @@ class SchemaWrites(TableBase):
         audit: Audit | None = None,
     ) -> Committed:
         """Drop columns or nested fields (`address.city`), with the indices on them. No file is written, unless no
-        column with a file would remain."""
+        column with a file would remain.
+
+        >>> table.drop_columns(["vec"]).table.schema.names
+        ['id', 'city', 'price']
+        """
         return self._write(
             "drop_columns",
             lambda base: schema_evolution.drop_columns(base, columns, runtime=self.runtime),
@@ -124,7 +135,11 @@ class SchemaWrites(TableBase):
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
     ) -> Committed:
-        """Reorder the columns; `columns` lists all of them. No file is written."""
+        """Reorder the columns; `columns` lists all of them. No file is written.
+
+        >>> table.reorder_columns(["city", "id", "price", "vec"]).table.schema.names
+        ['city', 'id', 'price', 'vec']
+        """
         return self._write(
             "reorder_columns",
             lambda base: schema_evolution.reorder_columns(base, columns),
@@ -144,7 +159,11 @@ class SchemaWrites(TableBase):
         audit: Audit | None = None,
     ) -> Committed:
         """Change the name, type or nullability of a column or nested field (`address.city`). Only a new type writes
-        files; it is refused while the column has an index. The position of the column stays."""
+        files; it is refused while the column has an index. The position of the column stays.
+
+        >>> table.alter_column("price", rename="net", type=pa.float32()).table.schema.field("net").type
+        DataType(float)
+        """
         return self._write(
             "alter_column",
             lambda base: schema_evolution.alter_column(
@@ -162,7 +181,11 @@ class SchemaWrites(TableBase):
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
     ) -> Committed:
-        """Set entries of the config; `None` deletes one. `replace` deletes all others, except those of this library."""
+        """Set entries of the config; `None` deletes one. `replace` deletes all others, except those of this library.
+
+        >>> table.set_config({"team": "sales"}).table.config["team"]
+        'sales'
+        """
         return self._write(
             "set_config",
             lambda base: settings.set_config(base, values, replace=replace),
@@ -178,7 +201,11 @@ class SchemaWrites(TableBase):
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
     ) -> Committed:
-        """Set entries of the table metadata; `None` deletes one. `replace` deletes all others."""
+        """Set entries of the table metadata; `None` deletes one. `replace` deletes all others.
+
+        >>> table.set_metadata({"owner": "sales"}).table.metadata["owner"]
+        'sales'
+        """
         return self._write(
             "set_metadata",
             lambda _base: settings.set_metadata(values, replace=replace),
@@ -194,7 +221,11 @@ class SchemaWrites(TableBase):
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
     ) -> Committed:
-        """Set entries of the Arrow schema metadata; `None` deletes one. `replace` deletes all others."""
+        """Set entries of the Arrow schema metadata; `None` deletes one. `replace` deletes all others.
+
+        >>> table.set_schema_metadata({"source": "shop"}).table.schema.metadata
+        {b'source': b'shop'}
+        """
         return self._write(
             "set_schema_metadata",
             lambda _base: settings.set_schema_metadata(values, replace=replace),
@@ -211,7 +242,11 @@ class SchemaWrites(TableBase):
         retries: int = ATTEMPTS,
     ) -> Committed:
         """Set entries of the metadata of columns, `{column: {key: value}}`; `None` deletes one. Encodings that it names
-        apply to files written from now on."""
+        apply to files written from now on.
+
+        >>> table.set_field_metadata({"price": {"unit": "EUR"}}).table.schema.field("price").metadata
+        {b'unit': b'EUR'}
+        """
         return self._write(
             "set_field_metadata",
             lambda base: settings.set_field_metadata(base, columns, replace=replace),

@@ -70,6 +70,10 @@ class Table(TableReading, TableFrames, RowWrites, SchemaWrites, IndexWrites, Upk
         `storage_version` is "2.0", "2.1", "2.2" or "2.3". Lance does not guarantee yet that later releases read 2.3.
         `manifest_store` names the store in which every writer reserves the versions of the table: `sqlite:///...`,
         `postgresql://...` or `dynamodb://table`. Raise `AlreadyExists` if a table exists at `uri`.
+
+        >>> pages = Table.create(directory + "/pages", {"url": ["/a", "/b"], "hits": [3, 5]})
+        >>> pages.version, len(pages)
+        (1, 2)
         """
         if isinstance(data, str | os.PathLike):
             raise InvalidInput("the arguments of Table.create are swapped: call Table.create(uri, data)")
@@ -108,7 +112,13 @@ class Table(TableReading, TableFrames, RowWrites, SchemaWrites, IndexWrites, Upk
     ) -> Committed:
         """Commit an operation whose files are already written. `read_version` is the version on which it was planned.
         `detached=True` commits a detached version, outside every branch: only its number finds it, until `publish`
-        commits it to its branch."""
+        commits it to its branch.
+
+        >>> from lance_core.operations import Delete
+        >>> whole_fragment = Delete(updated=(), removed_ids=(table.fragments[0].id,), predicate="true")
+        >>> table.commit(whole_fragment).table.count_rows()
+        0
+        """
         if not isinstance(operation, Operation):
             raise InvalidInput(
                 f"operation must be an operation of lance_core.operations, not a {type(operation).__name__}"
@@ -140,7 +150,13 @@ class Table(TableReading, TableFrames, RowWrites, SchemaWrites, IndexWrites, Upk
 
     def publish(self, detached_version: int, *, retries: int = ATTEMPTS) -> Committed:
         """Commit the transaction of a detached version to its branch. Raise `ConflictError` if a version committed
-        since conflicts with it."""
+        since conflicts with it.
+
+        >>> from lance_core.operations import Delete
+        >>> staged = table.commit(Delete((), (table.fragments[0].id,), "true"), detached=True)
+        >>> table.refresh().count_rows(), table.publish(staged.version).table.count_rows()
+        (3, 0)
+        """
         version = validation.check_version_number(detached_version)
         result = publish(self._location, version, retries=retries, runtime=self.runtime)
         return Committed.of(result, type(self))

@@ -54,6 +54,10 @@ class Upkeep(TableBase):
 
         `progress=True` shows a bar in terminals and notebooks and writes to the log elsewhere; a function receives an
         `OperationProgress` for each report. The same holds for the other long verbs.
+
+        >>> appended = table.append({"id": [4]}).table
+        >>> len(appended.fragments), len(appended.compact().table.fragments)
+        (2, 1)
         """
         mode = None if remap is None else Remap.of(remap)
         checked = validation.check_properties(properties)
@@ -84,6 +88,9 @@ class Upkeep(TableBase):
         files have one, no version is committed.
 
         The present bytes of a file are assumed to be right: compare the rows with another copy first if you doubt them.
+
+        >>> table.record_checksums().version == table.version  # every file has one
+        True
         """
         return self._write(
             "record_checksums",
@@ -110,6 +117,10 @@ class Upkeep(TableBase):
         version with all newer ones. Orphan files, which no version references, are removed once they are older than
         `orphan_grace`; if they are most of the files, only with `force=True`. `dry_run=True` reports what a cleanup
         would remove.
+
+        >>> newer = table.append({"id": [4]}).table
+        >>> newer.cleanup(dry_run=True).versions  # both versions are young
+        ()
         """
         self._snapshot.manifest.check_writable()
         write_protocol.check_not_detached(self._snapshot)
@@ -128,7 +139,12 @@ class Upkeep(TableBase):
         now: datetime | None = None,
     ) -> Survey:
         """Return what `compact` and `cleanup` would do with these arguments, from manifests and listings alone. Nothing
-        is written. A fragment with fewer than `small_rows` rows (default: `target_rows`) counts as small."""
+        is written. A fragment with fewer than `small_rows` rows (default: `target_rows`) counts as small.
+
+        >>> survey = table.append({"id": [4]}).table.survey()
+        >>> survey.fragments, survey.small_fragments
+        (2, 2)
+        """
         small = (
             target_rows
             if small_rows is None

@@ -27,7 +27,7 @@ from tests.clusters.driver import start_driver
 EVERYTHING = os.environ.get("CLUSTERS") == "all"
 UV = PROJECT / ".tools" / "uv" / "bin"
 UNPACKED_MB_MAX = {True: 510, False: 400}
-"""Largest size of the files of an archive with and without SQL. The memory of an executor process is checked too."""
+"""Largest size of the files of an archive with and without SQL."""
 RESIDENT_MB_MAX = 400
 _MEGABYTE = 1024**2
 

@@ -23,8 +23,8 @@ INTRODUCTION = """\
 
 `make spark-matrix` writes this page. It runs each step with each release, compares the table with one that a single
 process changed in the same way, and kills an executor in the middle of an operation. A cell has the seconds that the
-step took, on a machine with two cores that also does other work; the first step includes the start of the workers. An
-empty cell is a step that the release does not have: the format `lance` needs Spark 4.0, its streaming sink 4.1 and its
+step took, on a machine with two cores that also did other work; the first step includes the start of the workers. The columns
+were written on different days, so compare the seconds of one column. An empty cell is a step that the release does not have: the format `lance` needs Spark 4.0, its streaming sink 4.1 and its
 streaming source 4.2. Spark distributes the Connect server of release 3.5 separately, so it is not tried. "Not run"
 marks a step that was added after the last run of the release. The speeds are those of 200,000 rows of 16 columns, as in
 `make bench`: appended from Parquet files, and read into nothing; they include the start and end of a job.
@@ -99,7 +99,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _format_table(results: Mapping[str, _Lines], documented: Mapping[tuple[str, str, str], str]) -> str:
-    rows = {(place, step.replace("_", " ")): None for lines in results.values() for place, step in lines}
+    rows = {(place, _title(step)): None for lines in results.values() for place, step in lines}
     rows |= {(place, step): None for _release, place, step in documented}
     places = list(dict.fromkeys(place for place, _step in rows))
     text = f"| place | step | {' | '.join(RELEASES)} |\n|---|---|{'---|' * len(RELEASES)}\n"
@@ -108,12 +108,17 @@ def _format_table(results: Mapping[str, _Lines], documented: Mapping[tuple[str, 
         cells = []
         for release in RELEASES:
             if release in results:
-                lines = {(at, name.replace("_", " ")): line for (at, name), line in results[release].items()}
+                lines = {(at, _title(name)): line for (at, name), line in results[release].items()}
                 cells.append(_format_cell(lines.get((place, step))))
             else:
                 cells.append(documented.get((release, place, step), "not run" if is_new else ""))
         text += f"| {place} | {step} | {' | '.join(cells)} |\n"
     return text
+
+
+def _title(step: str) -> str:
+    """Return the name of a step for the page; names of index types keep their underscores."""
+    return " ".join(word if word.isupper() else word.replace("_", " ") for word in step.split())
 
 
 def _format_cell(line: Mapping[str, object] | None) -> str:

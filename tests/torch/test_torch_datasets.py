@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from lance_core import InvalidInput, Table
+from tests.lance_core.table.test_method_examples import NEEDS_TORCH, run_example
 
 ROWS = 1000
 
@@ -30,6 +31,11 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
     )
     uri = tmp_path_factory.mktemp("torch") / "t"
     return Table.create(uri, rows, max_rows_per_file=100, durable=False)
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_TORCH))
+def test_the_example_of_a_method_runs(name: str, tmp_path: Path) -> None:
+    assert run_example(name, tmp_path) >= 1
 
 
 def test_batches_are_dicts_of_tensors(table: Table) -> None:
