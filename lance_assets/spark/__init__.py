@@ -94,4 +94,8 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"lance_assets.spark has no {name!r}; it has {', '.join(__all__)}")
+    if name == "LanceDataSource":
+        from lance_assets.spark.release import DATA_SOURCE_RELEASE, require_release
+
+        require_release(DATA_SOURCE_RELEASE, "the format lance", "call read and append of lance_assets.spark")
     return getattr(import_module(_MODULES[name]), name)

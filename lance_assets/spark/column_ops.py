@@ -6,9 +6,10 @@ Spark and then written by the workers. `lance_core.tasks` decides about checks, 
 `map_columns`, then `merge_columns`.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias, cast
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -27,11 +28,11 @@ from lance_assets.spark.jobs import (
 )
 from lance_assets.spark.release import error_condition, repartition_by_id
 from lance_assets.spark.session import classic_context
+from lance_assets.spark.stage_progress import report_stages
 from lance_assets.spark.types import spark_schema, stored_schema, transport_schema
 from lance_assets.spark.worker_setup import WorkerTask
 from lance_core import Committed, InvalidInput
-from lance_core.expressions.arrow_filters import Condition
-from lance_core.progress import reporting
+from lance_core.progress import ProgressArgument, reporting
 from lance_core.tasks import remote_errors
 from lance_core.tasks.columns import map_columns as mapping
 from lance_core.tasks.columns import merge_columns as merging
@@ -59,9 +60,9 @@ def map_columns(
     read_columns: Sequence[str] | None,
     schema: NewSchema,
     resume_key: str | None = None,
-    progress: Literal[True] | Callable[[int, int], None] | None = None,
+    progress: ProgressArgument | Callable[[int, int], None] | None = False,
     mode: mapping.Mode = "add",
-    where: Condition | None = None,
+    where: mapping.Condition | None = None,
     code_version: str | None = None,
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -88,17 +89,19 @@ def map_columns(
     With a `resume_key`, each finished fragment is recorded, and a call with the same key computes the missing
     fragments only. Fragments whose files or read columns have changed since are computed again. A key commits at most
     one version, like an intent, and serves as the intent if none is given. Other writers may append, delete, update
-    or compact meanwhile: fragments that are new to the table are filled before the commit. `progress` is called from
-    a separate thread with the number of finished fragments and their total; `True` shows a bar or writes to the
-    log.
+    or compact meanwhile: fragments that are new to the table are filled before the commit.
+
+    `progress=True` shows a bar or writes to the log, by stage; a function receives each report. A function of two
+    arguments is called from a separate thread with the number of finished fragments and their total.
     """
     check_session_call("map_columns", spark, uri, storage_options, manifest_store, more=", fn")
-    with reporting(progress is True, "map_columns"):
+    receive, count_fragments = _progress_forms(progress)
+    with reporting(receive, "map_columns"):
         return mapping.map_columns(
             TableRef(uri, branch, storage_options, manifest_store, verify=verify, trusted=trusted),
             mapping.Computation(fn, read_columns, _as_arrow_schema(schema), mode, where, code_version),
             resume_key=resume_key,
-            progress=None if progress is True else progress,
+            progress=count_fragments,
             options=WriteOptions(intent, properties, retries, audit),
             runner=SparkRunner(spark),
         )
@@ -122,6 +125,7 @@ def merge_columns(
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
     audit: Audit | None = None,
+    progress: ProgressArgument = False,
 ) -> Committed:
     """Add the columns of `df`, except those of `on`, to the table by joining on `on`.
 
@@ -140,16 +144,45 @@ def merge_columns(
     With `replace=True`, columns that exist get the values of `df` in the rows with a match, and all other rows keep
     theirs; new columns are null in them. Rows never move, and types stay as they are stored. By row address, `df` then
     needs no value for every row, and only concurrent changes that move rows with a value are errors.
+
+    `progress=True` shows a bar or writes to the log, by stage; a function receives each report.
     """
     check_frame_call("merge_columns", df, uri, storage_options, manifest_store)
-    return merging.merge_columns(
-        TableRef(uri, branch, storage_options, manifest_store, verify=verify, trusted=trusted),
-        _SparkSource(df),
-        merging.MergeRequest.of(
-            on, None if schema is None else _as_arrow_schema(schema), missing, version, replace=replace
-        ),
-        options=WriteOptions(intent, properties, retries, audit),
-    )
+    with reporting(progress, "merge_columns"):
+        return merging.merge_columns(
+            TableRef(uri, branch, storage_options, manifest_store, verify=verify, trusted=trusted),
+            _SparkSource(df),
+            merging.MergeRequest.of(
+                on, None if schema is None else _as_arrow_schema(schema), missing, version, replace=replace
+            ),
+            options=WriteOptions(intent, properties, retries, audit),
+        )
+
+
+def _progress_forms(
+    progress: ProgressArgument | Callable[[int, int], None] | None,
+) -> tuple[ProgressArgument, Callable[[int, int], None] | None]:
+    """Return the receiver of reports by stage, and the function that is called with numbers of fragments."""
+    if progress is None or isinstance(progress, bool) or not _takes_two(progress):
+        return cast("ProgressArgument", progress or False), None
+    return False, cast("Callable[[int, int], None]", progress)
+
+
+def _takes_two(function: Callable[..., object]) -> bool:
+    """Return whether a function needs two arguments; a function whose arguments are unknown does not."""
+    try:
+        parameters = inspect.signature(function)
+    except (TypeError, ValueError):
+        return False
+    return _accepts(parameters, 2) and not _accepts(parameters, 1)
+
+
+def _accepts(parameters: inspect.Signature, count: int) -> bool:
+    try:
+        parameters.bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +215,8 @@ class _SparkSource:
     def stage(self, keys: Sequence[str], values: Sequence[str], task: WriteTask) -> pa.Table:
         names = task.plan.schema.arrow.names
         columns = [_column_named(name).alias(as_) for name, as_ in zip([*keys, *values], names, strict=True)]
-        return map_in_arrow(self.df.select(*columns), task, FRAGMENT_RESULT_SCHEMA)
+        with report_stages(self.df.sparkSession):
+            return map_in_arrow(self.df.select(*columns), task, FRAGMENT_RESULT_SCHEMA)
 
     def fill_by_address(self, values: Sequence[str], task: FillTask) -> pa.Table:
         rows = self.df.select(_column_named(_ADDRESS).cast("bigint").alias(_ADDRESS), *map(_column_named, values))
@@ -233,7 +267,8 @@ def _fill_fragments(rows: DataFrame, task: FillTask) -> pa.Table:
             position = F.when(fragment.between(first, last), fragment - (first - before)).otherwise(position)
     partition = F.coalesce(F.pmod(position, F.lit(len(fragments))), F.lit(0)).cast("int")
     ordered = repartition_by_id(rows, len(fragments), partition).sortWithinPartitions(_ADDRESS)
-    return map_in_arrow(ordered, task, PARTITION_RESULT_SCHEMA)
+    with report_stages(rows.sparkSession):
+        return map_in_arrow(ordered, task, PARTITION_RESULT_SCHEMA)
 
 
 def _normalized_key(key: Column, data_type: pa.DataType) -> Column:

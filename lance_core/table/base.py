@@ -66,6 +66,16 @@ class WriteOptions:
         return lambda changed, base: audit(table(changed), None if base is None else table(base))
 
 
+_SHOWN_ITEMS_MAX = 5
+
+
+def _shortened(value: object) -> str:
+    """Return a value as text, and of a long tuple its ends and its length."""
+    if not isinstance(value, tuple) or len(value) <= _SHOWN_ITEMS_MAX:
+        return repr(value)
+    return f"({value[0]!r}, {value[1]!r}, ..., {value[-1]!r}: {len(value)} in all)"
+
+
 @dataclass(frozen=True, slots=True)
 class NewTableOptions:
     """Options for a table that a write creates. `None` is the default for a new table, and anything for an existing
@@ -132,7 +142,7 @@ class Committed:
             "already_committed": self.already_committed,
             "uncovered": self.uncovered,
         }
-        shown = "".join(f", {name}={value!r}" for name, value in numbers.items() if value)
+        shown = "".join(f", {name}={_shortened(value)}" for name, value in numbers.items() if value)
         return f"Committed(version={self.version}, operation={self.operation!r}{shown})"
 
     @property

@@ -6,26 +6,22 @@ Each of them receives all rows; pass a `scan` instead to read fewer. Start with 
 
 import random
 from collections.abc import Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core import validation
-from lance_core.errors import InvalidInput, LanceError, NotFound
+from lance_core.errors import InvalidInput, LanceError
 from lance_core.expressions.arrow_filters import Condition
-from lance_core.format.ids import Version
 from lance_core.scan import take as scan_take
 from lance_core.scan.take import By
 from lance_core.storage.optional_packages import import_package
 from lance_core.table.base import TableBase
 from lance_core.table.batch_shards import BatchShards
 from lance_core.table.display import table_as_html
-from lance_core.table.lazy_scan import Columns, Scan
+from lance_core.table.lazy_scan import Columns, Scan, SnapshotAddress
 from lance_core.versions.history import version_infos
-from lance_core.versions.location import AccessOptions, locate
-from lance_core.versions.snapshot import load_at
 
 if TYPE_CHECKING:
     import pandas
@@ -68,8 +64,9 @@ class TableFrames(TableBase):
 
         `columns` are names, or names of the result with their values as SQL or as `pyarrow.compute.Expression`. They
         may include `_rowid`, `_rowaddr` and `_rowoffset`. `filter` is a condition in either form; the languages differ
-        for NaN, and each keeps its rules. `order_by` are names, each optionally
-        followed by `asc` or `desc`; nulls come last. `fragments` restricts the scan to fragments with these ids.
+        for NaN, and each keeps its rules. `order_by` are names of columns of the table or of the result, each
+        optionally followed by `asc` or `desc`; nulls come last. `fragments` restricts the scan to fragments with these
+        ids.
 
         >>> cheap = table.scan({"city": "city", "gross": "price * 2"}, order_by="gross desc", limit=2)
         >>> cheap.to_table().to_pylist()
@@ -194,8 +191,7 @@ class TableFrames(TableBase):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the location and the version. The copy reads the manifest again."""
-        manifest, access = self._snapshot.manifest, self._location.access
-        return _reopen, (type(self), self._location.uri, access, int(manifest.version), manifest.timestamp)
+        return _reopen, (type(self), SnapshotAddress.of(self._snapshot))
 
     def _repr_html_(self) -> str:
         """Return rows, columns and the newest versions as HTML, for notebooks."""
@@ -212,23 +208,6 @@ class TableFrames(TableBase):
         return sorted(name for name in names if not name.startswith("_") or name.startswith("__"))
 
 
-def _reopen(
-    table_class: type[TableFrames], uri: str, access: AccessOptions, version: int, timestamp: datetime
-) -> TableFrames:
+def _reopen(table_class: type[TableFrames], address: SnapshotAddress) -> TableFrames:
     """Open the version that a pickle names."""
-    location = locate(
-        uri,
-        storage_options=access.storage_options,
-        durable=access.durable,
-        bases=access.bases,
-        manifest_store=access.manifest_store,
-        verify=access.verify,
-        trusted=access.trusted,
-    )
-    snapshot = load_at(location, Version(version))
-    if snapshot.manifest.timestamp != timestamp:
-        raise NotFound(
-            f"{location.uri}: version {version} is not the one that was pickled: the table was created again; open it "
-            "by its URI"
-        )
-    return table_class(snapshot)
+    return table_class(address.load())

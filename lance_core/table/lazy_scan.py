@@ -8,8 +8,10 @@ A scan is an Arrow stream. Without an order it reads batch by batch; with one it
 result. Start with `Scan.to_batches`.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pyarrow as pa
@@ -17,11 +19,12 @@ import pyarrow.compute as pc
 
 from lance_core import validation
 from lance_core.datafiles.codec import BATCH_ROWS
-from lance_core.errors import InvalidInput
+from lance_core.errors import InvalidInput, NotFound
 from lance_core.expressions.arrow_evaluation import ComputedColumns, filter_batch
 from lance_core.expressions.arrow_expressions import FieldNode, read_tree
 from lance_core.expressions.arrow_filters import Condition, SplitFilter, split_filter
 from lance_core.format.field_paths import needs_quotes
+from lance_core.format.ids import Version
 from lance_core.index import lookup
 from lance_core.index.explain import explain_indices
 from lance_core.scan.column_resolution import filterable_schema
@@ -30,7 +33,8 @@ from lance_core.scan.explain import explain_plan
 from lance_core.scan.plan import ScanPlan, plan_scan
 from lance_core.scan.selection import RowSelector
 from lance_core.storage.optional_packages import import_package
-from lance_core.versions.snapshot import Snapshot
+from lance_core.versions.location import AccessOptions, locate
+from lance_core.versions.snapshot import Snapshot, load_at
 
 if TYPE_CHECKING:
     import pandas
@@ -41,7 +45,44 @@ Columns = Sequence[str | pc.Expression] | Mapping[str, str | pc.Expression]
 _ALL_ROWS = SplitFilter(None)
 SORTED_ROWS_MAX = 1_048_576
 """Rows that are collected before those that cannot be in the result are dropped."""
+_EXPRESSION = re.compile(r"[-+*/%()<>=|]|\S\s+\S")
+"""Part of a text that is an expression in SQL rather than a name."""
 _DIRECTIONS = {"asc": "ascending", "desc": "descending"}
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotAddress:
+    """Location and version of a snapshot, which a pickle contains in its place."""
+
+    uri: str
+    access: AccessOptions
+    version: Version
+    timestamp: datetime
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> "SnapshotAddress":
+        location, manifest = snapshot.location, snapshot.manifest
+        return cls(location.uri, location.access, manifest.version, manifest.timestamp)
+
+    def load(self) -> Snapshot:
+        """Read the manifest. Raise `NotFound` if the version is another one now."""
+        access = self.access
+        location = locate(
+            self.uri,
+            storage_options=access.storage_options,
+            durable=access.durable,
+            bases=access.bases,
+            manifest_store=access.manifest_store,
+            verify=access.verify,
+            trusted=access.trusted,
+        )
+        snapshot = load_at(location, self.version)
+        if snapshot.manifest.timestamp != self.timestamp:
+            raise NotFound(
+                f"{location.uri}: version {self.version} is not the one that was pickled: the table was created again; "
+                "open it by its URI"
+            )
+        return snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +117,17 @@ class Scan:
     ) -> "Scan":
         """Return a scan. Raise `InvalidInput` if an argument is invalid."""
         _check_names(columns, order_by)
+        if isinstance(columns, Mapping):
+            system_columns = {"_rowid": with_row_id, "_rowaddr": with_row_address}
+            columns = {**columns, **{name: name for name, is_wanted in system_columns.items() if is_wanted}}
+            with_row_id = with_row_address = False
+        keys = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        check_plain_names(columns, keys, snapshot.manifest.schema.arrow.names)
         return cls(
             snapshot,
-            dict(columns) if isinstance(columns, Mapping) else _names(columns),
+            columns if isinstance(columns, Mapping) else _names(columns),
             split_filter(filter, filterable_schema(snapshot.manifest)),
-            (order_by,) if isinstance(order_by, str) else tuple(order_by),
+            keys,
             limit,
             offset,
             with_row_id,
@@ -91,6 +138,11 @@ class Scan:
 
     def __repr__(self) -> str:
         return self.explain()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the location and the version. The copy reads the manifest again."""
+        others = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "snapshot"}
+        return _reopen, (SnapshotAddress.of(self.snapshot), others)
 
     def __iter__(self) -> NoReturn:
         raise InvalidInput("a scan cannot be iterated; use to_batches(), or to_table().to_pylist() for its rows")
@@ -175,10 +227,6 @@ class Scan:
             raise InvalidInput(f"order_by={self.order_by!r} must be names of columns, such as 'price desc'")
         plan, projection = self._plan(select=False), self._projection()
         plan_scan(self.snapshot.manifest, columns=(), limit=self.limit, offset=self.offset)
-        if projection is not None and (self.with_row_id or self.with_row_address):
-            raise InvalidInput(
-                "with_row_id= and with_row_address= belong to a list of columns; compute '_rowid' instead"
-            )
         if self.order_by:
             self._check_order(self._computed_schema(plan, projection))
         return self
@@ -295,6 +343,11 @@ class Scan:
         return rows.take(pc.sort_indices(rows, sort_keys=self._order()))
 
 
+def _reopen(address: SnapshotAddress, others: Mapping[str, Any]) -> Scan:
+    """Return the scan that a pickle describes."""
+    return Scan(address.load(), **others)
+
+
 def _check_names(columns: object, order_by: object) -> None:
     """Raise `InvalidInput` if an argument is a single value, not a list, or a key of `columns` is not a string."""
     if isinstance(columns, Mapping) and not all(isinstance(name, str) for name in columns):
@@ -305,6 +358,29 @@ def _check_names(columns: object, order_by: object) -> None:
     ):
         if value is not None and not isinstance(value, Iterable):
             raise InvalidInput(f"{name}={value!r} must be a list, such as {example}")
+
+
+def check_plain_names(columns: object, order_by: Sequence[object], existing: Sequence[str]) -> None:
+    """Raise `InvalidInput` for SQL where only a name can stand, with the way to compute the value."""
+    listed = [] if columns is None or isinstance(columns, str | Mapping) else list(cast("Iterable[object]", columns))
+    named = [*existing, *(columns if isinstance(columns, Mapping) else ())]
+    for name in listed:
+        if isinstance(name, str) and name not in named and _is_expression(name):
+            raise InvalidInput(
+                f"there is no column {name!r}; to compute it, pass a dict of names and values: "
+                f"columns={{'value': {name!r}}}"
+            )
+    for key in order_by:
+        name = re.sub(r"(?i)\s+(asc|desc)\s*$", "", key) if isinstance(key, str) else ""
+        if isinstance(key, str) and name not in named and _is_expression(name):
+            raise InvalidInput(
+                f"order_by= takes names of columns, not the expression {name!r}; compute it as a column, and order by "
+                f"that: columns={{..., 'value': {name!r}}}, order_by={key.replace(name, 'value')!r}"
+            )
+
+
+def _is_expression(text: str) -> bool:
+    return "`" not in text and _EXPRESSION.search(text) is not None
 
 
 def _select(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:

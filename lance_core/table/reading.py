@@ -39,7 +39,7 @@ from lance_core.scan.take import By, RowNumbers
 from lance_core.scan.vector_search import Vector
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.base import TableBase
-from lance_core.table.lazy_scan import Columns, Scan
+from lance_core.table.lazy_scan import Columns, Scan, check_plain_names
 from lance_core.versions.history import VersionInfo, version_info, version_infos
 from lance_core.versions.location import Location, check_opened_with_own_manifest_store, locate
 from lance_core.versions.refs import resolve_version
@@ -542,6 +542,7 @@ class TableReading(TableBase):
         self, columns: Columns | None, filter: Condition | None, window: "_Window", select: RowSelector | None
     ) -> ScanPlan:
         """Return the plan of a scan with plain arguments."""
+        check_plain_names(columns, (), self.schema.names)
         return plan_scan(
             self.manifest,
             columns=cast("Sequence[str] | None", columns),

@@ -1,7 +1,9 @@
 """Column operations: new columns, computed by real executors."""
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 import lance
 import numpy as np
@@ -14,6 +16,7 @@ from pyspark.sql import functions as F
 
 from lance_assets.spark import map_columns, merge_columns
 from lance_core import InvalidInput, SchemaMismatch, Table
+from lance_core.progress import OperationProgress
 from lance_core.tasks.columns import merge_columns as merging
 
 DOUBLE = pa.schema([pa.field("twice", pa.int64())])
@@ -76,6 +79,36 @@ def test_column_function_resumes_after_an_interruption(spark: SparkSession, tmp_
     assert progress[0][0] + len((tmp_path / "calls").read_text().splitlines()) - before == 9
     stored = lance.dataset(uri).to_table()
     assert stored["twice"] == pc.multiply(stored["id"], 2)
+
+
+def test_a_receiver_of_one_argument_gets_reports_by_stage(spark: SparkSession, tmp_path: Path) -> None:
+    """Both operations run longer than the interval between two reports."""
+    uri, gate = create_table(tmp_path), tmp_path / "gate"
+    os.mkfifo(gate)
+    reports, opened = list[OperationProgress](), list[IO[str]]()
+
+    def receive(state: OperationProgress) -> None:
+        reports.append(state)
+        if not opened:
+            opened.append(gate.open("w"))
+
+    def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+        with gate.open():
+            return pa.record_batch({"twice": pc.multiply(batch["id"], 2)})
+
+    map_columns(spark, uri, twice, read_columns=["id"], schema=DOUBLE, progress=receive)
+    opened.pop().close()
+    assert {(each.operation, each.unit) for each in reports} == {("map_columns", "tasks")}
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with gate.open():
+            yield from batches
+
+    reports.clear()
+    source = spark.range(1000).selectExpr("id", "id as copy").mapInArrow(wait, "id long, copy long")
+    merge_columns(source, uri, on="id", progress=receive)
+    opened.pop().close()
+    assert {each.operation for each in reports} == {"merge_columns"}
 
 
 def test_invalid_results_of_a_function_are_errors_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:

@@ -64,6 +64,16 @@ def test_a_missing_interface_is_refused_with_the_release_and_the_remedy(monkeypa
     assert release.existing_types("LongType", "NoSuchType") == (T.LongType,)
 
 
+def test_the_data_source_is_refused_before_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "RELEASE", (3, 5))
+    with pytest.raises(Unsupported, match=r"the format lance needs Spark 4\.0, .*; call read and append"):
+        from lance_assets.spark import LanceDataSource  # noqa: F401
+    monkeypatch.undo()
+    from lance_assets.spark import LanceDataSource as found
+
+    assert found.name() == "lance"
+
+
 def test_a_python_that_is_too_new_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(release, "RELEASE", (3, 5))
     monkeypatch.setattr(sys, "version_info", (3, 13, 0, "final", 0))

@@ -2,12 +2,14 @@
 
 import re
 import rlcompleter
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from lance_core import Table
+from lance_core.format.ids import Version
 from lance_core.table.display import sparkline
 
 LONGEST_REPR = 200
@@ -82,3 +84,15 @@ def test_a_damaged_history_does_not_hide_the_rows(table: Table) -> None:
 def test_a_sparkline_of_equal_values_is_a_line_at_the_bottom() -> None:
     assert 'points="3.0,29.0 157.0,29.0"' in sparkline([5, 5])
     assert "circle" in sparkline([0])
+
+
+def test_a_write_that_was_rebased_often_has_a_short_representation(table: Table) -> None:
+    committed = table.append({"id": [7], "city": ["Lima"]})
+    for count, expected in ((5, "rebased_over=(1, 2, 3, 4, 5)"), (150, "rebased_over=(1, 2, ..., 150: 150 in all)")):
+        rebased = replace(
+            committed,
+            rebased_over=tuple(Version(number) for number in range(1, count + 1)),
+            uncovered=tuple(f"index {number}" for number in range(count)),
+        )
+        assert expected in repr(rebased)
+    assert len(repr(rebased)) < LONGEST_REPR + 50

@@ -165,3 +165,14 @@ def test_a_pickle_of_a_table_that_was_created_again_is_refused(tmp_path: Path) -
     Table.create(tmp_path / "t", ROWS, durable=False)
     with pytest.raises(NotFound, match="created again"):
         pickle.loads(data)
+
+
+def test_libraries_that_take_no_table_take_its_dataset_or_a_scan(tmp_path: Path) -> None:
+    """`polars.from_arrow` reads a stream as one series of structs, and `scan_pyarrow_dataset` needs a dataset."""
+    table = Table.create(tmp_path / "t", {"id": [1, 2], "s": ["a", "b"]}, durable=False)
+    series = pl.from_arrow(table)
+    assert isinstance(series, pl.Series)
+    assert series.struct.unnest().equals(pl.DataFrame(table))
+    with pytest.raises((TypeError, AttributeError)):
+        pl.scan_pyarrow_dataset(table).collect()
+    assert pl.scan_pyarrow_dataset(table.dataset()).collect().equals(pl.DataFrame(table))

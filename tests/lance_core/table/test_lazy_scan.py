@@ -1,13 +1,16 @@
 """Tests of `lance_core/table/lazy_scan.py`: a scan returns what pyarrow computes from all rows."""
 
+import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lance_core import InvalidInput, Table
+from lance_core import InvalidInput, NotFound, Table
 from lance_core.operations import Delete
 from tests.pairwise import pairwise
 
@@ -141,7 +144,6 @@ def test_a_scan_is_described_and_reads_nothing_before_it_is_asked(table: Table) 
         ({"columns": {"a": "nope + 1"}}, "SQL of column 'a'"),
         ({"limit": -1, "order_by": "x"}, "must not be negative"),
         ({"filter": "id >"}, "does not parse"),
-        ({"columns": {"a": "x"}, "with_row_id": True}, "compute '_rowid' instead"),
     ],
 )
 def test_invalid_arguments_are_refused_when_the_scan_is_made(
@@ -202,3 +204,59 @@ def test_expressions_that_cannot_be_evaluated_are_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=message):
         call(table)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"columns": ["id"], "filter": "x > 5", "order_by": "id desc", "limit": 3, "offset": 1, "with_row_id": True},
+        {"columns": {"y": pc.field("x") + 1}, "filter": pc.utf8_upper(pc.field("s")) == "N3", "fragments": [0, 1]},
+    ],
+)
+def test_a_scan_can_be_pickled(table: Table, arguments: dict[str, Any]) -> None:
+    scan = table.scan(**arguments)
+    copy = pickle.loads(pickle.dumps(scan))
+    assert copy.to_table() == scan.to_table()
+    assert repr(copy) == repr(scan)
+
+
+def test_a_pickled_scan_of_a_recreated_table_is_refused(tmp_path: Path) -> None:
+    pickled = pickle.dumps(Table.create(tmp_path / "t", {"id": [1]}, durable=False).scan())
+    shutil.rmtree(tmp_path / "t")
+    Table.create(tmp_path / "t", {"id": [2]}, durable=False)
+    with pytest.raises(NotFound, match="version 1 is not the one that was pickled"):
+        pickle.loads(pickled)
+
+
+def test_computed_columns_come_with_row_ids_and_addresses(table: Table) -> None:
+    expected = table.to_table(["id"], with_row_id=True, with_row_address=True)
+    found = table.to_table({"twice": "id * 2"}, with_row_id=True, with_row_address=True)
+    assert found.column_names == ["twice", "_rowid", "_rowaddr"]
+    assert found.select(["_rowid", "_rowaddr"]) == expected.select(["_rowid", "_rowaddr"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"columns": ["x*2"]}, r"no column 'x\*2'; to compute it, pass a dict .*: columns=\{'value': 'x\*2'\}"),
+        ({"columns": ["id", "upper(s)"]}, r"columns=\{'value': 'upper\(s\)'\}"),
+        ({"order_by": "x * 2 desc"}, r"not the expression 'x \* 2'; compute it .* order_by='value desc'"),
+        ({"columns": ["xx"]}, "no column 'xx'; did you mean 'x'"),
+    ],
+)
+def test_sql_in_place_of_a_name_is_refused_with_the_way_to_compute_it(
+    table: Table, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        table.scan(**arguments)
+    if "columns" in arguments:
+        with pytest.raises(InvalidInput, match=message):
+            table.to_table(**arguments)
+
+
+def test_a_name_with_signs_is_no_expression(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", {"a - b": [2, 1], "c d": [{"e f": 1}, None]}, durable=False)
+    assert table.scan(["a - b"], order_by="a - b desc").to_table()["a - b"].to_pylist() == [2, 1]
+    assert table.scan({"x (y)": "`a - b`"}, order_by="x (y)").to_table()["x (y)"].to_pylist() == [1, 2]
+    assert table.to_table(["`c d`.`e f`"]).num_rows == 2
