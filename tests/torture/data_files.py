@@ -49,6 +49,7 @@ from lance_core.datafiles.codec import FileReader
 from lance_core.datafiles.file_footer import FOOTER, SPAN
 from lance_core.datafiles.lance_codec import LanceCodec
 from lance_core.datafiles.legacy_codec import LegacyFileReader
+from lance_core.index.vector import graph_lists, segment
 from lance_core.storage.local import LocalStore
 from tests.torture.mutations import damage_bytes, mutate_message
 
@@ -77,6 +78,18 @@ _INDICES: Mapping[str, tuple[str, str]] = {
     "BLOOMFILTER": ("number", "number = 8"),
     "LABEL_LIST": ("list", "array_has(list, 2)"),
     "NGRAM": ("text", "contains(text, 's11')"),
+}
+_NEAREST = "nearest"
+"""Condition of a file of a vector index, which is read by a search."""
+_VECTORS = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
+_VECTOR_INDICES: Mapping[str, Mapping[str, int]] = {
+    "IVF_FLAT": {},
+    "IVF_SQ": {},
+    "IVF_PQ": {"num_sub_vectors": 4, "num_bits": 4},
+    "IVF_RQ": {"num_bits": 3},
+    "IVF_HNSW_FLAT": {"m": 4},
+    "IVF_HNSW_SQ": {"m": 4},
+    "IVF_HNSW_PQ": {"m": 4, "num_sub_vectors": 4, "num_bits": 4},
 }
 
 
@@ -122,6 +135,12 @@ def create_subjects(directory: Path) -> list[Subject]:
             rows = pa.table({column: _COLUMNS[column], "row": range(_ROWS)})
             Table.create(uri, rows, storage_version=version).create_index(column, kind)
             add(f"{kind} {version}", uri, "_indices/*/*", condition)
+    for kind, parameters in _VECTOR_INDICES.items():
+        uri = directory / kind
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(_VECTORS.ravel()), _VECTORS.shape[1])
+        table = Table.create(uri, pa.table({"v": vectors, "row": range(len(_VECTORS))}))
+        table.create_index("v", kind, num_partitions=2, **parameters)
+        add(f"{kind} 2.2", uri, "_indices/*/*", _NEAREST)
     for name, count in (("arrow", 30), ("bitmap", 6_000)):
         uri = directory / f"deleted-{name}"
         Table.create(uri, pa.table({"n": pa.array(range(count * 2), pa.int32())})).delete(
@@ -275,8 +294,7 @@ def read_ours(subject: Subject, *, trusted: bool) -> None:
     elif subject.is_data:
         reader = LanceCodec(LocalStore(Path(subject.uri)), trusted=trusted).open(subject.path)
     else:
-        table = Table.open(subject.uri, trusted=trusted)
-        table.to_table(filter=subject.condition).validate(full=True)
+        query(Table.open(subject.uri, trusted=trusted), subject.condition).validate(full=True)
         return
     rows = min(reader.row_count, 100_000)
     for batch in reader.read(reader.schema.names, 0, rows):
@@ -292,7 +310,7 @@ def read_verified(subject: Subject) -> None:
     forget_verified_files()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        table = Table.open(subject.uri, verify="read").to_table(filter=subject.condition)
+        table = query(Table.open(subject.uri, verify="read"), subject.condition)
     assert digest_of(table) == _expected_digests[subject.uri], "other rows"
     if any(issubclass(each.category, IndexIgnored) for each in caught):
         raise Corrupt("is not used", path=subject.path, field="index")
@@ -300,8 +318,17 @@ def read_verified(subject: Subject) -> None:
 
 def expect_rows(subject: Subject) -> None:
     """Keep the digest of the rows of an undamaged table. No index is opened, since this process would cache it."""
-    table = Table.open(subject.uri).to_table(filter=subject.condition, use_indices=False)
+    table = query(Table.open(subject.uri), subject.condition, use_indices=False)
     _expected_digests[subject.uri] = digest_of(table)
+
+
+def query(table: Table, condition: str | None, *, use_indices: bool = True) -> pa.Table:
+    """Return the rows that match a condition, or the nearest rows to a vector. All rows are candidates of a search, so
+    that its result is exact; it follows the graphs of partitions of any size."""
+    if condition != _NEAREST:
+        return table.to_table(filter=condition, use_indices=use_indices)
+    graph_lists.GRAPH_ROWS_MIN = segment.GRAPH_ROWS_MIN = 2
+    return table.search("v", _VECTORS[5], 10, nprobes=2, refine=6, ef=60, columns=["row"], exact=not use_indices)
 
 
 def digest_of(table: pa.Table) -> bytes:
@@ -319,6 +346,9 @@ def read_pylance(subject: Subject) -> None:
         reader.read_range(0, rows, batch_size=65_536).to_table().validate(full=True)
         if rows > 5:
             reader.take_rows([1, 5]).to_table().validate(full=True)
+    elif subject.condition == _NEAREST:
+        nearest = {"column": "v", "q": _VECTORS[5], "k": 10, "nprobes": 2}
+        lance.dataset(subject.uri).to_table(columns=["row"], nearest=nearest)
     else:
         lance.dataset(subject.uri).to_table(filter=subject.condition)
 

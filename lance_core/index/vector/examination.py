@@ -1,4 +1,5 @@
-"""Examination of a vector segment for `fsck`: reads model, row numbers, codes and graphs, and reports contradictions.
+"""Examination of a vector segment for `fsck`: reads its model, row numbers, codes and graphs, and reports
+contradictions.
 
 Start with `examine`.
 """
