@@ -37,6 +37,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import lance
 import lance.file
@@ -82,7 +83,7 @@ _INDICES: Mapping[str, tuple[str, str]] = {
 _NEAREST = "nearest"
 """Condition of a file of a vector index, which is read by a search."""
 _VECTORS = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
-_VECTOR_INDICES: Mapping[str, Mapping[str, int]] = {
+_VECTOR_INDICES: Mapping[str, Mapping[str, Any]] = {
     "IVF_FLAT": {},
     "IVF_SQ": {},
     "IVF_PQ": {"num_sub_vectors": 4, "num_bits": 4},
@@ -327,7 +328,9 @@ def query(table: Table, condition: str | None, *, use_indices: bool = True) -> p
     that its result is exact; it follows the graphs of partitions of any size."""
     if condition != _NEAREST:
         return table.to_table(filter=condition, use_indices=use_indices)
-    graph_lists.GRAPH_ROWS_MIN = segment.GRAPH_ROWS_MIN = 2
+    name = "GRAPH_ROWS_MIN"
+    for module in (graph_lists, segment):
+        setattr(module, name, 2)
     return table.search("v", _VECTORS[5], 10, nprobes=2, refine=6, ef=60, columns=["row"], exact=not use_indices)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from lance_core.format.vector_index import VectorDetails
@@ -150,7 +151,8 @@ def _write(
     with tempfile.TemporaryDirectory(prefix="lance-vectors-") as directory:
         runs = sort_by_partition(encoded, len(model.centroids), Path(directory))
         sources: list[PartitionSource] = [*stored, *runs]
-        lengths = write_partitions(sink, column, model, sources, partitions, is_piece=is_piece)
+        left_out = np.unique(np.concatenate([*(each.left_out for each in stored), *encoded.left_out]))
+        lengths = write_partitions(sink, column, model, sources, partitions, left_out, is_piece=is_piece)
     known = [VectorStatistics.of(each.merge_input.segment.metadata) for each in stored]
     statistics = VectorStatistics(
         len(lengths),
@@ -169,13 +171,16 @@ class _EncodedRows:
     def __init__(self, rows: Iterable[pa.RecordBatch], model: Model) -> None:
         self._rows, self._model = rows, model
         self.count = 0
+        self.left_out = [np.empty(0, dtype=np.uint64)]
         self._loss = 0.0
 
     def __iter__(self) -> Iterator[EncodedRows]:
         for batch in encode_rows(self._rows, self._model):
             self.count += len(batch.rows)
+            self.left_out.append(batch.left_out)
             self._loss += batch.loss
-            yield batch
+            if len(batch.rows):
+                yield batch
 
     @property
     def mean_loss(self) -> float | None:

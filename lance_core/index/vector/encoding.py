@@ -6,9 +6,10 @@ Each batch is encoded by itself, so that workers can share the rows of a table.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.format.row_sets import Ids
@@ -19,6 +20,13 @@ from lance_core.index.vector.quantizers import Array, AssignedVectors, Codes, In
 from lance_core.scan.vector_columns import flatten_vectors
 from lance_core.scan.vector_search import Metric
 
+LENGTH_MAX = 1e15
+"""Length of a vector up to which sums of squares do not overflow single precision, in which vectors are clustered."""
+_NO_ROWS: Ids = np.empty(0, dtype=np.uint64)
+
+
+Mask = npt.NDArray[np.bool_]
+
 
 @dataclass(frozen=True, slots=True)
 class VectorBatch:
@@ -27,6 +35,8 @@ class VectorBatch:
     vectors: Array
     """Values in the type of the column; normalized for cosine."""
     rows: Ids
+    left_out: Ids = field(default_factory=_NO_ROWS.copy)
+    """Rows whose vectors are infinite or too long for single precision, but have a distance."""
 
     @classmethod
     def concat(cls, parts: "Sequence[VectorBatch]") -> "VectorBatch":
@@ -49,6 +59,8 @@ class EncodedRows:
     codes: Codes
     loss: float = 0.0
     """Sum of the losses of the rows: squared distances from their centroids, or cosine distances for dot."""
+    left_out: Ids = field(default_factory=_NO_ROWS.copy)
+    """Rows that have no code, and that a search compares exactly."""
 
     @property
     def size(self) -> int:
@@ -57,7 +69,8 @@ class EncodedRows:
 
 
 def read_vectors(rows: Iterable[pa.RecordBatch], metric: Metric) -> Iterator[VectorBatch]:
-    """Yield the vectors of rows; nulls, NaN, infinities and, for cosine, vectors of length zero are left out."""
+    """Yield the vectors of rows, without nulls, NaN and, for cosine, vectors of length zero. Vectors that are infinite
+    or too long are left out."""
     for batch in rows:
         column, owners = flatten_vectors(batch[VALUE])
         numbers = batch[ROW].to_numpy()
@@ -67,13 +80,29 @@ def read_vectors(rows: Iterable[pa.RecordBatch], metric: Metric) -> Iterator[Vec
         if values.null_count:
             flat = np.where(np.asarray(values.is_valid()), flat, 0).astype(column.type.value_type.to_pandas_dtype())
         vectors = flat.reshape(len(column), column.type.list_size)
+        if metric is Metric.HAMMING:
+            yield VectorBatch(vectors, numbers)
+            continue
+        usable, is_left_out = _usable_vectors(vectors, metric)
+        if usable.all():
+            left_out = _NO_ROWS
+        else:
+            vectors, numbers, left_out = vectors[usable], numbers[usable], numbers[is_left_out]
         if metric is Metric.COSINE:
             vectors = normalized(vectors.astype(np.float64)).astype(vectors.dtype)
-        if metric is not Metric.HAMMING:
-            is_finite = np.isfinite(vectors).all(axis=1)
-            if not is_finite.all():
-                vectors, numbers = vectors[is_finite], numbers[is_finite]
-        yield VectorBatch(vectors, numbers)
+        yield VectorBatch(vectors, numbers, left_out)
+
+
+def _usable_vectors(vectors: Array, metric: Metric) -> tuple[Mask, Mask]:
+    """Return masks of the vectors that can be encoded, and of those that cannot but have a distance."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        doubles = vectors.astype(np.float64)
+        squares = np.einsum("ij,ij->i", doubles, doubles)
+        if metric is Metric.COSINE:
+            usable = np.isfinite(squares) & (squares > 0)
+            return usable, np.isinf(squares)
+        usable = squares < LENGTH_MAX**2
+        return usable, ~usable & ~np.isnan(squares)
 
 
 def encode(batch: VectorBatch, model: Model) -> EncodedRows:
@@ -84,13 +113,13 @@ def encode(batch: VectorBatch, model: Model) -> EncodedRows:
         partitions, losses = assign_with_losses(floats, centroids, model.metric)
     vectors = AssignedVectors(batch.vectors, floats, partitions, centroids, model.metric)
     codes = model.quantizer.encode(vectors)
-    return EncodedRows(partitions, batch.rows, codes, float(losses.sum(dtype=np.float64)))
+    return EncodedRows(partitions, batch.rows, codes, float(losses.sum(dtype=np.float64)), batch.left_out)
 
 
 def encode_rows(rows: Iterable[pa.RecordBatch], model: Model) -> Iterator[EncodedRows]:
     """Yield the codes of rows, batch by batch."""
     for batch in read_vectors(rows, model.metric):
-        if len(batch.rows):
+        if len(batch.rows) or len(batch.left_out):
             yield encode(batch, model)
 
 

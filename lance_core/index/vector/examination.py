@@ -37,8 +37,10 @@ def examine(segment: Segment, column: pa.Field) -> SegmentExamination:
     index, storage = segment.files.open(INDEX_FILE), segment.files.open(STORAGE_FILE)
     check_has_columns(storage, (ROW_NUMBER,), path=f"{path}/{STORAGE_FILE}")
     problems: list[str] = []
+    left_out = np.empty(0, dtype=np.uint64)
     try:
         stored = read_model(index, storage, path=path)
+        left_out = stored.left_out
         problems += _problems_of_model(stored, column)
         problems += _first_errors(_read_codes(stored, storage, path=path))
         if stored.model.has_graphs:
@@ -52,6 +54,7 @@ def examine(segment: Segment, column: pa.Field) -> SegmentExamination:
     rows = RowSet.of(numbers)
     if len(rows) < len(numbers) and not is_multivector(column.type):
         problems.append(f"{len(numbers) - len(rows):,} rows are listed more than once")
+    rows |= RowSet.of(left_out)
     return SegmentExamination(rows, lists_every_row=False, problems=tuple(dict.fromkeys(problems)))
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lance_core.datafiles.codec import FileReader
 from lance_core.errors import Corrupt, Unsupported
+from lance_core.format.row_sets import Ids
 from lance_core.format.vector_index import IvfPartitions, decode_tensor
 from lance_core.index.vector.quantizers import FlatCodes, ProductCodes, Quantizer, ScalarCodes, Vectors
 from lance_core.index.vector.rabit import BITS_MAX, ROUNDS, RabitCodes, fast_rotation
@@ -24,6 +25,9 @@ INDEX_FILE, STORAGE_FILE = "index.idx", "auxiliary.idx"
 ROW_NUMBER = "_rowid"
 IVF_KEY, INDEX_KEY, STORAGE_KEY = "lance:ivf", "lance:index", "storage_metadata"
 METRIC_KEY, FLAT_KEY = "distance_type", "lance:flat"
+LEFT_OUT_KEY = "lance_assets.left_out"
+"""Metadata with the number of the buffer of the row numbers that have no code; other readers ignore it."""
+ROW_NUMBERS = np.dtype("<u8")
 
 _COMPRESSIONS = ("FLAT", "PQ", "SQ", "RQ")
 
@@ -88,6 +92,8 @@ class StoredModel:
     """Columns of the codes in the storage file."""
     graph_partitions: IvfPartitions
     """Rows of the graph of each partition in the index file; none without graphs."""
+    left_out: Ids
+    """Rows that have no code, since their vectors are infinite or too long, and that a search compares exactly."""
 
 
 def read_model(index: FileReader, storage: FileReader, *, path: str) -> StoredModel:
@@ -122,7 +128,7 @@ def read_model(index: FileReader, storage: FileReader, *, path: str) -> StoredMo
     model = Model(kind, metric, centroids.centroids, quantizer, centroids.loss)
     columns = _code_columns(quantizer, dimension)
     check_has_columns(storage, (ROW_NUMBER, *columns), path=f"{path}/{STORAGE_FILE}")
-    return StoredModel(model, partitions, columns, centroids)
+    return StoredModel(model, partitions, columns, centroids, _left_out(storage, path=f"{path}/{STORAGE_FILE}"))
 
 
 def check_has_columns(file: FileReader, names: Sequence[str], *, path: str) -> None:
@@ -137,7 +143,18 @@ def read_partitions_of_piece(storage: FileReader, model: Model, *, path: str) ->
     partitions = _partitions(storage, path=f"{path}/{STORAGE_FILE}")
     if len(partitions.lengths) != len(model.centroids) or int(partitions.lengths.sum()) != storage.row_count:
         raise Corrupt("it is not a piece of this model", path=f"{path}/{STORAGE_FILE}", field=IVF_KEY)
-    return StoredModel(model, partitions, _code_columns(model.quantizer, model.dimension), partitions)
+    left_out = _left_out(storage, path=f"{path}/{STORAGE_FILE}")
+    return StoredModel(model, partitions, _code_columns(model.quantizer, model.dimension), partitions, left_out)
+
+
+def _left_out(storage: FileReader, *, path: str) -> Ids:
+    number = storage.metadata.get(LEFT_OUT_KEY)
+    if number is None:
+        return np.empty(0, dtype=np.uint64)
+    try:
+        return np.frombuffer(storage.read_buffer(int(number)), dtype=ROW_NUMBERS).astype(np.uint64)
+    except ValueError as error:
+        raise Corrupt("its list of rows without codes is damaged", path=path, field=LEFT_OUT_KEY) from error
 
 
 def _code_columns(quantizer: Quantizer, dimension: int) -> tuple[str, ...]:

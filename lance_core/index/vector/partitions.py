@@ -186,6 +186,12 @@ class StoredPartitions:
     def quantizer(self) -> Quantizer:
         return self.stored.model.quantizer
 
+    @property
+    def left_out(self) -> Ids:
+        """Rows without codes that the new segment retains, with their new numbers."""
+        numbers, is_kept = self.merge_input.row_remap.remap(self.stored.left_out)
+        return numbers[is_kept]
+
     def _read_rows(self, start: int, count: int) -> tuple[Ids, Codes]:
         segment = self.merge_input.segment
         storage = segment.files.open(STORAGE_FILE)

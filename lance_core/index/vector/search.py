@@ -290,10 +290,16 @@ class _Search:
         if selected is not None:
             share = int(selected.sum()) / max(1, sum(self._rows(scope) for scope, _ in scopes))
         if self._queries.starts is not None:
-            return self._with_exact_distances(self._search_multivectors(scopes, count, share, selected))
-        parts = self._search_vectors(scopes, count, share, selected)
-        found = [_Candidates.best_of(each, count) for each in parts]
-        return self._with_exact_distances(found) if refines else found
+            found = self._with_exact_distances(self._search_multivectors(scopes, count, share, selected))
+        else:
+            parts = self._search_vectors(scopes, count, share, selected)
+            found = [_Candidates.best_of(each, count) for each in parts]
+            found = self._with_exact_distances(found) if refines else found
+        left_out = np.concatenate([np.empty(0, dtype=np.int64), *(view.left_out(selected) for _, view in scopes)])
+        if not len(left_out):
+            return found
+        others = self._with_exact_distances([_Candidates(np.zeros(len(left_out)), left_out)] * len(found))
+        return [_Candidates.best_of(pair, count) for pair in zip(found, others, strict=True)]
 
     def _search_multivectors(
         self, scopes: Sequence[tuple[ScopedSegment, SegmentView]], count: int, share: float, selected: Mask | None

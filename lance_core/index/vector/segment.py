@@ -66,6 +66,7 @@ class VectorSegment:
             self._graphs = StoredGraphs(index, stored, path=path)
         self.model = stored.model
         self._columns = stored.code_columns
+        self.left_out = stored.left_out
         self.offsets, self.lengths = stored.partitions.offsets, stored.partitions.lengths
         self._storage = storage
         self._path = f"{path}/{STORAGE_FILE}"

@@ -16,8 +16,10 @@ from lance_core.index.vector.model import (
     INDEX_FILE,
     INDEX_KEY,
     IVF_KEY,
+    LEFT_OUT_KEY,
     METRIC_KEY,
     ROW_NUMBER,
+    ROW_NUMBERS,
     STORAGE_FILE,
     STORAGE_KEY,
     Model,
@@ -36,6 +38,7 @@ def write_partitions(
     model: Model,
     sources: Sequence[PartitionSource],
     partitions: range,
+    left_out: Ids,
     *,
     is_piece: bool = False,
 ) -> Ints:
@@ -55,7 +58,7 @@ def write_partitions(
             storage.add(merged.rows, model.quantizer.pack(merged.codes))
             if index is not None:
                 index.add(number, merged)
-    storage.finish(model, lengths, dimension)
+    storage.finish(model, lengths, dimension, left_out)
     if index is not None:
         index.finish()
     return lengths
@@ -94,8 +97,8 @@ class _StorageWriter:
         if self._rows >= _ROWS_PER_BATCH:
             self._flush()
 
-    def finish(self, model: Model, lengths: np.ndarray, dimension: int) -> None:
-        """Write the description of the partitions and codes, and close the file."""
+    def finish(self, model: Model, lengths: np.ndarray, dimension: int, left_out: Ids) -> None:
+        """Write the description of the partitions and codes, and the rows without codes, and close the file."""
         if self._buffered:
             self._flush()
         file = self._file
@@ -104,6 +107,9 @@ class _StorageWriter:
         file.add_metadata(IVF_KEY, str(number))
         details = model.quantizer.describe(dimension, model.centroids.dtype, file.add_buffer)
         file.add_metadata(STORAGE_KEY, json.dumps([json.dumps(details)]))
+        if len(left_out):
+            number = file.add_buffer(left_out.astype(ROW_NUMBERS).tobytes())
+            file.add_metadata(LEFT_OUT_KEY, str(number))
         file.finish()
 
     def _flush(self) -> None:

@@ -113,6 +113,14 @@ class SegmentView:
         allowed[ordinals] = selected[positions] & (positions != NO_POSITION)
         return np.packbits(allowed, bitorder="little")
 
+    def left_out(self, selected: Mask | None) -> Ints:
+        """Return the positions of the rows that have no code. `selected` is a mask of positions."""
+        if not len(self.segment.left_out):
+            return np.empty(0, dtype=np.int64)
+        positions = self._current_positions(self.segment.left_out)
+        positions = positions[positions != NO_POSITION]
+        return positions if selected is None else np.compress(selected[positions], positions)
+
     def positions(self, ordinals: Ints) -> Ints:
         """Return the positions of rows; `NO_POSITION` for the ordinal -1."""
         if not len(self._positions):

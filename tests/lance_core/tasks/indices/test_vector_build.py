@@ -23,6 +23,7 @@ from lance_core.tasks.indices import vector_build
 from lance_core.tasks.indices.index_build import build_index, optimize_indices
 from lance_core.tasks.partitioning import Task
 from lance_core.versions.snapshot import load_latest
+from tests.lance_core.index.vector.test_extreme_vectors import check, extreme, rows_of
 from tests.lance_core.index.vector.test_multivectors import multivectors, query
 from tests.lance_core.index.vector.test_vector_build import CENTERS, POINTS, QUERIES, SIZE, check_both, write_table
 from tests.lance_core.tasks.indices.test_index_build import CountingWorkers, index_directories, segment_uuids
@@ -107,6 +108,17 @@ def test_workers_build_an_index_of_lists_of_vectors(
     assert segment.vectors is not None
     assert segment.vectors.rows == sum(len(each) for each in table.to_table()["v"].to_pylist() if each)
     assert built.fsck().is_sound
+
+
+def test_workers_list_vectors_without_codes(tmp_path: Path) -> None:
+    points = extreme("float64")
+    table = Table.create(tmp_path / "t", rows_of(points), max_rows_per_file=200, durable=False)
+    built = build(table, "IVF_SQ", CountingWorkers(slots=2), num_partitions=8).table
+    check(built, "l2")
+    extended = built.append(rows_of(points[:6], 1_000)).table
+    workers = CountingWorkers(slots=2)
+    merged = optimize_indices(TableRef(extended.uri), None, "all", options=WriteOptions(), runner=workers).table
+    check(merged, "l2")
 
 
 def test_centroids_are_trained_by_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
