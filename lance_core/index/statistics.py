@@ -1,6 +1,7 @@
 """Index statistics: size, age and coverage of the indices of a version, from its metadata alone.
 
-No index or data file is opened, so that the statistics of a table with 50,000 fragments can be read at any time.
+No index or data file is opened, so that the statistics of a table with 50,000 fragments can be read at any time. The
+exception are vector segments of other engines, whose files record the sizes of their partitions, and are read once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.index import build, registry
 from lance_core.index.coverage import Coverage, SegmentCoverage, combined_coverage, follow_reuse
-from lance_core.index.vector.segment_statistics import VectorStatistics
+from lance_core.index.vector.segment_statistics import VectorStatistics, statistics_of
 from lance_core.index.vector.vector_type import is_vector_segment
 from lance_core.versions.snapshot import Snapshot
 
@@ -45,7 +46,7 @@ class SegmentStatistics:
     is_known: bool
     """True if its index type is known, so that its files can be examined here."""
     vectors: VectorStatistics | None = None
-    """Partitions and losses of a vector index, as its writer recorded them; `None` for other indices."""
+    """Partitions and losses of a vector index, recorded in its metadata or its files; `None` for other indices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ def _statistics_of_index(
     field_ids = newest.metadata.field_ids
     chain = build.chain_of(base.manifest.schema, field_ids[0]) if field_ids else None
     covered = combined_coverage(segments)
-    segment_statistics = tuple(_statistics_of_segment(each, count) for each in segments)
+    segment_statistics = tuple(_statistics_of_segment(coverage, each, count) for each in segments)
     return IndexStatistics(
         name=name,
         kind=_type_name(newest),
@@ -160,7 +161,7 @@ def _statistics_of_index(
     )
 
 
-def _statistics_of_segment(segment: SegmentCoverage, count: RowCounts) -> SegmentStatistics:
+def _statistics_of_segment(coverage: Coverage, segment: SegmentCoverage, count: RowCounts) -> SegmentStatistics:
     index = segment.metadata
     return SegmentStatistics(
         uuid=index.uuid,
@@ -173,7 +174,7 @@ def _statistics_of_segment(segment: SegmentCoverage, count: RowCounts) -> Segmen
         dataset_version=index.dataset_version,
         unused=segment.unused_reason,
         is_known=registry.by_type_url(index) is not None,
-        vectors=VectorStatistics.of(index) if is_vector_segment(index) else None,
+        vectors=statistics_of(coverage.segment_of(index)) if is_vector_segment(index) else None,
     )
 
 

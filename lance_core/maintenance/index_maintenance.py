@@ -30,7 +30,7 @@ from lance_core.index.index_type import MergeInput
 from lance_core.index.row_remap import SameAddresses
 from lance_core.index.statistics import RowCounts
 from lance_core.index.vector.options import VectorOptions
-from lance_core.index.vector.segment_statistics import VectorStatistics, rebuild_options
+from lance_core.index.vector.segment_statistics import rebuild_options, statistics_of
 from lance_core.progress import track
 from lance_core.runtime import Runtime
 from lance_core.scan.vector_columns import is_multivector
@@ -166,11 +166,12 @@ def _retrained(
         return None
     covers = uncovered | combined_coverage(segments)
     metadata = tuple(segment.metadata for segment in segments)
+    known = [statistics_of(coverage.segment_of(segment)) for segment in metadata]
     vectors = RowCounts(base.manifest, live=True)(covers)
     if is_multivector(build.arrow_of(base.manifest.schema, spec.chain).type):
-        known = sum(VectorStatistics.of(segment).rows or 0 for segment in metadata)
-        vectors = vectors * known // max(1, RowCounts(base.manifest)(combined_coverage(segments)))
-    options = rebuild_options(spec.options, metadata, vectors)
+        listed = sum(each.rows or 0 for each in known)
+        vectors = vectors * listed // max(1, RowCounts(base.manifest)(combined_coverage(segments)))
+    options = rebuild_options(spec.options, known, vectors)
     if options is None:
         return None
     fragments = tuple(fragment for fragment in base.manifest.fragments if fragment.id in covers)

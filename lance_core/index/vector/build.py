@@ -31,7 +31,7 @@ from lance_core.index.vector.options import VectorOptions
 from lance_core.index.vector.partitions import PartitionSource, StoredPartitions, share_memory, sort_by_partition
 from lance_core.index.vector.quantizers import ProductCodes
 from lance_core.index.vector.rabit import RabitCodes
-from lance_core.index.vector.segment_statistics import VectorStatistics, mean_of
+from lance_core.index.vector.segment_statistics import VectorStatistics, mean_of, statistics_of
 from lance_core.index.vector.segment_writer import write_partitions
 from lance_core.index.vector.training import draw_sample, plan_training, train
 from lance_core.scan.vector_columns import is_multivector, vector_field
@@ -153,7 +153,7 @@ def _write(
         sources: list[PartitionSource] = [*stored, *runs]
         left_out = np.unique(np.concatenate([*(each.left_out for each in stored), *encoded.left_out]))
         lengths = write_partitions(sink, column, model, sources, partitions, left_out, is_piece=is_piece)
-    known = [VectorStatistics.of(each.merge_input.segment.metadata) for each in stored]
+    known = [statistics_of(each.merge_input.segment) for each in stored]
     statistics = VectorStatistics(
         len(lengths),
         int(lengths.sum()),

@@ -28,7 +28,7 @@ from lance_core.index.vector.model import (
     read_partitions_of_piece,
 )
 from lance_core.index.vector.quantizers import Array, Codes, Ints, Quantizer
-from lance_core.index.vector.segment_statistics import VectorStatistics
+from lance_core.index.vector.segment_statistics import statistics_of
 
 BUDGET_BYTES = 256 << 20
 """Bytes of codes that are held in memory before they are written to a temporary file."""
@@ -147,7 +147,7 @@ class StoredPartitions:
         files, path = merge_input.segment.files, merge_input.segment.metadata.qualified_path
         index = files.open(INDEX_FILE)
         stored = read_model(index, files.open(STORAGE_FILE), path=path)
-        statistics = VectorStatistics.of(merge_input.segment.metadata)
+        statistics = statistics_of(merge_input.segment)
         stored = replace(stored, model=statistics.complete(stored.model))
         graphs = StoredGraphs(index, stored, path=path) if stored.model.has_graphs else None
         if graphs is not None and (parameters := graphs.parameters) is not None:

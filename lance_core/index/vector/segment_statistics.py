@@ -2,18 +2,26 @@
 from their centroids, now and when these were trained.
 
 They are entries of the hints that the format reserves for parameters of the build; other readers ignore unknown ones.
-Segments of other engines have none, and `rebuild_options` leaves these as they are.
+For segments of other engines the sizes and the loss in their files take their place. Start with `statistics_of`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from uuid import UUID
 
+from lance_core.coordination.lru_cache import LruCache
+from lance_core.errors import Corrupt, NotFound, StorageError, Unsupported
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.vector_index import VectorDetails
-from lance_core.index.vector.model import Model
+from lance_core.index.index_type import Segment
+from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, Model, StoredModel, read_model
 from lance_core.index.vector.options import VectorOptions
+from lance_core.scan.vector_search import Metric
 
 _PREFIX = "lance_assets."
+_SEGMENTS_CACHED_MAX = 1024
+_read_statistics: "LruCache[UUID, VectorStatistics]" = LruCache(_SEGMENTS_CACHED_MAX)
+"""Statistics of segments of other engines."""
 LOSS_GROWTH_MAX = 1.2
 """Mean loss of the rows of an index, relative to that at training, from which its model is trained again. When half of
 40,000 clustered vectors came from other clusters, the ratio was 1.23 and recall@10 at 2 of 40 partitions 0.86, against
@@ -47,6 +55,16 @@ class VectorStatistics:
         return cls() if details is None else cls.from_hints(details.hints)
 
     @classmethod
+    def of_files(cls, stored: StoredModel) -> "VectorStatistics":
+        """Return the statistics of a segment that records none: its loss counts as that of the training, and its rows
+        as those at training. pylance records the sum of the losses of all rows, for dot by another distance; after
+        merging segments it records 0, or the sum of some of them."""
+        lengths, loss, metric = stored.partitions.lengths, stored.model.loss, stored.model.metric
+        rows = int(lengths.sum())
+        mean = loss / rows if loss and loss > 0 and rows and metric in (Metric.L2, Metric.COSINE) else None
+        return cls(len(lengths), rows, int(lengths.max(initial=0)), mean, mean, rows)
+
+    @classmethod
     def from_hints(cls, hints: Mapping[str, str]) -> "VectorStatistics":
         found: dict[str, float] = {}
         for each in fields(cls):
@@ -72,6 +90,23 @@ class VectorStatistics:
         return self.largest_partition * self.partitions / self.rows
 
 
+def statistics_of(segment: Segment) -> VectorStatistics:
+    """Return the statistics that a segment records, or else those of its files; without fields if they cannot be
+    read."""
+    recorded = VectorStatistics.of(segment.metadata)
+    if recorded.rows is not None:
+        return recorded
+
+    def read() -> VectorStatistics:
+        files, path = segment.files, segment.metadata.qualified_path
+        return VectorStatistics.of_files(read_model(files.open(INDEX_FILE), files.open(STORAGE_FILE), path=path))
+
+    try:
+        return _read_statistics.get_or_create(segment.metadata.uuid, read)
+    except (NotFound, StorageError, Corrupt, Unsupported):
+        return recorded
+
+
 def mean_of(*parts: tuple[int | None, float | None]) -> float | None:
     """Return the mean of the means of parts with some number of rows; `None` if that of any row is unknown."""
     occupied = [(rows, mean) for rows, mean in parts if rows is None or rows > 0]
@@ -83,20 +118,21 @@ def mean_of(*parts: tuple[int | None, float | None]) -> float | None:
     return sum_ / total if total else None
 
 
-def rebuild_options(options: VectorOptions, segments: Sequence[IndexMetadata], rows: int) -> VectorOptions | None:
-    """Return the options with which an index of `rows` rows is trained again; `None` if its model still fits.
+def rebuild_options(options: VectorOptions, known: Sequence[VectorStatistics], rows: int) -> VectorOptions | None:
+    """Return the options with which an index of `rows` rows and segments with these statistics is trained again;
+    `None` if its model still fits.
 
     The partitions keep their mean size."""
-    known = [VectorStatistics.of(segment) for segment in segments]
-    for each in known:
-        if each.training_loss and each.trained_rows and each.partitions:
-            break
-    else:
+    complete = [each for each in known if each.trained_rows and each.partitions]
+    if not complete:
         return None
-    loss = mean_of(*((one.rows, one.loss) for one in known))
-    growth = rows / each.trained_rows
-    has_drifted = loss is not None and loss > LOSS_GROWTH_MAX * each.training_loss
-    is_skewed = growth >= SKEWED_GROWTH_MIN and each.skew > SKEW_MAX
+    trained = max(complete, key=lambda each: each.rows or 0)
+    assert trained.trained_rows
+    assert trained.partitions
+    loss = mean_of(*((each.rows, each.loss) for each in known))
+    growth = rows / trained.trained_rows
+    has_drifted = bool(loss and trained.training_loss and loss > LOSS_GROWTH_MAX * trained.training_loss)
+    is_skewed = growth >= SKEWED_GROWTH_MIN and trained.skew > SKEW_MAX
     if not has_drifted and not is_skewed and growth < ROW_GROWTH_MAX:
         return None
-    return replace(options, model=None, num_partitions=max(1, round(each.partitions * growth)))
+    return replace(options, model=None, num_partitions=max(1, round(trained.partitions * growth)))

@@ -22,7 +22,7 @@ from lance_core.index.vector.options import VectorOptions
 from lance_core.index.vector.quantizers import ProductCodes
 from lance_core.index.vector.rabit import BITS_MAX, RabitCodes
 from lance_core.index.vector.segment import VectorSegment
-from lance_core.index.vector.segment_statistics import VectorStatistics
+from lance_core.index.vector.segment_statistics import statistics_of
 from lance_core.scan.vector_columns import is_multivector, vector_type_of
 from lance_core.scan.vector_search import Metric, parse_metric
 
@@ -88,7 +88,7 @@ class VectorIndexType:
             return VectorOptions(
                 Metric(details.metric), None, details.num_sub_vectors or None, details.num_bits or None
             )
-        model = VectorStatistics.of(segment.metadata).complete(model)
+        model = statistics_of(segment).complete(model)
         quantizer = model.quantizer
         options = VectorOptions(model.metric, len(model.centroids), model=model)
         if isinstance(quantizer, RabitCodes):

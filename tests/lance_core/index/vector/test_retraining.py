@@ -49,6 +49,34 @@ def test_statistics_record_partitions_and_losses(tmp_path: Path, kind: str, metr
     assert table.refresh().search("v", CENTERS[0], 3, nprobes=PARTITIONS).num_rows == 3
 
 
+@pytest.mark.parametrize("metric", ["l2", "cosine", "dot"])
+def test_files_of_pylance_are_the_statistics_of_its_segments(tmp_path: Path, metric: str) -> None:
+    """They equal those of a build of ours on its centroids."""
+    table = Table.create(tmp_path / "t", rows_of(600, start=0))
+    lance.dataset(table.uri).create_index("v", "IVF_SQ", metric=metric, num_partitions=PARTITIONS)
+    (theirs,) = statistics_of(table.refresh())
+    assert (theirs.partitions, theirs.rows, theirs.trained_rows) == (PARTITIONS, 600, 600)
+    table = table.refresh().append(table.to_table()).table.optimize_indices(merge="none").table
+    first, second = statistics_of(table)
+    assert (first, second.training_loss) == (theirs, theirs.training_loss)
+    if metric == "dot":
+        assert theirs.loss is None
+    else:
+        assert second.loss == pytest.approx(theirs.loss, rel=1e-4)
+        assert second.largest_partition == theirs.largest_partition
+
+
+@pytest.mark.parametrize("reason", ["loss", "growth", "neither"])
+def test_an_index_of_pylance_is_trained_again(tmp_path: Path, reason: str) -> None:
+    table = Table.create(tmp_path / "t", rows_of(400, start=0))
+    lance.dataset(table.uri).create_index("v", "IVF_SQ", num_partitions=PARTITIONS)
+    added, offset = {"loss": (300, 3.0), "growth": (1300, 0.0), "neither": (300, 0.0)}[reason]
+    table = table.refresh().append(rows_of(added, start=400, offset=offset)).table
+    table = table.optimize_indices(merge="none").table.append(rows_of(1, start=9000)).table
+    (after,) = statistics_of(table.optimize_indices().table)
+    assert after.trained_rows == (400 if reason == "neither" else 401 + added)
+
+
 @pytest.mark.parametrize("reason", ["loss", "growth", "neither"])
 def test_a_model_that_no_longer_fits_is_trained_again(tmp_path: Path, reason: str) -> None:
     table = Table.create(tmp_path / "t", rows_of(400, start=0))
