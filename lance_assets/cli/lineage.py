@@ -1,20 +1,22 @@
-"""`lance-assets lineage URI@version`: the ancestry of a version across tables, as a tree."""
+"""`lance-assets lineage URI@version`: the ancestry of a version across tables as a tree, or of its columns."""
 
 import argparse
 from collections.abc import Iterator
 
 from lance_assets.cli import EXIT_OK, printing
-from lance_assets.cli.printing import format_time
+from lance_assets.cli.printing import Column, format_time
 from lance_assets.cli.table_names import TABLE_HELP, open_named
 from lance_assets.common.text import format_count, truncate
 from lance_assets.lineage.ancestry_reader import ancestry_of
+from lance_assets.lineage.column_history import ColumnOrigin, column_origins
 from lance_assets.lineage.graph import DEPTH_MAX, VERSIONS_MAX, Ancestry, LineKind, TreeLine
 from lance_assets.lineage.model import AncestryKind, Origin
 from lance_assets.lineage.render import as_json, display_name, version_range, without_credentials
-from lance_core import InvalidInput
+from lance_core import InvalidInput, Table
 from lance_core.shell import Access
 
 HELP = "show the versions that a version was made from, across tables, as a tree"
+_COLUMNS = (Column("column"), Column("version", is_number=True), Column("from table"), Column("from column"))
 _KIND_NOTES = {
     LineKind.REPEATED: "see above",
     LineKind.CYCLE: "a cycle: an ancestor of itself",
@@ -36,8 +38,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"maximum number of versions (default: {VERSIONS_MAX})",
     )
 
+    parser.add_argument("--columns", action="store_true", help="show the columns that each column was computed from")
+
 
 def run(arguments: argparse.Namespace, access: Access) -> int:
+    if arguments.columns:
+        return _show_columns(open_named(arguments.table, access).table, as_json=arguments.json)
     if arguments.depth < 0 or arguments.most < 1:
         raise InvalidInput("--depth must be at least 0, and --most at least 1")
     table = open_named(arguments.table, access).table
@@ -49,6 +55,34 @@ def run(arguments: argparse.Namespace, access: Access) -> int:
     else:
         printing.print_text(as_text(ancestry, printing.terminal_width()))
     return EXIT_OK
+
+
+def _show_columns(table: Table, *, as_json: bool) -> int:
+    origins = column_origins(table)
+    if as_json:
+        columns = {name: _column_json(origin) for name, origin in origins.items()}
+        printing.print_json({"uri": without_credentials(table.uri), "version": table.version, "columns": columns})
+        return EXIT_OK
+    rows = [
+        (name, origin.version, without_credentials(source.uri), source.column)
+        for name, origin in origins.items()
+        for source in origin.sources
+    ]
+    if rows:
+        printing.print_text(
+            printing.table_lines(_COLUMNS, [tuple(map(str, row)) for row in rows], printing.terminal_width())
+        )
+    else:
+        printing.print_text(["no version of this table records the sources of a column"])
+    return EXIT_OK
+
+
+def _column_json(origin: ColumnOrigin) -> dict[str, object]:
+    sources = [
+        {"uri": without_credentials(source.uri), "asset": source.asset, "column": source.column}
+        for source in origin.sources
+    ]
+    return {"version": origin.version, "sources": sources}
 
 
 def as_text(ancestry: Ancestry, width: int | None) -> Iterator[str]:

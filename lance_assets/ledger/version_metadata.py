@@ -16,6 +16,7 @@ from lance_assets.diagrams.lineage_diagram import draw_lineage
 from lance_assets.ledger.partition_keys import partition_key
 from lance_assets.lineage.model import InputVersion, Origin, VersionName, sources_of
 from lance_assets.lineage.render import as_markdown, without_credentials
+from lance_assets.provenance.column_sources import parse_column_sources
 from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, group_inputs, parse_inputs
 from lance_core import Committed, LanceError, Table, VersionInfo
 from lance_core.operations import (
@@ -255,6 +256,7 @@ def metadata_of(facts: VersionFacts, *, run_is_known: bool, with_diagram: bool =
         "lance/run": value.dagster_run(facts.run_id) if facts.run_id and run_is_known else _text_metadata(facts.run_id),
         "dagster/row_count": value.int(facts.rows),
         "dagster/uri": value.text(facts.uri),
+        "dagster/column_lineage": _column_lineage(facts.properties),
         "dagster/column_schema": value.table_schema(table_schema(facts.schema)),
     }
     return {name: item for name, item in metadata.items() if item is not None}
@@ -310,6 +312,20 @@ def _inputs_metadata(properties: Mapping[str, str]) -> dg.MetadataValue | None:
         return dg.MetadataValue.text(inputs.unparsed[:_UNPARSED_CHARACTERS_MAX])
     by_table = group_inputs((without_credentials(uri), version) for uri, version in inputs.versions)
     return dg.MetadataValue.json(by_table) if by_table else None
+
+
+def _column_lineage(properties: Mapping[str, str]) -> dg.MetadataValue | None:
+    """Return the recorded sources of columns whose tables are assets."""
+    deps = {
+        column: [
+            dg.TableColumnDep(asset_key=dg.AssetKey.from_user_string(source.asset), column_name=source.column)
+            for source in sources
+            if source.asset
+        ]
+        for column, sources in list(parse_column_sources(properties).items())[:_COLUMNS_MAX]
+    }
+    known = {column: each for column, each in deps.items() if each}
+    return dg.MetadataValue.column_lineage(dg.TableColumnLineage(known)) if known else None
 
 
 def _lineage_metadata(facts: VersionFacts, with_picture: bool) -> dg.MetadataValue | None:

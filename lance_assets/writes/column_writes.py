@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import pyarrow as pa
 
+from lance_assets.provenance.column_sources import ColumnSources
 from lance_assets.spark import map_columns, merge_columns
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import Rows, SparkWriteOptions, Write
@@ -45,6 +46,10 @@ class SparkMergeColumns(Write):
             replace=self.replace,
             **make_options(),
         )
+
+    def column_sources(self, ctx: WriteContext) -> ColumnSources:
+        keys = {self.on} if isinstance(self.on, str) else set(self.on)
+        return {column: each for column, each in ctx.column_sources.items() if column not in keys}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +92,7 @@ class SparkMapColumns(Write):
             code_version=self.code_version,
             **options,
         )
+
+    def column_sources(self, ctx: WriteContext) -> ColumnSources:
+        """Each column is computed from all columns that the function gets."""
+        return {name: ctx.own_columns(self.read_columns or ()) for name in self.schema.names}

@@ -1,14 +1,16 @@
 """Context of a write's function: the Spark session, the partition key, and table reads that are recorded as inputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import dagster as dg
 
+from lance_assets.provenance.column_sources import ColumnSource
 from lance_assets.provenance.run_provenance import open_for_run
 from lance_assets.resources.lance import Access, Creation, LanceResource
 from lance_assets.spark import read
+from lance_assets.spark.plan_lineage import column_sources
 from lance_core import InvalidInput, Table
 
 if TYPE_CHECKING:
@@ -57,6 +59,11 @@ class WriteContext:
     """Metadata that the write adds to that of the version, on the page of its asset."""
     check_results: list[dg.AssetCheckResult] = field(default_factory=list)
     """Results of checks that the write itself evaluated."""
+    column_sources: dict[str, tuple[ColumnSource, ...]] = field(default_factory=dict)
+    """Sources of the columns of this version, as far as they are known without guessing: by the plan of the DataFrame
+    that the function returned, or by the SQL of the write."""
+    _reads: list[tuple["DataFrame", str]] = field(default_factory=list)
+    _asset_keys: dict[str, str] = field(default_factory=dict)
 
     @property
     def partition_key(self) -> str | None:
@@ -105,7 +112,7 @@ class WriteContext:
                 f"this write has already read version {self.inputs[opened.uri]} of {opened.uri} and cannot also read "
                 f"version {opened.version}; read one version of each table in a write, so that its inputs are clear"
             )
-        return read(
+        frame = read(
             self.spark,
             uri,
             columns=columns,
@@ -114,6 +121,24 @@ class WriteContext:
             with_row_address=with_row_address,
             **access,
         )
+        self._reads.append((frame, opened.uri))
+        if isinstance(key := getattr(table, "key", None), dg.AssetKey):
+            self._asset_keys[opened.uri] = key.to_user_string()
+        return frame
+
+    def own_columns(self, names: Iterable[str]) -> tuple[ColumnSource, ...]:
+        """Return columns of the table that this write changes, as sources."""
+        key = getattr(self.table, "key", None)
+        asset = key.to_user_string() if isinstance(key, dg.AssetKey) else None
+        uri = Table.open(self.table.uri, **self.table.access()).uri
+        return tuple(ColumnSource(uri, name, asset) for name in names)
+
+    def find_column_sources(self, frame: "DataFrame") -> None:
+        """Follow the plan of the DataFrame that the function returned to the tables that it has read."""
+        self.column_sources = {
+            column: tuple(ColumnSource(uri, name, self._asset_keys.get(uri)) for uri, name in sorted(sources))
+            for column, sources in column_sources(frame, self._reads).items()
+        }
 
     def version_read(self) -> int | None:
         """Return the version of the changed table that this write has read, or `None` if it has read none."""

@@ -8,6 +8,8 @@ from lance_assets.spark import compact, delete, update
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import Parameters, SparkWriteOptions, Write, substitute_parameters
 from lance_core import Committed
+from lance_core.tasks.driver import TableRef
+from lance_core.tasks.rows.update import columns_read_by
 from lance_core.tasks.rows.write import ROWS_PER_FILE_MAX
 
 
@@ -49,6 +51,10 @@ class SparkUpdate(Write):
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
         values = {name: substitute_parameters(value, self.parameters, ctx) for name, value in self.set.items()}
         where = None if self.where is None else substitute_parameters(self.where, self.parameters, ctx)
+        access = ctx.table.access()
+        table = TableRef(ctx.table.uri, access["branch"], access["storage_options"], access["manifest_store"])
+        columns = columns_read_by(table, values, where)
+        ctx.column_sources = {name: ctx.own_columns(sources) for name, sources in columns.items()}
         return update(ctx.spark, ctx.table.uri, values, where, **make_options())
 
 

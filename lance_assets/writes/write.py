@@ -15,6 +15,7 @@ import dagster as dg
 from lance_assets.checks.check import Check
 from lance_assets.common.sql_literals import Value, sql_literal
 from lance_assets.ledger.ledger import check_name
+from lance_assets.provenance.column_sources import ColumnSources
 from lance_assets.resources.lance import Access
 from lance_assets.resources.spark import SPARK_RESOURCE_KEY
 from lance_assets.writes.asset_options import (
@@ -130,6 +131,13 @@ class Write(WriteSettings, ABC):
         """Return a version that `execute` may have committed although it raised; `None` if it cannot have."""
         return None
 
+    def column_sources(self, ctx: WriteContext) -> ColumnSources:
+        """Return the columns that those of this version are computed from, as far as they are known without guessing.
+
+        Columns of a DataFrame are columns of the table by name.
+        """
+        return ctx.column_sources
+
     def metadata_of(self, table: Table) -> Mapping[str, dg.MetadataValue]:
         """Return additional metadata of the asset, for the table at the version that the step committed or found."""
         return {}
@@ -239,6 +247,8 @@ class Write(WriteSettings, ABC):
         frame = fn(ctx.spark, ctx, **values)
         if not (hasattr(frame, "mapInArrow") and hasattr(frame, "schema")):
             raise InvalidInput(f"the function of {self.name} must return a Spark DataFrame, not {type(frame).__name__}")
+        if ctx.inputs:
+            ctx.find_column_sources(frame)
         return frame
 
 

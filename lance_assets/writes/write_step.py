@@ -27,6 +27,7 @@ from lance_assets.ledger.version_metadata import (
     metadata_of,
     metadata_of_retired,
 )
+from lance_assets.provenance.column_sources import COLUMN_SOURCES, encode_column_sources
 from lance_assets.provenance.properties import RUN_ID
 from lance_assets.provenance.run_provenance import inputs_of_step, partition_intent, properties_of_run, run_intent
 from lance_assets.resources.spark import SPARK_RESOURCE_KEY, session_of
@@ -162,6 +163,8 @@ class _Step:
             opened = inputs_of_step(step.run_id, step.step.key)  # through a LanceResource
             inputs = [*write_context.inputs.items(), *opened]
             properties = properties_of_run(self.context.run, key, partition, intent, inputs)
+            if sources := encode_column_sources(self.write.column_sources(write_context)):
+                properties[COLUMN_SOURCES] = sources
             return SparkWriteOptions(intent=intent, properties=properties, audit=audit, **ledger.access())
 
         try:

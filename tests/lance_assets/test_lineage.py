@@ -1,6 +1,7 @@
 """Lineage in Dagster: the diagram on the write, the table on the ledger, and links between runs and versions."""
 
 import base64
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_assets import SparkAppend, SparkSessionResource, WriteContext, lance_table
+from lance_assets import SparkAppend, SparkSessionResource, SparkUpdate, SparkUpsert, WriteContext, lance_table
 from lance_assets.cli.main import main
 from lance_assets.common.text import escape_markdown
 from lance_assets.discovery.sensor import discovery_sensor
@@ -96,6 +97,48 @@ def test_from_a_version_to_its_run_and_from_the_run_to_its_version(
     printed = capsys.readouterr().out
     assert f"  found {features.uri}@2  Append" in printed
     assert f"  committed by run {ended.run_id}\n" in printed
+
+
+def test_sources_of_columns_are_metadata_and_printed(
+    tmp_path: Path, instance: dg.DagsterInstance, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    orders = lance_table("orders", uri=str(tmp_path / "orders.lance"), key_prefix="lake")
+    raw = str(tmp_path / "raw.lance")
+    Table.create(orders.uri, pa.table({"id": [1, 2], "price": [2, 3], "city": ["a", "b"]}), durable=False)
+    Table.create(raw, pa.table({"id": [1, 2], "amount": [5, 6]}), durable=False)
+
+    def totals(spark: SparkSession, ctx: WriteContext) -> DataFrame:
+        joined = ctx.read(orders).join(ctx.read(raw), "id")
+        return joined.selectExpr("id", "price * amount as total", "'x' as note")
+
+    writes = [
+        SparkUpsert("upserted", totals, on="id"),
+        SparkUpdate("corrected", {"note": "concat(note, :more)"}, "total > 3", {"more": "!"}),
+    ]
+    table = lance_table("totals", uri=str(tmp_path / "totals.lance"), key_prefix="lake", writes=writes)
+    Table.create(table.uri, pa.schema([("id", pa.int64()), ("total", pa.int64()), ("note", pa.string())]))
+    for write in writes:
+        run(table, write.name, instance, SparkSessionResource())
+
+    def dep(key: dg.AssetKey, column: str) -> dg.TableColumnDep:
+        return dg.TableColumnDep(asset_key=key, column_name=column)
+
+    # The table that is read by its location alone is no asset, so Dagster cannot name its columns.
+    upserted = dg.TableColumnLineage({"id": [dep(orders.key, "id")], "total": [dep(orders.key, "price")]})
+    corrected = dg.TableColumnLineage({"note": [dep(table.key, "note"), dep(table.key, "total")]})
+    _, (_, of_upsert), (_, of_update) = events(instance, table.key)
+    ((_, written),) = events(instance, table.write_key("corrected"))
+    shown = [event.metadata["dagster/column_lineage"].value for event in (of_upsert, of_update, written)]
+    assert shown == [upserted, corrected, corrected]
+    assert main(["lineage", table.uri, "--columns", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)["columns"]
+    assert {column: (each["version"], len(each["sources"])) for column, each in printed.items()} == {
+        "id": (2, 1), "total": (2, 2), "note": (3, 2),
+    }  # fmt: skip
+    assert printed["total"]["sources"] == [
+        {"uri": orders.uri, "asset": "lake/orders", "column": "price"},
+        {"uri": raw, "asset": None, "column": "amount"},
+    ]
 
 
 def test_version_of_a_killed_run_is_found_by_the_sensor_event(

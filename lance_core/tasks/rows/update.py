@@ -62,6 +62,18 @@ def update(
     return run_change(table, options, "update", plan, operation=Update.name)
 
 
+def columns_read_by(table: TableRef, values: Mapping[str, str], condition: str | None) -> dict[str, tuple[str, ...]]:
+    """Return the columns that decide about the new values of each column: those of its expression and of the
+    condition."""
+    base = table.newest()
+    read: dict[str, tuple[str, ...]] = {}
+    for name, value in values.items():
+        request = UpdateRequest.of(base, {name: value}, condition)
+        in_condition = request.predicate.columns if request.predicate else ()
+        read[name] = tuple(sorted({*request.projection.columns, *in_condition}))
+    return read
+
+
 def partitions_for_writing(rows: int, runner: Runner) -> int:
     """Return the number of partitions for work that writes this many rows. Each partition writes a file, so few rows
     are not spread over many partitions."""

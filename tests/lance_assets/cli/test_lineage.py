@@ -11,6 +11,7 @@ import lance
 import pytest
 
 from lance_assets.lineage import ancestry_of
+from lance_assets.provenance.column_sources import COLUMN_SOURCES, ColumnSource, encode_column_sources
 from lance_core import Table
 from lance_core.format.ids import Version
 from lance_core.format.naming import manifest_path
@@ -207,3 +208,20 @@ def test_narrow_terminal(features: Table, shell: Shell, monkeypatch: pytest.Monk
     monkeypatch.setenv("COLUMNS", "60")
     assert all(len(line) <= 60 for line in shell("lineage", features.uri).out.splitlines())
     assert os.environ["COLUMNS"] == "60"
+
+
+def test_columns(tmp_path: Path, shell: Shell) -> None:
+    sources = {"id": [ColumnSource("/lake/a.lance", "key"), ColumnSource("s3://user:secret@b/c", "id", "lake/c")]}
+    properties = {COLUMN_SOURCES: encode_column_sources(sources) or ""}
+    table = Table.create(str(tmp_path / "t.lance"), rows(1), properties=properties, durable=False)
+    answer = shell("lineage", table.uri, "--columns")
+    assert (answer.code, answer.err) == (0, "")
+    assert [line.split() for line in answer.out.splitlines()] == [
+        ["column", "version", "from", "table", "from", "column"],
+        ["id", "1", "/lake/a.lance", "key"],
+        ["id", "1", "s3://b/c", "id"],
+    ]
+    plain = Table.create(str(tmp_path / "plain.lance"), rows(1), durable=False)
+    assert "records the sources of a column" in shell("lineage", plain.uri, "--columns").out
+    printed = json.loads(shell("lineage", table.uri, "--columns", "--json").out)
+    assert printed["columns"]["id"]["sources"][1] == {"uri": "s3://b/c", "asset": "lake/c", "column": "id"}
