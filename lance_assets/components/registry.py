@@ -219,6 +219,8 @@ TABLE: Mapping[str, Form] = {
     "group_name": _described(TEXT, "Another name of group."),
     "automation_condition": _described(AUTOMATION, "Another name of automation."),
     "freshness_policy": _described(_FRESHNESS, "Another name of freshness."),
+    "samples": _described(BOOLEAN, "Store the ten newest rows with each version that a run commits (default: false)."),
+    "columns": _described(TEXT_BY_NAME, "Descriptions of columns."),
     "operator_job": _described(BOOLEAN, "Add a job that tags, promotes, rolls back and publishes (default: true)."),
     "discover": _described(BOOLEAN, "Run a sensor that records the versions of other writers (default: true)."),
     "storage": _described(STORAGE, "Storage options, manifest store, and the root of a relative uri."),

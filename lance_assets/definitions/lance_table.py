@@ -313,6 +313,8 @@ def lance_table(
     automation_condition: Automation | dg.AutomationCondition[Any] | None = None,
     freshness_policy: timedelta | dg.FreshnessPolicy | None = None,
     operator_job: bool = True,
+    samples: bool = False,
+    columns: Mapping[str, str] | None = None,
 ) -> LanceTable:
     """Declare a Lance table. It need not exist yet: the first write creates it.
 
@@ -338,6 +340,10 @@ def lance_table(
     `automation` and `freshness`. `deps` are assets that the table depends on besides its writes, such as a pipeline
     outside of Dagster that writes it. `operator_job` adds the job `lance_operate__<table>`, which tags, promotes, rolls
     back and publishes versions.
+
+    `columns` has descriptions of columns, which events show with the schema; without one, that of the field's metadata
+    is shown. With `samples=True`, the event of each version that a run commits has its ten newest rows, which Dagster
+    then stores.
     """
     subject = f"the Lance table {name!r}"
     group = one_of_synonyms(group, group_name, ("group", "group_name"), subject)
@@ -352,7 +358,15 @@ def lance_table(
         )
     storage = storage or LanceResource(storage_options=dict(storage_options or {}))
     creation = _validate_creation(stable_row_ids, storage_version, name)
-    ledger = Ledger(name, prefix, storage.resolve_uri(uri) if uri else uri, storage, declared_creation=creation)
+    ledger = Ledger(
+        name,
+        prefix,
+        storage.resolve_uri(uri) if uri else uri,
+        storage,
+        column_descriptions=dict(columns or {}),
+        has_samples=samples,
+        declared_creation=creation,
+    )
     branch_ledgers = tuple(map(ledger.for_branch, branches))
     keys = [branch_ledger.key for branch_ledger in branch_ledgers]
     if duplicates := [

@@ -45,6 +45,10 @@ class Ledger:
     """Branch of this ledger; `None` is the main branch. Each followed branch has a ledger of its own, `orders@dev`."""
     declared_creation: Creation = field(default_factory=Creation)
     """Row ids and storage version with which a write creates the table."""
+    column_descriptions: Mapping[str, str] = field(default_factory=dict)
+    """Descriptions of columns, which events show with the schema."""
+    has_samples: bool = False
+    """True if the events of runs have sample rows."""
 
     def __post_init__(self) -> None:
         for part in (*self.prefix, self.name):

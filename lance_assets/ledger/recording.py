@@ -26,8 +26,10 @@ from lance_assets.ledger.ledger import (
 )
 from lance_assets.ledger.partition_keys import is_version_key, partition_key, version_of
 from lance_assets.ledger.recording_lock import RecordingLock, may_record
+from lance_assets.ledger.sample_rows import sample_metadata
 from lance_assets.ledger.version_metadata import (
     TABLE_ERRORS,
+    Metadata,
     VersionFacts,
     discovered_facts,
     metadata_of,
@@ -74,7 +76,7 @@ def build_materialization(
 ) -> dg.AssetMaterialization:
     """Return the event of a version. `retained` is the number of versions on the ledger, this one included."""
     run_is_known = facts.run_id is not None and instance.has_run(facts.run_id)
-    metadata = metadata_of(facts, run_is_known=run_is_known)
+    metadata = metadata_of(facts, run_is_known=run_is_known, descriptions=ledger.column_descriptions)
     if advice := retention_advice(ledger, retained):
         metadata |= {"lance/retained": dg.MetadataValue.int(retained), "lance/advice": dg.MetadataValue.text(advice)}
     return dg.AssetMaterialization(
@@ -193,10 +195,22 @@ class _RunRecorder:
 
     def _store(self, facts: VersionFacts, retained: int) -> None:
         event = build_materialization(self.context.instance, self.ledger, facts, retained=retained)
+        if self.ledger.has_samples and facts.partition == self.facts.partition:
+            event = event.with_metadata({**event.metadata, **self._samples()})
         if facts.partition == self.facts.partition or facts.run_id == self.context.run.run_id:
             self.context.log_event(event)
         else:  # Dagster would attribute an event in the log of this run to this run
             self.context.instance.report_runless_asset_event(event)
+
+    def _samples(self) -> Metadata:
+        """Return sample rows of the version of this run. A version is recorded even if its rows cannot be read."""
+        try:
+            return sample_metadata(self.table.at(self.facts.version))
+        except TABLE_ERRORS as error:
+            self.context.log.warning(
+                f"{self.ledger.label}: there are no sample rows of {self.facts.partition}: {error}"
+            )
+            return {}
 
     def _wait_for_active_runs(self) -> None:
         """Wait a few seconds for other runs that are about to record an earlier version, so that Dagster links each

@@ -16,7 +16,7 @@ from lance_assets.diagrams.lineage_diagram import draw_lineage
 from lance_assets.ledger.partition_keys import partition_key
 from lance_assets.lineage.model import InputVersion, Origin, VersionName, sources_of
 from lance_assets.lineage.render import as_markdown, without_credentials
-from lance_assets.provenance.column_sources import parse_column_sources
+from lance_assets.provenance.column_sources import COLUMN_SOURCES, parse_column_sources
 from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, group_inputs, parse_inputs
 from lance_core import Committed, LanceError, Table, VersionInfo
 from lance_core.operations import (
@@ -44,6 +44,9 @@ from lance_core.operations import (
 
 _TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _COLUMNS_MAX = 500
+_DESCRIPTION_KEYS = (b"description", b"comment", b"doc")
+"""Keys of field metadata that describe a column: "comment" is that of Spark."""
+_DESCRIPTION_CHARACTERS_MAX = 1000
 _REBASED_OVER_MAX = 100
 _FOLDED_MAX = 100
 _UNPARSED_CHARACTERS_MAX = 500
@@ -223,8 +226,14 @@ def discovered_facts(table: Table, info: VersionInfo, incarnation: int) -> Versi
     )
 
 
-def metadata_of(facts: VersionFacts, *, run_is_known: bool, with_diagram: bool = False) -> Metadata:
-    """Return the metadata of a version.
+def metadata_of(
+    facts: VersionFacts,
+    *,
+    run_is_known: bool,
+    with_diagram: bool = False,
+    descriptions: Mapping[str, str] | None = None,
+) -> Metadata:
+    """Return the metadata of a version. `descriptions` are those of its columns that the declaration of the table has.
 
     `with_diagram` adds the lineage diagram to events of writes. Events of the ledger have none
     (`001-lineage-in-transaction-properties.md`).
@@ -257,7 +266,7 @@ def metadata_of(facts: VersionFacts, *, run_is_known: bool, with_diagram: bool =
         "dagster/row_count": value.int(facts.rows),
         "dagster/uri": value.text(facts.uri),
         "dagster/column_lineage": _column_lineage(facts.properties),
-        "dagster/column_schema": value.table_schema(table_schema(facts.schema)),
+        "dagster/column_schema": value.table_schema(table_schema(facts.schema, descriptions or {})),
     }
     return {name: item for name, item in metadata.items() if item is not None}
 
@@ -292,17 +301,29 @@ def metadata_of_retired(committed: Committed) -> Metadata | None:
     }
 
 
-def table_schema(schema: pa.Schema) -> dg.TableSchema:
-    """Return the schema as Dagster metadata, up to a maximum number of columns."""
+def table_schema(schema: pa.Schema, descriptions: Mapping[str, str] | None = None) -> dg.TableSchema:
+    """Return the schema as Dagster metadata, up to a maximum number of columns.
+
+    The description of a column is the declared one, or that of its field's metadata.
+    """
+    declared = descriptions or {}
     columns = [
         dg.TableColumn(
             name=field.name,
             type=str(field.type),
+            description=declared.get(field.name) or _description_of(field),
             constraints=dg.TableColumnConstraints(nullable=field.nullable),
         )
         for field in list(schema)[:_COLUMNS_MAX]
     ]
     return dg.TableSchema(columns=columns)
+
+
+def _description_of(field: pa.Field) -> str | None:
+    """Return the description that the metadata of a field has, under one of the usual keys."""
+    metadata = field.metadata or {}
+    found = next((metadata[key] for key in _DESCRIPTION_KEYS if metadata.get(key)), None)
+    return None if found is None else found.decode(errors="replace")[:_DESCRIPTION_CHARACTERS_MAX]
 
 
 def _inputs_metadata(properties: Mapping[str, str]) -> dg.MetadataValue | None:
@@ -316,6 +337,8 @@ def _inputs_metadata(properties: Mapping[str, str]) -> dg.MetadataValue | None:
 
 def _column_lineage(properties: Mapping[str, str]) -> dg.MetadataValue | None:
     """Return the recorded sources of columns whose tables are assets."""
+    if COLUMN_SOURCES not in properties:
+        return None
     deps = {
         column: [
             dg.TableColumnDep(asset_key=dg.AssetKey.from_user_string(source.asset), column_name=source.column)

@@ -163,8 +163,9 @@ class _Step:
             opened = inputs_of_step(step.run_id, step.step.key)  # through a LanceResource
             inputs = [*write_context.inputs.items(), *opened]
             properties = properties_of_run(self.context.run, key, partition, intent, inputs)
-            if sources := encode_column_sources(self.write.column_sources(write_context)):
-                properties[COLUMN_SOURCES] = sources
+            sources = self.write.column_sources(write_context)
+            if sources and (encoded := encode_column_sources(sources)):
+                properties[COLUMN_SOURCES] = encoded
             return SparkWriteOptions(intent=intent, properties=properties, audit=audit, **ledger.access())
 
         try:
@@ -284,7 +285,9 @@ class _Step:
         return dg.MaterializeResult(
             metadata={
                 **reported,
-                **metadata_of(facts, run_is_known=run_is_known, with_diagram=True),
+                **metadata_of(
+                    facts, run_is_known=run_is_known, with_diagram=True, descriptions=ledger.column_descriptions
+                ),
                 **partition,
                 **self.write.metadata_of(committed.table),
                 "lance/landed_before": dg.MetadataValue.bool(committed.already_committed),
