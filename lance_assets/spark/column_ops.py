@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -62,7 +63,7 @@ def map_columns(
     resume_key: str | None = None,
     progress: ProgressArgument | Callable[[int, int], None] | None = False,
     mode: mapping.Mode = "add",
-    where: mapping.Condition | None = None,
+    where: str | pc.Expression | None = None,
     code_version: str | None = None,
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,

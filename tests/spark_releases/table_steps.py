@@ -31,7 +31,7 @@ SCALAR_KINDS = (
     ("LABEL_LIST", "tags", "array_has_any(tags, ['t3', 't5'])"),
     ("NGRAM", "text", "contains(text, 'word 12')"),
 )
-VECTOR_KINDS: tuple[tuple[str, dict[str, int]], ...] = (
+VECTOR_KINDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("IVF_FLAT", {}),
     ("IVF_PQ", {"num_sub_vectors": 8}),
     ("IVF_SQ", {}),

@@ -117,9 +117,14 @@ def test_recreated_table_is_a_different_one(tmp_path: Path, instance: dg.Dagster
     assert isinstance(run_requests(table, instance), dg.RunRequest)
 
 
+def with_options(table: LanceTable, **options: object) -> LanceTable:
+    """Return the declaration with other options. mypy knows no dataclass with a named tuple as its base."""
+    return replace(table, **options)  # type: ignore[type-var]
+
+
 def test_nothing_is_launched_during_a_write(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table, other = declare_table(tmp_path), declare_table(tmp_path, name="features")
-    beside = replace(table, maintenance=Maintenance(compact_when_small_files=3, beside_writes=True))
+    beside = with_options(table, maintenance=Maintenance(compact_when_small_files=3, beside_writes=True))
     create_filled_table(table, 3)
     start_run(instance, other.write_key("features_append"))
     start_run(instance, table.write_key("orders_append"), status=dg.DagsterRunStatus.SUCCESS)
@@ -166,7 +171,7 @@ def test_needed_versions_are_no_reason_for_cleanup(tmp_path: Path, instance: dg.
     create_filled_table(table, 4)
     set_age(table.uri, 20 * DAY)
     assert isinstance(run_requests(table, instance), dg.RunRequest)
-    pinned = replace(table, maintenance=replace(policy, pins=[1, 2]))
+    pinned = with_options(table, maintenance=replace(policy, pins=[1, 2]))
     assert "nothing is due" in str(run_requests(pinned, instance))
     # A version on the ledger of another table has two of them as inputs.
     other = declare_table(tmp_path, name="features")
@@ -184,9 +189,9 @@ def test_needed_versions_are_no_reason_for_cleanup(tmp_path: Path, instance: dg.
     instance.delete_dynamic_partition("lance/lake/features", "v0000000001")  # its version is removed
     assert isinstance(run_requests(table, instance, after=timedelta(minutes=2)), dg.RunRequest)
     # Without a ledger, the table itself records the inputs.
-    with_downstream = replace(table, maintenance=replace(policy, downstream=[other]))
+    with_downstream = with_options(table, maintenance=replace(policy, downstream=[other]))
     assert "nothing is due" in str(run_requests(with_downstream, instance))
-    lost = replace(table, maintenance=replace(policy, downstream=[str(tmp_path / "nowhere")]))
+    lost = with_options(table, maintenance=replace(policy, downstream=[str(tmp_path / "nowhere")]))
     assert "nowhere cannot be read, so the versions that it needs are unknown and no version is removed" in str(
         run_requests(lost, instance)
     )

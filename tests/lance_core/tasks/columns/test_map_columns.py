@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import lance
 import numpy as np
@@ -16,7 +16,7 @@ import pytest
 
 from lance_core import Committed, InvalidInput, RetryableConflict, SchemaMismatch, Table
 from lance_core.coordination import progress as progress_module
-from lance_core.tasks.columns.map_columns import _MODES, Computation, Mode, ProgressCallback, map_columns
+from lance_core.tasks.columns.map_columns import Computation, Mode, ProgressCallback, map_columns
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.partitioning import Task
 from lance_core.versions.location import locate
@@ -434,7 +434,7 @@ def test_existing_columns_are_computed_again(tmp_path: Path, mode: Mode, where: 
 
 
 def test_columns_that_do_not_exist_are_added_in_every_mode(tmp_path: Path) -> None:
-    for mode in _MODES:
+    for mode in get_args(Mode):
         uri = create_table(tmp_path / mode)
         rows = recompute(uri, double_ids, mode=mode, where="id < 25").table.to_table()
         assert rows["twice"].to_pylist() == [2 * n if n < 25 else None for n in range(100)]
