@@ -7,12 +7,13 @@
 `001-checks-run-at-recording.md` says when checks are evaluated. Nothing here decides what follows from a result.
 """
 
+import inspect
 import time
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import cast
+from typing import Any, cast
 
 import dagster as dg
 
@@ -23,6 +24,8 @@ from lance_assets.provenance.properties import RUN_ID
 from lance_core import Corrupt, LanceError, NotFound, Table, Unsupported
 
 SEVERITIES = {Severity.ERROR: dg.AssetCheckSeverity.ERROR, Severity.WARN: dg.AssetCheckSeverity.WARN}
+_HAS_PARTITIONS = "partition" in inspect.signature(dg.AssetCheckEvaluation).parameters
+"""False for Dagster 1.12, where only the metadata names the partition."""
 _TRACE_LINES = 6
 _TEXT_MAX = 2_000
 
@@ -97,6 +100,7 @@ def evaluate_all(checks: Iterable[Check], context: CheckContext) -> list[Evaluat
 def evaluation_event(ledger: Ledger, evaluated: EvaluatedCheck, partition: str) -> dg.AssetCheckEvaluation:
     """Return a result as an event, with the partition of its version: a run that makes several versions keeps one for
     each."""
+    of_partition: dict[str, Any] = {"partition": partition} if _HAS_PARTITIONS else {}
     return dg.AssetCheckEvaluation(
         asset_key=ledger.key,
         check_name=evaluated.check.name,
@@ -104,7 +108,7 @@ def evaluation_event(ledger: Ledger, evaluated: EvaluatedCheck, partition: str) 
         severity=SEVERITIES[evaluated.check.severity],
         description=evaluated.result.description,
         metadata=metadata_of(evaluated, partition),
-        partition=partition,
+        **of_partition,
     )
 
 

@@ -101,7 +101,8 @@ class Ledger:
 
     @property
     def pool(self) -> str:
-        return f"lance/{self.label}"
+        """Pool that the writes share. Dagster 1.12 allows letters, digits, underscores and slashes only."""
+        return f"lance/{self.label}" if self.branch is None else f"lance/{self.slug}"
 
     @property
     def run_tag(self) -> str:
