@@ -113,6 +113,20 @@ def versions(table: LanceTable, instance: dg.DagsterInstance) -> list[str | None
     return [event.partition for _, event in events(instance, table.key)]
 
 
+def test_a_backfill_launches_a_process_for_each_partition(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE_KEY", CANARY)
+    table = declare(tmp_path, partitions=DAYS, backfill_policy=dg.BackfillPolicy.single_run())
+    days = ["2026-01-01", "2026-01-02"]
+    ends = {"dagster/asset_partition_range_start": days[0], "dagster/asset_partition_range_end": days[1]}
+    done, client = run(table, instance, "commit", tags=ends)
+    assert done.success, failure_of(done)
+    assert len(client.extras) == 2
+    assert set(Table.open(table.uri).to_table()["day"].to_pylist()) == set(days)
+    assert [event.partition for _, event in events(instance, table.write_key("load"))] == days
+
+
 def test_what_the_process_reports_is_on_the_pages(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
