@@ -3,6 +3,7 @@
     declare    adds the column and its fingerprints as nulls, and stores the declaration with it
     inspect    reads the inputs of fragments that are not known to be fresh, and compares fingerprints
     compute    calls the function for the stale rows; each fragment with one gets a file with the column
+    record     each worker records a fragment that it has filled, for the run after a killed driver
     commit     one version; after a conflict, only fragments with other rows or inputs are computed again
 
 A bound on rows or seconds ends a run early: it commits what it has computed, and the next run continues. Other writers
@@ -13,6 +14,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,9 +22,11 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core import validation
+from lance_core.coordination import progress
+from lance_core.coordination.leases import release
 from lance_core.dml import new_columns, settings
 from lance_core.dml.column_files import PositionedBatch
-from lance_core.dml.column_fill import ColumnTarget, FilledFragment, is_still_valid, plan_fill, resolve_target
+from lance_core.dml.column_fill import ColumnTarget, FilledFragment, keep_valid, plan_fill, resolve_target
 from lance_core.dml.computed_column import (
     DECLARATION_KEY,
     ComputedColumn,
@@ -37,12 +41,13 @@ from lance_core.dml.freshness import known_fresh, record_fresh, unchanged_since
 from lance_core.dml.replaced_columns import fill_fragment
 from lance_core.dml.row_computation import compute_rows, function_of
 from lance_core.dml.stale_rows import Freshness, InspectedRows, find_stale_rows, total
-from lance_core.errors import InvalidInput, StorageError
+from lance_core.errors import Corrupt, InvalidInput, StorageError
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Merge, Operation, Update
 from lance_core.progress import report
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.table.base import Committed
+from lance_core.tasks.columns.resumed_fill import load_existing, record_filled
 from lance_core.tasks.driver import TableRef, WriteOptions, run_change, run_over_partitions
 from lance_core.tasks.partitioning import Runner
 from lance_core.versions.snapshot import Snapshot, load_at
@@ -86,7 +91,7 @@ class FillReport:
     before: Freshness
     """State of the rows before the run."""
     computed: int
-    """Rows for which the function was called."""
+    """Rows for which the function was called, by this run or by one that was killed before its commit."""
     failed: tuple[FailedRow, ...]
     seconds: float
 
@@ -143,7 +148,7 @@ def fill_computed_column(
     declaration = declare(table, column, options)
     run = _FillRun(column, declaration, recompute, bounds, runner, started)
     committed = run_change(table, options, "compute_columns", run.plan, operation=Update.name)
-    run.record(table, committed)
+    run.finish(table, committed)
     counts = total(run.freshness.values())
     return FillReport(
         declaration, committed, counts, sum(run.computed.values()), run.failed_rows(), time.monotonic() - started
@@ -200,11 +205,17 @@ class _FillRun:
     computed: dict[int, int] = field(default_factory=dict)
     failed: dict[int, tuple[FailedRow, ...]] = field(default_factory=dict)
     job: str = field(default_factory=lambda: str(uuid.uuid4()))
+    directory: str = ""
+    """Directory of the records of filled fragments; empty before the first plan."""
+    lease: str | None = None
+    """Lease on the files of an earlier run."""
 
     def plan(self, base: Snapshot) -> Merge | Update | None:
         """Fill the stale fragments that have no valid file, and return the operation."""
         fragments = base.manifest.fragments
         target = resolve_target(base, self.column.schema, replace=True)
+        if not self.directory:
+            self._resume(base)
         self._keep_valid(base, target)
         fresh = BitMap() if self.recompute else known_fresh(base, self.declaration)
         todo = []
@@ -227,25 +238,51 @@ class _FillRun:
                 self.freshness[fragment.id] = Freshness(fragment.live_rows, uninspected=fragment.live_rows)
         return plan_fill(base, target, self.filled)
 
-    def record(self, table: TableRef, committed: Committed) -> None:
-        """Record the fragments without a stale row."""
+    def finish(self, table: TableRef, committed: Committed) -> None:
+        """Record the fragments without a stale row, and remove the records of filled fragments."""
         at = load_at(table.newest().location, committed.version)
         complete = [number for number in self.filled if self.freshness[number].stale <= self.computed.get(number, 0)]
         # Another writer may have replaced inputs between the plan and the commit, which does not conflict.
         planned = at.manifest.with_fragments(self.filled[number].fragment for number in complete)
         then = Snapshot(at.location, planned, at.scheme)
         record_fresh(at, self.declaration, unchanged_since(then, at, complete, self.declaration.inputs))
+        progress.remove_records(at.location.own_store, self.directory)
+        if self.lease is not None:
+            release(at.location.own_store, self.lease)
+
+    def _resume(self, base: Snapshot) -> None:
+        """Load the fragments that an earlier run has filled with the same declaration, if it has not committed them."""
+        number = base.manifest.schema.field(self.column.name).id
+        key = json.dumps(["computed column", int(number), self.declaration.code, list(self.declaration.inputs)])
+        store, self.directory = base.location.own_store, progress.directory_of(key)
+        if self.recompute:
+            return
+        recorded: dict[int, FilledFragment] = {}
+        for fragment in progress.completed_fragments(store, self.directory):
+            details = progress.recorded_details(store, self.directory, fragment.id)
+            with suppress(pa.ArrowException, Corrupt, ValueError, KeyError, TypeError):
+                if details is not None:
+                    self._add_result(details)
+                    recorded[fragment.id] = self.filled.pop(fragment.id)
+        self.filled, self.lease = load_existing(store, self.directory, recorded, job="a computed column")
+
+    def _add_result(self, encoded: bytes) -> None:
+        """Add what a worker returned or recorded for a fragment."""
+        header, _, rest = encoded.partition(b"\n")
+        filled, counts = FilledFragment.decode(rest), json.loads(header)
+        number = filled.fragment.id
+        self.freshness[number] = Freshness(**counts["freshness"])
+        self.computed[number] = counts["computed"]
+        self.failed[number] = tuple(FailedRow(**each) for each in counts["failed"])
+        self.filled[number] = filled
 
     def failed_rows(self) -> tuple[FailedRow, ...]:
         return tuple(row for _number, rows in sorted(self.failed.items()) for row in rows)
 
     def _keep_valid(self, base: Snapshot, target: ColumnTarget) -> None:
         """Forget the fragments whose rows or inputs have changed since they were filled."""
-        current: dict[int, Fragment] = {fragment.id: fragment for fragment in base.manifest.fragments}
         read = {*self.declaration.inputs, self.column.name, self.column.fingerprint}
-        for number, filled in list(self.filled.items()):
-            if number not in current or not is_still_valid(base, filled, current[number], target, read):
-                del self.filled[number]
+        self.filled = keep_valid(base, self.filled, target, read)
         for counts in (self.freshness, self.computed, self.failed):
             for number in [each for each in counts if each not in self.filled]:
                 counts.pop(number)
@@ -266,18 +303,13 @@ class _FillRun:
             None if rows is None else -(-(rows - sum(self.computed.values())) // slots),
             None if seconds is None else seconds - (time.monotonic() - self.started),
             self.job,
+            self.directory,
         )
         groups = [tuple(each.encode() for each in fragments[number::slots]) for number in range(slots)]
         partitions = tuple(group for group in groups if group)
         results = run_over_partitions(base, partitions, task, self.runner)
         for encoded in (result for each in results.values() for result in each):
-            header, _, rest = encoded.partition(b"\n")
-            filled, counts = FilledFragment.decode(rest), json.loads(header)
-            number = filled.fragment.id
-            self.filled[number] = filled
-            self.freshness[number] = Freshness(**counts["freshness"])
-            self.computed[number] = counts["computed"]
-            self.failed[number] = tuple(FailedRow(**each) for each in counts["failed"])
+            self._add_result(encoded)
         if missing := [fragment.id for fragment in fragments if fragment.id not in self.filled]:
             raise StorageError(f"{base.location.uri}: no worker returned fragment {missing[0]}; run it again")
 
@@ -292,6 +324,7 @@ class _FillTask:
     rows_max: int | None
     seconds_max: float | None
     job: str
+    directory: str
 
     def __call__(self, partition: Snapshot, _number: int) -> Iterator[bytes]:
         started, computed = time.monotonic(), 0
@@ -307,7 +340,10 @@ class _FillTask:
                 "computed": work.computed,
                 "failed": [{"row_address": each.row_address, "error": each.error} for each in work.failed],
             }
-            yield json.dumps(counts).encode() + b"\n" + filled.encode()
+            encoded = json.dumps(counts).encode() + b"\n" + filled.encode()
+            if work.computed and not self.recompute:
+                record_filled(partition.location.own_store, self.directory, filled, encoded)
+            yield encoded
 
 
 @dataclass

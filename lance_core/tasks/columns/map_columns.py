@@ -21,11 +21,10 @@ import pyarrow as pa
 
 from lance_core import validation
 from lance_core.coordination import progress as progress_module
-from lance_core.coordination.leases import Lease, acquire, release
+from lance_core.coordination.leases import release
 from lance_core.dml.column_fill import (
     ColumnTarget,
     FilledFragment,
-    is_still_valid,
     keep_valid,
     plan_fill,
     resolve_target,
@@ -43,6 +42,7 @@ from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.column_resolution import filterable_schema
 from lance_core.storage.store import Store
 from lance_core.table.base import Committed
+from lance_core.tasks.columns.resumed_fill import load_existing, record_filled
 from lance_core.tasks.driver import TableRef, WriteOptions, run_change, run_over_partitions
 from lance_core.tasks.partitioning import Runner
 from lance_core.tasks.scan.pushed_selection import PushedSelection, fragments_to_scan
@@ -52,7 +52,6 @@ ProgressCallback = Callable[[int, int], None]
 """Called with the number of finished fragments and the number of all fragments."""
 CODE_VERSION = "lance_assets.code_version"
 """Property of the transaction with the version of the function."""
-_HEADS_AT_ONCE = 8
 _POLL_SECONDS = 1.0
 
 
@@ -213,24 +212,15 @@ class _MapColumnsRun:
         read = computation.read_columns or ()
         inputs = {"read_columns": ", ".join(read), "storage_version": str(base.manifest.storage_version)}
         progress_module.claim(store, self.resume_key, {"schema": columns, **inputs, **computation.options()})
-        recorded = {
+        recorded: dict[int, FilledFragment] = {
             each.fragment.id: each
             for fragment in progress_module.completed_fragments(store, self.directory)
             if (each := self._recorded(store, self.directory, fragment)) is not None
         }
-        paths = tuple(each.file.qualified_path for each in recorded.values() if each.file is not None)
-        if paths:
-            self.lease = acquire(
-                store, Lease("resuming map_columns", files=paths), SYSTEM_RUNTIME
-            )  # before the existence of the files is checked
-        current: dict[int, Fragment] = {fragment.id: fragment for fragment in base.manifest.fragments}
-        with ThreadPoolExecutor(_HEADS_AT_ONCE) as pool:
-            complete = list(pool.map(lambda each: _is_file_complete(store, each), recorded.values()))
-        for (number, each), is_complete in zip(recorded.items(), complete, strict=True):
-            if is_complete and number in current and is_still_valid(base, each, current[number], target, reads):
-                self.filled[number] = each
-            else:
-                progress_module.remove_fragment(store, self.directory, each.fragment.id)
+        existing, self.lease = load_existing(store, self.directory, recorded, job="map_columns")
+        self.filled = keep_valid(base, existing, target, reads)
+        for number in existing.keys() - self.filled.keys():
+            progress_module.remove_fragment(store, self.directory, number)
 
     def _recorded(self, store: Store, directory: str, fragment: Fragment) -> FilledFragment | None:
         """Return what a record says of a fragment; `None` if it says too little."""
@@ -285,11 +275,8 @@ class _ComputeTask:
         for filled in self._fill(partition):
             encoded = filled.encode()
             if self.directory is not None:
-                done = filled.fragment
-                if filled.file is not None:
-                    done = done.with_files([*done.files, filled.file])
                 details = None if self.computation.adds_whole_columns else encoded
-                progress_module.record_fragment(store, self.directory, done, details)
+                record_filled(store, self.directory, filled, details)
             yield encoded
 
     def _fill(self, partition: Snapshot) -> Iterator[FilledFragment]:
@@ -335,10 +322,3 @@ def _resolve_columns(base: Snapshot, computation: Computation) -> ColumnTarget:
     if computation.where is not None:
         schema = pa.schema([each if each.name in existing else each.with_nullable(True) for each in schema])
     return resolve_target(base, schema, replace=computation.mode != "add")
-
-
-def _is_file_complete(store: Store, filled: FilledFragment) -> bool:
-    if filled.file is None:
-        return True
-    details = store.head(filled.file.qualified_path)
-    return details is not None and details.size == filled.file.size

@@ -197,6 +197,20 @@ def test_a_row_is_computed_once_for_each_reason(tmp_path: Path) -> None:
     assert called() == list(range(10))
 
 
+def test_a_run_after_a_killed_driver_does_not_repeat_its_calls(tmp_path: Path) -> None:
+    history = History(str(tmp_path / "t"), random.Random(0))
+    Table.create(history.uri, {"id": range(10), "a": range(10), "b": ["x"] * 10}, max_rows_per_file=4, durable=False)
+    with pytest.raises(Killed):
+        history.fill(interrupt=history._kill)
+    assert len(history.calls) == 10
+    history.table().update({"a": "50"}, where="id = 9")
+    history.calls.clear()
+    history.fill()
+    assert [(row, a) for row, a, _version in history.calls] == [(8, 8), (9, 50)]  # the other two fragments are resumed
+    history.check()
+    assert not list(Path(history.uri).glob("_lance_assets/work/*/*"))
+
+
 def test_a_declaration_that_cannot_work_is_refused(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, {"id": [1]}, durable=False)
