@@ -75,7 +75,7 @@ spark-matrix: $(STAMP) ## run the operations of a table with Spark 3.5 to 4.3, a
 # PyTorch is as large as everything else together, so its tests have an environment of their own, which also sees the
 # packages of .venv.
 TORCH := .tools/torch
-torch: $(STAMP) ## try datasets of PyTorch and Hugging Face with data loaders, in an environment of their own (2 min)
+torch: $(STAMP) ## try data loaders of PyTorch and Hugging Face, Dask and Ray, in an environment of their own (2 min)
 	@test -x $(TORCH)/bin/python || $(BASE_PYTHON) -m venv $(TORCH)
 	@$(TORCH)/bin/python -m pip install -r requirements/torch.txt >$(INSTALL_LOG) 2>&1 || { tail -n 5 $(INSTALL_LOG) >&2; \
 		echo 'PyTorch could not be installed; the whole output of pip is in $(INSTALL_LOG).' >&2; exit 1; }

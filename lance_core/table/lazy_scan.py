@@ -23,7 +23,7 @@ from lance_core.errors import InvalidInput, NotFound
 from lance_core.expressions.arrow_evaluation import ComputedColumns, filter_batch
 from lance_core.expressions.arrow_expressions import FieldNode, read_tree
 from lance_core.expressions.arrow_filters import Condition, SplitFilter, split_filter
-from lance_core.format.field_paths import needs_quotes
+from lance_core.format.field_paths import needs_quotes, unknown_column_message
 from lance_core.format.ids import Version
 from lance_core.index import lookup
 from lance_core.index.explain import explain_indices
@@ -150,6 +150,10 @@ class Scan:
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the rows as an Arrow stream."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def __dask_tokenize__(self) -> object:
+        """Return what identifies the scan in a task graph of Dask."""
+        return self.__reduce__()
 
     @property
     def schema(self) -> pa.Schema:
@@ -367,7 +371,7 @@ def check_plain_names(columns: object, order_by: Sequence[object], existing: Seq
     for name in listed:
         if isinstance(name, str) and name not in named and _is_expression(name):
             raise InvalidInput(
-                f"there is no column {name!r}; to compute it, pass a dict of names and values: "
+                f"{unknown_column_message(name, existing)}. To compute a value, pass a dict: "
                 f"columns={{'value': {name!r}}}"
             )
     for key in order_by:

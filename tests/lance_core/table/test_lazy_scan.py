@@ -239,7 +239,7 @@ def test_computed_columns_come_with_row_ids_and_addresses(table: Table) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"columns": ["x*2"]}, r"no column 'x\*2'; to compute it, pass a dict .*: columns=\{'value': 'x\*2'\}"),
+        ({"columns": ["x*2"]}, r"no column 'x\*2'.* To compute a value, pass a dict: columns=\{'value': 'x\*2'\}"),
         ({"columns": ["id", "upper(s)"]}, r"columns=\{'value': 'upper\(s\)'\}"),
         ({"order_by": "x * 2 desc"}, r"not the expression 'x \* 2'; compute it .* order_by='value desc'"),
         ({"columns": ["xx"]}, "no column 'xx'; did you mean 'x'"),
