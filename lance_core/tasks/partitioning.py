@@ -16,7 +16,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from lance_core.datafiles.checksums import Verify
-from lance_core.errors import InvalidInput, StorageError
+from lance_core.errors import InvalidInput, MissingDependency, StorageError
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
@@ -129,7 +129,7 @@ class PartitionTask:
                     self.header.stamp.check()
                     for result in self.function(self.header.snapshot_with(self.partitions[number]), number):
                         yield pa.RecordBatch.from_pylist([{"part": number, "result": result}], RESULT)
-                except InvalidInput as error:
+                except (InvalidInput, MissingDependency) as error:
                     # No retry can help, and an exception would reach the driver as text in a traceback.
                     row = {"part": number, "refusal": remote_errors.encode_error(error)}
                     yield pa.RecordBatch.from_pylist([row], RESULT)
