@@ -30,6 +30,21 @@ def write_table(path: Path, kind: str, metric: str, maker: str) -> Table:
     return table.refresh()
 
 
+@pytest.mark.parametrize("kind", ["IVF_HNSW_FLAT", "IVF_HNSW_SQ", "IVF_HNSW_PQ"])
+def test_pylance_moves_the_rows_of_graphs(tmp_path: Path, kind: str) -> None:
+    """A compaction without deleted rows writes the graphs again as they are."""
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(POINTS[:300].ravel()), SIZE)
+    rows = pa.table({"id": pa.array(range(300), pa.int64()), "v": vectors})
+    parameters = PARAMETERS | ({"num_sub_vectors": 8} if kind.endswith("PQ") else {})
+    table = Table.create(tmp_path / "t", rows, max_rows_per_file=100).create_index("v", kind, **parameters).table
+    before = table.search("v", QUERIES[0], 10, refine=30, columns=["id"])
+    lance.dataset(table.uri).optimize.compact_files(target_rows_per_fragment=400)
+    table = table.refresh()
+    assert len(table.fragments) == 1
+    assert "no fragment" in table.explain_search("v")
+    assert table.search("v", QUERIES[0], 10, refine=30, columns=["id"]) == before
+
+
 def recall_of(found: pa.Table, exact: pa.Table) -> float:
     return len(set(found["id"].to_pylist()) & set(exact["id"].to_pylist())) / len(exact)
 
