@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import dagster as dg
 
 from lance_assets.checks.check import Check, CheckContext, CheckResult
-from lance_assets.checks.recall import QueryFunction, RecallProbe, sample_queries
+from lance_assets.checks.recall import Answer, QueryFunction, RecallProbe, sample_queries
 from lance_assets.diagrams.recall_curve import draw_recall_curve
 from lance_assets.provenance.properties import RUN_ID
 from lance_core import IndexStatistics, InvalidInput, LanceError, Table
@@ -35,7 +35,8 @@ class RecallCheck(Check):
     The metadata have the recall, the milliseconds of a query, the share of rows without an index, the smallest
     `nprobes` that reaches `at_least`, and the curve of recall and time over `nprobes` as a picture. A check that fails
     names the version, operation and run after which the recall fell. As an audit of a write, it keeps a version below
-    `at_least` from being published. It compares the queries with every vector of the version.
+    `at_least` from being published. It compares the queries with every vector of the version: in this process, or on the
+    workers of the active Spark session if the vectors have more than a billion numbers.
     """
 
     name: str = field(default="recall", kw_only=True)
@@ -137,9 +138,10 @@ class RecallCheck(Check):
     def _find_decline(self, table: Table, parent: Table) -> str:
         earlier = [number for number in parent.version_numbers() if number <= parent.version][-_VERSIONS_MAX:]
         recalls: dict[int, float | None] = {}
+        known: dict[bytes, list[Answer]] = {}
 
         def passes(number: int) -> bool:
-            recalls[number] = self._recall_of(parent.at(number))
+            recalls[number] = self._recall_of(parent.at(number), known)
             return (recalls[number] or 0.0) >= self.at_least
 
         if not earlier or not any(passes(number) for number in (earlier[-1], earlier[0])):
@@ -156,14 +158,16 @@ class RecallCheck(Check):
             f"{recalls[earlier[bad]] or 0:.3f} in version {earlier[bad]}: {_described(parent.at(earlier[bad]))}"
         )
 
-    def _recall_of(self, table: Table) -> float | None:
-        """Return the recall of an earlier version; `None` if it has no rows to compare."""
+    def _recall_of(self, table: Table, known: dict[bytes, list[Answer]]) -> float | None:
+        """Return the recall of an earlier version; `None` if it has no rows to compare. Versions with the same rows
+        share their exact answers."""
         if self.column not in table.schema.names:
             return None
         queries = sample_queries(table, self.column, self.queries, self.sample)
         if not len(queries.vectors):
             return None
-        return RecallProbe(table, queries, self.column, self.k, self.refine).measure(self.nprobes or _NPROBES).recall
+        probe = RecallProbe(table, queries, self.column, self.k, self.refine, known)
+        return probe.measure(self.nprobes or _NPROBES).recall
 
 
 def _described(table: Table) -> str:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lance_assets import CheckResult, RecallCheck
+from lance_assets.checks import recall
 from lance_assets.checks.evaluate import context_at, evaluate
 from lance_assets.diagrams.recall_curve import RecallPoint, draw_recall_curve
 from lance_assets.writes.audit import Audit
@@ -18,6 +19,8 @@ from lance_core import AuditFailed, InvalidInput, Table
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.indices.index_build import IndexRequest, build_index
 from lance_core.tasks.partitioning import LocalRunner
+from tests.lance_core.index.vector.test_multivectors import multivectors
+from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
 DRAW = np.random.default_rng(4)
 SIZE, CLUSTERS = 8, 40
@@ -156,3 +159,41 @@ def test_curves(recalls: Sequence[float]) -> None:
     assert svg.count("<circle") == len(points)
     assert "&lt;v&gt;" in svg
     assert ("no number of partitions reaches it" in svg) == (recommended is None)
+
+
+def test_lists_of_vectors_are_refused(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "lists", multivectors(), durable=False)
+    table = table.create_index("v", "IVF_FLAT", metric="cosine", num_partitions=2).table
+    evaluated = evaluate(RecallCheck("v"), context_at(table))
+    assert not evaluated.result.passed
+    assert "column 'v' has lists of vectors" in evaluated.result.description
+
+
+def test_large_tables_are_compared_in_tasks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = InProcessWorkers()
+    monkeypatch.setattr(recall, "find_runner", lambda: workers)
+    alone = RecallCheck("v", nprobes=4).judge(context_at(table))
+    assert not workers.attempts
+    monkeypatch.setattr(recall, "ONE_PROCESS_VALUES_MAX", 0)
+    in_tasks = RecallCheck("v", nprobes=4).judge(context_at(table))
+    assert workers.attempts
+    assert number(in_tasks, "recall") == number(alone, "recall") > 0
+
+
+def test_versions_with_the_same_rows_share_exact_answers(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bisection compares all vectors once for versions that differ in their indices only."""
+    for _ in range(6):
+        table = table.set_config({"a": str(table.version)}).table
+    table = table.create_index("v", "IVF_PQ", **COARSE).table
+    table = table.set_config({"a": "last"}).table
+    compared: list[int] = []
+    search = Table.search
+
+    def record(self: Table, *arguments: Any, **options: Any) -> pa.Table:
+        compared.extend([int(self.version)] if options.get("exact") else [])
+        return search(self, *arguments, **options)
+
+    monkeypatch.setattr(Table, "search", record)
+    result = RecallCheck("v", at_least=0.9, nprobes=48).judge(context_at(table))
+    assert "It fell from" in result.description
+    assert len(compared) == 2  # the version itself, and the first of the earlier ones
