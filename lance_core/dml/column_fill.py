@@ -25,7 +25,7 @@ from lance_core.datafiles.conform import Conversion, columns_to_write
 from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.dml.column_files import without_columns
 from lance_core.dml.new_columns import define_new_fields, merge_operation
-from lance_core.errors import Corrupt, NotFound
+from lance_core.errors import Corrupt, InvalidInput, NotFound
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
 from lance_core.format.ids import FragmentId
 from lance_core.format.operations import Merge, Update, UpdateMode
@@ -40,7 +40,7 @@ _ENCODED = pa.schema(
         pa.field("fragment", pa.binary()),
         pa.field("file", pa.binary()),
         pa.field("changed", pa.binary()),
-        pa.field("types", pa.string()),
+        pa.field("signature", pa.string()),
     ]
 )
 
@@ -60,9 +60,10 @@ class ColumnTarget:
         return frozenset(node.id for field in self.replaced.fields for node in field.walk())
 
     @property
-    def types(self) -> str:
-        """Types of a file with these columns."""
-        return ", ".join(f"{field.name}: {field.type}" for field in self.columns.arrow)
+    def signature(self) -> str:
+        """Types of a file with these columns, and the ids of those whose old values are among its values."""
+        replaced = {field.name: f" of field {field.id}" for field in self.replaced.fields}
+        return ", ".join(f"{field.name}: {field.type}{replaced.get(field.name, '')}" for field in self.columns.arrow)
 
 
 def resolve_target(base: Snapshot, declared: pa.Schema, *, replace: bool) -> ColumnTarget:
@@ -70,6 +71,12 @@ def resolve_target(base: Snapshot, declared: pa.Schema, *, replace: bool) -> Col
     another type than it stores."""
     stored = base.manifest.schema
     existing = [name for name in declared.names if replace and name in stored.arrow.names]
+    for name in declared.names if replace else ():
+        parent = name.partition(".")[0]
+        if name not in existing and parent in stored.arrow.names:
+            raise InvalidInput(
+                f"{base.location.uri}: {name!r} is a field inside column {parent!r}; replace the whole column"
+            )
     new = pa.schema([field for field in declared if field.name not in existing])
     added = define_new_fields(base, new) if new.names or not existing else TableSchema((), {})
     replaced = TableSchema(tuple(stored.field(name) for name in existing), {})
@@ -90,19 +97,20 @@ class FilledFragment:
     """The new file; `None` if no row of the fragment changes."""
     changed: bytes | None = None
     """Roaring bitmap of the offsets whose values differ from those before; `None` means all rows."""
-    types: str = ""
-    """Types of the columns in the file."""
+    signature: str = ""
+    """Signature of the target for which the file was written; empty for columns that are added whole."""
 
     @classmethod
-    def unchanged(cls, fragment: Fragment) -> "FilledFragment":
-        return cls(fragment, None)
+    def unchanged(cls, fragment: Fragment, target: ColumnTarget) -> "FilledFragment":
+        """Return a fragment in which no row changes."""
+        return cls(fragment, None, signature=target.signature)
 
     def encode(self) -> bytes:
         row = {
             "fragment": self.fragment.encode(),
             "file": None if self.file is None else self.fragment.with_files([self.file]).encode(),
             "changed": self.changed,
-            "types": self.types,
+            "signature": self.signature,
         }
         return bytes(pa.RecordBatch.from_pylist([row], _ENCODED).serialize())
 
@@ -110,7 +118,7 @@ class FilledFragment:
     def decode(cls, data: bytes) -> "FilledFragment":
         (row,) = pa.ipc.read_record_batch(pa.py_buffer(data), _ENCODED).to_pylist()
         file = None if row["file"] is None else Fragment.decode(row["file"]).files[0]
-        return cls(Fragment.decode(row["fragment"]), file, row["changed"], row["types"])
+        return cls(Fragment.decode(row["fragment"]), file, row["changed"], row["signature"])
 
 
 def is_still_valid(
@@ -118,7 +126,7 @@ def is_still_valid(
 ) -> bool:
     """Return whether what was written for a fragment fits the fragment of a later version. `read` are the columns from
     which the values were computed; replaced columns count, since rows without a new value keep theirs."""
-    if filled.types not in ("", target.types):
+    if filled.signature not in ("", target.signature):  # a column was dropped, recast or added by others
         return False
     return still_matches(base, filled.fragment, now, {*read, *target.replaced.arrow.names})
 

@@ -105,7 +105,7 @@ def fill_fragment(
     merged = merge.merge(assigned) if is_compared else merge.take_all(assigned)
     first = next((each for each in merged if each.changed.any()), None)
     if first is None:
-        return FilledFragment.unchanged(fragment)
+        return FilledFragment.unchanged(fragment, target)
     changed: list[Offsets] = []
 
     def rows() -> Iterator[PositionedBatch]:
@@ -118,7 +118,7 @@ def fill_fragment(
             yield each.rows
 
     file = write_column_file(base, fragment, rows(), target.columns, runtime=runtime)
-    return FilledFragment(fragment, file, encode_offsets(np.concatenate(changed)), target.types)
+    return FilledFragment(fragment, file, encode_offsets(np.concatenate(changed)), target.signature)
 
 
 class _ColumnMerge:
@@ -326,30 +326,32 @@ class ColumnReplacement:
         matches = _matching_rows(base, unfilled, predicate)
         match = next(matches, None)
         for fragment in track(unfilled, "compute columns", "fragments"):
-            filled = FilledFragment.unchanged(fragment)
             if match is not None and match[0].id == fragment.id:
-                target, filled = self._fill(base, fragment, match[1], target, is_complete=predicate is None)
+                target = self._fill(base, fragment, match[1], target, is_complete=predicate is None)
                 match = next(matches, None)
-            self.filled[fragment.id] = filled
         if target is None:
             target = self._resolve(base, self.values.declare_without_rows(base))
+        for fragment in unfilled:
+            self.filled.setdefault(fragment.id, FilledFragment.unchanged(fragment, target))
         self.values.check_used(base)
         return plan_fill(base, target, self.filled)
 
     def _fill(
         self, base: Snapshot, fragment: Fragment, offsets: Offsets, target: ColumnTarget | None, *, is_complete: bool
-    ) -> tuple[ColumnTarget | None, FilledFragment]:
-        """Fill one fragment. The first values declare the columns if nothing else does."""
+    ) -> ColumnTarget | None:
+        """Fill one fragment, and return the target. The first values declare the columns if nothing else does."""
         values = self.values.compute(base, fragment, offsets)
         if target is None:
             first = next(values, None)
             if first is None:
-                return None, FilledFragment.unchanged(fragment)
+                return None
             values, self.declared = chain([first], values), first.batch.schema
             target = self._resolve(base, self.declared)
         is_complete = is_complete and self.values.covers_all_rows
-        filled = fill_fragment(base, fragment, target, values, runtime=self.runtime, is_complete=is_complete)
-        return target, filled
+        self.filled[fragment.id] = fill_fragment(
+            base, fragment, target, values, runtime=self.runtime, is_complete=is_complete
+        )
+        return target
 
     def _resolve(self, base: Snapshot, declared: pa.Schema) -> ColumnTarget:
         """Return the target. New columns are null in rows that get no value."""

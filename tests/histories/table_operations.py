@@ -104,6 +104,14 @@ def merge_columns_operation(name: str) -> TableOperation:
     return lambda t, i: t.merge_columns(new_values, "id", intent=i, properties=OPERATION_PROPERTIES)
 
 
+def replace_columns_operation(where: str | None = None, **columns: str) -> TableOperation:
+    return lambda t, i: t.add_columns(columns, replace=True, where=where, intent=i, properties=OPERATION_PROPERTIES)
+
+
+def replace_by_key_operation(data: pa.Table) -> TableOperation:
+    return lambda t, i: t.merge_columns(data, "id", replace=True, intent=i, properties=OPERATION_PROPERTIES)
+
+
 def drop_columns_operation(*columns: str) -> TableOperation:
     return lambda t, i: t.drop_columns(columns, intent=i, properties=OPERATION_PROPERTIES)
 
@@ -169,6 +177,9 @@ TABLE_OPERATIONS: Mapping[str, TableOperation] = {
     "add z from v": add_columns_operation(z="v * 3"),
     "add y from w": add_columns_operation(y="w || '?'"),
     "merge z": merge_columns_operation("z"),
+    "replace v of fragment 0": replace_columns_operation("id < 4", v="v + 2000"),
+    "replace v and add z": replace_columns_operation(v="-v", z="v * 2"),
+    "replace v by key": replace_by_key_operation(make_rows_with_keys(2, 6, 100, offset=8).select(["id", "v"])),
     "drop v": drop_columns_operation("v"),
     "drop w": drop_columns_operation("w"),
     "drop v and w": drop_columns_operation("v", "w"),

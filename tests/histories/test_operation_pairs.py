@@ -38,6 +38,14 @@ def test_values_for_a_column_that_is_rewritten_are_kept(pairs: OperationPairs) -
     assert ("recast v", "append without w") not in pairs.rejected
 
 
+@pytest.mark.parametrize(
+    "change", ["drop v", "delete by v", "update v of fragment 0", "compact", "rename v", "recast v"]
+)
+def test_replaced_values_are_those_of_the_newest_column(pairs: OperationPairs, change: str) -> None:
+    for replacement in ("replace v by key", "replace v of fragment 0"):
+        assert not pairs.find_problem(change, replacement)
+
+
 def test_ignored_conflicts_are_detected() -> None:
     pairs = OperationPairs(stable_row_ids=False)
     with planted_defect("all conflicts ignored"):

@@ -149,7 +149,7 @@ class _MapColumnsRun:
             self._start(base, target, reads)
         fragments = base.manifest.fragments
         self.filled = keep_valid(base, self.filled, target, reads)
-        selection = self._skip_fragments_without_match(base, predicate)
+        selection = self._skip_fragments_without_match(base, target, predicate)
         unfilled = [fragment for fragment in fragments if fragment.id not in self.filled]
         if unfilled:
             task = _ComputeTask(replace(self.computation, where=where), columns, self.directory, selection)
@@ -170,7 +170,9 @@ class _MapColumnsRun:
         where = self.computation.where
         return None if where is None else to_sql(where, filterable_schema(base.manifest), "where")
 
-    def _skip_fragments_without_match(self, base: Snapshot, predicate: Predicate | None) -> PushedSelection:
+    def _skip_fragments_without_match(
+        self, base: Snapshot, target: ColumnTarget, predicate: Predicate | None
+    ) -> PushedSelection:
         """Mark fragments that hold no matching row, as the indices know, as done. Return what they know of the rest."""
         if predicate is None:
             return PushedSelection()
@@ -178,7 +180,7 @@ class _MapColumnsRun:
         ids = {fragment.id for fragment in candidates}
         for fragment in base.manifest.fragments:
             if fragment.id not in ids:
-                self.filled.setdefault(fragment.id, FilledFragment.unchanged(fragment))
+                self.filled.setdefault(fragment.id, FilledFragment.unchanged(fragment, target))
         return selection
 
     def finish(self, table: TableRef) -> None:
@@ -303,7 +305,7 @@ class _ComputeTask:
             if offsets is not None and only_nulls:
                 offsets = null_rows(partition, fragment, target, offsets)
             if offsets is None or not len(offsets):
-                yield FilledFragment.unchanged(fragment)
+                yield FilledFragment.unchanged(fragment, target)
                 continue
             yield fill_fragment(
                 partition,

@@ -285,7 +285,7 @@ class _KeyMerge:
             filled = self.broadcast.fill(base, unfilled, task)
             if filled is None:
                 filled = self._fill_by_shuffle(base, unfilled, task, keys)
-            self.filled |= {fragment.id: FilledFragment.unchanged(fragment) for fragment in unfilled} | filled
+            self.filled |= {fragment.id: FilledFragment.unchanged(fragment, target) for fragment in unfilled} | filled
         without_value = [
             each.fragment for each in self.filled.values() if each.file is None and each.fragment.live_rows
         ]

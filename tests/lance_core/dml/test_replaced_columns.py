@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyroaring import BitMap
 
 from lance_core import IncompatibleConflict, InvalidInput, SchemaMismatch, Table
 from lance_core.format import index_metadata
+from lance_core.format.operations import Update
 from lance_core.table.base import Committed
 
 Row = dict[str, object]
@@ -273,6 +275,7 @@ def test_overlapping_reads_see_the_old_values(table: Table) -> None:
         (lambda t: t.add_columns({"x": "id"}, where="id > 3"), r"has a column 'x' already"),
         (lambda t: t.add_columns({"x": "id"}, replace=True, where="idd > 3"), r"no column 'idd'"),
         (lambda t: t.add_columns({}, replace=True), r"no expression is given"),
+        (lambda t: t.add_columns({"x.a": "1"}, replace=True), r"'x.a' is a field inside column 'x'"),
         (lambda t: t.add_columns(pa.field("x", pa.int64()), replace=True), r"replace=True and where= need values"),
         (lambda t: t.add_columns({"x": "id"}, replace="yes"), r"replace"),
         (lambda t: t.add_columns(lambda b: b.slice(1), replace=True), r"was given 5 rows and returned 4"),
@@ -400,6 +403,24 @@ def test_finished_files_survive_concurrent_changes(
         found = committed.table.to_table(["id"], filter=f"x = {value}")["id"].to_pylist()
         assert found == dataset.to_table(columns=["id"], filter=f"x = {value}")["id"].to_pylist()
         assert found == [n for n, x in zip(rows["id"].to_pylist(), expected, strict=True) if x == value]
+
+
+def test_rows_that_were_deleted_meanwhile_are_not_affected(table: Table) -> None:
+    """A delete that commits next would conflict with an operation that names them."""
+    committed, _calls = run_with_concurrent_change(table, lambda other: other.delete("id in (3, 8)"))
+    transaction = committed.table.transaction()
+    assert transaction is not None
+    operation = transaction.operation
+    assert isinstance(operation, Update)
+    affected = {number: list(BitMap.deserialize(rows)) for number, rows in operation.updated_offsets.items()}
+    assert affected == {0: [0, 1, 2, 4], 1: [0, 1, 2, 4], 2: list(range(5)), 3: list(range(5))}
+
+
+def test_a_column_that_was_dropped_meanwhile_is_new(table: Table) -> None:
+    """Files with its old values are not used, and fragments that would not have changed get values, too."""
+    Table.open(table.uri, durable=False).drop_columns(["x"])
+    committed = table.add_columns({"x": "cast(case when id < 5 then 100 else id % 5 end as bigint)"}, replace=True)
+    assert committed.table.to_table()["x"].to_pylist() == [100] * 5 + [n % 5 for n in range(5, 20)]
 
 
 def test_addresses_of_moved_rows_are_refused(table: Table) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import lance
 import numpy as np
@@ -433,8 +433,34 @@ def test_existing_columns_are_computed_again(tmp_path: Path, mode: Mode, where: 
     assert table.fsck().is_sound
 
 
+def wide_vectors(batch: pa.RecordBatch) -> pa.RecordBatch:
+    values = pa.array(np.repeat(batch["id"].to_numpy().astype(np.float32), 20))
+    return pa.record_batch([pa.FixedSizeListArray.from_arrays(values, 20)], names=["vector"])
+
+
+def test_wide_columns_are_computed_for_some_rows(tmp_path: Path) -> None:
+    uri, schema = create_table(tmp_path / "t", stable=True), pa.schema([pa.field("vector", pa.list_(pa.float32(), 20))])
+    for version, (where, rows) in enumerate(
+        [("id < 35", range(35)), ("id between 25 and 44", range(45)), (None, range(100))], 2
+    ):
+        computation = Computation(wide_vectors, ["id"], schema, "recompute", where)
+        table = map_columns(
+            TableRef(uri, durable=False),
+            computation,
+            resume_key=None,
+            progress=None,
+            options=WriteOptions(),
+            runner=InProcessWorkers(),
+        ).table
+        assert table.version == version
+        found = table.to_table()["vector"].to_pylist()
+        assert found == [[float(n)] * 20 if n in rows else None for n in range(100)]
+        assert lance.dataset(uri).to_table()["vector"].to_pylist() == found
+
+
 def test_columns_that_do_not_exist_are_added_in_every_mode(tmp_path: Path) -> None:
-    for mode in get_args(Mode):
+    modes: tuple[Mode, ...] = ("add", "fill", "recompute")
+    for mode in modes:
         uri = create_table(tmp_path / mode)
         rows = recompute(uri, double_ids, mode=mode, where="id < 25").table.to_table()
         assert rows["twice"].to_pylist() == [2 * n if n < 25 else None for n in range(100)]
