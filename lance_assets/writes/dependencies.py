@@ -76,7 +76,7 @@ def parameters_after(function: object, positional: int) -> Mapping[str, inspect.
     try:
         try:
             signature = inspect.signature(function, eval_str=True)
-        except NameError:  # an annotation that exists for type checkers only
+        except (AttributeError, NameError, SyntaxError, TypeError):  # an annotation for type checkers only
             signature = inspect.signature(function)
     except (TypeError, ValueError):  # such as a builtin function
         return {}
@@ -117,11 +117,16 @@ def input_parameters(function: object, positional: int, ins: Mapping[str, Input]
         inspect.Parameter(
             name,
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            annotation=declared[name].annotation if name in declared else inspect.Parameter.empty,
+            annotation=_type_of(declared[name]) if name in declared else inspect.Parameter.empty,
         )
         for name in names
         if not isinstance(ins.get(name), InputTable)
     ]
+
+
+def _type_of(parameter: inspect.Parameter) -> object:
+    """Return the annotation, unless it is a text that could not be evaluated."""
+    return inspect.Parameter.empty if isinstance(parameter.annotation, str) else parameter.annotation
 
 
 def accepted_values(function: object, positional: int, values: Mapping[str, object]) -> dict[str, object]:

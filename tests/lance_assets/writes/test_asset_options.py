@@ -309,3 +309,15 @@ def guide_lines() -> list[str]:
 def test_refused_names_come_before_unknown_ones() -> None:
     with pytest.raises(InvalidInput, match="takes no io_manager_key="):
         create_write(SparkAppend, {"name": "w", "fn": rows, "io_manager_key": "x"})
+
+
+def test_annotations_for_type_checkers_are_no_types() -> None:
+    def new_rows(spark: "pyspark.sql.SparkSession", ctx: "Missing", raw: "Missing") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    declared = table()
+    lance_write(table=declared, op="append")(new_rows)
+    (asset,) = (
+        each for each in declared.defs.assets or [] if getattr(each, "key", None) == declared.write_key("new_rows")
+    )
+    assert isinstance(asset, dg.AssetsDefinition)
+    assert asset.keys_by_input_name == {"raw": dg.AssetKey("raw")}
