@@ -257,7 +257,9 @@ TABLE_OPTIONS: list[tuple[dict[str, Any], str, Callable[[dg.AssetSpec], object],
 ]
 
 
-@pytest.mark.parametrize(("options", "text", "shown", "expected"), TABLE_OPTIONS, ids=lambda case: str(case)[:30])
+@pytest.mark.parametrize(
+    ("options", "text", "shown", "expected"), TABLE_OPTIONS, ids=[text for _options, text, *_rest in TABLE_OPTIONS]
+)
 def test_tables_take_the_names_of_dagster(
     options: dict[str, Any], text: str, shown: Callable[[dg.AssetSpec], object], expected: object
 ) -> None:
