@@ -35,8 +35,8 @@ class RecallCheck(Check):
     The metadata have the recall, the milliseconds of a query, the share of rows without an index, the smallest
     `nprobes` that reaches `at_least`, and the curve of recall and time over `nprobes` as a picture. A check that fails
     names the version, operation and run after which the recall fell. As an audit of a write, it keeps a version below
-    `at_least` from being published. It compares the queries with every vector of the version: in this process, or on the
-    workers of the active Spark session if the vectors have more than a billion numbers.
+    `at_least` from being published. It compares the queries with every vector of the version: in this process, or on
+    the workers of the active Spark session if the vectors have more than a billion numbers.
     """
 
     name: str = field(default="recall", kw_only=True)

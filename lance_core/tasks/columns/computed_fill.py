@@ -221,7 +221,7 @@ class _FillRun:
         todo = []
         for fragment in fragments:
             if fragment.id in fresh:
-                self.filled[fragment.id] = FilledFragment.unchanged(fragment)
+                self.filled[fragment.id] = FilledFragment.unchanged(fragment, target)
                 self.freshness[fragment.id] = Freshness(fragment.live_rows)
             elif fragment.id not in self.filled:
                 todo.append(fragment)
