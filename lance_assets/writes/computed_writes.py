@@ -11,10 +11,11 @@ from typing import ClassVar
 import dagster as dg
 import pyarrow as pa
 
+from lance_assets.provenance.column_sources import ColumnSources
 from lance_assets.spark import compute_columns
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import SparkWriteOptions, Write
-from lance_core import Committed, InvalidInput
+from lance_core import Committed, InvalidInput, Table
 from lance_core.tasks.columns.computed_fill import ComputedColumn, ErrorPolicy, FillReport, Function
 
 _NON_WORD = re.compile(r"\W+", re.ASCII)
@@ -104,6 +105,12 @@ class SparkComputedColumn(Write):
         ctx.metadata |= metadata_of_fill(report)
         ctx.log.info(f"{self.name}: {describe_fill(report)}")
         return report.committed
+
+    def column_sources(self, ctx: WriteContext) -> ColumnSources:
+        """Return the inputs as the sources of the column; for SQL, the names in it that are columns of the table."""
+        existing = Table.open(ctx.table.uri, **ctx.table.access()).schema.names
+        inputs = [name for name in self.names_read() if name in existing and name != self.column]
+        return {self.column: ctx.own_columns(inputs)} if inputs else {}
 
     def declaration_error(self, reason: str) -> InvalidInput:
         return InvalidInput(f"SparkComputedColumn({(self.name or self.column)!r}): {reason}")

@@ -92,6 +92,8 @@ def test_a_declared_column_is_filled_again_after_new_rows(
     materialize(table, "pages_append", partition="0")
     filled = materialize(table, "pages_length")
     assert (filled["lance/rows_computed"], filled["lance/filled_share"]) == (100, 1.0)
+    lineage = dg.TableColumnLineage({"length": [dg.TableColumnDep(dg.AssetKey("pages"), "title")]})
+    assert filled["dagster/column_lineage"] == lineage
     materialize(table, "pages_append", partition="1")
     freshness = Table.open(table.uri).freshness("length")
     assert freshness is not None
