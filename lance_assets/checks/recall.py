@@ -20,9 +20,14 @@ import numpy.typing as npt
 
 from lance_assets.diagrams.recall_curve import RecallPoint
 from lance_core import InvalidInput, Table
-from lance_core.scan.vector_columns import is_multivector, vector_type_of
 from lance_core.tasks.partitioning import Runner
-from lance_core.tasks.scan.exact_nearest import SearchRequest, find_exact_nearest, fingerprint_rows
+from lance_core.tasks.scan.exact_nearest import (
+    SearchRequest,
+    count_numbers,
+    find_exact_nearest,
+    fingerprint_rows,
+    has_lists_of_vectors,
+)
 
 Vectors = npt.NDArray[np.float64]
 QueryFunction = Callable[[Table], Sequence[Sequence[float]]]
@@ -52,7 +57,7 @@ def sample_queries(
     table: Table, column: str, source: QueryFunction | Sequence[Sequence[float]] | None, count: int
 ) -> Queries:
     """Return the queries of the caller, or the vectors of random rows of the table."""
-    if column in table.schema.names and is_multivector(table.schema.field(column).type):
+    if has_lists_of_vectors(table, column):
         raise InvalidInput(f"column {column!r} has lists of vectors, whose recall is not measured")
     if source is not None:
         given = source(table) if callable(source) else source
@@ -143,9 +148,8 @@ class RecallProbe:
     def _compare_all(self, k: int) -> list[Answer]:
         """Return the nearest rows of each query by comparing every vector, in tasks if there are many and a Spark
         session is active."""
-        vector = vector_type_of(self._table.schema.field(self._column).type) if self._is_top_level else None
-        values = 0 if vector is None else self._table.count_rows() * vector.list_size
-        runner = find_runner() if values > ONE_PROCESS_VALUES_MAX else None
+        is_large = count_numbers(self._table, self._column) > ONE_PROCESS_VALUES_MAX
+        runner = find_runner() if is_large else None
         if runner is None:
             return self._search(k, exact=True)
         request = SearchRequest(self._column, k)
@@ -155,10 +159,6 @@ class RecallProbe:
             addresses = rows.addresses.astype(np.int64)
             found.append((addresses[addresses != own], rows.distances[addresses != own]))
         return found
-
-    @property
-    def _is_top_level(self) -> bool:
-        return self._column in self._table.schema.names
 
     def _search(self, k: int, *, nprobes: int | None = None, exact: bool = False) -> list[Answer]:
         """Return the addresses and distances for each query, without its own row."""

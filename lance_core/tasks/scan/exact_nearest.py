@@ -76,6 +76,16 @@ def find_exact_nearest(table: Table, request: SearchRequest, vectors: Floats, ru
     return nearest
 
 
+def count_numbers(table: Table, column: str) -> int:
+    """Return how many numbers the vectors of a column have, if each row has one vector."""
+    return table.count_rows() * int(vector_type(table._snapshot.manifest, column).list_size)
+
+
+def has_lists_of_vectors(table: Table, column: str) -> bool:
+    """Return whether the values of a column of vectors are lists of them."""
+    return has_multivectors(table._snapshot.manifest, column)
+
+
 def fingerprint_rows(table: Table) -> bytes:
     """Return a digest of the files of all fragments; versions with the same one have the same rows."""
     digest = sha256()
@@ -94,4 +104,4 @@ def _merge(nearest: list[NearestRows], parts: Sequence[bytes], k: int) -> None:
             nearest[number] = rows.merge(distances[chosen], addresses[chosen], k)
 
 
-__all__ = ["SearchRequest", "find_exact_nearest", "fingerprint_rows"]
+__all__ = ["SearchRequest", "count_numbers", "find_exact_nearest", "fingerprint_rows", "has_lists_of_vectors"]
