@@ -21,7 +21,7 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import FILE_FORMAT, Manifest, unassigned_id_error
 from lance_core.format.naming import NamingScheme
 from lance_core.format.row_versions import RowVersions
-from lance_core.format.rowids import RowIdSequence
+from lance_core.format.rowids import RowIdSequence, encode_range
 from lance_core.format.schema import TableSchema
 
 LIBRARY = "lance-assets"
@@ -271,17 +271,21 @@ class ManifestBuilder:
         """Assign row ids to all rows, or to the last rows if the first ones have ids already, and assign the version
         to rows whose writer recorded none."""
         rows, start = fragment.physical_rows, self._message.next_row_id
-        known = RowIdSequence.of_range(RowId(0), 0)
+        known: RowIdSequence | None = None
         if fragment.WhichOneof("row_id_sequence") is not None:
             known = RowIdSequence.decode_partial(fragment.inline_row_ids, rows_max=rows, path="new fragment")
-        missing = rows - len(known)
+        missing = rows - (0 if known is None else len(known))
         if start + missing > _ROW_ID_MAX:
             raise InvalidInput(
                 f"version {self.version} would need row ids above {_ROW_ID_MAX}, the highest one; copy the rows into "
                 "a new table"
             )
         if missing:
-            fragment.inline_row_ids = known.with_appended_range(RowId(start), missing).encode()
+            fragment.inline_row_ids = (
+                encode_range(RowId(start), missing)
+                if known is None or not len(known)
+                else known.with_appended_range(RowId(start), missing).encode()
+            )
             self._message.next_row_id += missing
         current_version = RowVersions.of_one(rows, self.version).encode()
         if fragment.WhichOneof("created_at_version_sequence") is None:

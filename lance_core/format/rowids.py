@@ -179,3 +179,13 @@ class RowIdSequence:
 
     def _continues_in(self, other: "RowIdSequence") -> bool:
         return bool(is_successor(other.starts[:1], last_ids(self.starts[-1:], self.lengths[-1:]))[0])
+
+
+def encode_range(start: RowId, count: int) -> bytes:
+    """Encode consecutive ids, the form of the ids of new rows.
+
+    >>> encode_range(RowId(5), 3) == RowIdSequence.of_range(RowId(5), 3).encode()
+    True
+    """
+    ids = rowids_pb2.U64Segment.Range(start=start, end=start + count)
+    return rowids_pb2.RowIdSequence(segments=[rowids_pb2.U64Segment(range=ids)]).SerializeToString()
