@@ -10,6 +10,7 @@ result. Start with `Scan.to_batches`.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -23,8 +24,9 @@ from lance_core.errors import InvalidInput, NotFound
 from lance_core.expressions.arrow_evaluation import ComputedColumns, filter_batch
 from lance_core.expressions.arrow_expressions import FieldNode, read_tree
 from lance_core.expressions.arrow_filters import Condition, SplitFilter, split_filter
-from lance_core.format.field_paths import needs_quotes, unknown_column_message
+from lance_core.format.field_paths import find_field, needs_quotes, unknown_column_message
 from lance_core.format.ids import Version
+from lance_core.format.schema import TableSchema
 from lance_core.index import lookup
 from lance_core.index.explain import explain_indices
 from lance_core.scan.column_resolution import filterable_schema
@@ -122,7 +124,7 @@ class Scan:
             columns = {**columns, **{name: name for name, is_wanted in system_columns.items() if is_wanted}}
             with_row_id = with_row_address = False
         keys = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-        check_plain_names(columns, keys, snapshot.manifest.schema.arrow.names)
+        check_plain_names(columns, keys, snapshot.manifest.schema)
         return cls(
             snapshot,
             columns if isinstance(columns, Mapping) else _names(columns),
@@ -364,27 +366,33 @@ def _check_names(columns: object, order_by: object) -> None:
             raise InvalidInput(f"{name}={value!r} must be a list, such as {example}")
 
 
-def check_plain_names(columns: object, order_by: Sequence[object], existing: Sequence[str]) -> None:
+def check_plain_names(columns: object, order_by: Sequence[object], schema: TableSchema) -> None:
     """Raise `InvalidInput` for SQL where only a name can stand, with the way to compute the value."""
     listed = [] if columns is None or isinstance(columns, str | Mapping) else list(cast("Iterable[object]", columns))
-    named = [*existing, *(columns if isinstance(columns, Mapping) else ())]
+    computed = tuple(columns) if isinstance(columns, Mapping) else ()
     for name in listed:
-        if isinstance(name, str) and name not in named and _is_expression(name):
+        if isinstance(name, str) and name not in computed and _is_expression(name, schema):
             raise InvalidInput(
-                f"{unknown_column_message(name, existing)}. To compute a value, pass a dict: "
+                f"{unknown_column_message(name, schema.arrow.names)}. To compute a value, pass a dict: "
                 f"columns={{'value': {name!r}}}"
             )
     for key in order_by:
         name = re.sub(r"(?i)\s+(asc|desc)\s*$", "", key) if isinstance(key, str) else ""
-        if isinstance(key, str) and name not in named and _is_expression(name):
+        if isinstance(key, str) and name not in computed and _is_expression(name, schema):
             raise InvalidInput(
                 f"order_by= takes names of columns, not the expression {name!r}; compute it as a column, and order by "
                 f"that: columns={{..., 'value': {name!r}}}, order_by={key.replace(name, 'value')!r}"
             )
 
 
-def _is_expression(text: str) -> bool:
-    return "`" not in text and _EXPRESSION.search(text) is not None
+def _is_expression(text: str, schema: TableSchema) -> bool:
+    """Return whether a text looks like SQL and is no path of a field, whose names may have any sign."""
+    if "`" in text or _EXPRESSION.search(text) is None:
+        return False
+    with suppress(InvalidInput):
+        find_field(schema, text)
+        return False
+    return True
 
 
 def _select(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:

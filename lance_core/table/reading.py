@@ -542,7 +542,7 @@ class TableReading(TableBase):
         self, columns: Columns | None, filter: Condition | None, window: "_Window", select: RowSelector | None
     ) -> ScanPlan:
         """Return the plan of a scan with plain arguments."""
-        check_plain_names(columns, (), self.schema.names)
+        check_plain_names(columns, (), self.manifest.schema)
         return plan_scan(
             self.manifest,
             columns=cast("Sequence[str] | None", columns),
