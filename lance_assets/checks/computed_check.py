@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import dagster as dg
 
 from lance_assets.checks.check import Check, CheckContext, CheckResult
+from lance_core import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,10 @@ class ColumnFresh(Check):
         return f"At least {self.at_least:.1%} of the rows have an up-to-date value in {self.column}."
 
     def judge(self, context: CheckContext) -> CheckResult:
-        counts = context.table.freshness(self.column)
+        try:
+            counts = context.table.freshness(self.column)
+        except InvalidInput as error:  # the version lacks an input
+            return CheckResult(False, str(error))
         if counts is None:
             return CheckResult(
                 False, f"{self.column} is not a computed column of this version; run its SparkComputedColumn first"

@@ -20,7 +20,8 @@ from lance_core.tasks.columns.computed_fill import ComputedColumn, ErrorPolicy, 
 
 _NON_WORD = re.compile(r"\W+", re.ASCII)
 _SQL_TEXT = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
-_SQL_NAME = re.compile(r"`([^`]+)`|([A-Za-z_]\w*)")
+# A name that is no function, no field inside a column and no type after AS.
+_SQL_NAME = re.compile(r"(?<!\.)`([^`]+)`|(?<![.\w])(?<!\bas )(?<!\bAS )([A-Za-z_]\w*)\b(?!\s*\()")
 _FAILED_SHOWN = 10
 
 
@@ -81,7 +82,8 @@ class SparkComputedColumn(Write):
         """Return the inputs; for SQL, every name in it, since the columns of the table are not known yet."""
         if self.sql is None:
             return self.inputs
-        return tuple(dict.fromkeys(quoted or name for quoted, name in _SQL_NAME.findall(_SQL_TEXT.sub("", self.sql))))
+        matches = _SQL_NAME.findall(_SQL_TEXT.sub("", self.sql))
+        return tuple(dict.fromkeys(quoted or name for quoted, name in matches if (quoted or name) != self.column))
 
     @property
     def function(self) -> object:
@@ -122,8 +124,8 @@ def describe_fill(report: FillReport) -> str:
     reasons = [f"{before.new:,} new", f"{before.inputs_changed:,} with changed inputs"]
     reasons += [f"{rows:,} of code {name!r}" for name, rows in before.older_code.items()]
     sentence = f"{report.computed:,} of {before.rows:,} rows computed in {report.seconds:,.1f} s ({', '.join(reasons)})"
-    if report.failed:
-        sentence += f"; the function raised for {len(report.failed):,} rows"
+    if report.failed_count:
+        sentence += f"; the function raised for {report.failed_count:,} rows"
     if report.remaining:
         sentence += f"; {report.remaining:,} rows are stale"
     return sentence
@@ -142,7 +144,7 @@ def metadata_of_fill(report: FillReport) -> dict[str, dg.MetadataValue]:
         "lance/rows_with_changed_inputs": dg.MetadataValue.int(before.inputs_changed),
         "lance/rows_of_older_code": dg.MetadataValue.int(sum(before.older_code.values())),
         "lance/rows_stale": dg.MetadataValue.int(report.remaining),
-        "lance/rows_failed": dg.MetadataValue.int(len(report.failed)),
+        "lance/rows_failed": dg.MetadataValue.int(report.failed_count),
         "lance/code_version": dg.MetadataValue.text(report.declaration.code_version),
     }
     if report.computed:

@@ -138,6 +138,7 @@ def completed_segments(store: Store, directory: str) -> Iterator[RecordedSegment
 def remove_records(store: Store, directory: str) -> None:
     """Remove all records of a job, the plan last: while a record exists, the job it belongs to can be identified.
     Errors are ignored, since cleanup removes the records too."""
+    assert directory.startswith(f"{DIRECTORY}/"), directory
     with suppress(StorageError):
         paths = [listed.path for listed in store.list(directory)]
         for path in sorted(paths, key=lambda path: path.endswith(_PLAN)):

@@ -27,8 +27,8 @@ def fingerprint_rows(batch: pa.RecordBatch, code_version: bytes) -> Hashes:
 
     >>> rows = pa.record_batch({"title": ["a", "b", "a"]})
     >>> first, second, third = fingerprint_rows(rows, b"1")
-    >>> (first == third, first == second, first == fingerprint_rows(rows, b"2")[0])
-    (True, False, False)
+    >>> [bool(first == other) for other in (third, second, fingerprint_rows(rows, b"2")[0])]
+    [True, False, False]
     """
     hashes = np.full(batch.num_rows, xxhash.xxh64_intdigest(code_version), dtype=np.uint64)
     for field, column in zip(batch.schema, batch.columns, strict=True):
@@ -93,12 +93,13 @@ def _hash_fixed_size_lists(array: pa.FixedSizeListArray, column: str) -> Hashes:
     size = array.type.list_size
     values = array.values.slice(array.offset * size, len(array) * size)
     is_plain = bool(size) and _is_plain_number(array.type.value_type)
+    width = size * array.type.value_type.bit_width // 8 if is_plain else 0
     if is_plain and not values.null_count:
-        return xxh64(_bytes_of_fixed_width(values, column).reshape(len(array), -1))
+        return xxh64(_bytes_of_fixed_width(values, column).reshape(len(array), width))
     hashes = _hash_lists(_hash_values(values, column), np.arange(len(array) + 1, dtype=np.int64) * size)
     if is_plain:
         has_null = values.is_null().to_numpy(zero_copy_only=False).reshape(len(array), size).any(axis=1)
-        plain = xxh64(_bytes_of_fixed_width(values, column).reshape(len(array), -1))
+        plain = xxh64(_bytes_of_fixed_width(values, column).reshape(len(array), width))
         hashes = np.where(has_null, hashes, plain)
     return hashes
 

@@ -143,6 +143,13 @@ def keep_valid(
     }
 
 
+def read_field_ids(base: Snapshot, read: Collection[str]) -> tuple[int, ...]:
+    """Return the ids of the fields that these names have in a version. Another commit may drop a column and give its
+    name to another one, so what was computed under other ids is not valid."""
+    fields = (field for field in base.manifest.schema.fields if field.name in read)
+    return tuple(sorted(node.id for field in fields for node in field.walk()))
+
+
 def still_matches(base: Snapshot, then: Fragment, now: Fragment, read: Collection[str]) -> bool:
     """Return whether the columns `read` of a fragment have the same values for the same rows `now` as they had
     `then`."""

@@ -12,7 +12,7 @@ declaration is stored in the metadata of the field. `004-computed-columns.md` ha
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
@@ -80,6 +80,8 @@ class ComputedColumn:
             raise InvalidInput(f"{what}: give exactly one of fn=, setup= and sql=, not {' and '.join(given) or 'none'}")
         if self.sql is None:
             names = validation.check_names(self.inputs, "inputs")
+            if len(set(names)) < len(names):
+                raise InvalidInput(f"{what}: inputs= names a column twice; the function gets each once")
             if not names:
                 raise InvalidInput(f"{what}: inputs= names the columns that the function receives; give at least one")
         version: object = self.code_version
@@ -88,16 +90,17 @@ class ComputedColumn:
         if self.on_error not in ("fail", "null", "skip"):
             raise InvalidInput(f"{what}: on_error={self.on_error!r}: it must be 'fail', 'null' or 'skip'")
 
-    def resolve(self, readable: pa.Schema, *, what: str) -> "ComputedColumn":
-        """Return the declaration with the inputs of its expression. Raise if one of the inputs does not exist."""
+    def resolve(self, columns: pa.Schema, *, what: str) -> "ComputedColumn":
+        """Return the declaration with the inputs of its expression. Raise if one of the inputs is no column."""
         declared = self
         if self.sql is not None:
+            readable = with_metadata_columns(columns)
             projection = Projection.parse({self.name: self.sql}, readable, types={self.name: self.type})
             declared = replace(self, inputs=projection.columns)
         for name in declared.inputs:
-            if name not in readable.names:
+            if name not in columns.names:  # a row's id or version changes with each run, so no value would be fresh
                 raise InvalidInput(
-                    f"{what}: computed column {self.name!r}: {unknown_column_message(name, readable.names)}"
+                    f"{what}: computed column {self.name!r}: {unknown_column_message(name, columns.names)}"
                 )
         if {self.name, self.fingerprint} & set(declared.inputs):
             raise InvalidInput(f"{what}: computed column {self.name!r} cannot be computed from itself")
@@ -127,16 +130,15 @@ class Declaration:
     """Name of the function, or the expression."""
     code_version: str
     code: str
-    earlier: Mapping[str, str] = field(default_factory=dict)
-    """Earlier versions of the code, as they enter the fingerprint, by their name; the latest is the last."""
+    earlier: tuple[str, ...] = ()
+    """Earlier versions of the code, as they enter the fingerprint; the latest is the last."""
 
     @classmethod
     def of(cls, column: ComputedColumn, before: "Declaration | None") -> "Declaration":
         """Return the declaration of a column, which remembers the versions of the code before it."""
-        earlier = {} if before is None else {**before.earlier, before.code_version: before.code}
-        others = [(name, code) for name, code in earlier.items() if code != column.code]
-        known = dict(others[-EARLIER_VERSIONS_MAX:])
-        return cls(column.name, tuple(column.inputs), column.source, column.code_version, column.code, known)
+        codes = () if before is None else dict.fromkeys((*before.earlier, before.code))
+        earlier = tuple(code for code in codes if code != column.code)[-EARLIER_VERSIONS_MAX:]
+        return cls(column.name, tuple(column.inputs), column.source, column.code_version, column.code, earlier)
 
     @property
     def fingerprint(self) -> str:
@@ -149,7 +151,7 @@ class Declaration:
             "source": self.source,
             "code_version": self.code_version,
             "code": self.code,
-            "earlier": dict(self.earlier),
+            "earlier": list(self.earlier),
         }
         return json.dumps(stored)
 
@@ -161,7 +163,7 @@ class Declaration:
             return None
         try:
             stored = json.loads(encoded)
-            earlier = {str(name): str(code) for name, code in stored["earlier"].items()}
+            earlier = tuple(map(str, stored["earlier"]))
             inputs, source = tuple(map(str, stored["inputs"])), str(stored["source"])
             return cls(column.name, inputs, source, str(stored["code_version"]), str(stored["code"]), earlier)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -203,5 +205,5 @@ def in_order(columns: Sequence[ComputedColumn]) -> tuple[ComputedColumn, ...]:
 def resolve_all(columns: Sequence[ComputedColumn], table: pa.Schema, *, what: str) -> tuple[ComputedColumn, ...]:
     """Return the columns with the inputs of their expressions, in the order in which they are computed."""
     new = [column for column in columns if column.name not in table.names]
-    readable = with_metadata_columns(pa.schema([*table, *(pa.field(each.name, each.type) for each in new)]))
-    return in_order([column.resolve(readable, what=what) for column in columns])
+    together = pa.schema([*table, *(pa.field(each.name, each.type) for each in new)])
+    return in_order([column.resolve(together, what=what) for column in columns])

@@ -28,7 +28,14 @@ from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.datafiles.inputs import InputRows
 from lance_core.datafiles.value_comparison import differing_rows
 from lance_core.dml.column_files import PositionedBatch, read_live_rows, write_column_file
-from lance_core.dml.column_fill import ColumnTarget, FilledFragment, keep_valid, plan_fill, resolve_target
+from lance_core.dml.column_fill import (
+    ColumnTarget,
+    FilledFragment,
+    keep_valid,
+    plan_fill,
+    read_field_ids,
+    resolve_target,
+)
 from lance_core.dml.column_values import FunctionValues, JoinedValues, SqlValues
 from lance_core.dml.deletion_files import encode_offsets
 from lance_core.dml.new_columns import NewColumns
@@ -313,6 +320,8 @@ class ColumnReplacement:
     filled: dict[int, FilledFragment] = field(default_factory=dict)
     declared: pa.Schema | None = None
     """Columns, if the first values have declared them."""
+    read_ids: tuple[int, ...] | None = None
+    """Ids of the fields that the last plan read."""
 
     def plan(self, base: Snapshot) -> Merge | Update | None:
         """Write the columns of all fragments that have no valid file, and return the operation."""
@@ -321,7 +330,10 @@ class ColumnReplacement:
         declared = self.declared or self.values.declared(base)
         target = None if declared is None else self._resolve(base, declared)
         reads = {*self.values.reads(base), *(predicate.columns if predicate is not None else ())}
-        self.filled = {} if target is None else keep_valid(base, self.filled, target, reads)
+        ids = read_field_ids(base, reads)
+        is_same = target is not None and self.read_ids in (None, ids)
+        self.filled = keep_valid(base, self.filled, target, reads) if is_same and target is not None else {}
+        self.read_ids = ids
         unfilled = [fragment for fragment in base.manifest.fragments if fragment.id not in self.filled]
         matches = _matching_rows(base, unfilled, predicate)
         match = next(matches, None)

@@ -4,7 +4,7 @@ A batch for which the function raises is divided until the rows that fail are al
 of batches. The function of `setup=` is made once in a process. Start with `compute_rows`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +14,13 @@ import pyarrow as pa
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.datafiles.inputs import as_input
 from lance_core.dml.computed_column import ComputedColumn, Function
+from lance_core.dml.row_rewrite import concat_arrays
 from lance_core.errors import InvalidInput
 from lance_core.expressions import Projection
 
 ERROR_CHARACTERS_MAX = 500
-_functions: dict[tuple[str, Callable[[], Function]], Function] = {}
-"""Functions that `setup=` made in this process, by the job and the setup."""
+_functions: dict[str, Function] = {}
+"""Functions that `setup=` made in this process, by the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,10 @@ def function_of(column: ComputedColumn, job: str) -> Function:
     if column.fn is not None:
         return column.fn
     assert column.setup is not None
-    key = (job, column.setup)
-    if key not in _functions:
+    if job not in _functions:
         _functions.clear()  # an earlier job has ended, and its model may be large
-        _functions[key] = column.setup()
-    return _functions[key]
+        _functions[job] = column.setup()
+    return _functions[job]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +66,18 @@ class _SqlFunction:
 
 
 def compute_rows(column: ComputedColumn, function: Function, batch: pa.RecordBatch, what: str) -> ComputedRows:
-    """Return the values of all rows of the batch, but those that the policy skips. `what` names the rows in errors."""
+    """Return the values of the rows of the batch, without rows that the policy skips. `what` names the rows in
+    errors."""
     if column.on_error == "fail":
         try:
             values = _call(column, function, batch, what)
         except _FunctionFailed as failed:
-            raise failed.error from None
+            raise failed.error from failed.error.__cause__
         return ComputedRows(np.arange(batch.num_rows), values)
     parts = list(_compute_divided(column, function, batch, 0, what))
     positions = np.concatenate([np.arange(start, start + len(values)) for start, values, _error in parts])
     errors = tuple((start, error) for start, _values, error in parts if error is not None)
-    values = pa.concat_arrays([values for _start, values, _error in parts])
+    values = concat_arrays([values for _start, values, _error in parts])
     if column.on_error == "skip":
         is_valid = ~np.isin(positions, [start for start, _error in errors])
         return ComputedRows(positions[is_valid], values.filter(pa.array(is_valid)), errors)
@@ -119,7 +120,7 @@ def _call(column: ComputedColumn, function: Function, batch: pa.RecordBatch, wha
         result = pa.FixedSizeListArray.from_arrays(pa.array(result.reshape(-1)), result.shape[1])
     rows = as_input({column.name: result}, declared)
     converted = [conform(each, declared, conversion=Conversion.CAST, what=label) for each in rows.batches]
-    values = pa.concat_arrays([each.column(0) for each in converted]) if converted else pa.nulls(0, column.type)
+    values = concat_arrays([each.column(0) for each in converted]) if converted else pa.nulls(0, column.type)
     if len(values) != batch.num_rows:
         raise InvalidInput(
             f"{label} was given {batch.num_rows} rows and returned {len(values)} values; it has to return one for each "

@@ -7,7 +7,7 @@
 Only inputs and fingerprints are read. This module runs in workers and writes nothing. Start with `find_stale_rows`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -32,7 +32,7 @@ class Freshness:
     """Rows without a computed value."""
     inputs_changed: int = 0
     older_code: Mapping[str, int] = field(default_factory=dict)
-    """Rows of each earlier version of the code, by its name."""
+    """Rows of each earlier version of the code; for SQL, of each version with its expression."""
     uninspected: int = 0
     """Rows that a bounded run has not reached. They count as stale."""
 
@@ -62,18 +62,17 @@ class Freshness:
 
 @dataclass(frozen=True, slots=True)
 class InspectedRows:
-    """Live rows of a batch with their inputs, their present fingerprints, and which of them are stale."""
+    """Live rows of a batch with their inputs and their present fingerprints."""
 
     inputs: PositionedBatch
     fingerprints: Hashes
     stale: Mask
+    """Mask of the rows without a value that belongs to their inputs and the present code."""
     freshness: Freshness
 
 
-def find_stale_rows(
-    base: Snapshot, fragment: Fragment, column: Declaration, *, all_rows: bool = False
-) -> Iterator[InspectedRows]:
-    """Inspect the live rows of a fragment. `all_rows` returns every row as stale."""
+def find_stale_rows(base: Snapshot, fragment: Fragment, column: Declaration) -> Iterator[InspectedRows]:
+    """Inspect the live rows of a fragment."""
     stored = base.manifest.schema
     has_fingerprints = column.fingerprint in stored.arrow.names
     names = [*column.inputs, *([column.fingerprint] if has_fingerprints else [])]
@@ -82,11 +81,11 @@ def find_stale_rows(
         present = fingerprint_rows(inputs, column.code.encode())
         recorded = rows.batch.column(column.fingerprint) if has_fingerprints else None
         stale, freshness = _compare(recorded, present, inputs, column.earlier)
-        yield InspectedRows(PositionedBatch(inputs, rows.offsets), present, stale | all_rows, freshness)
+        yield InspectedRows(PositionedBatch(inputs, rows.offsets), present, stale, freshness)
 
 
 def _compare(
-    recorded: pa.Array | None, present: Hashes, inputs: pa.RecordBatch, earlier: Mapping[str, str]
+    recorded: pa.Array | None, present: Hashes, inputs: pa.RecordBatch, earlier: Sequence[str]
 ) -> tuple[Mask, Freshness]:
     count = len(present)
     if recorded is None:
@@ -96,12 +95,12 @@ def _compare(
     is_other = (numbers != present) & ~is_new
     older: dict[str, int] = {}
     unexplained = is_other
-    for name, code in earlier.items():
+    for code in earlier:
         if not unexplained.any():
             break
         is_older = unexplained & (numbers == fingerprint_rows(inputs, code.encode()))
         if is_older.any():
-            older[name] = int(is_older.sum())
+            older[code] = int(is_older.sum())
             unexplained = unexplained & ~is_older
     freshness = Freshness(count, int(is_new.sum()), int(unexplained.sum()), older)
     return is_new | is_other, freshness

@@ -115,6 +115,21 @@ def test_a_declared_column_is_filled_again_after_new_rows(
     assert (again["lance/rows_computed"], again["lance/rows_of_older_code"]) == (200, 200)
 
 
+@pytest.mark.parametrize(
+    ("sql", "columns", "others"),
+    [
+        ("length(title) + words", {"title", "words"}, {"length"}),
+        ("cast(ts as date)", {"ts"}, {"date"}),
+        ("s.total + `odd name`", {"s", "odd name"}, {"total"}),
+        ("total || 'title' || \"words\"", {"total"}, {"title", "words"}),
+    ],
+)
+def test_the_names_in_sql_are_columns(sql: str, columns: set[str], others: set[str]) -> None:
+    names = set(SparkComputedColumn("length", type=pa.string(), sql=sql, name="n").names_read())
+    assert columns <= names
+    assert names.isdisjoint(others)
+
+
 def test_computed_columns_cannot_read_each_other(tmp_path: Path) -> None:
     columns = [
         SparkComputedColumn("a", type=pa.int64(), sql="b + 1"),

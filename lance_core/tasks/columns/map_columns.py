@@ -27,6 +27,7 @@ from lance_core.dml.column_fill import (
     FilledFragment,
     keep_valid,
     plan_fill,
+    read_field_ids,
     resolve_target,
 )
 from lance_core.dml.column_values import FunctionValues
@@ -137,6 +138,8 @@ class _MapColumnsRun:
     """Store of the table; `None` before the run starts."""
     lease: str | None = None
     """Lease on the files of an earlier run."""
+    read_ids: tuple[int, ...] | None = None
+    """Ids of the fields that the last plan read."""
 
     def plan(self, base: Snapshot) -> Merge | Update | None:
         """Fill the fragments that have no valid file, and return the operation that puts the columns into effect."""
@@ -147,8 +150,9 @@ class _MapColumnsRun:
         reads = {*columns, *(predicate.columns if predicate is not None else ())}
         if self.store is None:
             self._start(base, target, reads)
-        fragments = base.manifest.fragments
-        self.filled = keep_valid(base, self.filled, target, reads)
+        fragments, ids = base.manifest.fragments, read_field_ids(base, reads)
+        self.filled = keep_valid(base, self.filled, target, reads) if self.read_ids in (None, ids) else {}
+        self.read_ids = ids
         selection = self._skip_fragments_without_match(base, target, predicate)
         unfilled = [fragment for fragment in fragments if fragment.id not in self.filled]
         if unfilled:
@@ -213,6 +217,7 @@ class _MapColumnsRun:
         columns = base64.b64encode(computation.schema.serialize()).decode()
         read = computation.read_columns or ()
         inputs = {"read_columns": ", ".join(read), "storage_version": str(base.manifest.storage_version)}
+        inputs["read_fields"] = ", ".join(map(str, read_field_ids(base, reads)))
         progress_module.claim(store, self.resume_key, {"schema": columns, **inputs, **computation.options()})
         recorded: dict[int, FilledFragment] = {
             each.fragment.id: each

@@ -23,6 +23,7 @@ from lance_core.dml.column_fill import (
     is_still_valid,
     keep_valid,
     plan_fill,
+    read_field_ids,
     resolve_target,
     still_matches,
 )
@@ -271,6 +272,8 @@ class _KeyMerge:
     columns: pa.Schema
     broadcast: _BroadcastSource
     filled: dict[int, FilledFragment] = field(default_factory=dict)
+    read_ids: tuple[int, ...] | None = None
+    """Ids of the key fields in the last plan."""
 
     def plan(self, base: Snapshot) -> Merge | Update | None:
         """Fill the fragments that have no valid file, and return the operation that puts the columns into `base`."""
@@ -278,7 +281,9 @@ class _KeyMerge:
         _check_columns(base, self.source.schema, columns, self.request)
         keys = self._checked_keys(base)
         target = resolve_target(base, columns, replace=self.request.replace)
-        self.filled = keep_valid(base, self.filled, target, self.request.on)
+        ids = read_field_ids(base, self.request.on)
+        self.filled = keep_valid(base, self.filled, target, self.request.on) if self.read_ids in (None, ids) else {}
+        self.read_ids = ids
         unfilled = [fragment for fragment in base.manifest.fragments if fragment.id not in self.filled]
         if unfilled:
             task = _fill_task(base, unfilled, columns, self.request)

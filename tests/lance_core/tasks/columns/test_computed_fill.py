@@ -2,6 +2,7 @@
 the newest code gives for its present inputs, whatever happened to the table, and no row is computed without reason."""
 
 import random
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -211,6 +212,94 @@ def test_a_run_after_a_killed_driver_does_not_repeat_its_calls(tmp_path: Path) -
     assert not list(Path(history.uri).glob("_lance_assets/work/*/*"))
 
 
+def fill_one(uri: str, column: ComputedColumn, *, intent: str | None = None, **options: object) -> FillReport:
+    """Fill one column, in this process."""
+    recompute = bool(options.pop("recompute", False))
+    (report,) = compute_columns(
+        TableRef(uri, durable=False),
+        [column],
+        recompute=recompute,
+        bounds=Bounds(**options),  # type: ignore[arg-type]
+        options=WriteOptions(intent=intent),
+        runner=LocalRunner(),
+    )
+    return report
+
+
+def twice(batch: pa.RecordBatch) -> list[int | None]:
+    return [None if number is None else 2 * number for number in batch.column(0).to_pylist()]
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_an_input_is_a_field_and_not_a_name(tmp_path: Path, stable: bool) -> None:
+    uri = str(tmp_path / "t")
+    rows = {"a": range(4), "b": range(10, 14)}
+    table = Table.create(uri, rows, max_rows_per_file=2, stable_row_ids=stable, durable=False)
+    column = ComputedColumn("w", pa.int64(), twice, inputs=["a"])
+    fill_one(uri, column)
+    Table.open(uri).drop_columns(["a"])
+    with pytest.raises(InvalidInput, match="needs 'a', which version"):
+        Table.open(uri).freshness("w")
+    table = Table.open(uri).alter_column("b", rename="a").table
+    assert fill_one(uri, column).computed == 4
+    assert Table.open(uri).to_table(["w"])["w"].to_pylist() == [20, 22, 24, 26]
+    table = Table.open(uri).drop_columns(["w"]).table
+    with pytest.raises(InvalidInput, match="drop or rename the two together"):
+        fill_one(uri, column)
+    table.drop_columns([column.fingerprint])
+    assert fill_one(uri, column).computed == 4
+
+
+def test_values_of_a_user_are_not_replaced(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, {"a": [1], "w": [100]}, durable=False)
+    with pytest.raises(InvalidInput, match="has a column 'w' that is not computed"):
+        fill_one(uri, ComputedColumn("w", pa.int64(), twice, inputs=["a"]))
+
+
+def test_a_repeated_intent_changes_nothing(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, {"a": range(4)}, durable=False)
+    column = ComputedColumn("w", pa.int64(), twice, inputs=["a"])
+    first = fill_one(uri, column, intent="fill")
+    (tmp_path / "t" / "README.md").write_text("a file of the user")
+    files = sorted(path for path in Path(uri).rglob("*") if path.is_file())
+    again = fill_one(uri, column, intent="fill")
+    assert (again.committed.version, again.committed.already_committed) == (first.committed.version, True)
+    assert (again.before.rows, again.remaining, again.computed) == (4, 0, 0)
+    assert sorted(path for path in Path(uri).rglob("*") if path.is_file()) == files
+
+
+def test_a_bounded_run_passes_over_rows_that_fail(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, {"a": range(20)}, durable=False)
+
+    def reciprocal(batch: pa.RecordBatch) -> list[float]:
+        return [1 / max(0, number - 9) for number in batch.column(0).to_pylist()]
+
+    column = ComputedColumn("r", pa.float64(), reciprocal, inputs=["a"], on_error="skip")
+    report = fill_one(uri, column, rows_max=5)
+    assert (report.computed, report.remaining, report.failed_count) == (5, 15, 10)
+    assert fill_one(uri, column).remaining == 10
+    assert fill_one(uri, column, recompute=True).remaining == 10
+    repaired = ComputedColumn("r", pa.float64(), lambda batch: [0.5] * batch.num_rows, inputs=["a"])
+    assert (fill_one(uri, repaired).computed, fill_one(uri, repaired).remaining) == (10, 0)
+
+
+def test_a_table_at_the_same_place_has_records_of_its_own(tmp_path: Path) -> None:
+    uri, column = str(tmp_path / "t"), ComputedColumn("w", pa.int64(), twice, inputs=["a"])
+    records: list[tuple[Path, bytes]] = []
+    for _ in range(2):
+        Table.create(uri, {"a": range(4)}, durable=False)
+        for path, content in records:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        assert fill_one(uri, column).computed == 4
+        assert Table.open(uri).to_table(["w"])["w"].to_pylist() == [0, 2, 4, 6]
+        records = [(path, path.read_bytes()) for path in Path(uri).glob("_lance_assets/computed/*")]
+        shutil.rmtree(uri)
+
+
 def test_a_declaration_that_cannot_work_is_refused(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, {"id": [1]}, durable=False)
@@ -230,6 +319,8 @@ def test_a_declaration_that_cannot_work_is_refused(tmp_path: Path) -> None:
         ([column("x", sql="id"), column("x", sql="id")], "declared twice"),
         ([column("x", fn=len, inputs=["nothing"])], "nothing"),
         ([column("x", fn=len)], "inputs= names the columns"),
+        ([column("x", fn=len, inputs=["id", "id"])], "names a column twice"),
+        ([column("x", fn=len, inputs=["_rowid"])], "there is no column '_rowid'"),
         ([column("x", fn=len, sql="id")], "exactly one of fn=, setup= and sql="),
         ([column("x", sql="id", on_error="ignore")], "'fail', 'null' or 'skip'"),
         ([column("id", sql="1", code_version="")], "code_version= is a text"),
