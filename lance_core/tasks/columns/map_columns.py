@@ -9,6 +9,7 @@ Readers see nothing before it is finished (`001-atomic-column-addition.md`).
 """
 
 import base64
+import json
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -156,7 +157,8 @@ class _MapColumnsRun:
         selection = self._skip_fragments_without_match(base, target, predicate)
         unfilled = [fragment for fragment in fragments if fragment.id not in self.filled]
         if unfilled:
-            task = _ComputeTask(replace(self.computation, where=where), columns, self.directory, selection)
+            computation = replace(self.computation, where=where)
+            task = _ComputeTask(computation, columns, self.directory, selection, frozenset(reads))
             with self._reporting_progress(base.location.own_store, [fragment.id for fragment in unfilled]):
                 results = run_over_partitions(
                     base, tuple((fragment.encode(),) for fragment in unfilled), task, self.runner
@@ -217,26 +219,28 @@ class _MapColumnsRun:
         columns = base64.b64encode(computation.schema.serialize()).decode()
         read = computation.read_columns or ()
         inputs = {"read_columns": ", ".join(read), "storage_version": str(base.manifest.storage_version)}
-        inputs["read_fields"] = ", ".join(map(str, read_field_ids(base, reads)))
+        ids = read_field_ids(base, reads)
         progress_module.claim(store, self.resume_key, {"schema": columns, **inputs, **computation.options()})
         recorded: dict[int, FilledFragment] = {
             each.fragment.id: each
             for fragment in progress_module.completed_fragments(store, self.directory)
-            if (each := self._recorded(store, self.directory, fragment)) is not None
+            if (each := self._recorded(store, self.directory, fragment, ids)) is not None
         }
         existing, self.lease = load_existing(store, self.directory, recorded, job="map_columns")
         self.filled = keep_valid(base, existing, target, reads)
         for number in existing.keys() - self.filled.keys():
             progress_module.remove_fragment(store, self.directory, number)
 
-    def _recorded(self, store: Store, directory: str, fragment: Fragment) -> FilledFragment | None:
-        """Return what a record says of a fragment; `None` if it says too little."""
-        if self.computation.adds_whole_columns:
-            files = fragment.files
-            return FilledFragment(fragment.with_files(files[:-1]), files[-1]) if files else None
+    def _recorded(self, store: Store, directory: str, fragment: Fragment, ids: Sequence[int]) -> FilledFragment | None:
+        """Return what a record says of a fragment; `None` if it says too little, or was made from other fields than
+        those with these ids."""
         details = progress_module.recorded_details(store, directory, fragment.id)
-        with suppress(pa.ArrowException, Corrupt):
-            return None if details is None else FilledFragment.decode(details)
+        if details is None:  # a record of a release before 0.2.0
+            files = fragment.files if self.computation.adds_whole_columns else ()
+            return FilledFragment(fragment.with_files(files[:-1]), files[-1]) if files else None
+        with suppress(pa.ArrowException, Corrupt, ValueError):
+            recorded_ids, _, filled = details.partition(b"\n")
+            return FilledFragment.decode(filled) if json.loads(recorded_ids) == list(ids) else None
         return None
 
     @contextmanager
@@ -276,14 +280,16 @@ class _ComputeTask:
     read_columns: tuple[str, ...]
     directory: str | None
     selection: PushedSelection
+    reads: frozenset[str]
+    """Columns from which the values are computed, and those of the condition."""
 
     def __call__(self, partition: Snapshot, _number: int) -> Iterator[bytes]:
         store = partition.location.own_store
         for filled in self._fill(partition):
             encoded = filled.encode()
             if self.directory is not None:
-                details = None if self.computation.adds_whole_columns else encoded
-                record_filled(store, self.directory, filled, details)
+                ids = json.dumps(read_field_ids(partition, self.reads)).encode()
+                record_filled(store, self.directory, filled, ids + b"\n" + encoded)
             yield encoded
 
     def _fill(self, partition: Snapshot) -> Iterator[FilledFragment]:
